@@ -53,8 +53,8 @@ class SourceConfig(Section):
     """Environment in which the prompts are played as episodes of several turns (docs/episodes.md). Its rows need no
     verifier."""
     environment_column: str | None = Field(default=None, min_length=1)
-    """Column with the name of the environment; a row without one is a prompt of a single turn. Cannot be combined with
-    `environment`."""
+    """Column with the name of the environment; a row without one is a prompt of a single turn. Open-instruct's
+    `env_config` is read as well: a table with `env_name` and the task. Cannot be combined with `environment`."""
     environment_task_column: str = "environment_task"
     """Column with the task for the environment: a table, or one as JSON text. A row without it has an empty task."""
     weight: float = Field(default=1.0, gt=0)

@@ -120,7 +120,9 @@ class EnvironmentConfig(Section):
             return [("settings", self.settings)]
         tables = self.settings.get("tools")
         numbered = enumerate(tables if isinstance(tables, list) else ())
-        return [(f"settings.tools[{number}]", table) for number, table in numbered if isinstance(table, dict)]
+        places = [(f"settings.tools[{number}]", table) for number, table in numbered]
+        places.append(("settings.environment", self.settings.get("environment")))
+        return [(place, table) for place, table in places if isinstance(table, dict)]
 
     @property
     def object_name(self) -> str:

@@ -1,5 +1,6 @@
 """Environments of rows: the task of a row, and the environment that it is for."""
 
+import re
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -8,6 +9,10 @@ from shoal.data.rows import Row
 from shoal.errors import InvalidArgument
 from shoal.parsing import parse_json
 from shoal.rollout import EnvironmentTask
+
+_NOT_THE_TASKS = frozenset({"env_name", "is_text_env", "max_steps"})
+"""Keys of open-instruct's `env_config` that no environment reads."""
+_WHOLE_NUMBER = re.compile(r"-?[0-9]{1,15}")
 
 
 def environment_of(row: Row, source: SourceConfig, known_environments: Collection[str]) -> EnvironmentTask | None:
@@ -22,17 +27,49 @@ def environment_of(row: Row, source: SourceConfig, known_environments: Collectio
         name = row.values.get(source.environment_column)
         if name is None or name == "":
             return None
+        if isinstance(name, Mapping | list):
+            found = _configured(row, name, source.environment_column)
+            return None if found is None else _known(row, found, known_environments)
         if not isinstance(name, str):
             raise InvalidArgument(
-                f"{row.where}: {source.environment_column} must be the name of an environment (found: {name!r:.80})"
+                f"{row.where}: {source.environment_column} must be the name of an environment, or a table with its "
+                f"env_name (found: {name!r:.80})"
             )
     assert name is not None
-    if name not in known_environments:
-        known = f"known: {', '.join(sorted(known_environments))}" if known_environments else "the table is empty"
+    return _known(row, EnvironmentTask(name, _task(row, source.environment_task_column)), known_environments)
+
+
+def _known(row: Row, found: EnvironmentTask, known_environments: Collection[str]) -> EnvironmentTask:
+    if found.environment in known_environments:
+        return found
+    known = f"known: {', '.join(sorted(known_environments))}" if known_environments else "the table is empty"
+    raise InvalidArgument(
+        f"{row.where}: no environment is called {found.environment!r:.80}; declare it under [[environments]] ({known})"
+    )
+
+
+def _configured(row: Row, value: Mapping[str, Any] | list[Any], column: str) -> EnvironmentTask | None:
+    """Reads open-instruct's `env_config`: a table with `env_name`, a list of them, or a table with one as
+    `env_configs`. What else the table has is the task; None where it names no environment."""
+    entries = value if isinstance(value, list) else value.get("env_configs", [value])
+    named = [entry for entry in entries or () if isinstance(entry, Mapping) and entry.get("env_name")]
+    if len(named) > 1:
+        names = ", ".join(str(entry["env_name"]) for entry in named)
         raise InvalidArgument(
-            f"{row.where}: no environment is called {name!r:.80}; declare it under [[environments]] ({known})"
+            f"{row.where}: {column} names several environments ({names}), and a prompt is played in one; "
+            'source = "toolbox" offers the tools of several'
         )
-    return EnvironmentTask(name, _task(row, source.environment_task_column))
+    if not named:
+        return None
+    # Columns of tables have a null for every key that only other rows have, and numbers as text.
+    told = {key: item for key, item in named[0].items() if key not in _NOT_THE_TASKS and item is not None}
+    return EnvironmentTask(
+        str(named[0]["env_name"]), {str(key): _json_value(row, _number(item), column) for key, item in told.items()}
+    )
+
+
+def _number(value: Any) -> Any:
+    return int(value) if isinstance(value, str) and _WHOLE_NUMBER.fullmatch(value) else value
 
 
 def _task(row: Row, column: str) -> dict[str, Any]:

@@ -11,11 +11,13 @@ from shoal.translate.shared.draft import Draft, Origin, Refusal, Source
 from shoal.translate.shared.model_features import refuse_model_features
 from shoal.translate.shared.support import bound_support
 from shoal.translate.shared.system import System
-from shoal.translate.shared.toml import to_toml
+from shoal.translate.shared.toml import TABLES, to_toml
 from shoal.translate.sources.settings import Settings
 from shoal.translate.version import CURRENT, Version, implied_version, with_defaults
 
 EVERYTHING = "all"
+_ENVIRONMENT = frozenset({"environment", "environment_column"})
+"""Two ways to say one thing."""
 
 
 @dataclass(frozen=True)
@@ -142,6 +144,9 @@ def _with_overrides(draft: Draft, overrides: Sequence[str]) -> dict[str, Any]:
         alone: dict[str, Any] = {}
         apply_override(alone, override)
         for section, table in alone.items():
+            if section in TABLES:
+                draft.set(section, table, Origin("--set", True))
+                continue
             if not isinstance(table, Mapping):
                 raise InvalidArgument(f"--set {override!r} is not of the form section.field=value")
             for key, value in table.items():
@@ -150,15 +155,25 @@ def _with_overrides(draft: Draft, overrides: Sequence[str]) -> dict[str, Any]:
                     draft.notes.append(f"--set {name} replaces what the source says: {draft.origins[name]}")
                 draft.set(name, _merged(draft.values.get(name), value), Origin("--set", True))
     if draft.of_sources and isinstance(sources := draft.values.get("data.sources"), list):
-        draft.values["data.sources"] = [
-            {**draft.of_sources, **table} if isinstance(table, Mapping) else table for table in sources
-        ]
+        draft.values["data.sources"] = [_completed(table, draft.of_sources) for table in sources]
     values: dict[str, Any] = {}
     for name, value in draft.values.items():
         if value is not None:
             section, _, key = name.partition(".")
-            values.setdefault(section, {})[key] = value
+            if name in TABLES:
+                values[name] = value
+            else:
+                values.setdefault(section, {})[key] = value
     return values
+
+
+def _completed(table: Any, common: Mapping[str, Any]) -> Any:
+    """Returns a source of data with the settings that all have, unless it has its own."""
+    if not isinstance(table, Mapping):
+        return table
+    if _ENVIRONMENT & table.keys():
+        common = {name: value for name, value in common.items() if name not in _ENVIRONMENT}
+    return {**common, **table}
 
 
 def _merged(before: Any, value: Any) -> Any:

@@ -5,6 +5,7 @@ import re
 from shoal.translate.open_instruct.checkout import read_checkout
 from shoal.translate.open_instruct.compose import compose
 from shoal.translate.open_instruct.defaults import DEFAULTS_AS_OF
+from shoal.translate.open_instruct.episodes import EPISODES
 from shoal.translate.open_instruct.fields import (
     DATA,
     EARLIER,
@@ -13,7 +14,6 @@ from shoal.translate.open_instruct.fields import (
     LATER,
     OUTSIDE,
     REWARD,
-    TOOLS,
 )
 from shoal.translate.open_instruct.judge import JUDGE_ADDRESS
 from shoal.translate.open_instruct.tracking import PLACEMENT, TRACKING
@@ -21,7 +21,18 @@ from shoal.translate.shared.system import System
 
 OPEN_INSTRUCT = System(
     name="open-instruct",
-    table=(*EXPERIMENT, *TRACKING, *PLACEMENT, *OUTSIDE, *EARLIER, *DATA, *REWARD, *ENGINE_AND_MODEL, *LATER, *TOOLS),
+    table=(
+        *EXPERIMENT,
+        *TRACKING,
+        *PLACEMENT,
+        *OUTSIDE,
+        *EARLIER,
+        *DATA,
+        *REWARD,
+        *ENGINE_AND_MODEL,
+        *LATER,
+        *EPISODES,
+    ),
     compose=compose,
     implied={"learner.adam_beta2": (0.999, "open-instruct's AdamW is torch's")},
     programs=(re.compile(r"grpo\w*\.py$"),),

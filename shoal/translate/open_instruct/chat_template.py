@@ -39,8 +39,7 @@ _WITHOUT_ONE = {
     ),
     "assistant_message_only": "writes the messages of assistants only, without a question to sample an answer to",
     "qwen_instruct_user_boxed_math": "Shoal does not know its instruction",
-    "r1_simple_chat_postpend_think_tool_vllm": "asks for code that runs during the completion, and tools are not yet "
-    "available",
+    "r1_simple_chat_postpend_think_tool_vllm": "has no token that ends a turn, which episodes need",
 }
 """Other names that open-instruct knows, with the reason why Shoal has no such template."""
 

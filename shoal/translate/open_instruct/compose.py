@@ -5,6 +5,7 @@ from typing import Any
 
 from shoal.translate.open_instruct.chat_template import set_chat_template
 from shoal.translate.open_instruct.data import compose_data, compose_evaluation, num_steps
+from shoal.translate.open_instruct.episodes import compose_episodes
 from shoal.translate.open_instruct.judge import compose_judge
 from shoal.translate.open_instruct.reward import compose_reward
 from shoal.translate.shared.draft import Draft, Source
@@ -45,7 +46,7 @@ def compose(source: Source, draft: Draft) -> None:
     _loss(source, draft)
     _correction(source, draft)
     _advantage(source, draft)
-    common = compose_data(source, draft)
+    common = compose_data(source, draft, compose_episodes(source, draft))
     compose_reward(source, draft)
     compose_judge(source, draft)
     compose_evaluation(source, draft, common)

@@ -27,9 +27,10 @@ def num_steps(source: Source, draft: Draft) -> int:
     return int(source["total_episodes"] // max(1, source["num_samples_per_prompt_rollout"] * groups))
 
 
-def compose_data(source: Source, draft: Draft) -> dict[str, Any]:
-    """Sets the sources of the training prompts; returns the settings that they have in common."""
-    common: dict[str, Any] = {}
+def compose_data(source: Source, draft: Draft, played: dict[str, str]) -> dict[str, Any]:
+    """Sets the sources of the training prompts; returns the settings that they have in common, of which `played` say
+    what environment they are played in."""
+    common: dict[str, Any] = dict(played)
     for name, ours, default in (
         ("ground_truths_key", "ground_truth_column", "ground_truth"),
         ("sft_messages_key", "messages_column", "messages"),

@@ -204,7 +204,6 @@ DATA = [
         "advantage.baseline advantage.scale advantage.std_ddof advantage.std_eps",
     ),
     mapped("mask_truncated_completions", "flag", False, "grpo.mask_truncated_completions"),
-    ignored("mask_tool_use", "a completion has no tool tokens"),
     composed("dataset_mixer_list", "texts", ["ai2-adapt-dev/rlvr_gsm8k_zs", "1.0"], "data.sources"),
     composed("dataset_mixer_list_splits", "texts", ["train"], "data.sources"),
     composed("dataset_mixer_eval_list", "texts", [], "evaluation.sources evaluation.num_prompts"),
@@ -256,8 +255,6 @@ REWARD = [
     composed("remap_verifier", "text", None, "reward.remap"),
     composed("non_stop_penalty", "flag", False, "reward.non_stop_penalty"),
     composed("non_stop_penalty_value", "number", 0.0, "reward.non_stop_penalty", aliases=["penalty_reward_value"]),
-    not_yet("reward_aggregator", "text", "last", "tools"),
-    not_yet("only_reward_good_outputs", "flag", False, "tools"),
     composed("max_length_verifier_max_length", "integer", 32768, "reward.verifiers"),
     composed(
         "llm_judge_model",
@@ -414,26 +411,6 @@ LATER = [
     ignored("vllm_gdn_prefill_backend", "the engine chooses its own kernels"),
 ]
 """Fields on open-instruct's branches."""
-
-TOOLS = [
-    not_yet("max_tool_calls", "any", None, "tools", accepts=[None, 0, "0"]),
-    *(
-        not_yet(name, "texts" if isinstance(default, list) else "any", default, "tools")
-        for name, default in (
-            ("tools", []),
-            ("tool_call_names", []),
-            ("tool_configs", []),
-            ("tool_parser_type", "legacy"),
-            ("max_steps", 5),
-            ("per_turn_max_tokens", None),
-            ("pass_tools_to_chat_template", True),
-            ("pool_size", None),
-            ("search_api_endpoint", None),
-            ("code_tool_api_endpoint", None),
-            ("number_documents_to_search", 3),
-        )
-    ),
-]
 
 INTERNAL = {
     "DatasetConfig": "built by open-instruct from the dataset_mixer flags",

@@ -1,6 +1,6 @@
 """ROLL's settings of the run: its name and length, folders, tracking, and where work is done; one row each."""
 
-from shoal.translate.shared.field import Field, composed, ignored, mapped, not_yet, outside, refused
+from shoal.translate.shared.field import Field, composed, ignored, mapped, not_yet, outside, played, refused
 
 PLACES = "the deployment decides where processes run; `shoal train` starts all of them on one machine: launch.*"
 METRICS = "every run writes metrics.jsonl"
@@ -70,16 +70,15 @@ RUN: list[Field] = [
         )
     ),
     # Pipelines besides RLVR.
-    *(
-        not_yet(name, "any", None, "tools")
-        for name in (
-            "custom_envs",
-            "train_env_manager",
-            "val_env_manager",
-            "max_actions_per_traj",
-            "max_tokens_per_step",
-            "enable_response_mask",
-        )
+    *(played(name, "any") for name in ("custom_envs", "train_env_manager", "val_env_manager")),
+    mapped("max_actions_per_traj", "integer", None, "episodes.max_turns"),
+    mapped("max_tokens_per_step", "integer", None, "episodes.max_turn_tokens"),
+    refused(
+        "enable_response_mask",
+        "any",
+        None,
+        "tokens that the policy did not sample are never trained on",
+        accepts=[None, True],
     ),
     *(
         not_yet(name, "any", None, "distillation")

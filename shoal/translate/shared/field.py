@@ -52,6 +52,12 @@ class Field:
     """Earlier or other names."""
 
 
+_PLAYED = (
+    "code of the source's own cannot be translated: declare the tools or the environment (docs/environments.md) with "
+    "--set environments=..., and name it in data.sources"
+)
+
+
 class Unfit(ValueError):
     """A value without a counterpart; the message is the reason, with the cure."""
 
@@ -70,9 +76,22 @@ def mapped(
     return Field(name, kind, default, Fate.MAPPED, (to,), convert, why=why, aliases=tuple(aliases))
 
 
-def composed(name: str, kind: Kind, default: Any, to: str, *, why: str = "", aliases: Sequence[str] = ()) -> Field:
-    """Returns a row that decides fields of ours together with others; `to` lists them, separated by spaces."""
-    return Field(name, kind, default, Fate.MAPPED, tuple(to.split()), composed=True, why=why, aliases=tuple(aliases))
+def composed(
+    name: str,
+    kind: Kind,
+    default: Any,
+    to: str,
+    *,
+    why: str = "",
+    aliases: Sequence[str] = (),
+    accepts: Sequence[Any] = (),
+) -> Field:
+    """Returns a row that decides fields of ours together with others; `to` lists them, separated by spaces. `accepts`
+    has None where it is a value."""
+    return Field(
+        name, kind, default, Fate.MAPPED, tuple(to.split()),
+        composed=True, accepts=tuple(accepts), why=why, aliases=tuple(aliases),
+    )  # fmt: skip
 
 
 def ignored(name: str, why: str, *, kind: Kind = "any", default: Any = None, aliases: Sequence[str] = ()) -> Field:
@@ -98,9 +117,16 @@ def refused(
     *,
     accepts: Sequence[Any] = (None, False),
     aliases: Sequence[str] = (),
+    cure: str = "",
 ) -> Field:
-    """Returns a row for a feature that Shoal does not have."""
-    return Field(name, kind, default, Fate.REFUSED, accepts=(*accepts, default), why=why, aliases=tuple(aliases))
+    """Returns a row for a feature that Shoal does not have; `cure` is a field of ours that resolves the refusal."""
+    to = (cure,) if cure else ()
+    return Field(name, kind, default, Fate.REFUSED, to, accepts=(*accepts, default), why=why, aliases=tuple(aliases))
+
+
+def played(name: str, kind: Kind, *, default: Any = None, accepts: Sequence[Any] = (None, False)) -> Field:
+    """Returns a row for tools, environments and agents in the source's own code."""
+    return refused(name, kind, default, _PLAYED, accepts=accepts, cure="environments")
 
 
 def not_yet(

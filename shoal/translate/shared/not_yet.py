@@ -2,7 +2,6 @@
 
 NOT_YET: dict[str, str] = {
     "quantized training": "8-bit models and quantization-aware training; today a frozen model may have 4 bits",
-    "tools": "tools and multi-turn environments; today a completion is one turn",
     "vision": "images, audio and video; today only text models are trained",
     "mixture of experts": "mixture-of-experts training; today only dense models are trained",
     "FP8 rollout": "quantized engines and caches; today the engine computes in float32, bfloat16 or float16",

@@ -8,6 +8,8 @@ from typing import Any
 from shoal.config.run import RunConfig
 from shoal.translate.shared.draft import Draft
 
+TABLES = ("environments",)
+"""Sections that are a list of tables."""
 _COLUMN = 44
 _WIDTH = 120
 _MAX_LINES = 4
@@ -19,20 +21,30 @@ def to_toml(draft: Draft, header: Sequence[str]) -> str:
     sections: dict[str, dict[str, Any]] = {name: {} for name in RunConfig.model_fields}
     for name, value in draft.values.items():
         section, _, key = name.partition(".")
+        if name in TABLES:
+            continue
         if value is not None and (name in draft.explicit or value != _default(section, key)):
             sections[section][key] = value
     lines = [f"# {line}".rstrip() for line in header]
     for section, values in sections.items():
+        if section in TABLES:
+            lines += _tables(section, draft.values.get(section) or [], draft)
         plain = {key: value for key, value in values.items() if not _is_tables(value)}
         if plain:
             lines += ["", f"[{section}]"]
             lines += [_line(key, value, draft.origins[f"{section}.{key}"]) for key, value in plain.items()]
         for key, value in values.items():
             if _is_tables(value):
-                for table in value:
-                    lines += ["", *_comment(draft.origins[f"{section}.{key}"]), f"[[{section}.{key}]]"]
-                    lines += [f"{inner} = {toml_value(item)}" for inner, item in table.items()]
+                lines += _tables(f"{section}.{key}", value, draft)
     return "\n".join(lines) + "\n"
+
+
+def _tables(name: str, tables: Sequence[Mapping[str, Any]], draft: Draft) -> list[str]:
+    lines: list[str] = []
+    for table in tables:
+        lines += ["", *_comment(draft.origins[name]), f"[[{name}]]"]
+        lines += [f"{inner} = {toml_value(item)}" for inner, item in table.items()]
+    return lines
 
 
 def _default(section: str, key: str) -> Any:

@@ -156,7 +156,7 @@ GRPO: list[Field] = [
         aliases=["vllm_importance_sampling_cap"],
     ),
     composed("vllm_importance_sampling_clip_min", "number", None, "correction.weight_low"),
-    not_yet("max_tool_calling_iterations", "integer", None, "tools"),
+    mapped("max_tool_calling_iterations", "integer", None, "episodes.max_turns"),
     composed("log_completions", "flag", False, "tracking.completions_every_steps"),
     composed("num_completions_to_print", "integer", None, "tracking.num_completions"),
     *(

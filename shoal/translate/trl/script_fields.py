@@ -1,6 +1,6 @@
 """Fields of TRL's scripts, of its trainer and of the calls beside it, one row each."""
 
-from shoal.translate.shared.field import Field, composed, ignored, mapped, not_yet, outside, refused
+from shoal.translate.shared.field import Field, composed, ignored, mapped, outside, played, refused
 from shoal.translate.trl.fields import DTYPE, EVALUATION, HOW, REWARDS, TRANSFORMERS
 from shoal.translate.trl.open_r1 import FIELDS as OPEN_R1
 
@@ -46,8 +46,8 @@ BESIDE: list[Field] = [
         aliases=["GRPOTrainer.reward_funcs"],
     ),
     composed("reward_model_name_or_path", "text", None, "reward.model data.sources"),
-    *(not_yet(f"GRPOTrainer.{name}", "any", None, "tools", accepts=[None, [], ["None"]]) for name in TOOLS),
-    not_yet("gym_configs", "any", None, "tools", accepts=[None, []]),
+    *(played(f"GRPOTrainer.{name}", "any", accepts=[None, [], ["None"]]) for name in TOOLS),
+    played("gym_configs", "any", accepts=[None, []]),
     refused(
         "GRPOTrainer.optimizers", "any", None, "the optimizer is AdamW: set optim", accepts=[None, ["None", "None"]]
     ),

@@ -11,7 +11,7 @@ from shoal.translate.shared.field import (
     composed,
     ignored,
     mapped,
-    not_yet,
+    played,
     refused,
 )
 from shoal.translate.verl.names import ACTOR, MODEL, ROLLOUT
@@ -211,7 +211,7 @@ FIELDS: list[Field] = [
     mapped(f"{ROLLOUT}.max_model_len", "integer", None, "generator.max_model_len"),
     mapped(f"{ROLLOUT}.enforce_eager", "flag", False, "generator.enforce_eager"),
     mapped(f"{ROLLOUT}.dtype", "text", "bfloat16", "generator.dtype"),
-    not_yet(f"{ROLLOUT}.multi_turn.enable", "flag", False, "tools"),
+    played(f"{ROLLOUT}.multi_turn.enable", "flag", default=False),
     composed(f"{ROLLOUT}.val_kwargs.n", "integer", 1, "evaluation.samples_per_prompt"),
     composed(f"{ROLLOUT}.val_kwargs.temperature", "number", 0.0, "evaluation.temperature"),
     composed(f"{ROLLOUT}.val_kwargs.top_p", "number", 1.0, "evaluation.top_p"),

@@ -1,6 +1,6 @@
 """verl's settings for its processes, its output and features that Shoal does not have, one row each."""
 
-from shoal.translate.shared.field import Field, accepted, choice, composed, ignored, mapped, not_yet, refused
+from shoal.translate.shared.field import Field, accepted, choice, composed, ignored, mapped, not_yet, played, refused
 from shoal.translate.verl.names import ACTOR, MODEL, REFERENCE, ROLLOUT
 from shoal.translate.verl.optimizer_fields import OPTIMIZER
 
@@ -39,8 +39,8 @@ UNSUPPORTED: list[Field] = [
             "mm_processor_kwargs.*",
         )
     ),
-    not_yet("data.tool_config_path", "text", None, "tools"),
-    not_yet("data.function_tool_path", "text", None, "tools"),
+    played("data.tool_config_path", "text"),
+    played("data.function_tool_path", "text"),
     refused("data.sampler.class_path", "text", None, "data.shuffle and run.seed decide the order of prompts"),
     ignored("data.sampler.class_name", _OFF),
     # Model
@@ -143,7 +143,7 @@ UNSUPPORTED: list[Field] = [
     ignored(f"{ACTOR}.optim.optimizer_impl", "AdamW comes from DeepSpeed or torch: learner.fused_adam"),
     ignored(f"{ACTOR}.optim.zero_indexed_step", "the schedule begins at 0"),
     *OPTIMIZER,
-    not_yet("atropos.*", "any", None, "tools", accepts=[]),
+    played("atropos.*", "any", accepts=[]),
     # Engine
     composed(f"{ROLLOUT}.nnodes", "integer", 0, "launch.num_generators", aliases=["rollout.nnodes"]),
     composed(
@@ -165,10 +165,8 @@ UNSUPPORTED: list[Field] = [
             "sglang.json_model_override_args",
         )
     ),
-    not_yet(
-        f"{ROLLOUT}.agent.default_agent_loop", "text", "single_turn_agent", "tools", accepts=["single_turn_agent", None]
-    ),
-    *(not_yet(f"{ROLLOUT}.agent.{name}", "any", None, "tools") for name in _AGENTS),
+    played(f"{ROLLOUT}.agent.default_agent_loop", "text", default="single_turn_agent"),
+    *(played(f"{ROLLOUT}.agent.{name}", "any") for name in _AGENTS),
     *(
         ignored(f"{ROLLOUT}.{name}", _ENGINE)
         for name in (
@@ -211,6 +209,14 @@ UNSUPPORTED: list[Field] = [
     ignored(f"{ROLLOUT}.mtp.*", _OFF),
     ignored(f"{ROLLOUT}.qat", _OFF),
     ignored(f"{ROLLOUT}.qat.*", _OFF),
+    mapped(f"{ROLLOUT}.multi_turn.max_assistant_turns", "integer", None, "episodes.max_turns"),
+    mapped(
+        f"{ROLLOUT}.multi_turn.format",
+        "text",
+        "hermes",
+        "episodes.tool_parser",
+        choice({"hermes": "hermes", "qwen3_coder": "qwen3_xml"}),
+    ),
     ignored(f"{ROLLOUT}.multi_turn.*", "only multi_turn.enable turns it on"),
     composed(f"{REFERENCE}.sync_ref_model", "flag", False, "kl.reference_update_steps"),
     composed(f"{REFERENCE}.ref_model_sync_steps", "integer", 512, "kl.reference_update_steps"),

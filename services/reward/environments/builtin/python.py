@@ -4,7 +4,7 @@ from typing import Any
 
 from services.reward.sandbox import run
 from services.reward.sandbox.bubblewrap import Limits
-from shoal.environment import Broken, Environment, Observation, ToolError, tool
+from shoal.environment import Broken, Environment, Observation, ToolError
 
 _GRACE_S = 10.0
 """Time beyond the program's own for the sandbox, which gives a program that was kept waiting three times as much."""
@@ -25,18 +25,31 @@ class Python(Environment):
     """A tool that runs a Python program in a sandbox and answers what it prints.
 
     The program has the standard library, no network and no files; nothing stays for the next call. The settings are
-    `timeout_s` (3), `memory_mib` (512) and `output_limit_kib` (16) of one program. It takes any task and gives no
-    reward: the verifiers of the data judge the answer.
+    `timeout_s` (3), `memory_mib` (512) and `output_limit_kib` (16) of one program, and `tool`, the tool's name. It
+    takes any task and gives no reward: the verifiers of the data judge the answer.
 
     Metrics: `runs`, `errors`.
     """
 
     is_deterministic = False
 
-    def __init__(self, timeout_s: float = 3.0, memory_mib: int = 512, output_limit_kib: int = 16) -> None:
+    def __init__(
+        self, timeout_s: float = 3.0, memory_mib: int = 512, output_limit_kib: int = 16, tool: str = "python"
+    ) -> None:
         if not (timeout_s > 0 and memory_mib >= 64 and 1 <= output_limit_kib <= 64):
             raise ValueError("timeout_s must be above 0, memory_mib at least 64, output_limit_kib from 1 to 64")
         self._limits = Limits(timeout_s, memory_mib, output_limit_kib)
+
+        def python(code: str) -> Observation:
+            """Run a Python program, and read what it prints.
+
+            Args:
+                code: the program; print what you want to read
+            """
+            return self._run(code)
+
+        python.__name__ = tool
+        self.tools = (python,)
 
     def unavailable(self) -> str:
         try:
@@ -48,13 +61,7 @@ class Python(Environment):
     def reset(self, task: dict[str, Any], seed: int) -> None:
         self.metrics |= {"runs": 0, "errors": 0}
 
-    @tool
-    def python(self, code: str) -> Observation:
-        """Run a Python program, and read what it prints.
-
-        Args:
-            code: the program; print what you want to read
-        """
+    def _run(self, code: str) -> Observation:
         self.metrics["runs"] += 1
         script, total_s = _SCRIPT.format(code=code), 4 * self._limits.timeout_s + _GRACE_S
         try:

@@ -2,6 +2,7 @@
 
 import importlib
 import inspect
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -16,13 +17,16 @@ class Toolbox(Environment):
     """Several environments with tools as one: `tools` is a list of tables, each with the `source` of one that comes
     with Shoal, and its settings.
 
-    It rewards nothing: verifiers of the data do.
+    `environment` is another such table, for what is played beside the tools: it gets the task, says the first words,
+    and answers the turns without a call. Rewards of a turn add up; most tools give none, and verifiers of the data do.
     """
 
-    def __init__(self, tools: Sequence[Mapping[str, Any]]) -> None:
+    def __init__(self, tools: Sequence[Mapping[str, Any]], environment: Mapping[str, Any] | None = None) -> None:
         if not tools:
             raise ValueError("tools must have at least one table, such as { source = 'python' }")
-        self._parts = [_part(table) for table in tools]
+        self._played = None if environment is None else _part(environment)
+        self._num_played = 0
+        self._parts = [*(_part(table) for table in tools), *([self._played] if self._played else [])]
         self._owners: dict[str, Environment] = {}
         for part in self._parts:
             part.metrics = self.metrics
@@ -31,13 +35,18 @@ class Toolbox(Environment):
         """Returns why one of them cannot work here."""
         return "; ".join(filter(None, (part.unavailable() for part in self._parts)))
 
-    async def reset(self, task: dict[str, Any], seed: int) -> None:
-        """Begins the episode in each."""
+    async def reset(self, task: dict[str, Any], seed: int) -> Any:
+        """Begins the episode in each; returns the first words of what is played."""
+        first_words = None
         for part in self._parts:
-            beginning = part.reset({}, seed)
-            if inspect.isawaitable(beginning):
-                await beginning
+            part.prompt = self.prompt
+            said = part.reset(task if part is self._played else {}, seed)
+            if inspect.isawaitable(said):
+                said = await said
+            if part is self._played:
+                first_words = said
         await self.tools()
+        return first_words
 
     async def tools(self) -> list[ToolDefinition]:
         """Returns the tools of all. Raises `ValueError` for two of one name."""
@@ -49,10 +58,17 @@ class Toolbox(Environment):
                 definitions.append(described)
         return definitions
 
-    async def step(self, turn: Turn) -> Observation:
-        """Lets each tool call of a turn be carried out where its tool is, one after the other."""
+    async def step(self, turn: Turn) -> Any:
+        """Lets each tool call of a turn be carried out where its tool is, one after the other; nothing is called after
+        the end."""
+        if self._played is not None and not turn.tool_calls:
+            self._num_played += 1
+            answer = self._played.step(replace(turn, number=self._num_played))
+            return await answer if inspect.isawaitable(answer) else answer
         messages: list[ChatMessage] = []
         outcomes: list[ToolOutcome] = []
+        rewards: list[float] = []
+        is_over = False
         for call in turn.tool_calls:
             owner = self._owners.get(call.name) if call.status is ToolCallStatus.OK else None
             one = replace(turn, tool_calls=(call,))
@@ -62,7 +78,11 @@ class Toolbox(Environment):
             assert isinstance(observation.messages, list)
             messages += observation.messages
             outcomes += observation.tool_outcomes
-        return Observation(messages, tool_outcomes=tuple(outcomes))
+            rewards += [] if observation.reward is None else [observation.reward]
+            is_over = observation.done
+            if is_over:
+                break
+        return Observation(messages, math.fsum(rewards) if rewards else None, is_over, tuple(outcomes))
 
     async def close(self) -> None:
         """Ends the episode in each."""

@@ -48,6 +48,9 @@ def test_a_row_without_a_name_is_a_prompt_of_one_turn() -> None:
     [
         ({"env": "chess"}, r"d.jsonl:1: no environment is called 'chess'.*known: counter, wordle"),
         ({"env": 3}, "env must be the name of an environment"),
+        ({"env": {"env_name": "chess"}}, "no environment is called 'chess'"),
+        ({"env": [{"env_name": "counter"}, {"env_name": "wordle"}]}, r"names several environments \(counter, wordle\)"),
+        ({"env": {"env_name": "counter", "target": float("inf")}}, "env holds inf"),
         ({"env": "counter", "task": "{"}, "d.jsonl:1: task is not JSON"),
         ({"env": "counter", "task": [1]}, "task must be a table"),
         ({"env": "counter", "task": {"a": {"b": [float("nan")]}}}, "task holds nan"),
@@ -57,6 +60,22 @@ def test_a_row_without_a_name_is_a_prompt_of_one_turn() -> None:
 def test_what_is_wrong_with_a_row_is_said_with_its_place(values: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidArgument, match=message):
         read(values)
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        {"env_name": "counter", "is_text_env": None, "target": "5", "word": None, "max_steps": 7},
+        [{"env_name": "counter", "target": 5}],
+        {"max_steps": 7, "env_configs": [{"env_name": "counter", "is_text_env": False, "target": 5}]},
+    ],
+)
+def test_the_forms_of_open_instructs_env_config_are_read(form: Any) -> None:
+    assert read({"env": form, "task": {"target": 1}}) == EnvironmentTask("counter", {"target": 5})
+
+
+def test_an_env_config_without_an_environment_is_a_prompt_of_one_turn() -> None:
+    assert read({"env": {"env_configs": []}}) is None and read({"env": []}) is None and read({"env": {"a": 1}}) is None
 
 
 @pytest.mark.parametrize("verifier", [None, "passthrough"])

@@ -115,7 +115,7 @@ def test_older_spellings_have_the_same_meaning() -> None:
         (["--active_sampling", "--filter_zero_std_samples", "false"], "active_sampling", "filter_zero_std_samples"),
         (["--dataset_mixer_list", "a", "1.0", "b"], "dataset_mixer_list", "must alternate names and amounts"),
         (["--total_episodes", "10"], "config", "at least the 64 completions of one step"),
-        (["--tools", "python"], "tools", "not yet available"),
+        (["--tools", "search"], "tools", "known: python"),
         (["--num_learner_per_node", "2"], "num_learner_per_node", "did you mean num_learners_per_node"),
         (["--learning_rate", "fast"], "learning_rate", "a number is expected"),
     ],
@@ -386,8 +386,8 @@ def test_a_teacher_is_never_left_out() -> None:
 
 
 def test_a_planned_feature_is_not_yet_available() -> None:
-    refusals = _refusals("--opd_enabled", "true", "--tools", "search", "--apply_adaptive_rubric_reward", "true")
-    assert set(refusals) == {"opd_enabled", "tools", "apply_adaptive_rubric_reward"}
+    refusals = _refusals("--opd_enabled", "true", "--apply_adaptive_rubric_reward", "true")
+    assert set(refusals) == {"opd_enabled", "apply_adaptive_rubric_reward"}
     assert all(reason.startswith("not yet available: ") for reason in refusals.values())
 
 

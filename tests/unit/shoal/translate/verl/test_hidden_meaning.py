@@ -19,7 +19,7 @@ KL = VERL | {"actor_rollout_ref.actor.use_kl_loss": True}
     [
         ("rollout.engine_kwargs.vllm.kv_cache_dtype", "fp8", "quantized engines"),
         ("rollout.engine_kwargs.vllm.hf_overrides", {"rope_scaling": {}}, "as its files define it"),
-        ("rollout.agent.default_agent_loop", "tool_agent", "multi-turn"),
+        ("rollout.agent.default_agent_loop", "tool_agent", "code of the source's own"),
         ("actor.fsdp_config.qat.enable", True, "quantization-aware"),
         ("ref.model.path", "another", "the model that training begins with"),
     ],

@@ -52,6 +52,16 @@ def test_overrides_of_verl_are_translated(name: str, value: Any, expected: dict[
     assert got == expected
 
 
+def test_agents_of_verl_are_refused_until_environments_are_declared() -> None:
+    turns = {"enable": True, "max_assistant_turns": 4, "format": "qwen3_coder", "max_parallel_calls": 1}
+    agents = VERL | {f"actor_rollout_ref.rollout.multi_turn.{name}": value for name, value in turns.items()}
+    (refusal,) = translate_values("verl", agents).blocking
+    assert refusal.name.endswith("multi_turn.enable") and "docs/environments.md" in refusal.reason
+    config = parse_config(translate_values("verl", agents, 'environments=[{name = "python"}]').values)
+    assert config.environments[0].name == "python"
+    assert (config.episodes.max_turns, config.episodes.tool_parser) == (4, "qwen3_xml")
+
+
 def test_a_script_of_verl_is_read(tmp_path: Path) -> None:
     path = tmp_path / "run.sh"
     path.write_text(

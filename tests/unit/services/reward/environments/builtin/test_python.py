@@ -33,6 +33,11 @@ async def test_a_program_is_answered_what_it_prints(tool: Python) -> None:
     run.close()
 
 
+async def test_the_tool_has_the_name_that_it_is_given() -> None:
+    [(described, _)] = (await Python(tool="code").offered_tools()).values()
+    assert described.name == "code" and described.parameters["required"] == ["code"]
+
+
 async def test_errors_are_answered_with_their_traceback(tool: Python) -> None:
     said, _ = await answer(tool, "print('before')\n1 / 0")
     assert said.startswith("before\nTraceback") and "ZeroDivisionError: division by zero" in said

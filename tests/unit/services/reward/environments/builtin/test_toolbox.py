@@ -2,6 +2,7 @@ import pytest
 
 from services.reward.environments.builtin.toolbox import Toolbox
 from shoal.conversation import ToolCallStatus
+from shoal.environment import Turn
 from tests.unit.services.reward.environments.builtin.test_mcp import PROGRAM
 from tests.unit.services.reward.environments.builtin.turns import texts, turn
 from tests.unit.services.reward.environments.builtin.web_server import web_server
@@ -42,6 +43,25 @@ async def test_two_tools_of_one_name_are_refused_until_one_is_renamed() -> None:
     renamed = Toolbox([search, search | {"tool": "papers"}])
     assert sorted(await renamed.offered_tools()) == ["papers", "search"]
     await renamed.close()
+
+
+async def test_a_game_is_played_beside_the_tools() -> None:
+    toolbox = Toolbox([{"source": "counter"}], environment={"source": "wordle"})
+    assert sorted(await toolbox.offered_tools()) == ["decrement", "increment", "submit"]
+    assert "five letters" in await toolbox.reset({"word": "crane"}, 0)
+    called = await toolbox.step(turn(("increment", {}), ("increment", {})))
+    assert called.reward == pytest.approx(-0.2) and not called.done
+    guessed = await toolbox.step(Turn(2, "<guess>crane</guess>"))
+    assert guessed.done and guessed.reward == pytest.approx(1 + 1 / 1 + 0.2), "a turn of calls is no turn of the game"
+    assert toolbox.metrics["solved"] == 1 and toolbox.metrics["step_count"] == 2
+
+
+async def test_the_end_that_a_tool_brings_is_the_end() -> None:
+    toolbox = Toolbox([{"source": "counter", "target": 0}])
+    await toolbox.reset({}, 0)
+    over = await toolbox.step(turn(("submit", {}), ("increment", {})))
+    assert over.done and over.reward == 1.0 and len(texts(over)) == 1
+    assert (await Toolbox([{"source": "counter"}]).step(Turn(1, "Hello."))).messages == []
 
 
 @pytest.mark.parametrize("table", [{}, {"source": "toolbox"}, {"source": "os"}])

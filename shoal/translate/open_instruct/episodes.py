@@ -1,0 +1,151 @@
+"""open-instruct's flags for tools and environments."""
+
+from typing import Any
+
+from shoal.translate.open_instruct.tools import GAMES, read_tools, tool_table
+from shoal.translate.shared.draft import Draft, Origin, Source
+from shoal.translate.shared.field import Field, choice, composed, ignored, refused
+
+_EARLIER = "an earlier form of its tools: translate the script as it is today, with tools and tool_configs"
+_PARSERS = {
+    "legacy": "tag",
+    "vllm_hermes": "hermes",
+    "vllm_llama3_json": "llama3_json",
+    "vllm_olmo3": "pythonic",
+    "vllm_qwen3_coder": "qwen3_xml",
+    "vllm_qwen3_xml": "qwen3_xml",
+    "vllm_qwen3xml": "qwen3_xml",
+}
+_DR_TULU = (
+    "takes whatever ends with a text of another package for one call of one tool; a form of your own is "
+    '--set episodes.tool_parser="regex" --set episodes.tool_pattern=...'
+)
+_CALL_S = 1800.0
+_EPISODE_S = 4 * _CALL_S
+_COLUMN = "env_config"
+
+EPISODES: list[Field] = [
+    composed("tools", "texts", [], "environments data.sources", why="several are a toolbox", accepts=[None]),
+    composed(
+        "tool_call_names",
+        "texts",
+        [],
+        "environments",
+        why="the setting `tool` of search, browse and python",
+        accepts=[None],
+    ),
+    composed("tool_configs", "any", [], "environments", why="the settings of each"),
+    composed("tool_parser_type", "text", "legacy", "episodes.tool_parser data.sources", aliases=["tool_parser"]),
+    composed(
+        "max_steps",
+        "integer",
+        5,
+        "episodes.max_tool_calls episodes.max_turns",
+        why="open-instruct counts calls of tools, and turns of a game in text",
+        aliases=["max_tool_calls"],
+    ),
+    composed("per_turn_max_tokens", "integer", None, "episodes.max_turn_tokens"),
+    composed("pass_tools_to_chat_template", "flag", True, "episodes.tools_in_prompt"),
+    composed("reward_aggregator", "text", "last", "episodes.turn_rewards"),
+    composed("mask_tool_use", "flag", True, "", why="tokens of the environment are never trained on"),
+    ignored("pool_size", "environments.episodes_per_process and max_episodes bound how many are played at once"),
+    refused(
+        "only_reward_good_outputs",
+        "flag",
+        False,
+        "verifiers judge what the policy says in its last turn, whether or not its calls worked",
+    ),
+    *(
+        refused(name, "any", default, _EARLIER)
+        for name, default in (
+            ("search_api_endpoint", None),
+            ("code_tool_api_endpoint", None),
+            ("number_documents_to_search", 3),
+        )
+    ),
+]
+_OPTIONS = tuple(row.name for row in EPISODES if row.composed)
+
+
+def compose_episodes(source: Source, draft: Draft) -> dict[str, str]:
+    """Sets `[[environments]]` and `[episodes]`; returns what each source of prompts says of its environment.
+
+    A script names tools, which every prompt is played with, or says how calls are written while rows of its data name
+    their environment.
+    """
+    tools = read_tools(source, draft)
+    if not tools and not source.is_set("tool_parser_type"):
+        source.note_unused(draft, *_OPTIONS, why="changes nothing without tools and tool_parser_type")
+        return {}
+    if not source["mask_tool_use"]:
+        draft.refuse("mask_tool_use", False, "tokens that the policy did not sample are never trained on")
+    games = [tool for tool in tools if tool.name in GAMES]
+    if len(games) > 1:
+        draft.refuse("tools", [tool.name for tool in games], "a prompt is played in one of them", cure="environments")
+    _limits(source, draft)
+    names = [name for name in ("tools", "tool_call_names", "tool_configs") if source.is_set(name)]
+    if not tools or games:
+        origin = source.origin(*names) if tools else Origin("the games of open-instruct, which rows may name", True)
+        tables = [_game(games[0].name, tools, draft)] if games else [{"name": name} for name in GAMES]
+        told = {"environment_column": _COLUMN}
+        draft.notes.append(
+            f"rows name their environment and its task in the column {_COLUMN}, and a row without one is a prompt of "
+            "a single turn; leave data.sources.environment_column out for data without this column"
+        )
+    else:
+        origin = source.origin(*names)
+        tables = [_tools(tools, draft)]
+        told = {"environment": tables[0]["name"]}
+        draft.notes.append("every prompt is offered all tools; a column `tools` of the data is not read")
+    draft.set("environments", tables, origin)
+    draft.of_sources.update(told)
+    return told
+
+
+def _game(name: str, tools: list[Any], draft: Draft) -> dict[str, Any]:
+    """Returns the table of a game, which may have tools beside it."""
+    tables = {tool.name: tool_table(tool, draft) for tool in tools}
+    game = tables.pop(name)
+    if not tables:
+        settings = {key: value for key, value in game.items() if key != "source"}
+        return {"name": name} | ({"settings": settings} if settings else {})
+    return {"name": name, "source": "toolbox", "settings": {"tools": list(tables.values()), "environment": game}}
+
+
+def _tools(tools: list[Any], draft: Draft) -> dict[str, Any]:
+    """Returns the table of tools: of one as it is, of several as a toolbox."""
+    tables = [tool_table(tool, draft) for tool in tools]
+    if len(tables) > 1:
+        return {"name": "tools", "source": "toolbox", "settings": {"tools": tables}}
+    source = tables[0].pop("source")
+    return {"name": source} | ({"settings": tables[0]} if tables[0] else {})
+
+
+def _limits(source: Source, draft: Draft) -> None:
+    parser, steps = source["tool_parser_type"], source["max_steps"]
+    if parser == "dr_tulu":
+        draft.refuse("tool_parser_type", parser, _DR_TULU, cure="episodes.tool_parser")
+    else:
+        try:
+            draft.set("episodes.tool_parser", choice(_PARSERS)(parser), source.origin("tool_parser_type"))
+        except ValueError as error:
+            draft.refuse("tool_parser_type", parser, str(error), cure="episodes.tool_parser")
+    if steps < 1:
+        draft.refuse("max_steps", steps, "must be at least 1", cure="episodes.max_tool_calls")
+    else:
+        draft.set("episodes.max_tool_calls", steps, source.origin("max_steps"))
+        draft.set("episodes.max_turns", steps, source.origin("max_steps"))
+    draft.set("episodes.max_turn_tokens", source["per_turn_max_tokens"], source.origin("per_turn_max_tokens"))
+    draft.set(
+        "episodes.tools_in_prompt",
+        source["pass_tools_to_chat_template"],
+        source.origin("pass_tools_to_chat_template"),
+    )
+    try:
+        how = choice({"last": "last", "sum": "sum"})(source["reward_aggregator"])
+        draft.set("episodes.turn_rewards", how, source.origin("reward_aggregator"))
+    except ValueError as error:
+        draft.refuse("reward_aggregator", source["reward_aggregator"], str(error), cure="episodes.turn_rewards")
+    origin = Origin("open-instruct gives each call half an hour", False)
+    draft.set("episodes.call_timeout_s", _CALL_S, origin)
+    draft.set("episodes.timeout_s", _EPISODE_S, origin)
