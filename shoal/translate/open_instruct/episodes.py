@@ -75,7 +75,8 @@ def compose_episodes(source: Source, draft: Draft) -> dict[str, str]:
     """
     tools = read_tools(source, draft)
     if not tools and not source.is_set("tool_parser_type"):
-        source.note_unused(draft, *_OPTIONS, why="changes nothing without tools and tool_parser_type")
+        unused = [name for name in _OPTIONS if name not in ("tools", "tool_call_names", "tool_configs")]
+        source.note_unused(draft, *unused, why="changes nothing without tools and tool_parser_type")
         return {}
     if not source["mask_tool_use"]:
         draft.refuse("mask_tool_use", False, "tokens that the policy did not sample are never trained on")
@@ -84,6 +85,8 @@ def compose_episodes(source: Source, draft: Draft) -> dict[str, str]:
         draft.refuse("tools", [tool.name for tool in games], "a prompt is played in one of them", cure="environments")
     _limits(source, draft)
     names = [name for name in ("tools", "tool_call_names", "tool_configs") if source.is_set(name)]
+    if source["tools"] and not tools:
+        return {}  # Each is refused.
     if not tools or games:
         origin = source.origin(*names) if tools else Origin("the games of open-instruct, which rows may name", True)
         tables = [_game(games[0].name, tools, draft)] if games else [{"name": name} for name in GAMES]

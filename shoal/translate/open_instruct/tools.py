@@ -25,7 +25,7 @@ class Tool:
 
 
 def read_tools(source: Source, draft: Draft) -> list[Tool]:
-    """Returns the tools of a script; refuses flags that do not fit each other."""
+    """Returns the tools of a script that have a counterpart; refuses others, and flags that do not fit each other."""
     names, call_names, configs = source["tools"] or [], source["tool_call_names"], source["tool_configs"]
     if not names:
         for flag in ("tool_call_names", "tool_configs"):
@@ -42,23 +42,20 @@ def read_tools(source: Source, draft: Draft) -> list[Tool]:
         if settings is None:
             draft.refuse("tool_configs", configs[index], f"the settings of {name} must be a table as JSON")
             return []
-        tools.append(Tool(name, call_names[index] if call_names else name, settings))
+        if name in _MADE:
+            tools.append(Tool(name, call_names[index] if call_names else name, settings))
+            continue
+        reason = _REASONS.get(name, f"known: {', '.join(_MADE)}")
+        draft.refuse("tools", name, f"{reason}; declare it yourself: --set environments=...", cure="environments")
     return tools
 
 
 def tool_table(tool: Tool, draft: Draft) -> dict[str, Any]:
-    """Returns a tool's table: the `source`, an environment that comes with Shoal, and its settings.
-
-    Refuses a tool that has none, and settings without a counterpart.
-    """
-    made = _MADE.get(tool.name)
-    if made is None:
-        reason = _REASONS.get(tool.name, f"known: {', '.join(_MADE)}")
-        draft.refuse("tools", tool.name, f"{reason}; declare it yourself: --set environments=...", cure="environments")
-        return {"source": tool.name}
+    """Returns a tool's table: the `source`, an environment that comes with Shoal, and its settings. Refuses settings
+    without a counterpart."""
     # The actors of a pool: here processes share episodes.
     settings = {key: value for key, value in tool.settings.items() if key != "pool_size"}
-    table = made(settings, tool.call_name)
+    table = _MADE[tool.name](settings, tool.call_name)
     for key, value in settings.items():
         if key in _NOTED:
             draft.notes.append(f"tool_configs: {key} = {value} of {tool.name} changes nothing here: {_NOTED[key]}")

@@ -21,17 +21,26 @@ def test_a_translation_passes_the_check(shoal: Shoal, tmp_path: Path) -> None:
 
 
 def test_a_refusal_prints_nothing_and_names_the_field(shoal: Shoal) -> None:
-    code, out, err = shoal(*OPEN_INSTRUCT, "--", "--model_name_or_path", "m", "--tools", "python")
+    code, out, err = shoal(*OPEN_INSTRUCT, "--", "--model_name_or_path", "m", "--tools", "dr_agent_mcp")
     assert (code, out) == (2, "")
-    assert "refused: tools = python" in err and "not translated, because of tools" in err
+    assert "refused: tools = dr_agent_mcp" in err and "not translated, because of tools" in err
 
 
 def test_skip_and_set_resolve_refusals(shoal: Shoal) -> None:
     code, out, err = shoal(
-        *OPEN_INSTRUCT, "--skip", "tools", "--set", "model.path=m", "--set", "run.seed=9", "--", "--tools", "python"
+        *OPEN_INSTRUCT,
+        "--skip",
+        "tools",
+        "--set",
+        "model.path=m",
+        "--set",
+        "run.seed=9",
+        "--",
+        "--tools",
+        "dr_agent_mcp",
     )
-    assert code == 0 and "left out: tools = python" in err
-    assert "seed = 9" in out and "#   tools = python" in out
+    assert code == 0 and "left out: tools = dr_agent_mcp" in err
+    assert "seed = 9" in out and "#   tools = dr_agent_mcp" in out
 
 
 def test_an_unknown_system_names_the_known_ones(shoal: Shoal) -> None:
