@@ -11,7 +11,19 @@ from shoal.config.custom_verifiers import ADDRESS
 from shoal.config.section import Section
 
 BUILT_IN_ENVIRONMENTS = frozenset(
-    {"browse", "calculator", "counter", "guess_number", "mcp", "openenv", "python", "search", "toolbox", "wordle"}
+    {
+        "browse",
+        "calculator",
+        "counter",
+        "guess_number",
+        "mcp",
+        "openenv",
+        "python",
+        "sandbox",
+        "search",
+        "toolbox",
+        "wordle",
+    }
 )
 """Names of the environments that come with Shoal (services/reward/environments/builtin)."""
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -102,3 +103,23 @@ def test_secrets_in_settings_are_refused_without_repeating_them(settings: dict[s
     with pytest.raises(ValueError, match=problem) as refused:
         EnvironmentConfig.model_validate({"name": "search", "settings": settings})
     assert "sk-12345" not in str(refused.value.errors()[0]["msg"])  # type: ignore[attr-defined]
+
+
+@pytest.mark.skipif(shutil.which("bwrap") is None, reason="needs bubblewrap")
+async def test_a_sandbox_whose_process_is_killed_goes_on_with_its_files_and_leaves_nothing() -> None:
+    async with staged() as stage:
+        await stage.configure({"name": "sandbox", "settings": {"is_deterministic": True}})
+        episode = stage.play("sandbox", {"files": {"x": "1"}, "check": "[ $(cat x) = 123 ]"})
+        await episode.observe()
+        await episode.say(calling("execute_bash", command="cd /tmp; printf 23 >> /testbed/x; Y=4"))
+        (pid,) = [pid for pid in stage.service.pids if psutil.Process(pid).children()]
+        sandboxes = psutil.Process(pid).children(recursive=True)
+        psutil.Process(pid).kill()
+        (message,) = (await episode.say(calling("execute_bash", command="cat /testbed/x; echo $Y; pwd"))).messages
+        assert message.content == "1234\n/tmp\n", "the commands are carried out again in another process"
+        await eventually(lambda: not any(sandbox.is_running() for sandbox in sandboxes))
+        assert (await episode.say(ChatMessage("assistant", "Done."))).reward == 1.0
+        result = await episode.result()
+        assert dict(result.metrics) == {"calls": 2, "errors": 0, "solved": 1}
+        # Ended with the episode, not with the process, which others may share.
+        await eventually(lambda: not any(psutil.Process(pid).children() for pid in stage.service.pids))

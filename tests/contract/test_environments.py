@@ -466,6 +466,7 @@ async def test_what_comes_with_shoal_is_listed_with_its_tools(stage: Stage) -> N
         "counter": ["increment", "decrement", "submit"],
         "guess_number": ["guess"],
         "python": ["python"],
+        "sandbox": ["execute_bash", "str_replace_editor"],
         "search": ["search"],
         "toolbox": ["search"],
         "wordle": [],

@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,8 @@ from services.reward.sandbox.inside import seccomp
 from services.reward.sandbox.inside.channel import Channel, Closed, Message, Unreadable
 
 _INSIDE = Path(__file__).parent / "inside"
-_CODE = "/shoal"
+CODE = "/shoal"
+"""Where the code of `inside` is in a sandbox."""
 _START_TIMEOUT_S = 30.0
 _MAX_VERDICT_BYTES = 1 << 20
 _MIB = 1 << 20
@@ -79,19 +81,28 @@ class Limits:
 
 def command(limits: Limits) -> list[str]:
     """Returns the sandbox's command line. Raises `SandboxUnavailable` if it cannot work here."""
+    settings = {
+        "code": CODE,
+        "limits": limits.as_rlimits(),
+        "start_timeout_s": _START_TIMEOUT_S,
+        "examiner_bytes": _EXAMINER_BYTES,
+    }
+    return sandboxed("main.py", settings, {"/tmp": limits.files_mib})
+
+
+def sandboxed(main: str, settings: Message, folders: Mapping[str, int], python: str = "") -> list[str]:
+    """Returns the command line of a sandbox whose first process is a file of `inside`, with `settings` as its argument.
+
+    `folders` are empty ones in memory, the only ones that can be written, with their sizes in MiB; `python`
+    is the interpreter, by default ours. Raises `SandboxUnavailable` if it cannot work here.
+    """
     bwrap = shutil.which("bwrap")
     if bwrap is None:
         raise SandboxUnavailable("bubblewrap is not installed: apt-get install bubblewrap")
     if not seccomp.is_supported():
         raise SandboxUnavailable(f"no seccomp filter is known for {os.uname().machine}; x86_64 and aarch64 have one")
-    prefix = os.path.realpath(sys.base_prefix)
-    python = os.path.realpath(sys.executable)
-    settings = {
-        "code": _CODE,
-        "limits": limits.as_rlimits(),
-        "start_timeout_s": _START_TIMEOUT_S,
-        "examiner_bytes": _EXAMINER_BYTES,
-    }
+    prefix = str(Path(python).parents[1]) if python else os.path.realpath(sys.base_prefix)
+    python = python or os.path.realpath(sys.executable)
     return [
         *_EXPENDABLE, bwrap,
         "--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try",
@@ -100,12 +111,16 @@ def command(limits: Limits) -> list[str]:
         "--clearenv", *(word for name, value in _ENVIRONMENT.items() for word in ("--setenv", name, value)),
         *_system_folders(),
         *([] if Path(prefix).is_relative_to("/usr") else ["--ro-bind", prefix, prefix]),
-        "--ro-bind", str(_INSIDE), f"{_CODE}/services/reward/sandbox/inside",
+        "--ro-bind", str(_INSIDE), f"{CODE}/services/reward/sandbox/inside",
         *(word for name in _DEVICES for word in ("--dev-bind", name, name)),
-        "--perms", "0700", "--size", str(limits.files_mib * _MIB), "--tmpfs", "/tmp",
+        *(
+            word
+            for folder, mib in folders.items()
+            for word in ("--perms", "0700", "--size", str(mib * _MIB), "--tmpfs", folder)
+        ),
         "--remount-ro", "/", "--chdir", "/tmp", "--",
         # No user's or site's packages, nothing from the working folder, no compiled files written.
-        python, "-s", "-S", "-P", "-B", f"{_CODE}/services/reward/sandbox/inside/main.py", json.dumps(settings),
+        python, "-s", "-S", "-P", "-B", f"{CODE}/services/reward/sandbox/inside/{main}", json.dumps(settings),
     ]  # fmt: skip
 
 
@@ -178,8 +193,13 @@ class Sandbox:
         os.set_blocking(self._process.stderr.fileno(), False)
         output: Any = self._process.stderr.read() or b""
         self.close()
-        lines = output.decode("utf-8", "replace").strip().splitlines()
-        return (lines[-1] if lines else "no message on standard error") + _cure(output)
+        return reason_of(output)
+
+
+def reason_of(output: bytes) -> str:
+    """Returns the last line of bubblewrap's standard error, and a cure if one is known."""
+    lines = output.decode("utf-8", "replace").strip().splitlines()
+    return (lines[-1] if lines else "no message on standard error") + _cure(output)
 
 
 def _cure(output: bytes) -> str:

@@ -8,6 +8,7 @@ CLASSES = {
     "mcp": "Mcp",
     "openenv": "OpenEnv",
     "python": "Python",
+    "sandbox": "Sandbox",
     "search": "Search",
     "toolbox": "Toolbox",
     "wordle": "Wordle",

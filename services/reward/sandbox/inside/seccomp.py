@@ -16,9 +16,13 @@ _ALLOW, _KILL_PROCESS, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
 _NUMBER_AT, _ARCHITECTURE_AT, _ARGUMENTS_AT = 0, 4, 16
 _PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP, _MODE_FILTER = 38, 22, 2
 _CLONE_THREAD = 0x10000
+_CLONE_NEW = 0x7E020000
+"""Flags that ask for namespaces."""
 _X32_NUMBERS = 0x40000000
 
 _Instruction = tuple[int, int, int, int]
+
+_ALLOW_REST: _Instruction = (_RETURN, 0, 0, _ALLOW)
 
 _ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 # Numbers from the kernel's tables: (x86-64, arm64); None if the call does not exist.
@@ -42,6 +46,7 @@ _REFUSED: dict[str, tuple[int | None, int]] = {
     "reboot": (169, 142), "kexec_load": (246, 104), "init_module": (175, 105), "finit_module": (313, 273),
     "delete_module": (176, 106), "personality": (135, 92), "fanotify_init": (300, 262),
 }  # fmt: skip
+_STARTS_PROCESSES = frozenset({"fork", "vfork", "execve", "execveat"})
 _CLONE, _CLONE3 = (56, 220), (435, 435)
 # Allowed only for the process itself: (call, position of the process id).
 _ON_ITSELF = {"kill": (62, 129), "tgkill": (234, 131), "tkill": (200, 130)}
@@ -61,13 +66,15 @@ def prepare() -> None:
     _same_for_all()
 
 
-def confine() -> None:
-    """Applies the filter to this process and its threads, irrevocably.
+def confine(*, may_start_processes: bool = False) -> None:
+    """Applies the filter to this process and its threads, irrevocably, and to the processes that it may start.
 
-    Raises `OSError` when the kernel does not take it.
+    With `may_start_processes` it may also send signals to others: only a namespace of processes keeps it apart. Raises
+    `OSError` when the kernel does not take it.
     """
     libc = ctypes.CDLL(None, use_errno=True)
-    code = b"".join(struct.pack("<HBBI", *instruction) for instruction in _program(os.getpid()))
+    program = [*_refusals(True), _ALLOW_REST] if may_start_processes else _program(os.getpid())
+    code = b"".join(struct.pack("<HBBI", *instruction) for instruction in program)
     buffer = ctypes.create_string_buffer(code, len(code))
     # struct sock_fprog: number of instructions, padding, pointer to them.
     head = ctypes.create_string_buffer(struct.pack("@HP", len(code) // 8, ctypes.addressof(buffer)))
@@ -75,9 +82,8 @@ def confine() -> None:
         raise OSError(ctypes.get_errno(), "the kernel does not take the seccomp filter")
 
 
-@functools.cache
-def _same_for_all() -> tuple[_Instruction, ...]:
-    """Returns the part of the filter that depends on no process."""
+def _refusals(may_start_processes: bool) -> list[_Instruction]:
+    """Returns the part of the filter that is the same for every process."""
     column = list(_ARCHITECTURES).index(platform.machine())
     program = [
         (_LOAD, 0, 0, _ARCHITECTURE_AT),
@@ -87,21 +93,31 @@ def _same_for_all() -> tuple[_Instruction, ...]:
         (_AT_LEAST, 0, 1, _X32_NUMBERS),
         (_RETURN, 0, 0, _KILL_PROCESS),
     ]
-    for numbers in _REFUSED.values():
+    for name, numbers in _REFUSED.items():
         number = numbers[column]
-        if number is not None and number >= 0:
+        if number is not None and number >= 0 and not (may_start_processes and name in _STARTS_PROCESSES):
             program += [(_EQUAL, 0, 1, number), (_RETURN, 0, 0, _ERRNO | errno.EPERM)]
     # The C library falls back to clone, whose flags can be checked.
     program += [(_EQUAL, 0, 1, _CLONE3[column]), (_RETURN, 0, 0, _ERRNO | errno.ENOSYS)]
+    # A thread has the bit for threads; a process, that none for namespaces.
+    bits, skipped = (_CLONE_NEW, (0, 1)) if may_start_processes else (_CLONE_THREAD, (1, 0))
     program += _when(
         _CLONE[column],
         [
             (_LOAD, 0, 0, _argument(0)),
-            (_ANY_BIT, 1, 0, _CLONE_THREAD),
+            (_ANY_BIT, *skipped, bits),
             (_RETURN, 0, 0, _ERRNO | errno.EPERM),
             (_RETURN, 0, 0, _ALLOW),
         ],
     )
+    return program
+
+
+@functools.cache
+def _same_for_all() -> tuple[_Instruction, ...]:
+    """Returns the part of the filter of a single process that does not name it."""
+    column = list(_ARCHITECTURES).index(platform.machine())
+    program = _refusals(False)
     program += _when(_FCNTL[column], _none_of(1, _FCNTL_COMMANDS))
     program += _when(_IOCTL[column], _none_of(1, _IOCTL_COMMANDS))
     return tuple(program)
@@ -113,7 +129,7 @@ def _program(own_pid: int) -> list[_Instruction]:
     for numbers in _ON_ITSELF.values():
         program += _when(numbers[column], _only(0, (own_pid,)))
     program += _when(_PRLIMIT[column], _only(0, (0, own_pid)))
-    return [*program, (_RETURN, 0, 0, _ALLOW)]
+    return [*program, _ALLOW_REST]
 
 
 def _argument(position: int) -> int:

@@ -1,0 +1,158 @@
+"""The first process of a sandbox with a shell: `python shell.py SETTINGS`. It runs one command at a time.
+
+No process outlives its command: as the first of its namespace this one can kill all others. Folder and variables of the
+shell go from one command to the next through files.
+"""
+
+import ctypes
+import json
+import os
+import resource
+import select
+import signal
+import sys
+import tempfile
+import time
+from typing import Any
+
+_PR_SET_DUMPABLE = 4
+_REAP_S = 1.0
+_CHUNK_BYTES = 1 << 16
+_SHELL = """\
+trap 'declare -p >/tmp/.shell/variables; pwd >/tmp/.shell/folder' EXIT
+. /tmp/.shell/variables 2>/dev/null
+cd "$(cat /tmp/.shell/folder 2>/dev/null)" 2>/dev/null || cd "$FOLDER"
+eval "$1"
+"""
+
+
+def main() -> None:
+    settings: dict[str, Any] = json.loads(sys.argv[1])
+    # No process may trace this one.
+    ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+    sys.path.insert(0, settings["code"])
+    from services.reward.sandbox.inside import seccomp
+    from services.reward.sandbox.inside.channel import Channel, Closed
+
+    seccomp.confine(may_start_processes=True)
+    channel = Channel(0, 1, max_bytes=settings["max_job_bytes"])
+    channel.send({"event": "ready"})
+    while True:
+        try:
+            channel.send(_answered(channel.receive(), settings))
+        except Closed:
+            return
+
+
+def _answered(job: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
+    """Runs a job, {"command", "timeout_s"} or {"edit", "timeout_s"}; returns "output", "code" (None: killed for its
+    time) and "num_omitted", the characters that are left out of the middle."""
+    if "edit" in job:
+        editor = f"{settings['code']}/services/reward/sandbox/inside/editor.py"
+        words, given = [sys.executable, "-s", "-S", "-P", "-B", editor], json.dumps(job["edit"]).encode()
+    else:
+        words, given = ["/bin/bash", "--noprofile", "--norc", "-c", _SHELL, "bash", job["command"]], b""
+    try:
+        os.makedirs("/tmp/.shell", exist_ok=True)
+        with tempfile.TemporaryFile(dir="/tmp") as stdin:
+            stdin.write(given)
+            stdin.seek(0)
+            return _run(words, stdin.fileno(), time.monotonic() + job["timeout_s"], settings)
+    except OSError as error:  # No space is left.
+        return {"output": f"{error.strerror}\n", "code": 1, "num_omitted": 0}
+
+
+def _run(words: list[str], stdin: int, deadline: float, settings: dict[str, Any]) -> dict[str, Any]:
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if not pid:
+        _become(words, (stdin, writing, writing), settings)
+    os.close(writing)
+    os.set_blocking(reading, False)
+    output, status = _Output(settings["output_bytes"]), None
+    poll, watch = select.poll(), os.pidfd_open(pid)
+    poll.register(reading, select.POLLIN)
+    poll.register(watch, select.POLLIN)
+    while status is None and (left_s := deadline - time.monotonic()) > 0:
+        events = dict(poll.poll(min(left_s, _REAP_S) * 1000))
+        if reading in events and not output.read(reading):
+            poll.unregister(reading)
+        status = _reaped(pid, wait=False)
+    try:
+        os.kill(-1, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    late = _reaped(pid, wait=True)
+    while output.read(reading):
+        pass
+    os.close(watch)
+    os.close(reading)
+    code = status if status is not None else late if time.monotonic() < deadline else None
+    return {"output": output.text(), "code": code, "num_omitted": output.num_omitted}
+
+
+def _become(words: list[str], descriptors: tuple[int, ...], settings: dict[str, Any]) -> None:
+    """Turns a forked process into a program."""
+    try:
+        os.setsid()
+        for place, descriptor in enumerate([os.dup(descriptor) for descriptor in descriptors]):
+            os.dup2(descriptor, place)
+        os.closerange(3, 256)
+        for name, limit in settings["limits"].items():
+            kind = getattr(resource, f"RLIMIT_{name}")
+            hard = resource.getrlimit(kind)[1]
+            most = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
+            resource.setrlimit(kind, (most, most))
+        path = f"{os.environ['PATH']}:{os.path.dirname(sys.executable)}"
+        os.chdir(settings["folder"])
+        os.execve(words[0], words, {**os.environ, "PATH": path, "FOLDER": settings["folder"]})
+    except BaseException as error:
+        os.write(1, f"{words[0]} cannot be started: {error}\n".encode())
+    finally:
+        os._exit(126)
+
+
+def _reaped(pid: int, *, wait: bool) -> int | None:
+    """Reaps the processes that have ended, or all of them; returns the exit status of one."""
+    found = None
+    while True:
+        try:
+            ended, status = os.waitpid(-1, 0 if wait else os.WNOHANG)
+        except ChildProcessError:
+            return found
+        if not ended:
+            return found
+        if ended == pid:
+            found = os.waitstatus_to_exitcode(status)
+
+
+class _Output:
+    """The beginning and the end of what a command writes."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._half = max_bytes // 2
+        self._head, self._tail, self._num_bytes = bytearray(), bytearray(), 0
+
+    def read(self, descriptor: int) -> bool:
+        """Reads what is there; returns False if nothing is."""
+        try:
+            data = os.read(descriptor, _CHUNK_BYTES)
+        except BlockingIOError:
+            return False
+        self._num_bytes += len(data)
+        room = self._half - len(self._head)
+        self._head += data[:room]
+        self._tail = (self._tail + data[room:])[-self._half :]
+        return bool(data)
+
+    @property
+    def num_omitted(self) -> int:
+        return self._num_bytes - len(self._head) - len(self._tail)
+
+    def text(self) -> str:
+        between = f"\n[{self.num_omitted} bytes are left out here]\n".encode() if self.num_omitted else b""
+        return (self._head + between + self._tail).decode("utf-8", "replace")
+
+
+if __name__ == "__main__":
+    main()

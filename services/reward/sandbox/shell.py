@@ -1,0 +1,193 @@
+"""A sandbox with a shell and a folder of its own, from outside. It is gone with this process, folder and all."""
+
+import asyncio
+import contextlib
+import functools
+import json
+import math
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import psutil
+
+from services.reward.sandbox.bubblewrap import CODE, SandboxLost, SandboxUnavailable, reason_of, sandboxed
+
+FOLDER = "/testbed"
+_START_TIMEOUT_S, _LATE_S = 30.0, 30.0
+_WATCH_S = 0.25
+_NOBODY = 65534
+_MAX_JOB_BYTES = 4 << 20
+_MAX_COMMAND_BYTES = 100 << 10
+_MIB = 1 << 20
+
+
+@dataclass(frozen=True)
+class ShellLimits:
+    """What one command may take. Files stay in memory, apart from what commands take."""
+
+    timeout_s: float = 20.0
+    memory_mib: int = 1024
+    """Of all its processes, and address space of each."""
+    disk_mib: int = 128
+    """Size of all files in the folder, and of as many in /tmp."""
+    output_limit_kib: int = 16
+    num_processes: int = 64
+
+    def as_rlimits(self) -> dict[str, int]:
+        """Returns the limits of each process by the names of setrlimit(2)."""
+        return {
+            "AS": self.memory_mib * _MIB,
+            "CPU": math.ceil(self.timeout_s) + 1,
+            "FSIZE": self.disk_mib * _MIB,
+            "NOFILE": 1024,
+            "NPROC": self.num_processes,
+            "CORE": 0,
+            "MEMLOCK": 0,
+            "MSGQUEUE": 0,
+        }
+
+
+@dataclass(frozen=True)
+class Said:
+    """What came of a command."""
+
+    output: str
+    """Of both streams, without the middle of what is longer than the limit."""
+    code: int | None
+    """Exit status; None if it was killed for its time."""
+
+
+class OverLimit(Exception):
+    """A command took more than it may, and the sandbox was ended. The message says what."""
+
+
+class Shell:
+    """A sandbox that runs one command at a time. Belongs to one event loop."""
+
+    def __init__(self, limits: ShellLimits) -> None:
+        self._limits = limits
+        self._process: asyncio.subprocess.Process | None = None
+        self._over = ""
+
+    async def start(self) -> None:
+        """Starts the sandbox. Raises `SandboxUnavailable`."""
+        limits = self._limits
+        settings = {
+            "code": CODE,
+            "folder": FOLDER,
+            "limits": limits.as_rlimits(),
+            "output_bytes": limits.output_limit_kib << 10,
+            "max_job_bytes": _MAX_JOB_BYTES,
+        }
+        folders = {"/tmp": limits.disk_mib, FOLDER: limits.disk_mib}
+        # The kernel does not count the processes of root.
+        user: dict[str, Any] = {"user": _NOBODY, "group": _NOBODY, "extra_groups": []} if os.getuid() == 0 else {}
+        command = sandboxed("shell.py", settings, folders, _python_for_nobody() if user else "")
+        pipe = asyncio.subprocess.PIPE
+        self._process = await asyncio.create_subprocess_exec(
+            *command, stdin=pipe, stdout=pipe, stderr=pipe, env={}, cwd="/", **user
+        )
+        try:
+            async with asyncio.timeout(_START_TIMEOUT_S):
+                await self._answer()
+        except (SandboxLost, TimeoutError):
+            assert self._process.stderr is not None
+            self._kill()
+            output = await self._process.stderr.read()
+            raise SandboxUnavailable(f"bubblewrap does not start a sandbox: {reason_of(output)}") from None
+
+    async def run(self, command: str) -> Said:
+        """Runs a command in bash, where the one before it has left the folder and the variables.
+
+        Raises `ValueError` for a command that cannot be given, `OverLimit`, and `SandboxLost`.
+        """
+        if "\0" in command or len(command.encode("utf-8", "surrogatepass")) > _MAX_COMMAND_BYTES:
+            raise ValueError("a command may have 100 KiB, and no null characters")
+        return await self._asked({"command": command.encode("utf-8", "replace").decode()})
+
+    async def edit(self, request: dict[str, Any]) -> Said:
+        """Looks at a file or changes it: {"command", "path", ...} (inside/editor.py). Raises as `run` does."""
+        return await self._asked({"edit": request})
+
+    async def close(self) -> None:
+        """Ends all that runs in the sandbox, and removes its folder."""
+        if self._process is not None:
+            self._kill()
+            await self._process.wait()
+
+    async def _asked(self, job: dict[str, Any]) -> Said:
+        assert self._process is not None and self._process.stdin is not None, "start first"
+        body = json.dumps({**job, "timeout_s": self._limits.timeout_s}, separators=(",", ":")).encode("ascii")
+        if len(body) > _MAX_JOB_BYTES:
+            raise ValueError("a file may have 1 MiB")
+        watch = asyncio.create_task(self._watch(self._process.pid))
+        try:
+            async with asyncio.timeout(self._limits.timeout_s + _LATE_S):
+                self._process.stdin.write(len(body).to_bytes(4, "little") + body)
+                with contextlib.suppress(ConnectionError):
+                    await self._process.stdin.drain()
+                answer = await self._answer()
+        except (SandboxLost, TimeoutError) as error:
+            self._kill()
+            if self._over:
+                raise OverLimit(self._over) from None
+            raise SandboxLost(str(error) or "the sandbox did not answer") from None
+        finally:
+            watch.cancel()
+        return Said(answer["output"], answer["code"])
+
+    async def _answer(self) -> dict[str, Any]:
+        assert self._process is not None and self._process.stdout is not None
+        try:
+            length = int.from_bytes(await self._process.stdout.readexactly(4), "little")
+            if length > _MAX_JOB_BYTES:
+                raise SandboxLost("the sandbox gave an answer that is too long")
+            answer: dict[str, Any] = json.loads(await self._process.stdout.readexactly(length))
+        except (asyncio.IncompleteReadError, ConnectionError, ValueError):
+            raise SandboxLost("the sandbox has ended") from None
+        return answer
+
+    async def _watch(self, pid: int) -> None:
+        """Ends the sandbox if its processes take too much memory together: the kernel's limit is of each."""
+        limit_mib = self._limits.memory_mib
+        while True:
+            await asyncio.sleep(_WATCH_S)
+            if await asyncio.to_thread(_memory_of, pid) > limit_mib * _MIB:
+                self._over = f"its processes took more than {limit_mib} MiB of memory together"
+                self._kill()
+                return
+
+    def _kill(self) -> None:
+        # The kernel ends the namespace, and all that is in it, with its first process.
+        assert self._process is not None
+        with contextlib.suppress(ProcessLookupError):
+            self._process.kill()
+
+
+def _memory_of(pid: int) -> int:
+    """Returns the memory of the processes behind the first one of a sandbox, in bytes."""
+    num_bytes = 0
+    with contextlib.suppress(psutil.Error):
+        for first in psutil.Process(pid).children():
+            for child in first.children(recursive=True):
+                with contextlib.suppress(psutil.Error):
+                    num_bytes += child.memory_info().rss
+    return num_bytes
+
+
+@functools.cache
+def _python_for_nobody() -> str:
+    """Returns an interpreter that any user may start: ours may be in root's home. Raises `SandboxUnavailable`."""
+    for python in map(os.path.realpath, (sys.executable, "/usr/bin/python3")):
+        with contextlib.suppress(OSError, subprocess.SubprocessError):
+            words = [python, "-I", "-S", "-c", "import ctypes, json, select, tempfile; select.poll"]
+            subprocess.run(words, check=True, user=_NOBODY, group=_NOBODY, extra_groups=[], env={}, cwd="/",
+                           timeout=_START_TIMEOUT_S, capture_output=True)  # fmt: skip
+            return python
+    raise SandboxUnavailable(
+        "a shell cannot be offered by a service that runs as root, whose processes the kernel does not count, with a "
+        "Python that no other user may start: run the service as another user, or apt-get install python3"
+    )

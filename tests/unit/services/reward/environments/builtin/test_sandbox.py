@@ -1,0 +1,177 @@
+"""The environment `sandbox`: its shell and its editor in a real sandbox."""
+
+import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import psutil
+import pytest
+
+from services.reward.environments.builtin.sandbox import Sandbox
+from shoal.conversation import ToolCallStatus
+from shoal.environment import InvalidTask, Observation, Turn, Unscorable
+from tests.support.waiting import eventually
+from tests.unit.services.reward.environments.builtin.turns import texts, turn
+
+pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="needs bubblewrap")
+
+
+@asynccontextmanager
+async def playing(task: dict[str, Any] | None = None, **settings: Any) -> AsyncIterator[Sandbox]:
+    environment = Sandbox(**{"timeout_s": 30.0, "memory_mib": 256, "disk_mib": 4, "output_limit_kib": 1, **settings})
+    try:
+        await environment.reset(task or {}, 0)
+        yield environment
+    finally:
+        await environment.close()
+
+
+async def bash(environment: Sandbox, command: str) -> str:
+    return texts(await environment.step(turn(("execute_bash", {"command": command}))))[0]
+
+
+async def edit(environment: Sandbox, command: str, path: str = "a/notes.txt", **arguments: Any) -> str:
+    call = ("str_replace_editor", {"command": command, "path": path, **arguments})
+    return texts(await environment.step(turn(call)))[0]
+
+
+async def test_folder_and_variables_stay_for_the_next_command_and_processes_do_not() -> None:
+    async with playing() as environment:
+        assert await bash(environment, "pwd; mkdir a; cd a; X='1 2'; export Y=3; sleep 1000 & touch b") == "/testbed\n"
+        assert await bash(environment, 'pwd; echo "$X" $Y; ls; jobs') == "/testbed/a\n1 2 3\nb\n"
+        assert await bash(environment, "exit 3") == "[exit code 3]"
+        assert await bash(environment, "cd /testbed; python3 -c 'print(6 * 7)' > c; cat c") == "42\n"
+        assert await bash(environment, "true") == "[it printed nothing]"
+        assert (environment.metrics["calls"], environment.metrics["errors"]) == (5, 1)
+
+
+async def test_the_editor_shows_writes_and_changes_files() -> None:
+    async with playing({"files": {"a/notes.txt": "one\ntwo\nthree\n"}}) as environment:
+        assert await edit(environment, "view", view_range=[2, -1]) == "     2\ttwo\n     3\tthree\n"
+        assert await edit(environment, "view", path="/testbed") == "a/\n"
+        changed = await edit(environment, "str_replace", old_str="two", new_str="2\n2")
+        assert changed.endswith("     1\tone\n     2\t2\n     3\t2\n     4\tthree\n"), changed
+        await edit(environment, "insert", insert_line=0, new_str="zero", file_text="")
+        assert await bash(environment, "cat a/notes.txt") == "zero\none\n2\n2\nthree\n"
+        assert "written" in await edit(environment, "create", path="/testbed/new/x", file_text="é")
+        assert await bash(environment, "cat new/x") == "é"
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments", "problem"),
+    [
+        ("view", {"path": "no"}, "/testbed/no: No such file or directory"),
+        ("view", {"path": "/dev/zero"}, "/dev/zero is no file"),
+        ("view", {"path": "big"}, "big is longer than 1 MiB"),
+        ("view", {"path": "x", "view_range": [2, 3]}, "view_range: /testbed/x has the lines 1 to 1"),
+        ("view", {"path": "x", "view_range": [1]}, "view cannot be called so: not enough values"),
+        ("create", {"path": "/usr/x", "file_text": ""}, "/usr/x: Read-only file system"),
+        ("create", {"path": "y"}, "missing a required argument: 'file_text'"),
+        ("str_replace", {"path": "x", "old_str": "1"}, "old_str is in /testbed/x 2 times"),
+        ("str_replace", {"path": "x", "old_str": ""}, "0 times"),
+        ("insert", {"path": "x", "insert_line": 9, "new_str": ""}, "insert_line must be from 0 to 1"),
+    ],
+)
+async def test_what_the_editor_cannot_do_is_told_and_costs_the_penalty(
+    command: str, arguments: dict[str, Any], problem: str
+) -> None:
+    async with playing({"files": {"x": "11"}, "setup": "head -c 1048577 /dev/zero > big"}) as environment:
+        observation = await environment.step(turn(("str_replace_editor", {"command": command, **arguments})))
+        assert texts(observation)[0].startswith("error: ") and problem in texts(observation)[0], texts(observation)
+        assert observation.reward == pytest.approx(-0.05) and not observation.done
+
+
+async def test_calls_that_cannot_be_carried_out_cost_the_penalty() -> None:
+    async with playing(penalty=-1.0) as environment:
+        bad = await environment.step(turn(("execute_bash", {}), status=ToolCallStatus.MALFORMED))
+        assert bad.reward == -1.0
+        two = await environment.step(turn(("nix", {}), ("execute_bash", {"command": "false"})))
+        assert two.reward == -2.0 and "exit code 1" in texts(two)[1]
+        fine = await environment.step(turn(("execute_bash", {"command": "true"})))
+        assert fine.reward is None and environment.metrics == {"calls": 4, "errors": 3}
+
+
+async def test_time_output_memory_and_disk_are_bounded() -> None:
+    async with playing(timeout_s=2.0) as environment:
+        observation = await environment.step(turn(("execute_bash", {"command": "echo before; sleep 1000"})))
+        assert observation.tool_outcomes[0].timed_out and "took too long: before" in texts(observation)[0]
+    async with playing() as environment:
+        flood = await bash(environment, "echo first; head -c 3000000 /dev/zero; echo last")
+        assert flood.startswith("first\n") and flood.endswith("last\n") and "2998987 bytes are left out" in flood
+        assert len(flood) < 1200
+        said = await bash(environment, "head -c 9000000 /dev/zero > big; stat -c %s big")
+        assert "File too large" in said and "4194304" in said
+        assert "MemoryError" in await bash(environment, "python3 -c 'bytearray(1 << 30)'")
+        forks = "import os, time\nfor _ in range(99):\n    os.fork() or time.sleep(60)"
+        assert "Resource temporarily unavailable" in await bash(environment, f"python3 -c '{forks}'")
+        assert await bash(environment, "echo on") == "on\n"
+
+
+async def test_memory_that_is_taken_together_ends_the_episode() -> None:
+    async with playing(memory_mib=128) as environment:
+        one = "python3 -c 'import time; x = bytearray(60 << 20); time.sleep(60)' & "
+        observation = await environment.step(turn(("execute_bash", {"command": one * 4 + "wait"})))
+        assert observation.done and "more than 128 MiB of memory together" in texts(observation)[0], observation
+
+
+async def test_a_program_has_no_network_no_other_files_and_no_way_out() -> None:
+    async with playing() as environment:
+        said = await bash(
+            environment,
+            "id -u; ls /root /home /proc; touch /usr/x /x; unshare -r true; kill -9 1; env | grep -c PYTHONPATH; "
+            "python3 -c 'import socket; socket.socket()' 2>&1 | tail -1",
+        )
+        assert said.startswith("65534\n") and "PermissionError" in said, said
+        for refused in ("/home': No such", "/proc': No such", "/usr/x': Read-only", "/x': Read-only", "unshare failed"):
+            assert refused in said, f"{refused} is not in: {said}"
+
+
+async def test_a_check_pays_for_the_work_at_the_end() -> None:
+    task = {"files": {"test.sh": "[ $(cat answer) = 42 ]"}, "check": "sh test.sh"}
+    for command, reward in (("echo 42 > answer; cd /", 1.0), ("echo 41 > answer", 0.0)):
+        async with playing(task) as environment:
+            await bash(environment, command)
+            assert await environment.step(Turn(2, "Done.")) == Observation(reward=reward, done=True)
+            assert environment.metrics["solved"] == reward
+    async with playing() as environment:
+        assert await environment.step(Turn(1, "Done.")) == Observation([])
+
+
+async def test_nothing_is_left_of_an_episode() -> None:
+    before = {process.pid for process in psutil.Process().children(recursive=True)}
+    async with playing() as environment:
+        await bash(environment, "(setsid sleep 1000 &) ; nohup sleep 1000 & disown; touch /tmp/x")
+        assert {process.pid for process in psutil.Process().children(recursive=True)} > before
+    await eventually(lambda: {process.pid for process in psutil.Process().children(recursive=True)} <= before)
+
+
+@pytest.mark.parametrize(
+    ("task", "error", "problem"),
+    [
+        ({"file": {}}, InvalidTask, "^file: give"),
+        ({"files": {"x": 3}}, InvalidTask, "the text of x must be a text"),
+        ({"files": {"/usr/x": ""}}, Unscorable, "the file /usr/x of the task ended with 1: .*Read-only"),
+        ({"setup": "echo no; exit 4"}, Unscorable, "setup of the task ended with 4: no"),
+    ],
+)
+async def test_tasks_that_cannot_be_prepared_are_refused(
+    task: dict[str, Any], error: type[Exception], problem: str
+) -> None:
+    with pytest.raises(error, match=problem):
+        async with playing(task):
+            pass
+
+
+async def test_commands_that_cannot_be_given_are_told() -> None:
+    async with playing() as environment:
+        assert "100 KiB" in await bash(environment, "#" * 200_000)
+        assert "no null characters" in await bash(environment, "echo \0")
+        assert "error" in await edit(environment, "create", path="x", file_text="x" * (5 << 20))
+        assert await bash(environment, "echo on") == "on\n"
+
+
+@pytest.mark.parametrize("settings", [{"timeout_s": 0}, {"memory_mib": 1}, {"disk_mib": 0}, {"output_limit_kib": 0}])
+def test_settings_that_cannot_work_are_refused(settings: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="must be"):
+        Sandbox(**settings)
