@@ -98,7 +98,11 @@ class Saving:
                 self._finishing = asyncio.create_task(self._finish_beside(save))
 
     async def try_to_save(self) -> None:
-        """Writes a checkpoint before the run fails, if ledger and learner agree. Raises nothing."""
+        """Writes a checkpoint before the run fails, if ledger and learner agree. Raises nothing.
+
+        One that could not be finished may be why it fails: what was wrong then may be over.
+        """
+        self._failure = None
         try:
             progress = await self.ledger.progress()
             if await self.learner.version() == WeightVersion(self.record.attempt, progress.policy_version):

@@ -221,3 +221,13 @@ async def test_before_a_failure_only_a_learner_that_agrees_with_the_ledger_is_sa
     parts.on_disk.set()
     await parts.saving.try_to_save()
     assert parts.happened.count("committed 4") == num_saved, parts.happened
+
+
+async def test_a_run_that_fails_by_a_checkpoint_tries_once_more_to_save_its_steps(parts: Parts) -> None:
+    parts.error = FailedPrecondition("/data cannot be written: Stale file handle")
+    parts.on_disk.set()
+    await parts.take_step()
+    await parts.happens("woken")
+    parts.error, parts.step, parts.learner_version = None, 2, WeightVersion(1, 2)
+    await parts.saving.try_to_save()
+    assert "reported 2" in parts.happened, parts.happened
