@@ -5,6 +5,7 @@ At its start it goes on with the run that it drove when it ended, however it end
 
 import argparse
 import asyncio
+import json
 import os
 import sys
 from functools import partial
@@ -120,10 +121,11 @@ async def _serve(arguments: argparse.Namespace) -> None:
     server.add(add_CoordinatorServiceServicer_to_server, CoordinatorServicer(runs, registry), SERVICE)
     await server.start()
     await server.set_serving(SERVICE, True)
+    address = f"{arguments.listen.rpartition(':')[0]}:{server.port}"
+    print(json.dumps({"event": "serving", "address": address}), flush=True)
     if arguments.port_file is not None:
-        host = arguments.listen.rpartition(":")[0]
         temporary = arguments.port_file.with_suffix(".tmp")
-        temporary.write_text(f"{host}:{server.port}\n")
+        temporary.write_text(f"{address}\n")
         temporary.rename(arguments.port_file)  # Atomic: a reader never sees half of it.
     expiring = asyncio.create_task(registry.expire_forever())
     await server.serve_until_stopped(before_stop=lambda: runs.close(arguments.grace_s))

@@ -1,5 +1,6 @@
-"""A coordinator process that cannot start prints the reason in one line and ends."""
+"""A coordinator process prints its address once it serves; one that cannot start prints the reason, and ends."""
 
+import json
 import os
 import socket
 import subprocess
@@ -21,6 +22,19 @@ def coordinator(*options: str, **environment: str) -> tuple[int, str]:
         check=False,
     )
     return ended.returncode, ended.stderr
+
+
+def test_a_coordinator_on_a_free_port_prints_its_address(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "services.coordinator", "--listen", "127.0.0.1:0", "--data-dir", str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            serving = json.loads(process.stdout.readline())
+            host, _, port = serving["address"].rpartition(":")
+            assert serving["event"] == "serving" and host == "127.0.0.1", serving
+            socket.create_connection((host, int(port)), timeout=PATIENCE_S).close()
+        finally:
+            process.terminate()
 
 
 @pytest.mark.parametrize("listen", ["here", "127.0.0.1:99999", "127.0.0.1:http"])
