@@ -17,9 +17,10 @@ from shoal.errors import InvalidArgument
 _ANSWER = "stand-in-for-a-sampled-answer-5c1e9a"
 """What the stand-in says."""
 _TRIAL = "trial-of-a-message"
+_THOUGHT = "<think>"
+"""What begins a thought, in every family of models that opens one for the policy."""
 _PLACE = "\ue000"
 _ESCAPED = re.compile(rf"{_PLACE}(\d+){_PLACE}")
-_FOLLOWING = ChatMessage("user", "-")
 _STAND_IN: tuple[dict[str, Any], ...] = ({"role": "user", "content": "-"}, {"role": "assistant", "content": _ANSWER})
 
 
@@ -92,6 +93,14 @@ class TurnRenderer:
             token_ids.pop()
         return str(self._tokenizer.decode(token_ids, skip_special_tokens=False, clean_up_tokenization_spaces=False))
 
+    def opened_thought(self, token_ids: Sequence[int]) -> str:
+        """Returns the tag of the thought that a turn begins in, given the tokens right before it; empty if in none.
+
+        Some templates write the tag themselves, so the policy does not.
+        """
+        text = self._tokenizer.decode(list(token_ids), skip_special_tokens=False)
+        return _THOUGHT if str(text).rstrip().endswith(_THOUGHT) else ""
+
     def whole(self, messages: Sequence[ChatMessage]) -> list[int]:
         """Returns the tokens of a whole conversation, tokenized at once, up to the policy's next turn."""
         return self.encode(self._render([_for_template(message) for message in messages], begins_turn=True))
@@ -107,15 +116,17 @@ class TurnRenderer:
                 token_ids += encoded["input_ids"]
         return token_ids
 
-    def written(self, before: Sequence[ChatMessage], answer: ChatMessage) -> str:
-        """Returns an answer as the template writes it behind what begins a turn: with its calls in the template's form.
+    def written(
+        self, before: Sequence[ChatMessage], answer: ChatMessage, behind: Sequence[ChatMessage], otherwise: str
+    ) -> str:
+        """Returns an answer as the template writes it between messages: with its calls in the template's form.
 
-        Where the template writes anything else before the answer, this is the answer's content.
+        `otherwise` is returned where the template writes anything else before the answer.
         """
         begun = self._render([_for_template(message) for message in before], begins_turn=True)
-        text = self._render([_for_template(message) for message in (*before, answer, _FOLLOWING)], begins_turn=True)
+        text = self._render([_for_template(message) for message in (*before, answer, *behind)], begins_turn=True)
         end = text.find(self.end_of_turn_text, len(begun))
-        return text[len(begun) : end] if text.startswith(begun) and end >= 0 else answer.content
+        return text[len(begun) : end] if text.startswith(begun) and end >= 0 else otherwise
 
     def _behind_answer(self, calls: Sequence[ToolCall], messages: Sequence[ChatMessage]) -> str:
         """Returns the text from the end of the policy's turn on."""
@@ -165,11 +176,23 @@ class TurnRenderer:
             trials = [ChatMessage(role, f"{_TRIAL}-{i}", tool_call_id=calls[i].id, name="-") for i in range(number)]
             text = self._behind_answer(calls, trials)
             if any(trial.content not in text for trial in trials):
-                raise InvalidArgument(
-                    f"model.chat_template: it leaves out messages of the role {role!r} behind the policy's turn, and "
-                    "the environment sends them: choose a template that writes them, or another role in the environment"
-                )
+                raise InvalidArgument(f"model.chat_template: {self._what_is_lost(role, calls, trials)}")
             self._shown.add((role, number))
+
+    def _what_is_lost(self, role: str, calls: Sequence[ToolCall], trials: Sequence[ChatMessage]) -> str:
+        if role == "tool":
+            with contextlib.suppress(InvalidArgument):
+                whole = self._render([*_stand_in_with(calls), *map(_for_template, trials)], begins_turn=True)
+                if all(trial.content in whole for trial in trials):
+                    return (
+                        "it writes results of tools inside the policy's turn, before its end, where an episode cannot "
+                        "go on: choose a template that gives them a turn of their own, or an environment that answers "
+                        "as a user"
+                    )
+        return (
+            f"it leaves out messages of the role {role!r} behind the policy's turn, and the environment sends them: "
+            "choose a template that writes them, or another role in the environment"
+        )
 
     def _render(self, messages: Sequence[Mapping[str, Any]], begins_turn: bool) -> str:
         try:

@@ -5,12 +5,14 @@ policy sees in training what it does not see when the conversation is rendered a
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from shoal.conversation import ChatMessage, ToolCall, ToolCallStatus, ToolDefinition
 from shoal.episodes.suffix import TurnRenderer
 
 _CONTEXT_TOKENS = 8
+_THOUGHT = "I know.\n</think>\n\n"
+"""What an answer begins with where the template has opened a thought."""
 _ANSWERS = ("It is 4.", "Then it is 5.")
 
 
@@ -68,10 +70,15 @@ def find_difference(
         return difference
     for number, turn in enumerate(turns, start=1):
         # Calls in the form of the template: the forms that a policy writes them in are as many as there are policies.
-        answer = renderer.written(messages, turn.answer) if turn.answer.tool_calls else turn.answer.content
+        said, answer = turn.answer, turn.answer.content
+        if thought := renderer.opened_thought(token_ids[-_CONTEXT_TOKENS:]):
+            answer = f"{_THOUGHT}{answer}"
+            said = replace(said, content=f"{thought}\n{answer}")
+        if said.tool_calls:
+            answer = renderer.written(messages, said, turn.messages, otherwise=answer)
         token_ids += renderer.encode(answer)
-        token_ids += renderer.observation(token_ids[-1], turn.answer.tool_calls, turn.messages)
-        messages += [turn.answer, *turn.messages]
+        token_ids += renderer.observation(token_ids[-1], said.tool_calls, turn.messages)
+        messages += [said, *turn.messages]
         if difference := _compare(renderer, number, token_ids, messages):
             return difference
     return None

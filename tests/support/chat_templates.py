@@ -41,6 +41,43 @@ QWEN = """\
 {% endif %}{% endif %}"""
 """Results of tools in a row share one turn of the user, thoughts before the last question go, other roles too."""
 
+QWEN_THINKING = """\
+{%- set ns = namespace(query=0) %}
+{%- for message in messages if message.role == "user" %}{% set ns.query = loop.index %}{% endfor %}
+{%- set ns.users = 0 %}
+{%- for message in messages %}
+{%- if message.role == "assistant" %}
+{%- set content = message.content %}
+{%- set thought = "" %}
+{%- if "</think>" in content %}
+{%- set thought = content.split("</think>")[0].split("<think>")[-1].strip("\\n") %}
+{%- set content = content.split("</think>")[-1].lstrip("\\n") %}
+{%- endif %}
+{{- "<|im_start|>assistant\\n" }}
+{%- if ns.users == ns.query %}{{ "<think>\\n" + thought + "\\n</think>\\n\\n" }}{% endif %}
+{{- content }}
+{%- for call in message.tool_calls or [] %}
+{{- "\\n<tool_call>\\n" }}{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}
+{{- "\\n</tool_call>" }}
+{%- endfor %}
+{{- "<|im_end|>\\n" }}
+{%- else %}
+{%- if message.role == "user" %}{% set ns.users = ns.users + 1 %}{% endif %}
+{{- "<|im_start|>" + ("user" if message.role == "tool" else message.role) + "\\n" + message.content + "<|im_end|>\\n" }}
+{%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}{{ "<|im_start|>assistant\\n<think>\\n" }}{% endif %}"""
+"""Begins each turn in a thought; keeps thoughts behind the last question alone."""
+
+DEEPSEEK_R1 = """\
+{%- for message in messages %}
+{%- if message.role == "user" %}{{ "<|im_start|>User: " + message.content }}
+{%- elif message.role == "tool" %}{{ "<|im_start|>Tool: " + message.content }}
+{%- else %}{{ "<|im_start|>Assistant: " + message.content.split("</think>")[-1] + "<|im_end|>" }}{% endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}{{ "<|im_start|>Assistant: <think>\\n" }}{% endif %}"""
+"""Begins each turn in a thought, and drops every thought of an earlier turn."""
+
 LLAMA_3 = """\
 {{- bos_token }}
 {%- for message in messages %}

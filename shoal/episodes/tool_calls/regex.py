@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from shoal.conversation import ToolDefinition
-from shoal.episodes.tool_calls.found import Finder, Found, arguments_of, only_argument
+from shoal.episodes.tool_calls.found import Finder, Found, arguments_of, behind_thoughts, only_argument
 from shoal.errors import InvalidArgument
 
 _TIMEOUT_S = 1.0
@@ -15,7 +15,7 @@ def regex_finder(pattern: str) -> Finder:
 
     `name` is the group with the tool's name; without it a prompt has to offer a single tool. `arguments` is the group
     with the arguments as a JSON object, `argument` that with the first required parameter alone. A search that takes
-    longer than a second makes the rest of the text a call that cannot be read.
+    longer than a second makes the rest of the text a call that cannot be read. Thoughts are not searched.
 
     Raises `InvalidArgument` for a pattern that is none, or without the groups.
     """
@@ -35,7 +35,7 @@ def regex_finder(pattern: str) -> Finder:
     def find(text: str, tools: Sequence[ToolDefinition]) -> Iterator[Found]:
         end = 0
         try:
-            for match in compiled.finditer(text, timeout=_TIMEOUT_S):
+            for match in compiled.finditer(text, behind_thoughts(text), timeout=_TIMEOUT_S):
                 if match.end() > match.start():
                     end = match.end()
                     yield _read(match, tools)

@@ -35,7 +35,14 @@ EPISODES: list[Field] = [
         accepts=[None],
     ),
     composed("tool_configs", "any", [], "environments", why="the settings of each"),
-    composed("tool_parser_type", "text", "legacy", "episodes.tool_parser data.sources", aliases=["tool_parser"]),
+    composed(
+        "tool_parser_type",
+        "text",
+        "legacy",
+        "episodes.tool_parser data.sources",
+        why="the form of calls; results of tools are written by the chat template, as turns of their own",
+        aliases=["tool_parser"],
+    ),
     composed(
         "max_steps",
         "integer",

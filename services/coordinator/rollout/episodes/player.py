@@ -25,8 +25,10 @@ from services.coordinator.workers.rewards.environment_pool import (
     Observation,
     PolicyTurn,
 )
+from shoal.arrays import Int32Array
 from shoal.config import RunConfig
 from shoal.conversation import ChatMessage
+from shoal.episodes.turn_message import turn_message
 from shoal.errors import DeadlineExceeded
 from shoal.grpo.seeds import turn_seed
 from shoal.rollout import Completion, FinishReason, Prompt, ScoreOutcome
@@ -200,7 +202,7 @@ class EpisodePlayer:
             seed,
         )
         sampled = await self._turns.sample(request)
-        message = await self._parts.stages.beside(lambda: self._message(sampled, number))
+        message = await self._parts.stages.beside(lambda: self._message(sampled, number, request.context))
         num_left = self._limits.max_tool_calls - transcript.num_calls
         if limit is None:
             message = replace(message, tool_calls=message.tool_calls[:num_left])
@@ -214,10 +216,9 @@ class EpisodePlayer:
             return None
         return PolicyTurn(number, message, sampled.finish_reason, sampled.num_tokens)
 
-    def _message(self, sampled: Completion, number: int) -> ChatMessage:
-        text = self._stage.renderer.sampled_text(sampled.token_ids.tolist())
-        parsed = self._stage.parse(text, self._stage.tools, number)
-        return ChatMessage("assistant", parsed.content, parsed.calls)
+    def _message(self, sampled: Completion, number: int, before: Int32Array) -> ChatMessage:
+        stage = self._stage
+        return turn_message(stage.renderer, stage.parse, stage.tools, number, before=before, sampled=sampled.token_ids)
 
 
 def _checked(result: EpisodeResult) -> EpisodeResult:

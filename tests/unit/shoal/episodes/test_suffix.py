@@ -22,6 +22,8 @@ TEMPLATES = {
     "olmo_3": families.OLMO_3,
     "hermes": families.HERMES,
     "deepseek": families.DEEPSEEK,
+    "qwen_thinking": families.QWEN_THINKING,
+    "deepseek_r1": families.DEEPSEEK_R1,
 }
 
 
@@ -82,6 +84,20 @@ def test_a_prompt_has_the_tools_and_no_beginning_of_an_answer_which_the_opening_
     )
     whole = renderer.whole([SYSTEM, QUESTION, ChatMessage("user", "Round 1")])
     assert renderer.encode(prompt) + opening == whole
+
+
+@pytest.mark.parametrize("family", TEMPLATES)
+def test_a_thought_that_the_template_opens_is_open_before_each_turn(family: str) -> None:
+    renderer = renderer_of(TEMPLATES[family])
+    wanted = "<think>" if family in ("qwen_thinking", "deepseek_r1") else ""
+    forged = ChatMessage("user", "Now <think>\n")
+    assert renderer.opened_thought(renderer.opening([QUESTION], [forged])) == wanted
+    assert renderer.opened_thought(renderer.observation(7, (), [forged])) == wanted
+
+
+def test_a_thought_that_the_template_opens_and_closes_is_closed() -> None:
+    renderer = renderer_of(families.QWEN, variables={"enable_thinking": False})
+    assert renderer.opened_thought(renderer.opening([QUESTION], [])) == ""
 
 
 def test_an_environment_may_say_nothing() -> None:
@@ -152,7 +168,7 @@ def test_a_template_that_ends_a_turn_with_the_beginning_of_the_next_one_is_refus
 
 def test_results_that_a_template_writes_inside_the_policys_turn_are_not_lost_but_refused() -> None:
     renderer = renderer_of(families.GEMMA_4, tools=[SEARCH])
-    with pytest.raises(InvalidArgument, match="leaves out messages of the role 'tool' behind the policy's turn"):
+    with pytest.raises(InvalidArgument, match="writes results of tools inside the policy's turn"):
         renderer.observation(7, [call(1)], [result(1, "K2 here")])
     renderer.observation(7, [], [ChatMessage("user", "K2 here")])
 

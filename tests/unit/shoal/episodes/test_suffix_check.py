@@ -63,6 +63,17 @@ def test_thoughts_that_a_template_drops_later_stay_in_an_episode() -> None:
     assert find_difference(renderer, [QUESTION], [], [results]) is None, "it keeps them across results of tools"
 
 
+def test_an_answer_behind_a_thought_that_the_template_opens_has_the_rest_of_the_thought() -> None:
+    renderer = TurnRenderer(tokenizer_with(families.QWEN_THINKING))
+    tools = [ToolDefinition("search", "Finds pages.", {"type": "object"})]
+    assert find_difference(renderer, [QUESTION], [], trial_turns(tools)) is None, "thoughts stay across results"
+    found = find_difference(renderer, [QUESTION], [], trial_turns([]))
+    assert found is not None and found.in_turns.startswith("<think>"), str(found)
+    assert found.at_once.startswith("It is 4."), "the template drops thoughts before the last question"
+    found = find_difference(TurnRenderer(tokenizer_with(families.DEEPSEEK_R1)), [QUESTION], [], trial_turns([]))
+    assert found is not None and found.at_once.startswith("\n\nIt is"), str(found)
+
+
 def test_spaces_that_a_template_trims_stay_where_the_policy_sampled_them() -> None:
     renderer = TurnRenderer(tokenizer_with(families.LLAMA_3))
     found = find_difference(renderer, [QUESTION], [], [said("4 ", (ChatMessage("user", "Why?"),))])

@@ -1,0 +1,31 @@
+"""What a policy said in a turn, as a message: its text and its tool calls."""
+
+from collections.abc import Sequence
+
+from shoal.arrays import Int32Array
+from shoal.conversation import ChatMessage, ToolDefinition
+from shoal.episodes.suffix import TurnRenderer
+from shoal.episodes.tool_calls import Parser
+
+_NUM_LAST_TOKENS = 16
+"""More than the tag that begins a thought has, and the space behind it."""
+
+
+def turn_message(
+    renderer: TurnRenderer,
+    parse: Parser,
+    tools: Sequence[ToolDefinition],
+    number: int,
+    *,
+    before: Int32Array,
+    sampled: Int32Array,
+) -> ChatMessage:
+    """Returns the message of turn `number` (from 1), given the tokens `before` it and those `sampled` in it.
+
+    A chat template may begin the turn inside a thought. Then the policy says how the thought ends and not how it
+    begins: the parser is told, since calls in a thought are none, and the message has what was sampled.
+    """
+    thought = renderer.opened_thought(before[-_NUM_LAST_TOKENS:].tolist())
+    parsed = parse(thought + renderer.sampled_text(sampled.tolist()), tools, number)
+    content = parsed.content.removeprefix(thought)
+    return ChatMessage("assistant", content.strip() if parsed.calls else content, parsed.calls)
