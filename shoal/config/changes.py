@@ -56,7 +56,12 @@ def _keep_one_length(run: dict[str, Any], given: Mapping[str, Any]) -> None:
 
 def changed_fields(before: RunConfig, after: RunConfig) -> dict[str, str]:
     """Returns the fields that differ, each with a text such as "5 -> 10" for people."""
-    old, new = (dict(_leaves(dump_config(config), "")) for config in (before, after))
+    return changed_values(dump_config(before), dump_config(after))
+
+
+def changed_values(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, str]:
+    """As `changed_fields`, of dumped configurations."""
+    old, new = (dict(_leaves(values, "")) for values in (before, after))
     names = [name for name in sorted(old.keys() | new.keys()) if old.get(name) != new.get(name)]
     return {name: f"{_text(name, old)} -> {_text(name, new)}" for name in names}
 

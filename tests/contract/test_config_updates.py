@@ -10,10 +10,13 @@ from google.protobuf import json_format
 from google.protobuf.field_mask_pb2 import FieldMask
 from google.protobuf.struct_pb2 import Struct
 
+from services.coordinator.workers import registry
 from shoal.errors import Aborted, FailedPrecondition, InvalidArgument
 from shoal.v1 import coordinator_pb2 as pb
+from shoal.v1 import worker_pb2
 from tests.support.cluster import Cluster, kinds
-from tests.support.scripted_workers import ScriptedGenerator, ScriptedLearner, arithmetic_config
+from tests.support.scripted_workers import ScriptedGenerator, ScriptedLearner, ScriptedReward, arithmetic_config
+from tests.support.waiting import eventually
 
 
 async def start_slowly(cluster: Cluster, model: Path, num_steps: int = 6) -> None:
@@ -171,3 +174,54 @@ async def test_a_run_that_has_ended_is_not_updated(cluster: Cluster, model: Path
     )
     with pytest.raises(FailedPrecondition, match="has ended"):
         await cluster.stub.UpdateRunConfig(request, timeout=60)
+
+
+def right_samples(batch: list[Any]) -> list[tuple[str, int, bool]]:
+    """Each completion of a batch: its group, its index, and whether it is right."""
+    group_id, samples = "", []
+    for message in batch:
+        if message.HasField("group"):
+            group_id = message.group.group_id
+        elif message.HasField("rollout"):
+            samples.append((group_id, message.rollout.completion.sample_index, message.rollout.reward == 1))
+    return samples
+
+
+async def test_groups_that_wait_for_a_step_are_judged_by_its_settings_as_after_a_restore_from_its_checkpoint(
+    cluster: Cluster, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry, "LEASE_S", 4.0)
+    server = await cluster.add(worker_pb2.WORKER_KIND_LEARNER, cluster.learner, "learner-0")
+    generator = ScriptedGenerator(cluster.plane)
+    generator.holds_from = 9
+    generator.may_sample.clear()
+    await cluster.add(worker_pb2.WORKER_KIND_GENERATOR, generator, "generator-0")
+    await cluster.add(worker_pb2.WORKER_KIND_REWARD, ScriptedReward(), "reward-0")
+    grpo = {"groups_per_step": 5, "max_staleness": 0, "keep_zero_signal": True}
+    await cluster.start(arithmetic_config(model, run={"num_steps": 4}, grpo=grpo), run_id="judged")
+
+    async def all_but_one() -> set[str]:
+        scored = {group.group_id for group in await cluster.groups() if group.state == "SCORED"}
+        return scored if len(scored) == 4 else set()
+
+    await cluster.until(lambda event: event.kind == "step")
+    judged = await eventually(all_but_one, "the groups of step 2 are judged")
+    await update(cluster, {"grpo": {"max_wrong_completion_tokens": 1}})
+    generator.may_sample.set()
+    await cluster.until(lambda event: event.kind == "step" and event.attributes["step"] == 2)
+    first = right_samples(cluster.learner.batches[1])
+    assert judged & {group_id for group_id, *_ in first}, "no group was judged before the change"
+    assert all(is_right for *_, is_right in first), f"wrong completions are trained on: {first}"
+
+    await cluster.kill(server, "learner-0")
+    await cluster.until(lambda event: event.kind == "restarting")
+    cluster.learner = ScriptedLearner(cluster.plane)
+    await cluster.add(worker_pb2.WORKER_KIND_LEARNER, cluster.learner, "learner-1")
+    run, events = await cluster.end()
+    assert (run.state, run.policy_version, run.attempt) == (pb.RUN_STATE_FINISHED, 4, 1), run.message
+    assert [event.attributes["policy_version"] for event in events if event.kind == "restored"] == [1]
+    assert right_samples(cluster.learner.batches[0]) == first, "the step is another one after a restore"
+    assert kinds(events).count("config_applied") == 1
+    with closing(sqlite3.connect(Path(run.path) / "ledger.sqlite")) as ledger:
+        rows = ledger.execute("SELECT policy_version, fields FROM config_changes").fetchall()
+    assert rows == [(1, '{"grpo.max_wrong_completion_tokens": "unset -> 1"}')], rows

@@ -7,6 +7,11 @@ from contextlib import closing
 from typing import Any
 
 from services.coordinator.store.rollouts import whole_ledger
+from services.coordinator.store.run_record import RunRecord
+from shoal.config import dump_config, parse_config
+from shoal.config.changes import changed_values
+from shoal.config.live import when_live, without_at_once
+from shoal.config.section import NEXT_STEP
 from tests.simulation.scenario import Scenario
 from tests.simulation.workers.plane import History
 from tests.simulation.world import RUN, World
@@ -20,6 +25,7 @@ async def violations(world: World, scenario: Scenario) -> list[str]:
         *world.plane.reports,
         *_of_lineage(world.plane.exported or (), scenario),
         *_of_ledger(world, world.plane.exported or ()),
+        *_of_config(world, scenario),
         *_of_reports(world, scenario),
         *_of_slots(world),
         *_of_tasks(world),
@@ -68,6 +74,31 @@ def _of_ledger(world: World, history: History) -> Iterator[str]:
     learned = {(group.group_id, number) for number, step in enumerate(history, 1) for group in step.groups}
     if trained != learned:
         yield f"the ledger alone has {sorted(trained - learned)}, the model alone {sorted(learned - trained)}"
+
+
+def _of_config(world: World, scenario: Scenario) -> Iterator[str]:
+    """Checks that each change of the configuration is in the ledger once, and that those that were answered last."""
+    config = dump_config(RunRecord.load_as_left(world.data_dir / RUN).load_config())
+    with closing(whole_ledger(world.data_dir / RUN)) as ledger:
+        ((trained,),) = ledger.execute("SELECT fields FROM config").fetchall()
+        changes = ledger.execute("SELECT policy_version, fields FROM config_changes ORDER BY sequence").fetchall()
+    if differing := changed_values(json.loads(trained), dump_config(without_at_once(parse_config(config)))):
+        yield f"the ledger's configuration is not the run's: {differing}"
+    now: dict[str, str] = {}
+    last_version = 0
+    for version, fields in changes:
+        for name, change in json.loads(fields).items():
+            before, _, after = change.partition(" -> ")
+            if now.get(name, before) != before or version < last_version:
+                yield f"{name} changes {change} at step {version}, where it is {now.get(name)} since {last_version}"
+            now[name] = after
+        last_version = version
+    for field, possible in scenario.updates.items():
+        section, name = field.split(".")
+        if (value := config.get(section, {}).get(name)) not in possible:
+            yield f"{field} is {value}, and was changed to {possible}"
+        if when_live(field) == NEXT_STEP and field in now and now[field] != json.dumps(value):
+            yield f"{field} is {value}, and its last change in the ledger is to {now[field]}"
 
 
 def _of_reports(world: World, scenario: Scenario) -> Iterator[str]:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+from collections import Counter
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from google.protobuf import json_format
 from google.protobuf.struct_pb2 import Struct
 
 from services.coordinator.store.run_record import RunRecord, RunState
+from shoal.config import dump_config, parse_config
 from shoal.errors import ShoalError
 from shoal.v1 import coordinator_pb2 as pb
 from tests.simulation.schedule import Schedule
@@ -38,6 +40,10 @@ class Scenario:
         self.defects: list[str] = []
         sections = {name: dict(values) for name, values in schedule.sections.items()}
         self.config = arithmetic_config(model, **sections | {"run": sections["run"] | {"name": RUN}})
+        self.updates: dict[str, set[float]] = {}
+        """The values that each field may have at the end, of those that were changed: the last one, if all is known."""
+        self._updating: Counter[str] = Counter()
+        """Calls that are under way, by their field."""
         self._num_resumes = 0
         self._is_calm = False
         self._verbs: set[asyncio.Task[Any]] = set()
@@ -184,7 +190,15 @@ class Scenario:
     async def update(self, field: str, value: float, timeout_s: float = 600) -> None:
         section, name = field.split(".")
         struct = json_format.ParseDict({section: {name: value}}, Struct())
-        await self.world.call("UpdateRunConfig", pb.UpdateRunConfigRequest(config=struct), timeout_s=timeout_s)
+        possible = self.updates.setdefault(field, {dump_config(parse_config(self.config))[section].get(name)})
+        possible.add(value)  # A call that fails may have been heard.
+        self._updating[field] += 1
+        try:
+            await self.world.call("UpdateRunConfig", pb.UpdateRunConfigRequest(config=struct), timeout_s=timeout_s)
+            if self._updating[field] == 1:
+                self.updates[field] = {value}
+        finally:
+            self._updating[field] -= 1
 
     async def verb(self, method: str, timeout_s: float = 600, **fields: Any) -> None:
         request = json_format.ParseDict(fields, getattr(pb, f"{method}Request")(), ignore_unknown_fields=False)

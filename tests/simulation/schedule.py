@@ -150,6 +150,8 @@ def _update(rng: random.Random, num_steps: int) -> dict[str, Any]:
             ("checkpoint.every_steps", rng.randint(1, 4)),
             ("coordinator.sampling_timeout_s", rng.choice((40.0, 90.0))),
             ("run.num_steps", num_steps + rng.randint(0, 2)),
+            ("grpo.max_wrong_completion_tokens", rng.randint(1, 4)),
+            ("grpo.difficulty_low", rng.choice((0.2, 0.4))),
         ]
     )
     return {"field": field_name, "value": value}

@@ -107,18 +107,33 @@ class PacingBuffer(Generic[GroupT]):
     def _all_have_settled(self) -> bool:
         return all(n in self._settled for n in range(self._next_to_take, self._next_to_admit))
 
-    async def reconsider(self) -> None:
-        """Lets `admit` ask anew for the last group that the run needs."""
+    async def settle(self, order_number: int, group: GroupT, *, has_signal: bool = True) -> None:
+        """Records the outcome of an admitted group."""
+        assert self._next_to_take <= order_number < self._next_to_admit and order_number not in self._settled
+        # Before the first wait: between its verdict and here, no change of the configuration may come.
+        self._settled[order_number] = (group, has_signal)
+        self._refill()
         async with self._changed:
             self._changed.notify_all()
 
-    async def settle(self, order_number: int, group: GroupT, *, has_signal: bool = True) -> None:
-        """Records the outcome of an admitted group."""
+    async def judge_again(self, judge: Callable[[GroupT], tuple[GroupT, bool]]) -> None:
+        """Replaces the outcome of each group that has settled and is not taken; `judge` returns it and its signal.
+
+        A group that was replaced stays as it is: its slot was given back, and the replacement is in the window. Lets
+        `admit` ask anew for the last group that the run needs.
+        """
+        window = range(self._next_to_take, self.window_end)
+        without = [number for number in window if number in self._settled and not self._settled[number][1]]
+        replaced = set(without[: self._num_refills])
+        self._settled.update({n: judge(group) for n, (group, _) in self._settled.items() if n not in replaced})
+        self._refill()
         async with self._changed:
-            assert self._next_to_take <= order_number < self._next_to_admit and order_number not in self._settled
-            self._settled[order_number] = (group, has_signal)
-            self._refill()
             self._changed.notify_all()
+
+    async def window_settles(self) -> None:
+        """Waits until the next step's window has settled."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: not self.waiting_for())
 
     async def take(self) -> list[GroupT]:
         """Waits until the next step's window has settled, and returns its groups in order."""

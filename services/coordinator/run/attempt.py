@@ -265,8 +265,8 @@ class Attempt:
         if manifest is not None:
             self._checking = asyncio.create_task(self._segment_check.run(manifest.segments))
         self._report.restored(progress.policy_version, manifest.checkpoint_id if manifest else "")
-        if left := self._updates.restored(progress.policy_version):
-            await self._ledger.config_changed(progress.policy_version, left)
+        changed = self._updates.restored(progress.policy_version, await self._ledger.config())
+        await self._ledger.config_changed(progress.policy_version, changed, self._updates.trained)
         return progress
 
     async def _recovered_loop(self, unusable: frozenset[str]) -> RunLoop:

@@ -5,7 +5,8 @@
 
 `config.json` has the values from the request on, so they outlive the coordinator. The checkpoint before the change
 keeps a restore from training earlier steps again with them. What still waits when the coordinator ends takes effect
-where its next start restores the run.
+where its next start restores the run. The ledger has the configuration that its steps had, so each restore finds what
+is new, and records it there once, whenever the process died.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,10 +19,10 @@ from google.protobuf.struct_pb2 import Struct
 from services.coordinator.store.events import EventLog
 from services.coordinator.store.run_record import RunRecord
 from shoal.config import RunConfig
-from shoal.config.changes import changed_fields
+from shoal.config.changes import changed_fields, changed_values
 from shoal.config.epochs import with_counted_steps
-from shoal.config.live import only_at_once, take_over, updated_config
-from shoal.config.load import config_digest
+from shoal.config.live import only_at_once, take_over, updated_config, without_at_once
+from shoal.config.load import config_digest, dump_config
 from shoal.error_reasons import ErrorReason
 from shoal.errors import Aborted, FailedPrecondition
 from shoal.v1 import coordinator_pb2 as pb
@@ -108,12 +109,21 @@ class ConfigUpdates:
         self._applied(fields, policy_version)
         return fields
 
-    def restored(self, policy_version: int) -> Mapping[str, str]:
-        """Reports the changes that waited when the coordinator ended, once the run is restored; returns them."""
+    @property
+    def trained(self) -> Mapping[str, Any]:
+        """The configuration of the next step as the ledger keeps it: without what does not alter training."""
+        return dump_config(without_at_once(self.config))
+
+    def restored(self, policy_version: int, before: Mapping[str, Any] | None) -> Mapping[str, str]:
+        """Reports the changes that waited when the coordinator ended, once the run is restored.
+
+        `before` is the configuration of the steps that the ledger has; None where it has none. Returns what has changed
+        since then, as `changed_fields`: also what was applied after the checkpoint, and what came with a resume.
+        """
         left, self._left = self._left, {}
         if left:
             self._applied(left, policy_version)
-        return left
+        return left if before is None else changed_values(before, self.trained)
 
     def _applied(self, fields: Mapping[str, str], policy_version: int) -> None:
         self.events.add(

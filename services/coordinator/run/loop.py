@@ -117,7 +117,6 @@ class RunLoop:
             if groups is None:
                 break
             timer.groups_taken(evaluated_s=self.evaluations.blocked_s - evaluated_s)
-            await self.steps.take_over_changes()
             is_applied = await self.steps.take(groups, timer)
             if is_applied:
                 await self._save_if_due()
@@ -148,23 +147,32 @@ class RunLoop:
         return "" if self.controls.stands_still else f"{num_settled} of {num_groups} are sampled and scored"
 
     async def _next_groups(self) -> Sequence[JudgedGroup] | None:
-        """Waits at the boundary between two steps for the next groups; None when the run must stop."""
-        taking = asyncio.create_task(self.buffer.take())
+        """Waits at the boundary between two steps for the next groups; None when the run must stop.
+
+        Changes of the configuration that came meanwhile are applied first: they may widen the window.
+        """
+        while True:
+            goes_on = await self.boundary.wait_while_paused()
+            has_settled = not self.buffer.waiting_for()
+            drained = self.controls.stop is StopMode.DRAIN and not self.buffer.window_is_issued
+            if not goes_on or (drained and not has_settled):
+                return None
+            if self.controls.evaluation_requests:
+                await self.evaluations.run()
+            elif not has_settled:
+                await self._wait_for_window()
+            elif self.steps.updates.waiting is not None:
+                await self.steps.take_over_changes()
+            else:
+                return await self.buffer.take()
+
+    async def _wait_for_window(self) -> None:
+        """Waits until the next step's window has settled, or for the next request."""
+        settling = asyncio.create_task(self.buffer.window_settles())
         try:
-            while True:
-                goes_on = await self.boundary.wait_while_paused()
-                drained = self.controls.stop is StopMode.DRAIN and not self.buffer.window_is_issued
-                # Groups that are already taken are trained on; the window is then that of the next step.
-                if not goes_on or (drained and not taking.done()):
-                    return None
-                if self.controls.evaluation_requests:
-                    await self.evaluations.run()
-                    continue
-                if taking.done():
-                    return taking.result()
-                await self.controls.wait_for_change_or(taking)
+            await self.controls.wait_for_change_or(settling)
         finally:
-            taking.cancel()
+            settling.cancel()
 
     async def _catch_up(self) -> None:
         """Publishes to generators that joined or missed a version, forever."""

@@ -11,6 +11,7 @@ from services.coordinator.reporting.step_metrics import FinishedStep, StepMetric
 from services.coordinator.reporting.unscored import unscored_of
 from services.coordinator.rollout.buffer import PacingBuffer
 from services.coordinator.rollout.current_version import CurrentVersion
+from services.coordinator.rollout.filtering import judge_group
 from services.coordinator.rollout.groups import DropReason, JudgedGroup
 from services.coordinator.rollout.prompt_order import PromptOrder
 from services.coordinator.rollout.sampling_gate import SamplingGate
@@ -102,7 +103,8 @@ class TrainSteps:
     async def take_over_changes(self) -> None:
         """Applies changes of the configuration that wait for the next step; first writes a checkpoint.
 
-        So a restore never goes back before a change.
+        So a restore never goes back before a change. Groups that were judged before it are judged again: what a step
+        trains on depends on its configuration alone, as after a restore, which samples them anew.
         """
         while (waiting := self.updates.waiting) is not None:  # Others may be requested meanwhile.
             if self.version.policy_version > 0:
@@ -110,10 +112,14 @@ class TrainSteps:
             async with self.learner_lock:
                 await self.learner.set_hyperparameters(self.record.run_id, waiting)
             fields = self.updates.apply(waiting, self.version.policy_version)
-            await self.ledger.config_changed(self.version.policy_version, fields)
+            await self.ledger.config_changed(self.version.policy_version, fields, self.updates.trained)
             if "kl.coef" in fields:
                 self.reward_kl.coef = self.config.kl.coef
-            await self.buffer.reconsider()
+            await self.buffer.judge_again(self._judge_again)
+
+    def _judge_again(self, group: JudgedGroup) -> tuple[JudgedGroup, bool]:
+        again = judge_group(self.config, group.settled)
+        return again, again.is_trained
 
     async def _may_publish(self, step: "_TakenStep") -> bool:
         """Waits while the run is paused, and until the gate is clear; returns False when the run must stop now.

@@ -213,14 +213,26 @@ class Ledger:
 
         await self._write(write)
 
-    async def config_changed(self, policy_version: int, fields: Mapping[str, str]) -> None:
-        """Records that steps after `policy_version` have other values of some fields; each text names both."""
+    async def config(self) -> Mapping[str, Any] | None:
+        """Returns the configuration that `config_changed` had last; None in a new ledger."""
+        row = await self._run(lambda connection: connection.execute("SELECT fields FROM config").fetchone())
+        return None if row is None else json.loads(row[0])
+
+    async def config_changed(self, policy_version: int, fields: Mapping[str, str], config: Mapping[str, Any]) -> None:
+        """Records the configuration of the steps after `policy_version`, and what is new in it; each text names both.
+
+        `fields` is empty where the steps before had the same.
+        """
         row = (self._attempt, policy_version, time.time(), json.dumps(dict(fields)))
-        await self._write(
-            lambda connection: connection.execute(
-                "INSERT INTO config_changes (attempt, policy_version, time_s, fields) VALUES (?, ?, ?, ?)", row
-            )
-        )
+
+        def write(connection: sqlite3.Connection) -> None:
+            connection.execute("INSERT OR REPLACE INTO config VALUES (0, ?)", (json.dumps(dict(config)),))
+            if fields:
+                connection.execute(
+                    "INSERT INTO config_changes (attempt, policy_version, time_s, fields) VALUES (?, ?, ?, ?)", row
+                )
+
+        await self._write(write)
 
     async def moment(self) -> Moment:
         """Takes the database's present state, which the caller writes with `write` and closes.

@@ -9,7 +9,7 @@ from pathlib import Path
 from shoal.error_reasons import ErrorReason
 from shoal.errors import FailedPrecondition
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 """Raised with every change of the tables, or of a column's contents that earlier code cannot read.
 
 Stored in the file as SQLite's `user_version`; 0 in files from before there was a version.
@@ -102,6 +102,10 @@ CREATE TABLE IF NOT EXISTS config_changes (
     attempt INTEGER NOT NULL,
     policy_version INTEGER NOT NULL,
     time_s REAL NOT NULL,
+    fields TEXT NOT NULL
+);
+CREATE TABLE IF NOT EXISTS config (
+    singleton INTEGER PRIMARY KEY CHECK (singleton = 0),
     fields TEXT NOT NULL
 );
 CREATE TABLE IF NOT EXISTS segments (

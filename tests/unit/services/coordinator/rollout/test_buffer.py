@@ -171,3 +171,34 @@ async def test_a_round_has_all_free_slots_and_begins_when_nothing_is_being_sampl
     assert not following.done()
     await buffer.release()
     assert list(await following) == [5, 6], "the run needs no others"
+
+
+async def test_groups_that_wait_are_judged_again_and_those_without_a_signal_then_are_replaced() -> None:
+    buffer = make(max_staleness=0, per_step=2, max_refills=2)
+    for number in (await buffer.admit(), await buffer.admit()):
+        await buffer.settle(number, number)
+    replacement = asyncio.create_task(buffer.admit())
+    assert not buffer.waiting_for()
+    await buffer.judge_again(lambda group: (group + 10, group != 1))
+    assert await replacement == 2 and buffer.waiting_for() == [2]
+    await buffer.settle(2, 2)
+    assert await buffer.take() == [10, 11, 2]
+
+
+async def test_a_group_that_was_replaced_stays_without_a_signal_so_that_no_step_has_more_than_its_groups() -> None:
+    buffer = make(max_staleness=0, per_step=2, max_refills=1)
+    for number in (await buffer.admit(), await buffer.admit()):
+        await buffer.settle(number, number, has_signal=False)
+    await buffer.settle(await buffer.admit(), 2)
+    await buffer.judge_again(lambda group: (group + 10, True))
+    assert await buffer.take() == [0, 11, 12], "group 2 took the place of group 0"
+
+
+async def test_groups_that_are_taken_are_not_judged_again() -> None:
+    buffer = make(max_staleness=1, per_step=1)
+    for _ in range(2):
+        await buffer.settle(number := await buffer.admit(), number)
+    assert await buffer.take() == [0]
+    judged = []
+    await buffer.judge_again(lambda group: (judged.append(group) or group, True))
+    assert judged == [1]
