@@ -157,7 +157,11 @@ class TrainSession:
                 self._view.write(f"    export SHOAL_TOKEN_FILE={shlex.quote(str(self._tokens.file_of(Role.OPERATOR)))}")
             self._view.write(f"    shoal run status|pause|resume|stop --coordinator {address}")
             self._start_workers(address)
-            run = await self._while_processes_live(self._follow(stub))
+            asking = asyncio.create_task(self._supervisor.keep_answering(address))
+            try:
+                run = await self._while_processes_live(self._follow(stub))
+            finally:
+                asking.cancel()
         if run.state == pb.RUN_STATE_FAILED:
             raise Internal(
                 f"the run failed: {run.message}\nlogs: {self._run.folder / 'logs'}\n{self._run.how_to_resume()}"

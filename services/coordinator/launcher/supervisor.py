@@ -28,7 +28,10 @@ RESET_AFTER_S = 300.0
 FIRST_DELAY_S = 1.0
 MAX_DELAY_S = 30.0
 ANSWER_S = 10.0
-"""Longest time for the answer of a process that has lost its lease."""
+"""Longest time for the answer of a process that may hang."""
+ASK_EVERY_S = 5.0
+NUM_ASKED = 3
+"""Questions in a row that the coordinator leaves without an answer before it is killed: nobody keeps its lease."""
 # Exit codes after which a restart would end the same way: bad options, a missing package.
 _FINAL_EXIT_CODES = (2, 3)
 
@@ -92,12 +95,28 @@ class Supervisor:
 
         One that answers has missed its heartbeats, and registers again.
         """
+        await self._end_silent(address, "its lease is over, and it does not answer", num_asked=1)
+
+    async def keep_answering(self, address: str) -> None:
+        """Asks the process that listens at an address every `ASK_EVERY_S`, forever, and kills it when it hangs.
+
+        `watch` restarts it. A process that starts, and does not listen yet, is left alone.
+        """
+        while True:
+            await asyncio.sleep(ASK_EVERY_S)
+            if not await _answers(address):
+                await self._end_silent(address, "it does not answer", num_asked=NUM_ASKED - 1)
+
+    async def _end_silent(self, address: str, because: str, *, num_asked: int) -> None:
         for process in self._processes.values():
-            if process.child.listens_at(address) and not await _answers(address) and process.child.listens_at(address):
-                self._report(
-                    f"{process.child.plan.name} hangs: its lease is over, and it does not answer; it is killed"
-                )
-                process.child.kill()
+            if not (child := process.child).listens_at(address):
+                continue
+            for _ in range(num_asked):
+                if await _answers(address):
+                    return
+            if child is process.child and child.listens_at(address):
+                self._report(f"{child.plan.name} hangs: {because}; it is killed")
+                child.kill()
 
     async def watch(self) -> None:
         """Restarts processes that die, until one dies that the run needs.

@@ -202,6 +202,39 @@ async def test_a_worker_that_hangs_after_its_lease_is_killed_and_restarted_and_o
     assert hangs.exit_status() == -signal.SIGKILL
 
 
+async def test_a_process_that_nobody_keeps_a_lease_of_is_asked_again_and_again_and_killed_when_it_hangs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor_module, "FIRST_DELAY_S", 0.05)
+    monkeypatch.setattr(supervisor_module, "ASK_EVERY_S", 0.05)
+    asked: list[bool] = []
+    answers = supervisor_module._answers
+
+    async def asking(address: str) -> bool:
+        asked.append(await answers(address))
+        return asked[-1]
+
+    monkeypatch.setattr(supervisor_module, "_answers", asking)
+    reports: list[str] = []
+    supervisor = Supervisor(tmp_path, reports.append)
+    hangs = supervisor.start(_plan("coordinator", "coordinator", SERVER))
+    address = await _first_line(tmp_path / "coordinator.log")
+    working = [asyncio.create_task(work) for work in (supervisor.watch(), supervisor.keep_answering(address))]
+    try:
+        await eventually(lambda: len(asked) >= 2, "it is asked")
+        assert all(asked) and not reports, f"it answers: {asked}, {reports}"
+        monkeypatch.setattr(supervisor_module, "ANSWER_S", 0.5)
+        os.kill(hangs.pid, signal.SIGSTOP)
+        await eventually(lambda: len(reports) == 3, "the process is restarted")
+    finally:
+        for task in working:
+            task.cancel()
+        supervisor.kill()
+    assert reports[0] == "coordinator hangs: it does not answer; it is killed"
+    assert "coordinator is restarted" in reports[2], reports
+    assert asked.count(False) >= supervisor_module.NUM_ASKED, f"it was given up after {asked}"
+
+
 def test_kill_dash_nine_of_the_parent_ends_its_processes(tmp_path: Path) -> None:
     code = f"""
 import sys, time
