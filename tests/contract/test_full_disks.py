@@ -10,6 +10,7 @@ import pytest
 
 from services.coordinator.run import full_disk
 from services.coordinator.store.events import read_events
+from services.coordinator.store.run_record import RunRecord, RunState
 from shoal.v1 import coordinator_pb2 as pb
 from shoal.v1 import worker_pb2
 from tests.support.cluster import Cluster, kinds
@@ -132,6 +133,27 @@ async def test_a_run_that_is_stopped_on_a_full_disk_says_so_and_is_resumed(
     run, _ = await small_cluster.end()
     assert (run.state, run.policy_version) == (pb.RUN_STATE_FINISHED, 12), run.message
     await check_lineage(small_cluster, 12)
+
+
+async def test_a_run_whose_coordinator_ends_on_a_full_disk_goes_on_at_its_next_start(
+    small_cluster: Cluster, disk: SmallDisk, model: Path
+) -> None:
+    await fill_under_a_run(small_cluster, disk, model)
+    await small_cluster.runs.close(grace_s=PATIENCE_S)
+    assert "the run goes on at its next start" in (await small_cluster.run()).message
+    left = RunRecord.load_as_left(disk.folder / "full")
+    assert not left.state.has_ended and left.state is not RunState.STOPPING, left
+    disk.free()
+    again = Cluster(disk.folder)
+    await again.open()
+    try:
+        again.runs.take_up()
+        await again.add_all(ScriptedGenerator(again.plane, delay_s=0.02))
+        run, _ = await again.end()
+        assert (run.state, run.policy_version, run.attempt) == (pb.RUN_STATE_FINISHED, 12, 1), run.message
+        await check_lineage(again, 12)
+    finally:
+        await again.close()
 
 
 async def test_training_goes_on_without_checkpoints_while_their_disk_is_full(cluster: Cluster, model: Path) -> None:

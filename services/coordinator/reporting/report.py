@@ -49,9 +49,9 @@ class Report:
         self._remaining = RemainingTime(config)
         self._effective = EffectiveTime(events.past())
 
-    def state(self, state: RunState, message: str) -> None:
+    def state(self, state: RunState, message: str, *, pauses_itself: bool = False) -> None:
         """Reports that the run has entered a state."""
-        self._record.state, self._record.message = state, message
+        self._record.state, self._record.message, self._record.pauses_itself = state, message, pauses_itself
         self._effective.state(state, time.time())
         if state is RunState.PAUSED:
             self._remaining.paused()

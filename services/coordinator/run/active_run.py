@@ -24,6 +24,7 @@ from services.coordinator.run.checks.preflight import PreparedInputs, preflight
 from services.coordinator.run.commands import RunCommands
 from services.coordinator.run.config_updates import ConfigUpdates
 from services.coordinator.store.events import EventLog
+from services.coordinator.store.files.disk_errors import is_full
 from services.coordinator.store.run_record import RunRecord, RunState
 from services.coordinator.workers.fleet import Fleet
 from services.coordinator.workers.registry import WorkerRegistry
@@ -97,9 +98,8 @@ class ActiveRun:
         self._restarts = Restarts(record, config.coordinator.max_restarts)
         self._updates: ConfigUpdates | None = None
         self._attempt: Attempt | None = None
-        self._is_interrupted = False
         self.commands = RunCommands(self._controls, self._report)
-        if record.state is RunState.PAUSED:
+        if record.state is RunState.PAUSED and not record.pauses_itself:
             self._controls.pause()
         elif record.state is RunState.STOPPING:
             self._controls.request_stop(StopMode.NOW)
@@ -124,8 +124,7 @@ class ActiveRun:
 
     def interrupt(self) -> None:
         """Ends the attempt at the next step boundary, with a checkpoint; the coordinator's next start goes on."""
-        self._is_interrupted = self._controls.stop is None
-        self._controls.request_stop(StopMode.NOW)
+        self.commands.interrupt()
 
     async def drive(self) -> None:
         """Drives the run to its end and reports the state that it ended in. Raises nothing."""
@@ -135,20 +134,22 @@ class ActiveRun:
                 state = await self._drive_attempts()
                 managing.cancel()
             await self._mirroring.finish()
-            if self._is_interrupted and state is RunState.STOPPED:
+            if self.commands.is_interrupted and state is RunState.STOPPED:
                 self._report.interrupted()
             else:
                 self._report.state(state, self._describe_end(state))
         except Exception as error:
-            self._is_interrupted = False
             if not isinstance(error, (ShoalError, OSError)):
                 _log.exception("a defect ended the run")
             await self._mirroring.finish()
-            self._report.failure(error)
+            if self.commands.is_interrupted and is_full(error):  # Its last checkpoint is whole.
+                self._report.interrupted()
+            else:
+                self._report.failure(error)
         finally:
             self._controls.refuse_requests(FailedPrecondition(f"the run has ended: {self.record.message}"))
             await self._report.close()
-            self.events.close(goes_on=self._is_interrupted and not self.record.state.has_ended)
+            self.events.close(goes_on=self.commands.is_interrupted and not self.record.state.has_ended)
 
     def _describe_end(self, state: RunState) -> str:
         step, checkpoint_id = self.record.policy_version, self.record.last_checkpoint_id

@@ -17,6 +17,8 @@ class RunCommands:
         self._rewards: RewardPool | None = None
         self._pauses_itself = False
         """Whether the run paused itself, and goes on by itself."""
+        self.is_interrupted = False
+        """Whether the coordinator ends, and the run goes on at its next start."""
         self._working: tuple[RunState, str] = (RunState.STARTING, "resumed")
         """State and message of the run where it is neither paused nor stopping."""
 
@@ -46,7 +48,7 @@ class RunCommands:
         """Pauses the run until `end_own_pause`, unless it is paused."""
         if not self._controls.is_paused:
             self._pauses_itself = True
-            await self._pause(reason)
+            await self._pause(reason, pauses_itself=True)
 
     async def end_own_pause(self) -> None:
         """Resumes a run that paused itself, unless somebody has paused or resumed it since."""
@@ -62,10 +64,10 @@ class RunCommands:
             await self._rewards.reload_verifiers()
         await self._resume()
 
-    async def _pause(self, reason: str) -> None:
+    async def _pause(self, reason: str, *, pauses_itself: bool = False) -> None:
         if not self._controls.is_paused:
             self._controls.pause()
-            self._report.state(RunState.PAUSED, reason)
+            self._report.state(RunState.PAUSED, reason, pauses_itself=pauses_itself)
             await self._pause_generators()
 
     async def _resume(self) -> None:
@@ -76,7 +78,7 @@ class RunCommands:
             self._controls.resume()
             if self._controls.stop is None:
                 self._report.state(*self._working)
-            else:
+            elif not self.is_interrupted:
                 self._report.state(RunState.STOPPING, f"stopping ({self._controls.stop})")
             await self._resume_generators()
 
@@ -87,6 +89,14 @@ class RunCommands:
         self._report.state(RunState.STOPPING, f"stopping ({self._controls.stop})")
         if was_paused and mode is StopMode.DRAIN:
             await self._resume_generators()
+
+    def interrupt(self) -> None:
+        """Requests the end of the attempt at the next step boundary; the coordinator's next start goes on from there.
+
+        The reported state stays, since the next start begins in it.
+        """
+        self.is_interrupted = self._controls.stop is None
+        self._controls.request_stop(StopMode.NOW)
 
     async def save_checkpoint(self) -> str:
         """Requests a checkpoint at the next step boundary, waits for it, and returns its name."""

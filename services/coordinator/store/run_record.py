@@ -104,6 +104,8 @@ class RunRecord:
     folder: Path
     state: RunState = RunState.STARTING
     message: str = ""
+    pauses_itself: bool = False
+    """Whether it is PAUSED by itself: its next start does not begin paused."""
     attempt: _Count = 0
     policy_version: _Count = 0
     num_steps: _Count = 0
