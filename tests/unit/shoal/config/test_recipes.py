@@ -13,6 +13,7 @@ from tests.golden import golden_folder
 from tests.support.repository import ROOT
 
 RECIPES = ROOT / "configs" / "recipes"
+_PLAYED = ("tools", "envs")
 _LACKING = (Fate.REFUSED, Fate.ACCEPTED, Fate.NOT_YET)
 
 
@@ -38,6 +39,8 @@ def test_a_recipe_leaves_out_only_features_that_shoal_lacks(path: Path) -> None:
 def test_a_clone_of_open_instruct_completes_a_recipe(path: Path, tmp_path: Path) -> None:
     head, _, _ = path.read_text(encoding="utf-8").partition("\n\n")
     left_out = dict(re.findall(r"^#   (\w+) = (\S+):", head, re.MULTILINE))
+    if "no token that ends a turn" in head:
+        pytest.skip("open-instruct's template cannot be used for episodes")
     assert ("--checkout DIR DIR/scripts/train/" in head) == bool(left_out)
     package = tmp_path / "open_instruct"
     package.mkdir()
@@ -62,6 +65,21 @@ def test_every_script_of_the_guide_has_a_recipe_or_a_reason() -> None:
     readme = (RECIPES / "README.md").read_text(encoding="utf-8")
     assert len(scripts) >= 18
     assert sorted(script for script in scripts if script not in readme) == []
+
+
+def test_every_script_with_tools_has_a_recipe_that_plays_episodes_or_a_reason() -> None:
+    readme = (RECIPES / "README.md").read_text(encoding="utf-8")
+    rows = re.findall(rf"^\| (?:\[(\S+)\]\(\S+\) \| )?debug/(?:{'|'.join(_PLAYED)})/\w+\.sh", readme, re.MULTILINE)
+    assert len(rows) == 14 and rows.count("") == 1, rows
+    for name in filter(None, rows):
+        config = load_config(RECIPES / name)
+        assert config.environments and config.plays_episodes, name
+        assert config.episodes.max_tool_calls == config.episodes.max_turns in (3, 5, 10, 20, 30), name
+    sandbox = load_config(RECIPES / "debug-wordle-sandbox-lm-8-gpu.toml")
+    (environment,) = sandbox.environments
+    assert environment.settings["environment"] == {"source": "wordle"}
+    assert [tool["source"] for tool in environment.settings["tools"]] == ["sandbox"]
+    assert (sandbox.episodes.max_turn_tokens, sandbox.episodes.tool_parser) == (512, "qwen3_xml")
 
 
 def test_the_tulu_3_recipe_has_the_settings_of_its_script() -> None:

@@ -54,6 +54,18 @@ def test_one_tool_is_its_environment() -> None:
     assert environment.settings["command"] == ["/bin/server", "--quiet"]
 
 
+def test_a_sandbox_has_the_penalty_the_time_and_the_memory_of_the_script() -> None:
+    config = json.dumps({"mem_limit": "512m", "timeout": 20, "image": "python:3.12-slim", "pool_size": 4})
+    (environment,) = _config("--tools", "generic_sandbox", "--tool_configs", config, *HERMES).environments
+    assert environment.name == "sandbox"
+    assert environment.settings == {"penalty": -0.05, "timeout_s": 20, "memory_mib": 512}
+    assert any(
+        "image = python:3.12-slim" in note
+        for note in _translate("--tools", "generic_sandbox", "--tool_configs", config).notes
+    )
+    assert _config("--tools", "generic_sandbox").environments[0].settings["memory_mib"] == 4096
+
+
 def test_a_script_without_tools_lets_rows_name_their_game() -> None:
     config = _config(*HERMES, "--max_steps", "20", "--dataset_mixer_list", "hamishivi/rlenv-counter-nothink", "1.0")
     assert [environment.name for environment in config.environments] == ["counter", "guess_number", "wordle"]

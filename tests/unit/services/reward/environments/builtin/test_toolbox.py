@@ -1,8 +1,14 @@
+import importlib
+from pathlib import Path
+
 import pytest
 
+from services.reward.environments.builtin.registry import CLASSES
 from services.reward.environments.builtin.toolbox import Toolbox
+from shoal.config import load_config
 from shoal.conversation import ToolCallStatus
 from shoal.environment import Turn
+from tests.support.repository import ROOT
 from tests.unit.services.reward.environments.builtin.test_mcp import PROGRAM
 from tests.unit.services.reward.environments.builtin.turns import texts, turn
 from tests.unit.services.reward.environments.builtin.web_server import web_server
@@ -54,6 +60,17 @@ async def test_a_game_is_played_beside_the_tools() -> None:
     guessed = await toolbox.step(Turn(2, "<guess>crane</guess>"))
     assert guessed.done and guessed.reward == pytest.approx(1 + 1 / 1 + 0.2), "a turn of calls is no turn of the game"
     assert toolbox.metrics["solved"] == 1 and toolbox.metrics["step_count"] == 2
+
+
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "configs" / "recipes").glob("debug-*.toml")), ids=lambda path: path.stem
+)
+def test_the_environments_of_a_recipe_take_their_settings(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SERPER_API_KEY", "JINA_API_KEY"):
+        monkeypatch.setenv(name, "a-key")
+    for environment in load_config(path).environments:
+        module = importlib.import_module(f"services.reward.environments.builtin.{environment.code}")
+        assert getattr(module, CLASSES[environment.code])(**environment.settings)
 
 
 async def test_the_end_that_a_tool_brings_is_the_end() -> None:
