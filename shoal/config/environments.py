@@ -19,8 +19,10 @@ BUILT_IN_ENVIRONMENTS = frozenset(
         "mcp",
         "openenv",
         "python",
+        "reasoning_gym",
         "sandbox",
         "search",
+        "textarena",
         "toolbox",
         "wordle",
     }

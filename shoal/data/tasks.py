@@ -33,21 +33,13 @@ def make_task(source: SourceConfig) -> RowSource:
     if source.task == MULTIPLICATION:
         return RowSource(name, list(_multiplication(source, name)))
     questions = _arithmetic(source) if source.task == ARITHMETIC else _reasoning_gym(source)
-    return RowSource(
-        name,
-        [
-            Row(
-                number,
-                f"{name} question {number + 1}",
-                {
-                    source.messages_column: question,
-                    source.ground_truth_column: label,
-                    source.verifier_column: verifier,
-                },
-            )
-            for number, (question, label, verifier) in enumerate(questions)
-        ],
-    )
+    rows = []
+    for number, (question, label, verifier) in enumerate(questions):
+        values = {source.messages_column: question, source.ground_truth_column: label}
+        if source.environment_task_column != source.ground_truth_column:  # Else the environment judges by the label.
+            values[source.verifier_column] = verifier
+        rows.append(Row(number, f"{name} question {number + 1}", values))
+    return RowSource(name, rows)
 
 
 def _arithmetic(source: SourceConfig) -> Iterator[tuple[str, Any, str]]:

@@ -17,6 +17,7 @@ TABLES = ("shoal/telemetry/run_metric_table.py", "shoal/translate/open_instruct/
 """Modules that are one long table."""
 COLLECTIONS = (
     "services/learner/loss/objectives",
+    "services/reward/environments/builtin",
     "services/reward/verifiers",
     "services/reward/verifiers/ifeval",
     "shoal/config",

@@ -466,8 +466,10 @@ async def test_what_comes_with_shoal_is_listed_with_its_tools(stage: Stage) -> N
         "counter": ["increment", "decrement", "submit"],
         "guess_number": ["guess"],
         "python": ["python"],
+        "reasoning_gym": [],
         "sandbox": ["execute_bash", "str_replace_editor"],
         "search": ["search"],
+        "textarena": [],
         "toolbox": ["search"],
         "wordle": [],
     }

@@ -8,8 +8,10 @@ CLASSES = {
     "mcp": "Mcp",
     "openenv": "OpenEnv",
     "python": "Python",
+    "reasoning_gym": "ReasoningGym",
     "sandbox": "Sandbox",
     "search": "Search",
+    "textarena": "TextArena",
     "toolbox": "Toolbox",
     "wordle": "Wordle",
 }
