@@ -44,8 +44,9 @@ class EpisodesConfig(Section):
     call_timeout_s: float = Field(default=60.0, gt=0)
     """Wall time of one call into the environment."""
     max_losses: Annotated[int, AT_ONCE] = Field(default=3, ge=1)
-    """Times that an episode may lose its environment before it is FAILED. Before that it is played again: from its
-    recorded turns where the environment is deterministic, else from the beginning."""
+    """Times that an episode may lose its environment before it is FAILED, counted anew when it has come a turn further.
+    Before that it is played again: from its recorded turns where the environment is deterministic, else from the
+    beginning."""
     truncated: Literal["score", "mask"] = "score"
     """Treatment of episodes that a limit ended: `score` trains on them with the reward that they get, `mask` does not
     train on them; they count in the statistics of their group."""

@@ -76,10 +76,10 @@ class RewardConfig(Section):
     max_queued: int = Field(default=4096, ge=1)
     """Maximum number of completions that wait; more are refused with RESOURCE_EXHAUSTED."""
     max_failed_share: float = Field(default=0.5, gt=0, le=1)
-    """Pause the run when a verifier FAILED on more than this share of its latest completions, so that the run does not
-    train through an outage. 1 never pauses."""
+    """Pause the run when a verifier or an environment FAILED on more than this share of its latest completions, so that
+    the run does not train through an outage. 1 never pauses."""
     outage_window: int = Field(default=64, ge=1)
-    """Latest completions of each verifier over which `max_failed_share` is measured."""
+    """Latest completions of each verifier and environment over which `max_failed_share` is measured."""
     verification_reward: float = Field(default=1.0, ge=0)
     """Factor of the weighted sum of the verifiers' values."""
     apply_verifiable_reward: bool = True

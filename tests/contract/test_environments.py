@@ -47,6 +47,8 @@ class Scripted(Environment):
             time.sleep(3600)
         if verb == "wait":
             return self.wait()
+        if verb == "nap":
+            return self.nap()
         if verb == "raise":
             raise ValueError("the dice are gone")
         if verb == "die" and not os.path.exists(rest):
@@ -72,6 +74,10 @@ class Scripted(Environment):
 
     async def wait(self):
         await asyncio.sleep(3600)
+
+    async def nap(self):
+        await asyncio.sleep(0.5)
+        return ",".join(self.heard)
 '''
 
 
@@ -215,7 +221,7 @@ async def test_an_exception_fails_the_episode_with_a_line_and_the_traceback_is_i
     [
         ("nonsense", FAILED, "was returned"),
         ("unscorable", rollout_pb2.SCORE_OUTCOME_UNSCORABLE, "no answer is known"),
-        ("always_die", FAILED, "died in 2 calls"),
+        ("always_die", FAILED, "died 3 times in turn 1"),
     ],
 )
 async def test_what_breaks_inside_is_an_outcome(
@@ -267,6 +273,31 @@ async def test_a_turn_whose_process_dies_in_it_is_played_again(
     await player.say("a")
     text = f"die {tmp_path}/died"
     assert (await player.say(text)).messages[0].content == f"a,{text}"
+
+
+async def test_kills_of_many_turns_of_one_episode_do_not_blame_it(
+    stage: Stage, scripted: dict[str, Any], tmp_path: Path
+) -> None:
+    await stage.configure(scripted)
+    player = stage.play("scripted")
+    await player.observe()
+    texts = [f"die {tmp_path}/{number}" for number in range(4)]
+    for number, text in enumerate(texts, start=1):
+        assert (await player.say(text)).messages[0].content == ",".join(texts[:number])
+
+
+async def test_an_episode_that_kills_its_process_fails_alone(stage: Stage, scripted: dict[str, Any]) -> None:
+    await stage.configure(scripted)
+    killing, innocent = stage.play("scripted"), stage.play("scripted")
+    await killing.observe()
+    await innocent.observe()
+    innocent.send("nap")
+    killing.send("always_die")
+    result = await killing.result()
+    assert result.outcome == FAILED and "died 3 times in turn 1" in result.detail, result.detail
+    assert (await innocent.observe()).messages[0].content == "nap", "it slept in the process that the other one killed"
+    innocent.end()
+    assert (await innocent.result()).outcome == SCORED
 
 
 async def test_an_episode_that_is_not_deterministic_is_aborted_with_its_process(

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from services.coordinator.workers import losses
 from services.coordinator.workers.rewards import environment_pool
 from services.reward.service import RewardService
 from shoal.errors import InvalidArgument
@@ -131,6 +132,41 @@ async def test_episodes_that_break_or_hang_are_failed_and_their_siblings_are_tra
     assert stage.num_open == 0, "what hangs is let go"
     group = (await cluster.groups())[0]
     assert [rollout.episode.stop_reason for rollout in group.rollouts] == ["failed", "failed", "no_call", "no_call"]
+
+
+@pytest.mark.parametrize("how", ["fails", "is lost"])
+async def test_an_environment_that_is_out_pauses_the_run_and_its_episodes_are_played_again(
+    cluster: Cluster, model: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    monkeypatch.setattr(losses, "FIRST_PAUSE_S", 0.0)
+    stage, policy = ScriptedStage(), ScriptedPolicy(cluster.plane)
+    await cluster.add_all(policy, rewards=(stage,))
+    config = episode_config(
+        model,
+        run={"num_steps": 6},
+        checkpoint={"every_steps": 1},
+        reward={"outage_window": 8},
+        episodes={"tool_parser": "tag"},
+    )
+    await cluster.start(config)
+    await cluster.until(lambda event: event.kind == "step")
+    if how == "fails":
+        stage.fails_at = 2
+    else:
+        stage.is_broken = True
+    events = await cluster.until(lambda event: event.kind == "environment_outage")
+    assert "the environment counter failed on" in events[-1].message and "shoal run resume" in events[-1].message
+    await eventually(lambda: stage.num_open == 0, "what was in flight has failed")
+    assert (await cluster.run()).state == pb.RUN_STATE_PAUSED
+    stage.fails_at, stage.is_broken = None, False
+    await cluster.stub.ResumeRun(pb.ResumeRunRequest(), timeout=60)
+    run, events = await cluster.end()
+    assert run.state == pb.RUN_STATE_FINISHED, (run.message, kinds(events))
+    assert kinds(events).count("environment_outage") == 1 and "group_dropped" not in kinds(events), kinds(events)
+    groups = await cluster.groups()
+    outcomes = {rollout.score.outcome for group in groups for rollout in group.rollouts}
+    assert outcomes == {rollout_pb2.SCORE_OUTCOME_SCORED} and {group.state for group in groups} == {"TRAINED"}
+    assert len(stage.episodes) == 6 * 2 * 2, "each episode is scored once"
 
 
 async def test_an_endless_episode_ends_at_its_limit_and_is_masked(cluster: Cluster, model: Path) -> None:

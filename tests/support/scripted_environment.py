@@ -33,6 +33,8 @@ class ScriptedEnvironment(environment_pb2_grpc.EnvironmentServiceServicer):
         self.num_open = 0
         self.losses: dict[int, int] = {}
         """How often the stream ends with ABORTED when a turn of that number comes; 0 is the start."""
+        self.is_broken = False
+        """End every stream with ABORTED when something comes on it."""
         self.fails_at: int | None = None
         """The turn at which the environment breaks."""
         self.fails_for = ""
@@ -118,6 +120,8 @@ class ScriptedEnvironment(environment_pb2_grpc.EnvironmentServiceServicer):
             await self.may_answer.wait()
         if number == self.hangs_at and episode_id.endswith(self.hangs_for):
             await asyncio.Event().wait()
+        if self.is_broken:
+            raise Aborted("its process ended")
         if number == self.fails_at and episode_id.endswith(self.fails_for):
             result = pb.EpisodeResult(outcome=rollout_pb2.SCORE_OUTCOME_FAILED, detail="division by zero")
             return [pb.RunEpisodeResponse(result=result)]

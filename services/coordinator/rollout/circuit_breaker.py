@@ -1,4 +1,4 @@
-"""The circuit breaker of verifiers: pauses the run when a verifier fails, instead of training on what is left."""
+"""The circuit breaker of verifiers and environments: pauses the run when one fails, instead of training on the rest."""
 
 from collections import Counter, defaultdict, deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -8,8 +8,35 @@ from dataclasses import dataclass
 from services.coordinator.store.events import EventLog
 from shoal.concurrency import Signal
 from shoal.config.services import RewardConfig
-from shoal.rollout import Score, ScoreOutcome, VerifierScore
+from shoal.rollout import Completion, Score, ScoreOutcome, VerifierScore
 from shoal.visible_text import visible
+
+_ENVIRONMENT = "environments."
+"""Before the name of an environment, where verifiers have their names."""
+_REMEDIES = {
+    "verifier": "fix the verifier, or the server that it asks, then run: shoal run resume (it reads custom code again, "
+    "and what failed is scored again)",
+    "environment": "fix the environment, or the reward services that it runs in, then run: shoal run resume (it reads "
+    "its code again, and the episodes that failed are played again)",
+}
+
+
+def environment_verdicts(environment: str, completions: Sequence[Completion]) -> list[Score]:
+    """Returns episodes as scores that tell the circuit breaker how their environment did.
+
+    An episode that took too long says nothing of it.
+    """
+    return [
+        Score(
+            completion.sample_index,
+            episode.outcome,
+            0.0,
+            (VerifierScore(_ENVIRONMENT + environment, episode.outcome, detail=episode.detail),),
+        )
+        for completion in completions
+        if (episode := completion.episode) is not None
+        and not (episode.is_truncated and episode.outcome is ScoreOutcome.FAILED)
+    ]
 
 
 @dataclass(eq=False)
@@ -150,11 +177,15 @@ class CircuitBreaker:
         latest = self._failed[verifier]
         again = " again" if verifier in self._untrusted else ""
         self._untrusted.add(verifier)
-        message = (
-            f"the verifier {verifier} failed{again} on {sum(latest)} of its last {len(latest)} completions"
-            f" ({visible(detail) or 'it gave no reason'}): the run is paused; fix the verifier, or the server that it "
-            "asks, then run: shoal run resume (it reads custom code again, and what failed is scored again)"
+        kind, of_what = (
+            ("environment", "episodes") if verifier.startswith(_ENVIRONMENT) else ("verifier", "completions")
         )
-        self._events.add("reward_outage", message, verifier=verifier, failed_share=sum(latest) / len(latest))
+        name = verifier.removeprefix(_ENVIRONMENT)
+        message = (
+            f"the {kind} {name} failed{again} on {sum(latest)} of its last {len(latest)} {of_what}"
+            f" ({visible(detail) or 'it gave no reason'}): the run is paused; {_REMEDIES[kind]}"
+        )
+        event = "environment_outage" if kind == "environment" else "reward_outage"
+        self._events.add(event, message, failed_share=sum(latest) / len(latest), **{kind: name})
         self._changed.notify()
         await self._pause(message)

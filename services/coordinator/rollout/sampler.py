@@ -7,7 +7,7 @@ from functools import partial
 from operator import add
 from typing import Any, NamedTuple
 
-from services.coordinator.rollout.circuit_breaker import CircuitBreaker
+from services.coordinator.rollout.circuit_breaker import CircuitBreaker, environment_verdicts
 from services.coordinator.rollout.completions import CompletionSampler, EpisodeSampling, GroupRequest
 from services.coordinator.rollout.controls import RunControls
 from services.coordinator.rollout.current_version import CurrentVersion
@@ -25,7 +25,7 @@ from shoal.concurrency import first_error
 from shoal.config import RunConfig
 from shoal.errors import DeadlineExceeded, InvalidArgument
 from shoal.grpo.seeds import completion_seed
-from shoal.rollout import Completion, Prompt, SamplingParams, Score
+from shoal.rollout import Completion, Prompt, SamplingParams, Score, ScoreOutcome
 from shoal.telemetry import names, trace
 
 MAX_TIMEOUTS = 2
@@ -37,6 +37,10 @@ class _Delivered(NamedTuple):
 
     sampled: GroupProgress
     greedy: GroupProgress
+
+
+class _PlayedInOutage(Exception):
+    """Episodes of a group FAILED in an outage of their environment, which is over."""
 
 
 class Sampler:
@@ -72,6 +76,8 @@ class Sampler:
         self._events = events
         self._tokenizer = tokenizer
         self._rounds = Rounds(config, run_id, version)
+        self._played_in_outage: set[int] = set()
+        """Order numbers of groups whose episodes are played again after one."""
         self.sampling = SamplingParams(
             temperature=config.sampling.temperature,
             max_completion_tokens=config.sampling.max_completion_tokens,
@@ -93,13 +99,15 @@ class Sampler:
         `position` is the prompt's index in the data's order. A group that exceeds `coordinator.sampling_timeout_s` is
         issued once more under its order number, then dropped; time in a pause does not count. One whose sampling or
         scoring fails is issued again after a pause, and dropped after `coordinator.max_group_losses` failures. It goes
-        on from what was delivered before.
+        on from what was delivered before. Episodes that FAILED in an outage of their environment are played again when
+        the run is resumed.
         """
         with self._breaker.group():
             try:
                 return await self._run_group(order_number, position, prompt)
             finally:
                 self._rounds.end(order_number)
+                self._played_in_outage.discard(order_number)
 
     async def _run_group(self, order_number: int, position: int, prompt: Prompt) -> SettledGroup:
         group_id = f"group-{order_number:08d}"
@@ -137,6 +145,8 @@ class Sampler:
                         num_timeouts += 1
                     if num_timeouts == MAX_TIMEOUTS:
                         return await self._drop(group, DropReason.TIMEOUT, detail)
+                except _PlayedInOutage as error:
+                    detail = str(error)
                 except InvalidArgument as error:
                     return await self._drop(group, DropReason.REFUSED, error.message)
             await losses.pause()
@@ -237,7 +247,7 @@ class Sampler:
         task = tasks.create_task(self._sample(request, is_recorded))
         # The group is complete also when sampling failed: a stream to a reward service must not wait forever.
         task.add_done_callback(lambda _: sampled.complete())
-        return task, tasks.create_task(self._score(request.group, sampled, request.progress.scores, losses))
+        return task, tasks.create_task(self._score(request, losses))
 
     async def _sample(self, request: GroupRequest, is_recorded: bool) -> None:
         """Adds the completions that the group lacks as they arrive; then records all, if they shall be."""
@@ -255,15 +265,16 @@ class Sampler:
                 ", ".join(progress.generators),
             )
 
-    async def _score(
-        self, group: SettledGroup, sampled: GrowingGroup, known: dict[int, Score], losses: Losses
-    ) -> Sequence[Score]:
+    async def _score(self, request: GroupRequest, losses: Losses) -> Sequence[Score]:
         """Scores completions as they arrive, except those with a known score."""
+        group, sampled, known = request.group, request.sampled, request.progress.scores
         with trace.span(names.GROUP_SCORE, parent=group.traceparent, group_id=group.group_id):
             if group.prompt.environment is None:
                 await sampled.begun()  # A service waits for completions, not for their generator.
             else:
+                num_outages = self._breaker.num_outages
                 await sampled.completed()  # Nor for episodes, which may take longer than a call may.
+                await self._check_environment(request, group.prompt.environment.environment, num_outages)
             timeout_s = self._config.coordinator.sampling_timeout_s
             is_retry = False
             while True:
@@ -277,6 +288,21 @@ class Sampler:
                 is_retry = True
                 await self._controls.unpaused()
                 self._breaker.close()
+
+    async def _check_environment(self, request: GroupRequest, environment: str, num_outages: int) -> None:
+        """Raises `_PlayedInOutage`, once the run goes on, if the episodes that FAILED have to be played again."""
+        order_number, progress = request.group.order_number, request.progress
+        verdicts = environment_verdicts(environment, progress.in_order)
+        is_retry = order_number in self._played_in_outage
+        if not await self._breaker.rejects(verdicts, num_outages=num_outages, is_retry=is_retry):
+            return
+        await self._controls.unpaused()
+        self._breaker.close()
+        self._played_in_outage.add(order_number)
+        broken = [verdict.sample_index for verdict in verdicts if verdict.outcome is ScoreOutcome.FAILED]
+        for index in broken:
+            del progress.completions[index]
+        raise _PlayedInOutage(f"{len(broken)} of its episodes FAILED in an outage of the environment {environment}")
 
     async def with_text(self, completion: Completion) -> Completion:
         """Returns the completion with its text, without special tokens."""

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import uuid
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,8 +15,11 @@ from shoal.rollout import ScoreOutcome
 from shoal.telemetry import metrics, names
 
 _REPLAYS = metrics.counter(names.ENVIRONMENT_REPLAYS)
-_MAX_DEATHS = 2
-"""Times that a process may die in a call of an episode: the first may have come from outside."""
+_MAX_DEATHS = 3
+"""Times that a process may die in one turn of an episode. The first may have come from outside or from another episode
+of the process; the last is that of a process which the episode has for itself."""
+_MAX_DEATHS_IN_ALL = 20
+"""Times that a process may die in calls of an episode, whatever the turn, before another service has to play it."""
 
 Message = dict[str, Any]
 
@@ -42,8 +46,9 @@ class Start:
 class EpisodeHere:
     """Plays one episode. One call at a time, and `close` at the end.
 
-    Every method raises `EpisodeFailed` if the environment breaks, and `Aborted` if the process died and the
-    environment is not deterministic. After either the episode is over, and only `close` remains.
+    Every method raises `EpisodeFailed` if the environment breaks, and `Aborted` if the episode has to begin again: the
+    process died and the environment is not deterministic, or no process lives. After either the episode is over, and
+    only `close` remains.
     """
 
     def __init__(self, pool: EnvironmentPool, start: Start, *, is_deterministic: bool) -> None:
@@ -53,7 +58,10 @@ class EpisodeHere:
         self._turns: list[Message] = []
         self._digests: list[str] = []
         """Of the observations, that of the start first."""
-        self._num_deaths = 0
+        self._deaths: Counter[int] = Counter()
+        """Calls in which a process died, by turn; 0 is the start."""
+        self._turn = 0
+        """The turn that is carried out now, for the first time or again."""
         self._key = uuid.uuid4().hex
         """Its name in processes: an episode may begin again under its id while the old stream still ends."""
 
@@ -95,7 +103,7 @@ class EpisodeHere:
         async def carry_out(process: EnvironmentProcess) -> Message:
             if call == "reset":
                 return await self._reset(process)
-            return await self._call(process, "step", turn=self._turns[-1])
+            return await self._step(process, len(self._turns))
 
         observation = await self._survived(carry_out)
         self._digests.append(digest_of(observation))
@@ -107,7 +115,8 @@ class EpisodeHere:
             try:
                 process = self._process
                 if process is None:
-                    process = self._process = await self._pool.place()
+                    is_suspect = max(self._deaths.values(), default=0) >= _MAX_DEATHS - 1
+                    process = self._process = await self._pool.place(alone=is_suspect)
                     if self._digests:
                         await self._replay(process)
                 return await carry_out(process)  # type: ignore[no-any-return]
@@ -117,22 +126,28 @@ class EpisodeHere:
                 raise self._failure(error) from None
 
     def _lose_process(self, lost: ProcessLost) -> None:
+        was_alone = self._process is not None and self._process.is_private
         if self._process is not None:
             self._pool.leave(self._process)
             self._process = None
         if self._digests and not self._is_deterministic:
-            raise Aborted(f"episode {self._start.episode_id}: {lost}; begin it again") from None
-        self._num_deaths += lost.in_call
-        if self._num_deaths >= _MAX_DEATHS:
-            raise EpisodeFailed(f"its process died in {self._num_deaths} calls of this episode: {lost}") from None
+            raise self._lost(str(lost)) from None
+        self._deaths[self._turn] += lost.in_call
+        if was_alone and self._deaths[self._turn] >= _MAX_DEATHS:
+            what = f"turn {self._turn}" if self._turn else "the start"
+            raise EpisodeFailed(f"its process died {self._deaths[self._turn]} times in {what}: {lost}") from None
+        if self._deaths.total() >= _MAX_DEATHS_IN_ALL:
+            raise self._lost(f"its process died in {_MAX_DEATHS_IN_ALL} calls of this episode: {lost}") from None
+
+    def _lost(self, why: str) -> Aborted:
+        return Aborted(f"episode {self._start.episode_id}: {why}; begin it again")
 
     async def _replay(self, process: EnvironmentProcess) -> None:
         """Brings a new process to where the lost one was."""
         _REPLAYS.add(1, {names.ENVIRONMENT: self._pool.code.name})
         self._compare(0, await self._reset(process))
         for number in range(1, len(self._digests)):
-            observation = await self._call(process, "step", turn=self._turns[number - 1])
-            self._compare(number, observation)
+            self._compare(number, await self._step(process, number))
 
     def _compare(self, number: int, observation: Message) -> None:
         if digest_of(observation) != self._digests[number]:
@@ -141,8 +156,12 @@ class EpisodeHere:
                 "is_deterministic is true"
             )
 
+    async def _step(self, process: EnvironmentProcess, number: int) -> Message:
+        self._turn = number
+        return await self._call(process, "step", turn=self._turns[number - 1])
+
     async def _reset(self, process: EnvironmentProcess) -> Message:
-        start = self._start
+        start, self._turn = self._start, 0
         return await self._call(process, "reset", task=start.task, seed=start.seed, messages=list(start.messages))
 
     async def _call(self, process: EnvironmentProcess, name: str, **arguments: Any) -> Message:
@@ -153,6 +172,8 @@ class EpisodeHere:
     def _failure(self, error: CallFailed) -> Exception:
         if error.kind == "invalid_task":
             return InvalidArgument(f"start.task: the environment {self._pool.code.name} does not take it: {error}")
+        if error.kind == "cannot_load":  # The code has worked before: something else ends its processes.
+            return self._lost(str(error))
         if error.kind == "unscorable":
             return EpisodeFailed(str(error), ScoreOutcome.UNSCORABLE)
         return EpisodeFailed(str(error))

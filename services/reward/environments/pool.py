@@ -44,14 +44,17 @@ class EnvironmentPool:
         self._num_episodes -= 1
         self._check_empty()
 
-    async def place(self, max_starts: int = _MAX_STARTS) -> EnvironmentProcess:
+    async def place(self, max_starts: int = _MAX_STARTS, *, alone: bool = False) -> EnvironmentProcess:
         """Returns a process with room for one more episode, which the caller gives back with `leave`.
+
+        `alone` gives a new process that no other episode enters.
 
         Raises `CallFailed` if the code cannot be loaded, or processes die as they start.
         """
         for attempt in range(1, max_starts + 1):
-            process = self._with_room() or self._added()
+            process = self._added() if alone else self._with_room() or self._added()
             process.num_episodes += 1
+            process.is_private = alone
             try:
                 await asyncio.shield(self._processes[process])
                 return process
@@ -96,7 +99,7 @@ class EnvironmentPool:
         open_ones = [
             process
             for process in self._processes
-            if not process.is_lost and process.num_episodes < self._episodes_per_process
+            if not (process.is_lost or process.is_private) and process.num_episodes < self._episodes_per_process
         ]
         return min(open_ones, key=lambda process: process.num_episodes, default=None)
 
@@ -119,8 +122,8 @@ class EnvironmentPool:
         _log.info("environment process started", extra={"environment": self.code.name, "pid": process.pid})
 
     def _why_replace(self, process: EnvironmentProcess) -> str:
-        if self._episodes_per_process == 1:
-            return "each episode has a process of its own"
+        if self._episodes_per_process == 1 or process.is_private:
+            return "the episode had a process of its own"
         with suppress(psutil.Error):
             seen = psutil.Process(process.pid)
             # What comes with Shoal keeps its sandbox.

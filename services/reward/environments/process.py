@@ -87,6 +87,8 @@ class EnvironmentProcess:
         self._on_gone = on_gone
         self.num_episodes = 0
         """Episodes that have a place in it; its pool counts them."""
+        self.is_private = False
+        """Whether its pool keeps it for one episode."""
         self.is_lost = False
         """Whether it has ended, or is about to."""
         self.gone = asyncio.Event()

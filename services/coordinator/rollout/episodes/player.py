@@ -5,6 +5,7 @@ start -> first words -> turn 1 -> answer -> turn 2 -> answer -> ... -> result
            \--- the environment is lost: played again, from its recorded turns where it is deterministic
 """
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -77,6 +78,8 @@ class EpisodePlayer:
         self._turns = turns
         self._clock = clock
         self._losses = Losses(parts.config.episodes.max_losses)
+        self._furthest = 0
+        """Turns that were played at the loss that got furthest."""
         self._num_plays = 0
         self._begin_anew()
 
@@ -115,11 +118,14 @@ class EpisodePlayer:
         while True:
             error: EnvironmentLost | BrokenEpisode
             try:
-                async with self._parts.environments.play(self._start, self._sent) as stream:
+                async with contextlib.AsyncExitStack() as stack:
+                    with self._clock.stopped():  # While there is no service.
+                        playing = self._parts.environments.play(self._start, self._sent)
+                        stream = await stack.enter_async_context(playing)
                     return await self._play_at(stream)
             except EnvironmentLost as lost:
                 error = lost
-                self._losses.count(lost)
+                self._count(lost)
             except BrokenEpisode as broken:
                 if self._stage.is_deterministic:  # It would break again.
                     raise
@@ -132,6 +138,12 @@ class EpisodePlayer:
             self._parts.note(self._name, str(error))
             with self._clock.stopped():
                 await self._losses.pause()
+
+    def _count(self, lost: EnvironmentLost) -> None:
+        """Counts a loss. One that comes after a further turn is the first: what kills from outside hits any turn."""
+        if len(self._transcript.turns) > self._furthest:
+            self._furthest, self._losses = len(self._transcript.turns), Losses(self._parts.config.episodes.max_losses)
+        self._losses.count(lost)
 
     async def _play_at(self, stream: EpisodeStream) -> EpisodeResult:
         """Plays the episode from where it is to its end."""

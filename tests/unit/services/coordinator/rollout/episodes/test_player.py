@@ -354,6 +354,14 @@ async def test_an_episode_that_loses_its_environment_too_often_has_failed() -> N
     assert "loss 1" in played.episode.detail and played.episode.stop_reason == "failed"
 
 
+async def test_losses_of_different_turns_do_not_add_up() -> None:
+    lost = {turn: [EnvironmentLost("reward", "killed")] for turn in range(1, 6)}
+    environments = Environments(errors=lost)
+    played = await play([CALL, CALL, CALL, CALL, "5"], environments, max_losses=2)
+    assert played.episode.outcome is ScoreOutcome.SCORED and len(environments.plays) == 6, played.episode
+    assert played.text == (await play([CALL, CALL, CALL, CALL, "5"])).text
+
+
 @pytest.mark.parametrize(("is_deterministic", "num_plays"), [(True, 1), (False, 2)])
 async def test_an_environment_that_breaks_is_tried_again_only_where_it_may_do_otherwise(
     is_deterministic: bool, num_plays: int
@@ -380,7 +388,7 @@ async def test_an_episode_whose_turn_takes_too_long_has_failed_and_its_siblings_
 
 
 async def test_a_slow_environment_ends_its_episode_at_the_deadline_which_pauses_put_off() -> None:
-    now = iter([0.0, 0.0, 1.0, 1.0, 5.0])  # The run stands still in between.
+    now = iter([0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 5.0])  # The run stands still in between.
     environments = Environments(hangs_at=2)
     played = await play([CALL, CALL], environments, running_s=lambda: next(now, 5.0), timeout_s=0.1, call_timeout_s=0.1)
     assert played.episode.outcome is ScoreOutcome.FAILED and played.episode.stop_reason == "timeout"
