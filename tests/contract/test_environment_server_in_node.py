@@ -1,0 +1,80 @@
+"""Contract tests of the example server in Node.js: its episodes are those of any other environment."""
+
+import re
+import shutil
+from asyncio import create_subprocess_exec, subprocess
+from collections.abc import AsyncIterator
+
+import pytest
+
+from shoal.errors import InvalidArgument
+from shoal.v1 import rollout_pb2
+from tests.support.environment_client import Stage, staged, turn
+from tests.support.repository import ROOT
+
+FOLDER = ROOT / "examples" / "environment-server"
+GAME = "higher_or_lower"
+pytestmark = [
+    pytest.mark.skipif(shutil.which("node") is None, reason="needs Node.js"),
+    pytest.mark.skipif(not (FOLDER / "node_modules").is_dir(), reason=f"needs `npm install` in {FOLDER}"),
+]
+
+
+@pytest.fixture
+async def stage() -> AsyncIterator[Stage]:
+    process = await create_subprocess_exec(
+        "node", str(FOLDER / "server.js"), "127.0.0.1:0", stdout=subprocess.PIPE, cwd=FOLDER
+    )
+    assert process.stdout is not None
+    try:
+        port = (await process.stdout.readline()).decode().split()[-1]
+        async with staged() as stage:
+            await stage.configure({"name": GAME, "server": f"127.0.0.1:{port}"})
+            yield stage
+    finally:
+        process.terminate()
+        await process.wait()
+
+
+async def test_a_game_is_played_to_its_end(stage: Stage) -> None:
+    info = (await stage.listed())[GAME]
+    assert info.is_deterministic and "higher or lower" in info.description and not info.unavailable
+    player = stage.play(GAME, {"number": 42})
+    first = await player.observe()
+    assert first.turn == 0 and "from 1 to 100" in first.messages[0].content
+    low, high, none = [await player.say(text) for text in ("Is it 7?", "50 or 60", "I do not know")]
+    assert [one.messages[0].content for one in (low, high, none)] == ["Higher.", "Lower.", "Say a whole number."]
+    assert [one.turn for one in (low, high, none)] == [1, 2, 3] and not low.HasField("reward")
+    right = await player.say("42")
+    assert right.done and right.reward == pytest.approx(0.7)
+    result = await player.result()
+    assert result.outcome == rollout_pb2.SCORE_OUTCOME_SCORED and dict(result.metrics) == {"guesses": 4, "solved": 1}
+
+
+async def test_an_episode_goes_on_behind_the_turns_that_were_played(stage: Stage) -> None:
+    player = stage.play(GAME, {"number": 42}, replay=[turn(1, "7"), turn(2, "50")])
+    last = await player.observe()
+    assert (last.turn, last.messages[0].content) == (2, "Lower.")
+    assert (await player.say("42")).reward == pytest.approx(0.8)
+
+
+async def test_the_number_follows_from_the_seed_and_the_caller_may_end(stage: Stage) -> None:
+    told = []
+    for seed in (3, 3, 2**53 - 1):
+        player = stage.play(GAME, {"highest": 1000}, seed=seed)
+        await player.observe()
+        answers = [await player.say("0") for _ in range(10)]
+        assert answers[-1].done, "ten guesses are all"
+        told.append(int(re.findall(r"\d+", answers[-1].messages[0].content)[-1]))
+        assert (await player.result()).metrics["solved"] == 0
+    assert told[0] == told[1] and all(1 <= number <= 1000 for number in told), told
+    player = stage.play(GAME)
+    await player.observe()
+    player.end()
+    assert (await player.result()).outcome == rollout_pb2.SCORE_OUTCOME_SCORED
+
+
+@pytest.mark.parametrize("task", [{"numbr": 4}, {"number": 101}, {"number": 1.5}, {"highest": "many"}])
+async def test_a_task_that_is_none_is_invalid(stage: Stage, task: dict[str, object]) -> None:
+    with pytest.raises(InvalidArgument, match=r"whole number|has no numbr"):
+        await stage.play(GAME, task).observe()
