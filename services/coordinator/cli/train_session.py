@@ -21,6 +21,7 @@ from services.coordinator.launcher.plan import ProcessPlan, plan_coordinator, pl
 from services.coordinator.launcher.process import adopt_orphans, kill_descendants
 from services.coordinator.launcher.run_tokens import RunTokens
 from services.coordinator.launcher.supervisor import ProcessDied, Supervisor
+from services.coordinator.store.run_record import TRAIN_NAME
 from shoal.errors import Internal, ShoalError, Unavailable
 from shoal.rpc.auth.credentials import Credentials
 from shoal.rpc.auth.permissions import Role
@@ -51,7 +52,7 @@ class TrainSession:
         self._view = view
         self._supervisor = Supervisor(run.folder / "logs", lambda text: view.write(text, "process"))
         self._stub: CoordinatorServiceAsyncStub | None = None
-        self._name = f"shoal-train-{secrets.token_hex(4)}"
+        self._name = f"{TRAIN_NAME}{secrets.token_hex(4)}"
         """The coordinator's, which takes up no other run at its restart."""
         self._is_accepted = False
         self._furthest_step = 0

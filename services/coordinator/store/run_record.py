@@ -24,6 +24,8 @@ from shoal.v1 import coordinator_pb2
 
 LOCK = "lock"
 TRAIN_LOCK = "train.lock"
+TRAIN_NAME = "shoal-train-"
+"""Begins the name of each coordinator of `shoal train`. Once that has ended, no other coordinator has the name."""
 _LOCK_ATTEMPTS = 5
 _LOCK_PAUSE_S = 0.02
 """A process that asks whether a run is driven holds the lock for microseconds."""
@@ -154,8 +156,9 @@ class RunRecord:
         record = cls.load_as_left(folder)
         if not record.state.has_ended and not is_driven(folder):
             record.state = RunState.FAILED
+            returns = "" if record.coordinator.startswith(TRAIN_NAME) else "it goes on at that one's next start, or "
             record.message = (
-                f"the coordinator ended at step {record.policy_version}; resume with: "
+                f"the coordinator ended at step {record.policy_version}; {returns}resume with: "
                 f"shoal train --resume {record.run_id}"
             )
         return record

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from services.coordinator.store.run_folders import RunFolders
-from services.coordinator.store.run_record import RunRecord, new_run_id
+from services.coordinator.store.run_record import RunRecord, RunState, new_run_id
 from shoal.config.run import RUN_NAME
 from shoal.errors import DataLoss, NotFound
 
@@ -55,3 +55,11 @@ def test_a_record_with_a_damaged_value_is_refused_by_its_name(tmp_path: Path, da
     with pytest.raises(DataLoss, match=r"run\.json does not describe a run: .*" + named):
         RunRecord.load(folder)
     assert not RunFolders(tmp_path).all()
+
+
+@pytest.mark.parametrize(("coordinator", "returns"), [("", True), ("cluster", True), ("shoal-train-0a1b2c3d", False)])
+def test_a_run_that_nobody_drives_names_what_takes_it_up(tmp_path: Path, coordinator: str, returns: bool) -> None:
+    RunRecord("sums", tmp_path, RunState.QUEUED, coordinator=coordinator).save()
+    shown = RunRecord.load(tmp_path)
+    assert shown.state is RunState.FAILED and "resume with: shoal train --resume sums" in shown.message
+    assert ("it goes on at that one's next start" in shown.message) == returns, shown.message

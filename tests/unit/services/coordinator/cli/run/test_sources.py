@@ -90,7 +90,9 @@ def test_watching_a_live_folder_ends_with_its_coordinator_if_no_other_comes(
     driving.join()
     lines = [line.partition("] ")[2] for line in text.splitlines()[2:]]
     assert code == 1 and lines[:2] == [
-        "step 2/5", "the coordinator ended at step 1; resume with: shoal train --resume sums",
+        "step 2/5",
+        "the coordinator ended at step 1; it goes on at that one's next start, or resume with: shoal train --resume "
+        "sums",
     ], text  # fmt: skip
     assert error == "the coordinator is gone; waiting 1 s for the next one\n", error
 
