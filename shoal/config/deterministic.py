@@ -11,12 +11,10 @@ def check_deterministic(config: "RunConfig") -> None:
     if not config.run.deterministic:
         return
     generator, learner = config.generator, config.learner
-    if config.run.num_threads is None:
-        raise ValueError(
-            "run.num_threads: give it with run.deterministic, for example 1: the order in which numbers are added "
-            "depends on the number of threads"
-        )
     wrong = {
+        "run.num_threads, for example 1: the order in which numbers are added depends on the number of threads": (
+            config.run.num_threads is None
+        ),
         f"grpo.max_staleness 0 (it is {config.grpo.max_staleness}): above 0, completions meet new weights at a moment "
         "that no two runs share": config.grpo.max_staleness > 0,
         "data without environments: the turns of an episode are not sampled in batches": config.plays_episodes,
@@ -38,6 +36,5 @@ def check_deterministic(config: "RunConfig") -> None:
         "launch.single_gpu false, since it runs on CPUs": config.launch.single_gpu,
         "generator.sleep_while_training false, since it runs on CPUs": generator.sleep_while_training,
     }
-    for needed, is_wrong in wrong.items():
-        if is_wrong:
-            raise ValueError(f"run.deterministic needs {needed}")
+    if needed := [need for need, is_wrong in wrong.items() if is_wrong]:
+        raise ValueError(f"run.deterministic needs {'; and '.join(needed)}")

@@ -29,7 +29,7 @@ def test_a_deterministic_run_on_cpus_in_float32_without_staleness_is_accepted() 
 @pytest.mark.parametrize(
     ("sections", "complaint"),
     [
-        ({"run": {"num_threads": None}}, r"run\.num_threads: give it with run\.deterministic, for example 1"),
+        ({"run": {"num_threads": None}}, r"run\.deterministic needs run\.num_threads, for example 1"),
         ({"grpo": {"max_staleness": 1}}, r"run\.deterministic needs grpo\.max_staleness 0 \(it is 1\)"),
         ({"generator": {"dtype": "auto"}}, r'needs generator\.dtype "float32" \(it is "auto"\)'),
         ({"learner": {"compute_dtype": "bfloat16"}}, r'needs learner\.compute_dtype "float32" \(it is "bfloat16"\)'),
@@ -46,6 +46,14 @@ def test_what_a_deterministic_run_cannot_keep_is_refused_with_what_it_needs(
 ) -> None:
     with pytest.raises(InvalidArgument, match=complaint):
         parse_config(config(**sections))
+
+
+def test_everything_that_does_not_fit_is_named_at_once() -> None:
+    bare = {"model": {"path": "unused"}, "data": {"sources": [{"path": "unused.jsonl"}]}}
+    with pytest.raises(InvalidArgument) as refused:
+        parse_config(bare | {"run": {"deterministic": True}, "grpo": {"max_staleness": 2}})
+    needed = ("run.num_threads", "grpo.max_staleness 0", "generator.dtype", "learner.compute_dtype")
+    assert [name for name in needed if name not in refused.value.message] == [], refused.value.message
 
 
 def test_episodes_are_refused_since_their_turns_are_in_no_batch() -> None:
