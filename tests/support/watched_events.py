@@ -14,3 +14,10 @@ async def watched(log: EventLog, after_sequence: int = 0, *, batches: bool = Fal
         assert bool(message.events) == batches, message
         for event in message.events or [message.event]:
             yield event
+
+
+def past(log: EventLog) -> list[pb.RunEvent]:
+    """Returns the events of a log so far, those included that wait for a full disk."""
+    pages = log._pages
+    held = [pages._in_memory.get(number) or pages._read(number) for number in range(len(pages))]
+    return [event for page in held for each in page.events for event in pb.WatchRunResponse.FromString(each).events]

@@ -15,6 +15,9 @@ _STILL = (RunState.PAUSED, RunState.FINISHED, RunState.STOPPED, RunState.FAILED)
 class EffectiveTime:
     """Follows the events of a run. Times are in seconds since the epoch."""
 
+    KINDS = ("state", "restored", "step")
+    """The events that it follows."""
+
     def __init__(self, events: Iterable[pb.RunEvent] = ()) -> None:
         """`events` are those so far, in their order."""
         self._now_s: float | None = None
@@ -27,9 +30,10 @@ class EffectiveTime:
         self.effective_s = 0.0
         """The part of it that led to new steps."""
         for event in events:
-            self._add(event)
+            self.add(event)
 
-    def _add(self, event: pb.RunEvent) -> None:
+    def add(self, event: pb.RunEvent) -> None:
+        """Follows an event; those of other kinds change nothing."""
         time_s = event.event_time.ToNanoseconds() / 1e9
         if event.kind == "state":
             self.state(RunState(str(event.attributes["state"])), time_s)

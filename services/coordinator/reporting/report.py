@@ -18,7 +18,7 @@ from services.coordinator.reporting.trackers.trackers import Trackers
 from services.coordinator.reporting.unscored import Unscored
 from services.coordinator.rollout.evaluation_result import EvaluationResult
 from services.coordinator.rollout.groups import JudgedGroup
-from services.coordinator.store.events import EventLog
+from services.coordinator.store.events import EVENTS, EventLog, follow_events
 from services.coordinator.store.files.disk_errors import write_error
 from services.coordinator.store.long_work import shown_alive
 from services.coordinator.store.run_record import RunRecord, RunState
@@ -47,7 +47,15 @@ class Report:
         self._evaluations = EvaluationHistory(record.folder / "evaluations.jsonl")
         self._evaluated: set[int] = set()
         self._remaining = RemainingTime(config)
-        self._effective = EffectiveTime(events.past())
+        self._effective = EffectiveTime()
+
+    async def look_back(self) -> None:
+        """Follows the past events of a run that goes on, beside the event loop. Raises as `read_events` does."""
+        effective = EffectiveTime()
+        past = follow_events(self._record.folder / EVENTS, lambda: False, kinds=EffectiveTime.KINDS)
+        async for event in past:
+            effective.add(event)
+        self._effective = effective
 
     def state(self, state: RunState, message: str, *, pauses_itself: bool = False) -> None:
         """Reports that the run has entered a state."""

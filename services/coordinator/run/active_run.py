@@ -22,8 +22,8 @@ from services.coordinator.rollout.evaluation_result import EvaluationResult
 from services.coordinator.run.attempt import Attempt
 from services.coordinator.run.checks.preflight import PreparedInputs, preflight
 from services.coordinator.run.commands import RunCommands
-from services.coordinator.run.config_updates import ConfigUpdates
-from services.coordinator.store.events import EventLog
+from services.coordinator.run.config_updates import ConfigUpdates, left_waiting
+from services.coordinator.store.events import EVENTS, EventLog
 from services.coordinator.store.files.disk_errors import is_full
 from services.coordinator.store.run_record import RunRecord, RunState
 from services.coordinator.workers.fleet import Fleet
@@ -163,7 +163,9 @@ class ActiveRun:
         inputs = self._inputs
         if inputs is None:
             inputs = await asyncio.to_thread(preflight, self._config)
-        updates = self._updates = ConfigUpdates(self._config, self.record, self.events, len(inputs.prompts))
+        await self._report.look_back()
+        left = await left_waiting(self.record.folder / EVENTS)
+        updates = self._updates = ConfigUpdates(self._config, self.record, self.events, len(inputs.prompts), left=left)
         while True:
             if self._restart_reason and not await self._begin_restart():
                 return RunState.STOPPED

@@ -9,14 +9,15 @@ where its next start restores the run. The ledger has the configuration that its
 is new, and records it there once, whenever the process died.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from google.protobuf import json_format
 from google.protobuf.struct_pb2 import Struct
 
-from services.coordinator.store.events import EventLog
+from services.coordinator.store.events import EventLog, follow_events
 from services.coordinator.store.run_record import RunRecord
 from shoal.config import RunConfig
 from shoal.config.changes import changed_fields, changed_values
@@ -43,12 +44,11 @@ class ConfigUpdates:
     """Whether the last step is taken, so that no change could have an effect."""
     stored: RunConfig = field(init=False)
     """The configuration with all changes, also those that wait for the next step."""
-    _left: Mapping[str, str] = field(init=False)
+    left: Mapping[str, str] = field(default_factory=dict)
     """Changes that waited when the coordinator ended, as `changed_fields`; all parts have them from their start on."""
 
     def __post_init__(self) -> None:
         self.stored = self.config.model_copy()
-        self._left = _left_waiting(self.events.past())
 
     def request(self, changes: Mapping[str, Any] | Struct, mask: Sequence[str], etag: str) -> list[pb.ConfigChange]:
         """Checks and stores changes, and applies those that do not wait for the next step; returns what has changed.
@@ -120,7 +120,7 @@ class ConfigUpdates:
         `before` is the configuration of the steps that the ledger has; None where it has none. Returns what has changed
         since then, as `changed_fields`: also what was applied after the checkpoint, and what came with a resume.
         """
-        left, self._left = self._left, {}
+        left, self.left = self.left, {}
         if left:
             self._applied(left, policy_version)
         return left if before is None else changed_values(before, self.trained)
@@ -134,12 +134,13 @@ class ConfigUpdates:
         )
 
 
-def _left_waiting(events: Iterable[pb.RunEvent]) -> dict[str, str]:
-    """Returns the changes that were requested and neither applied nor overridden since, as `changed_fields`."""
+async def left_waiting(events: Path) -> dict[str, str]:
+    """Returns the changes that were requested and neither applied nor overridden since, as `changed_fields`.
+
+    Reads the run's events. Raises as `read_events` does.
+    """
     left: dict[str, str] = {}
-    for event in events:
-        if event.kind not in ("config_changed", "config_applied"):
-            continue
+    async for event in follow_events(events, lambda: False, kinds=("config_changed", "config_applied")):
         attributes = json_format.MessageToDict(event.attributes)
         if "changes" in attributes:
             left = attributes["changes"]

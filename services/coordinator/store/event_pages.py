@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from weakref import WeakValueDictionary
@@ -82,9 +82,8 @@ class EventPages:
         self.last_sequence = 0
         if path.exists():
             with path.open("rb") as file:
-                for line in file:
-                    self.add(parse(line), len(line))
-                    self.forget()
+                while lines := file.readlines(PAGE_BYTES):
+                    self._add_past(lines)
 
     def __len__(self) -> int:
         return len(self._lines)
@@ -103,6 +102,15 @@ class EventPages:
             page.add(event)
             self._kept_bytes += page.num_bytes
             self.last_sequence = self._lines[-1].last_sequence = event.sequence
+
+    def _add_past(self, lines: list[bytes]) -> None:
+        """Adds a page that is in the file. Parses its last event alone: a long run has millions."""
+        start = self._lines[-1].end if self._lines else 0
+        self._lines.append(_Lines(start, start + sum(map(len, lines))))
+        for line in reversed(lines):
+            if (event := self._parse(line)) is not None:
+                self.last_sequence = self._lines[-1].last_sequence = event.sequence
+                return
 
     def forget(self) -> None:
         """Keeps no more than `KEPT_BYTES` of the newest pages in memory. Call it while all lines are in the file."""
@@ -129,13 +137,6 @@ class EventPages:
                 self._in_memory[number] = page
                 self._read_again.append(page)
             return page
-
-    def past(self) -> Iterator[pb.RunEvent]:
-        """Yields all events so far. Blocks while it reads. Raises as `page`."""
-        for number in range(len(self._lines)):
-            page = self._in_memory.get(number) or self._read(number)
-            for event in page.events:
-                yield from pb.WatchRunResponse.FromString(event).events
 
     def _read(self, number: int) -> EventPage:
         lines, page = self._lines[number], EventPage()

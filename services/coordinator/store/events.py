@@ -3,8 +3,9 @@
 import asyncio
 import json
 import logging
+import re
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Collection
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ _log = logging.getLogger(__name__)
 
 EVENTS = "events.jsonl"
 _POLL_S = 0.2
+_SEQUENCE = re.compile(rb'\{"sequence": (\d+),')
 _READ_BYTES = 1 << 20
 """Of a file that is followed, at once."""
 
@@ -44,10 +46,6 @@ class EventLog:
         self._changed = Signal()
         self._turns = Turns()
         self._closed = self._goes_on = False
-
-    def past(self) -> Iterator[pb.RunEvent]:
-        """Yields the events so far. Blocks while it reads. Raises `DataLoss` when the file cannot be read."""
-        return self._pages.past()
 
     def add(self, kind: str, message: str, **attributes: Any) -> None:
         """Appends one event and logs its message."""
@@ -119,36 +117,52 @@ def read_events(path: Path) -> list[pb.RunEvent]:
 
 
 async def follow_events(
-    path: Path, is_driven: Callable[[], bool], after_sequence: int = 0
+    path: Path, is_driven: Callable[[], bool], after_sequence: int = 0, *, kinds: Collection[str] = ()
 ) -> AsyncIterator[pb.RunEvent]:
-    """Yields the events that any process writes, until none drives the run. Raises as `read_events` does."""
+    """Yields the events that any process writes, until none drives the run; those of some kinds alone if any are given.
+
+    Raises as `read_events` does.
+    """
     position = 0
     while True:
         goes_on = is_driven()  # Asked before reading: what is written until the end is read, too.
         before = None
         while position != before:
             before = position
-            events, position = await asyncio.to_thread(read_events_from, path, position, _READ_BYTES)
+            events, position = await asyncio.to_thread(
+                read_events_from, path, position, _READ_BYTES, after_sequence=after_sequence, kinds=kinds
+            )
             for event in events:
-                if event.sequence > after_sequence:
-                    yield event
+                yield event
         if not goes_on:
             return
         await asyncio.sleep(_POLL_S)
 
 
-def read_events_from(path: Path, position: int, num_bytes: int = -1) -> tuple[list[pb.RunEvent], int]:
+def read_events_from(
+    path: Path, position: int, num_bytes: int = -1, *, after_sequence: int = 0, kinds: Collection[str] = ()
+) -> tuple[list[pb.RunEvent], int]:
     """Reads the whole lines from a position in the file on; returns their events, and the position behind them.
 
-    With `num_bytes` these are the lines that begin within so many bytes.
+    With `num_bytes` these are the lines that begin within so many bytes. Leaves out events up to `after_sequence`, and
+    those of other `kinds`, if any are given.
     """
     if not path.exists():
         return [], position
     with path.open("rb") as file:
         file.seek(position)
         whole, newline, _ = (file.read(num_bytes) + file.readline()).rpartition(b"\n")
-    events = [event for line in whole.split(b"\n") if (event := _parse(line, path)) is not None]
-    return events, position + len(whole + newline)
+    # Parsing is the cost: a long run has millions of events.
+    named = [f'"{kind}"'.encode() for kind in kinds]
+    lines = (line for line in whole.split(b"\n") if not named or any(name in line for name in named))
+    parsed = (_parse(line, path) for line in lines if not _is_up_to(after_sequence, line))
+    events = [event for event in parsed if event is not None and event.sequence > after_sequence]
+    return [event for event in events if not kinds or event.kind in kinds], position + len(whole + newline)
+
+
+def _is_up_to(sequence: int, line: bytes) -> bool:
+    """Whether a line is of an event up to a sequence number."""
+    return sequence > 0 and (found := _SEQUENCE.match(line)) is not None and int(found[1]) <= sequence
 
 
 def _parse(line: bytes, path: Path) -> pb.RunEvent | None:

@@ -9,7 +9,9 @@ hangs, reports nothing.
 """
 
 import json
+import os
 import shutil
+import sys
 import threading
 import time
 from collections.abc import Collection, Sequence
@@ -31,6 +33,7 @@ from services.learner.storage.universal_checkpoint import discard_universal_form
 from shoal.errors import Internal, ShoalError
 
 _POLL_S = 0.02
+_NICENESS = 10
 
 
 class CheckpointFinisher:
@@ -60,6 +63,8 @@ class CheckpointFinisher:
         future: Future[list[FileDigest]] = Future()
 
         def finish() -> None:
+            if sys.platform == "linux":
+                os.nice(_NICENESS)  # Of this thread alone: digests would take processors from the steps beside them.
             folder = checkpoints / name / LEARNER_FOLDER
             try:
                 files = self._bring_to_disk(subject, folder, mine)

@@ -18,6 +18,7 @@ from shoal.rpc.audit import AUDITED, OperatorCall
 from shoal.rpc.auth.permissions import Caller, Role
 from shoal.v1 import coordinator_pb2 as pb
 from tests.support.secured import PATIENCE_S, Tokens, call, secured_server
+from tests.support.watched_events import past
 
 PAUSE = "/shoal.v1.CoordinatorService/PauseRun"
 LOG = "services.coordinator.audit"
@@ -35,7 +36,7 @@ class OneRun:
         return SimpleNamespace(events=self.events)
 
     def told(self) -> list[tuple[str, str]]:
-        return [(event.kind, event.message) for event in self.events.past()]
+        return [(event.kind, event.message) for event in past(self.events)]
 
 
 @asynccontextmanager

@@ -11,7 +11,7 @@ from services.coordinator.store.event_pages import EventPage
 from services.coordinator.store.events import EVENTS, EventLog
 from shoal.errors import DataLoss
 from tests.support.small_disk import small_disk
-from tests.support.watched_events import watched
+from tests.support.watched_events import past, watched
 
 NUM_EVENTS = 2000
 
@@ -46,7 +46,7 @@ async def test_only_the_newest_events_are_in_memory_and_watchers_get_all_of_them
         for batches in (False, True):
             received = [event.sequence async for event in watched(log, after, batches=batches)]
             assert received == list(range(after + 1, NUM_EVENTS + 1)), (after, batches)
-    assert [event.message for event in log.past()] == [f"step {number}" for number in range(NUM_EVENTS)]
+    assert [event.message for event in past(log)] == [f"step {number}" for number in range(NUM_EVENTS)]
     assert in_memory() <= 44_000 + 8 * 4500, f"{in_memory()} bytes in memory after watchers have read everything"
 
 
@@ -93,7 +93,7 @@ async def test_events_that_a_full_disk_does_not_take_stay_in_memory(
         log = EventLog(disk.folder / EVENTS)
         disk.fill()
         fill(log, 300)
-        assert [event.sequence for event in log.past()] == list(range(1, 301))
+        assert [event.sequence for event in past(log)] == list(range(1, 301))
         held = in_memory()
         disk.free()
         fill(log, 300)

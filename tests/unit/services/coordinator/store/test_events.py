@@ -12,7 +12,7 @@ from services.coordinator.store.events import EVENTS, EventLog, follow_events, r
 from shoal.errors import FailedPrecondition
 from shoal.v1.coordinator_pb2 import RunEvent
 from shoal.wire.json_form import json_line
-from tests.support.watched_events import watched
+from tests.support.watched_events import past, watched
 
 
 def _log(folder: Path, *kinds: str) -> EventLog:
@@ -124,7 +124,7 @@ async def test_a_run_that_is_resumed_yields_its_past_events(tmp_path: Path, batc
     log.close()
     received = [(event.sequence, event.kind) async for event in watched(log, 18, batches=batches)]
     assert received == [(19, "18"), (20, "19"), (21, "restored")]
-    assert [event.sequence for event in log.past()] == list(range(1, 22))
+    assert [event.sequence for event in past(log)] == list(range(1, 22))
 
 
 async def test_past_events_come_in_few_responses_to_watchers_that_take_several_at_once(tmp_path: Path) -> None:
@@ -144,3 +144,28 @@ async def test_lines_of_a_file_that_are_followed_in_parts_are_read_whole(
     monkeypatch.setattr(module, "_READ_BYTES", 100)
     _log(tmp_path, "a", "b" * 500, "c").close()
     assert [event.sequence async for event in follow_events(tmp_path / EVENTS, lambda: False)] == [1, 2, 3]
+
+
+async def test_of_past_events_only_those_that_are_asked_for_are_parsed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / EVENTS
+    log = EventLog(path)
+    for number in range(2000):
+        log.add("step" if number % 100 == 0 else "publish", str(number))
+    log.close()
+    parsed: list[bytes] = []
+    parse = module._parse
+
+    def counting(line: bytes, path: Path) -> RunEvent | None:
+        parsed.append(line)
+        return parse(line, path)
+
+    monkeypatch.setattr(module, "_parse", counting)
+    again = EventLog(path)
+    assert len(parsed) <= 10, f"{len(parsed)} of 2000 events were parsed to open the log"
+    again.add("step", "one more")
+    received = [event.sequence async for event in follow_events(path, lambda: False, after_sequence=1990)]
+    assert received == list(range(1991, 2002)) and len(parsed) <= 25, f"{len(parsed)} were parsed for the last 11"
+    steps = [event.message async for event in follow_events(path, lambda: False, kinds=("step",))]
+    assert steps == [*map(str, range(0, 2000, 100)), "one more"] and len(parsed) <= 60, f"{len(parsed)} were parsed"

@@ -9,7 +9,7 @@ from services.coordinator.store import long_work
 from services.coordinator.store.events import EVENTS, EventLog
 from services.coordinator.store.long_work import shown_alive
 from shoal.v1.coordinator_pb2 import RunEvent
-from tests.support.watched_events import watched
+from tests.support.watched_events import past, watched
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ async def test_work_that_fails_is_not_shown_any_more(events: EventLog) -> None:
         async with shown_alive(events, "writing the trained model", lambda: "at work"):
             await first(events, 1)
             raise RuntimeError
-    num_events = len(list(events.past()))
+    num_events = len(past(events))
     for _ in range(5):
         await asyncio.sleep(0)
-    assert len(list(events.past())) == num_events
+    assert len(past(events)) == num_events
