@@ -36,6 +36,7 @@ from google.protobuf.struct_pb2 import Struct
 from services.coordinator.client import coordinator, patiently
 from services.coordinator.reporting.effective_time import EffectiveTime
 from services.coordinator.store.events import EVENTS, read_events_from
+from services.coordinator.store.files.manifest import MANIFEST
 from services.coordinator.store.rollouts import whole_ledger
 from services.coordinator.workers.registry import LEASE_S
 from shoal.v1 import coordinator_pb2 as pb
@@ -59,6 +60,8 @@ class Kill:
     """Until the second new step was trained."""
     num_repeated: int
     bound_s: float
+    is_in_checkpoint: bool
+    """Whether a checkpoint was being written or brought to disk."""
 
     @property
     def is_within_bound(self) -> bool:
@@ -132,6 +135,13 @@ class Run:
             raise SystemExit(2)
         return record
 
+    def is_saving(self, since_s: float) -> bool:
+        """Returns whether a checkpoint that was begun after a time is not committed."""
+        with suppress(FileNotFoundError):  # An older one is deleted meanwhile.
+            begun = [folder for folder in self.folder.glob("checkpoints/*") if folder.stat().st_mtime > since_s]
+            return any(not (folder / MANIFEST).exists() for folder in begun)
+        return False
+
     def tail(self) -> str:
         return Path(self.output.name).read_text()[-4000:]
 
@@ -158,7 +168,9 @@ def main() -> None:
     share = EffectiveTime(run.events()).share
     problems = problems_of_ledger(run.folder, int(record["policy_version"]))
     late = [kill for kill in kills if not kill.is_within_bound]
+    in_checkpoint = sum(kill.is_in_checkpoint for kill in kills)
     print(f"{len(kills)} kills, {len(late)} of them above the bound; {record['attempt']} restarts of the run")
+    print(f"{in_checkpoint} kills while a checkpoint was written or brought to disk")
     print(f"effective time: {share:.1%}; the ledger: {'; '.join(problems) or 'every prompt exactly once'}")
     if options.json:
         values = {"kills": [asdict(kill) for kill in kills], "effective_time": share, "problems": problems}
@@ -173,11 +185,13 @@ def kill_all(run: Run, num_kills: int, draw: random.Random) -> list[Kill]:
     print(f"start-up: {startup_s:.1f} s")
     kills = []
     for number in range(1, num_kills + 1):
+        since_s = time.time()  # What is older and not committed was left by a process that was killed.
         time.sleep(draw.uniform(0, MAX_DELAY_S))
+        is_in_checkpoint = run.is_saving(since_s)
         name, killed_s = _kill_one(run, draw)
         step = run.furthest_step(killed_s)
         run.wait_for_step(step + 2)
-        kill = _measured(run, name, step, killed_s, startup_s)
+        kill = _measured(run, name, step, killed_s, startup_s, is_in_checkpoint=is_in_checkpoint)
         kills.append(kill)
         print(
             f"{number:3d}  {name:44} after step {step:4d}: {kill.took_s:6.1f} s, {kill.num_repeated} repeated "
@@ -199,12 +213,12 @@ def _kill_one(run: Run, draw: random.Random) -> tuple[str, float]:
         time.sleep(POLL_S)
 
 
-def _measured(run: Run, name: str, step: int, killed_s: float, startup_s: float) -> Kill:
+def _measured(run: Run, name: str, step: int, killed_s: float, startup_s: float, *, is_in_checkpoint: bool) -> Kill:
     steps = [(_step(event), _time_s(event)) for event in run.events() if event.kind == "step"]
     new_s = min(time_s for number, time_s in steps if number == step + 2)
     num_repeated = sum(killed_s < time_s < new_s and number <= step for number, time_s in steps)
     bound_s = SLACK * (startup_s + LEASE_S + (num_repeated + 2) * _median_step_s(run))
-    return Kill(name, step, new_s - killed_s, num_repeated, bound_s)
+    return Kill(name, step, new_s - killed_s, num_repeated, bound_s, is_in_checkpoint)
 
 
 def _startup_s(run: Run) -> float:

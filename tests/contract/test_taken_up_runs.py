@@ -7,6 +7,7 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from google.protobuf import json_format
@@ -114,6 +115,44 @@ async def test_a_run_goes_on_when_its_coordinator_starts_again(
     assert sorted(batches) == trained and len(set(trained)) == len(trained), "a group was trained on twice, or lost"
     assert [group.order_number for group in groups] == list(range(len(groups))), "a prompt was skipped"
     assert [record.run_id for record in RunFolders(process.data_dir).left()] == ["other"]
+
+
+async def test_a_coordinator_that_is_killed_while_a_checkpoint_is_brought_to_disk_goes_on_from_the_one_before(
+    process: CoordinatorProcess, model: Path
+) -> None:
+    class Slow(ScriptedLearner):
+        async def SaveCheckpoint(self, request: Any, context: Any) -> Any:
+            if request.checkpoint_id == "step-00000004":
+                self.may_finish = may_finish
+            return await super().SaveCheckpoint(request, context)
+
+    may_finish = asyncio.Event()
+    plane = Plane()
+    learner, generator = Slow(plane), ScriptedGenerator(plane)
+    async with coordinator(process.address) as stub, workers(process, learner, generator):
+        config = arithmetic_config(model, run={"num_steps": 8}, checkpoint={"every_steps": 2})
+        request = pb.StartRunRequest(config=json_format.ParseDict(config, Struct()), run_id="finishing")
+        await stub.StartRun(request, timeout=60)
+        events = []
+        async for event in follow(stub, "finishing"):
+            events.append(event)
+            if event.kind == "step" and event.attributes["step"] == 5 and not may_finish.is_set():
+                folder = process.data_dir / "finishing" / "checkpoints"
+                committed = sorted(path.parent.name for path in folder.glob("*/manifest.json"))
+                assert committed == ["step-00000002"], committed
+                assert await process.end(signal.SIGKILL) == -signal.SIGKILL
+                may_finish.set()
+                await process.start()
+        run = (await stub.GetRun(pb.GetRunRequest(), timeout=60)).run
+        groups = (await stub.ListRollouts(pb.ListRolloutsRequest(page_size=100), timeout=60)).groups
+    assert (run.state, run.policy_version, run.attempt) == (pb.RUN_STATE_FINISHED, 8, 1), run
+    assert [event.attributes["policy_version"] for event in events if event.kind == "restored"] == [2], events
+    saved = [event.attributes["policy_version"] for event in events if event.kind == "checkpoint"]
+    assert saved == [2, 4, 6, 8], f"checkpoints of the steps {saved}"
+    trained = sorted(group.group_id for group in groups if group.state == "TRAINED")
+    batches = [message.group.group_id for batch in learner.batches for message in batch if message.HasField("group")]
+    assert sorted(batches) == trained and len(set(trained)) == len(trained), "a group was trained on twice, or lost"
+    assert [group.order_number for group in groups] == list(range(len(groups))), "a prompt was skipped"
 
 
 async def test_a_change_that_waited_when_the_coordinator_was_killed_applies_where_the_run_is_restored(

@@ -1,6 +1,8 @@
 """The second half of a checkpoint on ranks that are threads, with a real store between them."""
 
 import errno
+import os
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -48,6 +50,22 @@ def begin(
     ranks[0].wait()  # As a command does before it writes.
     shards = write(checkpoints, name, len(ranks))
     return [rank.begin(checkpoints, name, [shard], keep=keep) for rank, shard in zip(ranks, shards, strict=True)]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a thread has no niceness of its own")
+def test_the_thread_that_digests_files_gives_way_to_train_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    niceness: list[int] = []
+
+    def noting(path: Path) -> None:
+        niceness.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
+
+    monkeypatch.setattr(module, "sync", noting)
+    (future,) = begin(finishers(1), tmp_path, "c1")
+    assert future.result(PATIENCE_S)
+    own = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+    assert niceness == [min(19, own + 10)], f"the thread has {niceness}, and this one {own}"
 
 
 def failing_at(shard: str, error: Exception) -> Callable[[Path], None]:
