@@ -17,8 +17,8 @@ def certs(
         list[str] | None,
         typer.Option(
             metavar="HOST",
-            help="Name or address at which workers and people reach the coordinator, besides this machine's own. "
-            "Repeatable.",
+            help="Name or address at which workers and people reach the coordinator, besides this machine's own, "
+            "and those that its earlier certificate in FOLDER has. Repeatable.",
         ),
     ] = None,
 ) -> None:

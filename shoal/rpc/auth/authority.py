@@ -117,11 +117,13 @@ class Authority:
 def issue_all(folder: Path, hosts: Sequence[str]) -> list[Path]:
     """Writes certificates for all services and roles into folders below `folder`. Returns these folders.
 
-    The authority is in `folder/ca`: made the first time, used again after that. `hosts` are those of the coordinator.
+    The authority is in `folder/ca`: made the first time, used again after that. `hosts` are those of the coordinator,
+    besides those of its earlier certificate there. Raises `FailedPrecondition` for files that are damaged.
     """
     authority = Authority.open(folder / "ca")
+    of_coordinator = dict.fromkeys([*hosts, *_earlier_hosts(folder / "coordinator" / CERTIFICATE), *LOCAL_HOSTS])
     issued = {
-        "coordinator": (Role.COORDINATOR, (*hosts, *LOCAL_HOSTS)),
+        "coordinator": (Role.COORDINATOR, tuple(of_coordinator)),
         "generator": (Role.WORKER, (WORKER_NAME,)),
         "learner": (Role.WORKER, (WORKER_NAME,)),
         "reward": (Role.WORKER, (WORKER_NAME,)),
@@ -131,6 +133,23 @@ def issue_all(folder: Path, hosts: Sequence[str]) -> list[Path]:
     for name, (role, names) in issued.items():
         authority.issue(folder / name, role, name, names)
     return [folder / name for name in issued]
+
+
+def _earlier_hosts(path: Path) -> list[str]:
+    """Returns the names and addresses of a certificate; none if there is none."""
+    try:
+        certificate = x509.load_pem_x509_certificate(path.read_bytes())
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except FileNotFoundError:
+        return []
+    except (ValueError, x509.ExtensionNotFound):
+        raise FailedPrecondition(
+            f"{path} is no certificate of a coordinator, whose hosts a renewal keeps: remove it, and name them with "
+            "--host",
+            reason=ErrorReason.CREDENTIALS,
+        ) from None
+    addresses = map(str, names.get_values_for_type(x509.IPAddress))
+    return [*names.get_values_for_type(x509.DNSName), *addresses]
 
 
 def write_private(path: Path, content: bytes) -> None:

@@ -36,6 +36,18 @@ def test_there_is_a_certificate_for_each_service_and_role(shoal: Shoal, tmp_path
     assert all(str(tmp_path / name) in text for name in found)
 
 
+def test_a_renewed_coordinator_keeps_the_hosts_at_which_others_reach_it(shoal: Shoal, tmp_path: Path) -> None:
+    assert shoal("certs", str(tmp_path), "--host", "coordinator.example", "--host", "10.0.0.1")[0] == 0
+    before = read(tmp_path / "coordinator").names
+    assert shoal("certs", str(tmp_path))[0] == 0
+    assert set(read(tmp_path / "coordinator").names) == set(before)
+    assert shoal("certs", str(tmp_path), "--host", "new.example")[0] == 0
+    assert set(read(tmp_path / "coordinator").names) == {*before, "new.example"}
+    (tmp_path / "coordinator" / "tls.crt").write_text("damaged")
+    code, _, error = shoal("certs", str(tmp_path))
+    assert code == 5 and "remove it, and name them with --host" in error, error
+
+
 def test_a_second_time_the_certificates_are_renewed_and_the_authority_stays(shoal: Shoal, tmp_path: Path) -> None:
     assert shoal("certs", str(tmp_path))[0] == 0
     before = {path: path.read_bytes() for path in tmp_path.rglob("*.crt")}
