@@ -4,6 +4,7 @@ docs/environments.md is the tutorial. This package needs the standard library al
 another Python, where its own packages are installed and ours are not.
 """
 
+from shoal.environment.agent import Agent, Policy
 from shoal.environment.environment import (
     Broken,
     Environment,
@@ -15,4 +16,15 @@ from shoal.environment.environment import (
 )
 from shoal.environment.tools import tool
 
-__all__ = ["Broken", "Environment", "InvalidTask", "Observation", "ToolError", "Turn", "Unscorable", "tool"]
+__all__ = [
+    "Agent",
+    "Broken",
+    "Environment",
+    "InvalidTask",
+    "Observation",
+    "Policy",
+    "ToolError",
+    "Turn",
+    "Unscorable",
+    "tool",
+]

@@ -105,6 +105,11 @@ class TurnRenderer:
         """Returns the tokens of a whole conversation, tokenized at once, up to the policy's next turn."""
         return self.encode(self._render([_for_template(message) for message in messages], begins_turn=True))
 
+    def beginning(self, messages: Sequence[ChatMessage]) -> list[int]:
+        """Returns the tokens of a conversation of somebody else's, up to the policy's next turn. No text of it can
+        become a special token. Raises `InvalidArgument` if the template refuses a message."""
+        return self.encode(self._render([self._escape(message) for message in messages], begins_turn=True))
+
     def encode(self, text: str) -> list[int]:
         """Returns the tokens of a text, without any that the tokenizer would add."""
         token_ids: list[int] = []

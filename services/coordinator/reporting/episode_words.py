@@ -21,7 +21,10 @@ def words_of(episode: rollout_pb2.Episode) -> Iterator[Said]:
     """Yields the messages of an episode, in order."""
     for message in episode.first_messages:
         yield Said(_who(message), message.content, "", is_policy=False)
+    begins = {segment.start: (number, segment) for number, segment in enumerate(episode.segments, start=1)}
     for number, turn in enumerate(episode.turns, start=1):
+        if turn.start in begins:
+            yield from _beginning(*begins[turn.start], num_segments=len(begins))
         calls = turn.message.tool_calls
         text = "\n".join(part for part in (turn.message.content, *(call.raw for call in calls)) if part)
         yield Said(f"turn {number}", text, "; ".join(_notes(turn)), is_policy=True)
@@ -38,8 +41,20 @@ def ending_of(episode: rollout_pb2.Episode) -> str:
         parts.append(f"environment {outcome}")
     if episode.HasField("reward"):
         parts.append(f"reward of the episode {episode.reward:g}")
+    if episode.num_auxiliary_turns:
+        parts.append(f"{episode.num_auxiliary_turns} auxiliary turns")
     parts += [f"{name} {value:g}" for name, value in sorted(episode.metrics.items())]
     return ", ".join(parts) + (f": {episode.detail}" if episode.detail else "")
+
+
+def _beginning(number: int, segment: rollout_pb2.EpisodeSegment, *, num_segments: int) -> Iterator[Said]:
+    """Yields what the policy read before the first turn of a segment."""
+    name = f"segment {number} of {num_segments}" if num_segments > 1 else "an agent asks"
+    messages = segment.messages
+    for index, message in enumerate(messages):
+        yield Said(_who(message), message.content, name if index == 0 else "", is_policy=False)
+    if not messages:
+        yield Said("tokens", "", name, is_policy=False)
 
 
 def _who(message: rollout_pb2.ChatMessage) -> str:

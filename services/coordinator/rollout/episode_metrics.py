@@ -49,6 +49,7 @@ def episode_metrics(played: Sequence[Played]) -> dict[str, float]:
         {
             "episodes/turns": statistics.fmean(len(episode.turns) for episode in episodes),
             "episodes/turns_max": float(max(len(episode.turns) for episode in episodes)),
+            "episodes/segments": statistics.fmean(max(1, len(episode.segments)) for episode in episodes),
             "episodes/tool_calls": statistics.fmean(map(len, calls)),
             "episodes/malformed_call_rate": _malformed_rate(episodes),
             "time/tools": statistics.fmean(sum(call.duration_s for call in made) for made in calls),

@@ -68,6 +68,7 @@ def _shorten_episode(episode: rollout_pb2.Episode) -> None:
     """Cuts what was said to the same length each, so that all of it fits."""
     turns = episode.turns
     messages = [*episode.first_messages, *(message for turn in turns for message in (turn.message, *turn.observations))]
+    messages += [message for segment in episode.segments for message in segment.messages]
     calls = [call for turn in turns for call in turn.message.tool_calls]
     num_chars = MAX_TEXT_BYTES // 4 // (len(messages) + 3 * len(calls) + 1)  # No character takes more than 4 bytes.
     for message in messages:

@@ -1,5 +1,6 @@
 """One episode of an environment that runs here."""
 
+import asyncio
 import hashlib
 import json
 import uuid
@@ -20,6 +21,8 @@ _MAX_DEATHS = 3
 of the process; the last is that of a process which the episode has for itself."""
 _MAX_DEATHS_IN_ALL = 20
 """Times that a process may die in calls of an episode, whatever the turn, before another service has to play it."""
+_RUN_TIMEOUT_S = 7 * 86400.0
+_STOP_TIMEOUT_S = 5.0
 
 Message = dict[str, Any]
 
@@ -30,6 +33,10 @@ class EpisodeFailed(Exception):
     def __init__(self, detail: str, outcome: ScoreOutcome = ScoreOutcome.FAILED) -> None:
         super().__init__(detail)
         self.outcome = outcome
+
+
+class CallerLeft(Exception):
+    """The caller has gone, and wants no result."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +84,32 @@ class EpisodeHere:
         """Returns the observation of a turn of the policy."""
         self._turns.append(turn)
         return await self._answered("step")
+
+    async def run(self, policy: Message) -> None:
+        """Runs an agent, which has been reset, to its end. It has no limit of time here."""
+        start = self._start
+
+        async def carry_out(process: EnvironmentProcess) -> Message:
+            answer = await process.call(
+                "run", timeout_s=_RUN_TIMEOUT_S, episode=self._key, task=start.task, seed=start.seed, policy=policy
+            )
+            return answer  # type: ignore[no-any-return]
+
+        await self._survived(carry_out)
+
+    async def stop(self) -> None:
+        """Ends an agent that runs. The process of one that cannot be ended is."""
+        process = self._process
+        if process is None:
+            return
+        try:
+            async with asyncio.timeout(_STOP_TIMEOUT_S):
+                await self._call(process, "stop")
+        except TimeoutError:
+            process.kill("an agent of another episode hung")
+            raise EpisodeFailed(f"the agent did not end within {_STOP_TIMEOUT_S:g} s: it keeps its process") from None
+        except (CallFailed, ProcessLost) as error:
+            raise EpisodeFailed(f"the agent could not be ended: {error}") from None
 
     async def result(self) -> Message:
         """Returns reward, metrics and detail."""

@@ -3,12 +3,15 @@
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Coroutine
+from contextlib import aclosing
 from typing import Any, TypeAlias
 
 from services.reward.custom.code import Unusable
 from services.reward.custom.custom_verifiers import MISSING, POLL_S, SHOWN_DIGITS, file_state
+from services.reward.environments.agents import AgentPlay
 from services.reward.environments.code import read_code
-from services.reward.environments.episode import EpisodeFailed, EpisodeHere
+from services.reward.environments.endpoint.server import PolicyEndpoint
+from services.reward.environments.episode import CallerLeft, EpisodeFailed, EpisodeHere
 from services.reward.environments.pool import EnvironmentPool
 from services.reward.environments.process import LOAD_TIMEOUT_S, CallFailed, ProcessLost
 from services.reward.environments.wire import (
@@ -47,6 +50,8 @@ class LocalEnvironment:
         self._pool: EnvironmentPool | None = None
         self._former: list[EnvironmentPool] = []
         """Of former code."""
+        self._endpoint = PolicyEndpoint()
+        """Where agents call the policy."""
         self._finding = asyncio.Lock()
         self._beside: set[asyncio.Task[None]] = set()
         """Former code that ends with its episodes, episodes that free what they hold, and the watch of the file."""
@@ -122,6 +127,7 @@ class LocalEnvironment:
             if pool is not None:
                 await pool.close()
         await asyncio.gather(*self._beside, return_exceptions=True)
+        await self._endpoint.close()
 
     async def play(self, first: environment_pb2.EpisodeStart, requests: Requests) -> Responses:
         """Plays one episode."""
@@ -135,18 +141,16 @@ class LocalEnvironment:
             number = len(replay)
             observation = await self._timed("reset", episode.begin(replay))
             yield observation_to_wire(observation, number)
-            while not observation["done"]:
-                request = await anext(requests, None)
-                if request is None:
-                    return
-                if request.WhichOneof("part") == "end":
-                    break
-                if request.WhichOneof("part") != "turn":
-                    raise invalid("turn", "after the start come turns, then the end")
-                number += 1
-                observation = await self._timed("step", episode.step(turn_from_wire(request.turn, number)))
-                yield observation_to_wire(observation, number)
+            if self.info.is_agent:
+                playing = self._calls(AgentPlay(episode, self._endpoint, first, start.call_timeout_s), requests)
+            else:
+                playing = self._turns(episode, number, is_done=observation["done"], requests=requests)
+            async with aclosing(playing) as responses:
+                async for response in responses:
+                    yield response
             yield result_to_wire(await episode.result())
+        except CallerLeft:
+            pass
         except EpisodeFailed as error:
             _log.warning(
                 "episode without a result",
@@ -156,6 +160,26 @@ class LocalEnvironment:
         finally:
             # Shielded: whoever ends the stream does not end the cleaning up, on which its end waits.
             await asyncio.shield(self._run_beside(episode.close()))
+
+    async def _calls(self, play: AgentPlay, requests: Requests) -> Responses:
+        async with aclosing(play.calls(requests)) as calls:
+            async for call in calls:
+                yield environment_pb2.RunEpisodeResponse(call=call)
+
+    async def _turns(self, episode: EpisodeHere, number: int, *, is_done: bool, requests: Requests) -> Responses:
+        """Answers the turns after that number, until the environment or the caller ends the episode."""
+        while not is_done:
+            request = await anext(requests, None)
+            if request is None:
+                raise CallerLeft
+            if request.WhichOneof("part") == "end":
+                return
+            if request.WhichOneof("part") != "turn":
+                raise invalid("turn", "after the start come turns, then the end")
+            number += 1
+            observation = await self._timed("step", episode.step(turn_from_wire(request.turn, number)))
+            yield observation_to_wire(observation, number)
+            is_done = observation["done"]
 
     async def _timed(self, call: str, carrying_out: Awaitable[dict[str, Any]]) -> dict[str, Any]:
         loop = asyncio.get_running_loop()

@@ -78,4 +78,5 @@ def info_to_wire(name: str, described: Mapping[str, Any]) -> environment_pb2.Env
         is_deterministic=described["is_deterministic"],
         code_digest=described["digest"],
         unavailable=described["unavailable"],
+        is_agent=described["is_agent"],
     )

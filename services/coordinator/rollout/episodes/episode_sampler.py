@@ -6,9 +6,11 @@ from collections.abc import Callable, Sequence
 
 from services.coordinator.rollout.completions import GroupRequest
 from services.coordinator.rollout.controls import RunControls
+from services.coordinator.rollout.episodes.agent_player import AgentPlayer
 from services.coordinator.rollout.episodes.clock import EpisodeClock
 from services.coordinator.rollout.episodes.episode_request import EpisodeRequest
-from services.coordinator.rollout.episodes.player import EpisodeParts, EpisodePlayer
+from services.coordinator.rollout.episodes.player import EpisodePlayer
+from services.coordinator.rollout.episodes.playing import EpisodeParts, Player
 from services.coordinator.rollout.episodes.turn_sampler import TurnSampler
 from services.coordinator.workers.generator_pool import GeneratorPool
 from shoal.concurrency import first_error
@@ -34,7 +36,7 @@ class EpisodeSampler:
         """Adds the completions that a group lacks to `progress` and `sampled` of its request as they arrive.
 
         `awaits` is told how many more completions are awaited from generators. Episodes have deadlines of their own, so
-        the group has none. Raises the errors of `EpisodePlayer.play`.
+        the group has none. Raises the errors of `Player.play`.
         """
         async with first_error(asyncio.TaskGroup()) as tasks:
             for index in request.progress.missing:
@@ -63,7 +65,7 @@ class EpisodeSampler:
         request.sampled.add(completion)
 
     async def answer(self, episodes: Sequence[EpisodeRequest]) -> tuple[Completion, ...]:
-        """Returns the completions of an evaluation. Raises the errors of `EpisodePlayer.play`."""
+        """Returns the completions of an evaluation. Raises the errors of `Player.play`."""
         async with first_error(asyncio.TaskGroup()) as tasks:
             playing = [tasks.create_task(self._play(episode)) for episode in episodes]
         return tuple(task.result()[0] for task in playing)
@@ -75,4 +77,9 @@ class EpisodeSampler:
             self._parts.config, self._controls, self._generators, clock, episode, self._parts.stages.decode
         )
         async with turns:
-            return await EpisodePlayer(self._parts, episode, turns, clock).play(), turns.worker_ids
+            return await self._player(episode)(self._parts, episode, turns, clock).play(), turns.worker_ids
+
+    def _player(self, episode: EpisodeRequest) -> type[Player]:
+        assert episode.prompt.environment is not None
+        is_agent = self._parts.stages[episode.prompt.environment.environment].is_agent
+        return AgentPlayer if is_agent else EpisodePlayer

@@ -2,16 +2,20 @@
 
 import asyncio
 import copy
+import json
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
 from services.coordinator.workers.rewards.environment_pool import EnvironmentInfo
 from shoal.config import RunConfig
 from shoal.conversation import ToolDefinition
 from shoal.episodes.suffix import TurnRenderer
-from shoal.episodes.tool_calls import Parser, make_parser, stop_strings
+from shoal.episodes.tool_calls import Parser, check_tools, make_parser, stop_strings
+
+_KEPT_RENDERERS = 64
 
 ResultT = TypeVar("ResultT")
 
@@ -28,6 +32,8 @@ class Stage:
     is_deterministic: bool
     shows_tools: bool
     """Whether the chat template is handed the tools."""
+    is_agent: bool = False
+    """Whether it calls the policy itself."""
 
 
 class Stages:
@@ -40,6 +46,8 @@ class Stages:
         self._tokenizer = copy.deepcopy(tokenizer) if config.environments else tokenizer
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="episodes")
         self._stages: Mapping[str, Stage] = {}
+        self._renderers: OrderedDict[str, TurnRenderer] = OrderedDict()
+        """Of tools that agents offered last, by these."""
 
     def __getitem__(self, name: str) -> Stage:
         return self._stages[name]
@@ -58,7 +66,22 @@ class Stages:
             stop_strings(settings.tool_parser, info.tools),
             info.is_deterministic,
             bool(shown),
+            info.is_agent,
         )
+
+    def renderer_for(self, tools: tuple[ToolDefinition, ...]) -> TurnRenderer:
+        """Returns a renderer for the tools that an agent offers the policy. Call it in `beside`.
+
+        Raises `InvalidArgument` for tools that cannot be offered.
+        """
+        key = json.dumps([asdict(tool) for tool in tools], sort_keys=True)
+        if key not in self._renderers:
+            check_tools(tools)
+            shown = tools if self._config.episodes.tools_in_prompt else ()
+            self._renderers[key] = TurnRenderer(self._tokenizer, shown, self._config.model.chat_template_kwargs)
+            if len(self._renderers) > _KEPT_RENDERERS:
+                self._renderers.popitem(last=False)
+        return self._renderers[key]
 
     def decode(self, token_ids: list[int]) -> str:
         """Returns tokens as the text in which an engine looks for stop strings."""

@@ -20,7 +20,8 @@ class Transcript:
         self.first_messages: tuple[ChatMessage, ...] = ()
         self.num_calls = 0
         """Tool calls that were handed to the environment."""
-        self._prompt_ids = prompt.token_ids
+        self.prompt_ids = prompt.token_ids
+        self.prompt_messages = prompt.messages
         self._sample_index = sample_index
         self._seed = seed
         self._runs: list[tuple[TokenRun, bool]] = []
@@ -33,7 +34,7 @@ class Transcript:
     @property
     def context(self) -> Int32Array:
         """The prompt and all tokens behind it."""
-        return np.concatenate([self._prompt_ids, *(run.token_ids for run, _ in self._runs)])
+        return np.concatenate([self.prompt_ids, *(run.token_ids for run, _ in self._runs)])
 
     @property
     def last_token(self) -> int:
@@ -70,6 +71,14 @@ class Transcript:
             reward=observation.reward,
             tool_outcomes=observation.tool_outcomes,
         )
+
+    def append(self, other: "Transcript") -> None:
+        """Adds the tokens and turns of another segment behind its own."""
+        self.turns += [
+            replace(turn, start=turn.start + self.num_tokens, end=turn.end + self.num_tokens) for turn in other.turns
+        ]
+        self._runs += other._runs
+        self.num_tokens += other.num_tokens
 
     def completion(self, result: EpisodeResult, stop_reason: str, *, is_truncated: bool) -> Completion:
         """Returns the whole episode. Its text is what the policy said last."""

@@ -1,5 +1,6 @@
 """Turns of an episode, sampled on one generator as long as it serves, and on another one after that."""
 
+import asyncio
 import contextlib
 import itertools
 from collections.abc import Callable
@@ -40,7 +41,7 @@ class TurnSampler:
     """Samples the turns of one episode. Keeps the episode's generator until its block ends, for the prefix cache.
 
     A turn goes back to that generator without waiting for room. So episodes that have begun come before those that
-    have not, and only these wait.
+    have not, and only these wait. Several turns may be sampled at once; they have one room together.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class TurnSampler:
         self._decode = decode
         self._binding: Binding | None = None
         self._room = contextlib.AsyncExitStack()
+        self._placing = asyncio.Lock()
         self._losses = Losses(config.coordinator.max_group_losses)
         self.worker_ids: dict[str, None] = {}
         """The generators that sampled something, in order."""
@@ -72,6 +74,15 @@ class TurnSampler:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         await self._leave()
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether the run is paused: an evaluation is not before the run stands still."""
+        return self._controls.is_paused if self._version is None else self._controls.stands_still
+
+    async def unpaused(self) -> None:
+        """Waits for the end of a pause."""
+        await (self._controls.unpaused() if self._version is None else self._controls.moving())
 
     async def sample(self, request: TurnRequest) -> Completion:
         """Samples one turn. When its generator is lost, another one goes on from the tokens that it reported.
@@ -94,10 +105,12 @@ class TurnSampler:
                     raise
             finally:
                 self.worker_ids.update(progress.generators)
-            await self._leave()
+            async with self._placing:
+                if self._binding is binding:
+                    await self._leave()
             with self._clock.stopped():
                 await self._losses.pause()
-                await (self._controls.unpaused() if self._version is None else self._controls.moving())
+                await self.unpaused()
         raise AssertionError("unreachable")
 
     @property
@@ -111,12 +124,13 @@ class TurnSampler:
         return self._controls.sampling_for_training() if self._version is None else contextlib.nullcontext()
 
     async def _place(self) -> Binding:
-        if self._binding is None or not self._serves(self._binding.member):
-            await self._leave()
-            with self._clock.stopped():
-                room = self._generators.room(1, priority=self._priority, version=self._version)
-                self._binding = await self._room.enter_async_context(room)
-        return self._binding
+        async with self._placing:
+            if self._binding is None or not self._serves(self._binding.member):
+                await self._leave()
+                with self._clock.stopped():
+                    room = self._generators.room(1, priority=self._priority, version=self._version)
+                    self._binding = await self._room.enter_async_context(room)
+            return self._binding
 
     def _serves(self, member: Member) -> bool:
         return member.serving and (self._version is None or member.version == self._version)

@@ -10,6 +10,13 @@ import grpc
 
 from services.coordinator.workers.losses import WorkFailed
 from services.coordinator.workers.member import Member
+from services.coordinator.workers.rewards.policy_calls import (
+    PolicyAnswer,
+    PolicyCall,
+    PolicyRefusal,
+    call_from_wire,
+    reply_to_wire,
+)
 from services.coordinator.workers.rewards.reward_pool import LIST_TIMEOUT_S, RewardPool
 from shoal.conversation import ChatMessage, ToolDefinition
 from shoal.error_reasons import ErrorReason
@@ -46,6 +53,8 @@ class EnvironmentInfo:
     is_deterministic: bool
     unavailable: str
     """Why it cannot work at the service; empty if it can."""
+    is_agent: bool = False
+    """Whether it calls the policy itself."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +66,7 @@ class EpisodeStart:
     seed: int
     messages: tuple[ChatMessage, ...]
     call_timeout_s: float
+    max_context_tokens: int = 0
 
 
 @dataclass(frozen=True)
@@ -153,6 +163,7 @@ class EpisodeStream:
         self._rewards = rewards
         self._start = start
         self._replay = replay
+        self._writing = asyncio.Lock()
 
     async def first(self) -> Observation:
         """Begins the episode. Returns the answer to the start, or to the last turn that is played again."""
@@ -163,6 +174,7 @@ class EpisodeStream:
             seed=self._start.seed,
             messages=map(chat_message_to_wire, self._start.messages),
             call_timeout_s=self._start.call_timeout_s,
+            max_context_tokens=self._start.max_context_tokens,
             replay=map(_turn_to_wire, self._replay),
         )
         request = environment_pb2.RunEpisodeRequest(start=start)
@@ -173,23 +185,37 @@ class EpisodeStream:
         request = environment_pb2.RunEpisodeRequest(turn=_turn_to_wire(turn))
         return await self._observation(request, turn.number, num_calls=1)
 
+    async def next_call(self) -> PolicyCall | EpisodeResult:
+        """Waits for a call of an agent, or the result. There is no limit of time: that of the episode ends it."""
+        response = await self._read(None)
+        if response.HasField("result"):
+            return _result(response.result)
+        if not response.HasField("call"):
+            raise self._lost(f"it sent {response.WhichOneof('part')} in place of a call")
+        try:
+            return call_from_wire(response.call)
+        except InvalidArgument as error:
+            raise self._lost(f"it sent a call that cannot be read: {error.message}") from None
+
+    async def reply(self, call_id: str, reply: PolicyAnswer | PolicyRefusal) -> None:
+        """Answers a call of an agent, or refuses it."""
+        await self._write(environment_pb2.RunEpisodeRequest(reply=reply_to_wire(call_id, reply)))
+
     async def end(self, stop_reason: str) -> EpisodeResult:
         """Ends the episode from this side. Returns its result."""
-        await self._write(environment_pb2.RunEpisodeRequest(end=environment_pb2.EpisodeEnd(stop_reason=stop_reason)))
+        await self.send_end(stop_reason)
         return await self.result()
+
+    async def send_end(self, stop_reason: str) -> None:
+        """Ends the episode from this side. What an agent has sent before comes before the result."""
+        await self._write(environment_pb2.RunEpisodeRequest(end=environment_pb2.EpisodeEnd(stop_reason=stop_reason)))
 
     async def result(self) -> EpisodeResult:
         """Returns the result of an episode that is done."""
         response = await self._read(num_calls=1)
         if not response.HasField("result"):
             raise self._lost(f"it sent {response.WhichOneof('part')} in place of the result")
-        result = response.result
-        return EpisodeResult(
-            outcome_from_wire(result.outcome, "result.outcome"),
-            result.reward if result.HasField("reward") else None,
-            dict(result.metrics),
-            result.detail,
-        )
+        return _result(response.result)
 
     async def _observation(
         self, request: environment_pb2.RunEpisodeRequest, number: int, *, num_calls: int
@@ -211,17 +237,18 @@ class EpisodeStream:
     async def _write(self, request: environment_pb2.RunEpisodeRequest) -> None:
         # A stream that has ended says why when it is read.
         with contextlib.suppress(ShoalError, asyncio.InvalidStateError):
-            await self._call.write(request)
+            async with self._writing:
+                await self._call.write(request)
 
-    async def _read(self, num_calls: int) -> environment_pb2.RunEpisodeResponse:
-        limit_s = num_calls * self._start.call_timeout_s + GRACE_S
+    async def _read(self, num_calls: int | None) -> environment_pb2.RunEpisodeResponse:
+        limit_s = None if num_calls is None else num_calls * self._start.call_timeout_s + GRACE_S
         try:
             async with asyncio.timeout(limit_s) as scope:
                 response = await self._call.read()
         except TimeoutError:
             if not scope.expired():
                 raise
-            raise self._lost(f"it did not answer within {limit_s:g} s") from None
+            raise self._lost(f"it did not answer within {limit_s or 0:g} s") from None
         except ShoalError as error:
             raise await self._failure(error) from error
         if response is grpc.aio.EOF:
@@ -246,13 +273,26 @@ class EpisodeStream:
         return EnvironmentLost(self._member.name, reason, is_loss=is_loss and not self._member.is_leaving)
 
 
+def _result(message: environment_pb2.EpisodeResult) -> EpisodeResult:
+    return EpisodeResult(
+        outcome_from_wire(message.outcome, "result.outcome"),
+        message.reward if message.HasField("reward") else None,
+        dict(message.metrics),
+        message.detail,
+    )
+
+
 def _stub(member: Member) -> "environment_pb2_grpc.EnvironmentServiceAsyncStub":
     return environment_pb2_grpc.EnvironmentServiceStub(member.channel)
 
 
 def _info(message: environment_pb2.EnvironmentInfo) -> EnvironmentInfo:
     return EnvironmentInfo(
-        message.name, tuple(map(tool_from_wire, message.tools)), message.is_deterministic, message.unavailable
+        message.name,
+        tuple(map(tool_from_wire, message.tools)),
+        message.is_deterministic,
+        message.unavailable,
+        message.is_agent,
     )
 
 

@@ -3,12 +3,14 @@
 import asyncio
 import inspect
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from services.reward.environments.inside.answers import observation_of, result_of
 from services.reward.environments.inside.loading import Loaded
+from services.reward.environments.inside.threads import in_thread
 from shoal.conversation import ChatMessage, ToolCall, ToolCallStatus
-from shoal.environment import Environment, Turn
+from shoal.environment import Agent, Environment, Policy, Turn
 from shoal.rollout import FinishReason
 
 
@@ -21,12 +23,16 @@ class Episodes:
         self._loaded, self._max_chars = loaded, max_chars
         self._environments: dict[str, Environment] = {}
         self._running: dict[str, asyncio.Task[Any]] = {}
+        self._threads: dict[str, asyncio.Future[Any]] = {}
+        """Of agents that are not coroutines."""
 
     async def call(self, call: Mapping[str, Any]) -> Any:
         """Returns the answer as JSON. Raises what the environment raises."""
         episode = call["episode"]
         if call["call"] == "close":
             return await self._close(episode)
+        if call["call"] == "stop":
+            return await self._stop(episode)
         task = asyncio.current_task()
         assert task is not None
         self._running[episode] = task
@@ -41,16 +47,37 @@ class Episodes:
                 case "step":
                     environment = self._environments[episode]
                     return observation_of(await _awaited(environment.step(turn_of(call["turn"]))), self._max_chars)
+                case "run":
+                    return await self._run(call)
                 case "result":
                     return result_of(self._environments[episode])
         finally:
             del self._running[episode]
         raise ValueError(f"no such call: {call['call']}")
 
-    async def _close(self, episode: str) -> None:
+    async def _run(self, call: Mapping[str, Any]) -> None:
+        """Runs an agent, one that is not a coroutine in a thread."""
+        agent = self._environments[call["episode"]]
+        assert isinstance(agent, Agent)
+        run = partial(agent.run, call["task"], call["seed"], Policy(**call["policy"]))
+        if inspect.iscoroutinefunction(agent.run):
+            reward = await run()
+        else:
+            thread = self._threads[call["episode"]] = in_thread(run)
+            reward = await asyncio.shield(thread)
+        if reward is not None:
+            agent.reward = reward
+
+    async def _stop(self, episode: str) -> None:
+        """Ends the call that is under way, if any."""
         if (running := self._running.get(episode)) is not None:
             running.cancel()
             await asyncio.wait([running])
+
+    async def _close(self, episode: str) -> None:
+        await self._stop(episode)
+        if (thread := self._threads.pop(episode, None)) is not None:
+            await asyncio.wait([thread])  # Nothing can end it but itself: the policy is refused to it by now.
         if (environment := self._environments.pop(episode, None)) is not None:
             await _awaited(environment.close())
 

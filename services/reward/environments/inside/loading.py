@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from services.reward.process.source import error_line, import_source
-from shoal.environment import Environment
+from shoal.environment import Agent, Environment
 
 
 class CannotLoad(Exception):
@@ -57,7 +57,9 @@ class Loaded:
         return {
             "description": inspect.getdoc(self._found) if isinstance(self._found, type) else FunctionTools.__doc__,
             "tools": [asdict(tool) for tool, _ in tools.values()],
-            "is_deterministic": bool(environment.is_deterministic),
+            # Whatever a program does between two calls of the policy, it cannot be brought there again.
+            "is_deterministic": bool(environment.is_deterministic) and not isinstance(environment, Agent),
+            "is_agent": isinstance(environment, Agent),
             "unavailable": str(environment.unavailable()),
             "digest": self._code["digest"] or _digest_of(self.path),
         }

@@ -53,3 +53,24 @@ def test_long_words_are_cut_so_that_the_episode_fits_into_a_page() -> None:
     cut = response.groups[0].rollouts[0].episode
     assert cut.ByteSize() <= 1.1 * MAX_TEXT_BYTES and "characters …]" in cut.turns[0].message.content
     assert cut.turns[0].observations[0].content == "1", "what is short is whole"
+
+
+def test_an_episode_of_several_segments_tells_where_each_begins() -> None:
+    def turn(start: int) -> r.EpisodeTurn:
+        message = r.ChatMessage(role="assistant", content=f"from {start}")
+        return r.EpisodeTurn(start=start, end=start + 2, message=message, finish_reason=r.FINISH_REASON_STOP)
+
+    first = r.EpisodeSegment(start=0, end=4, messages=[r.ChatMessage(role="user", content="Begin.")])
+    second = r.EpisodeSegment(start=4, end=6)
+    episode = r.Episode(
+        turns=[turn(0), turn(2), turn(4)], segments=[first, second], stop_reason="done", num_auxiliary_turns=2,
+        outcome=r.SCORE_OUTCOME_SCORED,
+    )  # fmt: skip
+    assert list(words_of(episode)) == [
+        Said("user", "Begin.", "segment 1 of 2", False),
+        Said("turn 1", "from 0", "", True),
+        Said("turn 2", "from 2", "", True),
+        Said("tokens", "", "segment 2 of 2", False),
+        Said("turn 3", "from 4", "", True),
+    ]
+    assert ending_of(episode) == "ended by done after 3 turns, 2 auxiliary turns"

@@ -14,7 +14,7 @@ import pytest
 
 from services.coordinator.rollout.completions import GroupRequest
 from services.coordinator.rollout.episodes.episode_sampler import EpisodeSampler
-from services.coordinator.rollout.episodes.player import EpisodeParts
+from services.coordinator.rollout.episodes.playing import EpisodeParts
 from services.coordinator.rollout.episodes.stage import Stages
 from services.coordinator.rollout.groups import SettledGroup
 from services.coordinator.workers import losses

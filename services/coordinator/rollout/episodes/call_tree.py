@@ -1,0 +1,100 @@
+"""The calls of an agent as a tree: which earlier turn a context goes on from.
+
+A context of messages goes on from the longest conversation that the policy has taken part in; one of tokens, from the
+most tokens. What the policy sampled there is kept as it is. The first context that goes on from a turn is the next turn
+of its segment. Another one begins a segment, whose prompt is all that came before: each turn is in one segment only.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from services.coordinator.rollout.episodes.transcript import Transcript
+from shoal.arrays import Int32Array
+from shoal.conversation import ChatMessage, ToolCall, ToolDefinition
+
+
+@dataclass(eq=False)
+class Node:
+    """A turn that the policy has sampled."""
+
+    segment: Transcript
+    token_ids: Int32Array
+    """The whole context, up to the last sampled token."""
+    calls: tuple[ToolCall, ...] = ()
+    """Those of its answer."""
+    is_continued: bool = False
+    """Whether a later turn of its segment is there, or on its way."""
+
+    @property
+    def last_token(self) -> int:
+        return int(self.token_ids[-1])
+
+
+@dataclass
+class CallTree:
+    """The turns of an episode that were sampled for an agent."""
+
+    segments: list[Transcript] = field(default_factory=list)
+    _nodes: list[Node] = field(default_factory=list)
+    _by_history: dict[bytes, list[Node]] = field(default_factory=dict)
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens behind the prompts of all segments."""
+        return sum(segment.num_tokens for segment in self.segments)
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        return sum(len(segment.prompt_ids) for segment in self.segments)
+
+    def behind_messages(
+        self, tools: Sequence[ToolDefinition], messages: Sequence[ChatMessage]
+    ) -> tuple[Node | None, int]:
+        """Returns the turn that a conversation goes on from, and how many of its messages come before what is new."""
+        found: Node | None = None
+        num_messages = 0
+        for number, digest in enumerate(_digests(tools, messages), start=1):
+            if nodes := self._by_history.get(digest):
+                found = next((node for node in nodes if not node.is_continued), nodes[-1])
+                num_messages = number
+        return found, num_messages
+
+    def behind_tokens(self, token_ids: Int32Array) -> Node | None:
+        """Returns the turn that a context goes on from."""
+        whole = token_ids.tobytes()
+        behind = [node for node in self._nodes if whole.startswith(node.token_ids.tobytes())]
+        return max(behind, key=lambda node: (len(node.token_ids), not node.is_continued), default=None)
+
+    def add(self, node: Node, tools: Sequence[ToolDefinition] = (), messages: Sequence[ChatMessage] = ()) -> None:
+        """Adds a turn; `messages` are the conversation with its answer, if it is one."""
+        self._nodes.append(node)
+        if messages:
+            *_, digest = _digests(tools, messages)
+            self._by_history.setdefault(digest, []).append(node)
+
+
+def _digests(tools: Sequence[ToolDefinition], messages: Sequence[ChatMessage]) -> Iterator[bytes]:
+    """Yields the digest of a conversation up to each of its messages."""
+    digest = hashlib.sha256(json.dumps([asdict(tool) for tool in tools], sort_keys=True).encode())
+    for message in messages:
+        digest.update(json.dumps(_canonical(message)).encode())
+        yield digest.digest()
+
+
+def _canonical(message: ChatMessage) -> list[Any]:
+    """Returns what makes a message the same: clients trim what the policy said, write its arguments anew, and give its
+    calls other ids."""
+    if message.role != "assistant":
+        return [message.role, message.content, message.name]
+    calls = [[call.name, _value(call.arguments_json or "{}")] for call in message.tool_calls]
+    return [message.role, message.content.strip(), json.dumps(calls, sort_keys=True)]
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text

@@ -1,0 +1,159 @@
+"""What all episodes have in common: they are played to their end, again after a loss, and never past their time."""
+
+import contextlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from services.coordinator.rollout.episodes.clock import EpisodeClock
+from services.coordinator.rollout.episodes.episode_request import EpisodeRequest
+from services.coordinator.rollout.episodes.limits import Limits, StopReason
+from services.coordinator.rollout.episodes.stage import Stage, Stages
+from services.coordinator.rollout.episodes.turn_sampler import TurnSampler
+from services.coordinator.workers.losses import Losses, WorkFailed
+from services.coordinator.workers.rewards.environment_pool import (
+    BrokenEpisode,
+    EnvironmentLost,
+    EnvironmentPool,
+    EpisodeResult,
+    EpisodeStart,
+    EpisodeStream,
+    PolicyTurn,
+)
+from shoal.config import RunConfig
+from shoal.errors import DeadlineExceeded
+from shoal.rollout import Completion, Prompt, ScoreOutcome
+
+_NO_RESULT = EpisodeResult(ScoreOutcome.FAILED, None, {}, "")
+
+
+@dataclass(frozen=True)
+class EpisodeParts:
+    """What all episodes of a run share."""
+
+    config: RunConfig
+    environments: EnvironmentPool
+    stages: Stages
+    running_s: Callable[[], float]
+    note: Callable[[str, str], None]
+    """Reports that an episode is played again: its name, and why."""
+
+
+class Player(ABC):
+    """Plays one episode."""
+
+    def __init__(self, parts: EpisodeParts, request: EpisodeRequest, turns: TurnSampler, clock: EpisodeClock) -> None:
+        assert request.prompt.environment is not None
+        self._parts = parts
+        self._prompt: Prompt = request.prompt
+        self._stage: Stage = parts.stages[request.prompt.environment.environment]
+        self._limits = Limits.of(parts.config, len(self._prompt.token_ids), request.sampling.max_completion_tokens)
+        self._sampling = replace(
+            request.sampling,
+            stop_token_ids=tuple({*request.sampling.stop_token_ids, self._stage.renderer.end_of_turn}),
+            stop_strings=(*request.sampling.stop_strings, *self._stage.stop_strings),
+        )
+        self._name = request.name
+        self._start = EpisodeStart(
+            request.name,
+            request.prompt.environment,
+            request.environment_seed,
+            self._prompt.messages,
+            parts.config.episodes.call_timeout_s,
+            parts.config.max_model_len,
+        )
+        self._index = request.index
+        self._seed = request.seed
+        self._turns = turns
+        self._clock = clock
+        self._losses = Losses(parts.config.episodes.max_losses)
+        self._furthest = 0
+        """Turns that were played at the loss that got furthest."""
+        self._num_plays = 0
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        """Forgets what was played."""
+        self._num_plays += 1
+        self._sent: list[PolicyTurn] = []
+        self._stop: StopReason | None = None
+
+    @abstractmethod
+    async def _play_at(self, stream: EpisodeStream) -> EpisodeResult:
+        """Plays the episode from where it is to its end, and sets `_stop`."""
+
+    @abstractmethod
+    def _completion(self, result: EpisodeResult, stop: StopReason, *, is_truncated: bool) -> Completion:
+        """Returns what was played."""
+
+    @property
+    @abstractmethod
+    def _num_played(self) -> int:
+        """Turns that were played."""
+
+    @property
+    def _is_excused(self) -> bool:
+        """Whether what breaks breaks for a reason of the run's."""
+        return False
+
+    async def play(self) -> Completion:
+        """Plays the episode to its end. What breaks ends in the outcome FAILED.
+
+        Raises `InvalidArgument` for a task that the environment refuses, `FailedPrecondition` when no worker is there
+        within coordinator.worker_timeout_s.
+        """
+        try:
+            async with self._clock.limit():
+                result = await self._play_until_it_ends()
+        except TimeoutError:
+            limit_s = self._parts.config.episodes.timeout_s
+            return self._failed(StopReason.TIMEOUT, f"not over within episodes.timeout_s ({limit_s:g} s)")
+        except DeadlineExceeded as error:
+            return self._failed(StopReason.TIMEOUT, error.message)
+        except (WorkFailed, BrokenEpisode) as error:
+            return self._failed(StopReason.FAILED, str(error))
+        assert self._stop is not None
+        return self._completion(result, self._stop, is_truncated=self._stop.is_limit)
+
+    def _failed(self, stop: StopReason, detail: str) -> Completion:
+        return self._completion(replace(_NO_RESULT, detail=detail), stop, is_truncated=stop is StopReason.TIMEOUT)
+
+    async def _play_until_it_ends(self) -> EpisodeResult:
+        """Plays the episode, and once more after each loss of its environment."""
+        while True:
+            error: EnvironmentLost | BrokenEpisode
+            try:
+                async with contextlib.AsyncExitStack() as stack:
+                    with self._clock.stopped():  # While there is no service.
+                        playing = self._parts.environments.play(self._start, self._sent)
+                        stream = await stack.enter_async_context(playing)
+                    return await self._play_at(stream)
+            except EnvironmentLost as lost:
+                error = lost
+                self._count(lost)
+            except BrokenEpisode as broken:
+                if self._stage.is_deterministic:  # It would break again.
+                    raise
+                error = broken
+                self._losses.count(WorkFailed(self._name, str(broken), is_loss=not self._is_excused))
+            if self._losses.are_too_many:
+                raise error
+            if not self._stage.is_deterministic:
+                self._begin_anew()
+            self._parts.note(self._name, str(error))
+            with self._clock.stopped():
+                await self._losses.pause()
+                await self._turns.unpaused()
+
+    def _count(self, lost: EnvironmentLost) -> None:
+        """Counts a loss. One that comes after a further turn is the first: what kills from outside hits any turn."""
+        if self._num_played > self._furthest:
+            self._furthest, self._losses = self._num_played, Losses(self._parts.config.episodes.max_losses)
+        self._losses.count(lost)
+
+
+def checked(result: EpisodeResult) -> EpisodeResult:
+    """Returns the result. Raises `BrokenEpisode` if it says that the environment broke."""
+    if result.outcome is ScoreOutcome.FAILED:
+        raise BrokenEpisode(result.detail)
+    return result

@@ -1,0 +1,65 @@
+"""Fields of requests, checked."""
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from services.reward.environments.endpoint.refusals import Refused, unsupported
+
+RUNS = ("temperature", "top_p", "top_k", "min_p", "seed")
+"""Fields that are those of the run: a policy learns from what it samples in one way. Requests may have them."""
+_NEUTRAL: Mapping[str, Any] = {
+    "n": 1, "best_of": 1, "presence_penalty": 0, "frequency_penalty": 0, "repetition_penalty": 1, "logit_bias": {},
+    "top_logprobs": 0, "min_tokens": 0, "ignore_eos": False, "stream": False, "echo": False,
+    "response_format": {"type": "text"}, "parallel_tool_calls": True, "tool_choice": "auto", "modalities": ["text"],
+    "use_beam_search": False, "prompt_logprobs": 0,
+}  # fmt: skip
+"""Fields that may be given if they ask for nothing."""
+MAX_TOKENS = 2**31 - 1
+
+
+def check_fields(values: Mapping[str, Any], read: Collection[str], ignored: Collection[str], where: str = "") -> None:
+    """Raises `Refused` for a field that asks for what the endpoint does not do. `read` are those that the caller reads,
+    `ignored` those that change nothing."""
+    for name, value in values.items():
+        if name in read or name in ignored or name in RUNS or value is None:
+            continue
+        if name not in _NEUTRAL:
+            raise unsupported(where + name, "this endpoint has no such field: leave it out")
+        if value != _NEUTRAL[name]:
+            raise unsupported(where + name, f"only {_NEUTRAL[name]!r} is possible here (given: {value!r:.60})")
+
+
+def overridden(values: Mapping[str, Any]) -> list[str]:
+    """Returns the fields of a request in whose place stand those of the run."""
+    return [name for name in RUNS if values.get(name) is not None]
+
+
+def positive(values: Mapping[str, Any], name: str, where: str = "") -> int:
+    """Returns a number of tokens; 0 if there is none. Raises `Refused`."""
+    value = values.get(name)
+    if value is None:
+        return 0
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MAX_TOKENS:
+        raise Refused(400, "invalid_value", f"{where}{name}: must be a whole number from 1 on", where + name)
+    return value
+
+
+def texts(values: Mapping[str, Any], name: str, where: str = "") -> list[str]:
+    """Returns a text, or a list of them. Raises `Refused`."""
+    value = values.get(name)
+    listed = [] if value is None else [value] if isinstance(value, str) else value
+    if not isinstance(listed, list) or not all(isinstance(item, str) and item for item in listed):
+        raise Refused(400, "invalid_value", f"{where}{name}: must be a text or a list of texts", where + name)
+    return listed
+
+
+def token_ids(values: Mapping[str, Any], name: str, where: str = "") -> list[int]:
+    """Returns a list of tokens. Raises `Refused`."""
+    listed = values.get(name)
+    if listed is None:
+        return []
+    if not isinstance(listed, list) or not all(
+        isinstance(item, int) and not isinstance(item, bool) and 0 <= item <= MAX_TOKENS for item in listed
+    ):
+        raise Refused(400, "invalid_value", f"{where}{name}: must be a list of token ids", where + name)
+    return listed

@@ -1,0 +1,115 @@
+"""One episode at the endpoint: its calls on their way, and what they were answered."""
+
+import asyncio
+import itertools
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from services.reward.environments.endpoint.refusals import Refused, ended, refused_by
+from shoal.v1 import environment_pb2 as pb
+
+MAX_CALL_BYTES = 3 << 20
+"""Three quarters of the largest message."""
+_MAX_IN_FLIGHT = 256
+
+
+@dataclass(eq=False)
+class _Asked:
+    """A call that was sent, and its reply."""
+
+    body: bytes
+    """Digest of what was asked."""
+    idempotency_key: str
+    reply: "asyncio.Future[pb.PolicyReply]"
+    is_orphaned: bool = False
+    """Whether whoever asked went away before the reply."""
+
+
+class Session:
+    """The calls of one episode. Belongs to one event loop."""
+
+    def __init__(self, send: Callable[[pb.PolicyCall], None], max_context_tokens: int) -> None:
+        """`send` takes a call on its way; `take` is given its reply."""
+        self.key = secrets.token_urlsafe(24)
+        self.max_context_tokens = max_context_tokens
+        self.limit: pb.PolicyRefusal | None = None
+        """Why no further call is answered."""
+        self._send = send
+        self._numbers = itertools.count(1)
+        self._asked: dict[str, _Asked] = {}
+        self._num_in_flight = 0
+        self._idle_since: float | None = asyncio.get_running_loop().time()
+        self.is_closed = False
+
+    def idle_s(self) -> float:
+        """Returns for how long no call has been on its way. A call that is refused because of a limit counts as none,
+        so that an agent that never stops calling ends."""
+        return 0.0 if self._idle_since is None else asyncio.get_running_loop().time() - self._idle_since
+
+    async def ask(self, call: pb.PolicyCall, body: bytes, headers: Mapping[str, str]) -> pb.PolicyReply:
+        """Sends a call, and returns the reply, an answer. A repeated request is sent once. Raises `Refused`."""
+        if self.is_closed:
+            raise ended()
+        if self.limit is not None:
+            raise refused_by(self.limit)
+        asked = self._earlier(body, headers) or self._sent(call, body, headers.get("idempotency-key", ""))
+        asked.is_orphaned = False
+        try:
+            reply = await asyncio.shield(asked.reply)
+        except asyncio.CancelledError:
+            asked.is_orphaned = True
+            raise
+        if reply.HasField("refusal"):
+            raise refused_by(reply.refusal)
+        return reply
+
+    def take(self, reply: pb.PolicyReply) -> None:
+        """Takes the reply to a call."""
+        asked = self._asked.get(reply.call_id)
+        if asked is None or asked.reply.done():
+            return
+        self._num_in_flight -= 1
+        is_limit = reply.HasField("refusal") and reply.refusal.reason == pb.POLICY_REFUSAL_REASON_LIMIT
+        if is_limit and self.limit is None:
+            self.limit = reply.refusal
+        if self._num_in_flight == 0:
+            self._idle_since = asyncio.get_running_loop().time()
+        if reply.HasField("refusal"):
+            del self._asked[reply.call_id]  # The same request may have another answer later.
+        asked.reply.set_result(reply)
+
+    def close(self) -> None:
+        """Ends the calls that are on their way; no other is taken."""
+        self.is_closed = True
+        for asked in self._asked.values():
+            if not asked.reply.done():
+                asked.reply.set_exception(ended())
+                asked.reply.exception()  # Retrieved, even if nobody waits.
+        self._asked.clear()
+
+    def _earlier(self, body: bytes, headers: Mapping[str, str]) -> _Asked | None:
+        """Returns the call that a request repeats. The same body alone is no repetition: agents ask twice for two
+        answers."""
+        key = headers.get("idempotency-key", "")
+        if key:
+            return next((asked for asked in self._asked.values() if asked.idempotency_key == key), None)
+        retries = headers.get("x-stainless-retry-count", "0")
+        if not retries.isdigit() or int(retries) == 0:
+            return None
+        same = [asked for asked in self._asked.values() if asked.body == body]
+        return next((asked for asked in same if asked.is_orphaned), same[-1] if same else None)
+
+    def _sent(self, call: pb.PolicyCall, body: bytes, idempotency_key: str) -> _Asked:
+        if self._num_in_flight >= _MAX_IN_FLIGHT:
+            detail = f"{_MAX_IN_FLIGHT} calls of the episode are on their way"
+            raise Refused(429, "too_many_calls", detail, retry_after_s=1.0)
+        call.call_id = f"c{next(self._numbers)}"
+        if call.ByteSize() > MAX_CALL_BYTES:
+            raise Refused(413, "too_large", f"the request is {call.ByteSize():,} bytes; at most {MAX_CALL_BYTES:,}")
+        asked = _Asked(body, idempotency_key, asyncio.get_running_loop().create_future())
+        self._asked[call.call_id] = asked
+        self._num_in_flight += 1
+        self._idle_since = None
+        self._send(call)
+        return asked
