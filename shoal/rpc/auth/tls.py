@@ -108,7 +108,11 @@ class TlsFolder:
 
         authorities = self._bytes(AUTHORITIES)
         if authorities is None:
-            raise self.wrong(f"{AUTHORITIES} is missing: the certificates of the authorities that issue this system's")
+            inside = sorted(str(path.parent) for path in self._folder.glob(f"*/{CERTIFICATE}"))
+            hint = f"; give one of its folders: {', '.join(inside)}" if inside else ""
+            raise self.wrong(
+                f"{AUTHORITIES} is missing: the certificates of the authorities that issue this system's{hint}"
+            )
         certificate, key = self._bytes(CERTIFICATE), self._bytes(KEY)
         try:
             if certificate is None and key is None:

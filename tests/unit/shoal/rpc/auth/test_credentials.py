@@ -64,6 +64,10 @@ def test_a_missing_file_is_named(folder: Path, removed: tuple[str, ...], message
     assert message in (text := refusal(lambda: of_worker(folder))) and str(folder) in text, text
 
 
+def test_the_folder_around_those_of_all_processes_names_them(folder: Path) -> None:
+    assert refusal(lambda: of_worker(folder.parent)).endswith(f"; give one of its folders: {folder}")
+
+
 def test_a_key_of_another_certificate_is_refused(pki: Pki, folder: Path) -> None:
     other = pki.issue(Role.WORKER, name="other")
     (folder / "tls.key").write_bytes((other / "tls.key").read_bytes())
