@@ -59,9 +59,11 @@ class MirroredRun:
         await self.ledger.open()
         return self
 
-    async def save(self, step: int, best_step: int | None = None, *, keep_last: int = 2) -> str:
-        """Issues the group of a step and writes the step's checkpoint; returns its name."""
-        prompt = Prompt(f"sums:{step}", np.arange(3, dtype=np.int32), f"question {step}", ())
+    async def save(
+        self, step: int, best_step: int | None = None, *, keep_last: int = 2, text: str | None = None
+    ) -> str:
+        """Issues the group of a step, of a prompt, and writes the step's checkpoint; returns its name."""
+        prompt = Prompt(f"sums:{step}", np.arange(3, dtype=np.int32), text or f"question {step}", ())
         await self.ledger.issued(step, step, f"g{step}", prompt, "", step, "")
         await self.ledger.step_done(Progress(step, step + 1, step), trained=(), dropped=((step, "no_signal"),))
         self.record.policy_version = step

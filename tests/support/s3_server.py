@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -22,10 +23,11 @@ def s3_server() -> Iterator[int]:
         for line in process.stderr:
             seen.append(line)
             if started := _STARTED.search(line):
+                # It writes a line for each request, and waits where nobody reads them.
+                threading.Thread(target=lambda: [None for _ in process.stderr or ()], daemon=True).start()
                 yield int(started[1])
                 return
         raise AssertionError(f"moto's server has not started: {''.join(seen)}")
     finally:
         process.terminate()
         process.wait()
-        process.stderr.close()

@@ -2,7 +2,7 @@
 
     <url>/<run>/checkpoints/step-00000012.0.96/mirror.json     paths, sizes and digests of all files; the last
     <url>/<run>/checkpoints/step-00000012.0.96/learner/...
-    <url>/<run>/segments/text-00000001.segment.134218240       up to that length, once for all checkpoints that name it
+    <url>/<run>/segments/text-00000001.segment.0-1310720.1f0c7e3a90d2      a part, once for all checkpoints that have it
 
 A folder is named by the checkpoint, its attempt, and its next group, so none is ever written again. One without
 `mirror.json` is none; a checkpoint is taken only if all its files have their digests.
@@ -12,17 +12,17 @@ import hashlib
 import io
 import json
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, TypeAlias
 
 from services.coordinator.remote.file_systems import file_system, is_local
+from services.coordinator.remote.parts import Part, chunks, divide, parts_there
 from shoal.errors import DataLoss
 from shoal.parsing import parse_json
 
 _COMMIT = "mirror.json"
-_CHUNK_BYTES = 8 << 20
 _AT_ONCE = 4
 """Files that are copied at the same time."""
 
@@ -44,7 +44,9 @@ class MirroredFile:
     """What counts of the file, from its beginning."""
     sha256: str
     is_shared: bool = False
-    """Whether other checkpoints may have it as well."""
+    """Whether other checkpoints may have it as well, or its beginning."""
+    parts: tuple[Part, ...] = ()
+    """The parts of a file that is shared, in order."""
 
 
 @dataclass(frozen=True, order=True)
@@ -72,18 +74,13 @@ class MirroredCheckpoint:
         """The size of all its files."""
         return sum(file.num_bytes for file in self.files)
 
-    def stored(self, file: MirroredFile) -> str:
-        """Returns the place of a file in the run's part of the mirror."""
+    def stored(self, file: MirroredFile) -> list[str]:
+        """Returns the places of a file, or of its parts, in the run's part of the mirror."""
         if file.is_shared:
-            return stored_shared(file)
+            return [part.stored(file.path) for part in file.parts]
         parts = PurePosixPath(file.path).parts
         inside = parts[2:] if parts[0] == "checkpoints" else parts
-        return "/".join((self.folder, *inside))
-
-
-def stored_shared(file: MirroredFile) -> str:
-    """Returns the place of a file that checkpoints share in the run's part of the mirror."""
-    return f"{file.path}.{file.num_bytes}"
+        return ["/".join((self.folder, *inside))]
 
 
 @dataclass(frozen=True)
@@ -113,7 +110,7 @@ class MirrorFolder:
 
     def whole(self) -> list[MirroredCheckpoint]:
         """Returns the checkpoints that are whole, as far as their `mirror.json` tells, oldest first."""
-        found = (self._read(path) for path in self._find("checkpoints") if path.endswith(f"/{_COMMIT}"))
+        found = (self._read(path) for path in self._find() if path.endswith(f"/{_COMMIT}"))
         return sorted(checkpoint for checkpoint in found if checkpoint is not None)
 
     def put(
@@ -124,49 +121,96 @@ class MirrorFolder:
         `contents` has the files that change in the run's folder meanwhile, by path. Raises `DataLoss` when a file is
         missing or differs from its digest.
         """
-        there = self._find("segments")
+        there, known = self._find(), [file for each in self.whole() for file in each.files if file.is_shared]
+        copied: dict[str, MirroredFile] = {}
 
         def copy(file: MirroredFile) -> None:
-            stored = checkpoint.stored(file)
-            if there.get(stored) == file.num_bytes:
+            path = places.of(file.path)
+            if file.is_shared:
+                copied[file.path] = self._put_shared(file, path, contents.get(file.path), known, there)
                 progress(file.num_bytes)
                 return
-            path = places.of(file.path)
-            with _source(path, contents.get(file.path)) as source, self._open(stored) as target:
-                _copy(source, target, file, str(path), progress)
+            copied[file.path] = file
+            with _source(path, contents.get(file.path)) as source, self._open(checkpoint.stored(file)[0]) as target:
+                _copy(source, target, file.num_bytes, file.sha256, str(path), progress)
 
         _at_once(copy, checkpoint.files)
+        whole = replace(checkpoint, files=tuple(copied[file.path] for file in checkpoint.files))
         with self._open(f"{checkpoint.folder}/{_COMMIT}") as target:
-            target.write(json.dumps(asdict(checkpoint), indent=1).encode())
+            target.write(json.dumps(asdict(whole), indent=1).encode())
+
+    def _put_shared(
+        self,
+        file: MirroredFile,
+        path: Path,
+        content: bytes | None,
+        known: Iterable[MirroredFile],
+        there: Mapping[str, int],
+    ) -> MirroredFile:
+        """Copies what the mirror does not have of a file; returns it with its parts."""
+        candidates = [
+            (each, parts_there(file.path, each.parts, file.num_bytes, there))
+            for each in known
+            if each.path == file.path
+        ]
+        for each, kept in candidates:
+            if (each.num_bytes, each.sha256) == (file.num_bytes, file.sha256) and len(kept) == len(each.parts):
+                return each
+        longest = max((kept for _, kept in candidates), key=lambda kept: kept[-1].end if kept else 0, default=[])
+        with _source(path, content) as source:
+            parts, sha256 = divide(source, file.num_bytes, longest)
+            if sha256 != file.sha256:
+                raise _differs(str(path), file.sha256)
+            for part in parts:
+                if there.get(part.stored(file.path)) != part.num_bytes:
+                    source.seek(part.start)
+                    self._put_part(part, part.stored(file.path), source, str(path))
+        return replace(file, parts=tuple(parts))
+
+    def _put_part(self, part: Part, stored: str, source: BinaryIO, name: str) -> None:
+        try:
+            with self._open(stored) as target:
+                _copy(source, target, part.num_bytes, part.sha256, name, lambda _: None)
+        except DataLoss:  # Its name promises something else.
+            self._files.rm_file(f"{self._root}/{stored}")
+            raise
 
     def get(self, checkpoint: MirroredCheckpoint, places: RunPlaces, progress: Progress) -> None:
         """Copies a checkpoint to the places of a run. Raises `DataLoss` when a file is missing or differs."""
-        _at_once(
-            lambda file: self._get(checkpoint.stored(file), file, places.of(file.path), progress), checkpoint.files
-        )
+        _at_once(lambda file: self._get(checkpoint, file, places.of(file.path), progress), checkpoint.files)
 
     def get_shared(self, file: MirroredFile, target: Path) -> None:
         """Copies a file that checkpoints share. Raises `DataLoss` when it is missing or differs."""
-        self._get(stored_shared(file), file, target, lambda _: None)
+        for checkpoint in self.whole():
+            for each in checkpoint.files:
+                if (each.path, each.num_bytes, each.sha256) == (file.path, file.num_bytes, file.sha256):
+                    return self._get(checkpoint, each, target, lambda _: None)
+        raise DataLoss(f"no checkpoint of {self._root} has the {file.num_bytes} bytes of {file.path}")
 
-    def _get(self, path: str, file: MirroredFile, target: Path, progress: Progress) -> None:
+    def _get(self, checkpoint: MirroredCheckpoint, file: MirroredFile, target: Path, progress: Progress) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
-        stored = f"{self._root}/{path}"
-        try:
-            source = self._files.open(stored, "rb")
-        except FileNotFoundError:
-            raise DataLoss(f"{stored} is missing") from None
-        with source, target.open("wb") as out:
-            _copy(source, out, file, stored, progress)
+        sizes = [(part.num_bytes, part.sha256) for part in file.parts] or [(file.num_bytes, file.sha256)]
+        whole = hashlib.sha256()
+        with target.open("wb") as out:
+            for stored, (num_bytes, sha256) in zip(checkpoint.stored(file), sizes, strict=False):
+                name = f"{self._root}/{stored}"
+                try:
+                    source = self._files.open(name, "rb")
+                except FileNotFoundError:
+                    raise DataLoss(f"{name} is missing") from None
+                with source:
+                    _copy(source, out, num_bytes, sha256, name, progress, whole)
+        if whole.hexdigest() != file.sha256:
+            raise _differs(f"{self._root}/{file.path}", file.sha256)
 
     def keep_only(self, kept: Collection[MirroredCheckpoint]) -> None:
         """Deletes all other checkpoints, those that are not whole, and the files that none of `kept` has.
 
         Deletes each `mirror.json` first: if this is interrupted, the rest is no checkpoint.
         """
-        needed = {each.stored(file) for each in kept for file in each.files}
+        needed = {stored for each in kept for file in each.files for stored in each.stored(file)}
         needed |= {f"{each.folder}/{_COMMIT}" for each in kept}
-        others = [path for path in (*self._find("checkpoints"), *self._find("segments")) if path not in needed]
+        others = [path for path in self._find() if path not in needed]
         for path in sorted(others, key=lambda path: not path.endswith(f"/{_COMMIT}")):
             self._files.rm_file(f"{self._root}/{path}")
         if is_local(self._files):
@@ -175,15 +219,17 @@ class MirrorFolder:
     def _read(self, path: str) -> MirroredCheckpoint | None:
         try:
             values = parse_json(self._files.cat_file(f"{self._root}/{path}"))
+            for file in values["files"]:
+                file["parts"] = tuple(Part(**part) for part in file["parts"])
             values["files"] = tuple(MirroredFile(**file) for file in values["files"])
             return MirroredCheckpoint(**values)
         except (ValueError, KeyError, TypeError):
             return None  # Cut off while it was written, or of another version.
 
-    def _find(self, part: str) -> dict[str, int]:
-        """Returns the sizes of the files below a folder, by their paths in the run's part of the mirror."""
+    def _find(self) -> dict[str, int]:
+        """Returns the sizes of the files in the run's part of the mirror, by their paths there."""
         try:
-            found: dict[str, dict[str, Any]] = self._files.find(f"{self._root}/{part}", detail=True)
+            found: dict[str, dict[str, Any]] = self._files.find(self._root, detail=True)
         except FileNotFoundError:
             return {}
         start = len(self._root) + 1
@@ -229,21 +275,28 @@ def _at_once(copy: Callable[[MirroredFile], None], files: Collection[MirroredFil
         raise errors[0]
 
 
-def _copy(source: BinaryIO, target: BinaryIO, file: MirroredFile, name: str, progress: Progress) -> None:
-    """Copies what counts of a file. Raises `DataLoss` when that is not what its digest says."""
+def _copy(
+    source: BinaryIO,
+    target: BinaryIO,
+    num_bytes: int,
+    sha256: str,
+    name: str,
+    progress: Progress,
+    *others: "hashlib._Hash",
+) -> None:
+    """Copies a number of bytes, also into `others`. Raises `DataLoss` when they are not what their digest says."""
     digest = hashlib.sha256()
-    for chunk in _chunks(source, file.num_bytes):
-        digest.update(chunk)
+    for chunk in chunks(source, num_bytes):
+        for each in (digest, *others):
+            each.update(chunk)
         target.write(chunk)
         progress(len(chunk))
-    if digest.hexdigest() != file.sha256:
-        raise DataLoss(f"{name} differs from what was written: its SHA-256 is not {file.sha256}")
+    if digest.hexdigest() != sha256:
+        raise _differs(name, sha256)
 
 
-def _chunks(source: BinaryIO, num_bytes: int) -> Iterator[bytes]:
-    while num_bytes and (chunk := source.read(min(num_bytes, _CHUNK_BYTES))):
-        num_bytes -= len(chunk)
-        yield chunk
+def _differs(name: str, sha256: str) -> DataLoss:
+    return DataLoss(f"{name} differs from what was written: its SHA-256 is not {sha256}")
 
 
 def _remove_empty_folders(root: Path) -> None:

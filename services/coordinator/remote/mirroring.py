@@ -17,7 +17,9 @@ from services.coordinator.store.long_work import shown_alive
 from shoal.errors import ShoalError
 from shoal.quantities import format_bytes
 
-RUN_FILES = ("run.json", "config.json", "metrics.jsonl", "evaluations.jsonl", "events.jsonl")
+_RECORDS = ("run.json", "config.json")
+_GROWING = ("metrics.jsonl", "evaluations.jsonl", "events.jsonl")
+RUN_FILES = (*_RECORDS, *_GROWING)
 """What a resume and a report need beside the checkpoint."""
 _FIRST_PAUSE_S, _MAX_PAUSE_S = 30.0, 600.0
 _STALL_S = 300.0
@@ -141,7 +143,8 @@ class Mirroring:
             with suppress(FileNotFoundError):
                 contents[name] = (self._places.run_folder / name).read_bytes()
         files = [
-            MirroredFile(name, len(content), hashlib.sha256(content).hexdigest()) for name, content in contents.items()
+            MirroredFile(name, len(content), hashlib.sha256(content).hexdigest(), is_shared=name in _GROWING)
+            for name, content in contents.items()
         ]
         whole = replace(checkpoint, files=(*checkpoint.files, *files))
         self._folder().put(self._places, whole, contents, self._count)

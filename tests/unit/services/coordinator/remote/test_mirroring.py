@@ -11,6 +11,7 @@ from urllib.request import Request, urlopen
 import pytest
 
 from services.coordinator.remote import mirroring as module
+from services.coordinator.remote import parts
 from services.coordinator.remote.fetching import fetch_run, take_from_mirror
 from services.coordinator.remote.mirror_folder import MirrorFolder, RunPlaces
 from services.coordinator.remote.mirroring import Mirroring
@@ -60,6 +61,13 @@ async def mirrored(
 
 async def last_step(data_dir: Path) -> int:
     """The step of the checkpoint in a fetched run, whose ledger and files are read as a resume reads them."""
+    step, texts = await last_step_and_texts(data_dir)
+    assert texts == [f"question {number}" for number in range(1, len(texts) + 1)]
+    return step
+
+
+async def last_step_and_texts(data_dir: Path) -> tuple[int, list[str]]:
+    """The same, and the texts of the prompts in the ledger."""
     folder = data_dir / "sums"
     checkpoints = Checkpoints(folder)
     (checkpoint_id,) = checkpoints.committed()
@@ -71,8 +79,7 @@ async def last_step(data_dir: Path) -> int:
     shard = folder / "checkpoints" / checkpoint_id / "learner" / "zero" / "rank_0.pt"
     assert shard.read_bytes().startswith(checkpoint_id.encode()) and shard.stat().st_size == 300_000
     groups = list_rollouts(folder, pb.ListRolloutsRequest()).groups
-    assert [group.prompt_text for group in groups] == [f"question {step}" for step in range(1, len(groups) + 1)]
-    return progress.policy_version
+    return progress.policy_version, [group.prompt_text for group in groups]
 
 
 async def test_a_run_is_resumed_in_an_empty_folder_from_a_real_s3_server(tmp_path: Path, s3: CuttingProxy) -> None:
@@ -97,6 +104,100 @@ async def test_of_a_copy_that_was_cut_off_half_way_the_one_before_is_taken(tmp_p
     fetch_run(url, "sums", tmp_path / "later", tmp_path / "later")
     assert await last_step(tmp_path / "later") == 2
     await run.ledger.close()
+
+
+TEXT_BYTES = 300_000
+
+
+def lengths(texts: list[str]) -> list[tuple[str, int]]:
+    """The beginning of each text, with its length: a difference between the texts would take minutes to describe."""
+    return [(text[:4], len(text)) for text in texts]
+
+
+async def test_each_checkpoint_uploads_what_was_appended_however_long_the_run_is(
+    tmp_path: Path, s3: CuttingProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parts, "_MIN_BYTES", TEXT_BYTES // 2)
+    run, url = await MirroredRun(tmp_path / "here").open(), "s3://backups/growing"
+    uploads, texts = list[int](), [f"{step} ".ljust(TEXT_BYTES, "?") for step in range(1, 8)]
+    for step, text in enumerate(texts, start=1):
+        before = s3.num_bytes
+        assert (await mirrored(run, url, await run.save(step, text=text)))[-1] == "checkpoint_mirrored"
+        uploads.append(s3.num_bytes - before)
+    assert min(uploads) > 300_000 + TEXT_BYTES, f"a checkpoint is not whole: {uploads}"
+    assert max(uploads) < min(uploads) + TEXT_BYTES // 2, f"bytes of each checkpoint: {uploads}"
+    await run.ledger.close()
+    fetch_run(url, "sums", tmp_path / "there", tmp_path / "there")
+    step, found = await last_step_and_texts(tmp_path / "there")
+    assert (step, lengths(found)) == (len(texts), lengths(texts))
+    whole = MirrorFolder(url, "sums", "checkpoint.mirror").whole()
+    (text_file,) = [file for file in whole[-1].files if file.path.startswith("segments/text")]
+    assert len(text_file.parts) == len(texts), "each checkpoint adds a part"
+
+
+async def test_of_a_part_that_was_cut_off_the_checkpoint_before_is_taken_and_a_repeat_completes_it(
+    tmp_path: Path, s3: CuttingProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parts, "_MIN_BYTES", 1)
+    run, url = await MirroredRun(tmp_path / "here").open(), "s3://backups/part"
+    texts = [str(step) * TEXT_BYTES for step in (1, 2)]
+    await mirrored(run, url, await run.save(1, text=texts[0]))
+    second = await run.save(2, text=texts[1])
+    # The part is more than half of what follows, and the shards come before it.
+    s3.max_bytes = s3.num_bytes + 300_000 + TEXT_BYTES // 2
+    assert (await mirrored(run, url, second))[-1] == "mirror_failed"
+    s3.max_bytes = None
+    for folder, last in (("there", 1), ("later", 2)):
+        fetch_run(url, "sums", tmp_path / folder, tmp_path / folder)
+        step, found = await last_step_and_texts(tmp_path / folder)
+        assert (step, lengths(found)) == (last, lengths(texts[:last]))
+        await mirrored(run, url, second)
+    await run.ledger.close()
+
+
+async def test_small_parts_grow_and_those_that_no_checkpoint_has_any_more_are_deleted(tmp_path: Path) -> None:
+    run, url = await MirroredRun(tmp_path / "here").open(), str(tmp_path / "mirror")
+    for step in range(1, 7):
+        await mirrored(run, url, await run.save(step), keep_last=1)
+    await run.ledger.close()
+    left = [path.relative_to(tmp_path / "mirror/sums") for path in (tmp_path / "mirror/sums").rglob("*.*-*.*")]
+    (only,) = [path for path in left if path.name.startswith("text-")]
+    size = (run.folder / "segments" / only.name.partition(".segment")[0]).with_suffix(".segment").stat().st_size
+    assert only.name.split(".")[2] == f"0-{size}", f"it is not one part of all {size} bytes: {only}"
+    (events,) = [path for path in left if path.name.startswith("events.jsonl")]
+    assert events.name.split(".")[2].startswith("0-"), left
+
+
+async def test_a_file_that_was_written_anew_shares_nothing_with_its_former_self(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parts, "_MIN_BYTES", 1)
+    run, url = await MirroredRun(tmp_path / "here").open(), str(tmp_path / "mirror")
+    metrics = run.folder / "metrics.jsonl"
+    for step, text in ((1, "a\n"), (2, "a\nb\n"), (3, "a\nc\nd\n")):
+        metrics.write_text(text)
+        await mirrored(run, url, await run.save(step))
+    await run.ledger.close()
+    places = RunPlaces(tmp_path / "there", tmp_path / "there")
+    folder = MirrorFolder(url, "sums", "checkpoint.mirror")
+    for checkpoint, text in zip(folder.whole(), ("a\nb\n", "a\nc\nd\n"), strict=True):
+        folder.get(checkpoint, places, lambda _: None)
+        assert (tmp_path / "there" / "metrics.jsonl").read_text() == text
+
+
+async def test_a_damaged_part_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parts, "_MIN_BYTES", 1)
+    run, url = await MirroredRun(tmp_path / "here").open(), str(tmp_path / "mirror")
+    for step in (1, 2):
+        await mirrored(run, url, await run.save(step))
+    await run.ledger.close()
+    last = max((tmp_path / "mirror/sums/segments").glob("text-*"), key=lambda path: path.stat().st_mtime_ns)
+    assert ".0-" not in last.name
+    last.write_bytes(b"x" * last.stat().st_size)
+    fetch_run(url, "sums", tmp_path / "there", tmp_path / "there")
+    assert await last_step(tmp_path / "there") == 1
+    told = read_events(tmp_path / "there" / "sums" / "events.jsonl")[-1].message
+    assert last.name in told and "step-00000002 there is damaged" in told, told
 
 
 async def test_a_learner_with_storage_of_its_own_is_mirrored_and_fetched(tmp_path: Path) -> None:

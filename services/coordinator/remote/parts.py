@@ -1,0 +1,79 @@
+"""The parts of a file that grows: a mirror gets what was appended, and keeps what it has.
+
+    segments/text-00000001.segment.0-1310720.1f0c7e3a90d2              start, end, and the beginning of the digest
+    segments/text-00000001.segment.1310720-2560000.77ab09c1d3e4
+
+The next part begins where the last one ends. A last part that is small is copied again with what follows it, so that
+there are not too many.
+"""
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import BinaryIO
+
+CHUNK_BYTES = 8 << 20
+_MIN_BYTES = 1 << 20
+"""A smaller part grows."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of a file."""
+
+    start: int
+    end: int
+    sha256: str
+
+    def stored(self, path: str) -> str:
+        """Returns the place of this part of a file in the run's part of the mirror."""
+        return f"{path}.{self.start}-{self.end}.{self.sha256[:12]}"
+
+    @property
+    def num_bytes(self) -> int:
+        """Its length."""
+        return self.end - self.start
+
+
+def parts_there(path: str, known: Sequence[Part], num_bytes: int, there: Mapping[str, int]) -> list[Part]:
+    """Returns those of the known parts that a file of a length can keep, from its beginning.
+
+    `there` has the sizes of the files in the mirror.
+    """
+    kept: list[Part] = []
+    for part in known:
+        is_large = part.num_bytes >= _MIN_BYTES or part.end == num_bytes
+        if part.end > num_bytes or not is_large or there.get(part.stored(path)) != part.num_bytes:
+            break
+        kept.append(part)
+    return kept
+
+
+def divide(source: BinaryIO, num_bytes: int, known: Sequence[Part]) -> tuple[list[Part], str]:
+    """Reads a file; returns its parts, the known ones as far as they are the file's, and the digest of the whole."""
+    whole, parts = hashlib.sha256(), list[Part]()
+    for part in known:
+        content, before = hashlib.sha256(), whole.copy()
+        for chunk in chunks(source, part.num_bytes):
+            content.update(chunk)
+            whole.update(chunk)
+        if content.hexdigest() != part.sha256:
+            whole = before
+            break
+        parts.append(part)
+    start = parts[-1].end if parts else 0
+    source.seek(start)
+    content = hashlib.sha256()
+    for chunk in chunks(source, num_bytes - start):
+        content.update(chunk)
+        whole.update(chunk)
+    if start < num_bytes:
+        parts.append(Part(start, num_bytes, content.hexdigest()))
+    return parts, whole.hexdigest()
+
+
+def chunks(source: BinaryIO, num_bytes: int) -> Iterator[bytes]:
+    """Reads a number of bytes, or to the end if that comes before."""
+    while num_bytes and (chunk := source.read(min(num_bytes, CHUNK_BYTES))):
+        num_bytes -= len(chunk)
+        yield chunk
