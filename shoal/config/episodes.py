@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from shoal.config.section import AT_ONCE, Section
+from shoal.config.section import AT_ONCE, NEXT_STEP, Section
 from shoal.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -53,7 +53,18 @@ class EpisodesConfig(Section):
     turn_rewards: Literal["sum", "last", "tokens"] = "sum"
     """What becomes of the rewards of turns: their sum, or the last of them, is added to the reward of the episode; or
     each counts for the `tokens` up to the end of its turn alone, compared over all turns of the group and discounted
-    with `advantage.discount`."""
+    with `turn_discount`."""
+    turn_discount: Annotated[float, NEXT_STEP] = Field(default=1.0, gt=0, le=1)
+    """Of `turn_rewards = "tokens"`: discount factor per turn, going back from the last turn, whose end has the reward
+    of the episode. `advantage.discount` is per token, and applies besides."""
+
+    @model_validator(mode="after")
+    def _discounts_what_it_has(self) -> Self:
+        if self.turn_discount < 1 and self.turn_rewards != "tokens":
+            raise ValueError(
+                'turn_discount below 1 needs turn_rewards = "tokens": otherwise turns have no rewards apart'
+            )
+        return self
 
     @model_validator(mode="after")
     def _has_a_pattern_that_works(self) -> Self:

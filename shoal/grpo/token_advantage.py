@@ -40,21 +40,24 @@ def token_advantages(
     advantages: Sequence[float],
     masks_T: Sequence[BoolArray],
     token_rewards_T: Sequence[Float64Array | None] = (),
+    discounts_T: Sequence[Float64Array] = (),
 ) -> list[Float64Array]:
     """Computes the advantage of each token of each completion of a batch; 0 where the mask is False.
 
     The reward of a completion's last token that counts is the completion's advantage a, plus the token's entry in
     `token_rewards_T`; the other tokens have the latter alone. The advantage of token t is
     `R_t = sum over k >= t of discount^(k - t) r_k`. Only tokens that count are numbered: a tool's tokens are no steps
-    of the policy. Whitening and clipping are those of `uniform_advantages`, with R in place of a.
+    of the policy. `discounts_T` replace `discount` by a factor behind each token: `R_t = r_t + discounts_t R_(t + 1)`.
+    Whitening and clipping are those of `uniform_advantages`, with R in place of a.
     """
-    if not token_rewards_T and config.discount == 1:
+    if not token_rewards_T and not discounts_T and config.discount == 1:
         uniform = uniform_advantages(config, advantages, [int(mask.sum()) for mask in masks_T])
         return [np.where(mask, value, 0.0) for mask, value in zip(masks_T, uniform, strict=True)]
     returns_T = []
     for index, (advantage, mask) in enumerate(zip(advantages, masks_T, strict=True)):
         token_rewards = token_rewards_T[index] if token_rewards_T else None
-        returns_T.append(_returns(advantage, mask, token_rewards, config.discount))
+        discounts = discounts_T[index] if discounts_T else np.full(len(mask), config.discount)
+        returns_T.append(_returns(advantage, mask, token_rewards, discounts))
     if config.whiten:
         returns_T = _whitened(config, returns_T, masks_T)
     if config.clip is not None:
@@ -62,7 +65,9 @@ def token_advantages(
     return returns_T
 
 
-def _returns(advantage: float, mask: BoolArray, token_rewards: Float64Array | None, discount: float) -> Float64Array:
+def _returns(
+    advantage: float, mask: BoolArray, token_rewards: Float64Array | None, discounts: Float64Array
+) -> Float64Array:
     counting = np.flatnonzero(mask)
     values = np.zeros(len(mask))
     if not len(counting):
@@ -71,7 +76,7 @@ def _returns(advantage: float, mask: BoolArray, token_rewards: Float64Array | No
     rewards[-1] += advantage
     running = 0.0
     for index in range(len(counting) - 1, -1, -1):
-        running = rewards[index] + discount * running
+        running = rewards[index] + discounts[counting[index]] * running
         values[counting[index]] = running
     return values
 

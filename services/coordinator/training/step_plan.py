@@ -136,10 +136,12 @@ def _rollouts(
     advantages_T: list[Float64Array | None] = [None] * len(samples)
     for part in _parts(config, [group for group, _ in samples]):
         values = [advantages[index] for index in part]
-        if token_rewards_T or config.advantage.discount < 1:
+        if token_rewards_T or config.advantage.discount < 1 or config.episodes.turn_discount < 1:
             masks_T = [counted_tokens(completions[index]) for index in part]
             rewards_T = [token_rewards_T[index] for index in part] if token_rewards_T else []
-            for index, tokens in zip(part, token_advantages(config.advantage, values, masks_T, rewards_T), strict=True):
+            discounts_T = [_discounts(config, completions[index]) for index in part]
+            found = token_advantages(config.advantage, values, masks_T, rewards_T, discounts_T)
+            for index, tokens in zip(part, found, strict=True):
                 advantages_T[index] = tokens
         else:
             num_tokens = [_num_counted(completions[index]) for index in part]
@@ -152,6 +154,16 @@ def _rollouts(
         rollout = Rollout(group.settled.completions[index], advantage, weight, group.rewards.rewards[index])
         result[group.order_number].append(rollout if values_T is None else _with_tokens(rollout, values_T))
     return result
+
+
+def _discounts(config: RunConfig, completion: Completion) -> Float64Array:
+    """Returns [T]: the discount behind each token, which a turn's last token has a further one for."""
+    discounts_T = np.full(completion.num_tokens, config.advantage.discount)
+    turns = () if completion.episode is None else completion.episode.turns
+    for turn in turns:
+        if turn.end > turn.start:
+            discounts_T[turn.end - 1] *= config.episodes.turn_discount
+    return discounts_T
 
 
 def _with_tokens(rollout: Rollout, advantages_T: Float64Array) -> Rollout:

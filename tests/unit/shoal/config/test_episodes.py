@@ -14,3 +14,9 @@ def test_a_form_of_calls_of_the_users_own_needs_a_pattern_that_works() -> None:
     ):
         with pytest.raises(ValueError, match=problem):
             EpisodesConfig.model_validate({"tool_parser": parser, "tool_pattern": given})
+
+
+def test_a_discount_of_turns_needs_rewards_of_turns() -> None:
+    assert EpisodesConfig(turn_rewards="tokens", turn_discount=0.9).turn_discount == 0.9
+    with pytest.raises(ValueError, match="needs turn_rewards"):
+        EpisodesConfig(turn_discount=0.9)

@@ -45,3 +45,15 @@ def test_advantages_of_whole_completions_need_no_tokens(
     by_token = token_advantages(config, given_advantages, masks, nothing)
     for value, tokens in zip(uniform_advantages(config, given_advantages, counts), by_token, strict=True):
         assert np.allclose(tokens, value, atol=1e-6), f"{value} for the completion, {tokens.tolist()} for its tokens"
+
+
+def test_a_discount_behind_turns_gives_each_turn_what_the_discount_of_tokens_gives_turns_of_one_token() -> None:
+    config, rewards = AdvantageConfig(discount=0.5), [np.array([1.0, 2.0, 4.0])]
+    (of_turns,) = token_advantages(config, [8.0], [np.ones(3, bool)], rewards)
+    # Turns of 2, 1 and 3 tokens, with tokens of the environment between them.
+    turn_of = np.array([0, 0, -1, 1, -1, -1, 2, 2, 2])
+    values, discounts = np.zeros(9), np.ones(9)
+    values[[1, 3, 8]], discounts[[1, 3, 8]] = rewards[0], 0.5
+    (of_tokens,) = token_advantages(AdvantageConfig(), [8.0], [turn_of >= 0], [values], [discounts])
+    assert of_turns.tolist() == [5.0, 8.0, 12.0]
+    assert of_tokens.tolist() == [0.0 if turn < 0 else of_turns[turn] for turn in turn_of]

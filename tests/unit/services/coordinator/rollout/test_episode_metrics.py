@@ -72,23 +72,32 @@ def test_truncated_episodes_are_masked_where_the_configuration_says_so() -> None
     assert scored.trained_indices == (0, 1) and masked.trained_indices == (1,)
 
 
-def test_the_rewards_of_turns_are_advantages_of_the_tokens_up_to_their_ends() -> None:
-    config = group_config(episodes={"turn_rewards": "tokens"}, advantage={"scale": "none"})
+@pytest.mark.parametrize(
+    ("paid_turn", "expected"), [(0, [0.5, 0.0]), (1, [0.125, 0.5])], ids=["the first turn", "the second turn"]
+)
+def test_the_rewards_of_turns_are_advantages_of_the_tokens_up_to_their_ends_discounted_by_turns(
+    paid_turn: int, expected: list[float]
+) -> None:
+    config = group_config(episodes={"turn_rewards": "tokens", "turn_discount": 0.25}, advantage={"scale": "none"})
     group = settled_group(0, [1.0, 1.0])
 
     def of(reward: float) -> Episode:
-        return episode(replace(turn(reward=reward), start=0, end=1), replace(turn(), start=1, end=2))
+        rewards = [reward if number == paid_turn else None for number in range(2)]
+        return episode(*(replace(turn(reward=rewards[n]), start=n, end=n + 1) for n in range(2)))
 
     completions = tuple(
         replace(completion, episode=of(reward))
         for completion, reward in zip(group.completions, (1.0, 0.0), strict=True)
     )
     steps = tuple(map(turn_rewards, completions))
-    assert [[(step.token, step.value) for step in each] for each in steps] == [[(0, 1.0)], [(0, 0.0)]]
+    assert [[(step.token, step.value) for step in each] for each in steps] == [[(paid_turn, 1.0)], [(paid_turn, 0.0)]]
     groups = judged(config, [replace(group, completions=completions, step_rewards=steps)])
     plan = plan_step(config, groups, NOW, "step")
     advantages = [rollout.token_advantages for rollout in plan.batch.groups[0].rollouts]
-    assert [values is not None and values.tolist() for values in advantages] == [[0.5, 0.0], [-0.5, 0.0]]
+    assert [values is not None and values.tolist() for values in advantages] == [
+        expected,
+        [-value for value in expected],
+    ]
 
 
 def test_a_prompt_of_an_environment_alone_is_correct_from_a_reward_of_1_on() -> None:
