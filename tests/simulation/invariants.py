@@ -93,12 +93,26 @@ def _of_config(world: World, scenario: Scenario) -> Iterator[str]:
                 yield f"{name} changes {change} at step {version}, where it is {now.get(name)} since {last_version}"
             now[name] = after
         last_version = version
+    applied = _applied(world)
+    for field in [name for name, count in applied.items() if count == 1 and name not in now]:
+        yield f"a change of {field} was applied, and the ledger has none"
     for field, possible in scenario.updates.items():
         section, name = field.split(".")
         if (value := config.get(section, {}).get(name)) not in possible:
             yield f"{field} is {value}, and was changed to {possible}"
         if when_live(field) == NEXT_STEP and field in now and now[field] != json.dumps(value):
             yield f"{field} is {value}, and its last change in the ledger is to {now[field]}"
+
+
+def _applied(world: World) -> Counter[str]:
+    """Counts by field the changes that were applied since the run began, or began again without a checkpoint."""
+    applied: Counter[str] = Counter()
+    for event in events_of(world):
+        if event["kind"] == "restored" and "there was no checkpoint" in event["message"]:
+            applied.clear()
+        elif event["kind"] == "config_applied":
+            applied.update(event["attributes"]["fields"])
+    return applied
 
 
 def _of_reports(world: World, scenario: Scenario) -> Iterator[str]:

@@ -10,6 +10,7 @@ from unittest import mock
 from services.coordinator.reporting.step_file import StepFile
 from services.coordinator.rollout.buffer import PacingBuffer
 from services.coordinator.run.checkpoints import Checkpoints
+from services.coordinator.run.config_updates import ConfigUpdates
 from services.coordinator.store.ledger import Ledger
 from services.coordinator.workers.generator_pool import Binding
 from services.coordinator.workers.weights import publisher
@@ -67,6 +68,12 @@ _PUBLISH = publisher.Publisher._publish
 _DONE = Ledger.step_done
 _RESIZE = Binding.resize
 _COMMIT = Checkpoints.commit
+_RESTORED = ConfigUpdates.restored
+
+
+def _restored_without_changes(self: ConfigUpdates, policy_version: int, before: Any) -> Any:
+    """Takes the changes since the checkpoint for recorded: those alone that waited are new."""
+    return _RESTORED(self, policy_version, None)
 
 
 def _keep_ledger(self: Checkpoints, manifest: Any, ledger: Any, attempt: int) -> None:
@@ -108,6 +115,7 @@ MUTATIONS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     "void nothing of the ledger at a restore": _instead(Checkpoints, "restore_ledger", _keep_ledger),
     "take the ledger of a checkpoint when its files are on disk": _instead(Checkpoints, "commit", _commit_late),
     "keep the metrics of steps that a restore discards": _instead(StepFile, "keep_until", _keep_lines),
+    "forget the changes that came after the checkpoint": _instead(ConfigUpdates, "restored", _restored_without_changes),
     "publish weights under the next version": _instead(publisher.Publisher, "_publish", _publish_next),
     "forget the groups that a step drops": _instead(Ledger, "step_done", _forget_dropped),
     "give back no room on generators": _instead(Binding, "resize", _keep_room),
