@@ -1,7 +1,7 @@
 """Filtering of groups: rewards, drop rules, and the completions that are trained on.
 
-A group is judged when it settles, and again where the configuration changes before its step; everything downstream reads
-the `JudgedGroup`.
+A group is judged when it settles, and again where the configuration changes before its step; everything downstream
+reads the `JudgedGroup`.
 """
 
 from services.coordinator.rollout.groups import DropReason, JudgedGroup, SettledGroup
