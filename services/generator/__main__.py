@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import importlib.util
+import os
 import sys
 import threading
 from functools import partial
@@ -52,7 +53,12 @@ def main() -> int:
     threading.Thread(target=import_vllm, daemon=True).start()
     servicer = GeneratorServicer(start_engine, reexec)
     drain = partial(servicer.drain, options.grace_s)
-    return reexec.finish(asyncio.run(run_worker(servicer, arguments, reexec, drain=drain)))
+    exit_code = reexec.finish(asyncio.run(run_worker(servicer, arguments, reexec, drain=drain)))
+    # All has ended. On a busy machine the interpreter would take 13 s to take vLLM's and torch's modules apart, and
+    # whoever starts the next generator waits for the end of this one.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(exit_code)
 
 
 if __name__ == "__main__":
