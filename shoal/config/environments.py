@@ -24,6 +24,7 @@ BUILT_IN_ENVIRONMENTS = frozenset(
         "search",
         "textarena",
         "toolbox",
+        "verifiers",
         "wordle",
     }
 )

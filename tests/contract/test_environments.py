@@ -502,6 +502,7 @@ async def test_what_comes_with_shoal_is_listed_with_its_tools(stage: Stage) -> N
         "search": ["search"],
         "textarena": [],
         "toolbox": ["search"],
+        "verifiers": [],
         "wordle": [],
     }
     assert all(info.description and not info.code_digest for info in listed.values())

@@ -4,49 +4,22 @@ SHOAL_TEST_PYTHON_OPENENV names a Python that has the package.
 """
 
 import asyncio
-import contextlib
-import os
-import subprocess
 from collections.abc import Iterator
-from pathlib import Path
 
-import httpx2
 import pytest
 
 from shoal.conversation import ChatMessage, ToolCall, ToolCallStatus
 from shoal.errors import InvalidArgument
 from shoal.v1 import rollout_pb2
 from tests.support.environment_client import staged
-from tests.support.interpreters import interpreter_with
 from tests.support.local_stack import free_port
-from tests.support.waiting import block_until
-
-START_S = 180.0
+from tests.support.real_environments import openenv_echo
 
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    python, folder, port = interpreter_with("openenv"), tmp_path_factory.mktemp("openenv"), free_port()
-    variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    init = [str(Path(python).with_name("openenv")), "init", "echo"]
-    subprocess.run(init, cwd=folder, env=variables, check=True, stdout=subprocess.DEVNULL)
-    command = [python, "-m", "echo.server.app", "--host", "127.0.0.1", "--port", str(port)]
-    with (folder / "log").open("w") as log:
-        process = subprocess.Popen(command, cwd=folder, env=variables, stdout=log, stderr=log)
-    url = f"http://127.0.0.1:{port}"
-
-    def answers() -> bool:
-        assert process.poll() is None, (folder / "log").read_text()[-2000:]
-        with contextlib.suppress(httpx2.TransportError):
-            return httpx2.get(f"{url}/schema", trust_env=False).status_code == 200
-        return False
-
-    try:
-        block_until(answers, timeout_s=START_S)
-        yield url
-    finally:
-        process.kill()
-        process.wait()
+    with openenv_echo(tmp_path_factory.mktemp("openenv")) as address:
+        yield address
 
 
 async def test_an_unmodified_server_is_played_in_texts_and_in_tool_calls(address: str) -> None:

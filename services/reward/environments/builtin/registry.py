@@ -13,5 +13,6 @@ CLASSES = {
     "search": "Search",
     "textarena": "TextArena",
     "toolbox": "Toolbox",
+    "verifiers": "Verifiers",
     "wordle": "Wordle",
 }

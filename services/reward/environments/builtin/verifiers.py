@@ -1,0 +1,136 @@
+"""The environment `verifiers`."""
+
+import contextlib
+import functools
+import importlib
+import importlib.util
+import itertools
+import json
+import os
+import uuid
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from shoal.environment import Agent, Broken, InvalidTask, Policy
+
+
+class Verifiers(Agent):
+    """A task set of the package `verifiers` (v1, 0.4 or later), which runs in a Python of its own (`interpreter`).
+
+    The settings are those of verifiers' environments: `taskset`, such as {"id": "gsm8k"}, `agent` with its harness,
+    runtime and limits, `timeout`, and so on. Its agent calls the policy. `client` adds to the client of the agent, by
+    default one of {"type": "eval"}.
+
+    Task: {"index": 3}, a task's place in the task set; without it the seed draws one. The reward is the one that the
+    task set gives the agent (their mean where several are trained); errors of verifiers fail the episode. Metrics are
+    the task set's metrics and rewards, and `num_turns`.
+    """
+
+    def __init__(
+        self, taskset: Mapping[str, Any] | None = None, client: Mapping[str, Any] | None = None, **config: Any
+    ) -> None:
+        self._config = json.dumps({"taskset": dict(taskset or {}), **config}, sort_keys=True)
+        self._client = dict(client or {})
+
+    def unavailable(self) -> str:
+        if importlib.util.find_spec("verifiers") is None:
+            return "verifiers is not installed in this Python: pip install verifiers, or name another `interpreter`"
+        return ""
+
+    async def tools(self) -> list[Any]:
+        """Returns none. Raises `ValueError` for settings that verifiers does not take."""
+        if not self.unavailable():
+            _tasks(self._config).at(0)
+        return []
+
+    def reset(self, task: dict[str, Any], seed: int) -> None:
+        """Chooses the task. Raises `InvalidTask`."""
+        self._task = _tasks(self._config).chosen(task, seed)
+
+    async def run(self, task: dict[str, Any], seed: int, policy: Policy) -> float | None:
+        """Lets verifiers play one of its episodes. Raises `Broken`."""
+        environment = _environment(self._config)
+        with _key_in_environment(policy.api_key) as variable:
+            context = _context(policy, {"type": "eval", "api_key_var": variable, **self._client})
+            async with environment.serving():
+                (slot,) = environment.slots(self._task)
+                episode = await environment.run_slot(slot, context)
+        return self._judged(episode)
+
+    def _judged(self, episode: Any) -> float | None:
+        """Returns the reward of an episode, and keeps its metrics. Raises `Broken` for one with an error."""
+        if not episode.ok:
+            errors = [*episode.errors, *(error for trace in episode.traces for error in trace.errors)]
+            why = f"{errors[0].type}: {errors[0].message}" if errors else "the episode was not completed"
+            raise Broken(f"verifiers: {why}")
+        traces = [trace for trace in episode.traces if trace.agent.trainable] or episode.traces
+        for trace in traces:
+            scores = {name: reward.score for name, reward in trace.rewards.items() if reward is not None}
+            for name, value in {**trace.metrics, **scores, "num_turns": trace.num_turns}.items():
+                if value is not None:
+                    self.metrics[name] = self.metrics.get(name, 0.0) + float(value) / len(traces)
+        self.detail = ", ".join(sorted({trace.stop_condition for trace in traces if trace.stop_condition}))
+        paid = [trace.reward for trace in traces if any(reward is not None for reward in trace.rewards.values())]
+        return sum(paid) / len(paid) if paid else None
+
+
+class _Tasks:
+    """The tasks of a task set, read as far as they are asked for: there may be infinitely many."""
+
+    def __init__(self, taskset: Any) -> None:
+        self._read: list[Any] = []
+        self._left = iter(taskset)
+        self._is_bounded: bool = taskset.bounded
+
+    def at(self, index: int) -> Any:
+        """Returns a task. Raises `InvalidTask` if there are fewer."""
+        missing = index + 1 - len(self._read)
+        if missing > 0:
+            self._read += itertools.islice(self._left, missing)
+        if index >= len(self._read):
+            raise InvalidTask(f"the task set has {len(self._read)} tasks; there is none with the index {index}")
+        return self._read[index]
+
+    def chosen(self, task: Mapping[str, Any], seed: int) -> Any:
+        """Returns the task that a row names, or that the seed draws. Raises `InvalidTask`."""
+        index = task.get("index")
+        if task.keys() - {"index"} or not (index is None or (type(index) is int and index >= 0)):
+            raise InvalidTask('give {"index": number}, the place of a task from 0 on, or nothing')
+        if index is not None:
+            return self.at(index)
+        if not self._is_bounded:
+            raise InvalidTask('the task set has no end: give {"index": number}')
+        self._read += self._left
+        return self.at(seed % max(1, len(self._read)))
+
+
+def _loaders() -> Any:
+    return importlib.import_module("verifiers.v1.utils.loaders")
+
+
+def _environment(config: str) -> Any:
+    """Returns one of verifiers' environments, for one episode: it holds what its agents are served by."""
+    return _loaders().load_environment(_loaders().resolve_env_config(json.loads(config)))
+
+
+@functools.cache
+def _tasks(config: str) -> _Tasks:
+    """Returns the tasks, which all episodes of the process share. Raises what verifiers raises."""
+    return _Tasks(_environment(config).taskset)
+
+
+def _context(policy: Policy, client: Mapping[str, Any]) -> Any:
+    v1, pydantic = importlib.import_module("verifiers.v1"), importlib.import_module("pydantic")
+    made = pydantic.TypeAdapter(v1.ClientConfig).validate_python({"base_url": policy.base_url, **client})
+    return v1.ModelContext(model=policy.model, client=made)
+
+
+@contextlib.contextmanager
+def _key_in_environment(key: str) -> Iterator[str]:
+    """Puts an episode's key into an environment variable, from which alone verifiers' clients read one."""
+    variable = f"SHOAL_POLICY_KEY_{uuid.uuid4().hex}"
+    os.environ[variable] = key
+    try:
+        yield variable
+    finally:
+        del os.environ[variable]
