@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from shoal.config.data import SourceConfig
-from shoal.data.rows import Row, RowSource, optional_columns, wanted_columns
+from shoal.data.rows import Row, RowSource, present_columns
 from shoal.errors import InvalidArgument
 from shoal.parsing import parse_json
 from shoal.paths import local_path, why_unread
@@ -42,7 +42,7 @@ def _read_file(name: str, source: SourceConfig) -> list[Row]:
         if suffix in (".jsonl", ".ndjson"):
             rows = list(_jsonl(path))
         elif suffix == ".parquet":
-            rows = list(_parquet(path, wanted_columns(source), optional_columns(source)))
+            rows = list(_parquet(path, source))
         else:
             raise InvalidArgument(
                 f"data source {path}: {suffix or 'no suffix'!r} is not supported; give .jsonl or .parquet"
@@ -73,17 +73,14 @@ def _jsonl(path: Path) -> Iterator[Row]:
             number += 1
 
 
-def _parquet(path: Path, columns: list[str], optional: list[str]) -> Iterator[Row]:
+def _parquet(path: Path, source: SourceConfig) -> Iterator[Row]:
     import pyarrow
     import pyarrow.parquet
 
     try:
         with pyarrow.parquet.ParquetFile(path) as file:
-            present: list[str] = file.schema_arrow.names
-            if missing := [column for column in columns if column not in present]:
-                raise InvalidArgument(f"{path}: there is no column {missing[0]!r}; it has: {', '.join(present)}")
+            columns = present_columns(source, file.schema_arrow.names, str(path))
             number = 0
-            columns = [*columns, *(column for column in optional if column in present)]
             for batch in file.iter_batches(columns=columns):
                 values: dict[str, Any]
                 for values in batch.to_pylist():

@@ -1,7 +1,7 @@
 """Rows from Hugging Face data sets."""
 
 from shoal.config.data import SourceConfig
-from shoal.data.rows import Row, RowSource, optional_columns, wanted_columns
+from shoal.data.rows import Row, RowSource, present_columns
 from shoal.errors import InvalidArgument
 from shoal.paths import local_path
 
@@ -31,11 +31,7 @@ def read_dataset(source: SourceConfig) -> RowSource:
     except (OSError, ValueError, KeyError, datasets.exceptions.DatasetsError) as error:
         cause = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise InvalidArgument(f"data set {name} (split {source.split}) cannot be loaded: {cause}") from error
-    columns = wanted_columns(source)
-    if missing := [column for column in columns if column not in table.column_names]:
-        present = ", ".join(table.column_names)
-        raise InvalidArgument(f"data set {name}: there is no column {missing[0]!r}; it has: {present}")
-    columns += [column for column in optional_columns(source) if column in table.column_names]
+    columns = present_columns(source, table.column_names, f"data set {name}")
     label = "/".join(part for part in (name, source.dataset_config, source.split) if part)
     rows = [
         Row(number, f"{label} row {number + 1}", values) for number, values in enumerate(table.select_columns(columns))

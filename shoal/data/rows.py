@@ -1,10 +1,11 @@
 """Rows: the records of a source, before they become prompts."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from shoal.config.data import SourceConfig
+from shoal.errors import InvalidArgument
 
 
 @dataclass(frozen=True)
@@ -40,12 +41,28 @@ def wanted_columns(source: SourceConfig) -> list[str]:
     """Returns the columns that prompts are made from."""
     if source.names_environments:  # The reward may be the environment's alone.
         return [source.messages_column, *([source.environment_column] if source.environment_column else [])]
-    columns = [source.messages_column, source.ground_truth_column]
-    return columns if source.verifier is not None else [*columns, source.verifier_column]
+    # Columns that make up a label may be absent.
+    labels = [] if source.label_columns else [source.ground_truth_column]
+    return [source.messages_column, *labels, *([] if source.verifier is not None else [source.verifier_column])]
 
 
 def optional_columns(source: SourceConfig) -> list[str]:
     """Returns the columns that prompts are made from where they are there."""
+    labels = list(source.label_columns.values())
     if not source.names_environments:
-        return []
-    return [source.environment_task_column, source.ground_truth_column, source.verifier_column]
+        return labels
+    return [source.environment_task_column, source.ground_truth_column, source.verifier_column, *labels]
+
+
+def present_columns(source: SourceConfig, present: Collection[str], where: str) -> list[str]:
+    """Returns the columns to read of those in a file or data set. Raises `InvalidArgument` for one that is missing."""
+
+    def holder(column: str) -> str:
+        # A dot selects a key in a column of tables, unless a column has the whole name.
+        return column if column in present else column.partition(".")[0]
+
+    wanted = wanted_columns(source)
+    if missing := [column for column in wanted if holder(column) not in present]:
+        raise InvalidArgument(f"{where}: there is no column {missing[0]!r}; it has: {', '.join(present)}")
+    columns = [holder(column) for column in (*wanted, *optional_columns(source))]
+    return [column for column in dict.fromkeys(columns) if column in present]

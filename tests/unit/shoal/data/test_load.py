@@ -145,6 +145,53 @@ def test_parquet_and_jsonl_give_the_same_prompts(tmp_path: Path) -> None:
     assert texts == [prompt.text for prompt in loaded(tmp_path, *rows).prompts]
 
 
+NESTED = [
+    {"messages": "1?", "dataset": "gsm8k", "reward_model": {"ground_truth": "1", "style": "rule"}, "answer": "one"},
+    {"messages": "2?", "dataset": "gsm8k", "reward_model": {"ground_truth": "2", "style": "model"}, "answer": None},
+]
+
+
+@pytest.mark.parametrize(
+    ("source", "labels"),
+    [
+        pytest.param({"ground_truth_column": "reward_model.ground_truth"}, ["1", "2"], id="dotted"),
+        pytest.param(
+            {
+                "verifier": "general-quality",
+                "label_columns": {"reference": "answer", "kind": "reward_model.style", "rubric": "absent"},
+            },
+            [
+                {"reference": "one", "kind": "rule", "rubric": None},
+                {"reference": None, "kind": "model", "rubric": None},
+            ],
+            id="label-columns",
+        ),
+    ],
+)
+@pytest.mark.parametrize("kind", ["jsonl", "parquet", "data-set"])
+def test_labels_come_from_the_columns_that_are_named(
+    tmp_path: Path, kind: str, source: dict[str, Any], labels: list[Any]
+) -> None:
+    place = {"path": str(tmp_path / f"rows.{kind}")}
+    if kind == "jsonl":
+        write_jsonl(tmp_path / "rows.jsonl", NESTED)
+    elif kind == "parquet":
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(NESTED), tmp_path / "rows.parquet")
+    else:
+        pytest.importorskip("datasets").Dataset.from_list(NESTED).save_to_disk(str(tmp_path / "saved"))
+        place = {"dataset": str(tmp_path / "saved")}
+    prompts = load({**place, **source})
+    assert [truths(prompts, number)[0][1] for number in range(2)] == labels
+
+
+def test_a_dotted_column_of_parquet_that_is_not_there_is_named_with_those_that_are(tmp_path: Path) -> None:
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(NESTED), tmp_path / "rows.parquet")
+    with pytest.raises(
+        InvalidArgument, match=r"there is no column 'extra\.label'; it has: messages, dataset, reward_mod"
+    ):
+        load({"path": str(tmp_path / "rows.parquet"), "ground_truth_column": "extra.label"})
+
+
 def test_a_malformed_row_of_a_parquet_file_has_the_number_that_it_has_as_a_line(tmp_path: Path) -> None:
     rows = [ROW, {**ROW, "dataset": "nothing"}]
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "rows.parquet")
