@@ -11,7 +11,9 @@ CALLS: Mapping[str, int] = {
     "/shoal.v1.RewardService/ScoreGroup": 4096,
     # A request or a response may have the size of the largest message.
     "/shoal.v1.LearnerService/ComputeLogprobs": 64,
-    "/shoal.v1.LearnerService/TrainStep": 16,
+    # The coordinator repeats a step that its connection lost four times, and the learner may still hold each of those
+    # calls, until keepalive ends them; one more may be left by an earlier coordinator.
+    "/shoal.v1.LearnerService/TrainStep": 6,
     "/shoal.v1.CoordinatorService/ListRollouts": 64,
     "/shoal.v1.CoordinatorService/WatchRun": 2048,
 }

@@ -11,6 +11,7 @@ from services.coordinator.workers.learner_client import LearnerClient
 from shoal.config import RunConfig
 from shoal.config.live import take_over, updated_config
 from shoal.rollout import Support, WeightVersion
+from shoal.rpc.limits import CALLS
 from shoal.v1 import learner_pb2
 from shoal.wire import int32_from_wire, supports_from_wire
 from tests.support.groups import group_config
@@ -79,3 +80,7 @@ async def test_a_checkpoint_has_the_deadline_of_the_configuration_as_it_is_now(l
     take_over(config, updated_config(config, {"checkpoint": {"timeout_s": 60.0}}))
     await client.finish_checkpoint("c2", WeightVersion(0, 2), [])
     assert learner.deadlines == [1800.0, 60.0]
+
+
+def test_the_learner_takes_a_step_beside_all_its_calls_that_broke_unnoticed() -> None:
+    assert CALLS["/shoal.v1.LearnerService/TrainStep"] > module.MAX_CALLS
