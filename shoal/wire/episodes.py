@@ -27,6 +27,12 @@ def episode_to_wire(episode: Episode, *, with_words: bool = True) -> rollout_pb2
     )
 
 
+def drop_prompts(message: rollout_pb2.Episode) -> None:
+    """Takes out what the policy read before each segment, as tokens: only a learner needs it."""
+    for segment in message.segments:
+        segment.ClearField("prompt_token_ids")
+
+
 def episode_from_wire(message: rollout_pb2.Episode, num_tokens: int) -> Episode:
     """Reads the episode of a completion of so many tokens.
 

@@ -61,6 +61,11 @@ async def check(config: EnvironmentConfig, task: Message, seed: int, texts: Sequ
                 await pool.close()
         except Unusable as error:
             raise InvalidArgument(f"{config.code}: {error}") from None
+        if info["is_agent"]:
+            raise InvalidArgument(
+                f"{config.code} is an agent: it calls the policy itself, so no turns can be played to it. Play it with "
+                "shoal env play"
+            )
         turns = _turns(texts, info["tools"])
         runs = [await _play(config, task, seed, turns) for _ in range(2)]
         files = sorted(_listed(Path(folder))) + sorted(_listed(Path.cwd()) - before)

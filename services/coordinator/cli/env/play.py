@@ -3,7 +3,7 @@
 import asyncio
 import json
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -82,6 +82,7 @@ class _Session:
         self._requests.put_nowait(pb.RunEpisodeRequest(start=start))
         self._parse: Parser = make_parser("hermes")
         self._reward = 0.0
+        self._is_agent = False
 
     async def play(self) -> bool:
         """Returns whether the environment failed."""
@@ -92,8 +93,11 @@ class _Session:
         async for response in self._stub.RunEpisode(self._stream(), timeout=_EPISODE_TIMEOUT_S):
             if response.WhichOneof("part") == "result":
                 return self._show_result(response.result)
+            if response.WhichOneof("part") == "call":
+                await self._answer(response.call)
+                continue
             self._show(response.observation)
-            if not response.observation.done:
+            if not response.observation.done and not self._is_agent:
                 number += 1
                 await self._take_turn(number, tools)
         raise InvalidArgument("the server ended the episode without a result")
@@ -106,6 +110,7 @@ class _Session:
             )
         if why := found[self._start.environment].unavailable:
             raise InvalidArgument(f"{self._start.environment} cannot work here: {why}")
+        self._is_agent = found[self._start.environment].is_agent
         return [tool_from_wire(tool) for tool in found[self._start.environment].tools]
 
     async def _stream(self) -> AsyncIterator[pb.RunEpisodeRequest]:
@@ -113,27 +118,38 @@ class _Session:
             yield request
 
     async def _take_turn(self, number: int, tools: Sequence[ToolDefinition]) -> None:
+        if (message := await self._said(number, tools)) is None:
+            return
+        turn = pb.PolicyTurn(number=number, message=message, finish_reason=rollout_pb2.FINISH_REASON_STOP)
+        self._requests.put_nowait(pb.RunEpisodeRequest(turn=turn))
+
+    async def _answer(self, call: pb.PolicyCall) -> None:
+        """Answers a call of an agent. What it says anew is what follows the last answer."""
+        roles = [message.role for message in call.messages]
+        num_known = len(roles) - roles[::-1].index("assistant") if "assistant" in roles else 0
+        _show_messages(call.messages[num_known:])
+        for tool in call.tools:
+            print(f"tool: /{tool.name}  {tool.description}")
+        if (message := await self._said(1, [tool_from_wire(tool) for tool in call.tools])) is None:
+            return
+        answer = pb.PolicyAnswer(message=message, finish_reason=rollout_pb2.FINISH_REASON_STOP)
+        self._requests.put_nowait(pb.RunEpisodeRequest(reply=pb.PolicyReply(call_id=call.call_id, answer=answer)))
+
+    async def _said(self, number: int, tools: Sequence[ToolDefinition]) -> rollout_pb2.ChatMessage | None:
+        """Reads a line as what the policy says; at the end of the input, ends the episode."""
         if sys.stdin.isatty():
             print("> ", end="", flush=True)
         line = await asyncio.to_thread(sys.stdin.readline)
         if not line:
             end = pb.EpisodeEnd(stop_reason="no_call")
             self._requests.put_nowait(pb.RunEpisodeRequest(end=end))
-            return
+            return None
         text = line.rstrip("\n")
         parsed = self._parse(_as_call(text) if tools else text, tools, number)
-        turn = pb.PolicyTurn(
-            number=number,
-            message=chat_message_to_wire(ChatMessage("assistant", parsed.content, parsed.calls)),
-            finish_reason=rollout_pb2.FINISH_REASON_STOP,
-        )
-        self._requests.put_nowait(pb.RunEpisodeRequest(turn=turn))
+        return chat_message_to_wire(ChatMessage("assistant", parsed.content, parsed.calls))
 
     def _show(self, observation: pb.Observation) -> None:
-        for message in observation.messages:
-            who = f"{message.role} {message.name}".strip()
-            for line in message.content.splitlines() or [""]:
-                print(f"{who}: {visible(line)}")
+        _show_messages(observation.messages)
         if observation.HasField("reward"):
             self._reward += observation.reward
             print(f"reward: {observation.reward:g}")
@@ -151,6 +167,13 @@ class _Session:
         }
         print(json.dumps(summary))
         return outcome == "failed"
+
+
+def _show_messages(messages: Iterable[rollout_pb2.ChatMessage]) -> None:
+    for message in messages:
+        who = f"{message.role} {message.name}".strip()
+        for line in message.content.splitlines() or [""]:
+            print(f"{who}: {visible(line)}")
 
 
 def _as_call(text: str) -> str:

@@ -5,11 +5,12 @@ agent: call (messages or tokens) -> where it goes on from (call_tree.py) -> samp
 
 import asyncio
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from services.coordinator.rollout.episodes.call_tree import CallTree, Node
+from services.coordinator.rollout.episodes.call_tree import CallTree, Node, digests_of
 from services.coordinator.rollout.episodes.clock import EpisodeClock
 from services.coordinator.rollout.episodes.episode_request import EpisodeRequest
 from services.coordinator.rollout.episodes.limits import StopReason
@@ -116,9 +117,10 @@ class AgentPlayer(Player):
         """Samples a turn. Raises `InvalidArgument` for a call that makes no sense."""
         if self._turns.is_paused:
             return PolicyRefusal(RefusalReason.PAUSED, "the run is paused: call again", _RETRY_S)
+        digests = await self._parts.stages.beside(lambda: list(digests_of(call.tools, call.messages)))
         if (limit := self._limit(call)) is not None:
             return self._limited(limit)
-        node, num_known = self._find(call)
+        node, num_known = self._find(call, digests)
         continued = None if node is None or node.is_continued or call.is_auxiliary else node
         # From here on, so that no other call goes on from the same turn, and none is too many.
         self._claim(call, continued, 1)
@@ -174,15 +176,15 @@ class AgentPlayer(Player):
         self._stop = limit
         return PolicyRefusal(RefusalReason.LIMIT, f"the episode has reached its limit {limit}: end it")
 
-    def _find(self, call: PolicyCall) -> tuple[Node | None, int]:
+    def _find(self, call: PolicyCall, digests: Sequence[bytes]) -> tuple[Node | None, int]:
         if len(call.token_ids):
             node = self._tree.behind_tokens(call.token_ids)
-            return node, 0 if node is None else len(node.token_ids)
+            return node, 0 if node is None else node.end
         if not call.messages:
             raise InvalidArgument("the call has neither messages nor tokens")
         if call.messages[-1].role == "assistant":
             raise InvalidArgument("messages: the last one must not be the policy's own: let another follow it")
-        node, num_known = self._tree.behind_messages(call.tools, call.messages)
+        node, num_known = self._tree.behind_messages(digests)
         if any(message.role == "assistant" for message in call.messages[num_known:]):
             return None, 0  # Somebody else's words, or the policy's in another form.
         return node, num_known
@@ -195,7 +197,7 @@ class AgentPlayer(Player):
         new = call.messages[num_known:]
         if node is None:
             return _Place(None, np.array(renderer.beginning(call.messages), np.int32), call.messages, renderer)
-        token_ids = renderer.observation(node.last_token, node.calls, new)
+        token_ids = renderer.observation(int(node.token_ids[-1]), node.calls, new)
         return _Place(node, np.array(token_ids, np.int32), new, renderer)
 
     def _num_left(self, call: PolicyCall, place: _Place, *, continues: bool) -> int | PolicyRefusal:
@@ -251,9 +253,9 @@ class AgentPlayer(Player):
         segment.policy_says(run_of(sampled), message, sampled.finish_reason, sampled.seed)
         self._num_tool_calls += len(message.tool_calls)
         self._last_text = message.content
-        answer = _readable(message)
-        node = Node(segment, np.concatenate([place.context, sampled.token_ids]), answer.tool_calls)
-        self._tree.add(node, call.tools, (*call.messages, answer) if call.messages else ())
+        answer, end = _readable(message), len(place.context) + sampled.num_tokens
+        *_, digest = digests_of(call.tools, (*call.messages, answer))
+        self._tree.add(Node(segment, end, answer.tool_calls), digest if call.messages else None)
 
 
 def _readable(message: ChatMessage) -> ChatMessage:

@@ -11,6 +11,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+import numpy as np
+
 from services.coordinator.rollout.episodes.transcript import Transcript
 from shoal.arrays import Int32Array
 from shoal.conversation import ChatMessage, ToolCall, ToolDefinition
@@ -21,16 +23,17 @@ class Node:
     """A turn that the policy has sampled."""
 
     segment: Transcript
-    token_ids: Int32Array
-    """The whole context, up to the last sampled token."""
+    end: int
+    """Tokens of the segment up to the last one that was sampled in the turn, those of its prompt included."""
     calls: tuple[ToolCall, ...] = ()
     """Those of its answer."""
     is_continued: bool = False
     """Whether a later turn of its segment is there, or on its way."""
 
     @property
-    def last_token(self) -> int:
-        return int(self.token_ids[-1])
+    def token_ids(self) -> Int32Array:
+        """The whole context, up to the last token of the turn."""
+        return self.segment.context[: self.end]
 
 
 @dataclass
@@ -50,13 +53,14 @@ class CallTree:
     def num_prompt_tokens(self) -> int:
         return sum(len(segment.prompt_ids) for segment in self.segments)
 
-    def behind_messages(
-        self, tools: Sequence[ToolDefinition], messages: Sequence[ChatMessage]
-    ) -> tuple[Node | None, int]:
-        """Returns the turn that a conversation goes on from, and how many of its messages come before what is new."""
+    def behind_messages(self, digests: Sequence[bytes]) -> tuple[Node | None, int]:
+        """Returns the turn that a conversation goes on from, and how many of its messages come before what is new.
+
+        `digests` are those of the conversation up to each of its messages.
+        """
         found: Node | None = None
         num_messages = 0
-        for number, digest in enumerate(_digests(tools, messages), start=1):
+        for number, digest in enumerate(digests, start=1):
             if nodes := self._by_history.get(digest):
                 found = next((node for node in nodes if not node.is_continued), nodes[-1])
                 num_messages = number
@@ -64,19 +68,25 @@ class CallTree:
 
     def behind_tokens(self, token_ids: Int32Array) -> Node | None:
         """Returns the turn that a context goes on from."""
-        whole = token_ids.tobytes()
-        behind = [node for node in self._nodes if whole.startswith(node.token_ids.tobytes())]
-        return max(behind, key=lambda node: (len(node.token_ids), not node.is_continued), default=None)
+        shared = {id(segment): _num_shared(segment.context, token_ids) for segment in self.segments}
+        behind = [node for node in self._nodes if node.end <= shared[id(node.segment)]]
+        return max(behind, key=lambda node: (node.end, not node.is_continued), default=None)
 
-    def add(self, node: Node, tools: Sequence[ToolDefinition] = (), messages: Sequence[ChatMessage] = ()) -> None:
-        """Adds a turn; `messages` are the conversation with its answer, if it is one."""
+    def add(self, node: Node, digest: bytes | None = None) -> None:
+        """Adds a turn, with the digest of the conversation up to its answer, if it is one."""
         self._nodes.append(node)
-        if messages:
-            *_, digest = _digests(tools, messages)
+        if digest is not None:
             self._by_history.setdefault(digest, []).append(node)
 
 
-def _digests(tools: Sequence[ToolDefinition], messages: Sequence[ChatMessage]) -> Iterator[bytes]:
+def _num_shared(first: Int32Array, second: Int32Array) -> int:
+    """Counts the tokens with which both begin."""
+    length = min(len(first), len(second))
+    differs = np.flatnonzero(first[:length] != second[:length])
+    return int(differs[0]) if len(differs) else length
+
+
+def digests_of(tools: Sequence[ToolDefinition], messages: Sequence[ChatMessage]) -> Iterator[bytes]:
     """Yields the digest of a conversation up to each of its messages."""
     digest = hashlib.sha256(json.dumps([asdict(tool) for tool in tools], sort_keys=True).encode())
     for message in messages:

@@ -13,7 +13,7 @@ from shoal.rollout import Completion, Prompt, Rollout, Score
 from shoal.v1 import learner_pb2, rollout_pb2
 from shoal.wire import completion_to_wire, score_to_wire
 from shoal.wire.arrays import float32_to_wire
-from shoal.wire.episodes import episode_to_wire
+from shoal.wire.episodes import drop_prompts, episode_to_wire
 
 MessageT = TypeVar("MessageT", bound=Message)
 
@@ -53,8 +53,8 @@ def text_record(completions: Iterable[Completion]) -> bytes:
         )
         for each in completions
     ]
-    for segment in (segment for record in records for segment in record.episode.segments):
-        segment.ClearField("prompt_token_ids")
+    for record in records:
+        drop_prompts(record.episode)
     return _join(records)
 
 

@@ -11,8 +11,8 @@ import pytest
 Shoal = Callable[..., tuple[int, str, str]]
 
 GAMES = '''
-import random, subprocess, tempfile, threading, time
-from shoal.environment import Environment, Observation
+import json, random, subprocess, tempfile, threading, time, urllib.request
+from shoal.environment import Agent, Environment, Observation
 
 class Doubling(Environment):
     """Asks for the double of a number."""
@@ -39,6 +39,19 @@ class Careless(Environment):
 
     def step(self, turn):
         return Observation("x", done=True)
+
+class Adding(Agent):
+    """Asks for two numbers, one after the other, and pays their sum."""
+
+    def run(self, task, seed, policy):
+        messages = []
+        for _ in range(2):
+            messages.append({"role": "user", "content": "A number?"})
+            body = json.dumps({"messages": messages}).encode()
+            request = urllib.request.Request(f"{policy.base_url}/chat/completions", body)
+            request.add_header("Authorization", f"Bearer {policy.api_key}")
+            messages.append(json.load(urllib.request.urlopen(request))["choices"][0]["message"])
+        return sum(float(message["content"]) for message in messages[1::2])
 '''
 
 
@@ -127,3 +140,15 @@ def test_code_that_is_no_environment_is_refused(shoal: Shoal, games: str) -> Non
         capture_output=True, text=True, check=False, timeout=120,
     )  # fmt: skip
     assert done.returncode == 2 and "has no environment 'No'" in done.stderr, done.stderr
+
+
+def test_a_person_answers_the_calls_of_an_agent(games: str) -> None:
+    code, out, error = played(f"{games}:Adding", lines="3\n4\n")
+    assert code == 0, error
+    assert out[:2] == ["user: A number?"] * 2, "each call shows what is new"
+    assert json.loads(out[2])["reward"] == 7.0
+
+
+def test_an_agent_is_not_checked_with_turns(shoal: Shoal, games: str) -> None:
+    code, _, error = shoal("env", "check", f"{games}:Adding")
+    assert code == 2 and "is an agent" in error and "shoal env play" in error, error
