@@ -5,6 +5,7 @@ import numbers
 import reprlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
+from itertools import islice
 from typing import Any
 
 from shoal.conversation import ChatMessage
@@ -26,9 +27,9 @@ def observation_of(value: Any, max_chars: int) -> dict[str, Any]:
     Raises `BadAnswer`.
     """
     said = value if isinstance(value, Observation) else Observation(() if value is None else value)
-    messages = list(_messages(said.messages))
+    messages = list(islice(_messages(said.messages), _MAX_MESSAGES + 1))
     if len(messages) > _MAX_MESSAGES:
-        raise BadAnswer(f"{len(messages)} messages were said at once, more than {_MAX_MESSAGES}")
+        raise BadAnswer(f"more than {_MAX_MESSAGES} messages were said at once")
     return {
         "messages": _cut(messages, max_chars),
         "reward": None if said.reward is None else _number(said.reward, "the reward"),

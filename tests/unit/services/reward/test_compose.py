@@ -194,6 +194,12 @@ def test_the_reward_of_an_environment_is_a_part_beside_that_of_the_verifiers(tur
     assert parts(score) == pytest.approx({"verifiable": 2.0, "environment": paid - 2.0})
 
 
+def test_a_verifier_and_an_environment_pay_alike_unless_the_configuration_says_otherwise() -> None:
+    output = Output("5", FinishReason.STOP, episode_reward=1.0)
+    score = Composer(RewardConfig(), 100).score(0, [GroundTruth("v", None)], [VerifierScore("v", SCORED, 1.0)], output)
+    assert parts(score) == {"verifiable": 1.0, "environment": 1.0}
+
+
 def test_an_environment_alone_makes_a_reward_without_any_verifier() -> None:
     output = Output("", FinishReason.STOP, turn_rewards=(0.5, 0.25))
     score = Composer(RewardConfig(), 100, turns="sum").score(0, [], [], output)

@@ -1,0 +1,180 @@
+"""Environments that do what none should: each costs its own episode at most, in bounded time."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shoal.v1 import rollout_pb2
+from tests.support.environment_client import Stage, staged
+from tests.support.waiting import eventually
+
+SCORED, FAILED = rollout_pb2.SCORE_OUTCOME_SCORED, rollout_pb2.SCORE_OUTCOME_FAILED
+CALL_S = 0.5
+
+HOSTILE = """
+import asyncio, itertools, os, signal, sys, threading, time
+from shoal.environment import Environment, Observation
+
+class Hostile(Environment):
+    is_deterministic = True
+
+    def reset(self, task, seed):
+        self.heard, self.task = [], task
+        if task.get("hangs"):
+            time.sleep(3600)
+        return "ready"
+
+    def step(self, turn):
+        self.heard.append(turn.text)
+        return getattr(self, turn.text, lambda: ",".join(self.heard))()
+
+    def close(self):
+        if self.task.get("close") == "hangs":
+            time.sleep(3600)
+        if self.task.get("close") == "dies":
+            os._exit(3)
+
+    def memory(self):
+        return len(bytearray(8 << 30))
+
+    def exit(self):
+        sys.exit("enough")
+
+    def interrupt(self):
+        raise KeyboardInterrupt
+
+    def stop(self):
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+    def recurse(self):
+        return self.recurse()
+
+    def messages(self):
+        return ["x"] * 1_000_000
+
+    def endless(self):
+        return itertools.repeat("x")
+
+    def metric(self):
+        self.metrics.update({str(number): number for number in range(100_000)})
+        return Observation(done=True)
+
+    def nan(self):
+        return Observation("x", reward=float("nan"))
+
+    def pipes(self):
+        for fd in range(3, 64):
+            try:
+                os.write(fd, b"garbage" * 100)
+            except OSError:
+                pass
+        return "wrote"
+
+    async def stubborn(self):
+        while True:
+            try:
+                await asyncio.sleep(3600)
+            except BaseException:
+                pass
+
+    def thread(self):
+        threading.Thread(target=lambda: time.sleep(3600)).start()
+        return ",".join(self.heard)
+
+    def fork(self):
+        if os.fork() == 0:
+            time.sleep(3600)
+        return ",".join(self.heard)
+"""
+
+
+@pytest.fixture
+async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
+    file = tmp_path / "hostile.py"
+    file.write_text(HOSTILE)
+    async with staged() as stage:
+        await stage.configure({"name": "hostile", "source": f"{file}:Hostile", "max_memory_gib": 2.0})
+        yield stage
+
+
+async def _ends(stage: Stage, *said: str, task: dict[str, Any] | None = None) -> Any:
+    """Plays an episode to its end, beside another one of the same process which must not suffer. Returns the result."""
+    other = stage.play("hostile")
+    await other.observe()
+    await other.say("a")
+    player = stage.play("hostile", task, call_timeout_s=CALL_S)
+    if not (task or {}).get("hangs"):
+        await player.observe()
+    for text in said[:-1]:
+        await player.say(text)
+    if said:
+        player.send(said[-1])
+    async with asyncio.timeout(60):
+        result = await player.result()
+    assert (await other.say("b")).messages[0].content == "a,b", "the other episode goes on"
+    other.end()
+    assert (await other.result()).outcome == SCORED
+    await eventually(lambda: stage.service.num_open == 0, "nothing stays open")
+    return result
+
+
+@pytest.mark.parametrize(
+    ("said", "detail"),
+    [
+        ("memory", "MemoryError"),
+        ("exit", "SystemExit"),
+        ("interrupt", "its process died 3 times in turn 1"),
+        ("stop", f"step took longer than {CALL_S:g} s"),
+        ("recurse", "RecursionError"),
+        ("messages", "more than 256"),
+        ("endless", "more than 256"),
+        ("nan", "must be a finite number"),
+        ("stubborn", f"step took longer than {CALL_S:g} s"),
+        ("pipes", "its process died 3 times in turn 1"),
+    ],
+)
+async def test_what_an_environment_does_costs_its_own_episode_alone(stage: Stage, said: str, detail: str) -> None:
+    result = await _ends(stage, said)
+    assert result.outcome == FAILED and detail in result.detail, result.detail
+
+
+async def test_a_reset_that_hangs_fails_its_episode(stage: Stage) -> None:
+    result = await _ends(stage, task={"hangs": True})
+    assert result.outcome == FAILED and "reset took longer" in result.detail, result.detail
+
+
+@pytest.mark.parametrize("close", ["hangs", "dies"])
+async def test_a_close_that_hangs_or_dies_changes_no_result(stage: Stage, close: str) -> None:
+    player = stage.play("hostile", {"close": close}, call_timeout_s=CALL_S)
+    other = stage.play("hostile")
+    await player.observe()
+    await other.observe()
+    await other.say("a")
+    player.end()
+    assert (await player.result()).outcome == SCORED
+    assert (await other.say("b")).messages[0].content == "a,b"
+    other.end()
+    assert (await other.result()).outcome == SCORED
+
+
+@pytest.mark.parametrize("leaves", ["thread", "fork"])
+async def test_what_an_environment_leaves_behind_keeps_no_episode_from_its_end(stage: Stage, leaves: str) -> None:
+    player = stage.play("hostile", call_timeout_s=CALL_S)
+    await player.observe()
+    assert (await player.say(leaves)).messages[0].content == leaves
+    player.end()
+    assert (await player.result()).outcome == SCORED
+    again = stage.play("hostile", call_timeout_s=CALL_S)
+    await again.observe()
+    assert (await again.say("a")).messages[0].content == "a"
+
+
+async def test_too_many_metrics_fail_the_episode_and_not_the_service(stage: Stage) -> None:
+    player = stage.play("hostile")
+    await player.observe()
+    assert (await player.say("metric")).done
+    result = await player.result()
+    assert result.outcome == FAILED and "more than 64" in result.detail, result.detail
