@@ -47,7 +47,8 @@ def list_environments(
         tools = ", ".join(tool.name for tool in info.tools)
         print(f"{info.name} ({f'tools: {tools}' if tools else 'no tools'})")
         if info.unavailable:
-            print(f"    unavailable here: {visible(info.unavailable)}")
+            here = "" if info.unavailable.startswith("needs settings: ") else "unavailable here: "
+            print(f"    {here}{visible(info.unavailable)}")
         if info.code_digest:
             print(f"    code {info.code_digest}")
         for line in info.description.splitlines():

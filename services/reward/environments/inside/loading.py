@@ -25,6 +25,9 @@ class FunctionTools(Environment):
         self.tools = tuple(functions)
 
 
+_BUILT_IN = "services.reward.environments.builtin."
+
+
 class Loaded:
     """The class of an environment, with its settings."""
 
@@ -43,7 +46,12 @@ class Loaded:
         try:
             environment = self.make()
         except (Exception, SystemExit) as error:
-            why = error_line(error, self.path)
+            if self._code["module"].startswith(_BUILT_IN):
+                why = str(error) or type(error).__name__
+            else:
+                why = _without_folder(error_line(error, self.path), self.path)
+            if not settings:
+                raise CannotLoad(f"needs settings: {why}") from error
             raise CannotLoad(f"{name} cannot be made with the settings {settings}: {why}") from error
         try:
             tools = await environment.offered_tools()
@@ -68,7 +76,7 @@ class Loaded:
 def load(code: Mapping[str, Any]) -> Loaded:
     """Imports the code. Raises `CannotLoad`."""
     module = _module(code)
-    where, name = code["path"] or code["module"], code["object"]
+    where, name = Path(code["path"]).name or code["module"], code["object"]
     found = getattr(module, name, None)
     settings = code["settings"]
     if isinstance(found, type) and issubclass(found, Environment):
@@ -94,7 +102,13 @@ def _module(code: Mapping[str, Any]) -> types.ModuleType:
         return importlib.import_module(code["module"])
     except (Exception, SystemExit) as error:
         where = code["path"] or code["module"]
-        raise CannotLoad(f"{where} does not import: {error_line(error, code['path'])}") from error
+        why = error_line(error, code["path"])
+        raise CannotLoad(_without_folder(f"{where} does not import: {why}", code["path"])) from error
+
+
+def _without_folder(text: str, path: str) -> str:
+    """Callers learn which line of a file is wrong, and not where the file is on this machine."""
+    return text.replace(f"{Path(path).parent}/", "") if path else text
 
 
 def _check_origin(found: Any, code: Mapping[str, Any]) -> None:

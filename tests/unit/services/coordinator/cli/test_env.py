@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.repository import ROOT
+
 Shoal = Callable[..., tuple[int, str, str]]
 
 GAMES = '''
@@ -83,7 +85,33 @@ def test_what_comes_with_shoal_and_a_file_is_listed(shoal: Shoal, games: str, tm
     listed = {info["name"]: info for info in json.loads(out)}
     assert listed["doubling"]["description"] == "Asks for the double of a number."
     assert [tool["name"] for tool in listed["counter"]["tools"]] == ["increment", "decrement", "submit"]
-    assert "base_url" in listed["search"]["unavailable"], "what needs settings hides the others"
+    assert listed["search"]["unavailable"] == "needs settings: give base_url, the address of the service"
+    code, out, error = shoal("env", "list")
+    assert code == 0, error
+    assert "\n    needs settings: give base_url, the address of the service\n" in out
+    assert str(ROOT) not in out, "it names files by their paths on this machine"
+
+
+def test_a_file_that_does_not_work_is_named_without_the_folder_that_it_is_in(shoal: Shoal, tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text("import nothing_of_that_name\n")
+    (tmp_path / "picky.py").write_text(
+        "from shoal.environment import Environment\n"
+        "class Picky(Environment):\n    def __init__(self, mood=''):\n        raise ValueError('no mood')\n"
+        "    def reset(self, task, seed): ...\n"
+    )
+    config = tmp_path / "run.toml"
+    tables = [("broken", "broken.py:A", ""), ("missing", "picky.py:B", ""), ("picky", "picky.py:Picky", "mood = 'bad'")]
+    config.write_text(
+        '[model]\npath = "m"\n[[data.sources]]\npath = "d"\n'
+        + "".join(f"[[environments]]\nname = '{n}'\nsource = '{s}'\nsettings = {{{v}}}\n" for n, s, v in tables)
+    )
+    code, out, error = shoal("env", "list", "--config", str(config), "-o", "json")
+    assert code == 0, error
+    listed = {info["name"]: info.get("unavailable", "") for info in json.loads(out)}
+    assert listed["broken"].startswith("broken.py does not import: ModuleNotFoundError at broken.py:1: ")
+    assert listed["missing"].startswith("picky.py has no environment 'B'")
+    assert listed["picky"].endswith("ValueError at picky.py:4: no mood")
+    assert str(tmp_path) not in out
 
 
 def test_a_person_plays_with_texts_and_calls() -> None:
