@@ -1,5 +1,7 @@
 """Changes of the configuration of an active run."""
 
+import asyncio
+import json
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -225,3 +227,38 @@ async def test_groups_that_wait_for_a_step_are_judged_by_its_settings_as_after_a
     with closing(sqlite3.connect(Path(run.path) / "ledger.sqlite")) as ledger:
         rows = ledger.execute("SELECT policy_version, fields FROM config_changes").fetchall()
     assert rows == [(1, '{"grpo.max_wrong_completion_tokens": "unset -> 1"}')], rows
+
+
+async def test_a_change_whose_learner_dies_between_its_checkpoint_and_its_application_is_applied_once(
+    cluster: Cluster, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry, "LEASE_S", 4.0)
+    asked = asyncio.Event()
+
+    class Dying(ScriptedLearner):
+        async def SetHyperparameters(self, request: Any, context: Any) -> Any:
+            asked.set()
+            await asyncio.Event().wait()
+
+    cluster.learner = Dying(cluster.plane)
+    server = await cluster.add(worker_pb2.WORKER_KIND_LEARNER, cluster.learner, "learner-0")
+    await cluster.add(worker_pb2.WORKER_KIND_GENERATOR, ScriptedGenerator(cluster.plane, delay_s=0.05), "generator-0")
+    await cluster.add(worker_pb2.WORKER_KIND_REWARD, ScriptedReward(), "reward-0")
+    await cluster.start(arithmetic_config(model, run={"num_steps": 12}), run_id="between")
+    await cluster.until(lambda event: event.kind == "step" and event.attributes["step"] == 2)
+    await update(cluster, {"learner": {"learning_rate": 3e-4}})
+    await asked.wait()
+    await update(cluster, {"run": {"num_steps": 14}})  # Another one, while the first is under way.
+    await cluster.kill(server, "learner-0")
+    await cluster.until(lambda event: event.kind == "restarting")
+    cluster.learner = ScriptedLearner(cluster.plane)
+    await cluster.add(worker_pb2.WORKER_KIND_LEARNER, cluster.learner, "learner-1")
+    run, events = await cluster.end()
+    assert (run.state, run.policy_version, run.attempt) == (pb.RUN_STATE_FINISHED, 14, 1), run.message
+    (applied,) = [event for event in events if event.kind == "config_applied"]
+    version = applied.attributes["policy_version"]
+    assert [event.attributes["policy_version"] for event in events if event.kind == "restored"] == [version]
+    with closing(sqlite3.connect(Path(run.path) / "ledger.sqlite")) as ledger:
+        rows = ledger.execute("SELECT policy_version, fields FROM config_changes").fetchall()
+    fields = {"learner.learning_rate": "1e-06 -> 0.0003", "run.num_steps": "12 -> 14"}
+    assert [(version, json.loads(text)) for version, text in rows] == [(version, fields)], rows
