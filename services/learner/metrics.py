@@ -145,7 +145,11 @@ def step_metrics(
 ) -> dict[str, float]:
     """Computes the metrics of a step, by name. Means over tokens are left out when nothing was applied."""
     rollouts = [(group, rollout) for group in groups for rollout in group.rollouts]
-    num_step_tokens = sum(len(group.prompt_token_ids) + rollout.completion.num_tokens for group, rollout in rollouts)
+    num_step_tokens = sum(
+        len(segment.prompt_token_ids) + segment.end - segment.start
+        for group, rollout in rollouts
+        for segment in rollout.completion.segments(group.prompt_token_ids)
+    )
     num_tokens = sum(num_loss_tokens(group) for group in groups)
     metrics = {
         "val/num_step_tokens": float(num_step_tokens),

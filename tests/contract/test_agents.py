@@ -26,6 +26,7 @@ DOCUMENTATION = Path(__file__).parents[2] / "docs" / "agents.md"
 AGENTS = '''
 import asyncio
 import json
+import os
 import urllib.request
 
 from shoal.environment import Agent
@@ -111,6 +112,21 @@ class Plain(Agent):
         self.reward = int(ask(policy, [user("hello")], model="gpt-4", temperature=0)["content"])
 
 
+class Dying(Base):
+    """Takes its process with it after its first call, once."""
+
+    def __init__(self, marker):
+        self.marker = marker
+
+    async def run(self, task, seed, policy):
+        answer = await self.client(policy)([user("hello")])
+        try:
+            os.close(os.open(self.marker, os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            return int(answer["content"])
+        os._exit(3)
+
+
 class Greedy(Base):
     """Calls until it is refused, and does not catch that."""
 
@@ -134,7 +150,13 @@ Says = Callable[[str, int], str]
 
 @asynccontextmanager
 async def playing(
-    cluster: Cluster, model: Path, agents: Path, name: str, says: Says | None = None, **sections: Any
+    cluster: Cluster,
+    model: Path,
+    agents: Path,
+    name: str,
+    says: Says | None = None,
+    settings: dict[str, Any] | None = None,
+    **sections: Any,
 ) -> AsyncIterator[ScriptedPolicy]:
     """Starts a run of one step whose four episodes are runs of the agent."""
     policy, reward = (
@@ -146,7 +168,8 @@ async def playing(
     await cluster.add(worker_pb2.WORKER_KIND_GENERATOR, policy, "generator-0")
     config = episode_config(model, run={"num_steps": 1}, reward={"num_processes": 1}, **sections)
     try:
-        await cluster.start(config | {"environments": [{"name": "counter", "source": f"{agents}:{name}"}]})
+        environment = {"name": "counter", "source": f"{agents}:{name}", "settings": settings or {}}
+        await cluster.start(config | {"environments": [environment]})
         yield policy
     finally:
         await reward.close()
@@ -283,6 +306,18 @@ async def test_an_agent_that_never_stops_calling_ends_at_the_limit_of_turns(
         assert (rollout.episode.stop_reason, rollout.episode.truncated) == ("max_turns", True)
         assert rollout.score.outcome == rollout_pb2.SCORE_OUTCOME_SCORED
         assert len(rollout.episode.turns) == 3
+
+
+async def test_an_agent_whose_process_dies_runs_again_and_nothing_counts_twice(
+    cluster: Cluster, model: Path, agents: Path, tmp_path: Path
+) -> None:
+    async with playing(cluster, model, agents, "Dying", settings={"marker": str(tmp_path / "died")}) as policy:
+        rollouts = await rollouts_of(cluster)
+    assert (tmp_path / "died").exists() and len(policy.requests) > 4
+    assert {len(rollout.episode.turns) for rollout in rollouts} == {1}, (
+        "what was said before the death is no part of it"
+    )
+    assert {rollout.score.outcome for rollout in rollouts} == {rollout_pb2.SCORE_OUTCOME_SCORED}
 
 
 async def test_the_tokens_of_all_turns_are_bounded_by_the_run(cluster: Cluster, model: Path, agents: Path) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import logging
+import os
 import sys
 import uuid
 from collections.abc import Callable, Mapping
@@ -78,6 +79,12 @@ class _Call:
             self.done.exception()  # Retrieved, even if nobody awaits it any more.
 
 
+def _without_proxy() -> dict[str, str]:
+    """Returns variables that keep an agent's calls of the policy from going through a proxy."""
+    names = [name for name in ("no_proxy", "NO_PROXY") if name in os.environ] or ["no_proxy"]
+    return {name: ",".join(filter(None, (os.environ.get(name), "127.0.0.1"))) for name in names}
+
+
 class EnvironmentProcess:
     """Runs one environment. Belongs to one event loop."""
 
@@ -98,7 +105,7 @@ class EnvironmentProcess:
         self._calls: dict[int, _Call] = {}
         self._idle_watch: asyncio.TimerHandle | None = None
         self._output = BoundedOutput(code.name, self)
-        environment = {**ENVIRONMENT, MARK_VARIABLE: self._mark, "PYTHONHASHSEED": "0"}
+        environment = {**ENVIRONMENT, **_without_proxy(), MARK_VARIABLE: self._mark, "PYTHONHASHSEED": "0"}
         self._process = PoolProcess(
             self._on_message,
             self._on_exit,

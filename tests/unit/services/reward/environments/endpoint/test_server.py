@@ -259,6 +259,20 @@ async def test_a_request_that_is_repeated_is_answered_once() -> None:
     assert {bodies[0]["id"], bodies[1]["id"], late.json()["id"]} == {"chatcmpl-c1"}
 
 
+async def test_the_retries_of_openais_client_are_answered_once() -> None:
+    openai = pytest.importorskip("openai")
+    async with served(None) as at:
+        client = openai.AsyncOpenAI(base_url=at.url, api_key=at.session.key, timeout=0.5, max_retries=50)
+        asking = asyncio.create_task(client.chat.completions.create(**HELLO))
+        await eventually(lambda: at.calls, "the call is on its way")
+        await asyncio.sleep(1.0)  # It gives up at least once.
+        at.session.take(pb.PolicyReply(call_id="c1", answer=answer("late")))
+        completion = await asking
+        with pytest.raises(openai.BadRequestError, match="n: only 1 is possible here"):
+            await client.chat.completions.create(**HELLO, n=2)
+    assert completion.choices[0].message.content == "late" and len(at.calls) == 1
+
+
 async def test_a_key_of_idempotency_tells_a_repetition_and_nothing_else_does() -> None:
     async with served() as at:
         ids = [(await at.post(idempotency_key=key)).json()["id"] for key in ("a", "a", "b")]
