@@ -199,6 +199,9 @@ def _engine_arguments(
         "kv_cache_memory_bytes": int(generator.cpu_kv_cache_gib * 2**30),
         "block_size": _CPU_BLOCK_TOKENS,
         "enforce_eager": True,
+        # vLLM rewinds the random numbers of a request whose prompt it divides, which torch cannot do on a CPU: the
+        # engine would end. The tokens of one step are then at least those of a whole context.
+        "enable_chunked_prefill": False,
     }
     if num_workers == 1:
         # By its class name: vLLM replaces the short name by an executor in an extra process, whose number of threads is

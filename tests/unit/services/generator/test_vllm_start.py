@@ -1,5 +1,6 @@
 """The arguments that vLLM's engine gets on a GPU, held to the fields that the installed vLLM declares."""
 
+import ast
 import os
 import sys
 from pathlib import Path
@@ -16,7 +17,7 @@ from shoal.suggest.memory import GIB
 from tests.support.library_source import class_of, fields_of, source_of
 from tests.support.tiny_model import make_tiny_model
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 
 
 @pytest.fixture
@@ -69,6 +70,18 @@ def test_an_engine_on_a_cpu_gets_no_setting_of_a_gpu(arguments_of: Any) -> None:
     arguments = arguments_of(on_cpu=True, generator={"cpu_kv_cache_gib": 0.5, "gpu_kv_cache_gib": 3})
     assert arguments["kv_cache_memory_bytes"] == GIB / 2
     assert not {"gpu_memory_utilization", "enable_sleep_mode"} & arguments.keys()
+
+
+def test_an_engine_on_a_cpu_does_not_divide_prompts(arguments_of: Any) -> None:
+    assert arguments_of(on_cpu=True)["enable_chunked_prefill"] is False
+    assert "enable_chunked_prefill" not in arguments_of()
+
+
+def test_a_divided_prompt_would_end_an_engine_on_a_cpu() -> None:
+    runner = source_of("vllm", "v1/worker/gpu_model_runner.py")
+    assert "set_offset" in ast.unparse(runner), "vLLM rewinds no random numbers any more: prompts may be divided"
+    with pytest.raises(RuntimeError, match="does not use offset"):
+        torch.Generator("cpu").get_offset()
 
 
 def test_the_engine_runs_code_of_a_model_only_if_it_is_trusted(arguments_of: Any, tmp_path: Path) -> None:
