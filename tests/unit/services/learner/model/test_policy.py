@@ -15,7 +15,7 @@ from services.learner.model.policy import Policy, load_policy, load_reference
 from shoal.config.learner import LearnerConfig
 from shoal.rollout import TrainGroup
 from tests.support.tiny_model import make_tiny_model
-from tests.support.train_batches import make_groups
+from tests.support.train_batches import make_groups, with_segments
 
 TEMPERATURE = 0.8
 
@@ -45,20 +45,25 @@ def unpacked(folder: Path, groups: Sequence[TrainGroup]) -> tuple[Tensor, dict[s
     total = torch.zeros(())
     for group in groups:
         for rollout in group.rollouts:
-            tokens = torch.from_numpy(np.concatenate([group.prompt_token_ids, rollout.completion.token_ids])).long()
-            distribution = torch.log_softmax(lm(input_ids=tokens[None]).logits[0] / TEMPERATURE, dim=-1)
-            logprobs = distribution[:-1].gather(-1, tokens[1:, None])[len(group.prompt_token_ids) - 1 :]
-            total = total + (logprobs * rollout.advantage).sum()
+            for segment in rollout.completion.segments(group.prompt_token_ids):
+                prompt, own = segment.prompt_token_ids, rollout.completion.token_ids[segment.start : segment.end]
+                tokens = torch.from_numpy(np.concatenate([prompt, own])).long()
+                distribution = torch.log_softmax(lm(input_ids=tokens[None]).logits[0] / TEMPERATURE, dim=-1)
+                logprobs = distribution[:-1].gather(-1, tokens[1:, None])[len(prompt) - 1 :]
+                total = total + (logprobs * rollout.advantage).sum()
     total.backward()
     return total.detach(), {name: parameter.grad for name, parameter in lm.named_parameters()}
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 @pytest.mark.parametrize("max_tokens", [40, 4096])
+@pytest.mark.parametrize("is_cut", [False, True])
 def test_packed_log_probabilities_and_gradients_are_those_of_the_sequences_alone(
-    folder: Path, max_tokens: int, attention: str
+    folder: Path, max_tokens: int, attention: str, is_cut: bool
 ) -> None:
     groups = make_groups(num_groups=5, group_size=4)
+    if is_cut:  # Episodes of three segments beside plain completions.
+        groups = tuple(with_segments(group, num_prompt_tokens=(6, 21, 3)) for group in groups)
     policy = load_policy(folder, settings(attention=attention))
     packed = weighted_sum(policy, rows_of(groups, max_tokens), groups)
     packed.backward()
