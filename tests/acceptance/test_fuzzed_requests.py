@@ -25,10 +25,15 @@ from services.generator.service import GeneratorServicer
 from services.learner.commands import LearnerCommands
 from services.learner.ranks.process_group import ProcessGroup
 from services.learner.service import LearnerService
+from services.reward.environments.environments import Environments
+from services.reward.environments.service import EnvironmentService
 from services.reward.service import RewardService
+from shoal.config import parse_config
+from shoal.v1 import environment_pb2
+from shoal.worker.lifecycle import Lifecycle
 from shoal.worker.reexec import Reexec
 from tests.support.fuzzing import arbitrary_message, methods
-from tests.support.loopback import COORDINATOR, GENERATOR, LEARNER, REWARD, NoProgram, serving
+from tests.support.loopback import COORDINATOR, ENVIRONMENT, GENERATOR, LEARNER, REWARD, NoProgram, serving
 from tests.support.reward_client import ALLOWED
 from tests.support.scripted_engine import ScriptedEngine
 
@@ -36,6 +41,8 @@ SECONDS = float(os.environ.get("SHOAL_FUZZ_S", "60"))
 SEED = int(os.environ.get("SHOAL_FUZZ_SEED", "1"))
 CALL_TIMEOUT_S = 3.0
 LEAKS = re.compile(r'Traceback|File "|site-packages|/services/|/shoal/|\.py\b')
+GAMES = ("calculator", "counter", "guess_number", "wordle")
+"""The environments that arbitrary episodes begin in."""
 BAD = (grpc.StatusCode.UNKNOWN, grpc.StatusCode.INTERNAL)
 
 
@@ -54,6 +61,23 @@ async def reward(stack: AsyncExitStack, _: Path) -> Any:
     return service
 
 
+async def environments(stack: AsyncExitStack, _: Path) -> Any:
+    tables = [{"name": name, "source": name, "max_episodes": 64} for name in GAMES]
+    config = parse_config({"model": {"path": "m"}, "data": {"sources": [{"path": "d"}]}, "environments": tables})
+    lifecycle, loaded = Lifecycle("the reward service"), asyncio.Event()
+    service = EnvironmentService(lifecycle)
+    stack.push_async_callback(service.close)
+
+    async def load() -> None:
+        await service.use(Environments(config.environments))
+        loaded.set()
+
+    lifecycle.load("fuzzed", config, load, message="loading environments")
+    async with asyncio.timeout(120):
+        await loaded.wait()
+    return service
+
+
 async def learner(stack: AsyncExitStack, folder: Path) -> Any:
     service = LearnerService(lambda: LearnerCommands(ProcessGroup.connect(), folder), lambda: "127.0.0.1")
     stack.push_async_callback(service.close)
@@ -67,7 +91,9 @@ async def coordinator(stack: AsyncExitStack, folder: Path) -> Any:
     return CoordinatorServicer(runs, registry)
 
 
-MAKE = {GENERATOR: generator, REWARD: reward, LEARNER: learner, COORDINATOR: coordinator}
+MAKE = {
+    GENERATOR: generator, REWARD: reward, ENVIRONMENT: environments, LEARNER: learner, COORDINATOR: coordinator,
+}  # fmt: skip
 
 
 @asynccontextmanager
@@ -87,6 +113,8 @@ async def call(channel: grpc.aio.Channel, service: str, method: Any, rng: random
     }
     num_messages = rng.randint(0, 4) if method.client_streaming else 1
     requests = [arbitrary_message(method.input_type, rng) for _ in range(num_messages)]
+    if method.name == "RunEpisode" and requests and rng.random() < 0.9:
+        requests[0] = _beginning(rng)  # Else hardly any would get beyond the name of its environment.
     kind = f"{'stream' if method.client_streaming else 'unary'}_{'stream' if method.server_streaming else 'unary'}"
     invoke = getattr(channel, kind)(name, **codec)
     answer = invoke(iter(requests) if method.client_streaming else requests[0], timeout=CALL_TIMEOUT_S)
@@ -101,6 +129,16 @@ async def call(channel: grpc.aio.Channel, service: str, method: Any, rng: random
             return grpc.StatusCode.CANCELLED, ""
         return error.code(), error.details() or ""
     return grpc.StatusCode.OK, ""
+
+
+def _beginning(rng: random.Random) -> environment_pb2.RunEpisodeRequest:
+    start: Any = arbitrary_message(environment_pb2.EpisodeStart.DESCRIPTOR, rng)
+    start.environment = rng.choice(GAMES)
+    if rng.random() < 0.8:
+        start.call_timeout_s, start.seed = 1.0, rng.randrange(100)
+        start.task.Clear()
+        del start.replay[:]
+    return environment_pb2.RunEpisodeRequest(start=start)
 
 
 @pytest.mark.parametrize("service", list(MAKE))
