@@ -109,8 +109,9 @@ class AgentPlayer(Player):
         except InvalidArgument as error:
             reply = PolicyRefusal(RefusalReason.INVALID, error.message)
         if isinstance(reply, PolicyRefusal):
-            self._num_refused += 1
-            self._was_paused |= reply.reason is RefusalReason.PAUSED
+            is_pause = reply.reason is RefusalReason.PAUSED
+            self._was_paused |= is_pause
+            self._num_refused += not is_pause
         await stream.reply(call.call_id, reply)
 
     async def _reply(self, call: PolicyCall) -> PolicyAnswer | PolicyRefusal:

@@ -374,6 +374,17 @@ async def test_a_pause_is_told_and_an_agent_that_gives_up_in_it_runs_again() -> 
     assert played.num_plays == 5 and played.episode.outcome is ScoreOutcome.SCORED, "no loss is counted in a pause"
 
 
+async def test_waiting_in_a_pause_reaches_no_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agent_player, "_MAX_REFUSED", 3)
+
+    async def agent(policy: Policy) -> None:
+        while isinstance(await policy.ask(user("one")), PolicyRefusal):
+            pass
+
+    played = await play(agent, pauses=[True] * 9)
+    assert (played.episode.stop_reason, len(played.episode.turns), played.num_plays) == ("done", 1, 1)
+
+
 async def test_an_agent_that_breaks_runs_again_and_then_fails() -> None:
     async def agent(policy: Policy) -> None:
         await policy.say(user("one"))
