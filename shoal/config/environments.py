@@ -173,7 +173,7 @@ def check_environments(environments: Sequence[EnvironmentConfig]) -> None:
     """Raises `ValueError` when two tables have one name."""
     names = [environment.name for environment in environments]
     if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise ValueError(f"environments: {twice[0]!r} is the name of two tables: choose another name for one")
+        raise ValueError(f"{twice[0]!r} is the name of two tables: choose another name for one")
 
 
 def find_environment_files(values: Mapping[str, Any], folder: Path) -> None:

@@ -80,10 +80,25 @@ class EpisodesConfig(Section):
         return self
 
 
+def _check_names(config: "RunConfig") -> None:
+    """Raises `ValueError` for a source of prompts with an environment that the configuration does not have."""
+    known = {environment.name for environment in config.environments}
+    for section, sources in (("data", config.data.sources), ("evaluation", config.evaluation.sources)):
+        for number, source in enumerate(sources):
+            name = source.environment
+            if name is not None and name.lower() not in known:
+                known_names = f"known: {', '.join(sorted(known))}" if known else "there is none"
+                raise ValueError(
+                    f"{section}.sources.{number}.environment: no environment is called {name!r}; declare it under "
+                    f"[[environments]] ({known_names})"
+                )
+
+
 def check_episodes(config: "RunConfig") -> None:
     """Raises `ValueError` for settings that do not go together with episodes."""
     if not config.plays_episodes:
         return
+    _check_names(config)
     if config.run.deterministic:
         raise ValueError(
             "run.deterministic: a source of data names environments, whose answers come at moments that no two runs "

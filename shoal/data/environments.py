@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Any
 
 from shoal.config.data import SourceConfig
@@ -16,7 +17,7 @@ _WHOLE_NUMBER = re.compile(r"-?[0-9]{1,15}")
 
 
 def environment_of(row: Row, source: SourceConfig, known_environments: Collection[str]) -> EnvironmentTask | None:
-    """Reads the environment and the task of a row; None for a row without one.
+    """Reads the environment, in any case, and the task of a row; None for a row without one.
 
     Raises `InvalidArgument`, which names the row, for an unknown environment, or a task that is not a table of JSON.
     """
@@ -40,8 +41,8 @@ def environment_of(row: Row, source: SourceConfig, known_environments: Collectio
 
 
 def _known(row: Row, found: EnvironmentTask, known_environments: Collection[str]) -> EnvironmentTask:
-    if found.environment in known_environments:
-        return found
+    if found.environment.lower() in known_environments:
+        return replace(found, environment=found.environment.lower())
     known = f"known: {', '.join(sorted(known_environments))}" if known_environments else "the table is empty"
     raise InvalidArgument(
         f"{row.where}: no environment is called {found.environment!r:.80}; declare it under [[environments]] ({known})"

@@ -17,7 +17,7 @@ from shoal.data.hub import read_dataset
 from shoal.data.mixing import labeled_rows, select_rows
 from shoal.data.prompt_set import PromptSet
 from shoal.data.rendering import render
-from shoal.data.rows import RowSource
+from shoal.data.rows import RowSource, check_columns
 from shoal.data.tasks import make_task
 from shoal.errors import InvalidArgument
 from shoal.models.model_folder import load_tokenizer
@@ -144,6 +144,7 @@ def check_verifier_names(reward: RewardConfig, known_verifiers: Collection[str] 
 
 def _read(source: SourceConfig) -> RowSource:
     rows = _read_all(source)
+    check_columns(source, rows)
     if source.name is not None:
         rows = replace(rows, name=source.name)
     return labeled_rows(rows, source) if source.labels else rows

@@ -46,6 +46,22 @@ def wanted_columns(source: SourceConfig) -> list[str]:
     return [source.messages_column, *labels, *([] if source.verifier is not None else [source.verifier_column])]
 
 
+def check_columns(source: SourceConfig, rows: RowSource) -> None:
+    """Raises `InvalidArgument` for a column of the source's that no row has, where a row need not have it."""
+    default = SourceConfig.model_fields["environment_task_column"].default
+    task_column = source.environment_task_column if source.environment_task_column != default else None
+    for field, column in (
+        ("environment_column", source.environment_column),
+        ("environment_task_column", task_column),
+    ):
+        if column is not None and not any(column in row.values for row in rows.rows):
+            present = sorted({name for row in rows.rows[:100] for name in row.values})
+            raise InvalidArgument(
+                f"data source {rows.name}: no row has the column {column!r}, which {field} names; columns: "
+                f"{', '.join(present)}"
+            )
+
+
 def optional_columns(source: SourceConfig) -> list[str]:
     """Returns the columns that prompts are made from where they are there."""
     labels = list(source.label_columns.values())

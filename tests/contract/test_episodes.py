@@ -207,7 +207,7 @@ async def test_a_row_of_an_undeclared_environment_is_refused_before_the_run_begi
     cluster: Cluster, model: Path
 ) -> None:
     config = episode_config(model) | {"environments": []}
-    with pytest.raises(InvalidArgument, match=r"questions.jsonl:1: no environment is called 'counter'"):
+    with pytest.raises(InvalidArgument, match=r"data\.sources\.0\.environment: no environment is called 'counter'"):
         await cluster.start(config)
 
 

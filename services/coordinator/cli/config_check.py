@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
+from services.coordinator.cli.env.process import check_environments
 from services.coordinator.cli.reward_process import call_reward_process, check_custom_verifiers
 from services.coordinator.launcher.disk import expected_disk_use, free_bytes
 from services.coordinator.run.checks.label_check import Labels, left_out
@@ -49,8 +50,8 @@ def check_config(config: RunConfig) -> dict[str, Any]:
 
 
 def check_inputs(config: RunConfig, data_dir: Path) -> tuple[RunConfig, dict[str, Any]]:
-    """Loads tokenizer and data, checks labels, custom verifiers, adapted layers and disk space, and looks for the
-    model's weights.
+    """Loads tokenizer and data, checks labels, custom verifiers, environments, adapted layers and disk space, and looks
+    for the model's weights.
 
     Returns the configuration with its number of steps, and the facts. Raises `InvalidArgument` that names the field at
     fault.
@@ -77,6 +78,7 @@ def check_inputs(config: RunConfig, data_dir: Path) -> tuple[RunConfig, dict[str
         "model_folder": str(model_folder),
         **_disk_use(config, model_folder, data_dir),
         **_custom_verifiers(config, inputs.verifiers_to_ask_for),
+        **_environments(config),
     }
     if config.reward.model.path:
         model = describe_reward_model(config.reward.model, weights=False)
@@ -132,6 +134,16 @@ def _custom_verifiers(config: RunConfig, to_ask_for: Sequence[str]) -> dict[str,
         facts["reward_servers_not_asked"] = [server.address for server in config.reward.servers.values()]
     if to_ask_for:
         facts["verifiers_not_known_before_the_run_starts"] = list(to_ask_for)
+    return facts
+
+
+def _environments(config: RunConfig) -> dict[str, Any]:
+    """Loads the environments, and names those of servers, which only a run can check."""
+    facts: dict[str, Any] = {}
+    if loaded := check_environments(config):
+        facts["environments_loaded"] = loaded
+    if servers := [environment.server for environment in config.environments if environment.server]:
+        facts["environment_servers_not_asked"] = servers
     return facts
 
 

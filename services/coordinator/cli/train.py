@@ -16,6 +16,7 @@ from services.coordinator.cli.shared.options import (
 
 if TYPE_CHECKING:
     from services.coordinator.cli.shared.progress import ProgressView
+    from shoal.config import RunConfig
 
 
 def train(
@@ -33,6 +34,7 @@ def train(
 
     Ctrl-C writes a checkpoint and stops; a second one ends everything at once.
     """
+    from services.coordinator.cli.env.process import check_environments
     from services.coordinator.cli.reward_process import check_custom_verifiers
     from services.coordinator.cli.shared.progress import ProgressView
     from services.coordinator.cli.train_session import TrainSession
@@ -41,11 +43,15 @@ def train(
     from services.coordinator.launcher.supervisor import ProcessDied
     from shoal.quantities import format_bytes
 
+    def check_code(config: "RunConfig") -> None:
+        check_custom_verifiers(config)
+        check_environments(config)
+
     view = ProgressView(outlives_output=True)
     request = start_request(config, overrides or [], resume=resume, name=name)
     view.write("checking configuration, machine and model")
     with view.showing_logs("shoal.models"), view.showing_logs("services.coordinator.remote"):
-        run = prepare_local_run(request, data_dir.absolute(), check_custom_verifiers)
+        run = prepare_local_run(request, data_dir.absolute(), check_code)
     view.write(f"model {run.config.model.path}: {run.model_folder}")
     free = free_bytes(run.data_dir)
     shortage = run.disk_use.shortage(free)

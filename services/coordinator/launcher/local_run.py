@@ -70,11 +70,11 @@ class LocalRun:
 
 
 def prepare_local_run(
-    request: pb.StartRunRequest, data_dir: Path, check_verifiers: Callable[[RunConfig], object]
+    request: pb.StartRunRequest, data_dir: Path, check_code: Callable[[RunConfig], object]
 ) -> LocalRun:
     """Checks everything that can be checked before a process starts; gives a new run its name.
 
-    `check_verifiers` checks the custom verifiers, for which it needs the reward service's code.
+    `check_code` checks custom verifiers and environments, for which it needs the reward service's code.
 
     Raises a `ShoalError` that names the field, option, or package at fault.
     """
@@ -95,7 +95,7 @@ def prepare_local_run(
     check_ports(config)
     gpus = usable_gpus()
     share_out(config, gpus)
-    check_verifiers(config)
+    check_code(config)
     model_folder = check_weights(config)
     notes = [note] if (note := check_adapted_layers(config, model_folder)) else []
     check_folder(data_dir)

@@ -1,9 +1,10 @@
-"""`python -m services.reward.environments.offline serve|check`: environments without a run.
+"""`python -m services.reward.environments.offline load|serve|check`: environments without a run.
 
 For the command line, which cannot import a service. Each command reads one JSON document from stdin:
 
-* `serve` reads a line, {"config": the whole RunConfig}. It serves `shoal.v1.EnvironmentService` on a free port of
-  127.0.0.1, writes {"address"} as a line, and ends with stdin.
+* `load` reads {"config": the whole RunConfig}, and loads its environments, as a service does when it is configured.
+* `serve` reads a line with the same. What cannot be used is listed as unavailable. It serves
+  `shoal.v1.EnvironmentService` on a free port of 127.0.0.1, writes {"address"} as a line, and ends with stdin.
 * `check` reads {"config": with one environment, "task", "seed", "texts"} and writes what it found (checking.py).
 """
 
@@ -37,12 +38,22 @@ def main() -> int:
             [environment] = parse_config(request["config"]).environments
             found = asyncio.run(check(environment, request["task"], request["seed"], request["texts"]))
             json.dump(found, sys.stdout)
+        elif sys.argv[1] == "load":
+            asyncio.run(_load(parse_config(json.load(sys.stdin)["config"])))
         else:
             asyncio.run(_serve(parse_config(json.loads(sys.stdin.readline())["config"])))
     except ShoalError as error:
         print(f"error: {error.message}", file=sys.stderr)
         return _INVALID if isinstance(error, InvalidArgument) else _FAILED
     return 0
+
+
+async def _load(config: RunConfig) -> None:
+    environments = Environments(config.environments)
+    try:
+        await environments.find()
+    finally:
+        await environments.close()
 
 
 async def _serve(config: RunConfig) -> None:

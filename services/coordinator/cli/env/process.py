@@ -64,6 +64,22 @@ def checked(source: str, task: str, seed: int, texts: Sequence[str], settings: s
     return found
 
 
+def check_environments(config: RunConfig) -> list[str]:
+    """Loads the environments of a configuration on this machine, but those of servers; returns their names.
+
+    Exits, after the reward service's code has printed why, if one has no code, or does not take its settings.
+    """
+    environments = [environment for environment in config.environments if not environment.server]
+    if environments:
+        request = {"config": dump_config(config.model_copy(update={"environments": environments}))}
+        done = subprocess.run(
+            [sys.executable, "-m", _MODULE, "load"], input=json.dumps(request), text=True, check=False
+        )
+        if done.returncode:
+            raise typer.Exit(done.returncode if done.returncode > 0 else 1)
+    return [environment.name for environment in environments]
+
+
 def environments_config(config_file: Path | None, overrides: Sequence[str]) -> RunConfig:
     """Returns the configuration of a file, or one of the overrides alone."""
     if config_file is not None:

@@ -1,6 +1,24 @@
+from typing import Any
+
 import pytest
 
+from shoal.config import parse_config
 from shoal.config.episodes import EpisodesConfig
+from shoal.errors import InvalidArgument
+
+_CONFIG: dict[str, Any] = {"model": {"path": "m"}, "run": {"num_steps": 2}}
+
+
+@pytest.mark.parametrize("section", ["data", "evaluation"])
+def test_a_source_names_an_environment_that_the_configuration_has(section: str) -> None:
+    sources = {"data": {"sources": [{"path": "d"}]}}
+    named = {section: {"sources": [{"path": "d", "environment": "Wordle"}]}}
+    declared = {"environments": [{"name": "wordle"}]}
+    assert parse_config(_CONFIG | sources | named | declared).plays_episodes
+    with pytest.raises(
+        InvalidArgument, match=rf"{section}\.sources\.0\.environment: no environment .*'Wordle'.*there is none"
+    ):
+        parse_config(_CONFIG | sources | named)
 
 
 def test_a_form_of_calls_of_the_users_own_needs_a_pattern_that_works() -> None:

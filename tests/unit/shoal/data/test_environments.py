@@ -37,6 +37,11 @@ def test_a_task_is_a_table_or_one_as_json_text_or_empty() -> None:
     assert read({"env": "counter"}) == EnvironmentTask("counter", {})
 
 
+def test_a_name_may_have_any_case() -> None:
+    assert read({"env": "Counter"}) == EnvironmentTask("counter", {})
+    assert read({}, SourceConfig(path="d", environment="WORDLE")) == EnvironmentTask("wordle", {})
+
+
 def test_a_row_without_a_name_is_a_prompt_of_one_turn() -> None:
     assert read({"env": None}) is None and read({"env": ""}) is None and read({}) is None
     assert read({"env": "counter"}, SourceConfig(path="d")) is None, "the column is not read unless it is named"
@@ -92,9 +97,9 @@ def test_a_row_with_an_environment_may_have_one() -> None:
     assert (truth.verifier, truth.label) == ("math", "4")
 
 
-def loaded(path: Path) -> PromptSet:
+def loaded(path: Path, **columns: str) -> PromptSet:
     return load_prompts(
-        [NAMED.model_copy(update={"path": str(path)})],
+        [NAMED.model_copy(update={"path": str(path), **columns})],
         model=ModelConfig(path="m"),
         data=DataConfig(sources=[NAMED]),
         seed=0,
@@ -115,7 +120,7 @@ def test_columns_of_parquet_that_are_not_there_are_not_asked_for(tmp_path: Path)
 def test_the_policys_turn_does_not_begin_in_the_prompt_of_an_episode(tmp_path: Path) -> None:
     path = tmp_path / "d.jsonl"
     rows = [
-        {"messages": "Play.", "env": "counter"},
+        {"messages": "Play.", "env": "counter", "task": {}},
         {"messages": "2 + 2", "dataset": "math", "ground_truth": "4", "env": ""},
     ]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -137,7 +142,7 @@ def test_products_are_questions_and_tasks_for_the_calculator() -> None:
 
 
 SOURCE = {"path": "d", "environment": "counter"}
-VALUES: dict[str, Any] = {"model": {"path": "m"}, "data": {"sources": [SOURCE]}}
+VALUES: dict[str, Any] = {"environments": [{"name": "counter"}], "model": {"path": "m"}, "data": {"sources": [SOURCE]}}
 
 
 @pytest.mark.parametrize(
@@ -171,3 +176,16 @@ def test_held_out_games_are_questions_of_their_own_unless_training_has_their_wor
 def test_one_environment_is_named_for_a_source() -> None:
     with pytest.raises(ValueError, match="environment or environment_column"):
         SourceConfig(path="d", environment="counter", environment_column="env")
+
+
+@pytest.mark.parametrize("field", ["environment_column", "environment_task_column"])
+def test_a_column_that_no_row_has_is_refused_with_those_that_are_there(tmp_path: Path, field: str) -> None:
+    path = tmp_path / "d.jsonl"
+    path.write_text('{"messages": "Play.", "env": "counter", "task": {}}\n')
+    with pytest.raises(
+        InvalidArgument, match=rf"no row has the column 'tusk', which {field} names; columns: env, mess"
+    ):
+        loaded(path, **{field: "tusk"})
+    path.write_text('{"messages": "Play.", "env": "counter", "task": {}}\n{"messages": "Go."}\n')
+    with pytest.raises(InvalidArgument, match="there is no column 'dataset'"):
+        loaded(path)

@@ -64,6 +64,24 @@ def test_a_deep_check_loads_each_custom_verifier_and_has_it_judge_a_row(
         assert "data.jsonl:1, with its label as the completion" in error, error
 
 
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ('source = "games.py:Game"', "environments.game.source: there is no file "),
+        ('source = "calculator", settings = {reward = 1}', "environments.game.source: Calculator cannot be made with"),
+        ('source = "calculator"', ""),
+        ('server = "127.0.0.1:1"', ""),
+    ],
+)
+def test_a_deep_check_loads_each_environment_but_those_of_servers(check: Check, table: str, message: str) -> None:
+    code, facts, error = check(f'environments=[{{name = "game", {table}}}]', 'reward.remap={mine = "passthrough"}')
+    assert code == (2 if message else 0) and message in error, error
+    if not message:
+        asked = "server" not in table
+        assert facts.get("environments_loaded") == (["game"] if asked else None)
+        assert facts.get("environment_servers_not_asked") == (None if asked else ["127.0.0.1:1"])
+
+
 def test_a_deep_check_says_what_a_custom_verifier_answered(check: Check, tmp_path: Path) -> None:
     file = tmp_path / "score.py"
     file.write_text(
