@@ -17,7 +17,10 @@ def check_deterministic(config: "RunConfig") -> None:
         ),
         f"grpo.max_staleness 0 (it is {config.grpo.max_staleness}): above 0, completions meet new weights at a moment "
         "that no two runs share": config.grpo.max_staleness > 0,
-        "data without environments: the turns of an episode are not sampled in batches": config.plays_episodes,
+        f"environments.max_episodes {_num_episodes(config)} for every environment, as many as are played at once: an "
+        "episode takes its turns together with all others": any(
+            environment.max_episodes < _num_episodes(config) for environment in config.environments
+        ),
         f'generator.dtype "float32" (it is "{generator.dtype}")': generator.dtype != "float32",
         f'learner.compute_dtype "float32" (it is "{learner.compute_dtype}")': learner.compute_dtype != "float32",
         f'weights.dtype "auto" or "float32" (it is "{config.weights.dtype}")': config.weights.dtype
@@ -38,3 +41,13 @@ def check_deterministic(config: "RunConfig") -> None:
     }
     if needed := [need for need, is_wrong in wrong.items() if is_wrong]:
         raise ValueError(f"run.deterministic needs {'; and '.join(needed)}")
+
+
+def _num_episodes(config: "RunConfig") -> int:
+    """Returns how many episodes may be under way at once; 0 for a run without any."""
+    if not config.plays_episodes:
+        return 0
+    in_training = config.grpo.groups_per_step * (config.grpo.group_size + 1)
+    return in_training + config.evaluation.num_prompts * config.evaluation.samples_per_prompt * bool(
+        config.evaluation.sources
+    )

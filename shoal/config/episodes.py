@@ -99,11 +99,6 @@ def check_episodes(config: "RunConfig") -> None:
     if not config.plays_episodes:
         return
     _check_names(config)
-    if config.run.deterministic:
-        raise ValueError(
-            "run.deterministic: a source of data names environments, whose answers come at moments that no two runs "
-            "share; set it to false"
-        )
     limit = config.sampling.max_completion_tokens
     if config.episodes.max_turn_tokens is not None and config.episodes.max_turn_tokens > limit:
         raise ValueError(

@@ -1,6 +1,7 @@
 """A deterministic run that is killed several times ends as one that nobody touched, bit for bit."""
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
@@ -128,6 +129,48 @@ def test_a_run_with_adapters_that_is_changed_and_killed_equals_one_that_is_chang
     changed_at = [changed_at_step(run) for run in (whole, killed)]
     assert changed_at[0] == changed_at[1], f"the change came at steps {changed_at}, so these are two runs: try again"
     assert_equal(whole, killed, 6)
+
+
+GAME = '''
+from shoal.environment import Environment, Observation
+
+
+class Chatter(Environment):
+    """Talks for 2 to 4 turns, and pays for digits."""
+
+    is_deterministic = True
+
+    def reset(self, task, seed):
+        self.num_turns = 2 + seed % 3
+
+    def step(self, turn):
+        digits = sum(letter.isdigit() for letter in turn.text)
+        return Observation(f"{turn.number}: {digits}", reward=digits / 8, done=turn.number == self.num_turns)
+'''
+
+
+@pytest.mark.timeout(4 * WAIT_S)
+def test_a_run_of_episodes_that_is_killed_equals_one_that_is_not(folder: Path) -> None:
+    game, rows = folder / "game.py", folder / "games.jsonl"
+    game.write_text(GAME)
+    rows.write_text("".join(json.dumps({"messages": f"Say digits, {number}"}) + "\n" for number in range(64)))
+    source = {"path": str(rows), "environment": "chatter"}
+    config = config_of(
+        folder,
+        "episodes",
+        run={"num_steps": 5},
+        data={"sources": [source], "max_prompt_tokens": 100},
+        evaluation={"sources": [source], "every_steps": 2, "samples_per_prompt": 1, "temperature": 0.0},
+        sampling={"max_completion_tokens": 300},
+        generator={"max_num_seqs": 24},
+        episodes={"max_turn_tokens": 24},
+        checkpoint={"every_steps": 2},
+    )
+    table = f'[[environments]]\nname = "chatter"\nsource = "{game}:Chatter"\n'
+    config.write_text(f"{config.read_text()}\n{table}")
+    whole = train(folder, config, "episodes")
+    killed = train(folder, config, "episodes-killed", ((1, "generator"), (3, "coordinator")))
+    assert_equal(whole, killed, 5)
 
 
 @pytest.fixture(scope="module")

@@ -17,6 +17,7 @@ from services.coordinator.workers.handover.group_progress import GroupProgress
 from services.coordinator.workers.handover.resuming import resumable_tokens
 from services.coordinator.workers.losses import WorkFailed
 from services.coordinator.workers.rewards.reward_pool import GrowingGroup
+from services.coordinator.workers.turn_batches import TurnRounds
 from shoal.config import RunConfig
 from shoal.rollout import Completion, SamplingParams
 from shoal.telemetry import metrics, names, trace
@@ -38,7 +39,11 @@ class GroupRequest:
     on_begin: Callable[[], None]
     """Called when a generator begins with the group."""
     seat: Seat | None
-    """The group's in its batch, in a deterministic run."""
+    """The group's in its batch, in a deterministic run; None for episodes."""
+    turns: TurnRounds | None = None
+    """Those in which its episodes take their turns, in a deterministic run."""
+    is_greedy: bool = False
+    """Whether it is the greedy sample of the group."""
 
 
 class EpisodeSampling(Protocol):

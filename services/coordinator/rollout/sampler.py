@@ -103,6 +103,7 @@ class Sampler:
         the run is resumed.
         """
         with self._breaker.group():
+            self._rounds.enter(order_number, plays_episodes=prompt.environment is not None)
             try:
                 return await self._run_group(order_number, position, prompt)
             finally:
@@ -195,6 +196,7 @@ class Sampler:
                 request_id,
                 on_begin,
                 self._rounds.seat(group.order_number, is_greedy=False),
+                self._rounds.turns(group.order_number, is_greedy=False),
             )
             sampling, scoring = self._start(tasks, request, losses, is_recorded=True)
             samplings = [sampling]
@@ -207,6 +209,8 @@ class Sampler:
                     sampling=replace(self.sampling, temperature=0.0, return_support=False),
                     request_id=f"{request_id}/greedy",
                     seat=self._rounds.seat(group.order_number, is_greedy=True),
+                    turns=self._rounds.turns(group.order_number, is_greedy=True),
+                    is_greedy=True,
                 )
                 sampling, greedy_scoring = self._start(tasks, greedy, losses)
                 samplings.append(sampling)

@@ -33,7 +33,7 @@ def seats_of(
     There is a batch for each generator, or more if a generator cannot sample its part at once. `num_completions` is
     the number of completions of a group; `name` is one that no other batches have.
     """
-    if not config.run.deterministic:
+    if not config.run.deterministic or not groups:
         return {}
     at_once = max(1, config.generator.max_num_seqs // num_completions)
     num_batches = min(len(groups), max(config.launch.num_generators, math.ceil(len(groups) / at_once)))
@@ -51,14 +51,14 @@ class Batch:
 
     def __init__(self, name: str, members: Sequence[Hashable]) -> None:
         """`name` is one that no other batch has."""
-        self._name = name
+        self.name = name
         self._members = list(members)
         self._num_trials = 0
         self._trial = self._next_trial()
 
     def _next_trial(self) -> "Trial":
         self._num_trials += 1
-        return Trial(f"{self._name}/{self._num_trials}")
+        return Trial(f"{self.name}/{self._num_trials}")
 
     @contextlib.asynccontextmanager
     async def trial(self, member: Hashable, num_completions: int) -> AsyncIterator["Trial"]:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from services.coordinator.workers.turn_batches import EpisodeTurns
 from shoal.rollout import Prompt, SamplingParams, WeightVersion
 
 
@@ -24,3 +25,5 @@ class EpisodeRequest:
     """That of `GeneratorPool.room`."""
     version: WeightVersion | None = None
     """In an evaluation: the weights that sample every turn. Training takes those that a generator has."""
+    turns: EpisodeTurns | None = None
+    """In a deterministic run: its part in the rounds of turns."""

@@ -7,15 +7,17 @@ from collections.abc import Callable, Sequence
 from services.coordinator.rollout.completions import GroupRequest
 from services.coordinator.rollout.controls import RunControls
 from services.coordinator.rollout.episodes.agent_player import AgentPlayer
+from services.coordinator.rollout.episodes.batched_turns import BatchedTurnSampler
 from services.coordinator.rollout.episodes.clock import EpisodeClock
 from services.coordinator.rollout.episodes.episode_request import EpisodeRequest
 from services.coordinator.rollout.episodes.player import EpisodePlayer
 from services.coordinator.rollout.episodes.playing import EpisodeParts, Player
 from services.coordinator.rollout.episodes.turn_sampler import TurnSampler
 from services.coordinator.workers.generator_pool import GeneratorPool
+from services.coordinator.workers.turn_batches import EpisodeTurns
 from shoal.concurrency import first_error
 from shoal.grpo.seeds import environment_seed
-from shoal.rollout import Completion
+from shoal.rollout import Completion, ScoreOutcome
 from shoal.telemetry import names, trace
 
 
@@ -53,6 +55,9 @@ class EpisodeSampler:
             environment_seed=environment_seed(self._parts.config.run.seed, group.order_number),
             sampling=request.sampling,
             priority=group.order_number,
+            turns=None
+            if request.turns is None
+            else EpisodeTurns(request.turns, ((group.order_number, request.is_greedy), index)),
         )
         awaits(1)
         try:
@@ -72,12 +77,21 @@ class EpisodeSampler:
 
     async def _play(self, episode: EpisodeRequest) -> tuple[Completion, dict[str, None]]:
         """Returns the completion, and the generators that sampled it."""
+        if episode.turns is not None and (before := episode.turns.played) is not None:
+            return before
         clock = EpisodeClock(self._parts.config.episodes.timeout_s, self._parts.running_s)
-        turns = TurnSampler(
-            self._parts.config, self._controls, self._generators, clock, episode, self._parts.stages.decode
-        )
+        turns = self._turn_sampler(episode, clock)
         async with turns:
-            return await self._player(episode)(self._parts, episode, turns, clock).play(), turns.worker_ids
+            completion = await self._player(episode)(self._parts, episode, turns, clock).play()
+        assert completion.episode is not None
+        if episode.turns is not None and completion.episode.outcome is not ScoreOutcome.FAILED:
+            episode.turns.keep(completion, turns.worker_ids)
+        return completion, turns.worker_ids
+
+    def _turn_sampler(self, episode: EpisodeRequest, clock: EpisodeClock) -> TurnSampler:
+        parts = self._parts
+        arguments = (parts.config, self._controls, self._generators, clock, episode, parts.stages.decode)
+        return TurnSampler(*arguments) if episode.turns is None else BatchedTurnSampler(episode.turns, *arguments)
 
     def _player(self, episode: EpisodeRequest) -> type[Player]:
         assert episode.prompt.environment is not None

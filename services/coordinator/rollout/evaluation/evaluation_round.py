@@ -17,6 +17,7 @@ from services.coordinator.workers.generator_pool import GeneratorPool
 from services.coordinator.workers.handover.group_progress import GroupProgress
 from services.coordinator.workers.losses import Losses, WorkFailed
 from services.coordinator.workers.rewards.reward_pool import GrowingGroup, RewardPool
+from services.coordinator.workers.turn_batches import EpisodeTurns, turn_rounds_of
 from shoal.concurrency import first_error
 from shoal.config import RunConfig
 from shoal.errors import DeadlineExceeded, InvalidArgument
@@ -24,6 +25,9 @@ from shoal.grpo.seeds import evaluation_environment_seed, evaluation_seed
 from shoal.rollout import Completion, Prompt, SamplingParams, Score, ScoreOutcome, WeightVersion
 
 _log = logging.getLogger(__name__)
+
+Turns = Sequence[EpisodeTurns | None]
+"""The part of each episode of a question in the rounds of turns; None without `run.deterministic`."""
 
 _PRIORITY = -1
 """Before groups for training, since the train step waits for the answers."""
@@ -57,8 +61,10 @@ class EvaluationRound:
         began = self.controls.running_s()
         self.num_unsampled = self.num_questions = len(prompts)
         num_samples = self.config.evaluation.samples_per_prompt
-        each = [[index] for index in range(len(prompts))]
-        seats = seats_of(each, name=self.name, num_completions=num_samples, config=self.config)
+        single = self._seats(prompts, "single", plays_episodes=False)
+        rounds = turn_rounds_of(self._seats(prompts, "episodes", plays_episodes=True), lambda _: num_samples)
+        turns = {i: [EpisodeTurns(each, (i, n)) for n in range(num_samples)] for i, each in rounds.items()}
+        nobody: Turns = [None] * num_samples
         slots, sampled_s = self._slots(), 0.0
 
         async def answer(index: int, prompt: Prompt) -> AnsweredQuestion:
@@ -66,7 +72,7 @@ class EvaluationRound:
             name = f"{self.name}/{index}"
             losses = Losses(self.config.coordinator.max_group_losses)
             async with slots:
-                completions = await self._sample(prompt, name, losses, seats.get(index))
+                completions = await self._sample(prompt, name, losses, single.get(index), turns.get(index, nobody))
             self.num_unsampled -= 1
             if not self.num_unsampled:
                 sampled_s = self.controls.running_s() - began
@@ -85,6 +91,12 @@ class EvaluationRound:
             ks=tuple(self.config.evaluation.pass_at_k),
         )
 
+    def _seats(self, prompts: Sequence[Prompt], kind: str, *, plays_episodes: bool) -> dict[int, Seat]:
+        """Returns the seats of the questions of one kind, by index, in a deterministic run."""
+        chosen = [[i] for i, prompt in enumerate(prompts) if (prompt.environment is not None) is plays_episodes]
+        num_samples = self.config.evaluation.samples_per_prompt
+        return seats_of(chosen, name=f"{self.name}/{kind}", num_completions=num_samples, config=self.config)
+
     def _slots(self) -> AbstractAsyncContextManager[None]:
         """Returns what a question needs to be sampled; all of a batch have to be there, and need nothing."""
         if self.config.run.deterministic:
@@ -93,7 +105,9 @@ class EvaluationRound:
         num_at_once = self.config.generator.max_num_seqs * max(1, self.generators.num_serving)
         return asyncio.Semaphore(max(1, num_at_once // self.config.evaluation.samples_per_prompt))
 
-    async def _sample(self, prompt: Prompt, name: str, losses: Losses, seat: Seat | None) -> tuple[Completion, ...]:
+    async def _sample(
+        self, prompt: Prompt, name: str, losses: Losses, seat: Seat | None, turns: Turns
+    ) -> tuple[Completion, ...]:
         """Samples the answers to one question, all of the evaluated version; none after two timeouts, or too many
         losses."""
         seeds = [
@@ -108,7 +122,7 @@ class EvaluationRound:
             num_pauses = self.controls.num_pauses
             try:
                 if prompt.environment is not None:
-                    return await self._play(prompt, seeds, f"{name}/{num_tries}")
+                    return await self._play(prompt, seeds, f"{name}/{num_tries}", turns)
                 return await self._sample_once(prompt, seeds, f"{name}/{num_tries}", seat)
             except WorkFailed as error:
                 losses.count(error)
@@ -121,7 +135,7 @@ class EvaluationRound:
             seat.leave()
         return ()
 
-    async def _play(self, prompt: Prompt, seeds: Sequence[int], name: str) -> tuple[Completion, ...]:
+    async def _play(self, prompt: Prompt, seeds: Sequence[int], name: str, turns: Turns) -> tuple[Completion, ...]:
         """Plays the episodes of one question. None of them has an answer if the environment refuses the task."""
         episodes = [
             EpisodeRequest(
@@ -133,6 +147,7 @@ class EvaluationRound:
                 evaluation_sampling(self.config, self.sampler.sampling),
                 _PRIORITY,
                 self.version,
+                turns[index],
             )
             for index, seed in enumerate(seeds)
         ]
@@ -140,6 +155,8 @@ class EvaluationRound:
             return await self.episodes.answer(episodes)
         except InvalidArgument as error:
             _log.warning("a question is not answered", extra={"question": name, "reason": error.message})
+            for each in filter(None, turns):
+                each.leave()
             return ()
 
     async def _sample_once(

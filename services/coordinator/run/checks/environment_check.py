@@ -36,6 +36,8 @@ async def prepare_environments(
         return inputs, frozenset()
     listed = await environments.list()
     infos = [_usable(listed, name, prompt) for name, prompt in named.items()]
+    if config.run.deterministic:
+        _check_deterministic(infos)
     await stages.open(infos)
     rendered, asked = await stages.beside(
         lambda: ([_with_tools(one, stages) for one in prompts], tuple(_with_tools(one, stages) for one in questions))
@@ -47,6 +49,17 @@ async def prepare_environments(
     too_long = _too_long("prompts", rendered, limit, events) | _too_long("held-out questions", asked, limit, events)
     inputs = replace(inputs, prompts=replace(inputs.prompts, prompts=rendered), evaluation_prompts=asked)
     return inputs, too_long
+
+
+def _check_deterministic(infos: Sequence[EnvironmentInfo]) -> None:
+    """Raises `InvalidArgument` for an environment whose episodes no two runs share."""
+    for info in infos:
+        if not info.is_deterministic or info.is_agent:
+            what = "is an agent, which asks when it likes" if info.is_agent else "is not deterministic"
+            raise InvalidArgument(
+                f"environments.{info.name} {what}, and run.deterministic is true: set that to false, or use another "
+                "environment"
+            )
 
 
 def _too_long(kind: str, prompts: Sequence[Prompt], limit: int, events: EventLog) -> frozenset[str]:

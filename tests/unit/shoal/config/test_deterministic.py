@@ -56,10 +56,12 @@ def test_everything_that_does_not_fit_is_named_at_once() -> None:
     assert [name for name in needed if name not in refused.value.message] == [], refused.value.message
 
 
-def test_episodes_are_refused_since_their_turns_are_in_no_batch() -> None:
+def test_episodes_need_environments_with_room_for_all_of_them() -> None:
     played = {"sources": [{"path": "unused.jsonl", "environment": "calculator"}]}
-    with pytest.raises(InvalidArgument, match=r"run\.deterministic needs data without environments"):
-        parse_config(config(data=played) | {"environments": [{"name": "calculator"}]})
+    values = config(data=played, grpo={"max_staleness": 0, "group_size": 7, "groups_per_step": 8})
+    parse_config(values | {"environments": [{"name": "calculator", "max_episodes": 64}]})
+    with pytest.raises(InvalidArgument, match=r"needs environments\.max_episodes 64"):
+        parse_config(values | {"environments": [{"name": "calculator", "max_episodes": 63}]})
 
 
 def test_verifiers_that_shoal_does_not_determine_are_noted() -> None:

@@ -148,7 +148,14 @@ VALUES: dict[str, Any] = {"environments": [{"name": "counter"}], "model": {"path
 @pytest.mark.parametrize(
     ("sections", "message"),
     [
-        ({"run": {"deterministic": True, "num_threads": 1}, "grpo": {"max_staleness": 0}}, "run.deterministic"),
+        (
+            {
+                "run": {"deterministic": True, "num_threads": 1},
+                "grpo": {"max_staleness": 0, "group_size": 7, "groups_per_step": 8},
+                "environments": [{"name": "counter", "max_episodes": 63}],
+            },
+            "run.deterministic needs environments.max_episodes 64",
+        ),
         ({"episodes": {"max_turn_tokens": 4000}}, r"max_turn_tokens \(4000\) must be at most"),
         ({"episodes": {"call_timeout_s": 60, "timeout_s": 30}}, "call_timeout_s"),
         ({"episodes": {"turn_rewards": "tokens"}, "advantage": {"baseline": "second_best"}}, "turn_rewards"),

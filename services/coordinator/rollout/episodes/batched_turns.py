@@ -1,0 +1,67 @@
+"""Turns of an episode of a deterministic run, each sampled in a batch with those of other episodes."""
+
+import contextlib
+import itertools
+from types import TracebackType
+from typing import Any
+
+from services.coordinator.rollout.episodes.turn_sampler import TurnRequest, TurnSampler
+from services.coordinator.workers.batches import Seat
+from services.coordinator.workers.handover.group_progress import GroupProgress
+from services.coordinator.workers.losses import WorkFailed
+from services.coordinator.workers.turn_batches import EpisodeTurns
+from shoal.rollout import Completion
+from shoal.telemetry import names, trace
+
+
+class BatchedTurnSampler(TurnSampler):
+    """Samples the turns of one episode. A turn that is lost with its generator is sampled again whole, with all others
+    of its batch, by any generator that is idle."""
+
+    def __init__(self, turns: EpisodeTurns, *arguments: Any) -> None:
+        """`arguments` are those of `TurnSampler`."""
+        super().__init__(*arguments)
+        self._turns = turns
+        self._seat: Seat | None = None
+        """Of the turn in flight."""
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._seat is not None:
+            self._seat.leave()
+        self._turns.leave()
+        await super().__aexit__(kind, error, traceback)
+
+    async def sample(self, request: TurnRequest) -> Completion:
+        with self._clock.stopped():
+            self._seat = await self._turns.seat()
+        for number in itertools.count():
+            try:
+                completion = await self._sample_in_batch(request, f"{request.name}/call-{number}", self._seat)
+            except WorkFailed as error:
+                self._losses.count(error)
+                if self._losses.are_too_many:
+                    raise
+            else:
+                self._seat = None
+                return completion
+            with self._clock.stopped():
+                await self._losses.pause()
+                await self.unpaused()
+        raise AssertionError("unreachable")
+
+    async def _sample_in_batch(self, request: TurnRequest, call_id: str, seat: Seat) -> Completion:
+        """Returns when the whole batch is sampled. Raises `WorkFailed` when any of it failed."""
+        progress = GroupProgress([request.seed])
+        try:
+            async with contextlib.AsyncExitStack() as stack:
+                with self._clock.stopped():
+                    room = self._generators.room(1, priority=self._priority, version=self._version, seat=seat)
+                    binding = await stack.enter_async_context(room)
+                with trace.span(names.EPISODE_TURN, worker_id=binding.member.record.worker_id):
+                    async with self._undisturbed():
+                        return await self._receive(request, progress, call_id, binding)
+                raise WorkFailed(binding.member.name, "an evaluation came first", is_loss=False)
+        finally:
+            self.worker_ids.update(progress.generators)
