@@ -44,6 +44,8 @@ class Scenario:
         """The values that each field may have at the end, of those that were changed: the last one, if all is known."""
         self._updating: Counter[str] = Counter()
         """Calls that are under way, by their field."""
+        self._num_updates: Counter[str] = Counter()
+        """Calls that began, by their field."""
         self._num_resumes = 0
         self._is_calm = False
         self._verbs: set[asyncio.Task[Any]] = set()
@@ -192,10 +194,13 @@ class Scenario:
         struct = json_format.ParseDict({section: {name: value}}, Struct())
         possible = self.updates.setdefault(field, {dump_config(parse_config(self.config))[section].get(name)})
         possible.add(value)  # A call that fails may have been heard.
+        is_first = not self._updating[field]
         self._updating[field] += 1
+        self._num_updates[field] = number = self._num_updates[field] + 1
         try:
             await self.world.call("UpdateRunConfig", pb.UpdateRunConfigRequest(config=struct), timeout_s=timeout_s)
-            if self._updating[field] == 1:
+            # Of two calls at once, the one that is answered last may have been heard first.
+            if is_first and self._num_updates[field] == number:
                 self.updates[field] = {value}
         finally:
             self._updating[field] -= 1
