@@ -1,0 +1,116 @@
+"""Runs of three steps against environments of other projects: an MCP server, an OpenEnv server, a task set of
+verifiers. Coordinator and reward service are real; the policy says what a script says, and the learner counts.
+
+With real engines: tests/acceptance/test_real_environments.py.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from services.reward.service import RewardService
+from shoal.v1 import coordinator_pb2 as pb
+from shoal.v1 import rollout_pb2, worker_pb2
+from shoal.wire import completion_from_wire
+from tests.contract.test_episodes import episode_config
+from tests.support.cluster import Cluster, kinds
+from tests.support.local_stack import free_port
+from tests.support.real_environments import TASKSET_SETTINGS, openenv_echo, python_with_taskset, serving
+from tests.support.reward_client import ALLOWED
+from tests.support.scripted_environment import ScriptedPolicy
+
+MCP_SERVER = Path(__file__).parents[1] / "unit/services/reward/environments/builtin/mcp_server.py"
+NUM_STEPS = 3
+
+
+async def trained(
+    cluster: Cluster, model: Path, says: Callable[[str, int], str], environment: dict[str, Any], row: dict[str, Any]
+) -> list[pb.Rollout]:
+    """Plays a run to its end; returns its rollouts, all of which were trained on."""
+    allowed = replace(ALLOWED, interpreters=(sys.executable, environment.get("interpreter", "")))
+    policy, reward = ScriptedPolicy(cluster.plane, says), RewardService(allowed)
+    await cluster.add(worker_pb2.WORKER_KIND_LEARNER, cluster.learner, "learner-0")
+    await cluster.add(worker_pb2.WORKER_KIND_REWARD, reward, "reward-0")
+    await cluster.add(worker_pb2.WORKER_KIND_GENERATOR, policy, "generator-0")
+    rows = model.parent / f"{environment['name']}.jsonl"
+    rows.write_text("".join(json.dumps({"messages": f"Row {number}."} | row) + "\n" for number in range(16)))
+    config = episode_config(
+        model,
+        data={"sources": [{"path": str(rows), "environment": environment["name"]}]},
+        run={"num_steps": NUM_STEPS},
+        grpo={"group_size": 6},
+        reward={"num_processes": 1},
+        episodes={"tool_parser": "hermes", "tools_in_prompt": False, "max_turns": 2, "call_timeout_s": 120.0},
+    )
+    try:
+        await cluster.start(config | {"environments": [environment]})
+        run, events = await cluster.end()
+    finally:
+        await reward.close()
+    assert run.state == pb.RUN_STATE_FINISHED, (run.message, kinds(events))
+    sent = [m.rollout.completion for batch in cluster.learner.batches for m in batch if m.HasField("rollout")]
+    assert sent
+    for completion in sent:
+        completion_from_wire(completion)  # As a learner reads it.
+    groups = [group for group in await cluster.groups() if group.state == "TRAINED"]
+    assert {group.train_step for group in groups} == set(range(1, NUM_STEPS + 1))
+    rollouts = [rollout for group in groups for rollout in group.rollouts]
+    outcomes = {rollout_pb2.ScoreOutcome.Name(rollout.episode.outcome) for rollout in rollouts}
+    assert outcomes == {"SCORE_OUTCOME_SCORED"}, [rollout.episode.detail for rollout in rollouts]
+    return rollouts
+
+
+async def test_a_policy_is_trained_with_the_tools_of_an_mcp_server_and_paid_by_a_verifier(
+    cluster: Cluster, model: Path, tmp_path: Path
+) -> None:
+    def says(text: str, seed: int) -> str:
+        if "tool_call" not in text:
+            return '<tool_call>{"name": "add", "arguments": {"a": 40, "b": 2}}</tool_call>'
+        return f"It is {42 + seed % 2}."
+
+    port = free_port()
+    url, command = f"http://127.0.0.1:{port}/mcp", [sys.executable, str(MCP_SERVER), str(port)]
+    environment = {"name": "sums", "source": "mcp", "settings": {"url": url, "tools": ["add"]}}
+    label = {"dataset": "gsm8k", "ground_truth": "42"}
+    with serving(command, url, tmp_path / "log", tmp_path, dict(os.environ)):
+        rollouts = await trained(cluster, model, says, environment, label)
+    for rollout in rollouts:
+        first, last = rollout.episode.turns
+        assert [message.content for message in first.observations] == ["42"] and first.tool_outcomes[0].ok
+        assert rollout.score.reward == float(last.message.content == "It is 42.")
+
+
+async def test_a_policy_is_trained_against_an_unmodified_openenv_server(
+    cluster: Cluster, model: Path, tmp_path: Path
+) -> None:
+    with openenv_echo(tmp_path) as address:
+        settings = {"base_url": address, "action": "message", "observation": "echoed_message"}
+        # The server has a place for one session.
+        environment = {"name": "echo", "source": "openenv", "max_episodes": 1, "settings": settings}
+        rollouts = await trained(cluster, model, lambda text, seed: "x" * (1 + seed % 7), environment, {})
+    for rollout in rollouts:
+        assert [message.content for message in rollout.episode.first_messages] == ["Echo environment ready!"]
+        lengths = [len(turn.message.content) for turn in rollout.episode.turns]
+        assert rollout.score.reward == sum(turn.reward for turn in rollout.episode.turns)
+        assert abs(rollout.score.reward - sum(lengths) / 10) < 1e-6
+
+
+async def test_a_policy_is_trained_on_an_unmodified_task_set_of_verifiers(
+    cluster: Cluster, model: Path, tmp_path: Path
+) -> None:
+    python = python_with_taskset(tmp_path)
+    environment = {"name": "sums", "source": "verifiers", "interpreter": python, "settings": TASKSET_SETTINGS}
+
+    def says(text: str, seed: int) -> str:
+        return "Let me see." if "Say a number" not in text else f"{seed % 10}"
+
+    for rollout in await trained(cluster, model, says, environment, {}):
+        first, last = rollout.episode.turns
+        assert first.message.content == "Let me see." and last.message.content.isdigit()
+        metrics = dict(rollout.episode.metrics)
+        assert metrics["num_turns"] == 2
+        assert abs(rollout.score.reward - (metrics["right"] + 0.5 * metrics["digits"])) < 1e-6
