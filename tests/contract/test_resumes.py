@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,19 @@ async def test_a_finished_run_is_extended_and_skips_or_repeats_no_group(cluster:
     assert list(changed.attributes["fields"]) == ["checkpoint.every_steps", "run.num_steps"]
     kept = json.loads((cluster.data_dir / "short" / "config.json").read_text())
     assert (kept["run"]["num_steps"], kept["checkpoint"]["every_steps"]) == (5, 1)
+
+
+async def test_a_damaged_ledger_is_replaced_by_that_of_the_checkpoint_and_the_caller_sees_the_resume(
+    cluster: Cluster, model: Path
+) -> None:
+    await finish_two_steps(cluster, model)
+    os.truncate(cluster.data_dir / "short" / "ledger.sqlite", 1000)
+    assert (await cluster.stub.GetRun(pb.GetRunRequest(run_id="short"), timeout=60)).run.policy_version == 2
+    run = await resume(cluster, "short", {"run": {"num_steps": 4}})
+    assert run.num_steps == 4
+    run, _ = await cluster.end()
+    assert (run.state, run.policy_version) == (pb.RUN_STATE_FINISHED, 4), run.message
+    await assert_every_group_was_used_once(cluster, num_steps=4)
 
 
 async def test_a_stopped_run_ends_at_its_present_step_with_an_evaluation_and_its_model(

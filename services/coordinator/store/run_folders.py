@@ -58,12 +58,13 @@ class RunFolders:
 def describe(record: RunRecord, config: RunConfig | None = None) -> pb.Run:
     """Returns a run as a message, with its configuration, by default that of its folder, and the number of its groups.
 
-    Leaves the number out for a ledger of another version of Shoal. Raises `DataLoss` for a lost configuration.
+    Leaves the number out for a ledger that is damaged, which a resume restores, and for one of another version of
+    Shoal. Raises `DataLoss` for a lost configuration.
     """
     try:
         num_groups = count_groups(record.folder)
-    except FailedPrecondition as error:
-        if error.reason != ErrorReason.LEDGER_VERSION:
+    except (DataLoss, FailedPrecondition) as error:
+        if error.reason not in (ErrorReason.LEDGER_DAMAGED, ErrorReason.LEDGER_VERSION):
             raise
         num_groups = {}
     return record.to_wire(num_groups, config or record.load_config())

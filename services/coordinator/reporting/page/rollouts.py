@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from services.coordinator.rollout.groups import DropReason
 from services.coordinator.store.rows import GroupState
+from services.coordinator.store.tables.blocks import LOST
 from shoal.v1 import coordinator_pb2 as pb
 from shoal.v1 import rollout_pb2
 
@@ -56,6 +57,8 @@ def fate_of(group: pb.RolloutGroup, *, has_ended: bool) -> str:
     if group.state == GroupState.DROPPED:
         meaning = _REASONS.get(group.drop_reason)
         return f"dropped, {group.drop_reason}" + (f": {meaning}" if meaning else "")
+    if group.state == LOST:
+        return "lost: its segment cannot be read"
     return (_FATES_AT_END if has_ended else _FATES)[group.state]
 
 

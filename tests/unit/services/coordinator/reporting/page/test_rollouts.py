@@ -2,6 +2,7 @@ import pytest
 
 from services.coordinator.reporting.page.rollouts import STRIP_HEIGHT, fate_of, how_sampled, reward_bars, reward_of
 from services.coordinator.rollout.groups import DropReason
+from services.coordinator.store.tables.blocks import LOST
 from shoal.v1 import coordinator_pb2 as pb
 from shoal.v1 import rollout_pb2
 
@@ -46,6 +47,7 @@ def test_every_state_has_words() -> None:
     for has_ended in (False, True):
         assert fate_of(trained, has_ended=has_ended) == "trained on in step 1,200"
         assert fate_of(dropped, has_ended=has_ended) == "dropped, of_a_later_version"
+        assert fate_of(pb.RolloutGroup(state=LOST), has_ended=has_ended) == "lost: its segment cannot be read"
 
 
 @pytest.mark.parametrize("state", ["ISSUED", "SAMPLED", "SCORED"])
