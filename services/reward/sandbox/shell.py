@@ -6,12 +6,12 @@ import functools
 import json
 import math
 import os
+import resource
 import subprocess
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
-
-import psutil
 
 from services.reward.sandbox.bubblewrap import CODE, SandboxLost, SandboxUnavailable, reason_of, sandboxed
 
@@ -155,7 +155,7 @@ class Shell:
         limit_mib = self._limits.memory_mib
         while True:
             await asyncio.sleep(_WATCH_S)
-            if await asyncio.to_thread(_memory_of, pid) > limit_mib * _MIB:
+            if _takes_more(pid, limit_mib * _MIB):
                 self._over = f"its processes took more than {limit_mib} MiB of memory together"
                 self._kill()
                 return
@@ -167,15 +167,39 @@ class Shell:
             self._process.kill()
 
 
-def _memory_of(pid: int) -> int:
-    """Returns the memory of the processes behind the first one of a sandbox, in bytes."""
-    num_bytes = 0
-    with contextlib.suppress(psutil.Error):
-        for first in psutil.Process(pid).children():
-            for child in first.children(recursive=True):
-                with contextlib.suppress(psutil.Error):
-                    num_bytes += child.memory_info().rss
-    return num_bytes
+def _takes_more(pid: int, limit_bytes: int) -> bool:
+    """Returns whether the processes behind the first one of a sandbox take more memory together than a limit.
+
+    Read from /proc: psutil would look at every process of the machine.
+    """
+    processes = [child for first in _children(pid) for child in _children(first)]
+    for process in processes:  # Which grows meanwhile.
+        processes += _children(process)
+    # What processes share counts once, which takes longer to find out.
+    return sum(map(_resident, processes)) > limit_bytes and sum(map(_proportional, processes)) > limit_bytes
+
+
+def _resident(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * resource.getpagesize()
+    except OSError:  # It has ended.
+        return 0
+
+
+def _proportional(pid: int) -> int:
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return _resident(pid)
+    return next((int(line.split()[1]) << 10 for line in lines if line.startswith("Pss:")), 0)
+
+
+def _children(pid: int) -> list[int]:
+    found: list[int] = []
+    with contextlib.suppress(OSError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            found += map(int, (task / "children").read_text().split())
+    return found
 
 
 @functools.cache
