@@ -5,7 +5,6 @@ import itertools
 import logging
 import os
 import sys
-import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any
 from services.reward.environments.code import EnvironmentCode
 from services.reward.environments.output import BoundedOutput
 from services.reward.process.child_process import ENVIRONMENT, PoolProcess
-from services.reward.process.descendants import MARK_VARIABLE, end_descendants
+from services.reward.process.descendants import GUARD, MARK_VARIABLE, end_descendants
 from services.reward.process.frames import Message
 
 _log = logging.getLogger(__name__)
@@ -100,7 +99,7 @@ class EnvironmentProcess:
         """Whether it has ended, or is about to."""
         self.gone = asyncio.Event()
         self._why = ""
-        self._mark = uuid.uuid4().hex
+        self._mark = GUARD.new_mark()
         self._numbers = itertools.count()
         self._calls: dict[int, _Call] = {}
         self._idle_watch: asyncio.TimerHandle | None = None

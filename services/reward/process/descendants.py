@@ -1,36 +1,72 @@
 """The processes that an environment's process has started: found by a mark in their environment variables.
 
-The process group ends with the process; this ends what has left the group, as daemons do.
+The process group ends with the process; this ends what has left the group, as daemons do. A process of its own does so
+where the service is killed, which ends the environments' processes and nothing behind them:
+
+    python -I -S descendants.py MARK            waits until its standard input ends, as it does with the service
 """
 
 import contextlib
 import os
 import signal
+import subprocess
+import sys
 import time
+import uuid
 from pathlib import Path
 
 MARK_VARIABLE = "SHOAL_ENVIRONMENT_PROCESS"
+_ROUNDS, _PAUSE_S = 20, 0.05
+
+
+class Guard:
+    """Ends all marked processes of this one once this one is gone, however it ends."""
+
+    def __init__(self) -> None:
+        self._mark = uuid.uuid4().hex
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def new_mark(self) -> str:
+        """Returns a mark for one process and those that it will start, which are guarded from now on."""
+        if self._process is None or self._process.poll() is not None:
+            # The pipe is closed in every program that this process starts, so it ends with this process alone.
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", "-S", __file__, self._mark],
+                stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+            )  # fmt: skip
+        return f"{self._mark}.{uuid.uuid4().hex}"
+
+
+GUARD = Guard()
 
 
 def descendants(mark: str) -> list[int]:
-    """Returns the pids of the living processes that carry a mark."""
+    """Returns the pids of the living processes that carry a mark, or one that a dot and more follow."""
     wanted = f"{MARK_VARIABLE}={mark}".encode()
     found = []
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
             with contextlib.suppress(OSError):  # It has ended, or belongs to somebody else.
-                if wanted in (folder / "environ").read_bytes().split(b"\0"):
+                variables = (folder / "environ").read_bytes().split(b"\0")
+                if any(each == wanted or each.startswith(wanted + b".") for each in variables):
                     found.append(int(folder.name))
     return found
 
 
 def end_descendants(mark: str) -> None:
     """Kills them all, also those that they start meanwhile. Waits at most a second until they are gone."""
-    for _ in range(20):
+    for _ in range(_ROUNDS):
         pids = descendants(mark)
         if not pids:
             return
         for pid in pids:
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
-        time.sleep(0.05)
+        time.sleep(_PAUSE_S)
+
+
+if __name__ == "__main__":
+    for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(ignored, signal.SIG_IGN)
+    sys.stdin.buffer.read()
+    end_descendants(sys.argv[1])
