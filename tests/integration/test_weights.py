@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 import pytest
 
@@ -29,7 +30,14 @@ from shoal.weights.group import BroadcastGroup
 from shoal.weights.manifest import Manifest, hashes_from_wire
 from shoal.weights.rendezvous import Rendezvous
 from shoal.weights.transfer import send_weights
-from shoal.wire import completion_from_wire, float32_from_wire, part_from_wire, prefixes_to_wire
+from shoal.wire import (
+    completion_from_wire,
+    float32_from_wire,
+    int32_to_wire,
+    part_from_wire,
+    prefixes_to_wire,
+    sampling_to_wire,
+)
 from tests.support.loopback import GENERATOR
 from tests.support.packages import skip_without
 from tests.support.real_generator import (
@@ -99,6 +107,25 @@ async def test_a_publish_gives_the_engine_the_senders_weights(client: Client, se
 async def test_an_engine_that_was_started_without_a_tokenizer_refuses_stop_strings(client: Client) -> None:
     with pytest.raises(InvalidArgument, match=r"sampling\.stop_strings.*in the configuration of the run"):
         await client.sample(1, stop_strings=["</answer>"])
+
+
+async def test_prompts_of_more_tokens_than_the_engine_computes_at_once_are_sampled_behind(client: Client) -> None:
+    """vLLM computes 2048 tokens at once. It rewinds the random numbers of a request whose prompt it divides, which
+    ends the engine on a CPU."""
+    generator = np.random.default_rng(0)
+
+    async def sample(number: int) -> int:
+        request = pb.GenerateGroupRequest(
+            request_id=f"long-{number}",
+            prompt_token_ids=int32_to_wire(generator.integers(10, 300, 440, dtype=np.int32)),
+            sampling=sampling_to_wire(SamplingParams(1.0, 2, ())),
+            seeds=[number],
+        )
+        stream = client.stub.GenerateGroup(request, timeout=TIMEOUT_S)
+        return len([completion_from_wire(message.completion) async for message in stream])
+
+    num_completions = await asyncio.gather(*(sample(number) for number in range(16)))
+    assert num_completions == [1] * 16, client.generator.log_tail()
 
 
 async def test_behavior_logprobs_are_the_models(client: Client, setting: Setting) -> None:
