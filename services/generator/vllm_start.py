@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_CPU_BLOCK_TOKENS = 32
+CPU_BLOCK_TOKENS = 32
 """Tokens of a key-value block on CPU. vLLM's default, 128, is longer than many prompts: then the completions of a group
 would not share the prompt's cache."""
 
@@ -197,7 +197,7 @@ def _engine_arguments(
     num_workers = generator.tensor_parallel_size * generator.pipeline_parallel_size
     cpu: dict[str, Any] = {
         "kv_cache_memory_bytes": int(generator.cpu_kv_cache_gib * 2**30),
-        "block_size": _CPU_BLOCK_TOKENS,
+        "block_size": CPU_BLOCK_TOKENS,
         "enforce_eager": True,
         # vLLM rewinds the random numbers of a request whose prompt it divides, which torch cannot do on a CPU: the
         # engine would end. The tokens of one step are then at least those of a whole context.
