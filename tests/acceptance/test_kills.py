@@ -48,7 +48,7 @@ def test_a_rank_that_stops_ends_its_learner_at_the_deadline_of_the_step_and_the_
         tmp_path,
         grpo={"max_staleness": 1, "keep_zero_signal": True},
         coordinator={"train_step_timeout_s": 20.0},
-        checkpoint={"every_steps": 3},
+        checkpoint={"every_steps": 5},  # Not at step 6, whose successor is the command that is to hang.
         launch={"num_learner_ranks": 2},
         run={"num_steps": 40},
     )
