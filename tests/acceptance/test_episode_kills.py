@@ -140,13 +140,8 @@ def _environments(pid: int) -> list[psutil.Process]:
 
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    cluster = Cluster(tmp_path / "runs")
-    (tmp_path / "runs").mkdir()
-    await cluster.open()
-    try:
+    async with Cluster.running(tmp_path / "runs") as cluster:
         yield cluster
-    finally:
-        await cluster.close()
 
 
 def _config(folder: Path) -> dict[str, Any]:

@@ -23,13 +23,8 @@ MAX_TURN_S = 0.02
 
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    cluster = Cluster(tmp_path / "runs")
-    (tmp_path / "runs").mkdir()
-    await cluster.open()
-    try:
+    async with Cluster.running(tmp_path / "runs") as cluster:
         yield cluster
-    finally:
-        await cluster.close()
 
 
 @pytest.mark.timeout(900)

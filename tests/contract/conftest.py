@@ -16,10 +16,5 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    cluster = Cluster(tmp_path / "runs")
-    (tmp_path / "runs").mkdir()
-    await cluster.open()
-    try:
+    async with Cluster.running(tmp_path / "runs") as cluster:
         yield cluster
-    finally:
-        await cluster.close()

@@ -1,16 +1,15 @@
 """A whole run of episodes: real vLLM, real DeepSpeed, and an environment that is a Python file."""
 
-import json
 import math
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
 from services.coordinator.store.rollouts import list_rollouts
 from shoal.v1 import coordinator_pb2 as pb
 from shoal.v1 import rollout_pb2
-from tests.support.local_stack import STARTING_S, LocalStack, guessing_config, write_config
+from tests.support.chatting_run import chatting_run
+from tests.support.local_stack import LocalStack
 
 pytestmark = pytest.mark.integration
 
@@ -38,30 +37,9 @@ class Chatter(Environment):
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStack]:
     folder = tmp_path_factory.mktemp("episodes")
-    (folder / "game.py").write_text(GAME)
-    rows = [{"messages": f"Question {number}"} for number in range(64)]
-    (folder / "questions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    config: dict[str, Any] = guessing_config(
-        folder,
-        data={
-            "sources": [{"path": str(folder / "questions.jsonl"), "environment": "chatter"}],
-            "max_prompt_tokens": 64,
-        },
-        sampling={"max_completion_tokens": 400},
-        run={"num_steps": NUM_STEPS},
-        grpo={"group_size": GROUP_SIZE, "groups_per_step": GROUPS, "max_staleness": 0},
-        episodes={"max_turns": 8, "max_turn_tokens": 8},
-    )
-    path = write_config(folder / "run.toml", config)
-    path.write_text(
-        f'{path.read_text()}\n[[environments]]\nname = "chatter"\nsource = "{folder / "game.py"}:Chatter"\n'
-    )
-    stack = LocalStack(folder / "runs", "episodes", str(path), "--name", "episodes")
-    try:
-        assert stack.wait(STARTING_S + 240) == 0, stack.tail()
+    run = chatting_run(folder, "episodes", GAME, num_steps=NUM_STEPS, num_groups=GROUPS, group_size=GROUP_SIZE)
+    with run as stack:
         yield stack
-    finally:
-        stack.end()
 
 
 def test_engine_and_learner_agree_on_every_token_of_the_policy(stack: LocalStack) -> None:

@@ -1,9 +1,10 @@
 """A coordinator over real gRPC with scripted workers around it, for contract tests."""
 
 import asyncio
-from collections.abc import Callable
+import contextlib
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from google.protobuf import json_format
 from google.protobuf.struct_pb2 import Struct
@@ -32,6 +33,18 @@ class Cluster:
         self.registry = WorkerRegistry()
         self.runs = Runs(data_dir, self.registry)
         self._expiring: asyncio.Task[None]
+
+    @classmethod
+    @contextlib.asynccontextmanager
+    async def running(cls, data_dir: Path) -> AsyncIterator[Self]:
+        """Runs one whose runs are in a new folder."""
+        data_dir.mkdir()
+        cluster = cls(data_dir)
+        await cluster.open()
+        try:
+            yield cluster
+        finally:
+            await cluster.close()
 
     async def open(self) -> None:
         server = RpcServer(listen="127.0.0.1:0")

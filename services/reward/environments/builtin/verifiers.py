@@ -18,19 +18,15 @@ class Verifiers(Agent):
     """A task set of the package `verifiers` (v1, 0.4 or later), which runs in a Python of its own (`interpreter`).
 
     The settings are those of verifiers' environments: `taskset`, such as {"id": "gsm8k"}, `agent` with its harness,
-    runtime and limits, `timeout`, and so on. Its agent calls the policy. `client` adds to the client of the agent, by
-    default one of {"type": "eval"}.
+    runtime and limits, `timeout`, and so on. Its agent calls the policy.
 
     Task: {"index": 3}, a task's place in the task set; without it the seed draws one. The reward is the one that the
     task set gives the agent (their mean where several are trained); errors of verifiers fail the episode. Metrics are
     the task set's metrics and rewards, and `num_turns`.
     """
 
-    def __init__(
-        self, taskset: Mapping[str, Any] | None = None, client: Mapping[str, Any] | None = None, **config: Any
-    ) -> None:
+    def __init__(self, taskset: Mapping[str, Any] | None = None, **config: Any) -> None:
         self._config = json.dumps({"taskset": dict(taskset or {}), **config}, sort_keys=True)
-        self._client = dict(client or {})
 
     def unavailable(self) -> str:
         if importlib.util.find_spec("verifiers") is None:
@@ -51,7 +47,7 @@ class Verifiers(Agent):
         """Lets verifiers play one of its episodes. Raises `Broken`."""
         environment = _environment(self._config)
         with _key_in_environment(policy.api_key) as variable:
-            context = _context(policy, {"type": "eval", "api_key_var": variable, **self._client})
+            context = _context(policy, variable)
             async with environment.serving():
                 (slot,) = environment.slots(self._task)
                 episode = await environment.run_slot(slot, context)
@@ -119,9 +115,10 @@ def _tasks(config: str) -> _Tasks:
     return _Tasks(_environment(config).taskset)
 
 
-def _context(policy: Policy, client: Mapping[str, Any]) -> Any:
+def _context(policy: Policy, key_variable: str) -> Any:
     v1, pydantic = importlib.import_module("verifiers.v1"), importlib.import_module("pydantic")
-    made = pydantic.TypeAdapter(v1.ClientConfig).validate_python({"base_url": policy.base_url, **client})
+    client = {"type": "eval", "base_url": policy.base_url, "api_key_var": key_variable}
+    made = pydantic.TypeAdapter(v1.ClientConfig).validate_python(client)
     return v1.ModelContext(model=policy.model, client=made)
 
 

@@ -31,8 +31,8 @@ class WebTool(Environment):
         headers: Mapping[str, str] | None = None,
     ) -> None:
         """`endpoint` has the fields of `EndpointConfig`. Raises `ValueError` for others."""
-        # A search that takes longer is of no use to an episode.
-        config = EndpointConfig.model_validate({"timeout_s": 30.0, "total_timeout_s": 90.0, **endpoint})
+        # Shorter than `episodes.call_timeout_s` (60), after which the process would be killed.
+        config = EndpointConfig.model_validate({"timeout_s": 30.0, "total_timeout_s": 50.0, **endpoint})
         if not config.base_url:
             raise ValueError("give base_url, the address of the service")
         self._endpoint = HttpEndpoint(
