@@ -25,20 +25,28 @@ def changed_config(config: RunConfig, changes: Mapping[str, Any] | Struct) -> Ru
     Raises `InvalidArgument` for values that are not valid, for fields that a resumed run keeps, and for a new step size
     of a run that counts episodes.
     """
-    plain = plain_values(changes)
-    merged = _merged(dump_config(config), plain, "")
-    given = plain.get("run", {})
-    if isinstance(given, Mapping):
-        _keep_one_length(merged["run"], given)
-    changed = parse_config(merged)
+    changed = merged_config(config, changes)
     _check_step_size(config, changed)
-    refused = {name: reason for name in changed_fields(config, changed) if (reason := _why_fixed(name, changed))}
+    refused = {name: reason for name in changed_fields(config, changed) if (reason := why_fixed(name, changed))}
     if refused:
         raise InvalidArgument(
             _refusal(refused),
             violations=[FieldViolation(field=name, description=reason) for name, reason in refused.items()],
         )
     return changed
+
+
+def merged_config(config: RunConfig, changes: Mapping[str, Any] | Struct) -> RunConfig:
+    """Returns a configuration with changes as those of `changed_config`, whatever they are.
+
+    Raises `InvalidArgument` for values that are not valid.
+    """
+    plain = plain_values(changes)
+    merged = _merged(dump_config(config), plain, "")
+    given = plain.get("run", {})
+    if isinstance(given, Mapping):
+        _keep_one_length(merged["run"], given)
+    return parse_config(merged)
 
 
 def _keep_one_length(run: dict[str, Any], given: Mapping[str, Any]) -> None:
@@ -96,8 +104,8 @@ def _check_step_size(config: RunConfig, changed: RunConfig) -> None:
         raise InvalidArgument(reason, violations=[FieldViolation(field="run.num_steps", description=reason)])
 
 
-def _why_fixed(name: str, changed: RunConfig) -> str:
-    """Why a resumed run keeps a field; empty if it may change."""
+def why_fixed(name: str, changed: RunConfig) -> str:
+    """Returns why a resumed run keeps a field; empty if it may change."""
     if name == "kl.coef" and changed.kl.target is not None:
         return "kl.target adapts it, and the checkpoint holds its present value"
     return next((reason for fixed, reason in fixed_fields() if f"{name}.".startswith(f"{fixed}.")), "")

@@ -6,7 +6,7 @@ from typing import Any
 from google.protobuf.struct_pb2 import Struct
 from pydantic import BaseModel
 
-from shoal.config.changes import changed_config, changed_fields
+from shoal.config.changes import changed_fields, merged_config, why_fixed
 from shoal.config.load import plain_values
 from shoal.config.run import RunConfig
 from shoal.config.section import Live
@@ -26,29 +26,43 @@ def live_fields(section: type[BaseModel] = RunConfig, path: str = "") -> Iterato
 def updated_config(config: RunConfig, changes: Mapping[str, Any] | Struct, mask: Sequence[str] = ()) -> RunConfig:
     """Returns the configuration of an active run with changes.
 
-    `changes` is as for `changed_config`. `mask` holds the dotted names of the fields to take from it, all if it is
+    `changes` is as for `merged_config`. `mask` holds the dotted names of the fields to take from it, all if it is
     empty; a field that it names and `changes` lacks gets its default.
 
     Raises `InvalidArgument` for values that are not valid, and for fields that cannot change while a run is active.
     """
-    changed = changed_config(config, _masked(plain_values(changes), mask) if mask else changes)
+    changed = merged_config(config, _masked(plain_values(changes), mask) if mask else changes)
     check_live(config, changed)
     return changed
 
 
 def check_live(config: RunConfig, changed: RunConfig) -> None:
     """Raises `InvalidArgument` where two configurations differ in a field that cannot change in an active run."""
-    refused = {name: _WHEN_RESUMED for name in changed_fields(config, changed) if when_live(name) is None}
+    fields = changed_fields(config, changed)
+    fixed = {name: f"no run changes it: {why}" for name in fields if (why := why_fixed(name, changed))}
+    resumed = {name: "changes only when the run is resumed" for name in fields if when_live(name) is None}
     if changed.kl.needs_reference != config.kl.needs_reference:
-        refused["kl.coef"] = "loads or drops the reference policy, which only a resume does"
-    if refused:
-        known = ", ".join(name for name, _ in live_fields())
-        lines = "".join(f"\n  {name}: {reason}" for name, reason in refused.items())
+        resumed["kl.coef"] = "loads or drops the reference policy, which only a resume does"
+    if refused := resumed | fixed:
         raise InvalidArgument(
-            f"an active run cannot change:{lines}\nstop the run, and resume it with --set. While a run is active, "
-            f"these may change: {known}",
+            _refusal(refused, fixed),
             violations=[FieldViolation(field=name, description=reason) for name, reason in refused.items()],
         )
+
+
+def _refusal(refused: Mapping[str, str], fixed: Mapping[str, str]) -> str:
+    """Says what is refused, and what to do: stop and resume the run, or, for `fixed` fields, begin a new one."""
+    lines = [f"\n  {name}: {reason}" for name, reason in refused.items()]
+    cures = [
+        (set(refused) - set(fixed), "stop the run, and resume it with --set"),
+        (set(fixed), "start a new run, for example from this one's exported model"),
+    ]
+    told = [f"to change {', '.join(sorted(names))}, {cure}" for names, cure in cures if names]
+    known = ", ".join(name for name, _ in live_fields())
+    return (
+        f"an active run cannot change:{''.join(lines)}\n{'; '.join(told)}. While a run is active, these may change: "
+        f"{known}"
+    )
 
 
 def differs_in_live(config: RunConfig, changed: RunConfig) -> bool:
@@ -58,9 +72,6 @@ def differs_in_live(config: RunConfig, changed: RunConfig) -> bool:
     except InvalidArgument:
         return False
     return True
-
-
-_WHEN_RESUMED = "changes only when the run is resumed"
 
 
 def when_live(name: str) -> Live | None:

@@ -57,6 +57,28 @@ def test_a_field_that_needs_a_resume_is_refused_by_name(changes: dict[str, Any],
     assert [violation.field for violation in caught.value.violations] == [field], caught.value.message
 
 
+def test_an_active_run_is_told_which_changes_need_a_resume_and_which_a_new_run() -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        updated_config(parse_config(BEGUN), {"model": {"path": "x"}, "grpo": {"group_size": 4}})
+    message = caught.value.message
+    assert "resumed run" not in message, message
+    assert "model.path: no run changes it: the checkpoint holds the weights of this model" in message, message
+    assert "to change grpo.group_size, stop the run, and resume it with --set" in message, message
+    assert "to change model.path, start a new run" in message, message
+    assert {violation.field for violation in caught.value.violations} == {"model.path", "grpo.group_size"}
+
+
+def test_a_new_model_alone_is_not_answered_with_a_resume() -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        updated_config(parse_config(BEGUN), {"model": {"path": "x"}})
+    assert "resume it" not in caught.value.message and "start a new run" in caught.value.message, caught.value.message
+
+
+def test_a_coefficient_that_the_run_adapts_is_not_changed_while_it_is_active() -> None:
+    with pytest.raises(InvalidArgument, match=r"kl\.target adapts it"):
+        updated_config(parse_config(BEGUN | {"kl": {"coef": 0.01, "target": 0.1}}), {"kl": {"coef": 0.02}})
+
+
 def test_a_mask_may_name_a_table_and_a_field_of_it() -> None:
     config = parse_config(BEGUN | {"loss": {"entropy_coef": 0.1}})
     assert updated_config(config, {}, ("loss", "loss.entropy_coef")).loss == parse_config(BEGUN).loss
