@@ -1,4 +1,4 @@
-"""Losses of one group: how often its sampling or scoring failed, and the growing pauses before it is tried again.
+"""Losses of one group, episode or turn: how often work on it failed, and the growing pauses before it is tried again.
 
 A prompt that kills engines must not kill one after another, and a group that nobody can finish must not hold the order.
 """
@@ -19,19 +19,26 @@ class WorkFailed(Exception):
 
 
 class Losses:
-    """Counts the losses of one group."""
+    """Counts the losses of one group, episode or turn."""
 
     def __init__(self, max_losses: int) -> None:
         self._max_losses = max_losses
+        self._furthest = 0
         self.num_losses = 0
 
     @property
     def are_too_many(self) -> bool:
-        """Whether the group shall be given up."""
+        """Whether it shall be given up."""
         return self.num_losses >= self._max_losses
 
-    def count(self, error: WorkFailed) -> None:
-        """Counts a failure, if it is one of the group."""
+    def count(self, error: WorkFailed, progress: int = 0) -> None:
+        """Counts a failure, if it is one of the group.
+
+        `progress` is how far the work had come, in any unit. A loss that comes further than all others is the first
+        again: what kills from outside may hit it anywhere.
+        """
+        if progress > self._furthest:
+            self._furthest, self.num_losses = progress, 0
         self.num_losses += error.is_loss
 
     async def pause(self) -> None:

@@ -34,20 +34,21 @@ class BatchedTurnSampler(TurnSampler):
         await super().__aexit__(kind, error, traceback)
 
     async def sample(self, request: TurnRequest) -> Completion:
+        losses = self._losses_of_turn()
         with self._clock.stopped():
             self._seat = await self._turns.seat()
         for number in itertools.count():
             try:
                 completion = await self._sample_in_batch(request, f"{request.name}/call-{number}", self._seat)
             except WorkFailed as error:
-                self._losses.count(error)
-                if self._losses.are_too_many:
+                losses.count(error)
+                if losses.are_too_many:
                     raise
             else:
                 self._seat = None
                 return completion
             with self._clock.stopped():
-                await self._losses.pause()
+                await losses.pause()
                 await self.unpaused()
         raise AssertionError("unreachable")
 

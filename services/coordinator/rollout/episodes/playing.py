@@ -67,8 +67,6 @@ class Player(ABC):
         self._turns = turns
         self._clock = clock
         self._losses = Losses(parts.config.episodes.max_losses)
-        self._furthest = 0
-        """Turns that were played at the loss that got furthest."""
         self._num_plays = 0
         self._begin_anew()
 
@@ -130,7 +128,7 @@ class Player(ABC):
                     return await self._play_at(stream)
             except EnvironmentLost as lost:
                 error = lost
-                self._count(lost)
+                self._losses.count(lost, self._num_played)
             except BrokenEpisode as broken:
                 if self._stage.is_deterministic:  # It would break again.
                     raise
@@ -144,12 +142,6 @@ class Player(ABC):
             with self._clock.stopped():
                 await self._losses.pause()
                 await self._turns.unpaused()
-
-    def _count(self, lost: EnvironmentLost) -> None:
-        """Counts a loss. One that comes after a further turn is the first: what kills from outside hits any turn."""
-        if self._num_played > self._furthest:
-            self._furthest, self._losses = self._num_played, Losses(self._parts.config.episodes.max_losses)
-        self._losses.count(lost)
 
 
 def checked(result: EpisodeResult) -> EpisodeResult:

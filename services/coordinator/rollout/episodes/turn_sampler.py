@@ -63,7 +63,6 @@ class TurnSampler:
         self._binding: Binding | None = None
         self._room = contextlib.AsyncExitStack()
         self._placing = asyncio.Lock()
-        self._losses = Losses(config.coordinator.max_group_losses)
         self.worker_ids: dict[str, None] = {}
         """The generators that sampled something, in order."""
 
@@ -87,9 +86,9 @@ class TurnSampler:
     async def sample(self, request: TurnRequest) -> Completion:
         """Samples one turn. When its generator is lost, another one goes on from the tokens that it reported.
 
-        Raises `WorkFailed` after too many losses, `DeadlineExceeded` when it takes too long.
+        Raises `WorkFailed` after too many losses at the same token, `DeadlineExceeded` when it takes too long.
         """
-        progress = GroupProgress([request.seed])
+        progress, losses = GroupProgress([request.seed]), self._losses_of_turn()
         for number in itertools.count():
             binding = await self._place()
             worker_id = binding.member.record.worker_id
@@ -100,8 +99,8 @@ class TurnSampler:
                     async with self._undisturbed():
                         return await self._receive(request, progress, f"{request.name}/call-{number}", binding)
             except WorkFailed as error:
-                self._losses.count(error)
-                if self._losses.are_too_many:
+                losses.count(error, progress.num_prefix_tokens)
+                if losses.are_too_many:
                     raise
             finally:
                 self.worker_ids.update(progress.generators)
@@ -109,9 +108,12 @@ class TurnSampler:
                 if self._binding is binding:
                     await self._leave()
             with self._clock.stopped():
-                await self._losses.pause()
+                await losses.pause()
                 await self.unpaused()
         raise AssertionError("unreachable")
+
+    def _losses_of_turn(self) -> Losses:
+        return Losses(self._config.coordinator.max_group_losses)
 
     @property
     def _report_every_tokens(self) -> int:

@@ -164,6 +164,8 @@ class EpisodeStream:
         self._start = start
         self._replay = replay
         self._writing = asyncio.Lock()
+        self._had_ended = False
+        """Whether the stream had ended before the last request."""
 
     async def first(self) -> Observation:
         """Begins the episode. Returns the answer to the start, or to the last turn that is played again."""
@@ -236,6 +238,7 @@ class EpisodeStream:
 
     async def _write(self, request: environment_pb2.RunEpisodeRequest) -> None:
         # A stream that has ended says why when it is read.
+        self._had_ended = self._call.done()
         with contextlib.suppress(ShoalError, asyncio.InvalidStateError):
             async with self._writing:
                 await self._call.write(request)
@@ -263,7 +266,8 @@ class EpisodeStream:
         is_told_to_end = isinstance(error, Aborted) and error.reason == ErrorReason.SHUTTING_DOWN
         if is_told_to_end or isinstance(error, Unavailable | FailedPrecondition):
             await self._rewards.leave(self._member, error)
-            return self._lost(error.message, is_loss=error.reason not in _NOT_THE_EPISODES)
+            # A service that ends while the episode asks nothing of it does not end for the episode.
+            return self._lost(error.message, is_loss=error.reason not in _NOT_THE_EPISODES and not self._had_ended)
         if isinstance(error, ResourceExhausted) and error.retry_after_s is not None:  # Too many episodes are open.
             await asyncio.sleep(error.retry_after_s)
             return self._lost(error.message, is_loss=False)

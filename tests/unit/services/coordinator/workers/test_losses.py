@@ -21,3 +21,12 @@ async def test_pauses_double_with_each_loss_and_other_failures_cost_nothing(monk
         losses.count(WorkFailed("generator a:1", "the engine has died"))
         await losses.pause()
     assert losses.are_too_many and pauses == [0.5, 1, 2, 4, 8, 16, MAX_PAUSE_S, MAX_PAUSE_S], pauses
+
+
+def test_a_loss_that_comes_further_than_all_others_is_the_first_again() -> None:
+    losses, error = Losses(3), WorkFailed("generator a:1", "killed")
+    counts = []
+    for progress in (0, 0, 5, 5, 4, 6):
+        losses.count(error, progress)
+        counts.append(losses.num_losses)
+    assert counts == [1, 2, 1, 2, 3, 1], counts

@@ -45,6 +45,7 @@ from shoal.rollout import (
     VersionSpan,
     WeightVersion,
 )
+from shoal.token_run import TokenRun
 from tests.support.tiny_model import IM_END, make_tokenizer
 
 TOKENIZER = make_tokenizer()
@@ -119,6 +120,8 @@ class Generators:
     says: Says
     errors: dict[int, list[Exception]] = field(default_factory=dict)
     """By turn."""
+    num_reported: int = 0
+    """Tokens that each call reports before its error."""
     contexts: list[str] = field(default_factory=list)
     seeds: list[int] = field(default_factory=list)
     samplings: list[SamplingParams] = field(default_factory=list)
@@ -137,6 +140,9 @@ class Generators:
         self.contexts.append(TOKENIZER.decode(prompt.token_ids))
         self.samplings.append(sampling)
         if self.errors.get(turn):
+            ids = np.zeros(self.num_reported, np.int32)
+            run = TokenRun(ids, np.zeros(len(ids), np.float32), (VersionSpan(WeightVersion(0, 0), 0, len(ids)),))
+            progress.report(0, progress.num_prefix_tokens, run)
             raise self.errors[turn].pop(0)
         self.seeds.append(progress.seeds[0])
         progress.generators[binding.member.record.worker_id] = None
@@ -379,6 +385,27 @@ async def test_a_lost_generator_costs_the_turn_in_flight_alone() -> None:
     played = await play([CALL, CALL, "2"], generators=generators)
     assert len(generators.seeds) == 3 and generators.rooms == 2
     assert played.text == (await play([CALL, CALL, "2"])).text
+
+
+async def test_lost_generators_of_different_turns_do_not_add_up() -> None:
+    lost = {turn: [WorkFailed("generator", "killed")] * 2 for turn in range(1, 6)}
+    generators = Generators(lambda turn: "", errors=lost)
+    limit = {"max_group_losses": 3}
+    played = await play([CALL, CALL, CALL, CALL, "5"], generators=generators, coordinator=limit)
+    assert played.episode.outcome is ScoreOutcome.SCORED, (len(played.episode.turns), played.episode.detail)
+    assert played.text == (await play([CALL, CALL, CALL, CALL, "5"])).text and generators.rooms == 11
+
+
+@pytest.mark.parametrize(("num_reported", "outcome"), [(0, ScoreOutcome.FAILED), (4, ScoreOutcome.SCORED)])
+async def test_a_turn_is_given_up_when_its_generators_die_again_and_again_at_the_same_token(
+    num_reported: int, outcome: ScoreOutcome
+) -> None:
+    lost = {2: [WorkFailed("generator", f"death {number}") for number in range(1, 5)]}
+    generators = Generators(lambda turn: "", errors=lost, num_reported=num_reported)
+    limit = {"max_group_losses": 3}
+    played = await play([CALL, CALL, "2"], generators=generators, coordinator=limit)
+    assert played.episode.outcome is outcome, played.episode
+    assert ("death 3" in played.episode.detail) is (outcome is ScoreOutcome.FAILED), played.episode.detail
 
 
 async def test_an_episode_whose_turn_takes_too_long_has_failed_and_its_siblings_have_not() -> None:

@@ -1,0 +1,79 @@
+"""What the end of an episode's stream means."""
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import AsyncMock
+
+import pytest
+
+from services.coordinator.workers.rewards.environment_pool import (
+    EnvironmentLost,
+    EpisodeStart,
+    EpisodeStream,
+    PolicyTurn,
+)
+from shoal.conversation import ChatMessage
+from shoal.errors import Aborted, ShoalError, Unavailable
+from shoal.rollout import EnvironmentTask, FinishReason
+from shoal.v1 import environment_pb2 as pb
+
+START = EpisodeStart("episode", EnvironmentTask("counter", {}), 0, (), 60.0)
+FIRST = pb.RunEpisodeResponse(observation=pb.Observation(turn=0))
+TURN = PolicyTurn(1, ChatMessage("assistant", "1"), FinishReason.STOP, 1)
+KILLED, DIED = Unavailable("cannot be reached"), Aborted("its process died; begin it again")
+
+
+class Call:
+    """A stream that answers by a script, and then ends with an error."""
+
+    def __init__(self, answers: Sequence[pb.RunEpisodeResponse], error: ShoalError) -> None:
+        self._answers, self._error = list(answers), error
+        self.has_ended = False
+
+    def done(self) -> bool:
+        return self.has_ended
+
+    async def write(self, request: pb.RunEpisodeRequest) -> None:
+        if self.has_ended:
+            raise self._error
+
+    async def read(self) -> pb.RunEpisodeResponse:
+        if self._answers:
+            return self._answers.pop(0)
+        self.has_ended = True
+        raise self._error
+
+
+def stream_of(call: Call) -> EpisodeStream:
+    member: Any = SimpleNamespace(name="reward service", is_leaving=False)
+    rewards: Any = SimpleNamespace(leave=AsyncMock())
+    return EpisodeStream(call, member, rewards, START, ())
+
+
+@pytest.mark.parametrize("error", [KILLED, DIED])
+async def test_a_service_that_ends_in_a_turn_is_a_loss_of_the_episode(error: ShoalError) -> None:
+    stream = stream_of(Call([FIRST], error))
+    await stream.first()
+    with pytest.raises(EnvironmentLost) as lost:
+        await stream.answer(TURN)
+    assert lost.value.is_loss
+
+
+@pytest.mark.parametrize(("error", "is_loss"), [(KILLED, False), (DIED, True)], ids=["service", "environment"])
+async def test_a_service_that_ends_while_the_policy_samples_does_not_count_against_the_episode(
+    error: ShoalError, is_loss: bool
+) -> None:
+    call = Call([FIRST], error)
+    stream = stream_of(call)
+    await stream.first()
+    call.has_ended = True
+    with pytest.raises(EnvironmentLost) as lost:
+        await stream.answer(TURN)
+    assert lost.value.is_loss is is_loss, str(lost.value)
+
+
+async def test_a_service_that_ends_whenever_an_episode_begins_is_a_loss_each_time() -> None:
+    with pytest.raises(EnvironmentLost) as lost:
+        await stream_of(Call([], KILLED)).first()
+    assert lost.value.is_loss
