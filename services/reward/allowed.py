@@ -6,7 +6,8 @@ function of the service's machine, and send any variable of its environment to a
 
 import argparse
 import os
-from collections.abc import Iterator, Mapping, Sequence
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,13 +15,14 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 from shoal.config.custom_verifiers import ENTRY_POINT_GROUP, is_registered
 from shoal.config.endpoint import EndpointConfig
-from shoal.config.environments import EnvironmentConfig, program_of
+from shoal.config.environments import UNBOUNDED_ENVIRONMENT, EnvironmentConfig
 from shoal.config.services import RewardConfig
 from shoal.error_reasons import ErrorReason
 from shoal.errors import FailedPrecondition
 
 _FOLDER, _PACKAGE, _KEY = "--allow-verifier-folder", "--allow-verifier-package", "--allow-api-key"
 _SERVER, _INTERPRETER = "--allow-reward-server", "--allow-interpreter"
+_PROGRAM, _VARIABLE = "--allow-program", "--allow-variable"
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,11 @@ class Allowed:
     reward_servers: tuple[str, ...] = ()
     """Addresses of servers that get this service's token. Others are asked without it."""
     interpreters: tuple[str, ...] = ()
-    """Executables that may run environments, besides the service's own, and programs that they may start."""
+    """Executables that may run environments, besides the service's own."""
+    programs: tuple[tuple[str, ...], ...] = ()
+    """Programs that environments may start, each with all its arguments: an interpreter with others runs any code."""
+    variables: tuple[str, ...] = ()
+    """Environment variables that these programs may get."""
 
     def check(self, config: RewardConfig, environments: Sequence[EnvironmentConfig] = ()) -> None:
         """Raises `FailedPrecondition` that names every field that asks for more than is allowed."""
@@ -85,18 +91,34 @@ class Allowed:
                     f"{field}.interpreter: {table.interpreter} is none of {_INTERPRETER} "
                     f"({_listed(self.interpreters)}): start the service with {_INTERPRETER} {table.interpreter}"
                 )
-            for place, settings in table.parts:
-                yield from self._refused_settings(f"{field}.{place}", settings)
+            for place, source, settings in table.parts:
+                yield from self._refused_settings(f"{field}.{place}", source, settings)
 
-    def _refused_settings(self, field: str, settings: Mapping[str, Any]) -> Iterator[str]:
-        """Lists keys that settings would send where they may not go, and programs that may not be started."""
+    def _refused_settings(self, field: str, source: str, settings: Mapping[str, Any]) -> Iterator[str]:
+        """Lists what settings of an environment that comes with Shoal ask for, and may not."""
         if name := settings.get("api_key_env"):
             yield from self._refused_key(field, name, settings.get("base_url") or settings.get("url") or "")
-        program = program_of(settings)
-        if program and program not in self.interpreters:
+        command = settings.get("command")
+        if command and tuple(command) not in self.programs:
+            allowed = _listed([shlex.join(program) for program in self.programs])
             yield (
-                f"{field}.command: {program} is none of {_INTERPRETER} ({_listed(self.interpreters)}): start the "
-                f"service with {_INTERPRETER} {program}"
+                f"{field}.command: {shlex.join(command)} is none of {_PROGRAM} ({allowed}): start the service with "
+                f"{_PROGRAM} {shlex.quote(shlex.join(command))}"
+            )
+        if refused := sorted({*settings.get("variables", ())} - {*self.variables}):
+            yield (
+                f"{field}.variables: {refused[0]} is none of {_VARIABLE} ({_listed(self.variables)}): start the "
+                f"service with {_VARIABLE} {refused[0]}"
+            )
+        if (words := settings.get("words_file")) and not self._allows_file(str(words)):
+            yield (
+                f"{field}.words_file: {words} is in no folder of {_FOLDER} ({_listed(self.verifier_folders)}): move it "
+                f"there, or start the service with {_FOLDER} {Path(str(words)).parent}"
+            )
+        if source == UNBOUNDED_ENVIRONMENT and not self._allows_module(source):
+            yield (
+                f"{field}: those of {source} name packages, programs and keys of their own: allow all of them with "
+                f"{_PACKAGE} {source}"
             )
 
     def _allows_file(self, file: str) -> bool:
@@ -148,49 +170,45 @@ def _listed(values: Sequence[object]) -> str:
 def add_allowed_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options. Each may be repeated, and adds to the values of its environment variable."""
     group = parser.add_argument_group("what runs may use")
-    group.add_argument(
-        _FOLDER,
-        metavar="FOLDER",
-        type=Path,
-        action="append",
-        default=[Path(value) for value in _from_environment("SHOAL_ALLOW_VERIFIER_FOLDER")],
-        help="folder whose Python files may be custom verifiers and environments [SHOAL_ALLOW_VERIFIER_FOLDER, "
-        "separated by spaces]",
-    )
-    group.add_argument(
+
+    def add(option: str, metavar: str, text: str, kind: Callable[[str], object] = str, *, lines: bool = False) -> None:
+        variable = f"SHOAL_{option.removeprefix('--').replace('-', '_').upper()}"
+        values = os.environ.get(variable, "")
+        listed = [line for line in values.splitlines() if line.strip()] if lines else values.split()
+        how = f"{variable}, {'one a line' if lines else 'separated by spaces'}"
+        try:
+            default = [kind(value) for value in listed]
+        except argparse.ArgumentTypeError as error:
+            parser.error(f"{variable}: {error}")
+        group.add_argument(option, metavar=metavar, type=kind, action="append", default=default, help=f"{text} [{how}]")
+
+    add(_FOLDER, "FOLDER", "folder whose Python files may be custom verifiers and environments", Path)
+    add(
         _PACKAGE,
-        metavar="NAME",
-        action="append",
-        default=_from_environment("SHOAL_ALLOW_VERIFIER_PACKAGE"),
-        help="installed package whose functions may be custom verifiers, and whose classes environments; functions "
-        "that a package registers in "
-        f"{ENTRY_POINT_GROUP} always may [SHOAL_ALLOW_VERIFIER_PACKAGE]",
+        "NAME",
+        "installed package whose functions may be custom verifiers, and whose classes environments; functions that a "
+        f"package registers in {ENTRY_POINT_GROUP} always may",
     )
-    group.add_argument(
+    add(
         _KEY,
-        metavar="NAME=URL",
-        type=_key_and_url,
-        action="append",
-        default=[_key_and_url(value) for value in _from_environment("SHOAL_ALLOW_API_KEY")],
-        help="environment variable whose key may be sent to servers at URL or below, as reward.judge.api_key_env and "
-        "reward.model.api_key_env [SHOAL_ALLOW_API_KEY]",
+        "NAME=URL",
+        "environment variable whose key may be sent to servers at URL or below, as an api_key_env",
+        _key_and_url,
     )
-    group.add_argument(
+    add(
         _SERVER,
-        metavar="HOST:PORT",
-        action="append",
-        default=_from_environment("SHOAL_ALLOW_REWARD_SERVER"),
-        help="address of reward.servers or environments that gets this service's token; others are asked without one "
-        "[SHOAL_ALLOW_REWARD_SERVER]",
+        "HOST:PORT",
+        "address of reward.servers or environments that gets this service's token; others are asked without one",
     )
-    group.add_argument(
-        _INTERPRETER,
-        metavar="PATH",
-        action="append",
-        default=_from_environment("SHOAL_ALLOW_INTERPRETER"),
-        help="Python executable that environments may run in, besides the service's own, and program that `mcp` may "
-        "start [SHOAL_ALLOW_INTERPRETER]",
+    add(_INTERPRETER, "PATH", "Python executable that environments may run in, besides the service's own")
+    add(
+        _PROGRAM,
+        "COMMAND",
+        "program that `mcp` may start, with exactly these arguments, quoted as in a shell",
+        _command,
+        lines=True,
     )
+    add(_VARIABLE, "NAME", "environment variable that programs of `mcp` may get")
 
 
 def allowed_by(namespace: argparse.Namespace) -> Allowed:
@@ -201,11 +219,19 @@ def allowed_by(namespace: argparse.Namespace) -> Allowed:
         tuple(namespace.allow_api_key),
         tuple(namespace.allow_reward_server),
         tuple(namespace.allow_interpreter),
+        tuple(namespace.allow_program),
+        tuple(namespace.allow_variable),
     )
 
 
-def _from_environment(name: str) -> list[str]:
-    return os.environ.get(name, "").split()
+def _command(text: str) -> tuple[str, ...]:
+    try:
+        command = tuple(shlex.split(text))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{_PROGRAM} {text}: {error}") from None
+    if not command:
+        raise argparse.ArgumentTypeError(f"{_PROGRAM} must be a program with its arguments")
+    return command
 
 
 def _key_and_url(text: str) -> tuple[str, str]:

@@ -30,6 +30,9 @@ BUILT_IN_ENVIRONMENTS = frozenset(
 )
 """Names of the environments that come with Shoal (services/reward/environments/builtin)."""
 
+UNBOUNDED_ENVIRONMENT = "verifiers"
+"""The one of them whose settings may name any installed code."""
+
 _NAME = re.compile(r"[a-z0-9_][a-z0-9_-]{0,62}")
 _OBJECT = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 _FILE = re.compile(r"(.+\.py):([A-Za-z_]\w*)", re.DOTALL)
@@ -106,8 +109,9 @@ class EnvironmentConfig(Section):
             )
         if self.reload and not self.file:
             raise ValueError("reload watches a file: leave it out where source is none")
-        for place, settings in self.parts:
+        for place, _, settings in self.parts:
             _check_address(place, settings)
+            _check_program(place, settings)
         return self
 
     @property
@@ -127,17 +131,17 @@ class EnvironmentConfig(Section):
         return "" if self.server or self.file or self.code in BUILT_IN_ENVIRONMENTS else self.code.partition(":")[0]
 
     @property
-    def parts(self) -> list[tuple[str, dict[str, Any]]]:
-        """The settings of what comes with Shoal, and where they stand: those of a `toolbox` are of several."""
+    def parts(self) -> list[tuple[str, str, dict[str, Any]]]:
+        """Of what comes with Shoal: where its settings stand, its name, and the settings. A `toolbox` has several."""
         if self.code not in BUILT_IN_ENVIRONMENTS:
             return []
         if self.code != "toolbox":
-            return [("settings", self.settings)]
+            return [("settings", self.code, self.settings)]
         tables = self.settings.get("tools")
         numbered = enumerate(tables if isinstance(tables, list) else ())
         places = [(f"settings.tools[{number}]", table) for number, table in numbered]
         places.append(("settings.environment", self.settings.get("environment")))
-        return [(place, table) for place, table in places if isinstance(table, dict)]
+        return [(place, str(table.get("source")), table) for place, table in places if isinstance(table, dict)]
 
     @property
     def object_name(self) -> str:
@@ -159,10 +163,13 @@ def _check_address(place: str, settings: Mapping[str, Any]) -> None:
         )
 
 
-def program_of(settings: Mapping[str, Any]) -> str:
-    """Returns the program that settings of what comes with Shoal start; empty for none."""
-    command = settings.get("command")
-    return str(command[0]) if isinstance(command, list) and command else ""
+def _check_program(place: str, settings: Mapping[str, Any]) -> None:
+    """Raises `ValueError` for a command, or names of variables, that are no lists of texts: whoever allows them reads
+    them as such."""
+    for name in ("command", "variables"):
+        value = settings.get(name, [])
+        if not isinstance(value, list) or not all(isinstance(item, str) and item for item in value):
+            raise ValueError(f"{place}.{name} must be a list of texts")
 
 
 def _listed() -> str:

@@ -16,7 +16,7 @@ from shoal.config.services import RewardConfig
 from shoal.conversation import ChatMessage, ToolCall, ToolCallStatus
 from shoal.errors import FailedPrecondition, InvalidArgument
 from shoal.v1 import rollout_pb2
-from tests.support.environment_client import staged
+from tests.support.environment_client import TIMEOUT_S, staged
 from tests.support.waiting import eventually
 
 SERVER = Path(__file__).parents[1] / "unit/services/reward/environments/builtin/mcp_server.py"
@@ -44,7 +44,8 @@ async def test_an_mcp_server_of_an_episode_does_not_outlive_it_however_it_ends()
         await stage.configure(MCP)
         assert "add" in [tool.name for tool in (await stage.listed())["mcp"].tools]
         await eventually(lambda: not servers())
-        dying, calm = stage.play("mcp"), stage.play("mcp")
+        # A server of its own starts for each, which takes long on a busy machine.
+        dying, calm = (stage.play("mcp", call_timeout_s=TIMEOUT_S) for _ in range(2))
         await asyncio.gather(dying.observe(), calm.observe())
         assert len(servers()) == 2
         (message,) = (await calm.say(calling("add", a=1, b=2))).messages
@@ -78,7 +79,23 @@ async def test_an_mcp_server_that_does_not_start_is_named_before_anything_is_pla
         ),
         (
             {"name": "t", "source": "toolbox", "settings": {"tools": [{"source": "mcp", "command": ["/bin/sh"]}]}},
-            "environments.t.settings.tools[0].command: /bin/sh is none of --allow-interpreter (there is none)",
+            "environments.t.settings.tools[0].command: /bin/sh is none of --allow-program (there is none)",
+        ),
+        (
+            {"name": "mcp", "settings": {"command": ["/bin/sh"], "variables": ["SHOAL_TOKEN"]}},
+            "environments.mcp.settings.variables: SHOAL_TOKEN is none of --allow-variable (there is none)",
+        ),
+        (
+            {"name": "wordle", "settings": {"words_file": "/etc/passwd"}},
+            "environments.wordle.settings.words_file: /etc/passwd is in no folder of --allow-verifier-folder",
+        ),
+        (
+            {"name": "t", "source": "verifiers", "settings": {"taskset": {"id": "x"}}},
+            "environments.t.settings: those of verifiers name packages, programs and keys of their own",
+        ),
+        (
+            {"name": "t", "source": "toolbox", "settings": {"tools": [{"source": "verifiers"}]}},
+            "environments.t.settings.tools[0]: those of verifiers name packages",
         ),
     ],
 )
@@ -87,8 +104,27 @@ def test_keys_and_programs_that_the_operator_does_not_allow_are_refused(table: d
     with pytest.raises(FailedPrecondition) as refused:
         Allowed().check(RewardConfig(), [config])
     assert problem in refused.value.message and "AWS_SECRET" not in refused.value.message, refused.value.message
-    allowed = Allowed(api_keys=(("AWS_SECRET", "https://evil.example"),), interpreters=("/bin/sh",))
+    allowed = Allowed(
+        verifier_folders=(Path("/etc"),),
+        verifier_packages=("verifiers",),
+        api_keys=(("AWS_SECRET", "https://evil.example"),),
+        programs=(("/bin/sh",),),
+        variables=("SHOAL_TOKEN",),
+    )
     allowed.check(RewardConfig(), [config])
+
+
+def test_an_allowed_program_is_started_with_its_own_arguments_alone() -> None:
+    config = EnvironmentConfig.model_validate({"name": "mcp", "settings": {"command": ["/bin/sh", "-c", "id"]}})
+    for allowed in (Allowed(programs=(("/bin/sh", "server.sh"), ("/bin/sh",))), Allowed(interpreters=("/bin/sh",))):
+        with pytest.raises(FailedPrecondition, match="/bin/sh -c id is none of --allow-program"):
+            allowed.check(RewardConfig(), [config])
+
+
+@pytest.mark.parametrize("command", [{"/usr/bin/awk": 0, 'BEGIN{system("id")}': 0}, "w", ["/bin/sh", 1], [""]])
+def test_a_command_that_is_no_list_of_texts_is_refused(command: Any) -> None:
+    with pytest.raises(ValueError, match=r"settings\.command must be a list of texts"):
+        EnvironmentConfig.model_validate({"name": "mcp", "settings": {"command": command}})
 
 
 @pytest.mark.parametrize(

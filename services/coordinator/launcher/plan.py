@@ -1,14 +1,15 @@
 """Plans of the processes of a run on this machine: commands, environments, threads."""
 
 import os
+import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from services.coordinator.launcher.devices import share_out
 from shoal.config import RunConfig
-from shoal.config.environments import program_of
+from shoal.config.environments import UNBOUNDED_ENVIRONMENT, EnvironmentConfig
 
 LOOPBACK = "127.0.0.1"
 # The credentials in this environment are a person's, for coordinators elsewhere.
@@ -99,21 +100,32 @@ def _allowed(config: RunConfig) -> tuple[str, ...]:
             # The package as a whole: a module may offer what another one of it defines.
             allowed += ("--allow-verifier-package", table.entry_point.partition(":")[0].partition(".")[0])
     for environment in config.environments:
-        if environment.file:
-            allowed += ("--allow-verifier-folder", str(Path(environment.file).parent))
-        elif environment.module:
-            allowed += ("--allow-verifier-package", environment.module.partition(".")[0])
-        if environment.interpreter:
-            allowed += ("--allow-interpreter", environment.interpreter)
-        for _, settings in environment.parts:
-            if key := settings.get("api_key_env"):
-                allowed += ("--allow-api-key", f"{key}={settings.get('base_url') or settings.get('url')}")
-            if program := program_of(settings):
-                allowed += ("--allow-interpreter", program)
+        allowed += _allowed_to(environment)
     for endpoint in (reward.judge, reward.model):
         if endpoint.api_key_env and endpoint.base_url:
             allowed += ("--allow-api-key", f"{endpoint.api_key_env}={endpoint.base_url}")
     return tuple(allowed)
+
+
+def _allowed_to(environment: EnvironmentConfig) -> Iterator[str]:
+    """Yields the options that allow what one environment asks for."""
+    if environment.file:
+        yield from ("--allow-verifier-folder", str(Path(environment.file).parent))
+    elif environment.module:
+        yield from ("--allow-verifier-package", environment.module.partition(".")[0])
+    if environment.interpreter:
+        yield from ("--allow-interpreter", environment.interpreter)
+    for _, source, settings in environment.parts:
+        if key := settings.get("api_key_env"):
+            yield from ("--allow-api-key", f"{key}={settings.get('base_url') or settings.get('url')}")
+        if command := settings.get("command"):
+            yield from ("--allow-program", shlex.join(command))
+        for variable in settings.get("variables", ()):
+            yield from ("--allow-variable", variable)
+        if words := settings.get("words_file"):
+            yield from ("--allow-verifier-folder", str(Path(str(words)).parent))
+        if source == UNBOUNDED_ENVIRONMENT:
+            yield from ("--allow-verifier-package", source)
 
 
 def _python(kind: str, *options: str) -> tuple[str, ...]:

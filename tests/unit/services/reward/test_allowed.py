@@ -77,11 +77,16 @@ def test_a_key_goes_only_to_the_server_that_it_is_for(url: str, is_allowed: bool
 def test_options_add_to_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHOAL_ALLOW_VERIFIER_FOLDER", "/a /b")
     monkeypatch.setenv("SHOAL_ALLOW_API_KEY", "K=https://h/v1")
+    monkeypatch.setenv("SHOAL_ALLOW_INTERPRETER", "/i")
+    monkeypatch.setenv("SHOAL_ALLOW_PROGRAM", "/bin/e f\n\n/bin/g\n")
     parser = argparse.ArgumentParser()
     add_allowed_options(parser)
     options = ["--allow-verifier-folder", "/c", "--allow-verifier-package", "p", "--allow-reward-server", "h:7"]
-    allowed = allowed_by(parser.parse_args(options))
-    assert allowed == Allowed((Path("/a"), Path("/b"), Path("/c")), ("p",), (("K", "https://h/v1"),), ("h:7",))
+    programs = ["--allow-program", "/bin/a --b 'c d'", "--allow-variable", "V"]
+    allowed = allowed_by(parser.parse_args([*options, *programs]))
+    folders, key = (Path("/a"), Path("/b"), Path("/c")), ("K", "https://h/v1")
+    started = (("/bin/e", "f"), ("/bin/g",), ("/bin/a", "--b", "c d"))
+    assert allowed == Allowed(folders, ("p",), (key,), ("h:7",), ("/i",), started, ("V",))
 
 
 @pytest.mark.parametrize(
@@ -95,3 +100,14 @@ def test_a_key_option_that_is_no_name_and_url_is_refused_without_repeating_it(
     with pytest.raises(SystemExit):
         parser.parse_args(["--allow-api-key", value])
     assert "JUDGE_KEY=https" in (message := capsys.readouterr().err) and "sk-secret" not in message, message
+
+
+def test_a_variable_that_cannot_be_read_is_an_error_of_the_command_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for variable, value in (("SHOAL_ALLOW_API_KEY", "sk-secret"), ("SHOAL_ALLOW_PROGRAM", "/bin/a 'b")):
+        with monkeypatch.context() as patch, pytest.raises(SystemExit):
+            patch.setenv(variable, value)
+            add_allowed_options(argparse.ArgumentParser())
+        message = capsys.readouterr().err
+        assert f"error: {variable}: --allow" in message and "sk-secret" not in message, message

@@ -41,10 +41,18 @@ def test_reward_services_started_here_allow_what_the_configuration_asks_for_and_
         "custom": {"mine": {"file": "/home/me/run/verifier.py"}, "other": {"entry_point": "pkg.rewards:score"}},
         "judge": {"base_url": "https://api.example.com/v1", "model": "j", "api_key_env": "JUDGE_KEY"},
     }
-    plans = plan_workers(_config(reward=reward), coordinator="127.0.0.1:7", data_dir=tmp_path, gpus=[])
+    environments = [
+        {"name": "mcp", "settings": {"command": ["/opt/server", "a b"], "variables": ["HUB"]}},
+        {"name": "wordle", "settings": {"words_file": "/home/me/words.txt"}},
+        {"name": "sums", "source": "verifiers", "interpreter": "/opt/python", "settings": {"taskset": {"id": "sums"}}},
+    ]
+    config = _config(reward=reward, environments=environments)
+    plans = plan_workers(config, coordinator="127.0.0.1:7", data_dir=tmp_path, gpus=[])
     (command,) = [plan.command for plan in plans if plan.kind == "reward"]
     assert command[command.index("--allow-verifier-folder") :] == (
         *("--allow-verifier-folder", "/home/me/run", "--allow-verifier-package", "pkg"),
+        *("--allow-program", "/opt/server 'a b'", "--allow-variable", "HUB", "--allow-verifier-folder", "/home/me"),
+        *("--allow-interpreter", "/opt/python", "--allow-verifier-package", "verifiers"),
         *("--allow-api-key", "JUDGE_KEY=https://api.example.com/v1"),
     )
 
