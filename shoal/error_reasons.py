@@ -97,6 +97,8 @@ class ErrorReason(StrEnum):
     """Another version of Shoal wrote the event log."""
     LEDGER_DAMAGED = "LEDGER_DAMAGED"
     """SQLite cannot read the ledger."""
+    RUN_DAMAGED = "RUN_DAMAGED"
+    """The record or the configuration in a run's folder is lost, or cannot be read."""
 
     # Workers.
     NO_WORKER = "NO_WORKER"

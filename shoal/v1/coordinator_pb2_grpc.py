@@ -145,7 +145,8 @@ class CoordinatorServiceServicer:
         * `FAILED_PRECONDITION`: another run is active, or the run's folder or the
         model's cache cannot be written.
         * `RESOURCE_EXHAUSTED`: the disk is full.
-        * `DATA_LOSS`: the configuration of the run to resume cannot be read.
+        * `DATA_LOSS`: the record or the configuration of the run to resume cannot
+        be read.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -157,14 +158,15 @@ class CoordinatorServiceServicer:
         Errors:
 
         * `NOT_FOUND`: there is no such run.
-        * `DATA_LOSS`: its configuration cannot be read.
+        * `DATA_LOSS`: its record or its configuration cannot be read.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListRuns(self, request, context):
-        """Lists runs, newest first. Safe to retry.
+        """Lists runs, newest first. One whose record cannot be read is FAILED, and
+        its message says why. Safe to retry.
 
         Errors:
 
@@ -186,7 +188,7 @@ class CoordinatorServiceServicer:
         * `NOT_FOUND`: there is no such run.
         * `RESOURCE_EXHAUSTED`: the coordinator has its maximum of watchers.
         * `UNAVAILABLE`: the coordinator ends, and the run goes on at its next start.
-        * `DATA_LOSS`: the run's events cannot be read.
+        * `DATA_LOSS`: the run's record or its events cannot be read.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -351,7 +353,7 @@ class CoordinatorServiceServicer:
         * `INVALID_ARGUMENT`: a field is negative, or no earlier call with this
         order and `last` returned this page token.
         * `FAILED_PRECONDITION`: another version of Shoal wrote the run's ledger.
-        * `DATA_LOSS`: the ledger is damaged.
+        * `DATA_LOSS`: the run's record cannot be read, or its ledger is damaged.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -61,7 +61,8 @@ class CoordinatorServiceStub:
     * `FAILED_PRECONDITION`: another run is active, or the run's folder or the
       model's cache cannot be written.
     * `RESOURCE_EXHAUSTED`: the disk is full.
-    * `DATA_LOSS`: the configuration of the run to resume cannot be read.
+    * `DATA_LOSS`: the record or the configuration of the run to resume cannot
+      be read.
     """
     GetRun: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.GetRunRequest, _coordinator_pb2.GetRunResponse]
     """Returns a run. Safe to retry.
@@ -69,10 +70,11 @@ class CoordinatorServiceStub:
     Errors:
 
     * `NOT_FOUND`: there is no such run.
-    * `DATA_LOSS`: its configuration cannot be read.
+    * `DATA_LOSS`: its record or its configuration cannot be read.
     """
     ListRuns: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.ListRunsRequest, _coordinator_pb2.ListRunsResponse]
-    """Lists runs, newest first. Safe to retry.
+    """Lists runs, newest first. One whose record cannot be read is FAILED, and
+    its message says why. Safe to retry.
 
     Errors:
 
@@ -90,7 +92,7 @@ class CoordinatorServiceStub:
     * `NOT_FOUND`: there is no such run.
     * `RESOURCE_EXHAUSTED`: the coordinator has its maximum of watchers.
     * `UNAVAILABLE`: the coordinator ends, and the run goes on at its next start.
-    * `DATA_LOSS`: the run's events cannot be read.
+    * `DATA_LOSS`: the run's record or its events cannot be read.
     """
     PauseRun: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.PauseRunRequest, _coordinator_pb2.PauseRunResponse]
     """Pauses a run: it issues no prompt, samples nothing, and begins no step.
@@ -214,7 +216,7 @@ class CoordinatorServiceStub:
     * `INVALID_ARGUMENT`: a field is negative, or no earlier call with this
       order and `last` returned this page token.
     * `FAILED_PRECONDITION`: another version of Shoal wrote the run's ledger.
-    * `DATA_LOSS`: the ledger is damaged.
+    * `DATA_LOSS`: the run's record cannot be read, or its ledger is damaged.
     """
 
 @_typing.type_check_only
@@ -250,7 +252,8 @@ class CoordinatorServiceAsyncStub(CoordinatorServiceStub):
     * `FAILED_PRECONDITION`: another run is active, or the run's folder or the
       model's cache cannot be written.
     * `RESOURCE_EXHAUSTED`: the disk is full.
-    * `DATA_LOSS`: the configuration of the run to resume cannot be read.
+    * `DATA_LOSS`: the record or the configuration of the run to resume cannot
+      be read.
     """
     GetRun: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.GetRunRequest, _coordinator_pb2.GetRunResponse]  # type: ignore[assignment]
     """Returns a run. Safe to retry.
@@ -258,10 +261,11 @@ class CoordinatorServiceAsyncStub(CoordinatorServiceStub):
     Errors:
 
     * `NOT_FOUND`: there is no such run.
-    * `DATA_LOSS`: its configuration cannot be read.
+    * `DATA_LOSS`: its record or its configuration cannot be read.
     """
     ListRuns: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.ListRunsRequest, _coordinator_pb2.ListRunsResponse]  # type: ignore[assignment]
-    """Lists runs, newest first. Safe to retry.
+    """Lists runs, newest first. One whose record cannot be read is FAILED, and
+    its message says why. Safe to retry.
 
     Errors:
 
@@ -279,7 +283,7 @@ class CoordinatorServiceAsyncStub(CoordinatorServiceStub):
     * `NOT_FOUND`: there is no such run.
     * `RESOURCE_EXHAUSTED`: the coordinator has its maximum of watchers.
     * `UNAVAILABLE`: the coordinator ends, and the run goes on at its next start.
-    * `DATA_LOSS`: the run's events cannot be read.
+    * `DATA_LOSS`: the run's record or its events cannot be read.
     """
     PauseRun: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.PauseRunRequest, _coordinator_pb2.PauseRunResponse]  # type: ignore[assignment]
     """Pauses a run: it issues no prompt, samples nothing, and begins no step.
@@ -403,7 +407,7 @@ class CoordinatorServiceAsyncStub(CoordinatorServiceStub):
     * `INVALID_ARGUMENT`: a field is negative, or no earlier call with this
       order and `last` returned this page token.
     * `FAILED_PRECONDITION`: another version of Shoal wrote the run's ledger.
-    * `DATA_LOSS`: the ledger is damaged.
+    * `DATA_LOSS`: the run's record cannot be read, or its ledger is damaged.
     """
 
 class CoordinatorServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -442,7 +446,8 @@ class CoordinatorServiceServicer(metaclass=_abc_1.ABCMeta):
         * `FAILED_PRECONDITION`: another run is active, or the run's folder or the
           model's cache cannot be written.
         * `RESOURCE_EXHAUSTED`: the disk is full.
-        * `DATA_LOSS`: the configuration of the run to resume cannot be read.
+        * `DATA_LOSS`: the record or the configuration of the run to resume cannot
+          be read.
         """
 
     @_abc_1.abstractmethod
@@ -456,7 +461,7 @@ class CoordinatorServiceServicer(metaclass=_abc_1.ABCMeta):
         Errors:
 
         * `NOT_FOUND`: there is no such run.
-        * `DATA_LOSS`: its configuration cannot be read.
+        * `DATA_LOSS`: its record or its configuration cannot be read.
         """
 
     @_abc_1.abstractmethod
@@ -465,7 +470,8 @@ class CoordinatorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _coordinator_pb2.ListRunsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_coordinator_pb2.ListRunsResponse, _abc.Awaitable[_coordinator_pb2.ListRunsResponse]]:
-        """Lists runs, newest first. Safe to retry.
+        """Lists runs, newest first. One whose record cannot be read is FAILED, and
+        its message says why. Safe to retry.
 
         Errors:
 
@@ -489,7 +495,7 @@ class CoordinatorServiceServicer(metaclass=_abc_1.ABCMeta):
         * `NOT_FOUND`: there is no such run.
         * `RESOURCE_EXHAUSTED`: the coordinator has its maximum of watchers.
         * `UNAVAILABLE`: the coordinator ends, and the run goes on at its next start.
-        * `DATA_LOSS`: the run's events cannot be read.
+        * `DATA_LOSS`: the run's record or its events cannot be read.
         """
 
     @_abc_1.abstractmethod
@@ -673,7 +679,7 @@ class CoordinatorServiceServicer(metaclass=_abc_1.ABCMeta):
         * `INVALID_ARGUMENT`: a field is negative, or no earlier call with this
           order and `last` returned this page token.
         * `FAILED_PRECONDITION`: another version of Shoal wrote the run's ledger.
-        * `DATA_LOSS`: the ledger is damaged.
+        * `DATA_LOSS`: the run's record cannot be read, or its ledger is damaged.
         """
 
 def add_CoordinatorServiceServicer_to_server(servicer: CoordinatorServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -32,9 +32,9 @@ def report(
     The page is made from the run's folder, needs no coordinator, and loads nothing from a network.
     """
     from services.coordinator.store.run_folders import RunFolders
-    from services.coordinator.store.run_record import RunRecord
+    from services.coordinator.store.run_record import RunRecord, holds_run
 
-    is_folder = bool(run) and (Path(run) / "run.json").exists()
+    is_folder = bool(run) and holds_run(Path(run))
     record = RunRecord.load(Path(run).absolute()) if is_folder else RunFolders(data_dir).find(run)
     print(f"the report: {write_report(record, output)}")
 

@@ -15,15 +15,21 @@ from services.coordinator.run.checkpoints import Checkpoints, check_num_steps
 from services.coordinator.run.checks.extras import check_extras, extras_for
 from services.coordinator.run.checks.preflight import check_adapted_layers, check_mirror, check_weights
 from services.coordinator.store.events import EVENTS, read_events
-from services.coordinator.store.run_record import TRAIN_LOCK, RunLock, RunRecord, RunState, is_driven, new_run_id
+from services.coordinator.store.run_record import (
+    TRAIN_LOCK,
+    RunLock,
+    RunRecord,
+    RunState,
+    holds_run,
+    is_driven,
+    new_run_id,
+)
 from shoal.config import RunConfig, parse_config
 from shoal.config.changes import changed_config
 from shoal.config.load import config_struct
 from shoal.config.run import RUN_NAME
 from shoal.error_reasons import ErrorReason
 from shoal.errors import AlreadyExists, FailedPrecondition, InvalidArgument, NotFound
-from shoal.parsing import parse_json
-from shoal.paths import why_unread
 from shoal.v1 import coordinator_pb2 as pb
 
 
@@ -116,13 +122,8 @@ def _reloading(config: RunConfig) -> RunConfig:
 
 
 def _config_of_run(data_dir: Path, run_id: str) -> RunConfig:
-    if RUN_NAME.fullmatch(run_id):
-        try:
-            return parse_config(parse_json((data_dir / run_id / "config.json").read_text(encoding="utf-8")))
-        except FileNotFoundError:
-            pass
-        except (OSError, ValueError) as error:
-            raise InvalidArgument(f"{data_dir / run_id / 'config.json'} cannot be read: {why_unread(error)}") from None
+    if RUN_NAME.fullmatch(run_id) and holds_run(data_dir / run_id):
+        return RunRecord.load(data_dir / run_id).load_config()
     known = sorted((path.parent for path in data_dir.glob("*/run.json")), key=lambda path: path.stat().st_mtime)
     newest = f"; the newest one is {known[-1].name}" if known else ""
     raise NotFound(
@@ -163,7 +164,7 @@ def _new_name(name: str, config: RunConfig, data_dir: Path) -> str:
             f"--name: use 1 to 63 characters of a-z, 0-9, '.', '_' and '-', starting with a letter or a "
             f"digit (given: {name!r})"
         )
-    if (data_dir / name / "run.json").exists():
+    if holds_run(data_dir / name):
         raise AlreadyExists(
             f"--name: there is a run {name} in {data_dir}; choose another name, or resume that run: "
             f"shoal train --resume {name}"

@@ -13,6 +13,7 @@ from google.protobuf.struct_pb2 import Struct
 
 from services.coordinator.remote.mirror_folder import Age, MirroredCheckpoint, MirroredFile, MirrorFolder, RunPlaces
 from services.coordinator.store.events import EVENTS, EventLog
+from services.coordinator.store.run_record import holds_run
 from shoal.config.load import plain_values
 from shoal.config.run import RUN_NAME
 from shoal.error_reasons import ErrorReason
@@ -40,7 +41,7 @@ def take_from_mirror(
     if not RUN_NAME.fullmatch(run_id):
         return
     folder, given = data_dir / run_id, _mirror_in(plain_values(changes))
-    if not (folder / "run.json").exists():
+    if not holds_run(folder):
         if given:
             fetch_run(given, run_id, data_dir, learner_data_dir or data_dir)
         return

@@ -18,7 +18,7 @@ from services.coordinator.run.checks.preflight import PreparedInputs, preflight
 from services.coordinator.store.events import EVENTS, EventLog, follow_events
 from services.coordinator.store.files.disk_errors import writing
 from services.coordinator.store.run_folders import RunFolders
-from services.coordinator.store.run_record import RunLock, RunRecord, RunState, is_driven, new_run_id
+from services.coordinator.store.run_record import RunLock, RunRecord, RunState, holds_run, is_driven, new_run_id
 from services.coordinator.workers.registry import WorkerRegistry
 from shoal.config import RunConfig
 from shoal.config.changes import changed_config, changed_fields
@@ -26,7 +26,15 @@ from shoal.config.epochs import with_counted_steps
 from shoal.config.notes import notes_on
 from shoal.config.run import RUN_NAME
 from shoal.error_reasons import ErrorReason
-from shoal.errors import AlreadyExists, FailedPrecondition, NotFound, ResourceExhausted, ShoalError, Unavailable
+from shoal.errors import (
+    AlreadyExists,
+    DataLoss,
+    FailedPrecondition,
+    NotFound,
+    ResourceExhausted,
+    ShoalError,
+    Unavailable,
+)
 from shoal.v1.coordinator_pb2 import WatchRunResponse
 from shoal.wire import invalid
 
@@ -77,7 +85,7 @@ class Runs:
             raise invalid("run_id", f"use 1 to 63 characters of a-z, 0-9, '.', '_' and '-' (given: {run_id!r})")
         async with self._starting if queue else self._only_one():
             folder = self.folders.data_dir / run_id
-            if (folder / "run.json").exists():
+            if holds_run(folder):
                 raise AlreadyExists(
                     f"run {run_id} exists in {self.folders.data_dir}; resume it, or choose another name",
                     reason=ErrorReason.RUN_EXISTS,
@@ -126,10 +134,16 @@ class Runs:
 
         Call it before the first rpc is served, so that whoever follows the run finds it active.
         """
-        left = [record for record in self.folders.left() if record.coordinator == self._name]
+        found, damaged = self.folders.left()
+        for folder, error in damaged:
+            _log.error(
+                "a run cannot be read, and does not go on", extra={"folder": str(folder), "error": error.message}
+            )
+        left = [record for record in found if record.coordinator == self._name]
         go_on = partial(self._begin, inputs=None, restart_reason="the coordinator ended")
-        for record in [record for record in left if record.state is not RunState.QUEUED][:1]:
-            self._unless_refused(record, go_on)
+        for record in [record for record in left if record.state is not RunState.QUEUED]:
+            if not self._is_busy:
+                self._unless_refused(record, go_on)
         for record in reversed([record for record in left if record.state is RunState.QUEUED]):
             self._unless_refused(record, self._wait)
         self._begin_next()
@@ -139,6 +153,10 @@ class Runs:
             begin(record, record.load_config())
         except ShoalError as error:
             _log.error("the run cannot go on", extra={"run_id": record.run_id, "error": error.message})
+            if isinstance(error, DataLoss):  # A person has to repair it, and sees here what is wrong.
+                record.state, record.message = RunState.FAILED, error.message
+                with contextlib.suppress(ShoalError):
+                    record.save()
 
     def _wait(self, record: RunRecord, config: RunConfig) -> RunRecord:
         """Puts a run behind those that wait."""
@@ -241,7 +259,10 @@ class Runs:
                 return self._active
         elif not run_id:
             raise NotFound("no run is active", reason=ErrorReason.NO_ACTIVE_RUN)
-        record = self.find(run_id)
+        try:
+            record = self.find(run_id)
+        except DataLoss as error:
+            raise FailedPrecondition(f"run {run_id} is not active: {error.message}", reason=error.reason) from None
         if record.state is RunState.QUEUED:
             raise FailedPrecondition(
                 f"run {record.run_id} has not begun: it {record.message}", reason=ErrorReason.RUN_QUEUED

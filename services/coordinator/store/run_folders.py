@@ -1,17 +1,21 @@
 """The runs of a data folder, as anybody can read them: no coordinator is needed, and none is disturbed."""
 
-import contextlib
 import re
+from collections.abc import Callable, Sequence
+from itertools import starmap
 from pathlib import Path
+from typing import TypeVar
 
 from services.coordinator.store.rollout_page import MAX_PAGE_BYTES
 from services.coordinator.store.rollouts import count_groups
-from services.coordinator.store.run_record import RunRecord, RunState, is_driven
+from services.coordinator.store.run_record import RunRecord, RunState, holds_run, is_driven
 from shoal.config.run import RUN_NAME, RunConfig
 from shoal.error_reasons import ErrorReason
 from shoal.errors import DataLoss, FailedPrecondition, NotFound
 from shoal.v1 import coordinator_pb2 as pb
 from shoal.wire.paging import bad_token, page_size
+
+ResultT = TypeVar("ResultT")
 
 
 class RunFolders:
@@ -22,37 +26,68 @@ class RunFolders:
 
     def all(self) -> list[RunRecord]:
         """Returns all runs, newest first, without those whose record cannot be read."""
-        records = []
-        for path in self.data_dir.glob("*/run.json"):
-            with contextlib.suppress(OSError, DataLoss):
-                records.append(RunRecord.load(path.parent))
-        return sorted(records, key=lambda record: (record.create_time_s, record.run_id), reverse=True)
+        return _newest_first(self._read(RunRecord.load)[0])
 
-    def left(self) -> list[RunRecord]:
-        """Returns the runs that have not ended and that no coordinator drives, newest first."""
-        records = []
-        for path in self.data_dir.glob("*/run.json"):
-            with contextlib.suppress(OSError, DataLoss):
-                record = RunRecord.load_as_left(path.parent)
-                if not record.state.has_ended and not is_driven(path.parent):
-                    records.append(record)
-        return sorted(records, key=lambda record: record.create_time_s, reverse=True)
+    def listed(self) -> list[RunRecord]:
+        """As `all`, with a FAILED one in place of each whose record cannot be read, whose message says why."""
+        records, damaged = self._read(RunRecord.load)
+        return _newest_first([*records, *starmap(_stand_in, damaged)])
+
+    def left(self) -> tuple[list[RunRecord], list[tuple[Path, DataLoss]]]:
+        """Returns the runs that have not ended and that no coordinator drives, newest first.
+
+        Returns the folders of damaged runs as well, each with what is wrong with it.
+        """
+        records, damaged = self._read(_load_left)
+        return _newest_first([record for record in records if record is not None]), damaged
+
+    def _read(self, load: Callable[[Path], ResultT]) -> tuple[list[ResultT], list[tuple[Path, DataLoss]]]:
+        """Loads every run; returns what could be loaded, and the other folders with the errors."""
+        loaded, damaged = list[ResultT](), list[tuple[Path, DataLoss]]()
+        for folder in self.data_dir.glob("*"):
+            try:
+                # What is fetched has a name with a dot until it is whole.
+                if not folder.name.startswith(".") and holds_run(folder):
+                    loaded.append(load(folder))
+            except DataLoss as error:
+                damaged.append((folder, error))
+        return loaded, damaged
 
     def find(self, run_id: str) -> RunRecord:
         """Returns a run by name; an empty name means one that is active, or else the newest.
 
-        Raises `NotFound`.
+        Raises `NotFound`, and `DataLoss` where the record of that name cannot be read.
         """
         if run_id:
-            if RUN_NAME.fullmatch(run_id):
-                with contextlib.suppress(OSError, DataLoss):
-                    return RunRecord.load(self.data_dir / run_id)
+            if RUN_NAME.fullmatch(run_id) and holds_run(self.data_dir / run_id):
+                return RunRecord.load(self.data_dir / run_id)
             raise NotFound(f"there is no run {run_id!r} in {self.data_dir}", reason=ErrorReason.NO_RUN)
-        runs = self.all()
+        runs, damaged = self._read(RunRecord.load)
+        if not runs and damaged:
+            raise damaged[0][1]
         if not runs:
             raise NotFound(f"there is no run in {self.data_dir}", reason=ErrorReason.NO_RUN)
+        runs = _newest_first(runs)
         active = [record for record in runs if not record.state.has_ended]
         return next((record for record in active if record.state is not RunState.QUEUED), (active or runs)[0])
+
+
+def _load_left(folder: Path) -> RunRecord | None:
+    record = RunRecord.load_as_left(folder)
+    return None if record.state.has_ended or is_driven(folder) else record
+
+
+def _stand_in(folder: Path, error: DataLoss) -> RunRecord:
+    """Returns what a list shows of a run whose record cannot be read."""
+    try:
+        changed_s = folder.stat().st_mtime
+    except OSError:
+        changed_s = 0.0
+    return RunRecord(folder.name, folder, RunState.FAILED, error.message, create_time_s=changed_s)
+
+
+def _newest_first(records: Sequence[RunRecord]) -> list[RunRecord]:
+    return sorted(records, key=lambda record: (record.create_time_s, record.run_id), reverse=True)
 
 
 def describe(record: RunRecord, config: RunConfig | None = None) -> pb.Run:
@@ -77,7 +112,7 @@ def list_runs(folders: RunFolders, request: pb.ListRunsRequest) -> pb.ListRunsRe
         raise bad_token(request.page_token)
     start = int(request.page_token or 0)
     response, num_bytes = pb.ListRunsResponse(), 0
-    for index, record in enumerate(folders.all()[start:]):
+    for index, record in enumerate(folders.listed()[start:]):
         run = record.to_wire({}, None)
         num_bytes += run.ByteSize()
         if index == size or (index and num_bytes > MAX_PAGE_BYTES):

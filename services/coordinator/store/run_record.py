@@ -14,14 +14,17 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from services.coordinator.store.files.atomic_write import write_atomically
+from services.coordinator.store.files.disk_errors import writing
 from shoal.config import RunConfig, dump_config, parse_config
 from shoal.config.load import config_digest, config_struct
 from shoal.config.run import MAX_RUN_NAME_CHARS
 from shoal.error_reasons import ErrorReason
-from shoal.errors import DataLoss, FailedPrecondition
+from shoal.errors import DataLoss, FailedPrecondition, InvalidArgument
 from shoal.parsing import parse_json
+from shoal.paths import why_unread
 from shoal.v1 import coordinator_pb2
 
+RECORD = "run.json"
 LOCK = "lock"
 TRAIN_LOCK = "train.lock"
 TRAIN_NAME = "shoal-train-"
@@ -40,7 +43,8 @@ class RunLock:
 
     def __init__(self, folder: Path, name: str = LOCK, *, holder: str = "another coordinator") -> None:
         """Takes a lock of a run's folder. Raises `FailedPrecondition` when another process, a `holder`, has it."""
-        self._file = (folder / name).open("w")
+        with writing(folder / name):
+            self._file = (folder / name).open("w")
         for _ in range(_LOCK_ATTEMPTS):
             with contextlib.suppress(BlockingIOError):
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -57,7 +61,10 @@ class RunLock:
 
 
 def is_driven(folder: Path) -> bool:
-    """Whether a coordinator drives the run in a folder. Writes nothing."""
+    """Whether a coordinator drives the run in a folder. Writes nothing.
+
+    Raises `DataLoss` where the lock cannot be opened.
+    """
     try:
         with (folder / LOCK).open() as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -65,7 +72,19 @@ def is_driven(folder: Path) -> bool:
         return True
     except FileNotFoundError:
         return False
+    except OSError as error:
+        raise DataLoss(
+            f"{folder / LOCK} cannot be opened: {why_unread(error)}; make the folder readable for this user"
+        ) from None
     return False
+
+
+def holds_run(folder: Path) -> bool:
+    """Whether a folder is that of a run, also of one that has lost files, or that this user may not read."""
+    try:
+        return any((folder / name).exists() for name in (RECORD, "ledger.sqlite", "checkpoints"))
+    except PermissionError:
+        return True
 
 
 def new_run_id(name: str) -> str:
@@ -130,7 +149,7 @@ class RunRecord:
         """Writes `run.json`, from which a later coordinator loads the run."""
         values = asdict(self)
         del values["folder"]
-        write_atomically(self.folder / "run.json", json.dumps(values, indent=2) + "\n")
+        write_atomically(self.folder / RECORD, json.dumps(values, indent=2) + "\n")
 
     def step_trained(self, step: int) -> None:
         """Records a step that is trained; one that no attempt has trained before makes restarts count from zero."""
@@ -166,14 +185,16 @@ class RunRecord:
     @classmethod
     def load_as_left(cls, folder: Path) -> "RunRecord":
         """Reads `run.json` with the state that its coordinator left. Raises `DataLoss` when it cannot be read."""
-        path = folder / "run.json"
+        path = folder / RECORD
         try:
             values = parse_json(path.read_text(encoding="utf-8"))
             json.dumps(values, ensure_ascii=False).encode()  # No lone surrogates, which a message cannot hold.
             return _ADAPTER.validate_python({**values, "folder": folder})
         except (OSError, ValueError, TypeError) as error:  # Truncated, edited, or of another version.
-            why = error.strerror if isinstance(error, OSError) else _first_line(error)
-            raise DataLoss(f"{path} does not describe a run: {why}; restore it, or name another run") from None
+            why = why_unread(error) if isinstance(error, (OSError, UnicodeDecodeError)) else _first_line(error)
+            raise DataLoss(
+                f"{path} does not describe a run: {why}; {_cure(folder)}", reason=ErrorReason.RUN_DAMAGED
+            ) from None
 
     def save_config(self, config: RunConfig) -> None:
         """Writes the resolved configuration to `config.json`."""
@@ -184,11 +205,11 @@ class RunRecord:
         path = self.folder / "config.json"
         try:
             return parse_config(parse_json(path.read_text(encoding="utf-8")))
-        except (OSError, ValueError) as error:
-            why = error.strerror if isinstance(error, OSError) else error
+        except (OSError, ValueError, InvalidArgument) as error:
+            why = error.message if isinstance(error, InvalidArgument) else why_unread(error)
             raise DataLoss(
-                f"run {self.run_id} has lost its configuration: {path} cannot be read: {why}; restore it, or start a "
-                "new run"
+                f"run {self.run_id} has lost its configuration: {path} cannot be read: {why}; {_cure(self.folder)}",
+                reason=ErrorReason.RUN_DAMAGED,
             ) from None
 
     def to_wire(self, num_groups: Mapping[str, int], config: RunConfig | None) -> coordinator_pb2.Run:
@@ -221,3 +242,11 @@ def _first_line(error: ValueError | TypeError) -> str:
         details = error.errors()[0]
         return f"{'.'.join(map(str, details['loc']))}: {details['msg']}"
     return str(error)
+
+
+def _cure(folder: Path) -> str:
+    """Says how a run gets a file back that nothing else in its folder has."""
+    return (
+        f"restore the file from a copy, or, if the run has a mirror, rename {folder} and take the run from there: "
+        f"shoal train --resume {folder.name} --set checkpoint.mirror=URL"
+    )

@@ -10,7 +10,7 @@ from services.coordinator.launcher.local_run import prepare_local_run
 from services.coordinator.store.run_record import RunLock, RunRecord, RunState
 from shoal.config import parse_config
 from shoal.config.load import config_struct
-from shoal.errors import FailedPrecondition, InvalidArgument
+from shoal.errors import AlreadyExists, DataLoss, FailedPrecondition, InvalidArgument
 from shoal.v1 import coordinator_pb2 as pb
 from tests.support.tiny_model import make_tiny_model
 
@@ -42,6 +42,37 @@ def test_a_finished_run_is_resumed_with_a_change_alone(tmp_path: Path) -> None:
         prepare_local_run(request, tmp_path / "runs", lambda _: None)
     request.config.update({"run": {"num_steps": 300}})
     assert prepare_local_run(request, tmp_path / "runs", lambda _: None).config.run.num_steps == 300
+
+
+@pytest.mark.parametrize("changes", [{}, {"run": {"num_steps": 300}}])
+@pytest.mark.parametrize("name", ["run.json", "config.json"])
+@pytest.mark.parametrize("content", [None, "", "{}", '{"run_id": "mi'])
+def test_a_resume_names_the_lost_or_damaged_file_and_what_to_do(
+    tmp_path: Path, name: str, content: str | None, changes: dict[str, Any]
+) -> None:
+    folder = tmp_path / "runs" / "mine"
+    (folder / "checkpoints").mkdir(parents=True)
+    record = RunRecord("mine", folder, RunState.STOPPED)
+    record.save()
+    record.save_config(parse_config({"model": {"path": "m"}, "data": {"sources": [{"task": "arithmetic"}]}}))
+    if content is None:
+        (folder / name).unlink()
+    else:
+        (folder / name).write_text(content)
+    request = pb.StartRunRequest(run_id="mine", resume=True)
+    request.config.update(changes)
+    with pytest.raises(DataLoss) as caught:
+        prepare_local_run(request, tmp_path / "runs", lambda _: None)
+    message = caught.value.message
+    assert str(folder / name) in message and "restore the file from a copy" in message, message
+    assert f"rename {folder}" in message and "shoal train --resume mine --set checkpoint.mirror=URL" in message, message
+
+
+def test_a_run_that_has_lost_its_record_keeps_its_name(tmp_path: Path) -> None:
+    (tmp_path / "runs" / "mine" / "checkpoints").mkdir(parents=True)
+    config = config_struct(parse_config({"model": {"path": "m"}, "data": {"sources": [{"task": "arithmetic"}]}}))
+    with pytest.raises(AlreadyExists, match="there is a run mine"):
+        prepare_local_run(pb.StartRunRequest(config=config, run_id="mine"), tmp_path / "runs", lambda _: None)
 
 
 def test_a_resume_that_ends_before_its_checkpoint_is_refused_before_a_process_starts(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 from services.coordinator.store.run_folders import RunFolders, describe, list_runs
 from services.coordinator.store.run_record import RunLock, RunRecord, RunState
 from shoal.config import parse_config
-from shoal.errors import NotFound
+from shoal.errors import DataLoss, NotFound
 from shoal.rpc.options import MAX_MESSAGE_BYTES
 from shoal.v1 import coordinator_pb2 as pb
 
@@ -54,6 +54,31 @@ def test_runs_are_listed_newest_first_a_page_at_a_time(tmp_path: Path) -> None:
     second = list_runs(folders, pb.ListRunsRequest(page_size=2, page_token=first.next_page_token))
     assert [run.run_id for page in (first, second) for run in page.runs] == ["run-2", "run-1", "run-0"]
     assert not second.next_page_token
+
+
+def test_a_list_shows_a_run_whose_record_cannot_be_read_with_what_is_wrong(tmp_path: Path) -> None:
+    for name in ("good", "truncated", "lost"):
+        _run(tmp_path, name, RunState.FINISHED, 1.0)
+        (tmp_path / name / "checkpoints").mkdir()
+    (tmp_path / "logs-of-no-run").mkdir()
+    (tmp_path / "truncated" / "run.json").write_text('{"run_id": "trunc')
+    (tmp_path / "lost" / "run.json").unlink()
+    folders = RunFolders(tmp_path)
+    listed = {run.run_id: run for run in list_runs(folders, pb.ListRunsRequest()).runs}
+    assert listed.keys() == {"good", "truncated", "lost"}, listed
+    for name in ("truncated", "lost"):
+        run = listed[name]
+        assert run.state == pb.RUN_STATE_FAILED and f"{tmp_path / name / 'run.json'}" in run.message, run
+        with pytest.raises(DataLoss, match=f"rename .*{name} and take the run from there"):
+            folders.find(name)
+    assert folders.find("").run_id == "good"
+
+
+def test_the_only_run_is_named_by_what_is_wrong_with_it(tmp_path: Path) -> None:
+    _run(tmp_path, "only", RunState.FINISHED, 1.0)
+    (tmp_path / "only" / "run.json").write_text("")
+    with pytest.raises(DataLoss, match=r"only/run\.json does not describe a run"):
+        RunFolders(tmp_path).find("")
 
 
 def test_a_run_is_described_with_its_configuration(tmp_path: Path) -> None:
