@@ -16,21 +16,25 @@ class EpisodeClock:
         self._limit_s = limit_s
         self._running_s = running_s
         self._used_s = 0.0
-        self._since: float | None = running_s()
-        """When it began to run; None while it stands still."""
+        self._since = running_s()
+        """When it began to run; without a meaning while it stands still."""
+        self._num_waits = 0
+        """Blocks that have stopped it: an agent's calls wait at the same time."""
 
     @property
     def used_s(self) -> float:
         """The time so far."""
-        return self._used_s + (0.0 if self._since is None else self._running_s() - self._since)
+        return self._used_s + (0.0 if self._num_waits else self._running_s() - self._since)
 
     @contextlib.contextmanager
     def stopped(self) -> Iterator[None]:
-        """Stops the clock while the block runs."""
-        self._used_s, self._since = self.used_s, None
+        """Stops the clock while the block runs. It runs again when the last of such blocks has ended."""
+        self._used_s = self.used_s
+        self._num_waits += 1
         try:
             yield
         finally:
+            self._num_waits -= 1
             self._since = self._running_s()
 
     @contextlib.asynccontextmanager
