@@ -1,7 +1,7 @@
 """`shoal env ...`: list environments, play in one, and check one that was written."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -9,6 +9,9 @@ from services.coordinator.cli.shared.exit_codes import ExitCode
 from services.coordinator.cli.shared.options import OutputOption, Overrides, command_group
 from services.coordinator.cli.shared.output import Output, print_json, print_pairs
 from shoal.visible_text import visible
+
+if TYPE_CHECKING:
+    from shoal.v1.environment_pb2 import EnvironmentInfo
 
 app = command_group("Look at environments, play in them, and check those that you write.")
 
@@ -35,7 +38,10 @@ def list_environments(
     address: _Address = "",
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Describe the environments that come with Shoal, and those of a file or server: tools, tasks, rewards."""
+    """Describe the environments that come with Shoal, and those of a file or server: tools, tasks, rewards.
+
+    An agent is a program that calls the policy itself (docs/agents.md).
+    """
     from services.coordinator.cli.env.process import listed
     from shoal.wire.json_form import json_form
 
@@ -44,8 +50,7 @@ def list_environments(
         print_json([json_form(info) for info in environments])
         return
     for info in environments:
-        tools = ", ".join(tool.name for tool in info.tools)
-        print(f"{info.name} ({f'tools: {tools}' if tools else 'no tools'})")
+        print(f"{info.name} ({_kind(info)})")
         if info.unavailable:
             here = "" if info.unavailable.startswith("needs settings: ") else "unavailable here: "
             print(f"    {here}{visible(info.unavailable)}")
@@ -53,6 +58,13 @@ def list_environments(
             print(f"    code {info.code_digest}")
         for line in info.description.splitlines():
             print(f"    {visible(line)}".rstrip())
+
+
+def _kind(info: "EnvironmentInfo") -> str:
+    if info.is_agent:
+        return "agent"
+    tools = ", ".join(tool.name for tool in info.tools)
+    return f"tools: {tools}" if tools else "no tools"
 
 
 @app.command()
@@ -63,18 +75,34 @@ def play(
     ],
     task: _Task = "{}",
     seed: _Seed = 0,
+    prompt: Annotated[
+        str, typer.Option("--prompt", metavar="TEXT", help="What the policy reads first, as a user says it.")
+    ] = "",
+    model: Annotated[
+        str, typer.Option("--model", metavar="URL", help="Let a model play: http://HOST:PORT/v1, in OpenAI's form.")
+    ] = "",
+    model_name: Annotated[
+        str, typer.Option("--model-name", metavar="NAME", help="Of that model; by default the first listed there.")
+    ] = "",
+    api_key_env: Annotated[
+        str, typer.Option("--api-key-env", metavar="NAME", help="Environment variable with the key of its endpoint.")
+    ] = "",
+    max_turns: Annotated[int, typer.Option("--max-turns", min=1, help="Turns that a model plays at most.")] = 8,
     config: _Config = None,
     overrides: Overrides = None,
     address: _Address = "",
 ) -> None:
     """Play an environment in the terminal, in the place of the policy. Each line is a turn.
 
-    A line "/tool {...}" calls a tool with JSON arguments. The end of the input (Ctrl-D) ends the episode. Exits with
-    code 1 if the environment FAILED.
+    A line "/tool {...}" calls a tool with JSON arguments. The end of the input (Ctrl-D) ends the episode. An agent is
+    played as well: each line answers one of its calls. With --model a served model plays. Exits with code 1 if the
+    environment FAILED.
     """
-    from services.coordinator.cli.env.play import play_here
+    from services.coordinator.cli.env.play import Game, Person, play_here
+    from services.coordinator.cli.env.served_model import ServedModel
 
-    is_failed = play_here(name, task, seed, config, overrides or [], address)
+    voice = ServedModel(model, model_name, api_key_env, max_turns) if model else Person()
+    is_failed = play_here(Game(name, task, seed, prompt), voice, config, overrides or [], address)
     raise typer.Exit(ExitCode.FAILED if is_failed else ExitCode.OK)
 
 

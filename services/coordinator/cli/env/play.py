@@ -1,11 +1,12 @@
-"""An episode in the terminal: a person in the place of the policy."""
+"""An episode in the terminal: a person, or a served model, in the place of the policy."""
 
 import asyncio
 import json
 import sys
 from collections.abc import AsyncIterator, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from services.coordinator.cli.env.process import (
     environments_config,
@@ -23,7 +24,12 @@ from shoal.errors import InvalidArgument
 from shoal.v1 import environment_pb2 as pb
 from shoal.v1 import rollout_pb2
 from shoal.visible_text import visible
-from shoal.wire.conversations import chat_message_to_wire, struct_to_wire, tool_from_wire
+from shoal.wire.conversations import (
+    chat_message_from_wire,
+    chat_message_to_wire,
+    struct_to_wire,
+    tool_from_wire,
+)
 
 if TYPE_CHECKING:
     from shoal.v1.environment_pb2_grpc import EnvironmentServiceAsyncStub
@@ -37,27 +43,64 @@ _OUTCOMES = {
 }
 
 
-def play_here(
-    name: str, task: str, seed: int, config_file: Path | None, overrides: Sequence[str], address: str
-) -> bool:
-    """Plays one episode with the lines of stdin as turns; returns whether the environment failed.
+class Voice(Protocol):
+    """Whoever is in the place of the policy."""
+
+    is_person: bool
+    max_turns: int
+
+    async def say(self, messages: Sequence[ChatMessage], tools: Sequence[ToolDefinition]) -> str | None:
+        """Returns the next message of a conversation, tool calls in the form "hermes"; None to end the episode."""
+
+
+class Person:
+    """Reads a line of the input for each turn, until its end."""
+
+    is_person = True
+    max_turns = sys.maxsize
+
+    async def say(self, messages: Sequence[ChatMessage], tools: Sequence[ToolDefinition]) -> str | None:
+        if sys.stdin.isatty():
+            print("> ", end="", flush=True)
+        line = await asyncio.to_thread(sys.stdin.readline)
+        text = line.rstrip("\n")
+        return (_as_call(text) if tools else text) if line else None
+
+
+@dataclass(frozen=True)
+class Game:
+    """What is played."""
+
+    name: str
+    """Of an environment, or its code."""
+    task: str
+    """JSON."""
+    seed: int
+    prompt: str
+    """What the policy reads first, as said by a user; empty for nothing."""
+
+
+def play_here(game: Game, voice: Voice, config_file: Path | None, overrides: Sequence[str], address: str) -> bool:
+    """Plays one episode; returns whether the environment failed.
 
     Raises `InvalidArgument` for an unknown environment, and for a task that is none.
     """
-    config = environments_config(config_file, overrides)
+    name, config = game.name, environments_config(config_file, overrides)
     if not address:
         name, config = _with(config, name)
+    prompt = [ChatMessage("user", game.prompt)] if game.prompt else []
     start = pb.EpisodeStart(
         episode_id="play",
         environment=name,
-        task=struct_to_wire(json_object(task, "--task")),
-        seed=seed,
+        task=struct_to_wire(json_object(game.task, "--task")),
+        seed=game.seed,
+        messages=map(chat_message_to_wire, prompt),
         call_timeout_s=_CALL_TIMEOUT_S,
     )
 
     async def play(server: str) -> bool:
         async with stub_of(server) as stub:
-            return await _Session(stub, start).play()
+            return await _Session(stub, start, voice, prompt).play()
 
     with server_of(config, address) as server:
         return asyncio.run(play(server))
@@ -76,77 +119,91 @@ def _with(config: RunConfig, name: str) -> tuple[str, RunConfig]:
 class _Session:
     """One episode, with its stream."""
 
-    def __init__(self, stub: "EnvironmentServiceAsyncStub", start: pb.EpisodeStart) -> None:
-        self._stub, self._start = stub, start
+    def __init__(
+        self, stub: "EnvironmentServiceAsyncStub", start: pb.EpisodeStart, voice: Voice, prompt: Sequence[ChatMessage]
+    ) -> None:
+        self._stub, self._start, self._voice = stub, start, voice
         self._requests: asyncio.Queue[pb.RunEpisodeRequest | None] = asyncio.Queue()
         self._requests.put_nowait(pb.RunEpisodeRequest(start=start))
         self._parse: Parser = make_parser("hermes")
+        self._conversation = list(prompt)
+        """What the policy of an environment has read and said."""
+        self._num_said = 0
         self._reward = 0.0
-        self._is_agent = False
 
     async def play(self) -> bool:
         """Returns whether the environment failed."""
-        tools = await self._tools()
+        info = await self._info()
+        tools = [tool_from_wire(tool) for tool in info.tools]
         for tool in tools:
             print(f"tool: /{tool.name} {json.dumps(tool.parameters.get('properties', {}))}  {tool.description}")
-        number = 0
         async for response in self._stub.RunEpisode(self._stream(), timeout=_EPISODE_TIMEOUT_S):
             if response.WhichOneof("part") == "result":
                 return self._show_result(response.result)
             if response.WhichOneof("part") == "call":
-                await self._answer(response.call)
+                self._requests.put_nowait(await self._answered(response.call))
                 continue
             self._show(response.observation)
-            if not response.observation.done and not self._is_agent:
-                number += 1
-                await self._take_turn(number, tools)
+            if not response.observation.done and not info.is_agent:
+                self._requests.put_nowait(await self._next_turn(response.observation, tools))
         raise InvalidArgument("the server ended the episode without a result")
 
-    async def _tools(self) -> list[ToolDefinition]:
+    async def _info(self) -> pb.EnvironmentInfo:
         found = {info.name: info for info in await environments_of(self._stub)}
-        if self._start.environment not in found:
-            raise InvalidArgument(
-                f"there is no environment {self._start.environment!r}; there are: {', '.join(sorted(found))}"
-            )
-        if why := found[self._start.environment].unavailable:
-            raise InvalidArgument(f"{self._start.environment} cannot work here: {why}")
-        self._is_agent = found[self._start.environment].is_agent
-        return [tool_from_wire(tool) for tool in found[self._start.environment].tools]
+        name = self._start.environment
+        if name not in found:
+            raise InvalidArgument(f"there is no environment {name!r}; there are: {', '.join(sorted(found))}")
+        if why := found[name].unavailable:
+            raise InvalidArgument(f"{name} cannot work here: {why}")
+        return found[name]
 
     async def _stream(self) -> AsyncIterator[pb.RunEpisodeRequest]:
         while (request := await self._requests.get()) is not None:
             yield request
 
-    async def _take_turn(self, number: int, tools: Sequence[ToolDefinition]) -> None:
-        if (message := await self._said(number, tools)) is None:
-            return
-        turn = pb.PolicyTurn(number=number, message=message, finish_reason=rollout_pb2.FINISH_REASON_STOP)
-        self._requests.put_nowait(pb.RunEpisodeRequest(turn=turn))
+    async def _next_turn(self, seen: pb.Observation, tools: Sequence[ToolDefinition]) -> pb.RunEpisodeRequest:
+        last = self._conversation[-1] if self._num_said else None
+        self._conversation += map(chat_message_from_wire, seen.messages)
+        if not self._voice.is_person and last is not None and not (last.tool_calls or seen.messages):
+            return _end("no_call")
+        message = await self._said(self._conversation, tools)
+        if message is None:
+            return _end("max_turns" if self._num_said >= self._voice.max_turns else "no_call")
+        self._conversation.append(message)
+        said = chat_message_to_wire(message)
+        turn = pb.PolicyTurn(number=self._num_said, message=said, finish_reason=rollout_pb2.FINISH_REASON_STOP)
+        return pb.RunEpisodeRequest(turn=turn)
 
-    async def _answer(self, call: pb.PolicyCall) -> None:
+    async def _answered(self, call: pb.PolicyCall) -> pb.RunEpisodeRequest:
         """Answers a call of an agent. What it says anew is what follows the last answer."""
+        if call.token_ids:
+            detail = "tokens can only be answered by a policy in training: here, call /v1/chat/completions"
+            return _refusal(call, pb.POLICY_REFUSAL_REASON_INVALID, detail)
         roles = [message.role for message in call.messages]
         num_known = len(roles) - roles[::-1].index("assistant") if "assistant" in roles else 0
         _show_messages(call.messages[num_known:])
         for tool in call.tools:
             print(f"tool: /{tool.name}  {tool.description}")
-        if (message := await self._said(1, [tool_from_wire(tool) for tool in call.tools])) is None:
-            return
-        answer = pb.PolicyAnswer(message=message, finish_reason=rollout_pb2.FINISH_REASON_STOP)
-        self._requests.put_nowait(pb.RunEpisodeRequest(reply=pb.PolicyReply(call_id=call.call_id, answer=answer)))
+        messages = [chat_message_from_wire(message) for message in call.messages]
+        message = await self._said(messages, [tool_from_wire(tool) for tool in call.tools])
+        if message is None and self._num_said < self._voice.max_turns:
+            return _end("no_call")
+        if message is None:
+            detail = f"the {self._voice.max_turns} turns of --max-turns are over: end the episode"
+            return _refusal(call, pb.POLICY_REFUSAL_REASON_LIMIT, detail)
+        answer = pb.PolicyAnswer(message=chat_message_to_wire(message), finish_reason=rollout_pb2.FINISH_REASON_STOP)
+        return pb.RunEpisodeRequest(reply=pb.PolicyReply(call_id=call.call_id, answer=answer))
 
-    async def _said(self, number: int, tools: Sequence[ToolDefinition]) -> rollout_pb2.ChatMessage | None:
-        """Reads a line as what the policy says; at the end of the input, ends the episode."""
-        if sys.stdin.isatty():
-            print("> ", end="", flush=True)
-        line = await asyncio.to_thread(sys.stdin.readline)
-        if not line:
-            end = pb.EpisodeEnd(stop_reason="no_call")
-            self._requests.put_nowait(pb.RunEpisodeRequest(end=end))
+    async def _said(self, messages: Sequence[ChatMessage], tools: Sequence[ToolDefinition]) -> ChatMessage | None:
+        """Returns what is said next; None where the episode ends."""
+        if self._num_said >= self._voice.max_turns or (text := await self._voice.say(messages, tools)) is None:
             return None
-        text = line.rstrip("\n")
-        parsed = self._parse(_as_call(text) if tools else text, tools, number)
-        return chat_message_to_wire(ChatMessage("assistant", parsed.content, parsed.calls))
+        self._num_said += 1
+        parsed = self._parse(text, tools, self._num_said)
+        message = ChatMessage("assistant", parsed.content, parsed.calls)
+        if not self._voice.is_person:
+            _show_messages([chat_message_to_wire(message)])
+        return message
 
     def _show(self, observation: pb.Observation) -> None:
         _show_messages(observation.messages)
@@ -169,11 +226,22 @@ class _Session:
         return outcome == "failed"
 
 
+def _end(stop_reason: str) -> pb.RunEpisodeRequest:
+    return pb.RunEpisodeRequest(end=pb.EpisodeEnd(stop_reason=stop_reason))
+
+
+def _refusal(call: pb.PolicyCall, reason: pb.PolicyRefusalReason.ValueType, detail: str) -> pb.RunEpisodeRequest:
+    refusal = pb.PolicyRefusal(reason=reason, detail=detail)
+    return pb.RunEpisodeRequest(reply=pb.PolicyReply(call_id=call.call_id, refusal=refusal))
+
+
 def _show_messages(messages: Iterable[rollout_pb2.ChatMessage]) -> None:
     for message in messages:
         who = f"{message.role} {message.name}".strip()
-        for line in message.content.splitlines() or [""]:
+        for line in message.content.splitlines() or ([] if message.tool_calls else [""]):
             print(f"{who}: {visible(line)}")
+        for call in message.tool_calls:
+            print(f"{who}: {visible(f'/{call.name} {call.arguments_json}')}")
 
 
 def _as_call(text: str) -> str:

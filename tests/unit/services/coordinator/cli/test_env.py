@@ -3,8 +3,11 @@
 import json
 import subprocess
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +16,7 @@ from tests.support.repository import ROOT
 Shoal = Callable[..., tuple[int, str, str]]
 
 GAMES = '''
-import json, random, subprocess, tempfile, threading, time, urllib.request
+import json, random, subprocess, tempfile, threading, time, urllib.error, urllib.request
 from shoal.environment import Agent, Environment, Observation
 
 class Doubling(Environment):
@@ -54,6 +57,19 @@ class Adding(Agent):
             request.add_header("Authorization", f"Bearer {policy.api_key}")
             messages.append(json.load(urllib.request.urlopen(request))["choices"][0]["message"])
         return sum(float(message["content"]) for message in messages[1::2])
+
+class Raw(Agent):
+    """Calls with tokens."""
+
+    def run(self, task, seed, policy):
+        url = policy.base_url.removesuffix("/v1") + "/inference/v1/generate"
+        request = urllib.request.Request(url, json.dumps({"token_ids": [1, 2]}).encode())
+        request.add_header("Authorization", f"Bearer {policy.api_key}")
+        try:
+            urllib.request.urlopen(request)
+        except urllib.error.HTTPError as error:
+            self.detail = json.load(error)["error"]["message"]
+        return 0
 '''
 
 
@@ -79,6 +95,7 @@ def test_what_comes_with_shoal_and_a_file_is_listed(shoal: Shoal, games: str, tm
     config.write_text(
         '[model]\npath = "m"\n[[data.sources]]\npath = "d"\n'
         '[[environments]]\nname = "doubling"\nsource = "games.py:Doubling"\n'
+        '[[environments]]\nname = "adding"\nsource = "games.py:Adding"\n'
     )
     code, out, error = shoal("env", "list", "--config", str(config), "-o", "json")
     assert code == 0, error
@@ -86,8 +103,10 @@ def test_what_comes_with_shoal_and_a_file_is_listed(shoal: Shoal, games: str, tm
     assert listed["doubling"]["description"] == "Asks for the double of a number."
     assert [tool["name"] for tool in listed["counter"]["tools"]] == ["increment", "decrement", "submit"]
     assert listed["search"]["unavailable"] == "needs settings: give base_url, the address of the service"
-    code, out, error = shoal("env", "list")
+    assert [name for name, info in listed.items() if info.get("is_agent")] == ["adding", "verifiers"]
+    code, out, error = shoal("env", "list", "--config", str(config))
     assert code == 0, error
+    assert "adding (agent)\n" in out and "\ndoubling (no tools)\n" in out and "counter (tools: increment, " in out
     assert "\n    needs settings: give base_url, the address of the service\n" in out
     assert str(ROOT) not in out, "it names files by their paths on this machine"
 
@@ -138,6 +157,8 @@ def test_the_end_of_the_input_ends_the_episode(games: str) -> None:
         (("counter", "--task", "5"), "--task must be a JSON object"),
         (("counter", "--task", '{"goal": 1}'), 'give a whole number, {"target": 5}'),
         (("mcp",), "mcp cannot work here"),
+        (("counter", "--model", "10.0.0.7"), "--model must be an address such as http://127.0.0.1:8000/v1"),
+        (("counter", "--model", "http://a/v1", "--api-key-env", "NO_SUCH_KEY"), "--api-key-env NO_SUCH_KEY: there is"),
     ],
 )
 def test_what_cannot_be_played_is_refused(arguments: tuple[str, ...], says: str) -> None:
@@ -175,6 +196,80 @@ def test_a_person_answers_the_calls_of_an_agent(games: str) -> None:
     assert code == 0, error
     assert out[:2] == ["user: A number?"] * 2, "each call shows what is new"
     assert json.loads(out[2])["reward"] == 7.0
+
+
+def test_an_agent_that_calls_with_tokens_is_told_what_can_be_played(shoal: Shoal, games: str) -> None:
+    code, out, error = shoal("env", "play", f"{games}:Raw")
+    assert code == 0, error
+    assert json.loads(out)["detail"].endswith("here, call /v1/chat/completions")
+
+
+class Served(BaseHTTPRequestHandler):
+    """A model that calls the first tool with 42, and says what it was told last without one."""
+
+    asked: list[dict[str, Any]]
+    key: str
+
+    def do_GET(self) -> None:
+        self._answer({"data": [{"id": "small"}]})
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.asked.append(body)
+        assert self.headers["Authorization"] == f"Bearer {self.key}"
+        message: dict[str, Any] = {"content": body["messages"][-1]["content"][:1]}
+        if "tools" in body:
+            function = {"name": body["tools"][0]["function"]["name"], "arguments": '{"number": 42}'}
+            message = {"content": None, "tool_calls": [{"id": "x", "type": "function", "function": function}]}
+        self._answer({"choices": [{"message": message}]})
+
+    def _answer(self, body: Any) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(json.dumps(body).encode())
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def model(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """Serves it; yields its address, and what it is asked."""
+    monkeypatch.setenv("PLAYED_KEY", "secret")
+    asked: list[dict[str, Any]] = []
+    handler = type("Handler", (Served,), {"asked": asked, "key": "secret"})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}/v1", asked
+        server.shutdown()
+        thread.join()
+
+
+Asked = tuple[str, list[dict[str, Any]]]
+
+
+def test_a_served_model_plays_with_tools(shoal: Shoal, model: Asked) -> None:
+    url, asked = model
+    arguments = ("--prompt", "Guess.", "--model", url, "--api-key-env", "PLAYED_KEY", "--task", '{"number": 42}')
+    code, text, error = shoal("env", "play", "guess_number", *arguments)
+    assert code == 0, error
+    out = text.splitlines()
+    assert 'assistant: /guess {"number": 42}' in out and "tool guess: Yes, it is 42." in out, out
+    (body,) = asked
+    assert body["model"] == "small" and body["messages"][0] == {"role": "user", "content": "Guess."}
+    assert json.loads(out[-1])["metrics"]["solved"] == 1
+
+
+def test_a_served_model_answers_the_calls_of_an_agent_up_to_its_number_of_turns(
+    shoal: Shoal, model: Asked, games: str
+) -> None:
+    url, asked = model
+    arguments = ("--model", url, "--api-key-env", "PLAYED_KEY", "--max-turns", "1")
+    code, text, error = shoal("env", "play", f"{games}:Adding", *arguments)
+    assert code == 0, error
+    out = text.splitlines()
+    assert len(asked) == 1 and "assistant: A" in out and json.loads(out[-1])["outcome"] == "scored"
 
 
 def test_an_agent_is_not_checked_with_turns(shoal: Shoal, games: str) -> None:
