@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from shoal.v1 import rollout_pb2
 
 
-def print_run(run: "pb.Run", output: Output) -> None:
-    """Writes a run."""
+def print_run(run: "pb.Run", output: Output, *, with_metrics: bool = False) -> None:
+    """Writes a run. `with_metrics` adds those of its last step, some hundred lines; JSON always has them."""
     if output is Output.JSON:
         print_message(run)
         return
@@ -27,7 +27,8 @@ def print_run(run: "pb.Run", output: Output) -> None:
         ("groups", ", ".join(f"{count} {state}" for state, count in sorted(run.num_groups.items())) or "none yet"),
         ("folder", run.path),
     ]
-    print_pairs([*pairs, *((name, f"{value:g}") for name, value in sorted(run.metrics.items()))])
+    metrics = run.metrics if with_metrics else {}
+    print_pairs([*pairs, *((name, f"{value:g}") for name, value in sorted(metrics.items()))])
 
 
 def print_changes(changes: "Iterable[pb.ConfigChange]") -> None:

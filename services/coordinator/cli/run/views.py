@@ -69,7 +69,7 @@ def status(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Describe a run: state, step, groups, metrics of the last step."""
-    print_run(source_of(context, coordinator, data_dir).get_run(run), output)
+    print_run(source_of(context, coordinator, data_dir).get_run(run), output, with_metrics=True)
 
 
 def watch(

@@ -1,6 +1,7 @@
 import pytest
 
-from services.coordinator.cli.run.printing import print_group
+from services.coordinator.cli.run.printing import print_group, print_run
+from services.coordinator.cli.shared.output import Output
 from shoal.v1 import coordinator_pb2 as pb
 from shoal.v1 import rollout_pb2
 
@@ -20,3 +21,13 @@ def test_no_control_character_of_a_completion_or_of_an_error_that_quotes_it_reac
         "ValueError: <U+001B>]0;title<U+0007><U+001B>[2J<U+202E>5",
     ]
     assert all(line.isprintable() for line in lines), lines
+
+
+def test_a_verb_answers_with_the_state_of_the_run_and_without_its_metrics(capsys: pytest.CaptureFixture[str]) -> None:
+    run = pb.Run(run_id="sums", policy_version=3, num_steps=9, metrics={"grpo/loss": 0.5})
+    print_run(run, Output.TABLE)
+    short = capsys.readouterr().out
+    print_run(run, Output.TABLE, with_metrics=True)
+    whole = capsys.readouterr().out
+    assert "3 of 9" in short and "grpo/loss" not in short, short
+    assert "3 of 9" in whole and "grpo/loss" in whole, whole
