@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from shoal.chat_templates.rendering import Dialogue, Unrendered, render_texts
 from shoal.data.conversation import Conversation
 from shoal.errors import InvalidArgument
-from shoal.models.rendering import Dialogue, Unrendered, render_texts
 
 
 def render(conversations: Sequence[Conversation], tokenizer: Any, variables: Mapping[str, Any]) -> list[str]:

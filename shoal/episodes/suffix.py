@@ -6,11 +6,13 @@ one, and only the text behind that answer is tokenized.
 """
 
 import contextlib
+import copy
 import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from shoal.chat_templates.rendering import BoundedTemplate, Dialogue, Unrendered
 from shoal.conversation import ChatMessage, ToolCall, ToolCallStatus, ToolDefinition
 from shoal.errors import InvalidArgument
 
@@ -25,7 +27,10 @@ _STAND_IN: tuple[dict[str, Any], ...] = ({"role": "user", "content": "-"}, {"rol
 
 
 class TurnRenderer:
-    """Renders prompts of episodes, and what follows each turn of the policy, with a model's chat template."""
+    """Renders prompts of episodes, and what follows each turn of the policy, with a model's chat template.
+
+    The template runs in a process with limits. A call raises `InvalidArgument` where it reaches one of them.
+    """
 
     def __init__(
         self, tokenizer: Any, tools: Sequence[ToolDefinition] = (), variables: Mapping[str, Any] | None = None
@@ -36,16 +41,29 @@ class TurnRenderer:
         Raises `InvalidArgument` for a template that does not end the policy's turn with a token of its own.
         """
         self._tokenizer = tokenizer
-        self._tools = [_tool_for_template(tool) for tool in tools] or None
-        self._variables = dict(variables or {})
+        self._template = BoundedTemplate(tokenizer, variables or {})
         special = {token.content for token in tokenizer.added_tokens_decoder.values() if token.special}
         # Longest first: one may begin with another.
         self._escaped = sorted({*special, _ANSWER, _PLACE}, key=len, reverse=True)
         self._to_escape = re.compile("|".join(map(re.escape, self._escaped)))
+        self._use(tools)
+
+    def with_tools(self, tools: Sequence[ToolDefinition]) -> "TurnRenderer":
+        """Returns a renderer with other tools, which shares the process of the template. Raises as the constructor."""
+        other = copy.copy(self)
+        other._use(tools)
+        return other
+
+    def _use(self, tools: Sequence[ToolDefinition]) -> None:
+        self._tools = [_tool_for_template(tool) for tool in tools] or None
         self._shown: set[tuple[str, int]] = set()
         self.end_of_turn_text = self._find_end_of_turn()
-        self.end_of_turn = int(tokenizer.convert_tokens_to_ids(self.end_of_turn_text))
+        self.end_of_turn = int(self._tokenizer.convert_tokens_to_ids(self.end_of_turn_text))
         """The token that ends a turn of the policy. Completions of an episode stop at it."""
+
+    def close(self) -> None:
+        """Ends the process of the template, which begins again where it is needed."""
+        self._template.close()
 
     def prompt(self, messages: Sequence[ChatMessage]) -> str:
         """Returns the text of an episode's prompt: the messages, without what begins the policy's turn."""
@@ -200,23 +218,19 @@ class TurnRenderer:
         )
 
     def _render(self, messages: Sequence[Mapping[str, Any]], begins_turn: bool) -> str:
-        try:
-            return self._apply(messages, begins_turn)
-        except Exception as error:  # A template is a program: it may raise anything.
-            with contextlib.suppress(Exception):
-                if texts := _with_texts_of_arguments(messages):
-                    return self._apply(texts, begins_turn)
-            raise InvalidArgument(
-                "model.chat_template: it refuses messages of the roles "
-                f"{', '.join(str(message['role']) for message in messages)}: {str(error) or type(error).__name__}"
-            ) from None
+        text = self._apply(messages, begins_turn)
+        if isinstance(text, Unrendered) and text.refusal and (changed := _with_texts_of_arguments(messages)):
+            other = self._apply(changed, begins_turn)
+            text = text if isinstance(other, Unrendered) else other
+        if not isinstance(text, Unrendered):
+            return text
+        roles = ", ".join(str(message["role"]) for message in messages)
+        why = f"refuses messages of the roles {roles}: {text.refusal}" if text.refusal else text.why
+        raise InvalidArgument(f"model.chat_template: it {why}")
 
-    def _apply(self, messages: Sequence[Mapping[str, Any]], begins_turn: bool) -> str:
-        text = self._tokenizer.apply_chat_template(
-            list(messages), tools=self._tools, add_generation_prompt=begins_turn, tokenize=False, **self._variables
-        )
-        assert isinstance(text, str)
-        return text
+    def _apply(self, messages: Sequence[Mapping[str, Any]], begins_turn: bool) -> str | Unrendered:
+        [outcome] = self._template.render([Dialogue(messages, begins_turn, self._tools)])
+        return outcome
 
     def _escape(self, message: ChatMessage) -> dict[str, Any]:
         """Returns a message for the template in which no text of the environment can become a special token."""

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from shoal.chat_templates import template_text
+from shoal.chat_templates.template_program import environment
 from shoal.config.model import ModelConfig
 from shoal.errors import InvalidArgument
 from shoal.models.packaged_model import PACKAGE_PREFIX, resolve_packaged_model
 from shoal.models.remote_code import reason_of, warn_of_code
-from shoal.models.template_program import environment
 from shoal.parsing import parse_json
 from shoal.paths import local_path, why_unread
 

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from shoal.chat_templates import template_text
+from shoal.chat_templates.rendering import Dialogue, Unrendered, render_texts
 from shoal.config.reward_model import RewardModelConfig
 from shoal.errors import InvalidArgument
 from shoal.models.model_folder import check_own_method, read_json, resolve_model, tokenizer_in
-from shoal.models.rendering import Dialogue, Unrendered, render_texts
 
 _PATH, _TEMPLATE = "reward.model.path", "reward.model.chat_template"
 _HEAD = "ForSequenceClassification"

@@ -14,10 +14,10 @@ from typing import Any
 
 from services.reward.model.question import Question
 from services.reward.process.frames import Message, encode_frame, read_frame, take_pipes
+from shoal.chat_templates.rendering import Unrendered
 from shoal.config.reward_model import RewardModelConfig
 from shoal.errors import InvalidArgument, ShoalError
 from shoal.models.remote_code import reason_of
-from shoal.models.rendering import Unrendered
 from shoal.models.reward_model import describe_reward_model, rendered
 from shoal.rollout import ScoreOutcome
 from shoal.worker.parent import die_with_parent

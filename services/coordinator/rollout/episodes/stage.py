@@ -46,6 +46,8 @@ class Stages:
         self._tokenizer = copy.deepcopy(tokenizer) if config.environments else tokenizer
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="episodes")
         self._stages: Mapping[str, Stage] = {}
+        self._base: TurnRenderer | None = None
+        """Without tools. Those with some share its process."""
         self._renderers: OrderedDict[str, TurnRenderer] = OrderedDict()
         """Of tools that agents offered last, by these."""
 
@@ -57,10 +59,10 @@ class Stages:
         self._stages = await self.beside(lambda: {info.name: self._stage(info) for info in infos})
 
     def _stage(self, info: EnvironmentInfo) -> Stage:
-        settings, variables = self._config.episodes, self._config.model.chat_template_kwargs
+        settings = self._config.episodes
         shown = info.tools if settings.tools_in_prompt else ()
         return Stage(
-            TurnRenderer(self._tokenizer, shown, variables),
+            self._with_tools(shown),
             make_parser(settings.tool_parser, settings.tool_pattern),
             info.tools,
             stop_strings(settings.tool_parser, info.tools),
@@ -78,10 +80,15 @@ class Stages:
         if key not in self._renderers:
             check_tools(tools)
             shown = tools if self._config.episodes.tools_in_prompt else ()
-            self._renderers[key] = TurnRenderer(self._tokenizer, shown, self._config.model.chat_template_kwargs)
+            self._renderers[key] = self._with_tools(shown)
             if len(self._renderers) > _KEPT_RENDERERS:
                 self._renderers.popitem(last=False)
         return self._renderers[key]
+
+    def _with_tools(self, tools: Sequence[ToolDefinition]) -> TurnRenderer:
+        if self._base is None:
+            self._base = TurnRenderer(self._tokenizer, (), self._config.model.chat_template_kwargs)
+        return self._base.with_tools(tools)
 
     def decode(self, token_ids: list[int]) -> str:
         """Returns tokens as the text in which an engine looks for stop strings."""
@@ -92,5 +99,10 @@ class Stages:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
     def close(self) -> None:
-        """Ends the thread."""
-        self._thread.shutdown(wait=False, cancel_futures=True)
+        """Ends the thread, and the process of the chat template."""
+        self._thread.submit(self._close)  # In the thread, which may be rendering.
+        self._thread.shutdown(wait=False)
+
+    def _close(self) -> None:
+        if self._base is not None:
+            self._base.close()

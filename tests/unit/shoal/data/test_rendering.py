@@ -7,12 +7,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from shoal.chat_templates import NAMES, template_text
+from shoal.chat_templates import NAMES, rendering, template_text
 from shoal.conversation import ChatMessage
 from shoal.data.conversation import Conversation
 from shoal.data.rendering import render
 from shoal.errors import InvalidArgument
-from shoal.models import rendering
 from tests.support.tiny_model import make_tokenizer
 
 PATIENCE_S = 60.0
@@ -49,18 +48,6 @@ def refusal(template: str) -> str:
 def test_texts_come_in_the_order_of_the_rows() -> None:
     assert rendered("<{{ messages[0].content }}>", conversations("a", "\ud800", "ü")) == ["<a>", "<\ud800>", "<ü>"]
     assert rendered("anything", []) == []
-
-
-@pytest.mark.parametrize(
-    "template",
-    [
-        pytest.param("{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}", id="loops"),
-        pytest.param("{% set n = 9 ** (9 ** (messages | length + 8)) %}", id="one-operation"),
-    ],
-)
-def test_a_template_that_does_not_end_is_refused_with_its_row(template: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rendering, "_FIXED_S", 1.0)
-    assert "does not end: the 1 s for all rows are over" in refusal(template)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from shoal.chat_templates import template_text
+from shoal.chat_templates import rendering, template_text
 from shoal.conversation import ChatMessage, ToolCall, ToolCallStatus, ToolDefinition
 from shoal.episodes.suffix import TurnRenderer
 from shoal.errors import InvalidArgument
@@ -154,6 +154,35 @@ def test_a_space_before_the_end_of_the_turn_is_not_added() -> None:
 def test_a_template_without_an_end_of_turn_is_refused(name: str) -> None:
     with pytest.raises(InvalidArgument, match=r"no end of turn|refuses messages"):
         renderer_of(template_text(name))
+
+
+HOSTILE = {
+    "time": ("{% set n = 9 ** (9 ** (messages | length + 8)) %}", "it does not end: 0.3 s"),
+    "memory": ("{{ messages[0].content * 10 ** 10 }}", "it takes more than 1.0 GiB of memory"),
+    "text": ("{{ messages[0].content * 2000000 }}", "it makes 2000"),
+}
+
+
+@pytest.mark.parametrize("what", HOSTILE)
+def test_a_template_that_turns_hostile_in_mid_episode_is_ended_and_named(
+    what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    template, message = HOSTILE[what]
+    renderer = renderer_of("{% if messages[-1].content == 'now' %}" + template + "{% endif %}" + families.HERMES)
+    before = renderer.observation(7, (), [ChatMessage("user", "not yet")])
+    with monkeypatch.context() as patch, pytest.raises(InvalidArgument, match=rf"^model\.chat_template: {message}"):
+        patch.setattr(rendering, "_FIXED_S", 0.2 if what == "time" else 30.0)
+        renderer.observation(7, (), [ChatMessage("user", "now")])
+    assert renderer.observation(7, (), [ChatMessage("user", "not yet")]) == before, (
+        "other messages are rendered as ever"
+    )
+
+
+def test_a_renderer_with_other_tools_shares_the_process_of_the_template() -> None:
+    renderer = renderer_of(families.QWEN)
+    other = renderer.with_tools([SEARCH])
+    assert '"name": "search"' in other.prompt([QUESTION]) and "search" not in renderer.prompt([QUESTION])
+    assert other._template is renderer._template
 
 
 def test_a_template_whose_end_of_turn_is_no_token_is_refused_with_a_cure() -> None:

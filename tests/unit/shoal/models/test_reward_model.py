@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from shoal.chat_templates import rendering
+from shoal.chat_templates.rendering import Unrendered
 from shoal.config.reward_model import RewardModelConfig
 from shoal.errors import InvalidArgument
-from shoal.models import rendering
-from shoal.models.rendering import Unrendered
 from shoal.models.reward_model import describe_reward_model, rendered
 from tests.support.tiny_model import make_tokenizer
 
