@@ -239,9 +239,21 @@ class TurnRenderer:
 
 
 def _for_template(message: ChatMessage) -> dict[str, Any]:
-    calls = [_call_for_template(call, json.loads(call.arguments_json or "{}")) for call in message.tool_calls]
+    calls = [_call_for_template(call, _arguments_of(call)) for call in message.tool_calls]
     named = {"tool_call_id": message.tool_call_id, "name": message.name, "tool_calls": calls}
     return {"role": message.role, "content": message.content} | {key: value for key, value in named.items() if value}
+
+
+def _arguments_of(call: ToolCall) -> dict[str, Any]:
+    """Raises `InvalidArgument` for what no text can be made of: an agent's client may send anything."""
+    try:
+        arguments = json.loads(call.arguments_json or "{}")
+        if not isinstance(arguments, dict):
+            raise TypeError
+        json.dumps(arguments, ensure_ascii=False).encode()  # No lone surrogates.
+    except (ValueError, TypeError, RecursionError):
+        raise InvalidArgument(f"the arguments of the call of {call.name} must be an object of JSON") from None
+    return arguments
 
 
 def _call_for_template(call: ToolCall, arguments: dict[str, Any]) -> dict[str, Any]:

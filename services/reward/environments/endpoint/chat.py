@@ -8,7 +8,7 @@ from typing import Any
 from google.protobuf import json_format
 
 from services.reward.environments.endpoint.answers import finish_reason, token_logprobs, usage
-from services.reward.environments.endpoint.fields import check_fields, positive, texts
+from services.reward.environments.endpoint.fields import check_fields, listed, positive, texts
 from services.reward.environments.endpoint.refusals import Refused, unsupported
 from shoal.v1 import environment_pb2 as pb
 from shoal.v1 import rollout_pb2
@@ -26,12 +26,14 @@ _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant"
 def chat_call(values: Mapping[str, Any]) -> pb.PolicyCall:
     """Makes the call of a request. Raises `Refused`."""
     check_fields(values, _READ, _IGNORED)
-    messages = values.get("messages")
-    if not isinstance(messages, list) or not messages:
+    if not isinstance(values.get("stream_options") or {}, dict):
+        raise Refused(400, "invalid_value", "stream_options: must be an object", "stream_options")
+    messages = listed(values, "messages")
+    if not messages:
         raise Refused(400, "invalid_value", "messages: must be a list of at least one message", "messages")
     return pb.PolicyCall(
         messages=[_message(message, f"messages[{number}]") for number, message in enumerate(messages)],
-        tools=[_tool(tool, f"tools[{number}]") for number, tool in enumerate(values.get("tools") or ())],
+        tools=[_tool(tool, f"tools[{number}]") for number, tool in enumerate(listed(values, "tools"))],
         max_tokens=positive(values, "max_completion_tokens") or positive(values, "max_tokens"),
         stop_strings=texts(values, "stop"),
         is_auxiliary=values.get("model") == AUXILIARY,
@@ -39,9 +41,9 @@ def chat_call(values: Mapping[str, Any]) -> pb.PolicyCall:
 
 
 def _message(message: Any, where: str) -> rollout_pb2.ChatMessage:
-    if not isinstance(message, dict) or message.get("role") not in _ROLES:
+    if not isinstance(message, dict) or message.get("role") not in [*_ROLES]:
         raise Refused(400, "invalid_value", f"{where}: must have a role: {', '.join(_ROLES)}", where)
-    calls = message.get("tool_calls") or ()
+    calls = listed(message, "tool_calls", f"{where}.")
     return rollout_pb2.ChatMessage(
         role=_ROLES[message["role"]],
         content=_text(message.get("content"), f"{where}.content"),

@@ -44,6 +44,14 @@ def positive(values: Mapping[str, Any], name: str, where: str = "") -> int:
     return value
 
 
+def listed(values: Mapping[str, Any], name: str, where: str = "") -> list[Any]:
+    """Returns a list; an empty one if there is none. Raises `Refused`."""
+    value = values.get(name)
+    if value is not None and not isinstance(value, list):
+        raise Refused(400, "invalid_value", f"{where}{name}: must be a list", where + name)
+    return value or []
+
+
 def texts(values: Mapping[str, Any], name: str, where: str = "") -> list[str]:
     """Returns a text, or a list of them. Raises `Refused`."""
     value = values.get(name)

@@ -146,7 +146,11 @@ async def _read(request: Request) -> tuple[Values, bytes]:
         if len(body) > MAX_CALL_BYTES:
             raise Refused(413, "too_large", f"the body is larger than {MAX_CALL_BYTES:,} bytes")
     try:
-        values = json.loads(body)
+        text = body.decode("utf-8", "replace")
+        values = json.loads(text)
+        if "\\u" in text:
+            # Halves of characters, which some clients send where they cut a text, cannot travel on.
+            values = json.loads(json.dumps(values, ensure_ascii=False).encode("utf-8", "replace"))
     except (ValueError, RecursionError):
         raise Refused(400, "invalid_json", "the body is not JSON") from None
     if not isinstance(values, dict):

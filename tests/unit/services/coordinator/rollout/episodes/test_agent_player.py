@@ -28,7 +28,7 @@ from services.coordinator.workers.rewards.environment_pool import (
 from services.coordinator.workers.rewards.policy_calls import PolicyAnswer, PolicyCall, PolicyRefusal, RefusalReason
 from services.coordinator.workers.rewards.reward_pool import GrowingGroup
 from shoal.config import parse_config
-from shoal.conversation import ChatMessage, ToolCallStatus, ToolDefinition
+from shoal.conversation import ChatMessage, ToolCall, ToolCallStatus, ToolDefinition
 from shoal.rollout import Completion, EnvironmentTask, Episode, Prompt, SamplingParams, ScoreOutcome
 from tests.unit.services.coordinator.rollout.episodes.test_player import TOKENIZER, Generators
 
@@ -393,6 +393,21 @@ async def test_an_agent_that_breaks_runs_again_and_then_fails() -> None:
     played = await play(agent, max_losses=2)
     assert played.num_plays == 2 and played.episode.outcome is ScoreOutcome.FAILED
     assert "oh" in played.episode.detail
+
+
+@pytest.mark.parametrize("arguments", ['{"text": "\\ud800"}', "[1]", "none"])
+async def test_arguments_of_which_no_text_can_be_made_are_refused_and_the_episode_goes_on(arguments: str) -> None:
+    replies: list[Reply] = []
+
+    async def agent(policy: Policy) -> None:
+        history = ChatMessage("assistant", "", (ToolCall("c", "add", arguments, ToolCallStatus.OK, ""),))
+        replies.append(await policy.ask(user("one"), history, ChatMessage("tool", "3", tool_call_id="c")))
+        await policy.say(user("two"))
+
+    played = await play(agent)
+    assert isinstance(replies[0], PolicyRefusal) and replies[0].reason is RefusalReason.INVALID
+    assert "arguments of the call of add" in replies[0].detail
+    assert (played.episode.outcome, len(played.episode.turns)) == (ScoreOutcome.SCORED, 1)
 
 
 async def test_calls_that_an_agent_does_not_wait_for_are_dropped() -> None:

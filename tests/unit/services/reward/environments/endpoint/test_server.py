@@ -16,6 +16,7 @@ from services.reward.environments.endpoint.server import PolicyEndpoint
 from services.reward.environments.endpoint.session import MAX_CALL_BYTES, Session
 from shoal.v1 import environment_pb2 as pb
 from shoal.v1 import rollout_pb2
+from tests.support.hostile_server import mutated_answers
 from tests.support.waiting import eventually
 
 HELLO = {"model": "policy", "messages": [{"role": "user", "content": "hello"}]}
@@ -308,3 +309,55 @@ async def test_nothing_listens_before_an_episode_or_after_the_end() -> None:
     await endpoint.close()
     with pytest.raises(OSError):
         await asyncio.open_connection("127.0.0.1", port)
+
+
+WHOLE = HELLO | {
+    "messages": [
+        {"role": "user", "content": [{"type": "text", "text": "b"}]},
+        {"role": "assistant", "tool_calls": [{"id": "1", "function": {"name": "add", "arguments": "{}"}}]},
+        {"role": "tool", "tool_call_id": "1", "name": "add", "content": "x"},
+    ],
+    "tools": [TOOL],
+    "max_tokens": 5,
+    "stop": ["x"],
+    "stream": True,
+    "stream_options": {"include_usage": True},
+    "stop_token_ids": [1],
+}
+TOKENS = {"token_ids": [1, 2], "request_id": "r", "sampling_params": {"max_tokens": 3, "stop": "x", "seed": 1}}
+
+
+NO_ROLE = {"messages": [{"role": ["user"], "content": "b"}]}
+NO_CALLS = {"messages": [{"role": "assistant", "tool_calls": 5}, HELLO["messages"][0]]}
+NO_NAME = {"\ud800": 1}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [NO_ROLE, NO_CALLS, HELLO | {"tools": 1.5}, HELLO | {"stream": True, "stream_options": "x"}, HELLO | NO_NAME],
+)
+async def test_a_field_of_another_type_is_refused(body: Any) -> None:
+    async with served() as at:
+        response = await at.post(body=body)
+    assert response.status_code == 400 and response.json()["error"]["param"], response.text
+
+
+@pytest.mark.parametrize(("path", "template"), [(CHAT, WHOLE), (GENERATE, TOKENS)])
+async def test_any_request_gets_an_answer_or_a_refusal_that_is_its_own_fault(path: str, template: Any) -> None:
+    async with served() as at:
+        for number, body in zip(range(100), mutated_answers(template, seed=7), strict=False):
+            response = await at.post(path, body)
+            assert response.status_code in (200, 400), (number, body, response.status_code, response.text)
+            if response.status_code == 400:
+                error = response.json()["error"]
+                assert error["code"] and "Error" not in error["message"] and ".py" not in error["message"], error
+        assert at.calls, "some are answered"
+
+
+async def test_half_a_character_in_a_request_is_replaced() -> None:
+    async with served() as at:
+        for half in (b"\\ud83d", b"\xed\xa0\xbd", b"\xff"):
+            at.calls.clear()
+            response = await at.post(body=b'{"messages": [{"role": "user", "content": "a%s"}]}' % half)
+            assert response.status_code == 200, response.text
+            assert at.calls[0].messages[0].content.rstrip("?\ufffd") == "a"
