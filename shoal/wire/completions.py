@@ -29,10 +29,10 @@ def spans_to_wire(spans: Iterable[VersionSpan]) -> list[rollout_pb2.VersionSpan]
 
 
 def completion_to_wire(
-    completion: Completion, *, with_text: bool = True, with_words: bool = True
+    completion: Completion, *, with_text: bool = True, with_words: bool = True, with_prompts: bool = True
 ) -> rollout_pb2.Completion:
-    """Makes the message of a completion; without its text, or without what was said in its episode."""
-    mask, support = completion.loss_mask, completion.support
+    """Makes the message of a completion, without its text or parts of its episode where it says so."""
+    mask, support, episode = completion.loss_mask, completion.support, completion.episode
     return rollout_pb2.Completion(
         sample_index=completion.sample_index,
         token_ids=int32_to_wire(completion.token_ids),
@@ -44,7 +44,7 @@ def completion_to_wire(
         seed=completion.seed,
         support_token_ids=b"" if support is None else int32_to_wire(support.token_ids),
         support_counts=b"" if support is None else int32_to_wire(support.counts),
-        episode=None if completion.episode is None else episode_to_wire(completion.episode, with_words=with_words),
+        episode=None if episode is None else episode_to_wire(episode, with_words=with_words, with_prompts=with_prompts),
     )
 
 
@@ -90,10 +90,10 @@ def run_from_wire(
     return TokenRun(token_ids, logprobs, spans, support)
 
 
-def _check_spans(spans: Iterable[rollout_pb2.VersionSpan], sampled: Iterable[tuple[int, int]], field: str) -> None:
+def _check_spans(spans: Iterable[rollout_pb2.VersionSpan], sampled: list[tuple[int, int]], field: str) -> None:
     """Raises `InvalidArgument` unless the spans cover exactly the sampled ranges of tokens, in order."""
-    covered, wanted = _merged((span.start, span.end) for span in spans), _merged(sampled)
-    if covered != wanted:
+    covered = [(span.start, span.end) for span in spans]
+    if covered != sampled and (covered := _merged(covered)) != (wanted := _merged(sampled)):
         raise invalid(field, f"must cover each sampled token once and in order: {wanted}; given: {covered}")
 
 

@@ -11,8 +11,12 @@ from shoal.wire.finish_reasons import finish_reason_from_wire, finish_reason_to_
 from shoal.wire.scores import outcome_from_wire, outcome_to_wire
 
 
-def episode_to_wire(episode: Episode, *, with_words: bool = True) -> rollout_pb2.Episode:
-    """Makes the message of an episode; `with_words` says whether it has what was said, which may be long."""
+def episode_to_wire(episode: Episode, *, with_words: bool = True, with_prompts: bool = True) -> rollout_pb2.Episode:
+    """Makes the message of an episode.
+
+    `with_words` says whether it has what was said, `with_prompts` whether it has what the policy read before each
+    segment, as tokens: both may be long, and only a learner needs the latter.
+    """
     return rollout_pb2.Episode(
         first_messages=map(chat_message_to_wire, episode.first_messages) if with_words else (),
         turns=[_turn_to_wire(turn, with_words) for turn in episode.turns],
@@ -22,15 +26,9 @@ def episode_to_wire(episode: Episode, *, with_words: bool = True) -> rollout_pb2
         reward=episode.reward,
         metrics=episode.metrics,
         detail=episode.detail,
-        segments=[_segment_to_wire(segment, with_words) for segment in episode.segments],
+        segments=[_segment_to_wire(segment, with_words, with_prompts) for segment in episode.segments],
         num_auxiliary_turns=episode.num_auxiliary_turns,
     )
-
-
-def drop_prompts(message: rollout_pb2.Episode) -> None:
-    """Takes out what the policy read before each segment, as tokens: only a learner needs it."""
-    for segment in message.segments:
-        segment.ClearField("prompt_token_ids")
 
 
 def episode_from_wire(message: rollout_pb2.Episode, num_tokens: int) -> Episode:
@@ -61,9 +59,9 @@ def episode_from_wire(message: rollout_pb2.Episode, num_tokens: int) -> Episode:
     )
 
 
-def _segment_to_wire(segment: EpisodeSegment, with_words: bool) -> rollout_pb2.EpisodeSegment:
+def _segment_to_wire(segment: EpisodeSegment, with_words: bool, with_prompts: bool) -> rollout_pb2.EpisodeSegment:
     return rollout_pb2.EpisodeSegment(
-        prompt_token_ids=int32_to_wire(segment.prompt_token_ids),
+        prompt_token_ids=int32_to_wire(segment.prompt_token_ids) if with_prompts else b"",
         start=segment.start,
         end=segment.end,
         messages=map(chat_message_to_wire, segment.messages) if with_words else (),

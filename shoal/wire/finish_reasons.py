@@ -12,8 +12,7 @@ _TO_WIRE = {
 _FROM_WIRE = {number: reason for reason, number in _TO_WIRE.items()}
 
 
-def finish_reason_to_wire(reason: FinishReason) -> rollout_pb2.FinishReason.ValueType:
-    return _TO_WIRE[reason]
+finish_reason_to_wire = _TO_WIRE.__getitem__
 
 
 def finish_reason_from_wire(number: rollout_pb2.FinishReason.ValueType) -> FinishReason:

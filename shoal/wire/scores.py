@@ -12,8 +12,7 @@ _OUTCOME_TO_WIRE = {
 _OUTCOME_FROM_WIRE = {number: outcome for outcome, number in _OUTCOME_TO_WIRE.items()}
 
 
-def outcome_to_wire(outcome: ScoreOutcome) -> rollout_pb2.ScoreOutcome.ValueType:
-    return _OUTCOME_TO_WIRE[outcome]
+outcome_to_wire = _OUTCOME_TO_WIRE.__getitem__
 
 
 def outcome_from_wire(number: rollout_pb2.ScoreOutcome.ValueType, field: str) -> ScoreOutcome:

@@ -7,7 +7,7 @@ reads the `JudgedGroup`.
 from services.coordinator.rollout.groups import DropReason, JudgedGroup, SettledGroup
 from shoal.config import RunConfig
 from shoal.grpo.advantage import WITHIN_GROUP, RewardGroup, has_signal, weighted_sum
-from shoal.rollout import Completion, FinishReason, Score, ScoreOutcome
+from shoal.rollout import FinishReason, Score, ScoreOutcome
 
 CORRECT = 1.0
 """The smallest value by which a verifier calls a completion correct."""
@@ -105,21 +105,18 @@ def _reward(score: Score, weights: tuple[float, ...], *, partial: bool) -> float
 
 def _unmasked_indices(config: RunConfig, group: SettledGroup, rewards: RewardGroup) -> tuple[int, ...]:
     """Indices of the completions that have a reward and that no mask hides."""
+    plays_episodes = group.prompt.environment is not None
+    masks_truncated = config.grpo.mask_truncated_completions or (plays_episodes and config.episodes.truncated == "mask")
     return tuple(
         index
         for index, (reward, completion, score) in enumerate(
             zip(rewards.rewards, group.completions, group.scores, strict=True)
         )
         if reward is not None
-        and not (_masks_truncated(config, completion) and completion.finish_reason is FinishReason.LENGTH)
+        and not (masks_truncated and completion.finish_reason is FinishReason.LENGTH)
         and not (
             config.grpo.max_wrong_completion_tokens is not None
             and completion.num_tokens >= config.grpo.max_wrong_completion_tokens
             and not is_correct(score)
         )
     )
-
-
-def _masks_truncated(config: RunConfig, completion: Completion) -> bool:
-    is_masked_episode = completion.episode is not None and config.episodes.truncated == "mask"
-    return config.grpo.mask_truncated_completions or is_masked_episode

@@ -97,6 +97,8 @@ class ConfigUpdates:
     @property
     def waiting(self) -> RunConfig | None:
         """The configuration of the next step, if it differs from that of the last one."""
+        if self.stored == self.config:
+            return None
         return self.stored if changed_fields(self.config, self.stored) else None
 
     def apply(self, waiting: RunConfig, policy_version: int) -> Mapping[str, str]:

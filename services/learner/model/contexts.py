@@ -57,7 +57,8 @@ def contexts_of(groups: Sequence[TrainGroup]) -> list[Context]:
                 counts = mask[segment.start : segment.end]
                 stretch = Stretch(completion, segment.start, segment.end, counts, at)
                 prompt = segment.prompt_token_ids
-                found.setdefault(prompt.tobytes(), (prompt, []))[1].append(stretch)
+                key = b"" if prompt is group.prompt_token_ids else prompt.tobytes()
+                found.setdefault(key, (prompt, []))[1].append(stretch)
                 at += int(counts.sum())
         contexts += [Context(prompt, tuple(stretches)) for prompt, stretches in found.values()]
     return contexts

@@ -105,9 +105,10 @@ def _check_segments(
     completion: Completion, group: TrainGroup, name: str, vocab_size: int, max_positions: int | None
 ) -> None:
     for segment in completion.segments(group.prompt_token_ids):
-        if not len(segment.prompt_token_ids):
-            raise invalid("completion.episode.segments", f"{name} has a segment with an empty prompt")
-        check_tokens(segment.prompt_token_ids, vocab_size, "completion.episode.segments", name)
+        if segment.prompt_token_ids is not group.prompt_token_ids:  # Which is checked once.
+            if not len(segment.prompt_token_ids):
+                raise invalid("completion.episode.segments", f"{name} has a segment with an empty prompt")
+            check_tokens(segment.prompt_token_ids, vocab_size, "completion.episode.segments", name)
         length = len(segment.prompt_token_ids) + segment.end - segment.start
         if max_positions is not None and length > max_positions:
             raise invalid(
@@ -204,17 +205,17 @@ def pack_row(contexts: Sequence[Context], row: Row) -> PackedRow:
         end += len(prompt)
         for index in piece.completions:
             stretch = context.stretches[index]
-            sequence = np.concatenate([prompt_at, np.arange(end, end + stretch.num_tokens)])
-            counts = stretch.counts
-            token_ids.append(stretch.token_ids)
+            completion, counts = stretch.token_ids, stretch.counts
+            sequence = np.concatenate([prompt_at, np.arange(end, end + len(completion))])
+            token_ids.append(completion)
             positions.append(np.arange(len(prompt), len(sequence)))
             sequences.append(sequence)
             predicting.append(sequence[len(prompt) - 1 : -1][counts])
-            targets.append(stretch.token_ids[counts])
+            targets.append(completion[counts])
             at.append(np.arange(stretch.first_at, stretch.first_at + int(counts.sum())))
             if (support := stretch.completion.support) is not None:
                 supports.append(_support_rows(support.part(stretch.start, stretch.end))[counts])
-            end += stretch.num_tokens
+            end += len(completion)
     if not sum(map(len, targets)):
         return _idle_row()
     return PackedRow(

@@ -13,7 +13,7 @@ from shoal.rollout import Completion, Prompt, Rollout, Score
 from shoal.v1 import learner_pb2, rollout_pb2
 from shoal.wire import completion_to_wire, score_to_wire
 from shoal.wire.arrays import float32_to_wire
-from shoal.wire.episodes import drop_prompts, episode_to_wire
+from shoal.wire.episodes import episode_to_wire
 
 MessageT = TypeVar("MessageT", bound=Message)
 
@@ -45,17 +45,14 @@ def prompt_record(prompt: Prompt) -> bytes:
 
 def text_record(completions: Iterable[Completion]) -> bytes:
     """Makes the record of the completions' texts, and of what was said in their episodes."""
-    records = [
+    return _join(
         rollout_pb2.Completion(
             sample_index=each.sample_index,
             text=each.text,
-            episode=None if each.episode is None else episode_to_wire(each.episode),
+            episode=None if each.episode is None else episode_to_wire(each.episode, with_prompts=False),
         )
         for each in completions
-    ]
-    for record in records:
-        drop_prompts(record.episode)
-    return _join(records)
+    )
 
 
 def token_record(completions: Iterable[Completion]) -> bytes:

@@ -30,7 +30,6 @@ from shoal.errors import (
 from shoal.rollout import Completion, GroundTruth, Prompt, Score
 from shoal.v1 import reward_pb2
 from shoal.wire import completion_to_wire, ground_truth_to_wire, prompt_to_wire, score_from_wire
-from shoal.wire.episodes import drop_prompts
 
 LIST_TIMEOUT_S = 30.0
 RELOAD_TIMEOUT_S = 150.0
@@ -267,8 +266,8 @@ class RewardPool:
                     continue
                 num_tokens[completion.sample_index] = completion.num_tokens
                 self.utilization.out()
-                message = completion_to_wire(replace(completion, support=None), with_words=False)
-                drop_prompts(message.episode)
+                sent = replace(completion, support=None)
+                message = completion_to_wire(sent, with_words=False, with_prompts=False)
                 yield reward_pb2.ScoreGroupRequest(completion=message)
 
         member.outstanding += 1
