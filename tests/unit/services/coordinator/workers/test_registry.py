@@ -1,3 +1,5 @@
+import asyncio
+
 import pytest
 
 from services.coordinator.workers.registry import LEASE_S, MAX_MESSAGE_CHARS, MAX_WORKERS, WorkerRegistry
@@ -29,6 +31,26 @@ async def test_a_worker_is_lost_when_its_lease_runs_out_and_not_before() -> None
         registry.heartbeat("g", worker_pb2.WorkerStatus())
     registry.register("g", GENERATOR, "h:1", 1)
     assert len(registry.alive(GENERATOR)) == 1
+
+
+@pytest.mark.parametrize(("lags", "is_alive"), [([60.0, 0.0], True), ([0.0] * 20, False)])
+async def test_time_in_which_the_coordinator_stood_still_ends_no_lease(
+    lags: list[float], is_alive: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, left = Clock(), iter(lags)
+
+    async def sleep(seconds: float) -> None:
+        lag = next(left, None)
+        if lag is None:
+            raise asyncio.CancelledError
+        clock.now += seconds + lag
+
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    registry = WorkerRegistry(clock)
+    registry.register("g", GENERATOR, "h:1", 1)
+    with pytest.raises(asyncio.CancelledError):
+        await registry.expire_forever()
+    assert bool(registry.alive(GENERATOR)) is is_alive, f"no heartbeat for {clock.now} s, of which {sum(lags)} s of lag"
 
 
 async def test_a_process_that_takes_an_address_ends_the_lease_of_its_predecessor() -> None:
