@@ -54,10 +54,10 @@ def test_the_other_autoscaler_renders_and_satisfies_the_schemas(tmp_path: Path) 
     for name, spec in scalers.items():
         assert spec["minReplicas"] == keda[name]["minReplicaCount"]
         assert spec["maxReplicas"] == keda[name]["maxReplicaCount"]
-        (metric,) = spec["metrics"]
-        (trigger,) = keda[name]["triggers"]
-        assert trigger["metadata"]["query"] == f"sum({metric['external']['metric']['name']})"
-        assert trigger["metadata"]["threshold"] == metric["external"]["target"]["averageValue"]
+        assert spec["behavior"] == keda[name]["advanced"]["horizontalPodAutoscalerConfig"]["behavior"]
+        for metric, trigger in zip(spec["metrics"], keda[name]["triggers"], strict=True):
+            assert trigger["metadata"]["query"] == f"sum({metric['external']['metric']['name']})"
+            assert trigger["metadata"]["threshold"] == metric["external"]["target"]["averageValue"]
 
 
 @pytest.mark.parametrize(
@@ -264,14 +264,20 @@ def _claim_at(pod: Pod, folder: str) -> str:
 def test_the_autoscalers_ask_for_metrics_that_prometheus_gets() -> None:
     provider = MeterProvider(metric_readers=[PrometheusMetricReader()], shutdown_on_exit=False)
     meter = provider.get_meter("test")
-    for metric in (names.RUN_SAMPLING, names.REWARD_OPEN):
+    for metric in (names.RUN_SAMPLING, names.REWARD_OPEN, names.ENVIRONMENT_OPEN):
         meter.create_gauge(metric.name, metric.unit).set(1)
     shown = prometheus_client.generate_latest().decode()
     provider.shutdown()
-    for item in of_kind("nodes-28", "ScaledObject"):
-        (trigger,) = item["spec"]["triggers"]
-        (metric,) = re.findall(r"sum\((\w+)\)", trigger["metadata"]["query"])
-        assert re.search(rf"^{metric}[{{ ]", shown, re.M), f"{metric} is not in {shown}"
+    asked = {
+        (item["metadata"]["name"], *re.findall(r"sum\((\w+)\)", trigger["metadata"]["query"]))
+        for item in of_kind("nodes-28", "ScaledObject")
+        for trigger in item["spec"]["triggers"]
+    }
+    # Reward services score completions and play episodes: either may be all that a run does there.
+    of_rewards = {("reward", "shoal_reward_open"), ("reward", "shoal_environment_open")}
+    assert asked == {("generator", "shoal_run_sampling"), *of_rewards}
+    for _, name in asked:
+        assert re.search(rf"^{name}[{{ ]", shown, re.M), f"{name} is not in {shown}"
 
 
 @each_overlay

@@ -1,10 +1,15 @@
 """What the network policies let through, evaluated as a cluster does: egress and ingress must both have a rule."""
 
+import re
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
+import yaml
 
 from tests.support.manifests import OVERLAY_NAMES, of_kind, pods
+from tests.support.repository import ROOT
+from tools.manifests import problems
 
 EPHEMERAL = 40000
 """One of the ports that gloo and NCCL take."""
@@ -31,11 +36,19 @@ def matches(selector: dict[str, Any], labels: dict[str, str]) -> bool:
     return bool(selector.get("matchLabels", {}).items() <= labels.items())
 
 
-def allows(overlay: str, direction: str, own: dict[str, str], other: dict[str, str], port: int) -> bool:
-    """Whether a pod may send to (Egress) or receive from (Ingress) another pod of its namespace."""
+def allows(
+    overlay: str,
+    direction: str,
+    own: dict[str, str],
+    other: dict[str, str],
+    port: int,
+    more: Sequence[dict[str, Any]] = (),
+) -> bool:
+    """Whether a pod may send to (Egress) or receive from (Ingress) another pod of its namespace. `more` are policies
+    beside those of the overlay."""
     policies = [
         item["spec"]
-        for item in of_kind(overlay, "NetworkPolicy")
+        for item in (*of_kind(overlay, "NetworkPolicy"), *more)
         if direction in item["spec"]["policyTypes"] and matches(item["spec"]["podSelector"], own)
     ]
     peers = "to" if direction == "Egress" else "from"
@@ -102,3 +115,25 @@ def test_the_ephemeral_ports_that_are_let_through_are_those_that_the_pods_take(o
         }
         assert ranges == {(first, last)}
         assert not [port for port in PORTS if port != EPHEMERAL and first <= port <= last]
+
+
+def test_the_policies_of_the_documentation_let_rewards_reach_a_server_of_environments_and_nobody_else() -> None:
+    text = (ROOT / "docs" / "cluster.md").read_text()
+    (block,) = (block for block in re.findall(r"```yaml\n(.*?)```", text, re.S) if "rewards-to-games" in block)
+    policies = list(yaml.safe_load_all(block))
+    assert not [problem for policy in policies for problem in problems(policy)]
+    labels = {component: pod.labels for component, pod in pods("nodes-9").items()} | {"games": {"app": "games"}}
+
+    def reached(more: Sequence[dict[str, Any]]) -> set[tuple[str, str]]:
+        return {
+            (source, target)
+            for source, own in labels.items()
+            for target, other in labels.items()
+            if allows("nodes-9", "Egress", own, other, 7010, more)
+            and allows("nodes-9", "Ingress", other, own, 7010, more)
+        }
+
+    among_ranks = ("learner", "learner")
+    assert reached(()) == {among_ranks}
+    assert reached(policies) == {among_ranks, ("reward", "games")}
+    assert not reached(policies[:1]) - {among_ranks}, "the server's namespace refuses what it does not name"
