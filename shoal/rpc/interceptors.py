@@ -61,30 +61,40 @@ class ServiceInterceptor(grpc.aio.ServerInterceptor):
     ) -> "_Handler | None":
         handler = await continuation(handler_call_details)
         method = handler_call_details.method
-        if handler is None or method.startswith(OPEN_SERVICE):
-            return handler
+        if handler is None:
+            return None
+        is_open = method.startswith(OPEN_SERVICE)
         if method.startswith(_INFRASTRUCTURE):
-            return self._guard(handler, method) if self._credentials.knows_callers else handler
+            return self._guard(handler, method) if is_open or self._credentials.knows_callers else handler
         return self._wrap(handler, method)
 
     def _guard(self, handler: _Handler, method: str) -> _Handler:
-        """Adds the check of the caller to a handler of gRPC's own packages, and nothing else."""
+        """Adds the check of the caller, and the limit, to a handler of gRPC's own packages, and nothing else."""
         respond = _respond_of(handler)
 
-        async def checked(receive: Receive, context: _Context) -> Any:
+        @asynccontextmanager
+        async def checked(context: _Context) -> AsyncIterator[None]:
             try:
-                authorize(method, context, self._credentials)
-                return await receive()
+                if not method.startswith(OPEN_SERVICE):
+                    authorize(method, context, self._credentials)
+                with self._within_limit(method):
+                    yield
             except (ShoalError, DecodeError) as error:
                 await context.abort(*_status_for(error, method))
 
         async def unary(receive: Receive, context: _Context) -> Any:
-            response = respond(await checked(receive, context), context)
-            return await response if inspect.isawaitable(response) else response
+            async with checked(context):
+                response = respond(await receive(), context)
+                return await response if inspect.isawaitable(response) else response
 
         async def stream(receive: Receive, context: _Context) -> None:
-            async for response in respond(await checked(receive, context), context):
-                await context.write(response)
+            async with checked(context):
+                responses = respond(await receive(), context)
+                if inspect.isawaitable(responses):  # Health writes its responses itself.
+                    await responses
+                    return
+                async for response in responses:
+                    await context.write(response)
 
         return self._receiving(handler, method, unary, stream)
 

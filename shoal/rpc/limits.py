@@ -9,6 +9,7 @@ CALLS: Mapping[str, int] = {
     "/shoal.v1.GeneratorService/GenerateGroup": 4096,
     "/shoal.v1.GeneratorService/ScoreTokens": 4096,
     "/shoal.v1.RewardService/ScoreGroup": 4096,
+    "/shoal.v1.EnvironmentService/RunEpisode": 8192,
     # A request or a response may have the size of the largest message.
     "/shoal.v1.LearnerService/ComputeLogprobs": 64,
     # The coordinator repeats a step that its connection lost four times, and the learner may still hold each of those
@@ -16,6 +17,8 @@ CALLS: Mapping[str, int] = {
     "/shoal.v1.LearnerService/TrainStep": 6,
     "/shoal.v1.CoordinatorService/ListRollouts": 64,
     "/shoal.v1.CoordinatorService/WatchRun": 2048,
+    # Open to strangers.
+    "/grpc.health.v1.Health/Watch": 256,
 }
 """Calls of a method at once: of those whose number depends on the load, or that take much memory.
 

@@ -18,12 +18,12 @@ from shoal.rpc.auth.credentials import Credentials
 from shoal.rpc.auth.permissions import Role
 from shoal.rpc.auth.tls import TlsFolder
 from shoal.rpc.channel import connect
-from shoal.rpc.limits import Limits
+from shoal.rpc.limits import CALLS, Limits
 from shoal.rpc.server import RpcServer
 from shoal.v1 import coordinator_pb2 as pb
 from shoal.v1 import coordinator_pb2_grpc
 from tests.support.loopback import ADD_TO_SERVER, COORDINATOR, serving
-from tests.support.secured import Pki
+from tests.support.secured import METHODS, Pki
 from tests.support.waiting import PATIENCE_S, eventually
 
 MIB = 1 << 20
@@ -214,6 +214,40 @@ async def test_a_unary_call_without_its_request_ends_at_its_deadline() -> None:
         assert "the request did not arrive within 0.2 s" in await call.details()
         empty = channel.stream_unary(f"/{COORDINATOR}/GetRun")(iter(()))
         assert await empty.code() is grpc.StatusCode.INVALID_ARGUMENT, await empty.details()
+
+
+async def test_watchers_of_the_health_which_needs_no_role_are_limited_and_its_checks_are_not() -> None:
+    path = "/grpc.health.v1.Health/Watch"
+    assert path in CALLS
+    limits = Limits(calls={path: 3}, request_timeout_s=2)
+    async with (
+        serving(Talkative(), COORDINATOR, limits=limits) as address,
+        grpc.aio.insecure_channel(address) as channel,
+    ):
+        health = health_pb2_grpc.HealthStub(channel)
+        watching = [health.Watch(health_pb2.HealthCheckRequest()) for _ in range(3)]
+        for call in watching:
+            assert (await call.read()).status == health_pb2.HealthCheckResponse.SERVING
+        more = health.Watch(health_pb2.HealthCheckRequest())
+        assert await more.code() is grpc.StatusCode.RESOURCE_EXHAUSTED, await more.details()
+        silent: Any = channel.stream_unary("/grpc.health.v1.Health/Check")()
+        assert await silent.code() is grpc.StatusCode.DEADLINE_EXCEEDED, await silent.details()
+        await check_served(address)
+        for call in watching:
+            call.cancel()
+
+        async def is_free() -> bool:
+            call = health.Watch(health_pb2.HealthCheckRequest())
+            with contextlib.suppress(grpc.aio.AioRpcError):
+                return await call.read() is not grpc.aio.EOF
+            return False
+
+        await eventually(is_free, "the places of watchers that have left are free")
+
+
+def test_every_rpc_whose_calls_wait_for_their_callers_has_a_limit() -> None:
+    waiting = {path for path, method in METHODS.items() if method.client_streaming}
+    assert waiting <= set(CALLS), f"open for ever, without a limit: {waiting - set(CALLS)}"
 
 
 async def test_watchers_that_never_read_take_little_memory_and_their_number_is_limited() -> None:
