@@ -29,6 +29,35 @@ def listening_socket(host: str, port: int) -> socket.socket:
     return socket.create_server((str(address[0]), int(address[1])), family=family)
 
 
+def reserved_socket(host: str, port: int) -> socket.socket:
+    """Opens a socket that is bound to a port and never listens; to a free one if `port` is 0.
+
+    While it is open, Linux gives the port to nobody who asks for any free one, and a server of this machine may listen
+    there all the same, again and again: both set SO_REUSEADDR. Raises OSError when another socket listens there.
+    """
+    reserved = socket.socket()
+    try:
+        # With it a port also counts as free while its last connections are still closing.
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        reserved.bind((host, port))
+    except OSError:
+        reserved.close()
+        raise
+    return reserved
+
+
+def holder_of(port: int) -> str:
+    """Describes the process that listens at a port of this machine, for an error: "by python (pid 42)"."""
+    import psutil
+
+    try:
+        listening = [each for each in psutil.net_connections("tcp") if each.status == psutil.CONN_LISTEN]
+        pids = [each.pid for each in listening if each.laddr.port == port]
+        return next(f"by {psutil.Process(pid).name()} (pid {pid})" for pid in pids if pid)
+    except (StopIteration, psutil.Error, OSError):
+        return f"by a process that this user may not see (`sudo ss -ltnp sport = :{port}` shows it)"
+
+
 def is_loopback(host: str) -> bool:
     """Returns whether a host is an address of this machine that no other machine reaches; False for other names."""
     try:

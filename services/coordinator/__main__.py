@@ -112,13 +112,14 @@ async def _serve(arguments: argparse.Namespace) -> None:
     registry = WorkerRegistry()
     runs = Runs(arguments.data_dir, registry, name=arguments.name, learner_data_dir=arguments.learner_data_dir or None)
     check_folder(arguments.data_dir)
-    runs.take_up()
     server = RpcServer(
         listen=arguments.listen,
         allow_wildcard_address=arguments.allow_wildcard_address,
         audit=partial(record_call, runs),
     )
     server.add(add_CoordinatorServiceServicer_to_server, CoordinatorServicer(runs, registry), SERVICE)
+    await server.open()  # A coordinator that cannot serve must not begin an attempt of its run.
+    runs.take_up()
     await server.start()
     await server.set_serving(SERVICE, True)
     address = f"{arguments.listen.rpartition(':')[0]}:{server.port}"

@@ -16,7 +16,7 @@ from grpc_reflection.v1alpha import reflection
 
 from shoal.error_reasons import ErrorReason
 from shoal.errors import FailedPrecondition, InvalidArgument
-from shoal.network import host_of, is_loopback, is_wildcard
+from shoal.network import holder_of, host_of, is_loopback, is_wildcard
 from shoal.rpc import options
 from shoal.rpc.audit import Record
 from shoal.rpc.auth import credentials as auth
@@ -75,11 +75,11 @@ class RpcServer:
 
     @property
     def port(self) -> int:
-        """The port of the server; 0 before `start`."""
+        """The port of the server; 0 before `open`."""
         return self._port
 
-    async def start(self) -> None:
-        """Opens the port and starts to serve.
+    async def open(self) -> None:
+        """Opens the port, once all services are added. Whoever connects waits until `start`.
 
         Raises FailedPrecondition (PORT_IN_USE, CREDENTIALS), and InvalidArgument for an address that is not of this
         machine, and for every address unless that is allowed.
@@ -100,8 +100,14 @@ class RpcServer:
             self._port = self._add_port(server)
         except RuntimeError as error:
             raise _listen_error(self._listen) from error
-        await server.start()
         self._server = server
+
+    async def start(self) -> None:
+        """Starts to serve; first opens the port, if it is not open. Raises as `open`."""
+        if self._server is None:
+            await self.open()
+        assert self._server is not None
+        await self._server.start()
         self._lag_watch = asyncio.create_task(watch_lag())
 
     def _check_address(self) -> None:
@@ -191,8 +197,8 @@ def _listen_error(listen: str) -> FailedPrecondition | InvalidArgument:
                 f"cannot listen on {listen}: {error.strerror}; give host:port of an address of this machine"
             )
     return FailedPrecondition(
-        f"cannot listen on {listen}: port {port} is in use; stop the process that uses it, or set another port, or 0 "
-        "for a free one",
+        f"cannot listen on {listen}: port {port} is in use {holder_of(int(port))}; stop that process, or set another "
+        "port, or 0 for a free one",
         reason=ErrorReason.PORT_IN_USE,
         metadata={"listen": listen, "port": port},
     )

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from services.coordinator.store.run_record import RunRecord, RunState
+from shoal.config import parse_config
 from tests.support.waiting import PATIENCE_S
 
 
@@ -49,6 +51,23 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     code, error = coordinator("--listen", "127.0.0.1:0", "--data-dir", str(tmp_path / "file"))
     assert code == 1 and f"--data-dir: {tmp_path / 'file'} cannot be written" in error, error
     assert "Traceback" not in error
+
+
+def test_a_coordinator_whose_port_is_taken_names_the_holder_and_begins_no_attempt_of_its_run(tmp_path: Path) -> None:
+    record = RunRecord("left", tmp_path / "left", state=RunState.RUNNING, coordinator="this")
+    record.folder.mkdir()
+    record.save()
+    record.save_config(parse_config({"model": {"path": "m"}, "data": {"sources": [{"task": "arithmetic"}]}}))
+    before = {path.name: path.read_bytes() for path in record.folder.iterdir()}
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        port = holder.getsockname()[1]
+        code, error = coordinator("--listen", f"127.0.0.1:{port}", "--name", "this", "--data-dir", str(tmp_path))
+    assert code == 1 and f"cannot listen on 127.0.0.1:{port}: port {port} is in use by " in error, error
+    assert f"(pid {os.getpid()})" in error, error
+    after = {path.name: path.read_bytes() for path in record.folder.iterdir()}
+    assert after == before, f"the run was touched: {after.keys() - before.keys() or after}"
 
 
 def test_an_error_of_telemetry_is_one_line(tmp_path: Path) -> None:

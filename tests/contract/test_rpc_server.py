@@ -8,6 +8,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from shoal import errors
+from shoal.network import reserved_socket
 from shoal.rpc.channel import connect
 from shoal.rpc.limits import Limits
 from shoal.rpc.options import CLIENT, SERVER
@@ -60,6 +61,17 @@ async def test_a_second_server_on_the_same_port_is_refused():
             with pytest.raises(errors.FailedPrecondition, match=f"port {port} is in use") as raised:
                 await RpcServer(listen=listen, allow_wildcard_address=True).start()
             assert raised.value.reason == "PORT_IN_USE"
+
+
+async def test_servers_follow_each_other_on_a_reserved_port():
+    with reserved_socket("127.0.0.1", 0) as reserved:
+        port = reserved.getsockname()[1]
+        for _ in range(2):
+            server = RpcServer(listen=f"127.0.0.1:{port}")
+            await server.start()
+            async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+                assert await health_of(channel, "") == SERVING
+            await server.stop(0)
 
 
 @pytest.mark.parametrize("listen", ["192.0.2.1:0", "no-such-host.invalid:0"])

@@ -5,6 +5,7 @@ import contextlib
 import secrets
 import shlex
 import signal
+import socket
 import tempfile
 import time
 from collections.abc import Coroutine
@@ -16,8 +17,15 @@ from google.protobuf import json_format
 from services.coordinator.cli.shared.exit_codes import ExitCode
 from services.coordinator.cli.shared.progress import ProgressView
 from services.coordinator.client import CALL_TIMEOUT_S, START_TIMEOUT_S, coordinator, follow, patiently
+from services.coordinator.launcher.checks import reserve_port
 from services.coordinator.launcher.local_run import LocalRun
-from services.coordinator.launcher.plan import ProcessPlan, plan_coordinator, plan_coordinator_again, plan_workers
+from services.coordinator.launcher.plan import (
+    LOOPBACK,
+    ProcessPlan,
+    plan_coordinator,
+    plan_coordinator_again,
+    plan_workers,
+)
 from services.coordinator.launcher.process import adopt_orphans, kill_descendants
 from services.coordinator.launcher.run_tokens import RunTokens
 from services.coordinator.launcher.supervisor import ProcessDied, Supervisor
@@ -54,6 +62,8 @@ class TrainSession:
         self._stub: CoordinatorServiceAsyncStub | None = None
         self._name = f"{TRAIN_NAME}{secrets.token_hex(4)}"
         """The coordinator's, which takes up no other run at its restart."""
+        self._port: socket.socket | None = None
+        """Keeps the coordinator's port from other processes."""
         self._is_accepted = False
         self._furthest_step = 0
         self._joined: set[str] = set()
@@ -72,6 +82,8 @@ class TrainSession:
         finally:
             self._supervisor.kill()
             kill_descendants()
+            if self._port is not None:
+                self._port.close()
             if self._tokens:
                 self._tokens.remove()
 
@@ -171,10 +183,12 @@ class TrainSession:
         return ExitCode.OK
 
     async def _start_coordinator(self) -> str:
-        """Starts the coordinator and returns its address."""
+        """Starts the coordinator and returns its address, whose port stays its own while it is restarted."""
+        self._port = reserve_port(self._run.config.launch.coordinator_port, "launch.coordinator_port", LOOPBACK)
+        listen = f"{LOOPBACK}:{self._port.getsockname()[1]}"
         with tempfile.TemporaryDirectory(prefix="shoal-") as folder:
             port_file = Path(folder) / "address"
-            plan = plan_coordinator(self._run.config, name=self._name, data_dir=self._run.data_dir, port_file=port_file)
+            plan = plan_coordinator(listen, name=self._name, data_dir=self._run.data_dir, port_file=port_file)
             self._supervisor.start(self._with_tokens(plan))
             address = await self._while_processes_live(_until_written(port_file))
         self._view.write(f"the coordinator serves at {address}")

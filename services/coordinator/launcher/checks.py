@@ -8,23 +8,30 @@ from pathlib import Path
 from shoal.config import RunConfig
 from shoal.error_reasons import ErrorReason
 from shoal.errors import FailedPrecondition, InvalidArgument, ResourceExhausted
+from shoal.network import holder_of, reserved_socket
 
 
 def check_port(port: int, field: str, host: str = "127.0.0.1") -> None:
     """Raises `FailedPrecondition` when a fixed port is taken. Port 0 stands for any free one."""
     if port == 0:
         return
-    with socket.socket() as probe:
-        # As servers do: a port counts as free while its last connections are still closing.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError as error:
-            reason = "is in use" if error.errno == errno.EADDRINUSE else f"cannot be used: {error.strerror}"
-            raise FailedPrecondition(
-                f"{field}: port {port} {reason}; choose another one, or 0 for any free one",
-                reason=ErrorReason.PORT_IN_USE,
-            ) from None
+    reserve_port(port, field, host).close()
+
+
+def reserve_port(port: int, field: str, host: str) -> socket.socket:
+    """Keeps a port, any free one if it is 0, from other processes while the socket is open; see `reserved_socket`.
+
+    Raises `FailedPrecondition` when it is taken.
+    """
+    try:
+        return reserved_socket(host, port)
+    except OSError as error:
+        is_taken = error.errno == errno.EADDRINUSE
+        reason = f"is in use {holder_of(port)}" if is_taken else f"cannot be used: {error.strerror}"
+        raise FailedPrecondition(
+            f"{field}: port {port} {reason}; choose another one, or 0 for any free one",
+            reason=ErrorReason.PORT_IN_USE,
+        ) from None
 
 
 def check_ports(config: RunConfig) -> None:

@@ -31,15 +31,13 @@ class ProcessPlan:
     """Whether it is started again when it dies."""
 
 
-def plan_coordinator(config: RunConfig, *, name: str, data_dir: Path, port_file: Path) -> ProcessPlan:
+def plan_coordinator(address: str, *, name: str, data_dir: Path, port_file: Path) -> ProcessPlan:
     """Plans the coordinator, which starts first: the other processes need its address.
 
     `name` is one that no other coordinator has. It does not restart: a death before its first run is accepted has a
     cause that a restart would meet again.
     """
-    command = _coordinator(
-        f"{LOOPBACK}:{config.launch.coordinator_port}", name, data_dir, "--port-file", str(port_file)
-    )
+    command = _coordinator(address, name, data_dir, "--port-file", str(port_file))
     return ProcessPlan("coordinator", "coordinator", command, _environment(1), may_restart=False)
 
 

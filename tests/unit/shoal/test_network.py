@@ -1,8 +1,19 @@
 """Addresses of this machine."""
 
+import os
+import socket
+
 import pytest
 
-from shoal.network import address_toward, host_of, is_loopback, is_wildcard, listening_socket
+from shoal.network import (
+    address_toward,
+    holder_of,
+    host_of,
+    is_loopback,
+    is_wildcard,
+    listening_socket,
+    reserved_socket,
+)
 
 
 def test_the_address_toward_loopback_is_loopback() -> None:
@@ -43,3 +54,22 @@ def test_a_socket_listens_on_one_interface_and_a_taken_port_is_an_error() -> Non
         assert host in ("127.0.0.1", "::1") and port > 0
         with pytest.raises(OSError, match="in use"):
             listening_socket(host, port)
+
+
+def test_a_reserved_port_is_given_to_no_other_and_a_server_may_listen_there_again_and_again() -> None:
+    with reserved_socket("127.0.0.1", 0) as reserved:
+        port = reserved.getsockname()[1]
+        for _ in range(3):
+            with listening_socket("127.0.0.1", port) as server:
+                socket.create_connection(server.getsockname()).close()
+            with pytest.raises(ConnectionRefusedError):
+                socket.create_connection(("127.0.0.1", port))
+
+
+def test_the_process_that_listens_at_a_port_is_named() -> None:
+    with listening_socket("127.0.0.1", 0) as server:
+        port = server.getsockname()[1]
+        assert f"(pid {os.getpid()})" in holder_of(port)
+        with pytest.raises(OSError, match="in use"):
+            reserved_socket("127.0.0.1", port)
+    assert f"sport = :{port}" in holder_of(port)

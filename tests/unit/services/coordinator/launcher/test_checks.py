@@ -1,5 +1,6 @@
 """Checks of a machine before a process is started."""
 
+import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,7 +26,8 @@ def taken_port() -> Iterator[int]:
 
 
 def test_a_port_in_use_is_named_with_its_field(taken_port: int) -> None:
-    with pytest.raises(FailedPrecondition, match=f"launch.coordinator_port: port {taken_port} is in use") as caught:
+    taken = rf"launch\.coordinator_port: port {taken_port} is in use by .* \(pid {os.getpid()}\)"
+    with pytest.raises(FailedPrecondition, match=taken) as caught:
         check_port(taken_port, "launch.coordinator_port")
     assert caught.value.reason == "PORT_IN_USE"
 
