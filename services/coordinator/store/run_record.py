@@ -82,7 +82,8 @@ def is_driven(folder: Path) -> bool:
 def holds_run(folder: Path) -> bool:
     """Whether a folder is that of a run, also of one that has lost files, or that this user may not read."""
     try:
-        return any((folder / name).exists() for name in (RECORD, "ledger.sqlite", "checkpoints"))
+        has_file = any((folder / name).exists() for name in (RECORD, "ledger.sqlite"))
+        return has_file or any(folder.glob("checkpoints/*/manifest.json"))
     except PermissionError:
         return True
 

@@ -39,7 +39,7 @@ def test_a_damaged_record_of_a_run_is_named(shoal: Shoal, folder: Path, text: st
 
 def test_a_run_that_has_lost_its_record_is_named_by_its_file(shoal: Shoal, folder: Path) -> None:
     (folder / "run.json").unlink()
-    (folder / "checkpoints").mkdir()
+    (folder / "ledger.sqlite").touch()
     for arguments in (["sums", "--data-dir", str(folder.parent)], [str(folder)]):
         code, _, err = shoal("report", *arguments)
         assert code == ExitCode.FAILED and f"{folder / 'run.json'} does not describe a run: No such file" in err, err

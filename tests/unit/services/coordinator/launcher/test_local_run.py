@@ -51,7 +51,8 @@ def test_a_resume_names_the_lost_or_damaged_file_and_what_to_do(
     tmp_path: Path, name: str, content: str | None, changes: dict[str, Any]
 ) -> None:
     folder = tmp_path / "runs" / "mine"
-    (folder / "checkpoints").mkdir(parents=True)
+    folder.mkdir(parents=True)
+    (folder / "ledger.sqlite").touch()
     record = RunRecord("mine", folder, RunState.STOPPED)
     record.save()
     record.save_config(parse_config({"model": {"path": "m"}, "data": {"sources": [{"task": "arithmetic"}]}}))
@@ -69,7 +70,9 @@ def test_a_resume_names_the_lost_or_damaged_file_and_what_to_do(
 
 
 def test_a_run_that_has_lost_its_record_keeps_its_name(tmp_path: Path) -> None:
-    (tmp_path / "runs" / "mine" / "checkpoints").mkdir(parents=True)
+    checkpoint = tmp_path / "runs" / "mine" / "checkpoints" / "step-00000009"
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "manifest.json").touch()
     config = config_struct(parse_config({"model": {"path": "m"}, "data": {"sources": [{"task": "arithmetic"}]}}))
     with pytest.raises(AlreadyExists, match="there is a run mine"):
         prepare_local_run(pb.StartRunRequest(config=config, run_id="mine"), tmp_path / "runs", lambda _: None)

@@ -59,8 +59,8 @@ def test_runs_are_listed_newest_first_a_page_at_a_time(tmp_path: Path) -> None:
 def test_a_list_shows_a_run_whose_record_cannot_be_read_with_what_is_wrong(tmp_path: Path) -> None:
     for name in ("good", "truncated", "lost"):
         _run(tmp_path, name, RunState.FINISHED, 1.0)
-        (tmp_path / name / "checkpoints").mkdir()
-    (tmp_path / "logs-of-no-run").mkdir()
+        (tmp_path / name / "ledger.sqlite").touch()
+    (tmp_path / "of-no-run" / "checkpoints").mkdir(parents=True)
     (tmp_path / "truncated" / "run.json").write_text('{"run_id": "trunc')
     (tmp_path / "lost" / "run.json").unlink()
     folders = RunFolders(tmp_path)
