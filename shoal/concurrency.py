@@ -1,8 +1,11 @@
-"""Task groups that raise their first error, and a signal for changes."""
+"""Task groups that raise their first error, a signal for changes, and work on threads that is not left behind."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+ResultT = TypeVar("ResultT")
 
 
 @asynccontextmanager
@@ -39,3 +42,12 @@ class Signal:
                 await self._next.wait()
         except TimeoutError:
             pass
+
+
+async def to_the_end(work: Callable[..., ResultT], *arguments: Any) -> ResultT:
+    """Returns the result of work on a thread. If canceled, first waits for its end: nothing of it runs on unseen."""
+    running = asyncio.create_task(asyncio.to_thread(work, *arguments))
+    try:
+        return await asyncio.shield(running)
+    finally:
+        await asyncio.wait([running])

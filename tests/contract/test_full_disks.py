@@ -156,6 +156,29 @@ async def test_a_run_whose_coordinator_ends_on_a_full_disk_goes_on_at_its_next_s
         await again.close()
 
 
+async def test_a_coordinator_that_starts_on_a_full_disk_goes_on_with_its_run_once_there_is_room(
+    small_cluster: Cluster, disk: SmallDisk, model: Path
+) -> None:
+    await fill_under_a_run(small_cluster, disk, model)
+    await small_cluster.runs.close(grace_s=PATIENCE_S)
+    again = Cluster(disk.folder)
+    await again.open()
+    try:
+        again.runs.take_up()
+        await again.add_all(ScriptedGenerator(again.plane, delay_s=0.02))
+        paused = await until_state(again, pb.RUN_STATE_PAUSED)
+        assert f"the disk of {disk.folder}/full is full" in paused.message and "once there is room" in paused.message
+        events = await again.until(lambda event: event.kind == "state" and "is full" in event.message)
+        assert events[-1].attributes["state"] == "PAUSED", events[-1]
+        disk.free()
+        run, events = await again.end()
+        assert (run.state, run.policy_version, run.attempt) == (pb.RUN_STATE_FINISHED, 12, 1), run.message
+        assert RunRecord.load_as_left(disk.folder / "full").attempt == 1
+        await check_lineage(again, 12)
+    finally:
+        await again.close()
+
+
 async def test_training_goes_on_without_checkpoints_while_their_disk_is_full(cluster: Cluster, model: Path) -> None:
     await cluster.add_all(ScriptedGenerator(cluster.plane, delay_s=0.02))
     checkpoints = cluster.data_dir / "full" / "checkpoints"

@@ -22,6 +22,7 @@ from services.coordinator.store.events import EVENTS, EventLog, follow_events
 from services.coordinator.store.files.disk_errors import write_error
 from services.coordinator.store.long_work import shown_alive
 from services.coordinator.store.run_record import RunRecord, RunState
+from shoal.concurrency import to_the_end
 from shoal.config import RunConfig
 from shoal.errors import ResourceExhausted, ShoalError
 from shoal.quantities import format_bytes, format_duration
@@ -109,24 +110,23 @@ class Report:
             checkpoint_id=record.last_checkpoint_id,
         )
 
-    def restored(self, policy_version: int, checkpoint_id: str) -> None:
-        """Reports where an attempt begins, with ledger and learner restored. Discards the metrics of later steps."""
-        kept = self._metrics_file.keep_until(policy_version)
+    async def restored(self, policy_version: int, checkpoint_id: str) -> None:
+        """Reports where an attempt begins, with ledger and learner restored; first discards the metrics of later steps.
+
+        Raises `ResourceExhausted` where the disk is full for that.
+        """
+        kept = await to_the_end(self._metrics_file.keep_until, policy_version)
         self._evaluated = {row["step"] for row in kept if "eval/num_prompts" in row}
-        self._evaluations.keep_until(policy_version)
+        await to_the_end(self._evaluations.keep_until, policy_version)
         self._effective.restored(time.time())
         self._record.policy_version = policy_version
         self._record.last_checkpoint_id = checkpoint_id
         self._record.exported_steps = [step for step in self._record.exported_steps if step <= policy_version]
         if self._record.attempt > 0:
             self._trackers.restored(policy_version)
-            self._events.add(
-                "restored",
-                f"attempt {self._record.attempt} begins at step {policy_version}"
-                f" ({checkpoint_id or 'there was no checkpoint'})",
-                attempt=self._record.attempt,
-                policy_version=policy_version,
-            )
+            origin, attempt = checkpoint_id or "there was no checkpoint", self._record.attempt
+            message = f"attempt {attempt} begins at step {policy_version} ({origin})"
+            self._events.add("restored", message, attempt=attempt, policy_version=policy_version)
 
     def step(self, step: int, metrics: dict[str, float], unscored: Unscored | None = None) -> None:
         """Reports a train step that is done and published, and its completions without a reward.

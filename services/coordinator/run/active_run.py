@@ -198,6 +198,5 @@ class ActiveRun:
         self._report.restarting(self._restart_reason, pause_s, self._restarts.max_restarts)
         if not await self._controls.unless_stopped(asyncio.sleep(pause_s, True), by=tuple(StopMode)):
             return False
-        self.record.attempt += 1
-        self.record.save()
+        self.record.attempt += 1  # The attempt writes the record, and waits for room where the disk is full.
         return True

@@ -233,8 +233,12 @@ class Attempt:
         self._report.exported(policy_version, await self._full_disk.written(self._learner.export_model))
         return RunState.FINISHED if policy_version >= self._config.run.num_steps else RunState.STOPPED
 
+    async def _save_record(self) -> None:
+        self._record.save()
+
     async def _prepare(self) -> RunLoop:
         """Waits for workers, recovers the run's state, publishes its version, and builds the loop from there."""
+        await self._full_disk.written(self._save_record)  # No attempt after this one has its number.
         async with first_error(asyncio.TaskGroup()) as tasks:
             tasks.create_task(self._fleet.wait_until_ready())
             # Labels are checked while models load.
@@ -261,10 +265,12 @@ class Attempt:
             self._learner,
             self._mirroring,
             report_damaged=self._report.checkpoint_damaged,
+            written=self._full_disk.written,
         )
         if manifest is not None:
             self._checking = asyncio.create_task(self._segment_check.run(manifest.segments))
-        self._report.restored(progress.policy_version, manifest.checkpoint_id if manifest else "")
+        checkpoint_id = manifest.checkpoint_id if manifest else ""
+        await self._full_disk.written(lambda: self._report.restored(progress.policy_version, checkpoint_id))
         changed = self._updates.restored(progress.policy_version, await self._ledger.config())
         await self._ledger.config_changed(progress.policy_version, changed, self._updates.trained)
         return progress

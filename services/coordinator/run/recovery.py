@@ -1,8 +1,9 @@
 """Recovery: takes ledger and learner to where an attempt begins."""
 
 import asyncio
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Protocol, TypeVar
 
 from services.coordinator.remote.mirroring import Mirroring
 from services.coordinator.rollout.current_version import CurrentVersion
@@ -13,9 +14,19 @@ from services.coordinator.store.progress import Progress
 from services.coordinator.store.replacement import replace_ledger, set_aside
 from services.coordinator.store.run_record import RunRecord
 from services.coordinator.workers.learner_client import LearnerClient
+from shoal.concurrency import to_the_end
 from shoal.error_reasons import ErrorReason
 from shoal.errors import DataLoss, FailedPrecondition, NotFound
 from shoal.rollout import WeightVersion
+
+ResultT = TypeVar("ResultT")
+
+
+class Written(Protocol):
+    """Awaits a write, and may repeat it while it raises that the disk is full."""
+
+    def __call__(self, write: Callable[[], Awaitable[ResultT]], /) -> Awaitable[ResultT]:
+        """Returns the result of `write`."""
 
 
 async def recover(
@@ -27,27 +38,29 @@ async def recover(
     mirroring: Mirroring,
     *,
     report_damaged: Callable[[str, str], None],
+    written: Written,
 ) -> tuple[Progress, CheckpointManifest | None]:
     """Opens the ledger; in a later attempt than the first, restores ledger and learner from the last checkpoint before.
 
     Sets `version` to the learner's. Returns the progress of the run, and the checkpoint, if there is one. Calls
     `report_damaged` with the name of each checkpoint that is damaged, and how; the mirror's newest is restored then, or
-    the one before it where the mirror has no newer one. Raises `DataLoss` when none is whole, and `FailedPrecondition`
-    when the learner's version is not the ledger's.
+    the one before it where the mirror has no newer one. `written` awaits each write, and may repeat those that raise
+    that the disk is full. Raises `DataLoss` when none is whole, and `FailedPrecondition` when the learner's version is
+    not the ledger's.
     """
     attempt, manifest = record.attempt, None
     if attempt == 0:
         version.weights = await learner.version()
     elif checkpoints.committed() or record.last_checkpoint_id:
         manifest, version.weights = await _load_newest_whole(checkpoints, mirroring, learner, attempt, report_damaged)
-        await _to_the_end(checkpoints.restore_ledger, manifest, ledger.path, attempt)
+        await written(partial(to_the_end, checkpoints.restore_ledger, manifest, ledger.path, attempt))
         for damaged in [name for name in checkpoints.committed() if name > manifest.checkpoint_id]:
             checkpoints.discard(damaged)
     else:
-        await _to_the_end(set_aside, ledger.path, attempt)
-        await _to_the_end(replace_ledger, ledger.path, None)
+        await written(partial(to_the_end, set_aside, ledger.path, attempt))
+        await written(partial(to_the_end, replace_ledger, ledger.path, None))
         version.weights = await learner.load_checkpoint("", (), attempt)
-    progress = await ledger.open()
+    progress = await written(ledger.open)
     if version.weights != WeightVersion(attempt, progress.policy_version):
         raise FailedPrecondition(
             f"the learner is at version {version.weights}, the ledger at {attempt}.{progress.policy_version}: restart"
@@ -91,12 +104,3 @@ async def _load_newest_whole(
         f"no checkpoint can be restored: {found}; restore the files, or begin again with a new run",
         reason=ErrorReason.CHECKPOINT_DAMAGED,
     )
-
-
-async def _to_the_end(work: Callable[..., None], *arguments: Any) -> None:
-    """Runs work on a thread. If canceled, first waits for its end: the next attempt may begin right after this one."""
-    running = asyncio.create_task(asyncio.to_thread(work, *arguments))
-    try:
-        await asyncio.shield(running)
-    finally:
-        await asyncio.wait([running])

@@ -16,7 +16,7 @@ from services.coordinator.run.active_run import ActiveRun
 from services.coordinator.run.checkpoints import Checkpoints, check_num_steps
 from services.coordinator.run.checks.preflight import PreparedInputs, preflight
 from services.coordinator.store.events import EVENTS, EventLog, follow_events
-from services.coordinator.store.files.disk_errors import writing
+from services.coordinator.store.files.disk_errors import is_full, writing
 from services.coordinator.store.run_folders import RunFolders
 from services.coordinator.store.run_record import RunLock, RunRecord, RunState, holds_run, is_driven, new_run_id
 from services.coordinator.workers.registry import WorkerRegistry
@@ -140,12 +140,12 @@ class Runs:
                 "a run cannot be read, and does not go on", extra={"folder": str(folder), "error": error.message}
             )
         left = [record for record in found if record.coordinator == self._name]
-        go_on = partial(self._begin, inputs=None, restart_reason="the coordinator ended")
+        go_on = partial(self._begin, inputs=None, restart_reason="the coordinator ended", is_stored=True)
         for record in [record for record in left if record.state is not RunState.QUEUED]:
             if not self._is_busy:
                 self._unless_refused(record, go_on)
         for record in reversed([record for record in left if record.state is RunState.QUEUED]):
-            self._unless_refused(record, self._wait)
+            self._unless_refused(record, partial(self._wait, is_stored=True))
         self._begin_next()
 
     def _unless_refused(self, record: RunRecord, begin: Callable[[RunRecord, RunConfig], object]) -> None:
@@ -158,10 +158,10 @@ class Runs:
                 with contextlib.suppress(ShoalError):
                     record.save()
 
-    def _wait(self, record: RunRecord, config: RunConfig) -> RunRecord:
+    def _wait(self, record: RunRecord, config: RunConfig, *, is_stored: bool = False) -> RunRecord:
         """Puts a run behind those that wait."""
         record.state, record.message = RunState.QUEUED, "waits for the end of the runs before it"
-        waiting = self._open(record, config)
+        waiting = self._open(record, config, is_stored=is_stored)
         waiting.events.add("state", record.message, state=record.state.value, policy_version=record.policy_version)
         self._queue.append(waiting)
         return record
@@ -191,13 +191,22 @@ class Runs:
         return next((waiting for waiting in self._queue if waiting.record.run_id == run_id), None)
 
     def _begin(
-        self, record: RunRecord, config: RunConfig, inputs: PreparedInputs | None, *, restart_reason: str = ""
+        self,
+        record: RunRecord,
+        config: RunConfig,
+        inputs: PreparedInputs | None,
+        *,
+        restart_reason: str = "",
+        is_stored: bool = False,
     ) -> RunRecord:
-        self._drive(self._open(record, config), inputs, restart_reason=restart_reason)
+        self._drive(self._open(record, config, is_stored=is_stored), inputs, restart_reason=restart_reason)
         return record
 
-    def _open(self, record: RunRecord, config: RunConfig) -> _OpenRun:
-        """Takes the folder of a run, and writes its record there."""
+    def _open(self, record: RunRecord, config: RunConfig, *, is_stored: bool) -> _OpenRun:
+        """Takes the folder of a run, and writes its record there.
+
+        Where it `is_stored` already, a disk that is full may keep it as it is: the run waits for room by itself.
+        """
         if self._is_closing:
             raise Unavailable("the coordinator ends; start the run when it is back", reason=ErrorReason.ENDING)
         with writing(record.folder / "run.json"):
@@ -207,8 +216,12 @@ class Runs:
             record.coordinator = self._name
             # It may have been changed for the next step of a coordinator that ended before.
             record.num_steps = config.run.num_steps
-            record.save_config(config)
-            record.save()
+            try:
+                record.save_config(config)
+                record.save()
+            except ResourceExhausted as error:
+                if not (is_stored and is_full(error)):
+                    raise
         return _OpenRun(record, config, lock, events)
 
     def _drive(self, run: _OpenRun, inputs: PreparedInputs | None, *, restart_reason: str = "") -> None:

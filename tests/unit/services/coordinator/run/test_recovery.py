@@ -13,6 +13,11 @@ from shoal.errors import DataLoss, NotFound
 from shoal.rollout import WeightVersion
 
 
+async def at_once(write: Any) -> Any:
+    """Awaits a write on a disk that has room."""
+    return await write()
+
+
 async def test_a_stop_waits_for_the_ledger_that_is_being_restored() -> None:
     loop, begun, may_end = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
     ended: list[str] = []
@@ -26,7 +31,7 @@ async def test_a_stop_waits_for_the_ledger_that_is_being_restored() -> None:
     learner = Mock(load_checkpoint=AsyncMock())
     ledger = Mock(open=AsyncMock())
     recovering = asyncio.create_task(
-        recover(Mock(attempt=1), Mock(), checkpoints, ledger, learner, Mock(), report_damaged=Mock())
+        recover(Mock(attempt=1), Mock(), checkpoints, ledger, learner, Mock(), report_damaged=Mock(), written=at_once)
     )
     await begun.wait()
     recovering.cancel()
@@ -97,6 +102,7 @@ async def recovered(stored: Stored, learner: Any, mirrored: str = "") -> tuple[s
         learner,
         Mock(take_back=take_back),
         report_damaged=lambda name, why: reported.append(f"{name}: {why}"),
+        written=at_once,
     )
     assert manifest is not None
     return manifest.checkpoint_id, reported
