@@ -1,8 +1,21 @@
-"""Paths of files that people name."""
+"""Paths of files that people name, and names of the folders that a run makes and deletes by itself."""
 
+import re
 from pathlib import Path
 
 from shoal.errors import InvalidArgument
+
+_STEP_NAME = re.compile(r"step-[0-9]{8,}")
+
+
+def step_name(step: int) -> str:
+    """Returns the name of the folder of a step's checkpoint, or of its export."""
+    return f"step-{step:08d}"
+
+
+def is_step_name(name: str) -> bool:
+    """Returns whether a name has the form of `step_name`. Any other one is somebody's, such as that of a copy."""
+    return _STEP_NAME.fullmatch(name) is not None
 
 
 def local_path(text: str, field: str) -> Path:

@@ -619,7 +619,8 @@ class LearnerServiceSaveCheckpointRequest(_message.Message):
     @_builtins.property
     def keep_checkpoint_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Earlier checkpoints of the run to keep. The others are deleted when this
-        one is written.
+        one is written, as far as they have names such as "step-00000012"; anything
+        else in their folder stays.
         """
 
     @_builtins.property
@@ -782,7 +783,8 @@ class ExportModelRequest(_message.Message):
     @_builtins.property
     def keep_export_names(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The earlier exports that stay. The others are deleted once the new one is
-        complete. Ignored for the trained model.
+        complete, as far as they have names such as "step-00000012". Ignored for the
+        trained model.
         """
 
     def __init__(

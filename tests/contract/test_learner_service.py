@@ -35,6 +35,7 @@ from shoal.errors import (
     ResourceExhausted,
     Unavailable,
 )
+from shoal.paths import step_name
 from shoal.rollout import TrainBatch, TrainGroup, WeightVersion
 from shoal.rpc.channel import connect
 from shoal.telemetry import learner_metric_table
@@ -599,10 +600,10 @@ async def test_a_disk_that_gets_full_after_the_state_is_written_leaves_nothing_o
 
 
 async def test_old_checkpoints_are_deleted_when_a_new_one_is_written(client: Client) -> None:
-    await client.save("k1")
-    await client.save("k2", keep=["k1"])
-    await client.save("k3", keep=["k2"])
-    assert sorted(path.name for path in (client.run_dir / "checkpoints").iterdir()) == ["k2", "k3"]
+    await client.save(step_name(1))
+    await client.save(step_name(2), keep=[step_name(1)])
+    await client.save(step_name(3), keep=[step_name(2)])
+    assert sorted(path.name for path in (client.run_dir / "checkpoints").iterdir()) == [step_name(2), step_name(3)]
 
 
 async def test_a_missing_or_damaged_checkpoint_is_refused(client: Client) -> None:
@@ -680,12 +681,12 @@ async def test_exports_of_steps_stay_while_they_are_kept_and_the_trained_model_a
         return learner_pb2.ExportModelRequest(export_name=name, keep_export_names=keep)
 
     await client.stub.ExportModel(learner_pb2.ExportModelRequest(), timeout=TIMEOUT_S)
-    for request in (export("s1"), export("s2", "s1"), export("s3", "s1")):
+    for request in (export(step_name(1)), export(step_name(2), step_name(1)), export(step_name(3), step_name(1))):
         response = await client.stub.ExportModel(request, timeout=TIMEOUT_S)
         assert response.path == str(client.run_dir / "exports" / request.export_name)
     exports = {path.name: sorted(file.name for file in path.iterdir()) for path in client.run_dir.glob("exports/*")}
-    assert set(exports) == {"s1", "s3"}, exports
-    assert exports["s1"] == sorted(file.name for file in (client.run_dir / "model").iterdir()), exports
+    assert set(exports) == {step_name(1), step_name(3)}, exports
+    assert exports[step_name(1)] == sorted(file.name for file in (client.run_dir / "model").iterdir()), exports
     with pytest.raises(InvalidArgument, match="export_name"):
         await client.stub.ExportModel(export("../s4"), timeout=TIMEOUT_S)
 

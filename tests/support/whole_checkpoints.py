@@ -4,10 +4,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from services.coordinator.run.checkpoints import Checkpoints, checkpoint_name
+from services.coordinator.run.checkpoints import Checkpoints
 from services.coordinator.store.ledger import Ledger
 from services.coordinator.store.segments.segment import SegmentDigest
 from services.coordinator.workers.learner_client import LearnerClient
+from shoal.paths import step_name
 
 
 async def save_whole(
@@ -29,7 +30,7 @@ async def save_whole(
             await checkpoints.commit(ledger, written, await checkpoints.learner_files(client, written))
         finally:
             written.moment.close()
-    return checkpoint_name(progress.policy_version), written is not None
+    return step_name(progress.policy_version), written is not None
 
 
 async def write_snapshot(ledger: Ledger, path: Path) -> Sequence[SegmentDigest]:

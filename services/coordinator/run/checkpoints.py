@@ -13,7 +13,6 @@ a folder without a manifest is no checkpoint.
 import asyncio
 import contextlib
 import hashlib
-import re
 import shutil
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -42,12 +41,10 @@ from services.coordinator.workers.learner_client import LearnerClient
 from shoal.config import RunConfig
 from shoal.error_reasons import ErrorReason
 from shoal.errors import DataLoss, ShoalError
+from shoal.paths import is_step_name, step_name
 from shoal.rollout import WeightVersion
 from shoal.v1 import learner_pb2
 from shoal.wire import invalid
-
-_NAME = re.compile(r"step-[0-9]{8,}")
-"""Of a checkpoint. What else is in the folder, such as somebody's copy of one, is passed over."""
 
 
 @dataclass(frozen=True)
@@ -80,9 +77,9 @@ class Checkpoints:
         return [int(name.rpartition("-")[2]) for name in self.committed()]
 
     def committed(self) -> list[str]:
-        """Returns the names of the committed checkpoints, oldest first."""
+        """Returns the names of the committed checkpoints, oldest first; passes over copies that somebody made."""
         names = (path.parent.name for path in self._folder.glob(f"*/{MANIFEST}"))
-        return sorted(name for name in names if _NAME.fullmatch(name))
+        return sorted(name for name in names if is_step_name(name))
 
     async def write(
         self,
@@ -102,8 +99,8 @@ class Checkpoints:
 
         Raises `ResourceExhausted` when a disk is full; then nothing is captured.
         """
-        checkpoint_id = checkpoint_name(progress.policy_version)
-        best = {checkpoint_name(best_step)} if best_step is not None else set()
+        checkpoint_id = step_name(progress.policy_version)
+        best = {step_name(best_step)} if best_step is not None else set()
         # A checkpoint of that name is of the same lineage: a restore goes back to the newest one that is whole.
         former = self.load_manifest(checkpoint_id) if checkpoint_id in self.committed() else None
         if former is not None and former.next_order_number == progress.next_order_number:
@@ -244,13 +241,8 @@ class Checkpoints:
             (self._folder / checkpoint_id / MANIFEST).unlink()
             shutil.rmtree(self._folder / checkpoint_id, ignore_errors=True)
         for folder in self._folder.iterdir():
-            if _NAME.fullmatch(folder.name) and not any((folder / name).exists() for name in (MANIFEST, DISCARDED)):
+            if is_step_name(folder.name) and not any((folder / name).exists() for name in (MANIFEST, DISCARDED)):
                 _delete_snapshots(folder)
-
-
-def checkpoint_name(step: int) -> str:
-    """Names the checkpoint of a step."""
-    return f"step-{step:08d}"
 
 
 def check_num_steps(before: RunConfig, config: RunConfig, checkpoints: Checkpoints) -> None:

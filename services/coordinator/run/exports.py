@@ -12,6 +12,7 @@ from services.coordinator.run.full_disk import FullDisk
 from services.coordinator.store.run_record import RunRecord
 from services.coordinator.workers.learner_client import LearnerClient
 from shoal.config import RunConfig
+from shoal.paths import step_name
 
 
 @dataclass(frozen=True)
@@ -40,8 +41,8 @@ class Exports:
         steps = [*self.record.exported_steps, step]
         best_step = best_of(steps, values, is_lowest=settings.export_best == "lowest")
         kept = kept_of(steps, settings.export_keep_last, best_step)
-        kept_names = [export_name(other) for other in kept]
-        path = await self.full_disk.written(lambda: self.learner.export_model(export_name(step), kept_names))
+        kept_names = [step_name(other) for other in kept]
+        path = await self.full_disk.written(lambda: self.learner.export_model(step_name(step), kept_names))
         self.report.export_kept(path, kept, best_step, metric=settings.export_best_metric)
 
     async def _values(self) -> Mapping[int, float]:
@@ -52,8 +53,3 @@ class Exports:
         if metric.startswith("eval/"):
             await self.controls.unless_stopped(self.evaluations.finish())
         return await asyncio.to_thread(self.report.values_of, metric)
-
-
-def export_name(step: int) -> str:
-    """Names the export of a step."""
-    return f"step-{step:08d}"

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from services.coordinator.reporting.report import Report
 from services.coordinator.rollout.controls import RunControls
 from services.coordinator.rollout.current_version import CurrentVersion
-from services.coordinator.run.checkpoints import Checkpoints, WrittenCheckpoint, checkpoint_name
+from services.coordinator.run.checkpoints import Checkpoints, WrittenCheckpoint
 from services.coordinator.run.full_disk import FullDisk
 from services.coordinator.store.files.disk_errors import is_full
 from services.coordinator.store.ledger import Ledger
@@ -25,6 +25,7 @@ from services.coordinator.store.run_record import RunRecord
 from services.coordinator.workers.learner_client import LearnerClient
 from shoal.config import RunConfig
 from shoal.errors import ResourceExhausted
+from shoal.paths import step_name
 from shoal.rollout import WeightVersion
 
 _log = logging.getLogger(__name__)
@@ -144,7 +145,7 @@ class Saving:
         pause_s = time.monotonic() - began
         if written is not None:
             return _Save(written, best_step, began, pause_s)
-        checkpoint_id = checkpoint_name(progress.policy_version)
+        checkpoint_id = step_name(progress.policy_version)
         if checkpoint_id != self.record.last_checkpoint_id:
             await self._report(checkpoint_id, progress.policy_version, pause_s, pause_s, best_step)
         return None

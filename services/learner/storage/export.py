@@ -29,6 +29,7 @@ from shoal.config.model import ModelConfig
 from shoal.error_reasons import ErrorReason
 from shoal.errors import FailedPrecondition, ShoalError
 from shoal.models.model_folder import load_tokenizer, resolve_model
+from shoal.paths import is_step_name
 from shoal.worker.progress import Progress, silent
 
 _GENERATION_CONFIG = "generation_config.json"
@@ -81,9 +82,12 @@ def export_model(
 
 
 def delete_other_exports(exports: Path, keep: Collection[str]) -> None:
-    """Deletes the exports that are not in `keep`, and what an interrupted one left. Call it on rank 0."""
+    """Deletes the exports of steps that are not in `keep`, and what an interrupted one left. Call it on rank 0."""
     for other in exports.iterdir():
-        if other.name not in keep:
+        name = other.name
+        while name.endswith((".partial", ".deleted")):
+            name = name.rpartition(".")[0]
+        if is_step_name(name) and other.name not in keep:
             with suppress(OSError):  # The run goes on, and the next export tries again.
                 delete_folder(other)
 

@@ -31,6 +31,7 @@ from services.learner.storage.atomic_folder import (
 from services.learner.storage.checkpoints import LEARNER_FOLDER, FileDigest
 from services.learner.storage.universal_checkpoint import discard_universal_form
 from shoal.errors import Internal, ShoalError
+from shoal.paths import is_step_name
 
 _POLL_S = 0.02
 _NICENESS = 10
@@ -54,8 +55,8 @@ class CheckpointFinisher:
     ) -> "Future[list[FileDigest]]":
         """Begins to finish a checkpoint of which this rank has written the files `mine`. Call it on all ranks.
 
-        Returns, on rank 0, the digests of all files; then the others below `checkpoints` that are not in `keep` are
-        deleted. `ResourceExhausted` and `FailedPrecondition` are as those of `write_checkpoint`.
+        Returns, on rank 0, the digests of all files; then the other checkpoints that are not in `keep` are deleted.
+        `ResourceExhausted` and `FailedPrecondition` are as those of `write_checkpoint`.
         """
         self.wait()
         self._num_begun += 1
@@ -112,10 +113,10 @@ def _digest(path: Path, folder: Path) -> FileDigest:
 def _delete_others(checkpoints: Path, keep: Collection[str]) -> None:
     """Deletes the learner's part of checkpoints that are not in `keep`, and what was left of unfinished ones.
 
-    The coordinator deletes its own part.
+    The coordinator deletes its own part. A folder of another name is somebody's copy, and stays.
     """
     for other in checkpoints.iterdir():
-        if other.name not in keep:
+        if is_step_name(other.name) and other.name not in keep:
             shutil.rmtree(other / LEARNER_FOLDER, ignore_errors=True)
             discard_universal_form(other)
             discard_folder(other / LEARNER_FOLDER)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from services.coordinator.run.checkpoints import _sha256, checkpoint_name
+from services.coordinator.run.checkpoints import _sha256
 from services.coordinator.store.events import EVENTS, EventLog
 from services.coordinator.store.files.manifest import SNAPSHOT, CheckpointManifest, write_manifest
 from services.coordinator.store.ledger import Ledger
@@ -15,6 +15,7 @@ from services.coordinator.store.rollouts import LEDGER
 from services.coordinator.store.rows import TrainedGroup
 from services.coordinator.store.run_record import RunRecord, RunState
 from shoal.config import load_config
+from shoal.paths import step_name
 from shoal.rollout import (
     Completion,
     FinishReason,
@@ -38,7 +39,7 @@ def make_run_folder(data_dir: Path) -> Path:
     folder = data_dir / RUN
     folder.mkdir(parents=True)
     record = RunRecord(RUN, folder, state=RunState.STOPPED, policy_version=2, num_steps=4, furthest_step=2)
-    record.last_checkpoint_id, record.metrics = checkpoint_name(2), {"scores": 0.5}
+    record.last_checkpoint_id, record.metrics = step_name(2), {"scores": 0.5}
     record.save()
     record.save_config(load_config(ROOT / "configs/quickstart.toml"))
     events = EventLog(folder / EVENTS)
@@ -64,12 +65,12 @@ async def _fill(folder: Path) -> None:
             await ledger.scored(number, [_score(index) for index in range(2)], 0)
     trained = [TrainedGroup(0, 0, tuple(Rollout(_completion(index), 0.5) for index in range(2)))]
     await ledger.step_done(Progress(2, 3, 4), trained=trained, dropped=[(1, "no signal")])
-    at = folder / "checkpoints" / checkpoint_name(2)
+    at = folder / "checkpoints" / step_name(2)
     at.mkdir(parents=True)
     segments = tuple(await write_snapshot(ledger, at / SNAPSHOT))
     file = learner_pb2.FileDigest(path="rank-0.pt", num_bytes=4, sha256="0" * 64)
     digest = _sha256(at / SNAPSHOT)
-    write_manifest(at, CheckpointManifest(checkpoint_name(2), 1, 2, 3, SNAPSHOT, digest, (file,), segments))
+    write_manifest(at, CheckpointManifest(step_name(2), 1, 2, 3, SNAPSHOT, digest, (file,), segments))
     await ledger.close()
 
 

@@ -17,12 +17,12 @@ import typer
 from services.coordinator.cli.export.card import is_hub_name
 from services.coordinator.run.checkpoints import Checkpoints
 from services.coordinator.run.checks.extras import LEARNER, check_extras
-from services.coordinator.run.exports import export_name
 from services.coordinator.store.events import EVENTS, read_events
 from services.coordinator.store.run_record import RunRecord
 from shoal.config import dump_config
 from shoal.error_reasons import ErrorReason
 from shoal.errors import FailedPrecondition, NotFound
+from shoal.paths import step_name
 from shoal.wire.json_form import json_form
 
 _ADAPTER = "adapter"
@@ -74,7 +74,7 @@ def _models(record: RunRecord, learner_folder: Path) -> Iterator[StepModel]:
     if trained_step is not None and (learner_folder / "model").is_dir():
         yield StepModel(trained_step, learner_folder / "model")
     for step in record.exported_steps:
-        folder = learner_folder / "exports" / export_name(step)
+        folder = learner_folder / "exports" / step_name(step)
         if folder.is_dir():
             yield StepModel(step, folder)
 

@@ -108,12 +108,20 @@ def test_an_export_that_transformers_refuses_to_write_raises_and_leaves_nothing(
 
 
 def test_exports_that_are_not_kept_are_deleted_with_what_an_interruption_left(tmp_path: Path) -> None:
-    names = ("step-00000010", "step-00000020", "step-00000030", "step-00000020.partial", "step-00000010.deleted")
-    for name in names:
+    names = (
+        "step-00000010",
+        "step-00000020",
+        "step-00000030",
+        "step-00000020.partial",
+        "step-00000010.deleted.deleted",
+    )
+    for name in (*names, "mine", "step-00000020.bak"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "config.json").write_text("{}")
     delete_other_exports(tmp_path, {"step-00000010", "step-00000030"})
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000010", "step-00000030"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        *("mine", "step-00000010", "step-00000020.bak", "step-00000030")
+    ]
 
 
 def test_a_deletion_that_is_interrupted_leaves_no_part_under_the_name(

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shutil
 import sys
 import threading
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from services.learner.storage.atomic_folder import sha256_of, start_folder, sync
 from services.learner.storage.checkpoints import FileDigest
 from services.learner.storage.finishing import CheckpointFinisher
 from shoal.errors import FailedPrecondition, Internal, ResourceExhausted
+from shoal.paths import step_name
 from tests.support.waiting import PATIENCE_S, block_until
 
 Files = list[FileDigest]
@@ -62,7 +64,7 @@ def test_the_thread_that_digests_files_gives_way_to_train_steps(
         niceness.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
 
     monkeypatch.setattr(module, "sync", noting)
-    (future,) = begin(finishers(1), tmp_path, "c1")
+    (future,) = begin(finishers(1), tmp_path, step_name(1))
     assert future.result(PATIENCE_S)
     own = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
     assert niceness == [min(19, own + 10)], f"the thread has {niceness}, and this one {own}"
@@ -88,8 +90,8 @@ def test_a_checkpoint_gets_its_name_with_the_digests_of_all_ranks_once_all_have_
         sync(path)
 
     monkeypatch.setattr(module, "sync", held)
-    saving, _ = begin(finishers(2), tmp_path, "c1")
-    folder = tmp_path / "c1" / "learner"
+    saving, _ = begin(finishers(2), tmp_path, step_name(1))
+    folder = tmp_path / step_name(1) / "learner"
     assert not saving.done() and not folder.exists(), "it has its name before all files are on disk"
     may_sync.set()
     found = saving.result(PATIENCE_S)
@@ -112,28 +114,34 @@ def test_what_fails_on_one_rank_leaves_nothing_of_the_checkpoint_and_the_next_on
     ranks = finishers(2)
     with monkeypatch.context() as patch:
         patch.setattr(module, "sync", failing_at(f"shard-{rank}", error))
-        saving, _ = begin(ranks, tmp_path, "c1")
+        saving, _ = begin(ranks, tmp_path, step_name(1))
         with pytest.raises(kind, match=f"rank {rank}: "):
             saving.result(PATIENCE_S)
     block_until(lambda: not list(tmp_path.iterdir()), "the partial folder is deleted")
-    saving, _ = begin(ranks, tmp_path, "c2")
+    saving, _ = begin(ranks, tmp_path, step_name(2))
     assert len(saving.result(PATIENCE_S)) == 2
-    assert [path.name for path in tmp_path.iterdir()] == ["c2"]
+    assert [path.name for path in tmp_path.iterdir()] == [step_name(2)]
 
 
 def test_a_rank_that_dies_leaves_the_checkpoint_without_its_name(tmp_path: Path) -> None:
     ranks = finishers(2)
-    shards = write(tmp_path, "c1", 2)
-    saving = ranks[0].begin(tmp_path, "c1", shards[:1], keep=())
+    shards = write(tmp_path, step_name(1), 2)
+    saving = ranks[0].begin(tmp_path, step_name(1), shards[:1], keep=())
     with pytest.raises(TimeoutError):
         saving.result(0.2)
-    assert [path.name for path in (tmp_path / "c1").iterdir()] == ["learner.partial"]
+    assert [path.name for path in (tmp_path / step_name(1)).iterdir()] == ["learner.partial"]
 
 
 def test_the_next_checkpoint_waits_for_the_one_before_and_deletes_what_others_left(tmp_path: Path) -> None:
     ranks = finishers(2)
-    write(tmp_path, "half-written", 2)
-    for name, keep in (("c1", ()), ("c2", ("c1",)), ("c3", ("c2",))):
+    write(tmp_path, step_name(0), 2)
+    copy = shutil.copytree(tmp_path / step_name(0), tmp_path / "keep_this")
+    for name, keep in (
+        (step_name(1), ()),
+        (step_name(2), (step_name(1),)),
+        (step_name(3), (step_name(2),)),
+    ):
         saving, _ = begin(ranks, tmp_path, name, keep)
     saving.result(PATIENCE_S)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["c2", "c3"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["keep_this", step_name(2), step_name(3)]
+    assert len([path for path in copy.rglob("*") if path.is_file()]) == 2, "somebody's copy lost its shards"
