@@ -15,7 +15,7 @@ from services.coordinator.remote.fetching import take_from_mirror
 from services.coordinator.run.active_run import ActiveRun
 from services.coordinator.run.checkpoints import Checkpoints, check_num_steps
 from services.coordinator.run.checks.preflight import PreparedInputs, preflight
-from services.coordinator.store.events import EVENTS, EventLog, follow_events
+from services.coordinator.store.events import EVENTS, EventLog, PastLogs, follow_events
 from services.coordinator.store.files.disk_errors import is_full, writing
 from services.coordinator.store.run_folders import RunFolders
 from services.coordinator.store.run_record import RunLock, RunRecord, RunState, holds_run, is_driven, new_run_id
@@ -71,6 +71,7 @@ class Runs:
         self._active: ActiveRun | None = None
         self._queue: list[_OpenRun] = []
         """Runs that wait for the end of the active one, in order."""
+        self._past_logs = PastLogs()
         self._is_closing = False
         self._driving: asyncio.Task[None] | None = None
         self._starting = asyncio.Lock()
@@ -307,6 +308,8 @@ class Runs:
             return self._active.events.watch(after_sequence, batches=batches)
         if (waiting := self._waiting(run_id)) is not None:
             return waiting.events.watch(after_sequence, batches=batches)
+        if not is_driven(record.folder):
+            return self._past_logs.watch(record.folder / EVENTS, after_sequence, batches=batches)
         followed = follow_events(record.folder / EVENTS, lambda: is_driven(record.folder), after_sequence)
         return (WatchRunResponse(event=event).SerializeToString() async for event in followed)
 

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable, Collection
 from functools import partial
 from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 from google.protobuf import json_format
 from google.protobuf.struct_pb2 import Struct
@@ -38,14 +39,18 @@ class EventLog:
     A restore removes nothing: the events of abandoned attempts stay.
     """
 
-    def __init__(self, path: Path) -> None:
-        """Opens or creates a log. Raises as `read_events` does, and `OSError`."""
+    def __init__(self, path: Path, *, is_past: bool = False) -> None:
+        """Opens or creates a log; one that `is_past` gets no more events. Raises as `read_events` does, and `OSError`.
+
+        Only a log that is not past changes the file.
+        """
         self._file = LineFile(path)
-        self._file.cut()
+        if not is_past:
+            self._file.cut()
         self._pages = EventPages(path, partial(_parse, path=path))
         self._changed = Signal()
         self._turns = Turns()
-        self._closed = self._goes_on = False
+        self._closed, self._goes_on = is_past, False
 
     def add(self, kind: str, message: str, **attributes: Any) -> None:
         """Appends one event and logs its message."""
@@ -105,6 +110,33 @@ class EventLog:
         """
         self._closed, self._goes_on = True, goes_on
         self._changed.notify()
+
+
+class PastLogs:
+    """Opens the logs of runs that have ended, each once for all who watch it. Methods belong to one event loop."""
+
+    def __init__(self) -> None:
+        self._logs: WeakValueDictionary[tuple[Path, int, int], EventLog] = WeakValueDictionary()
+        """Those that somebody watches, by file, size and time of the last change: it may be changed elsewhere."""
+        self._opening = asyncio.Lock()
+
+    async def watch(self, path: Path, after_sequence: int, *, batches: bool) -> AsyncIterator[bytes]:
+        """Yields the events of a log after one, as `EventLog.watch`."""
+        async with self._opening:
+            state = await asyncio.to_thread(_state_of, path)
+            log = self._logs.get(state)
+            if log is None:
+                log = self._logs[state] = await asyncio.to_thread(EventLog, path, is_past=True)
+        async for response in log.watch(after_sequence, batches=batches):
+            yield response
+
+
+def _state_of(path: Path) -> tuple[Path, int, int]:
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return path, 0, 0
+    return path, found.st_size, found.st_mtime_ns
 
 
 def read_events(path: Path) -> list[pb.RunEvent]:

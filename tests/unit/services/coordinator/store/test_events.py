@@ -3,14 +3,15 @@
 import asyncio
 import json
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
 from services.coordinator.store import events as module
 from services.coordinator.store.event_pages import PAGE_BYTES
-from services.coordinator.store.events import EVENTS, EventLog, follow_events, read_events
+from services.coordinator.store.events import EVENTS, EventLog, PastLogs, follow_events, read_events
 from shoal.errors import FailedPrecondition
-from shoal.v1.coordinator_pb2 import RunEvent
+from shoal.v1.coordinator_pb2 import RunEvent, WatchRunResponse
 from shoal.wire.json_form import json_line
 from tests.support.watched_events import past, watched
 
@@ -169,3 +170,49 @@ async def test_of_past_events_only_those_that_are_asked_for_are_parsed(
     assert received == list(range(1991, 2002)) and len(parsed) <= 25, f"{len(parsed)} were parsed for the last 11"
     steps = [event.message async for event in follow_events(path, lambda: False, kinds=("step",))]
     assert steps == [*map(str, range(0, 2000, 100)), "one more"] and len(parsed) <= 60, f"{len(parsed)} were parsed"
+
+
+NUM_EVENTS = 300
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    """The events of a run that has ended."""
+    written = EventLog(tmp_path / EVENTS)
+    for number in range(NUM_EVENTS):
+        written.add("step", f"step {number}", step=number)
+    return tmp_path / EVENTS
+
+
+async def watched_past(logs: PastLogs, path: Path, after_sequence: int = 0, *, batches: bool = True) -> list[int]:
+    """Returns the sequence numbers that a watcher gets."""
+    numbers: list[int] = []
+    async for serialized in logs.watch(path, after_sequence, batches=batches):
+        response = WatchRunResponse.FromString(serialized)
+        numbers += [event.sequence for event in ([*response.events] if batches else [response.event])]
+    return numbers
+
+
+async def test_a_hundred_watchers_of_an_ended_run_have_each_event_parsed_once(log: Path) -> None:
+    logs = PastLogs()
+    with patch.object(module, "_parse", side_effect=module._parse) as parse:
+        found = await asyncio.gather(*(watched_past(logs, log, batches=number % 2 == 0) for number in range(100)))
+    assert all(numbers == list(range(1, NUM_EVENTS + 1)) for numbers in found)
+    assert parse.call_count < 2 * NUM_EVENTS, f"{parse.call_count} lines were parsed for {NUM_EVENTS} events"
+
+
+async def test_a_watcher_begins_after_the_event_that_it_names_and_reading_changes_no_byte(log: Path) -> None:
+    with log.open("ab") as file:
+        file.write(b'{"sequence": 301, "ki')  # What a killed coordinator leaves.
+    before = log.read_bytes()
+    assert await watched_past(PastLogs(), log, NUM_EVENTS - 2) == [NUM_EVENTS - 1, NUM_EVENTS]
+    assert log.read_bytes() == before
+
+
+async def test_a_log_that_has_grown_since_is_read_anew(log: Path) -> None:
+    logs = PastLogs()
+    slow = logs.watch(log, 0, batches=True)
+    await anext(slow)  # It holds the log.
+    EventLog(log).add("state", "FINISHED")  # Another coordinator went on with the run.
+    assert (await watched_past(logs, log, NUM_EVENTS - 1)) == [NUM_EVENTS, NUM_EVENTS + 1]
+    assert await watched_past(logs, log.with_name("no-such-log")) == []
