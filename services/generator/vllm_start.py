@@ -200,7 +200,8 @@ def _engine_arguments(
         "block_size": CPU_BLOCK_TOKENS,
         "enforce_eager": True,
         # vLLM rewinds the random numbers of a request whose prompt it divides, which torch cannot do on a CPU: the
-        # engine would end. The tokens of one step are then at least those of a whole context.
+        # engine would end. The tokens of one step are then at least those of a whole context. A larger step alone does
+        # not help: vLLM cuts the last prompt of any step to what is left of it. It warns of this setting at its start.
         "enable_chunked_prefill": False,
     }
     if num_workers == 1:
