@@ -68,6 +68,8 @@ class EnvironmentTask:
     """The environment's registered name."""
     task: dict[str, Any]
     """In the form that the environment documents."""
+    tools: tuple[str, ...] | None = None
+    """Names of the tools that the policy may use; None for all that the environment has."""
 
 
 @dataclass(frozen=True)

@@ -57,6 +57,9 @@ class SourceConfig(Section):
     `env_config` is read as well: a table with `env_name` and the task. Cannot be combined with `environment`."""
     environment_task_column: str = "environment_task"
     """Column with the task for the environment: a table, or one as JSON text. A row without it has an empty task."""
+    tools_column: str = "tools"
+    """Column with the names of the environment's tools that the row offers, a list. A row without it offers all of
+    them, one with an empty list none. Empty reads no column."""
     weight: float = Field(default=1.0, gt=0)
     """Factor of the rewards of its prompts."""
     system_prompt: str | None = None

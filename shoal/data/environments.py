@@ -1,4 +1,4 @@
-"""Environments of rows: the task of a row, and the environment that it is for."""
+"""Environments of rows: the task of a row, the environment that it is for, and the tools that it offers."""
 
 import re
 from collections.abc import Collection, Mapping
@@ -17,27 +17,32 @@ _WHOLE_NUMBER = re.compile(r"-?[0-9]{1,15}")
 
 
 def environment_of(row: Row, source: SourceConfig, known_environments: Collection[str]) -> EnvironmentTask | None:
-    """Reads the environment, in any case, and the task of a row; None for a row without one.
+    """Reads the environment, in any case, the task, and the tools of a row; None for a row without an environment.
 
-    Raises `InvalidArgument`, which names the row, for an unknown environment, or a task that is not a table of JSON.
+    Raises `InvalidArgument`, which names the row, for an unknown environment, a task that is not a table of JSON, or
+    tools that are not a list of names. Whether the environment has them is known once its code is loaded.
     """
-    if not source.names_environments:
+    found = _named(row, source) if source.names_environments else None
+    if found is None:
         return None
+    return replace(_known(row, found, known_environments), tools=_tools(row, source.tools_column))
+
+
+def _named(row: Row, source: SourceConfig) -> EnvironmentTask | None:
     name = source.environment
     if source.environment_column is not None:
         name = row.values.get(source.environment_column)
         if name is None or name == "":
             return None
         if isinstance(name, Mapping | list):
-            found = _configured(row, name, source.environment_column)
-            return None if found is None else _known(row, found, known_environments)
+            return _configured(row, name, source.environment_column)
         if not isinstance(name, str):
             raise InvalidArgument(
                 f"{row.where}: {source.environment_column} must be the name of an environment, or a table with its "
                 f"env_name (found: {name!r:.80})"
             )
     assert name is not None
-    return _known(row, EnvironmentTask(name, _task(row, source.environment_task_column)), known_environments)
+    return EnvironmentTask(name, _task(row, source.environment_task_column))
 
 
 def _known(row: Row, found: EnvironmentTask, known_environments: Collection[str]) -> EnvironmentTask:
@@ -85,6 +90,19 @@ def _task(row: Row, column: str) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         raise InvalidArgument(f"{row.where}: {column} must be a table, or one as JSON text (found: {value!r:.80})")
     return {str(name): _json_value(row, item, column) for name, item in value.items()}
+
+
+def _tools(row: Row, column: str) -> tuple[str, ...] | None:
+    value = row.values.get(column)
+    if value is None:
+        return None
+    if not isinstance(value, list) or not all(isinstance(name, str) and name for name in value):
+        raise InvalidArgument(
+            f'{row.where}: {column} must be a list of names of tools, such as ["search"], or null for all tools of the '
+            f"environment (found: {value!r:.80}); where the column has something else, name another one with the "
+            "source's tools_column, or none with an empty text"
+        )
+    return tuple(dict.fromkeys(value))
 
 
 def _json_value(row: Row, value: Any, column: str) -> Any:

@@ -48,13 +48,13 @@ def wanted_columns(source: SourceConfig) -> list[str]:
 
 def check_columns(source: SourceConfig, rows: RowSource) -> None:
     """Raises `InvalidArgument` for a column of the source's that no row has, where a row need not have it."""
-    default = SourceConfig.model_fields["environment_task_column"].default
-    task_column = source.environment_task_column if source.environment_task_column != default else None
-    for field, column in (
-        ("environment_column", source.environment_column),
-        ("environment_task_column", task_column),
-    ):
-        if column is not None and not any(column in row.values for row in rows.rows):
+    for field in ("environment_column", "environment_task_column", "tools_column"):
+        column = getattr(source, field)
+        if (
+            column
+            and column != SourceConfig.model_fields[field].default
+            and not any(column in row.values for row in rows.rows)
+        ):
             present = sorted({name for row in rows.rows[:100] for name in row.values})
             raise InvalidArgument(
                 f"data source {rows.name}: no row has the column {column!r}, which {field} names; columns: "
@@ -67,7 +67,8 @@ def optional_columns(source: SourceConfig) -> list[str]:
     labels = list(source.label_columns.values())
     if not source.names_environments:
         return labels
-    return [source.environment_task_column, source.ground_truth_column, source.verifier_column, *labels]
+    told = [source.environment_task_column, *([source.tools_column] if source.tools_column else [])]
+    return [*told, source.ground_truth_column, source.verifier_column, *labels]
 
 
 def present_columns(source: SourceConfig, present: Collection[str], where: str) -> list[str]:

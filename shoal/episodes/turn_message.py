@@ -19,13 +19,15 @@ def turn_message(
     *,
     before: Int32Array,
     sampled: Int32Array,
+    withheld: Sequence[ToolDefinition] = (),
 ) -> ChatMessage:
-    """Returns the message of turn `number` (from 1), given the tokens `before` it and those `sampled` in it.
+    """Returns the message of turn `number` (from 1), given the tokens `before` it and those `sampled` in it. Calls of
+    `withheld` tools, which the prompt does not offer, are found and refused.
 
     A chat template may begin the turn inside a thought. Then the policy says how the thought ends and not how it
     begins: the parser is told, since calls in a thought are none, and the message has what was sampled.
     """
     thought = renderer.opened_thought(before[-_NUM_LAST_TOKENS:].tolist())
-    parsed = parse(thought + renderer.sampled_text(sampled.tolist()), tools, number)
+    parsed = parse(thought + renderer.sampled_text(sampled.tolist()), tools, number, withheld)
     content = parsed.content.removeprefix(thought)
     return ChatMessage("assistant", content.strip() if parsed.calls else content, parsed.calls)

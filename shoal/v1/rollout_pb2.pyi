@@ -183,25 +183,55 @@ class EnvironmentTask(_message.Message):
 
     ENVIRONMENT_FIELD_NUMBER: _builtins.int
     TASK_FIELD_NUMBER: _builtins.int
+    TOOLS_FIELD_NUMBER: _builtins.int
     environment: _builtins.str
     """The environment's registered name."""
     @_builtins.property
     def task(self) -> _struct_pb2.Struct:
         """The task, in the form that the environment documents."""
 
+    @_builtins.property
+    def tools(self) -> Global___ToolNames:
+        """The tools that the policy may use. Absent: all that the environment has."""
+
     def __init__(
         self,
         *,
         environment: _builtins.str = ...,
         task: _struct_pb2.Struct | None = ...,
+        tools: Global___ToolNames | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["task", b"task"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["task", b"task", "tools", b"tools"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["environment", b"environment", "task", b"task"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["environment", b"environment", "task", b"task", "tools", b"tools"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___EnvironmentTask: _TypeAlias = EnvironmentTask  # noqa: Y015
+
+@_typing.final
+class ToolNames(_message.Message):
+    """Names of tools."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAMES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def names(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The names; none where the policy may use no tool."""
+
+    def __init__(
+        self,
+        *,
+        names: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["names", b"names"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ToolNames: _TypeAlias = ToolNames  # noqa: Y015
 
 @_typing.final
 class ChatMessage(_message.Message):

@@ -52,9 +52,11 @@ def ground_truth_from_wire(message: rollout_pb2.GroundTruth) -> GroundTruth:
 
 
 def environment_to_wire(task: EnvironmentTask) -> rollout_pb2.EnvironmentTask:
-    return rollout_pb2.EnvironmentTask(environment=task.environment, task=struct_to_wire(task.task))
+    tools = None if task.tools is None else rollout_pb2.ToolNames(names=task.tools)
+    return rollout_pb2.EnvironmentTask(environment=task.environment, task=struct_to_wire(task.task), tools=tools)
 
 
 def environment_from_wire(message: rollout_pb2.EnvironmentTask) -> EnvironmentTask:
     """Raises `InvalidArgument` for a task with a number that JSON does not have."""
-    return EnvironmentTask(message.environment, struct_from_wire(message.task, "environment.task"))
+    tools = tuple(message.tools.names) if message.HasField("tools") else None
+    return EnvironmentTask(message.environment, struct_from_wire(message.task, "environment.task"), tools)

@@ -66,6 +66,20 @@ async def test_an_episode_is_one_completion_whose_environment_tokens_do_not_coun
     assert not any(turn.HasField("message") or turn.observations for episode in sent for turn in episode.turns)
 
 
+async def test_a_run_with_a_row_that_names_another_tool_is_refused(
+    cluster: Cluster, model: Path, tmp_path: Path
+) -> None:
+    rows = tmp_path / "tools.jsonl"
+    rows.write_text('{"messages": "A", "tools": ["add"]}\n{"messages": "B", "tools": ["ad"]}\n')
+    stage = ScriptedStage()
+    await cluster.add_all(ScriptedPolicy(cluster.plane), rewards=(stage,))
+    await cluster.start(episode_config(model, data={"sources": [{"path": str(rows), "environment": "counter"}]}))
+    run, _ = await cluster.end()
+    assert run.state == pb.RUN_STATE_FAILED and not stage.starts
+    wanted = "tools.jsonl row 2 names the tool 'ad' (did you mean 'add'?), which its environment 'counter' does not"
+    assert wanted in run.message, run.message
+
+
 async def test_a_turn_goes_on_elsewhere_from_what_its_killed_generator_reported(cluster: Cluster, model: Path) -> None:
     held, rescuer = ScriptedPolicy(cluster.plane), ScriptedPolicy(cluster.plane)
     held.holds_after = 6

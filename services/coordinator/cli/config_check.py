@@ -11,6 +11,7 @@ from services.coordinator.cli.reward_process import call_reward_process, check_c
 from services.coordinator.launcher.disk import expected_disk_use, free_bytes
 from services.coordinator.run.checks.label_check import Labels, left_out
 from services.coordinator.run.checks.preflight import PreparedInputs, check_adapted_layers, check_weights, preflight
+from services.coordinator.run.checks.row_tools import check_tools_of_rows
 from shoal.config import RunConfig, dump_config
 from shoal.config.derived import derived_values
 from shoal.config.epochs import with_counted_steps
@@ -18,6 +19,7 @@ from shoal.config.load import config_digest
 from shoal.errors import FailedPrecondition, InvalidArgument
 from shoal.models.reward_model import describe_reward_model
 from shoal.quantities import format_bytes
+from shoal.rollout import Prompt
 
 _MANY_LABELS = 10_000
 """From this number on the check takes long enough for a note."""
@@ -78,7 +80,7 @@ def check_inputs(config: RunConfig, data_dir: Path) -> tuple[RunConfig, dict[str
         "model_folder": str(model_folder),
         **_disk_use(config, model_folder, data_dir),
         **_custom_verifiers(config, inputs.verifiers_to_ask_for),
-        **_environments(config),
+        **_environments(config, (*prompts, *held_out)),
     }
     if config.reward.model.path:
         model = describe_reward_model(config.reward.model, weights=False)
@@ -137,11 +139,13 @@ def _custom_verifiers(config: RunConfig, to_ask_for: Sequence[str]) -> dict[str,
     return facts
 
 
-def _environments(config: RunConfig) -> dict[str, Any]:
-    """Loads the environments, and names those of servers, which only a run can check."""
+def _environments(config: RunConfig, prompts: Sequence[Prompt]) -> dict[str, Any]:
+    """Loads the environments, compares the tools of rows with theirs, and names those of servers, which only a run can
+    check."""
     facts: dict[str, Any] = {}
-    if loaded := check_environments(config):
-        facts["environments_loaded"] = loaded
+    if tools := check_environments(config):
+        check_tools_of_rows(prompts, {name: known for name, known in tools.items() if known is not None})
+        facts["environments_loaded"] = list(tools)
     if servers := [environment.server for environment in config.environments if environment.server]:
         facts["environment_servers_not_asked"] = servers
     return facts

@@ -2,7 +2,8 @@
 
 For the command line, which cannot import a service. Each command reads one JSON document from stdin:
 
-* `load` reads {"config": the whole RunConfig}, and loads its environments, as a service does when it is configured.
+* `load` reads {"config": the whole RunConfig}, loads its environments, as a service does when it is configured, and
+  writes the names of the tools of each, by its name, or null for one that cannot work here.
 * `serve` reads a line with the same. What cannot be used is listed as unavailable. It serves
   `shoal.v1.EnvironmentService` on a free port of 127.0.0.1, writes {"address"} as a line, and ends with stdin.
 * `check` reads {"config": with one environment, "task", "seed", "texts"} and writes what it found (checking.py).
@@ -39,7 +40,7 @@ def main() -> int:
             found = asyncio.run(check(environment, request["task"], request["seed"], request["texts"]))
             json.dump(found, sys.stdout)
         elif sys.argv[1] == "load":
-            asyncio.run(_load(parse_config(json.load(sys.stdin)["config"])))
+            json.dump(asyncio.run(_load(parse_config(json.load(sys.stdin)["config"]))), sys.stdout)
         else:
             asyncio.run(_serve(parse_config(json.loads(sys.stdin.readline())["config"])))
     except ShoalError as error:
@@ -48,10 +49,14 @@ def main() -> int:
     return 0
 
 
-async def _load(config: RunConfig) -> None:
+async def _load(config: RunConfig) -> dict[str, list[str] | None]:
     environments = Environments(config.environments)
     try:
         await environments.find()
+        return {
+            info.name: None if info.unavailable else [tool.name for tool in info.tools]
+            for info in environments.describe()
+        }
     finally:
         await environments.close()
 

@@ -4,8 +4,9 @@ A parser never raises: what looks like a call and cannot be read is a call with 
 """
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from shoal.conversation import ToolCall, ToolCallStatus, ToolDefinition
 from shoal.episodes.tool_calls.found import MAX_CALLS, Finder, Found
@@ -41,9 +42,15 @@ class ParsedTurn:
     calls: tuple[ToolCall, ...]
 
 
-Parser = Callable[[str, Sequence[ToolDefinition], int], ParsedTurn]
-"""Parses the text of a turn, special tokens included and without the end of the turn, given the tools that the prompt
-offers and the turn's number, which the ids of the calls have."""
+class Parser(Protocol):
+    """Parses the text of a turn."""
+
+    def __call__(
+        self, text: str, tools: Sequence[ToolDefinition], turn: int, withheld: Sequence[ToolDefinition] = ()
+    ) -> ParsedTurn:
+        """Returns what the policy said. `text` has special tokens, and not the end of the turn; `tools` are those that
+        the prompt offers; the ids of the calls have the number `turn`. Calls of `withheld` tools, which the prompt does
+        not offer, are found as well, as calls of unknown tools."""
 
 
 def make_parser(name: str, pattern: str = "") -> Parser:
@@ -55,8 +62,10 @@ def make_parser(name: str, pattern: str = "") -> Parser:
         raise InvalidArgument(f"no parser of tool calls is called {name!r}; there are {', '.join(PARSERS)}")
     find = regex_finder(pattern) if name == "regex" else _FINDERS[name]
 
-    def parse(text: str, tools: Sequence[ToolDefinition], turn: int) -> ParsedTurn:
-        return _parse(find, text, tools, turn)
+    def parse(
+        text: str, tools: Sequence[ToolDefinition], turn: int, withheld: Sequence[ToolDefinition] = ()
+    ) -> ParsedTurn:
+        return _parse(find, text, tools, turn, withheld)
 
     return parse
 
@@ -66,11 +75,13 @@ def stop_strings(name: str, tools: Sequence[ToolDefinition]) -> tuple[str, ...]:
     return tuple(f"</{tool.name}>" for tool in tools) if name == "tag" else ()
 
 
-def _parse(find: Finder, text: str, tools: Sequence[ToolDefinition], turn: int) -> ParsedTurn:
+def _parse(
+    find: Finder, text: str, tools: Sequence[ToolDefinition], turn: int, withheld: Sequence[ToolDefinition]
+) -> ParsedTurn:
     calls: list[ToolCall] = []
     content: list[str] = []
     end = 0
-    for found in find(text, tools):
+    for found in find(text, [*tools, *withheld]):
         if len(calls) == MAX_CALLS:
             found = Found(found.start, len(text), problem=f"a turn may have {MAX_CALLS} calls; the rest was not read")
         content.append(text[end : found.start])
@@ -90,7 +101,8 @@ def _check(found: Found, text: str, tools: Sequence[ToolDefinition], call_id: st
         status, detail = ToolCallStatus.MALFORMED, f"The call cannot be read: {found.problem}."
     elif tool is None:
         names = ", ".join(tool.name for tool in tools)
-        status, detail = ToolCallStatus.UNKNOWN_TOOL, f"There is no tool {found.name!r:.60}; the tools are: {names}."
+        there_are = f"the tools are: {names}" if names else "no tool is offered"
+        status, detail = ToolCallStatus.UNKNOWN_TOOL, f"There is no tool {found.name!r:.60}; {there_are}."
     elif problem := problem_of(found.arguments or {}, tool):
         status, detail = ToolCallStatus.BAD_ARGUMENTS, f"The arguments do not fit {tool.name}: {problem}."
     return ToolCall(

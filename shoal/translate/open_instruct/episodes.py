@@ -106,7 +106,7 @@ def compose_episodes(source: Source, draft: Draft) -> dict[str, str]:
         origin = source.origin(*names)
         tables = [_tools(tools, draft)]
         told = {"environment": tables[0]["name"]}
-        draft.notes.append("every prompt is offered all tools; a column `tools` of the data is not read")
+        draft.notes.append("a row that names tools in its column `tools` is offered those, any other row all of them")
     draft.set("environments", tables, origin)
     draft.of_sources.update(told)
     return told

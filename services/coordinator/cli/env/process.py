@@ -54,30 +54,22 @@ def checked(source: str, task: str, seed: int, texts: Sequence[str], settings: s
     }  # fmt: skip
     config = with_tables(_UNREAD, [table])
     request = {"config": dump_config(config), "task": json_object(task, "--task"), "seed": seed, "texts": list(texts)}
-    done = subprocess.run(
-        [sys.executable, "-m", _MODULE, "check"],
-        input=json.dumps(request), stdout=subprocess.PIPE, text=True, check=False,
-    )  # fmt: skip
-    if done.returncode:
-        raise typer.Exit(done.returncode if done.returncode > 0 else 1)
-    found: dict[str, Any] = json.loads(done.stdout)
+    found: dict[str, Any] = _answer("check", request)
     return found
 
 
-def check_environments(config: RunConfig) -> list[str]:
-    """Loads the environments of a configuration on this machine, but those of servers; returns their names.
+def check_environments(config: RunConfig) -> dict[str, list[str] | None]:
+    """Loads the environments of a configuration on this machine, but those of servers. Returns the names of the tools
+    of each, by its name; None for one that cannot work here.
 
     Exits, after the reward service's code has printed why, if one has no code, or does not take its settings.
     """
     environments = [environment for environment in config.environments if not environment.server]
-    if environments:
-        request = {"config": dump_config(config.model_copy(update={"environments": environments}))}
-        done = subprocess.run(
-            [sys.executable, "-m", _MODULE, "load"], input=json.dumps(request), text=True, check=False
-        )
-        if done.returncode:
-            raise typer.Exit(done.returncode if done.returncode > 0 else 1)
-    return [environment.name for environment in environments]
+    if not environments:
+        return {}
+    request = {"config": dump_config(config.model_copy(update={"environments": environments}))}
+    tools: dict[str, list[str] | None] = _answer("load", request)
+    return tools
 
 
 def environments_config(config_file: Path | None, overrides: Sequence[str]) -> RunConfig:
@@ -152,3 +144,14 @@ async def environments_of(stub: "EnvironmentServiceAsyncStub") -> list[pb.Enviro
     """Asks a server for its environments."""
     response = await stub.ListEnvironments(pb.ListEnvironmentsRequest(), timeout=_LIST_TIMEOUT_S)
     return list(response.environments)
+
+
+def _answer(command: str, request: dict[str, Any]) -> Any:
+    """Returns what a command answers. Exits with its code if it fails: it has printed why."""
+    done = subprocess.run(
+        [sys.executable, "-m", _MODULE, command],
+        input=json.dumps(request), stdout=subprocess.PIPE, text=True, check=False,
+    )  # fmt: skip
+    if done.returncode:
+        raise typer.Exit(done.returncode if done.returncode > 0 else 1)
+    return json.loads(done.stdout)

@@ -125,4 +125,12 @@ class EpisodePlayer(Player):
 
     def _message(self, sampled: Completion, number: int, before: Int32Array) -> ChatMessage:
         stage = self._stage
-        return turn_message(stage.renderer, stage.parse, stage.tools, number, before=before, sampled=sampled.token_ids)
+        return turn_message(
+            stage.renderer,
+            stage.parse,
+            stage.tools,
+            number,
+            before=before,
+            sampled=sampled.token_ids,
+            withheld=stage.withheld,
+        )

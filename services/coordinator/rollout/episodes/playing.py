@@ -46,7 +46,7 @@ class Player(ABC):
         assert request.prompt.environment is not None
         self._parts = parts
         self._prompt: Prompt = request.prompt
-        self._stage: Stage = parts.stages[request.prompt.environment.environment]
+        self._stage: Stage = parts.stages.of(request.prompt.environment)
         self._limits = Limits.of(parts.config, len(self._prompt.token_ids), request.sampling.max_completion_tokens)
         self._sampling = replace(
             request.sampling,

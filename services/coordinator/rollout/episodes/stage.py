@@ -4,9 +4,9 @@ import asyncio
 import copy
 import json
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar
 
 from services.coordinator.workers.rewards.environment_pool import EnvironmentInfo
@@ -14,6 +14,7 @@ from shoal.config import RunConfig
 from shoal.conversation import ToolDefinition
 from shoal.episodes.suffix import TurnRenderer
 from shoal.episodes.tool_calls import Parser, check_tools, make_parser, stop_strings
+from shoal.rollout import EnvironmentTask
 
 _KEPT_RENDERERS = 64
 
@@ -22,11 +23,13 @@ ResultT = TypeVar("ResultT")
 
 @dataclass(frozen=True)
 class Stage:
-    """One environment, ready for episodes."""
+    """One environment, ready for the episodes of rows that offer some of its tools, or all."""
 
     renderer: TurnRenderer
     parse: Parser
     tools: tuple[ToolDefinition, ...]
+    withheld: tuple[ToolDefinition, ...]
+    """Tools of the environment that the rows do not offer: a call of one is refused."""
     stop_strings: tuple[str, ...]
     """Texts that end a turn, besides those of the configuration."""
     is_deterministic: bool
@@ -46,6 +49,8 @@ class Stages:
         self._tokenizer = copy.deepcopy(tokenizer) if config.environments else tokenizer
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="episodes")
         self._stages: Mapping[str, Stage] = {}
+        self._with_fewer_tools: dict[tuple[str, tuple[str, ...]], Stage] = {}
+        """By environment and names of tools."""
         self._base: TurnRenderer | None = None
         """Without tools. Those with some share its process."""
         self._renderers: OrderedDict[str, TurnRenderer] = OrderedDict()
@@ -58,6 +63,27 @@ class Stages:
         """Prepares environments. Raises `InvalidArgument` for a chat template that cannot render their episodes."""
         self._stages = await self.beside(lambda: {info.name: self._stage(info) for info in infos})
 
+    def of(self, task: EnvironmentTask) -> Stage:
+        """Returns the environment with the tools of a row. Call it in `beside` first."""
+        stage = self._stages[task.environment]
+        if task.tools is None:
+            return stage
+        key = (task.environment, task.tools)
+        if key not in self._with_fewer_tools:
+            self._with_fewer_tools[key] = self._offering(stage, task.tools)
+        return self._with_fewer_tools[key]
+
+    def _offering(self, stage: Stage, names: Collection[str]) -> Stage:
+        offered = tuple(tool for tool in stage.tools if tool.name in names)
+        shown = offered if stage.shows_tools else ()
+        return replace(
+            stage,
+            renderer=self._with_tools(shown),
+            tools=offered,
+            withheld=tuple(tool for tool in stage.tools if tool.name not in names),
+            shows_tools=bool(shown),
+        )
+
     def _stage(self, info: EnvironmentInfo) -> Stage:
         settings = self._config.episodes
         shown = info.tools if settings.tools_in_prompt else ()
@@ -65,6 +91,7 @@ class Stages:
             self._with_tools(shown),
             make_parser(settings.tool_parser, settings.tool_pattern),
             info.tools,
+            (),
             stop_strings(settings.tool_parser, info.tools),
             info.is_deterministic,
             bool(shown),

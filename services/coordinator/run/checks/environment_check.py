@@ -11,6 +11,7 @@ import numpy as np
 
 from services.coordinator.rollout.episodes.stage import Stage, Stages
 from services.coordinator.run.checks.preflight import PreparedInputs
+from services.coordinator.run.checks.row_tools import check_tools_of_rows
 from services.coordinator.store.events import EventLog
 from services.coordinator.workers.rewards.environment_pool import EnvironmentInfo, EnvironmentPool
 from shoal.config import RunConfig
@@ -26,9 +27,9 @@ async def prepare_environments(
     """Opens the environments that prompts name, and renders the prompts with their tools.
 
     Returns the inputs, and the ids of prompts and questions that are too long with the tools; they are left out. Raises
-    `InvalidArgument` for an environment that no reward service has or that cannot work there, for a chat template that
-    cannot render its episodes, and when every prompt, or every question, is
-    too long.
+    `InvalidArgument` for an environment that no reward service has or that cannot work there, for a row with a tool
+    that its environment does not have, for a chat template that cannot render its episodes, and when every prompt, or
+    every question, is too long.
     """
     prompts, questions = inputs.prompts.prompts, inputs.evaluation_prompts
     named = {one.environment.environment: one for one in reversed((*prompts, *questions)) if one.environment}
@@ -36,6 +37,7 @@ async def prepare_environments(
         return inputs, frozenset()
     listed = await environments.list()
     infos = [_usable(listed, name, prompt) for name, prompt in named.items()]
+    check_tools_of_rows((*prompts, *questions), {info.name: [tool.name for tool in info.tools] for info in infos})
     if config.run.deterministic:
         _check_deterministic(infos)
     await stages.open(infos)
@@ -93,7 +95,7 @@ def _with_tools(prompt: Prompt, stages: Stages) -> Prompt:
 
 
 def _stage_of(prompt: Prompt, stages: Stages) -> Stage | None:
-    return None if prompt.environment is None else stages[prompt.environment.environment]
+    return None if prompt.environment is None else stages.of(prompt.environment)
 
 
 async def _note_another_rendering(name: str, stages: Stages, prompt: Prompt, events: EventLog) -> None:

@@ -60,11 +60,31 @@ def test_a_row_without_a_name_is_a_prompt_of_one_turn() -> None:
         ({"env": "counter", "task": [1]}, "task must be a table"),
         ({"env": "counter", "task": {"a": {"b": [float("nan")]}}}, "task holds nan"),
         ({"env": "counter", "task": {"a": 2**60}}, "task holds 1152921504606846976"),
+        ({"env": "counter", "tools": "add"}, r"d.jsonl:1: tools must be a list of names of tools.*found: 'add'"),
+        ({"env": "counter", "tools": [{"name": "a"}]}, "tools must be a list.*found: .*'name': 'a'.*tools_column"),
     ],
 )
 def test_what_is_wrong_with_a_row_is_said_with_its_place(values: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidArgument, match=message):
         read(values)
+
+
+@pytest.mark.parametrize(
+    ("values", "wanted"),
+    [
+        ({}, None),
+        ({"tools": None}, None),
+        ({"tools": []}, ()),
+        ({"tools": ["add", "submit", "add"]}, ("add", "submit")),
+    ],
+)
+def test_a_row_offers_the_tools_that_it_names_or_all(values: dict[str, Any], wanted: tuple[str, ...] | None) -> None:
+    assert read({"env": "counter"} | values) == EnvironmentTask("counter", {}, wanted)
+    assert read({"env": {"env_name": "counter"}} | values) == EnvironmentTask("counter", {}, wanted)
+    named = SourceConfig(path="d", environment="counter", tools_column="active")
+    assert read({"active": values.get("tools")}, named) == EnvironmentTask("counter", {}, wanted)
+    other = SourceConfig(path="d", environment="counter", tools_column="")
+    assert read({"tools": "something else"}, other) == EnvironmentTask("counter", {}), "an empty text reads no column"
 
 
 @pytest.mark.parametrize(
@@ -112,9 +132,13 @@ def loaded(path: Path, **columns: str) -> PromptSet:
 
 def test_columns_of_parquet_that_are_not_there_are_not_asked_for(tmp_path: Path) -> None:
     path = tmp_path / "d.parquet"
-    pyarrow.parquet.write_table(pyarrow.table({"messages": ["Play."], "env": ["counter"], "task": ['{"a": 1}']}), path)
+    columns = {"messages": ["Play."], "env": ["counter"], "task": ['{"a": 1}']}
+    pyarrow.parquet.write_table(pyarrow.table(columns), path)
     (prompt,) = loaded(path).prompts
     assert prompt.environment == EnvironmentTask("counter", {"a": 1}) and prompt.ground_truths == ()
+    pyarrow.parquet.write_table(pyarrow.table(columns | {"tools": [["add"]]}), path)
+    (prompt,) = loaded(path).prompts
+    assert prompt.environment == EnvironmentTask("counter", {"a": 1}, ("add",))
 
 
 def test_the_policys_turn_does_not_begin_in_the_prompt_of_an_episode(tmp_path: Path) -> None:
@@ -185,7 +209,7 @@ def test_one_environment_is_named_for_a_source() -> None:
         SourceConfig(path="d", environment="counter", environment_column="env")
 
 
-@pytest.mark.parametrize("field", ["environment_column", "environment_task_column"])
+@pytest.mark.parametrize("field", ["environment_column", "environment_task_column", "tools_column"])
 def test_a_column_that_no_row_has_is_refused_with_those_that_are_there(tmp_path: Path, field: str) -> None:
     path = tmp_path / "d.jsonl"
     path.write_text('{"messages": "Play.", "env": "counter", "task": {}}\n')

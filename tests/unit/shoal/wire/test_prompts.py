@@ -8,7 +8,7 @@ from google.protobuf.struct_pb2 import Value
 
 from shoal.conversation import ChatMessage
 from shoal.errors import InvalidArgument
-from shoal.rollout import GroundTruth, Prompt
+from shoal.rollout import EnvironmentTask, GroundTruth, Prompt
 from shoal.v1 import rollout_pb2
 from shoal.wire import ground_truth_from_wire, prompt_from_wire, prompt_to_wire
 
@@ -20,6 +20,13 @@ def test_a_prompt_is_read_back_unchanged() -> None:
     read = prompt_from_wire(prompt_to_wire(sent))
     assert read.token_ids.tolist() == [0, 1, 2]
     assert replace(read, token_ids=sent.token_ids) == sent
+
+
+@pytest.mark.parametrize("tools", [None, (), ("add", "submit")])
+def test_the_tools_of_a_row_are_read_back_unchanged(tools: tuple[str, ...] | None) -> None:
+    task = EnvironmentTask("counter", {"target": 5}, tools)
+    sent = Prompt("test:0", np.zeros(1, dtype=np.int32), "a", (), (), task)
+    assert prompt_from_wire(prompt_to_wire(sent)).environment == task
 
 
 def test_a_label_with_a_number_that_json_does_not_have_is_refused() -> None:

@@ -82,6 +82,17 @@ def test_a_deep_check_loads_each_environment_but_those_of_servers(check: Check, 
         assert facts.get("environment_servers_not_asked") == (None if asked else ["127.0.0.1:1"])
 
 
+def test_a_deep_check_compares_the_tools_of_rows_with_those_of_their_environment(check: Check, tmp_path: Path) -> None:
+    rows = tmp_path / "games.jsonl"
+    rows.write_text('{"messages": "Count.", "tools": ["incremant"]}\n')
+    overrides = ('environments=[{name = "counter"}]', f'data.sources=[{{path = "{rows}", environment = "counter"}}]')
+    code, _, error = check(*overrides, "evaluation.every_steps=0")
+    assert code == 2 and "row 1 names the tool 'incremant' (did you mean 'increment'?)" in error, error
+    rows.write_text('{"messages": "Count.", "tools": ["increment", "submit"]}\n')
+    code, facts, error = check(*overrides, "evaluation.every_steps=0")
+    assert code == 0 and facts["environments_loaded"] == ["counter"], error
+
+
 def test_a_deep_check_says_what_a_custom_verifier_answered(check: Check, tmp_path: Path) -> None:
     file = tmp_path / "score.py"
     file.write_text(

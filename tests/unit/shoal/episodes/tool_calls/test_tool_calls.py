@@ -9,7 +9,15 @@ from hypothesis import strategies as st
 from shoal.conversation import ToolDefinition
 from shoal.episodes.tool_calls import PARSERS, check_tools, make_parser
 from shoal.errors import InvalidArgument
-from tests.unit.shoal.episodes.tool_calls.examples import BAD_ARGUMENTS, MALFORMED, TOOLS, UNKNOWN_TOOL, parse
+from tests.unit.shoal.episodes.tool_calls.examples import (
+    ADD,
+    BAD_ARGUMENTS,
+    MALFORMED,
+    SEARCH,
+    TOOLS,
+    UNKNOWN_TOOL,
+    parse,
+)
 
 
 def call(name: str, arguments: str) -> str:
@@ -176,3 +184,21 @@ def test_a_megabyte_of_anything_is_parsed_in_seconds(form: str) -> None:
         slow[unit] = time.process_time() - begun
     slowest = max(slow, key=lambda unit: slow[unit])
     assert slow[slowest] < 5, f"{form}: a megabyte of {slowest!r} takes {slow[slowest]:.1f} s"
+
+
+@pytest.mark.parametrize(
+    ("form", "text"),
+    [
+        ("tag", "<search>K2</search>"),
+        ("hermes", '<tool_call>{"name": "search", "arguments": {"query": "K2"}}</tool_call>'),
+        ("qwen3_xml", "<tool_call><function=search><parameter=query>K2</parameter></function></tool_call>"),
+        ("pythonic", '[search(query="K2")]'),
+        ("llama3_json", '{"name": "search", "parameters": {"query": "K2"}}'),
+    ],
+)
+def test_a_call_of_a_tool_that_is_not_offered_is_found_and_refused(form: str, text: str) -> None:
+    (call,) = make_parser(form)(text, [ADD], 1, [SEARCH]).calls
+    assert (call.name, call.status) == ("search", UNKNOWN_TOOL)
+    assert call.detail == "There is no tool 'search'; the tools are: add."
+    (call,) = make_parser(form)(text, [], 1, [SEARCH]).calls
+    assert call.detail == "There is no tool 'search'; no tool is offered."

@@ -46,11 +46,13 @@ from shoal.rollout import (
     WeightVersion,
 )
 from shoal.token_run import TokenRun
+from tests.support import chat_templates as families
 from tests.support.tiny_model import IM_END, make_tokenizer
 
 TOKENIZER = make_tokenizer()
 END = TOKENIZER.convert_tokens_to_ids(IM_END)
 ADD = ToolDefinition("add", "Adds.", {"type": "object", "properties": {"text": {"type": "string"}}})
+SEARCH = ToolDefinition("search", "Finds.", {"type": "object", "properties": {"query": {"type": "string"}}})
 CALL = "<add>1</add>"
 Says = Callable[[int], str]
 
@@ -178,6 +180,7 @@ async def play(
     max_completion_tokens: int = 1000,
     running_s: Callable[[], float] = lambda: 0.0,
     group_size: int = 1,
+    tools: tuple[str, ...] | None = None,
     coordinator: dict[str, Any] | None = None,
     **episodes: Any,
 ) -> Played:
@@ -198,10 +201,12 @@ async def play(
     generators.says = script
     messages = (ChatMessage("user", "Question"),)
     stages = Stages(config, TOKENIZER)
-    await stages.open([EnvironmentInfo("counter", (ADD,), is_deterministic, "")])
-    text = stages["counter"].renderer.prompt(messages)
+    await stages.open([EnvironmentInfo("counter", (ADD, SEARCH), is_deterministic, "")])
+    task = EnvironmentTask("counter", {}, tools)
+    stage = await stages.beside(lambda: stages.of(task))
+    text = stage.renderer.prompt(messages)
     token_ids = np.array(TOKENIZER.encode(text, add_special_tokens=False), np.int32)
-    prompt = Prompt("p:0", token_ids, text, (), messages, EnvironmentTask("counter", {}))
+    prompt = Prompt("p:0", token_ids, text, (), messages, task)
     notes: list[str] = []
     parts = EpisodeParts(
         config,
@@ -223,6 +228,43 @@ async def play(
     completion = progress.completions[0]
     assert completion.episode is not None
     return Played(completion, completion.episode, str(TOKENIZER.decode(completion.token_ids)), notes)
+
+
+@pytest.mark.parametrize(
+    ("tools", "statuses"),
+    [
+        (None, ["ok", "ok"]),
+        (("add", "search"), ["ok", "ok"]),
+        (("search",), ["unknown_tool", "ok"]),
+        ((), ["unknown_tool", "unknown_tool"]),
+    ],
+)
+async def test_a_tool_that_the_row_does_not_offer_is_refused(
+    tools: tuple[str, ...] | None, statuses: list[str]
+) -> None:
+    environments = Environments()
+    played = await play([f"{CALL} <search>K2</search>", "Well."], environments, tools=tools)
+    calls = environments.turns[0].message.tool_calls
+    assert [call.status.value for call in calls] == statuses
+    refused = "There is no tool 'add'; " + ("the tools are: search." if tools else "no tool is offered.")
+    assert calls[0].detail == (refused if statuses[0] != "ok" else "")
+    assert played.episode.turns[0].message.tool_calls == calls and played.episode.stop_reason == "no_call"
+
+
+async def test_the_prompt_shows_the_tools_that_the_row_offers() -> None:
+    template = "{{ tools | map(attribute='function.name') | join(',') if tools else 'none' }};" + families.HERMES
+    tokenizer = families.tokenizer_with(template)
+    values = {"model": {"path": "m"}, "data": {"sources": [{"path": "d", "environment": "counter"}]}}
+    stages = Stages(parse_config(values | {"environments": [{"name": "counter"}]}), tokenizer)
+    await stages.open([EnvironmentInfo("counter", (ADD, SEARCH), True, "")])
+
+    def prompt(tools: tuple[str, ...] | None) -> str:
+        text = stages.of(EnvironmentTask("counter", {}, tools)).renderer.prompt([ChatMessage("user", "Q")])
+        return text.partition(";")[0]
+
+    shown = await stages.beside(lambda: [prompt(tools) for tools in (None, ("search",), (), ("search", "add"))])
+    assert shown == ["add,search", "search", "none", "add,search"]
+    stages.close()
 
 
 async def test_the_tokens_are_what_the_policy_said_between_what_the_environment_said() -> None:

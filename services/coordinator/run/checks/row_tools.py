@@ -1,0 +1,28 @@
+"""The check of the tools that rows of data offer: whether their environments have them."""
+
+import difflib
+from collections.abc import Mapping, Sequence
+
+from shoal.data.rows import row_name
+from shoal.errors import InvalidArgument
+from shoal.rollout import Prompt
+
+
+def check_tools_of_rows(prompts: Sequence[Prompt], tools: Mapping[str, Sequence[str]]) -> None:
+    """Raises `InvalidArgument`, which names the row, for a tool that the row's environment does not have.
+
+    `tools` are the names of the tools of each environment; rows of an environment that is not among them are left out.
+    """
+    for prompt in prompts:
+        task = prompt.environment
+        if task is None or task.tools is None or task.environment not in tools:
+            continue
+        there = tools[task.environment]
+        for name in task.tools:
+            if name not in there:
+                near = difflib.get_close_matches(name[:200], there, n=1)
+                hint = f" (did you mean {near[0]!r}?)" if near else ""
+                raise InvalidArgument(
+                    f"{row_name(prompt.prompt_id)} names the tool {name!r:.80}{hint}, which its environment "
+                    f"{task.environment!r} does not have; its tools: {', '.join(there) or 'none'}"
+                )
