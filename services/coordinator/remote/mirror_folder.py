@@ -11,6 +11,7 @@ A folder is named by the checkpoint, its attempt, and its next group, so none is
 import hashlib
 import io
 import json
+import re
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -23,6 +24,7 @@ from shoal.errors import DataLoss
 from shoal.parsing import parse_json
 
 _COMMIT = "mirror.json"
+_NAME = re.compile(r"step-[0-9]{8,}")
 _AT_ONCE = 4
 """Files that are copied at the same time."""
 
@@ -222,7 +224,10 @@ class MirrorFolder:
             for file in values["files"]:
                 file["parts"] = tuple(Part(**part) for part in file["parts"])
             values["files"] = tuple(MirroredFile(**file) for file in values["files"])
-            return MirroredCheckpoint(**values)
+            checkpoint = MirroredCheckpoint(**values)
+            # The name becomes a folder here, which is replaced, so it must not lead anywhere else.
+            is_named = _NAME.fullmatch(checkpoint.checkpoint_id) and path == f"{checkpoint.folder}/{_COMMIT}"
+            return checkpoint if is_named and all(isinstance(number, int) for number in checkpoint.age) else None
         except (ValueError, KeyError, TypeError):
             return None  # Cut off while it was written, or of another version.
 

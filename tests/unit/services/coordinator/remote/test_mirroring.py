@@ -1,6 +1,7 @@
 """The mirror of a run, in a folder and on a real S3 server."""
 
 import asyncio
+import json
 import shutil
 import threading
 from collections.abc import Iterator
@@ -358,6 +359,35 @@ async def test_a_checkpoint_that_is_taken_back_replaces_the_damaged_one_and_noth
     assert {name: (run.folder / name).read_bytes() for name in before} == before
     left = {path.name for name in ("here", "learner") for path in (tmp_path / name).iterdir()}
     assert left == {"sums"}, f"parts of the transfer are left: {left}"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"checkpoint_id": "../../../other", "files": []},
+        {"checkpoint_id": "..", "files": []},
+        {"attempt": "9"},
+        {"next_order_number": None},
+    ],
+    ids=str,
+)
+async def test_a_mirrored_checkpoint_of_another_name_or_form_is_none_and_the_one_before_is_taken(
+    wrong: dict[str, Any], tmp_path: Path
+) -> None:
+    run, mirror = await MirroredRun(tmp_path / "here").open(), tmp_path / "mirror"
+    for step in (1, 2):
+        await mirrored(run, str(mirror), await run.save(step))
+    await run.ledger.close()
+    other = tmp_path / "other" / "learner"
+    other.mkdir(parents=True)
+    (newest,) = mirror.glob("sums/checkpoints/step-00000002.*/mirror.json")
+    newest.write_text(json.dumps(json.loads(newest.read_text()) | {"attempt": 9} | wrong))
+    for path in run.folder.glob("checkpoints/*/manifest.json"):
+        path.write_bytes(b"damaged")
+    events = EventLog(run.folder / "taken.jsonl")
+    assert await Mirroring(str(mirror), run.places, events).take_back() == "step-00000001"
+    events.close()
+    assert other.is_dir() and (run.folder / "run.json").is_file(), "what lies elsewhere was deleted"
 
 
 async def test_only_a_checkpoint_that_is_newer_than_a_given_one_is_taken_back(tmp_path: Path) -> None:
