@@ -138,11 +138,13 @@ def _follow(arguments: WorkerArguments) -> int:
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     telemetry.setup("shoal-learner", instance_id=f"rank-{os.environ['RANK']}", log_file=arguments.log_file)
     from services.learner.commands import LearnerCommands, follow
+    from services.learner.ranks.beats import begin_beats
     from services.learner.ranks.process_group import ProcessGroup
 
     try:
         process_group = ProcessGroup.connect()
         threading.Thread(target=_pass_on_sigterm, args=(process_group,), daemon=True).start()
+        begin_beats(process_group)
         is_restarting = follow(LearnerCommands(process_group, arguments.data_dir))
     except Exception:
         logging.getLogger(__name__).critical("learner rank %s ends", os.environ["RANK"], exc_info=True)

@@ -8,6 +8,7 @@ import json
 import logging
 import os
 import struct
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -36,6 +37,8 @@ _TIMEOUT = timedelta(days=1)
 _LENGTH = struct.Struct("<q")
 _LEAVING = "leaving"
 """The key in the store of the rank that was told to end."""
+_BEAT = "beat"
+"""Begins the key in the store of a rank's last beat."""
 _M = TypeVar("_M", bound=Message)
 
 
@@ -210,6 +213,17 @@ class ProcessGroup:
             return None
         rank: bytes = self._store.get(_LEAVING)
         return rank.decode()
+
+    def beat(self) -> None:
+        """Shows rank 0 that the process of this rank goes on. From any thread, also during a collective."""
+        assert self._store is not None
+        self._store.set(f"{_BEAT}/{self.rank}", str(time.monotonic()))
+
+    def last_beats(self) -> dict[int, bytes]:
+        """Returns the last beat of each other rank, empty before its first. On rank 0, from any thread."""
+        assert self._store is not None
+        keys = {rank: f"{_BEAT}/{rank}" for rank in range(1, self.size)}
+        return {rank: self._store.get(key) if self._store.check([key]) else b"" for rank, key in keys.items()}
 
     def report(self, subject: str, result: str, error: ShoalError | None = None) -> None:
         """Reports to rank 0 what came of work beside the commands. From any thread, also during a collective."""
