@@ -220,6 +220,9 @@ class EpisodeTurn:
     """None if the environment gave none for the turn."""
     tool_outcomes: tuple[ToolOutcome, ...] = ()
     """In the order of the turn's tool calls."""
+    number: int = 0
+    """Where the episode has segments: the turn's place in time among all turns, from 1 and rising, since segments may
+    take turns with each other. 0 where turns are in the order of time."""
 
 
 @dataclass(frozen=True)
@@ -257,6 +260,11 @@ class Episode:
     """In order; they cover the completion. Empty where all of it follows the prompt of its group."""
     num_auxiliary_turns: int = 0
     """Turns that are not part of the completion."""
+
+    @property
+    def turns_in_time(self) -> tuple[EpisodeTurn, ...]:
+        """The turns in the order in which they were sampled, whatever their segments."""
+        return tuple(sorted(self.turns, key=lambda turn: turn.number))
 
 
 @dataclass(frozen=True)

@@ -310,9 +310,10 @@ def _output(completion: rollout_pb2.Completion, *, with_tokens: bool) -> Output:
     if not completion.HasField("episode"):
         return output
     episode = completion.episode
+    in_time = sorted(episode.turns, key=lambda turn: turn.number)
     return replace(
         output,
-        turn_rewards=tuple(turn.reward for turn in episode.turns if turn.HasField("reward")),
+        turn_rewards=tuple(turn.reward for turn in in_time if turn.HasField("reward")),
         episode_reward=episode.reward if episode.HasField("reward") else None,
         outcome=outcome_from_wire(episode.outcome, "completion.episode.outcome"),
     )

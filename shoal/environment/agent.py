@@ -1,7 +1,7 @@
 """Agents: programs of their own, which call the policy instead of answering its turns."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from shoal.environment.environment import Environment
 
@@ -35,6 +35,14 @@ class Agent(Environment):
                 answer = await client.chat.completions.create(model=policy.model, messages=[question])
                 return float(str(2 * task["number"]) in answer.choices[0].message.content)
     """
+
+    turn_rewards: dict[str, float]
+    """Rewards of turns, besides that of the episode: by the `id` of the policy's answer. Read when it ends."""
+
+    def __new__(cls, *arguments: Any, **settings: Any) -> Self:
+        agent = super().__new__(cls, *arguments, **settings)
+        agent.turn_rewards = {}
+        return agent
 
     def run(self, task: dict[str, Any], seed: int, policy: Policy) -> Any:
         """Runs the episode. Returns its reward, or None where `self.reward` has it, or nobody.

@@ -632,10 +632,32 @@ class EpisodeResult(_message.Message):
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
+    @_typing.final
+    class TurnRewardsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.float
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.float = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     OUTCOME_FIELD_NUMBER: _builtins.int
     REWARD_FIELD_NUMBER: _builtins.int
     METRICS_FIELD_NUMBER: _builtins.int
     DETAIL_FIELD_NUMBER: _builtins.int
+    TURN_REWARDS_FIELD_NUMBER: _builtins.int
+    UNREAD_CALL_IDS_FIELD_NUMBER: _builtins.int
     outcome: _rollout_pb2.ScoreOutcome.ValueType
     """SCORED, also where the environment gives no reward; UNSCORABLE if it cannot
     judge this task; FAILED if it broke.
@@ -650,6 +672,18 @@ class EpisodeResult(_message.Message):
     def metrics(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
         """Numbers for the metrics, by name."""
 
+    @_builtins.property
+    def turn_rewards(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
+        """Of an agent: rewards of turns, by the `call_id` of the call that each
+        answered. Each must name an answer that is trained on.
+        """
+
+    @_builtins.property
+    def unread_call_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Of an agent: the calls whose answers it never read, since it had stopped to
+        wait for them. They are no part of the episode.
+        """
+
     def __init__(
         self,
         *,
@@ -657,10 +691,12 @@ class EpisodeResult(_message.Message):
         reward: _builtins.float | None = ...,
         metrics: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
         detail: _builtins.str = ...,
+        turn_rewards: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
+        unread_call_ids: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_reward", b"_reward", "reward", b"reward"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_reward", b"_reward", "detail", b"detail", "metrics", b"metrics", "outcome", b"outcome", "reward", b"reward"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_reward", b"_reward", "detail", b"detail", "metrics", b"metrics", "outcome", b"outcome", "reward", b"reward", "turn_rewards", b"turn_rewards", "unread_call_ids", b"unread_call_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__reward: _TypeAlias = _typing.Literal["reward"]  # noqa: Y015
     _WhichOneofArgType__reward: _TypeAlias = _typing.Literal["_reward", b"_reward"]  # noqa: Y015

@@ -365,6 +365,7 @@ class EpisodeTurn(_message.Message):
     FINISH_REASON_FIELD_NUMBER: _builtins.int
     TOOL_OUTCOMES_FIELD_NUMBER: _builtins.int
     SEED_FIELD_NUMBER: _builtins.int
+    NUMBER_FIELD_NUMBER: _builtins.int
     start: _builtins.int
     """First sampled token in the completion, from 0."""
     end: _builtins.int
@@ -375,6 +376,11 @@ class EpisodeTurn(_message.Message):
     """Why sampling of the turn ended."""
     seed: _builtins.int
     """Seed of the turn. Below 2^53."""
+    number: _builtins.int
+    """Where the episode has segments: the turn's place in time among all turns,
+    from 1 and rising, since segments may take turns with each other. 0 where
+    turns are in the order of time.
+    """
     @_builtins.property
     def message(self) -> Global___ChatMessage:
         """What the policy said."""
@@ -398,10 +404,11 @@ class EpisodeTurn(_message.Message):
         finish_reason: Global___FinishReason.ValueType = ...,
         tool_outcomes: _abc.Iterable[Global___ToolOutcome] | None = ...,
         seed: _builtins.int = ...,
+        number: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_reward", b"_reward", "message", b"message", "reward", b"reward"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_reward", b"_reward", "end", b"end", "finish_reason", b"finish_reason", "message", b"message", "observations", b"observations", "reward", b"reward", "seed", b"seed", "start", b"start", "tool_outcomes", b"tool_outcomes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_reward", b"_reward", "end", b"end", "finish_reason", b"finish_reason", "message", b"message", "number", b"number", "observations", b"observations", "reward", b"reward", "seed", b"seed", "start", b"start", "tool_outcomes", b"tool_outcomes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__reward: _TypeAlias = _typing.Literal["reward"]  # noqa: Y015
     _WhichOneofArgType__reward: _TypeAlias = _typing.Literal["_reward", b"_reward"]  # noqa: Y015
@@ -458,7 +465,9 @@ class Episode(_message.Message):
     detail: _builtins.str
     """For people: why it failed, or what it found."""
     num_auxiliary_turns: _builtins.int
-    """Turns that are not trained on and not part of the completion."""
+    """Turns that are not trained on and not part of the completion: those of
+    auxiliary calls, and those that the agent never read.
+    """
     @_builtins.property
     def first_messages(self) -> _containers.RepeatedCompositeFieldContainer[Global___ChatMessage]:
         """What the environment said before the first turn."""

@@ -98,6 +98,7 @@ def _turn_to_wire(turn: EpisodeTurn, with_words: bool) -> rollout_pb2.EpisodeTur
         finish_reason=finish_reason_to_wire(turn.finish_reason),
         tool_outcomes=map(tool_outcome_to_wire, turn.tool_outcomes),
         seed=turn.seed,
+        number=turn.number,
     )
 
 
@@ -111,6 +112,7 @@ def _turn_from_wire(message: rollout_pb2.EpisodeTurn) -> EpisodeTurn:
         observations=tuple(map(chat_message_from_wire, message.observations)),
         reward=message.reward if message.HasField("reward") else None,
         tool_outcomes=tuple(map(tool_outcome_from_wire, message.tool_outcomes)),
+        number=message.number,
     )
 
 

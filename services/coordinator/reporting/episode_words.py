@@ -27,7 +27,7 @@ def words_of(episode: rollout_pb2.Episode) -> Iterator[Said]:
             yield from _beginning(*begins[turn.start], num_segments=len(begins))
         calls = turn.message.tool_calls
         text = "\n".join(part for part in (turn.message.content, *(call.raw for call in calls)) if part)
-        yield Said(f"turn {number}", text, "; ".join(_notes(turn)), is_policy=True)
+        yield Said(f"turn {turn.number or number}", text, "; ".join(_notes(turn)), is_policy=True)
         for message in turn.observations:
             yield Said(_who(message), message.content, "", is_policy=False)
 
@@ -42,7 +42,7 @@ def ending_of(episode: rollout_pb2.Episode) -> str:
     if episode.HasField("reward"):
         parts.append(f"reward of the episode {episode.reward:g}")
     if episode.num_auxiliary_turns:
-        parts.append(f"{episode.num_auxiliary_turns} auxiliary turns")
+        parts.append(f"{episode.num_auxiliary_turns} turns that are not trained on")
     parts += [f"{name} {value:g}" for name, value in sorted(episode.metrics.items())]
     return ", ".join(parts) + (f": {episode.detail}" if episode.detail else "")
 

@@ -23,7 +23,7 @@ def token_rewards(
     `text_of` decodes tokens to the text that verifiers see: of an episode, its last turn. A step beyond the text ends
     with the last token.
     """
-    turns = () if completion.episode is None else completion.episode.turns
+    turns = () if completion.episode is None else completion.episode.turns_in_time
     first, end = (turns[-1].start, turns[-1].end) if turns else (0, completion.num_tokens)
     token_ids = completion.token_ids[first:end].tolist()
     if not token_ids:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 
 from services.coordinator.rollout.groups import DropReason, JudgedGroup, counted_tokens
 from services.coordinator.store.rows import TrainedGroup
@@ -137,12 +138,13 @@ def _rollouts(
     for part in _parts(config, [group for group, _ in samples]):
         values = [advantages[index] for index in part]
         if token_rewards_T or config.advantage.discount < 1 or config.episodes.turn_discount < 1:
-            masks_T = [counted_tokens(completions[index]) for index in part]
-            rewards_T = [token_rewards_T[index] for index in part] if token_rewards_T else []
-            discounts_T = [_discounts(config, completions[index]) for index in part]
+            orders = [(index, _order_in_time(completions[index])) for index in part]
+            masks_T = [counted_tokens(completions[index])[order] for index, order in orders]
+            rewards_T = [token_rewards_T[index][order] for index, order in orders] if token_rewards_T else []
+            discounts_T = [_discounts(config, completions[index])[order] for index, order in orders]
             found = token_advantages(config.advantage, values, masks_T, rewards_T, discounts_T)
-            for index, tokens in zip(part, found, strict=True):
-                advantages_T[index] = tokens
+            for (index, order), tokens in zip(orders, found, strict=True):
+                advantages_T[index] = tokens[np.argsort(order)]
         else:
             num_tokens = [_num_counted(completions[index]) for index in part]
             uniform = uniform_advantages(config.advantage, values, num_tokens)
@@ -154,6 +156,16 @@ def _rollouts(
         rollout = Rollout(group.settled.completions[index], advantage, weight, group.rewards.rewards[index])
         result[group.order_number].append(rollout if values_T is None else _with_tokens(rollout, values_T))
     return result
+
+
+def _order_in_time(completion: Completion) -> npt.NDArray[np.int64]:
+    """Returns [T]: the tokens in the order in which the policy sampled them. Those of segments may have been sampled in
+    turns; tokens that it did not sample come first."""
+    numbers_T = np.zeros(completion.num_tokens, np.int64)
+    turns = () if completion.episode is None else completion.episode.turns
+    for turn in turns:
+        numbers_T[turn.start : turn.end] = turn.number
+    return np.argsort(numbers_T, kind="stable")
 
 
 def _discounts(config: RunConfig, completion: Completion) -> Float64Array:

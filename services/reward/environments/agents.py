@@ -28,6 +28,8 @@ class AgentPlay:
         self._episode, self._endpoint, self._start, self._idle_s = episode, endpoint, start, idle_s
         self._outgoing: asyncio.Queue[pb.PolicyCall | None] = asyncio.Queue()
         """Calls on their way; None when something is over."""
+        self.unread: tuple[str, ...] = ()
+        """Once the calls have ended: those whose answers the agent never read."""
 
     async def calls(self, requests: Requests) -> Calls:
         """Yields the agent's calls until it has ended, or the caller ends it. `requests` are the caller's replies.
@@ -51,6 +53,8 @@ class AgentPlay:
                 for task in tasks:
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
+                session.close()
+                self.unread = session.unread
 
     async def _end(self, running: "asyncio.Task[None]", replying: "asyncio.Task[None]", session: Session) -> None:
         """Ends the agent if it runs still. Raises what went wrong."""

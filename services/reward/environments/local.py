@@ -141,14 +141,16 @@ class LocalEnvironment:
             number = len(replay)
             observation = await self._timed("reset", episode.begin(replay))
             yield observation_to_wire(observation, number)
+            agent = None
             if self.info.is_agent:
-                playing = self._calls(AgentPlay(episode, self._endpoint, first, start.call_timeout_s), requests)
+                agent = AgentPlay(episode, self._endpoint, first, start.call_timeout_s)
+                playing = self._calls(agent, requests)
             else:
                 playing = self._turns(episode, number, is_done=observation["done"], requests=requests)
             async with aclosing(playing) as responses:
                 async for response in responses:
                     yield response
-            yield result_to_wire(await episode.result())
+            yield result_to_wire(await episode.result(), agent.unread if agent is not None else ())
         except CallerLeft:
             pass
         except EpisodeFailed as error:

@@ -1,7 +1,7 @@
 """Episodes as messages of the contract, and as the JSON that processes read and write."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -58,9 +58,12 @@ def observation_to_wire(observation: Mapping[str, Any], turn: int) -> environmen
     )
 
 
-def result_to_wire(result: Mapping[str, Any]) -> environment_pb2.RunEpisodeResponse:
+def result_to_wire(result: Mapping[str, Any], unread: Sequence[str] = ()) -> environment_pb2.RunEpisodeResponse:
+    """`unread` are the calls whose answers an agent never read."""
     return environment_pb2.RunEpisodeResponse(
-        result=environment_pb2.EpisodeResult(outcome=outcome_to_wire(ScoreOutcome.SCORED), **result)
+        result=environment_pb2.EpisodeResult(
+            outcome=outcome_to_wire(ScoreOutcome.SCORED), unread_call_ids=unread, **result
+        )
     )
 
 

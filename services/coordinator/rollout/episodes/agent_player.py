@@ -4,12 +4,9 @@ agent: call (messages or tokens) -> where it goes on from (call_tree.py) -> samp
 """
 
 import asyncio
-import json
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-
+from services.coordinator.rollout.episodes.agent_calls import Place, find_node, place_of, readable, sampling_of
 from services.coordinator.rollout.episodes.call_tree import CallTree, Node, digests_of
 from services.coordinator.rollout.episodes.clock import EpisodeClock
 from services.coordinator.rollout.episodes.episode_request import EpisodeRequest
@@ -17,19 +14,21 @@ from services.coordinator.rollout.episodes.limits import StopReason
 from services.coordinator.rollout.episodes.playing import EpisodeParts, Player, checked
 from services.coordinator.rollout.episodes.transcript import Transcript
 from services.coordinator.rollout.episodes.turn_sampler import TurnRequest, TurnSampler
-from services.coordinator.workers.rewards.environment_pool import EpisodeResult, EpisodeStream, Observation
+from services.coordinator.workers.rewards.environment_pool import (
+    BrokenEpisode,
+    EpisodeResult,
+    EpisodeStream,
+    Observation,
+)
 from services.coordinator.workers.rewards.policy_calls import PolicyAnswer, PolicyCall, PolicyRefusal, RefusalReason
-from shoal.arrays import Int32Array
 from shoal.concurrency import first_error
-from shoal.conversation import ChatMessage, ToolCall
-from shoal.episodes.suffix import TurnRenderer
-from shoal.episodes.tool_calls import stop_strings
+from shoal.conversation import ChatMessage
 from shoal.episodes.turn_message import turn_message
 from shoal.errors import InvalidArgument
 from shoal.grpo.seeds import turn_seed
-from shoal.rollout import Completion, EpisodeSegment, Prompt, SamplingParams
+from shoal.rollout import Completion, EpisodeSegment, FinishReason, Prompt, ScoreOutcome
 from shoal.telemetry import names, trace
-from shoal.token_run import run_of
+from shoal.token_run import TokenRun, run_of
 
 _RETRY_S = 5.0
 """When to call again in a pause."""
@@ -40,18 +39,15 @@ _MAX_REFUSED = 256
 
 
 @dataclass(frozen=True)
-class _Place:
-    """Where a call goes on: behind a turn, or, without one, at the beginning of a segment."""
+class _Said:
+    """What was sampled for a call."""
 
-    node: Node | None
-    new_ids: Int32Array
-    """Tokens behind the turn."""
-    new_messages: tuple[ChatMessage, ...]
-    renderer: TurnRenderer
-
-    @property
-    def context(self) -> Int32Array:
-        return self.new_ids if self.node is None else np.concatenate([self.node.token_ids, self.new_ids])
+    run: TokenRun
+    message: ChatMessage
+    finish_reason: FinishReason
+    seed: int
+    digest: bytes | None
+    """Of the conversation up to it; None where the context is tokens."""
 
 
 class AgentPlayer(Player):
@@ -65,8 +61,11 @@ class AgentPlayer(Player):
     def _begin_anew(self) -> None:
         super()._begin_anew()
         self._tree = CallTree()
-        self._last_text = ""
+        self._answered: dict[str, Node] = {}
+        """Turns of the episode, in the order in which they were sampled, by the id of their call."""
         self._num_calls = self._num_turns = self._num_auxiliary = self._num_tool_calls = self._num_refused = 0
+        self._num_arriving = self._num_prompt_arriving = 0
+        """Tokens of calls that are on their way: what they will add to a segment, and the prompts of new ones."""
         self._was_paused = False
 
     @property
@@ -88,20 +87,44 @@ class AgentPlayer(Player):
                 task.add_done_callback(answering.discard)
             for task in answering:  # The agent does not wait for them.
                 task.cancel()
+        result = checked(call)
+        self._settle(result)
         self._stop = self._stop or StopReason.DONE
-        return checked(call)
+        return result
+
+    def _settle(self, result: EpisodeResult) -> None:
+        """Takes out what the agent never read, and pays the turns. Raises `BrokenEpisode`."""
+        for call_id in result.unread_call_ids:
+            node = self._answered.get(call_id)
+            if node is not None and not node.is_continued:
+                del self._answered[call_id]
+                node.segment.forget_last_turn()
+                self._num_auxiliary += 1
+        for call_id, reward in result.turn_rewards.items():
+            if call_id not in self._answered:
+                raise BrokenEpisode(
+                    f"the agent's turn_rewards name {call_id!r:.60}, which is no answer of the policy in this episode: "
+                    "the keys are the `id` of answers that are trained on"
+                )
+            node = self._answered[call_id]
+            node.segment.pay(node.turn, reward)
 
     def _completion(self, result: EpisodeResult, stop: StopReason, *, is_truncated: bool) -> Completion:
         whole = Transcript(self._prompt, self._index, self._seed)
         segments = []
         for part in self._tree.segments:
-            start = whole.num_tokens
-            whole.append(part)
-            segments.append(EpisodeSegment(part.prompt_ids, start, whole.num_tokens, part.prompt_messages))
+            if part.turns:
+                start = whole.num_tokens
+                whole.append(part)
+                segments.append(EpisodeSegment(part.prompt_ids, start, whole.num_tokens, part.prompt_messages))
+        if not segments and result.outcome is ScoreOutcome.SCORED:
+            detail = "the agent read nothing that the policy said for training"
+            result = replace(result, outcome=ScoreOutcome.UNSCORABLE, detail=detail)
         completion = whole.completion(result, stop, is_truncated=is_truncated)
         assert completion.episode is not None
         episode = replace(completion.episode, segments=tuple(segments), num_auxiliary_turns=self._num_auxiliary)
-        return replace(completion, text=self._last_text, episode=episode)
+        last = episode.turns_in_time[-1].message.content if episode.turns else ""
+        return replace(completion, text=last, episode=episode)
 
     async def _answer(self, stream: EpisodeStream, call: PolicyCall) -> None:
         try:
@@ -121,36 +144,54 @@ class AgentPlayer(Player):
         digests = await self._parts.stages.beside(lambda: list(digests_of(call.tools, call.messages)))
         if (limit := self._limit(call)) is not None:
             return self._limited(limit)
-        node, num_known = self._find(call, digests)
+        node, num_known = find_node(self._tree, call, digests)
         continued = None if node is None or node.is_continued or call.is_auxiliary else node
         # From here on, so that no other call goes on from the same turn, and none is too many.
         self._claim(call, continued, 1)
         reply: PolicyAnswer | PolicyRefusal | None = None
         try:
-            place = await self._parts.stages.beside(lambda: self._place(call, node, num_known))
-            reply = await self._sample(call, place, continued)
+            place = await self._parts.stages.beside(lambda: place_of(self._parts.stages, call, node, num_known))
+            num_left = self._num_left(call, place, continued)
+            if isinstance(num_left, PolicyRefusal):
+                return num_left
+            new_prompt = 0 if call.is_auxiliary or continued is not None else len(place.context)
+            self._num_prompt_arriving += new_prompt
+            try:
+                reply = await self._sample(call, place, continued, num_left)
+            finally:
+                self._num_prompt_arriving -= new_prompt
         finally:
             if not isinstance(reply, PolicyAnswer):
                 self._claim(call, continued, -1)
         return reply
 
-    async def _sample(self, call: PolicyCall, place: _Place, continued: Node | None) -> PolicyAnswer | PolicyRefusal:
-        num_left = self._num_left(call, place, continues=continued is not None)
-        if isinstance(num_left, PolicyRefusal):
-            return num_left
+    async def _sample(
+        self, call: PolicyCall, place: Place, continued: Node | None, num_left: int
+    ) -> PolicyAnswer | PolicyRefusal:
         self._num_calls += 1
         number, seed = self._num_calls, turn_seed(self._seed, self._num_calls)
-        sampling = self._sampling_of(call, place, num_left)
+        sampling = sampling_of(self._sampling, self._parts.config.episodes.tool_parser, call, place, num_left)
         name = f"{self._name}/play-{self._num_plays}/turn-{number}"
         sampled = await self._turns.sample(TurnRequest(name, place.context, sampling, seed))
-        message = await self._parts.stages.beside(lambda: self._message(call, place, sampled, number))
+        run, finish_reason = run_of(sampled), sampled.finish_reason
+        if not call.is_auxiliary and run.num_tokens > (left := self._num_left_in_episode(place, continued)):
+            # Other calls have used up what was left meanwhile.
+            run, finish_reason = run.part(0, max(left, 0)), FinishReason.LENGTH
+            if not run.num_tokens:
+                return self._limited(StopReason.MAX_TOKENS)
+        num_new = run.num_tokens + (0 if continued is None else len(place.new_ids))
+        self._num_arriving += num_new * (not call.is_auxiliary)
+        try:
+            message, digest = await self._parts.stages.beside(lambda: self._understood(call, place, run, number))
+        finally:
+            self._num_arriving -= num_new * (not call.is_auxiliary)
         if not call.is_auxiliary:
-            self._record(call, place, continued, sampled, message)
+            self._record(call, place, continued, _Said(run, message, finish_reason, sampled.seed, digest))
         return PolicyAnswer(
-            _readable(message),
-            sampled.token_ids,
-            sampled.behavior_logprobs,
-            sampled.finish_reason,
+            readable(message),
+            run.token_ids,
+            run.logprobs,
+            finish_reason,
             len(place.context),
             sampled.oldest_version,
         )
@@ -177,31 +218,7 @@ class AgentPlayer(Player):
         self._stop = limit
         return PolicyRefusal(RefusalReason.LIMIT, f"the episode has reached its limit {limit}: end it")
 
-    def _find(self, call: PolicyCall, digests: Sequence[bytes]) -> tuple[Node | None, int]:
-        if len(call.token_ids):
-            node = self._tree.behind_tokens(call.token_ids)
-            return node, 0 if node is None else node.end
-        if not call.messages:
-            raise InvalidArgument("the call has neither messages nor tokens")
-        if call.messages[-1].role == "assistant":
-            raise InvalidArgument("messages: the last one must not be the policy's own: let another follow it")
-        node, num_known = self._tree.behind_messages(digests)
-        if any(message.role == "assistant" for message in call.messages[num_known:]):
-            return None, 0  # Somebody else's words, or the policy's in another form.
-        return node, num_known
-
-    def _place(self, call: PolicyCall, node: Node | None, num_known: int) -> _Place:
-        """Renders what is new. Beside the event loop."""
-        renderer = self._parts.stages.renderer_for(call.tools)
-        if len(call.token_ids):
-            return _Place(node, call.token_ids[num_known:], (), renderer)
-        new = call.messages[num_known:]
-        if node is None:
-            return _Place(None, np.array(renderer.beginning(call.messages), np.int32), call.messages, renderer)
-        token_ids = renderer.observation(int(node.token_ids[-1]), node.calls, new)
-        return _Place(node, np.array(token_ids, np.int32), new, renderer)
-
-    def _num_left(self, call: PolicyCall, place: _Place, *, continues: bool) -> int | PolicyRefusal:
+    def _num_left(self, call: PolicyCall, place: Place, continued: Node | None) -> int | PolicyRefusal:
         """Returns how long the turn may be."""
         num_context = len(place.context)
         in_context = self._parts.config.max_model_len - num_context
@@ -211,37 +228,32 @@ class AgentPlayer(Player):
                 f"the context is {num_context} tokens; the policy takes {in_context + num_context} with its answer: "
                 "shorten it",
             )
-        in_episode = self._limits.max_tokens - self._tree.num_tokens - (len(place.new_ids) if continues else 0)
-        is_over = not continues and self._tree.num_prompt_tokens + num_context > _MAX_PROMPT_TOKENS
-        if call.is_auxiliary:
-            in_episode, is_over = in_context, False
-        if in_episode < 1 or is_over:
-            return self._limited(StopReason.MAX_TOKENS)
-        wanted = [limit for limit in (call.max_tokens, self._limits.max_turn_tokens) if limit]
-        return min(in_context, in_episode, *wanted)
+        limits = [in_context, *(limit for limit in (call.max_tokens, self._limits.max_turn_tokens) if limit)]
+        if not call.is_auxiliary:
+            in_episode = self._num_left_in_episode(place, continued)
+            num_prompt = self._tree.num_prompt_tokens + self._num_prompt_arriving + num_context
+            if in_episode < 1 or (continued is None and num_prompt > _MAX_PROMPT_TOKENS):
+                return self._limited(StopReason.MAX_TOKENS)
+            limits.append(in_episode)
+        return min(limits)
 
-    def _sampling_of(self, call: PolicyCall, place: _Place, num_left: int) -> SamplingParams:
-        own = self._sampling
-        unknown = [text for text in call.stop_strings if text not in own.stop_strings]
-        if unknown:
-            raise InvalidArgument(f"stop: {unknown[0]!r:.60} is not among the run's sampling.stop_strings")
-        ends = stop_strings(self._parts.config.episodes.tool_parser, call.tools)
-        return replace(
-            own,
-            max_completion_tokens=num_left,
-            stop_token_ids=tuple({*own.stop_token_ids, place.renderer.end_of_turn, *call.stop_token_ids}),
-            stop_strings=tuple(dict.fromkeys((*own.stop_strings, *ends))),
-        )
+    def _num_left_in_episode(self, place: Place, continued: Node | None) -> int:
+        num_new = 0 if continued is None else len(place.new_ids)
+        return self._limits.max_tokens - self._tree.num_tokens - self._num_arriving - num_new
 
-    def _message(self, call: PolicyCall, place: _Place, sampled: Completion, number: int) -> ChatMessage:
+    def _understood(
+        self, call: PolicyCall, place: Place, run: TokenRun, number: int
+    ) -> tuple[ChatMessage, bytes | None]:
+        """Returns what was said, and the digest of the conversation up to it, if it is one. Beside the event loop."""
         if not call.tools:
-            return ChatMessage("assistant", place.renderer.sampled_text(sampled.token_ids.tolist()))
-        renderer, parse = place.renderer, self._stage.parse
-        return turn_message(renderer, parse, call.tools, number, before=place.context, sampled=sampled.token_ids)
+            message = ChatMessage("assistant", place.renderer.sampled_text(run.token_ids.tolist()))
+        else:
+            renderer, parse = place.renderer, self._stage.parse
+            message = turn_message(renderer, parse, call.tools, number, before=place.context, sampled=run.token_ids)
+        *_, digest = digests_of(call.tools, (*call.messages, readable(message)))
+        return message, digest if call.messages else None
 
-    def _record(
-        self, call: PolicyCall, place: _Place, continued: Node | None, sampled: Completion, message: ChatMessage
-    ) -> None:
+    def _record(self, call: PolicyCall, place: Place, continued: Node | None, said: _Said) -> None:
         """Adds a turn to its segment, or a segment that begins with it."""
         if continued is not None:
             segment = continued.segment
@@ -251,25 +263,10 @@ class AgentPlayer(Player):
             prompt = Prompt("", place.context, "", (), call.messages)
             segment = Transcript(prompt, self._index, self._seed)
             self._tree.segments.append(segment)
-        segment.policy_says(run_of(sampled), message, sampled.finish_reason, sampled.seed)
-        self._num_tool_calls += len(message.tool_calls)
-        self._last_text = message.content
-        answer, end = _readable(message), len(place.context) + sampled.num_tokens
-        *_, digest = digests_of(call.tools, (*call.messages, answer))
-        self._tree.add(Node(segment, end, answer.tool_calls), digest if call.messages else None)
-
-
-def _readable(message: ChatMessage) -> ChatMessage:
-    """Returns an answer as its client reads it: with the calls that have a name and arguments. The others stay text."""
-    calls = tuple(call for call in message.tool_calls if _is_readable(call))
-    if len(calls) == len(message.tool_calls):
-        return message
-    unreadable = [call.raw for call in message.tool_calls if not _is_readable(call)]
-    return replace(message, content="\n".join(filter(None, (message.content, *unreadable))), tool_calls=calls)
-
-
-def _is_readable(call: ToolCall) -> bool:
-    try:
-        return bool(call.name) and isinstance(json.loads(call.arguments_json), dict)
-    except ValueError:
-        return False
+        number = len(self._answered) + 1
+        segment.policy_says(said.run, said.message, said.finish_reason, said.seed, number)
+        self._num_tool_calls += len(said.message.tool_calls)
+        end = len(place.context) + said.run.num_tokens
+        node = Node(segment, len(segment.turns) - 1, end, readable(said.message).tool_calls)
+        self._tree.add(node, said.digest)
+        self._answered[call.call_id] = node

@@ -23,6 +23,8 @@ class Node:
     """A turn that the policy has sampled."""
 
     segment: Transcript
+    turn: int
+    """Its place among the turns of the segment, from 0."""
     end: int
     """Tokens of the segment up to the last one that was sampled in the turn, those of its prompt included."""
     calls: tuple[ToolCall, ...] = ()

@@ -53,11 +53,26 @@ class Transcript:
         support = Support(ids, np.ones(len(ids), np.int32)) if with_support else None
         self._add(TokenRun(ids, np.full(len(ids), np.nan, np.float32), (), support), is_sampled=False)
 
-    def policy_says(self, run: TokenRun, message: ChatMessage, finish_reason: FinishReason, seed: int) -> None:
-        """Adds a turn."""
+    def policy_says(
+        self, run: TokenRun, message: ChatMessage, finish_reason: FinishReason, seed: int, number: int = 0
+    ) -> None:
+        """Adds a turn; `number` as in `EpisodeTurn`."""
         start = self.num_tokens
         self._add(run, is_sampled=True)
-        self.turns.append(EpisodeTurn(start, self.num_tokens, message, finish_reason, seed))
+        self.turns.append(EpisodeTurn(start, self.num_tokens, message, finish_reason, seed, number=number))
+
+    def forget_last_turn(self) -> None:
+        """Takes out the last turn, and what was said since the one before."""
+        self.turns.pop()
+        end = self.turns[-1].end if self.turns else 0
+        while self.num_tokens > end:
+            self.num_tokens -= self._runs.pop()[0].num_tokens
+        if self.turns:
+            self.turns[-1] = replace(self.turns[-1], observations=(), tool_outcomes=())
+
+    def pay(self, turn: int, reward: float) -> None:
+        """Gives a turn, counted from 0, its reward."""
+        self.turns[turn] = replace(self.turns[turn], reward=reward)
 
     def observed(self, observation: Observation) -> None:
         """Adds what the environment answers to the start, or to the last turn."""

@@ -2,8 +2,8 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import grpc
@@ -98,6 +98,10 @@ class EpisodeResult:
     reward: float | None
     metrics: dict[str, float]
     detail: str
+    turn_rewards: Mapping[str, float] = field(default_factory=dict)
+    """Of an agent: rewards of turns, by the id of the call."""
+    unread_call_ids: tuple[str, ...] = ()
+    """Of an agent: the calls whose answers it never read."""
 
 
 class EnvironmentPool:
@@ -283,6 +287,8 @@ def _result(message: environment_pb2.EpisodeResult) -> EpisodeResult:
         message.reward if message.HasField("reward") else None,
         dict(message.metrics),
         message.detail,
+        dict(message.turn_rewards),
+        tuple(message.unread_call_ids),
     )
 
 

@@ -61,6 +61,7 @@ def generate_answer(answer: pb.PolicyAnswer, call_id: str, values: Mapping[str, 
         "logprobs": token_logprobs(answer),
     }
     return {
+        "id": call_id,
         "request_id": str(values.get("request_id") or call_id),
         "model": str(values.get("model") or "policy"),
         "created": int(time.time()),

@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import secrets
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -39,6 +40,10 @@ class Session:
         self._numbers = itertools.count(1)
         self._asked: dict[str, _Asked] = {}
         self._num_in_flight = 0
+        self._num_refused: Counter[bytes] = Counter()
+        """Requests that were refused for now and may be repeated, by what they ask."""
+        self.unread: tuple[str, ...] = ()
+        """Once it is closed: the calls that were answered when nobody waited for the answer, nor asked again."""
         self._idle_since: float | None = asyncio.get_running_loop().time()
         self.is_closed = False
 
@@ -46,6 +51,11 @@ class Session:
         """Returns for how long no call has been on its way. A call that is refused because of a limit counts as none,
         so that an agent that never stops calling ends."""
         return 0.0 if self._idle_since is None else asyncio.get_running_loop().time() - self._idle_since
+
+    @property
+    def num_orphaned(self) -> int:
+        """Calls for whose answers nobody waits any more."""
+        return sum(asked.is_orphaned for asked in self._asked.values())
 
     async def ask(self, call: pb.PolicyCall, body: bytes, headers: Mapping[str, str]) -> pb.PolicyReply:
         """Sends a call, and returns the reply, an answer. A repeated request is sent once. Raises `Refused`."""
@@ -76,12 +86,18 @@ class Session:
         if self._num_in_flight == 0:
             self._idle_since = asyncio.get_running_loop().time()
         if reply.HasField("refusal"):
+            self._num_refused[asked.body] += 1
             del self._asked[reply.call_id]  # The same request may have another answer later.
         asked.reply.set_result(reply)
 
     def close(self) -> None:
         """Ends the calls that are on their way; no other is taken."""
+        if self.is_closed:
+            return
         self.is_closed = True
+        self.unread = tuple(
+            call_id for call_id, asked in self._asked.items() if asked.reply.done() and asked.is_orphaned
+        )
         for asked in self._asked.values():
             if not asked.reply.done():
                 asked.reply.set_exception(ended())
@@ -98,10 +114,16 @@ class Session:
         if not retries.isdigit() or int(retries) == 0:
             return None
         same = [asked for asked in self._asked.values() if asked.body == body]
-        return next((asked for asked in same if asked.is_orphaned), same[-1] if same else None)
+        if orphaned := next((asked for asked in same if asked.is_orphaned), None):
+            return orphaned
+        if self._num_refused[body]:  # It repeats what was not answered: of two equal requests each has its own answer.
+            self._num_refused[body] -= 1
+            return None
+        return same[-1] if same else None
 
     def _sent(self, call: pb.PolicyCall, body: bytes, idempotency_key: str) -> _Asked:
         if self._num_in_flight >= _MAX_IN_FLIGHT:
+            self._num_refused[body] += 1
             detail = f"{_MAX_IN_FLIGHT} calls of the episode are on their way"
             raise Refused(429, "too_many_calls", detail, retry_after_s=1.0)
         call.call_id = f"c{next(self._numbers)}"

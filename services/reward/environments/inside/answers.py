@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Any
 
 from shoal.conversation import ChatMessage
-from shoal.environment import Environment, Observation
+from shoal.environment import Agent, Environment, Observation
 
 _MAX_MESSAGES = 256
 _MAX_METRICS = 64
@@ -47,13 +47,22 @@ def result_of(environment: Environment) -> dict[str, Any]:
     if len(metrics) > _MAX_METRICS:
         raise BadAnswer(f"{len(metrics)} metrics, more than {_MAX_METRICS}")
     reward = environment.reward
-    return {
+    result = {
         "reward": None if reward is None else _number(reward, "the reward"),
         "metrics": {
             _text(str(name))[:_MAX_NAME_CHARS]: _number(value, f"the metric {name!r}")
             for name, value in metrics.items()
         },
         "detail": _text(str(environment.detail))[:_MAX_DETAIL_CHARS],
+    }
+    return result | {"turn_rewards": _turn_rewards(environment)} if isinstance(environment, Agent) else result
+
+
+def _turn_rewards(agent: Agent) -> dict[str, float]:
+    """Returns them by the ids of calls, which those of chat completions begin with a word of OpenAI's before."""
+    return {
+        _text(str(name))[:_MAX_NAME_CHARS].removeprefix("chatcmpl-"): _number(value, f"the reward of turn {name!r}")
+        for name, value in agent.turn_rewards.items()
     }
 
 

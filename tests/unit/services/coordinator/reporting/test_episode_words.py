@@ -73,4 +73,7 @@ def test_an_episode_of_several_segments_tells_where_each_begins() -> None:
         Said("tokens", "", "segment 2 of 2", False),
         Said("turn 3", "from 4", "", True),
     ]
-    assert ending_of(episode) == "ended by done after 3 turns, 2 auxiliary turns"
+    for turn_in_time, number in zip(episode.turns, (1, 3, 2), strict=True):
+        turn_in_time.number = number
+    assert [said.who for said in words_of(episode) if said.is_policy] == ["turn 1", "turn 3", "turn 2"]
+    assert ending_of(episode) == "ended by done after 3 turns, 2 turns that are not trained on"

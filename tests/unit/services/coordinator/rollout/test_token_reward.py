@@ -3,7 +3,17 @@ from dataclasses import replace
 import pytest
 
 from services.coordinator.rollout.token_reward import TokenReward, token_rewards
-from shoal.rollout import GroundTruth, Score, ScoreOutcome, StepScore, VerifierScore
+from shoal.conversation import ChatMessage
+from shoal.rollout import (
+    Episode,
+    EpisodeTurn,
+    FinishReason,
+    GroundTruth,
+    Score,
+    ScoreOutcome,
+    StepScore,
+    VerifierScore,
+)
 from tests.support.groups import PROMPT, settled_group, with_lengths
 
 WORDS = ["Two ", "and ", "two ", "is ", "four", ""]
@@ -22,3 +32,18 @@ def test_a_step_ends_with_the_token_that_makes_its_text_long_enough(end_char: in
     )
     prompt = replace(PROMPT, ground_truths=(GroundTruth("v", 1, weight=0.5),))
     assert token_rewards(prompt, settled.completions[0], score, text_of) == (TokenReward(token, 1.0),)
+
+
+def test_the_last_turn_in_time_is_scored_wherever_its_segment_stands() -> None:
+    (completion,) = with_lengths(settled_group(0, [1.0]), [6]).completions
+    message = ChatMessage("assistant", "")
+    turns = (
+        EpisodeTurn(0, 3, message, FinishReason.STOP, 0, number=2),
+        EpisodeTurn(3, 6, message, FinishReason.STOP, 0, number=1),
+    )
+    episode = Episode(turns, "done", False, ScoreOutcome.SCORED)
+    score = Score(
+        0, ScoreOutcome.SCORED, 1.0, (VerifierScore("v", ScoreOutcome.SCORED, step_scores=(StepScore(8, 2.0),)),)
+    )
+    prompt = replace(PROMPT, ground_truths=(GroundTruth("v", 1),))
+    assert token_rewards(prompt, replace(completion, episode=episode), score, text_of) == (TokenReward(1, 2.0),)

@@ -6,7 +6,17 @@ import pytest
 from services.coordinator.rollout.groups import DropReason, SettledGroup
 from services.coordinator.rollout.token_reward import TokenReward
 from services.coordinator.training.step_plan import StepPlan, plan_step
-from shoal.rollout import GroundTruth, Score, ScoreOutcome, VerifierScore, WeightVersion
+from shoal.conversation import ChatMessage
+from shoal.rollout import (
+    Episode,
+    EpisodeTurn,
+    FinishReason,
+    GroundTruth,
+    Score,
+    ScoreOutcome,
+    VerifierScore,
+    WeightVersion,
+)
 from tests.support.groups import NOW, PROMPT, group_config, judged, settled_group, with_lengths
 
 CONFIG = group_config()
@@ -142,6 +152,26 @@ def test_a_step_that_ends_with_masked_tokens_rewards_the_counted_token_before_th
     plan = plan_of([settled], advantage={"scale": "none", "step_rewards": True})
     first, _ = plan.trained[0].rollouts
     assert first.token_advantages is not None and first.token_advantages.tolist() == [0.5, 0.0, 0.0]
+
+
+def test_turns_of_segments_are_discounted_in_the_order_of_time() -> None:
+    settled = with_lengths(settled_group(0, [1.0, 0.0]), [4, 4])
+    said = ChatMessage("assistant", "")
+    # The first segment has turns 1 and 3, the second turn 2, with two tokens.
+    turns = tuple(
+        EpisodeTurn(start, end, said, FinishReason.STOP, 0, number=number)
+        for start, end, number in ((0, 1, 1), (1, 2, 3), (2, 4, 2))
+    )
+    episode = Episode(turns, "done", False, ScoreOutcome.SCORED)
+    completions = tuple(replace(completion, episode=episode) for completion in settled.completions)
+    settled = replace(settled, completions=completions)
+    episodes = {"turn_rewards": "tokens", "turn_discount": 0.5}
+    first, _ = plan_of([settled], advantage={"scale": "none"}, episodes=episodes).trained[0].rollouts
+    assert first.token_advantages is not None and first.token_advantages.tolist() == [0.125, 0.5, 0.25, 0.25]
+    paid = ((TokenReward(3, 1.0),), (TokenReward(3, 0.0),))
+    settled = replace(settled, step_rewards=paid)
+    first, _ = plan_of([settled], advantage={"scale": "none"}, episodes=episodes).trained[0].rollouts
+    assert first.token_advantages is not None and first.token_advantages.tolist() == [0.375, 0.5, 0.75, 0.75]
 
 
 def _of_verifier(group: SettledGroup, verifier: str) -> SettledGroup:

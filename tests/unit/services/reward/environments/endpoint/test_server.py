@@ -274,6 +274,31 @@ async def test_the_retries_of_openais_client_are_answered_once() -> None:
     assert completion.choices[0].message.content == "late" and len(at.calls) == 1
 
 
+async def test_what_was_answered_when_nobody_waited_any_more_is_unread() -> None:
+    async with served(None) as at:
+        posting = [asyncio.create_task(at.post()) for _ in range(2)]
+        await eventually(lambda: len(at.calls) == 2, "both calls are on their way")
+        for one in posting:
+            one.cancel()
+        await eventually(lambda: at.session.num_orphaned == 2, "the endpoint has noticed")
+        for call in at.calls:
+            at.session.take(pb.PolicyReply(call_id=call.call_id, answer=answer()))
+        again = await at.post(x_stainless_retry_count="1")
+        at.session.close()
+    assert again.json()["id"] == "chatcmpl-c1" and at.session.unread == ("c2",)
+
+
+async def test_two_equal_requests_that_a_pause_refused_are_two_draws_when_they_are_repeated() -> None:
+    paused = refusal(pb.POLICY_REFUSAL_REASON_PAUSED, retry_after_s=1)
+    replies = iter([paused, paused, answer("first"), answer("second")])
+    async with served(lambda call: next(replies)) as at:
+        assert [(await at.post()).status_code for _ in range(2)] == [429, 429]
+        retried = [(await at.post(x_stainless_retry_count="1")).json() for _ in range(2)]
+        lost = (await at.post(x_stainless_retry_count="2")).json()
+    assert [body["id"] for body in retried] == ["chatcmpl-c3", "chatcmpl-c4"]
+    assert lost["id"] == "chatcmpl-c4", "the answer got lost on its way to the client"
+
+
 async def test_a_key_of_idempotency_tells_a_repetition_and_nothing_else_does() -> None:
     async with served() as at:
         ids = [(await at.post(idempotency_key=key)).json()["id"] for key in ("a", "a", "b")]

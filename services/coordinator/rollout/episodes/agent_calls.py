@@ -1,0 +1,92 @@
+"""Calls of an agent as what a generator is asked, and its answer as what the agent reads."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from services.coordinator.rollout.episodes.call_tree import CallTree, Node
+from services.coordinator.rollout.episodes.stage import Stages
+from services.coordinator.workers.rewards.policy_calls import PolicyCall
+from shoal.arrays import Int32Array
+from shoal.conversation import ChatMessage, ToolCall
+from shoal.episodes.suffix import TurnRenderer
+from shoal.episodes.tool_calls import stop_strings
+from shoal.errors import InvalidArgument
+from shoal.rollout import SamplingParams
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a call goes on: behind a turn, or, without one, at the beginning of a segment."""
+
+    node: Node | None
+    new_ids: Int32Array
+    """Tokens behind the turn."""
+    new_messages: tuple[ChatMessage, ...]
+    renderer: TurnRenderer
+
+    @property
+    def context(self) -> Int32Array:
+        return self.new_ids if self.node is None else np.concatenate([self.node.token_ids, self.new_ids])
+
+
+def find_node(tree: CallTree, call: PolicyCall, digests: Sequence[bytes]) -> tuple[Node | None, int]:
+    """Returns the turn that a call goes on from, and how many of its messages, or of its tokens, come before what is
+    new. `digests` are those of its messages.
+
+    Raises `InvalidArgument` for a call that makes no sense.
+    """
+    if len(call.token_ids):
+        node = tree.behind_tokens(call.token_ids)
+        return node, 0 if node is None else node.end
+    if not call.messages:
+        raise InvalidArgument("the call has neither messages nor tokens")
+    if call.messages[-1].role == "assistant":
+        raise InvalidArgument("messages: the last one must not be the policy's own: let another follow it")
+    node, num_known = tree.behind_messages(digests)
+    if any(message.role == "assistant" for message in call.messages[num_known:]):
+        return None, 0  # Somebody else's words, or the policy's in another form.
+    return node, num_known
+
+
+def place_of(stages: Stages, call: PolicyCall, node: Node | None, num_known: int) -> Place:
+    """Renders what is new in a call. Call it in `Stages.beside`. Raises `InvalidArgument`."""
+    renderer = stages.renderer_for(call.tools)
+    if len(call.token_ids):
+        return Place(node, call.token_ids[num_known:], (), renderer)
+    new = call.messages[num_known:]
+    if node is None:
+        return Place(None, np.array(renderer.beginning(call.messages), np.int32), call.messages, renderer)
+    token_ids = renderer.observation(int(node.token_ids[-1]), node.calls, new)
+    return Place(node, np.array(token_ids, np.int32), new, renderer)
+
+
+def sampling_of(own: SamplingParams, tool_parser: str, call: PolicyCall, place: Place, num_left: int) -> SamplingParams:
+    """Returns how a turn is sampled: as the run says, `own`, whatever the agent wants. Raises `InvalidArgument`."""
+    unknown = [text for text in call.stop_strings if text not in own.stop_strings]
+    if unknown:
+        raise InvalidArgument(f"stop: {unknown[0]!r:.60} is not among the run's sampling.stop_strings")
+    return replace(
+        own,
+        max_completion_tokens=num_left,
+        stop_token_ids=tuple({*own.stop_token_ids, place.renderer.end_of_turn, *call.stop_token_ids}),
+        stop_strings=tuple(dict.fromkeys((*own.stop_strings, *stop_strings(tool_parser, call.tools)))),
+    )
+
+
+def readable(message: ChatMessage) -> ChatMessage:
+    """Returns an answer as its client reads it: with the calls that have a name and arguments. The others stay text."""
+    calls = tuple(call for call in message.tool_calls if _is_readable(call))
+    if len(calls) == len(message.tool_calls):
+        return message
+    unreadable = [call.raw for call in message.tool_calls if not _is_readable(call)]
+    return replace(message, content="\n".join(filter(None, (message.content, *unreadable))), tool_calls=calls)
+
+
+def _is_readable(call: ToolCall) -> bool:
+    try:
+        return bool(call.name) and isinstance(json.loads(call.arguments_json), dict)
+    except ValueError:
+        return False
