@@ -1,13 +1,17 @@
 """Runs whose episodes are programs of their own: an agent written with the package `openai`, the policy endpoint over
 HTTP, and a scripted generator, over real sockets."""
 
+import asyncio
+import contextlib
 import json
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 
 from services.reward.service import RewardService
@@ -19,6 +23,7 @@ from tests.support.cluster import Cluster, kinds
 from tests.support.reward_client import ALLOWED
 from tests.support.scripted_environment import ScriptedPolicy
 from tests.support.scripted_workers import ENCODER
+from tests.support.waiting import eventually
 
 pytest.importorskip("openai")
 
@@ -109,6 +114,35 @@ class Dying(Base):
         os._exit(3)
 
 
+class Held(Base):
+    """Asks once, waits for a file, and asks again."""
+
+    def __init__(self, marker):
+        self.marker = marker
+
+    async def run(self, task, seed, policy):
+        messages = [user("hello")]
+        messages += [await self.client(policy)(messages), user("again")]
+        while not os.path.exists(self.marker):
+            await asyncio.sleep(0.01)
+        return int((await self.client(policy)(messages))["content"])
+
+
+class Paying(Agent):
+    """Pays its turns, between which it asks in other contexts."""
+
+    async def run(self, task, seed, policy):
+        from openai import AsyncOpenAI
+
+        client = AsyncOpenAI(base_url=policy.base_url, api_key=policy.api_key)
+        messages = [user("hello")]
+        for paid in (0.5, 0.25):
+            answer = await client.chat.completions.create(model=policy.model, messages=messages)
+            self.turn_rewards[answer.id] = paid * int(answer.choices[0].message.content)
+            messages += [answer.choices[0].message, user("more")]
+            await client.chat.completions.create(model=policy.model, messages=[user(f"aside {paid}")])
+
+
 class Greedy(Base):
     """Calls until it is refused, and does not catch that."""
 
@@ -138,9 +172,10 @@ async def playing(
     name: str,
     says: Says | None = None,
     settings: dict[str, Any] | None = None,
+    num_steps: int = 1,
     **sections: Any,
 ) -> AsyncIterator[ScriptedPolicy]:
-    """Starts a run of one step whose four episodes are runs of the agent."""
+    """Starts a run whose steps have four episodes, each a run of the agent."""
     policy, reward = (
         ScriptedPolicy(cluster.plane, says or (lambda text, seed: f"{seed % 1000}")),
         RewardService(ALLOWED),
@@ -148,7 +183,7 @@ async def playing(
     await cluster.add(worker_pb2.WORKER_KIND_LEARNER, cluster.learner, "learner-0")
     await cluster.add(worker_pb2.WORKER_KIND_REWARD, reward, "reward-0")
     await cluster.add(worker_pb2.WORKER_KIND_GENERATOR, policy, "generator-0")
-    config = episode_config(model, run={"num_steps": 1}, reward={"num_processes": 1}, **sections)
+    config = episode_config(model, run={"num_steps": num_steps}, reward={"num_processes": 1}, **sections)
     try:
         environment = {"name": "counter", "source": f"{agents}:{name}", "settings": settings or {}}
         await cluster.start(config | {"environments": [environment]})
@@ -263,6 +298,104 @@ async def test_an_agent_that_never_stops_calling_ends_at_the_limit_of_turns(
         assert (rollout.episode.stop_reason, rollout.episode.truncated) == ("max_turns", True)
         assert rollout.score.outcome == rollout_pb2.SCORE_OUTCOME_SCORED
         assert len(rollout.episode.turns) == 3
+
+
+async def test_rewards_of_turns_are_advantages_that_are_discounted_in_the_order_of_time(
+    cluster: Cluster, model: Path, agents: Path
+) -> None:
+    episodes = {"tool_parser": "tag", "turn_rewards": "tokens", "turn_discount": 0.5}
+    advantage = {"scale": "none"}
+    says: Says = lambda text, seed: f"{seed % 7 + 1}"  # noqa: E731
+    async with playing(cluster, model, agents, "Paying", says, episodes=episodes, advantage=advantage):
+        rollouts = await rollouts_of(cluster)
+    for rollout in rollouts:
+        turns = rollout.episode.turns
+        assert [turn.number for turn in turns] == [1, 3, 2, 4] and len(rollout.episode.segments) == 3
+        said = [int(turn.message.content) for turn in turns]
+        assert [turn.reward for turn in turns] == [0.5 * said[0], 0.25 * said[1], 0, 0]
+        assert [turn.HasField("reward") for turn in turns] == [True, True, False, False]
+        assert rollout.score.reward == 0, "the rewards of turns are no part of it"
+    sent = [m.rollout for batch in cluster.learner.batches for m in batch if m.HasField("rollout")]
+    for rollout in sent:
+        advantages = np.frombuffer(rollout.token_advantages, "<f4")
+        by_turn = {
+            turn.number: set(advantages[turn.start : turn.end].tolist()) for turn in rollout.completion.episode.turns
+        }
+        (first,), (second,), (third,), (fourth,) = (by_turn[number] for number in (1, 2, 3, 4))
+        assert second == pytest.approx(0.5 * third) and fourth == 0, by_turn
+        # Compared over all paid turns of the group, then with what half of the next turn is worth.
+        assert abs(first - 0.5 * second) > 1e-6 or third == 0, by_turn
+
+
+async def test_agents_are_evaluated_with_one_version_of_the_weights_also_in_a_pause(
+    cluster: Cluster, model: Path, agents: Path
+) -> None:
+    def says(text: str, seed: int) -> str:
+        return "<add>3</add>" if text.count("Result") < 2 else "x" * (seed % 7)
+
+    held_out = model.parent / "held-out.jsonl"
+    held_out.write_text("".join(json.dumps({"messages": f"Held-out question {number}"}) + "\n" for number in range(3)))
+    evaluation = {"sources": [{"path": str(held_out), "environment": "counter"}], "temperature": 0.5}
+    async with playing(cluster, model, agents, "Tools", says, num_steps=50, evaluation=evaluation) as policy:
+        await cluster.until(lambda event: event.kind == "step")
+        await cluster.stub.PauseRun(pb.PauseRunRequest(), timeout=60)
+        answer = await cluster.stub.Evaluate(pb.EvaluateRequest(), timeout=60)
+        await cluster.stub.StopRun(pb.StopRunRequest(), timeout=60)
+        run, events = await cluster.end()
+    assert run.state == pb.RUN_STATE_STOPPED, (run.message, kinds(events))
+    assert (answer.num_prompts, answer.num_scored, answer.metrics["eval/episodes/turns"]) == (3, 3, 3), answer
+    assert answer.metrics["eval/episodes/segments"] == 1 and 6 <= answer.metrics["eval/scores"] < 6.07
+    asked = [request for request in policy.requests if "/evaluation-" in request.request_id]
+    steps = {request.request_id.split("/evaluation-")[1].split("/")[0] for request in asked}
+    assert len(asked) == 2 * 3 * 3 and "0" in steps and len(steps) == 2, steps
+    assert {request.sampling.temperature for request in asked} == {0.5}
+
+
+async def test_agents_whose_reward_service_is_killed_run_again_at_another_one(
+    cluster: Cluster, model: Path, agents: Path, tmp_path: Path
+) -> None:
+    marker, policy = tmp_path / "go", ScriptedPolicy(cluster.plane, lambda text, seed: f"{seed % 1000}")
+    await cluster.add(worker_pb2.WORKER_KIND_LEARNER, cluster.learner, "learner-0")
+    await cluster.add(worker_pb2.WORKER_KIND_GENERATOR, policy, "generator-0")
+    config = episode_config(model, run={"num_steps": 1}, reward={"num_processes": 1})
+    environment = {"name": "counter", "source": f"{agents}:Held", "settings": {"marker": str(marker)}}
+    services = [await reward_process(cluster, agents.parent)]
+    try:
+        await cluster.start(config | {"environments": [environment]})
+        await eventually(lambda: len(policy.requests) == 4, "all agents have asked once")
+        services.append(await reward_process(cluster, agents.parent))
+        began = psutil.Process(services[0].pid).children(recursive=True)
+        services[0].kill()
+        _, alive = await asyncio.to_thread(psutil.wait_procs, began, 60)
+        assert not alive, f"the agents outlive their service: {alive}"
+        marker.touch()
+        run, events = await cluster.end()
+    finally:
+        for process in services:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+    assert run.state == pb.RUN_STATE_FINISHED, (run.message, kinds(events))
+    assert kinds(events).count("episode_replayed") == 4
+    plays = sorted(request.request_id.split("/play-")[1] for request in policy.requests)
+    assert plays == sorted(["1/turn-1/call-0", "2/turn-1/call-0", "2/turn-2/call-0"] * 4), plays
+    completions = trained(cluster)
+    rollouts = [rollout for group in await cluster.groups() for rollout in group.rollouts]
+    assert [(len(r.episode.turns), r.score.outcome) for r in rollouts] == [(2, rollout_pb2.SCORE_OUTCOME_SCORED)] * 4
+    (row,) = map(json.loads, (cluster.data_dir / run.run_id / "metrics.jsonl").read_text().splitlines())
+    num_sampled = [sum(turn.end - turn.start for turn in completion.episode.turns) for completion in completions]
+    assert row["episodes/policy_tokens"] == sum(num_sampled) / 4 and row["episodes/turns"] == 2, row
+    assert row["episodes/failed_rate"] == 0
+
+
+async def reward_process(cluster: Cluster, folder: Path) -> asyncio.subprocess.Process:
+    """Starts a reward service for the cluster that may run the code in a folder."""
+    return await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "services.reward", "--coordinator", cluster.address, "--listen", "127.0.0.1:0"),
+        *("--allow-verifier-folder", str(folder)),
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
 
 
 async def test_an_agent_whose_process_dies_runs_again_and_nothing_counts_twice(
