@@ -43,6 +43,8 @@ class Environments:
             )
         self._num_open = dict.fromkeys(self._environments, 0)
         self._duration_s = dict.fromkeys(self._environments, _FIRST_DURATION_S)
+        self._last_try = dict.fromkeys(self._environments, 0.0)
+        """When the last of those that were refused may try again."""
 
     @property
     def pids(self) -> list[int]:
@@ -111,13 +113,19 @@ class Environments:
 
     def _open(self, name: str, max_episodes: int) -> None:
         if self._num_open[name] >= max_episodes:
-            wait_s = self._duration_s[name] / max_episodes
             raise ResourceExhausted(
                 f"{max_episodes} episodes of {name} are open (environments.{name}.max_episodes)",
                 reason=ErrorReason.QUEUE_FULL,
-                retry_after_s=min(max(wait_s, _MIN_RETRY_S), _MAX_RETRY_S),
+                retry_after_s=self._wait_s(name, max_episodes),
             )
         self._change_open(name, 1)
+
+    def _wait_s(self, name: str, max_episodes: int) -> float:
+        """Returns when to try again: one after the other, as places become free. All at once would be a storm."""
+        now = asyncio.get_running_loop().time()
+        turn = max(self._last_try[name], now) + self._duration_s[name] / max_episodes
+        self._last_try[name] = min(max(turn, now + _MIN_RETRY_S), now + _MAX_RETRY_S)
+        return self._last_try[name] - now
 
     def _change_open(self, name: str, by: int) -> None:
         self._num_open[name] += by

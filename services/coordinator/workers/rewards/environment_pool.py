@@ -147,6 +147,11 @@ class EnvironmentPool:
 class EnvironmentLost(WorkFailed):
     """The stream of an episode ended without its result. The episode may be played again."""
 
+    def __init__(self, worker: str, reason: str, *, is_loss: bool = True, retry_after_s: float | None = None) -> None:
+        """`retry_after_s`: where too many episodes are open, so that it was not begun, when it may be."""
+        super().__init__(worker, reason, is_loss=is_loss)
+        self.retry_after_s = retry_after_s
+
 
 class BrokenEpisode(Exception):
     """The environment broke, and said so."""
@@ -273,8 +278,7 @@ class EpisodeStream:
             # A service that ends while the episode asks nothing of it does not end for the episode.
             return self._lost(error.message, is_loss=error.reason not in _NOT_THE_EPISODES and not self._had_ended)
         if isinstance(error, ResourceExhausted) and error.retry_after_s is not None:  # Too many episodes are open.
-            await asyncio.sleep(error.retry_after_s)
-            return self._lost(error.message, is_loss=False)
+            return EnvironmentLost(self._member.name, error.message, is_loss=False, retry_after_s=error.retry_after_s)
         return self._lost(error.message)
 
     def _lost(self, reason: str, *, is_loss: bool = True) -> EnvironmentLost:
