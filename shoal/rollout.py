@@ -17,10 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, order=True)
 class WeightVersion:
-    """A version of the policy's weights; ordered by attempt, then by policy version.
-
-    Example: `WeightVersion(attempt=0, policy_version=12)`, written "0.12".
-    """
+    """A version of the policy's weights; ordered by attempt, then by policy version. Written "0.12"."""
 
     attempt: int
     """Number of times the run was restored from a checkpoint."""
@@ -221,8 +218,7 @@ class EpisodeTurn:
     tool_outcomes: tuple[ToolOutcome, ...] = ()
     """In the order of the turn's tool calls."""
     number: int = 0
-    """Where the episode has segments: the turn's place in time among all turns, from 1 and rising, since segments may
-    take turns with each other. 0 where turns are in the order of time."""
+    """Where segments may take turns: its place in time among all turns, from 1. 0 where turns are in that order."""
 
 
 @dataclass(frozen=True)

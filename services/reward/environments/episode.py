@@ -1,6 +1,7 @@
 """One episode of an environment that runs here."""
 
 import asyncio
+import contextlib
 import hashlib
 import json
 import uuid
@@ -69,6 +70,8 @@ class EpisodeHere:
         """Calls in which a process died, by turn; 0 is the start."""
         self._turn = 0
         """The turn that is carried out now, for the first time or again."""
+        self._is_running = False
+        """Whether a process runs an agent, as far as is known here."""
         self._key = uuid.uuid4().hex
         """Its name in processes: an episode may begin again under its id while the old stream still ends."""
 
@@ -95,11 +98,13 @@ class EpisodeHere:
             )
             return answer  # type: ignore[no-any-return]
 
+        self._is_running = True
         await self._survived(carry_out)
+        self._is_running = False
 
     async def stop(self) -> None:
         """Ends an agent that runs. The process of one that cannot be ended is."""
-        process = self._process
+        process, self._is_running = self._process, False
         if process is None:
             return
         try:
@@ -118,6 +123,9 @@ class EpisodeHere:
     async def close(self) -> None:
         """Frees what the environment holds. Returns when it has; a process that does not free it is ended."""
         try:
+            if self._is_running:  # Its caller has gone. A call has no deadline before it begins, which it may not do.
+                with contextlib.suppress(EpisodeFailed):
+                    await self.stop()
             if self._process is not None:
                 await self._call(self._process, "close")
         except CallFailed as error:

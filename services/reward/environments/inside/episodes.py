@@ -64,7 +64,7 @@ class Episodes:
             reward = await run()
         else:
             thread = self._threads[call["episode"]] = in_thread(run)
-            reward = await asyncio.shield(thread)
+            reward = await _awaited(await asyncio.shield(thread))
         if reward is not None:
             agent.reward = reward
 
