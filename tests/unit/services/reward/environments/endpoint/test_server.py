@@ -9,6 +9,7 @@ from typing import Any
 
 import httpx2 as httpx
 import numpy as np
+import psutil
 import pytest
 
 from services.reward.environments.endpoint import server
@@ -325,11 +326,28 @@ async def test_what_breaks_tells_nothing_of_the_inside(monkeypatch: pytest.Monke
     assert response.status_code == 500 and "secret" not in response.text and "Traceback" not in response.text
 
 
-async def test_nothing_listens_before_an_episode_or_after_the_end() -> None:
+async def test_the_key_of_another_episode_opens_nothing() -> None:
+    endpoint = PolicyEndpoint()
+    async with (
+        endpoint.session(lambda call: None, 10) as (url, one),
+        endpoint.session(lambda call: None, 10) as (_, other),
+        httpx.AsyncClient(timeout=60) as client,
+    ):
+        statuses = [
+            (await client.get(f"{url}/models", headers={"Authorization": f"Bearer {key}"})).status_code
+            for key in (one.key, other.key)
+        ]
+    await endpoint.close()
+    assert statuses == [200, 401]
+
+
+async def test_nothing_listens_before_an_episode_or_after_the_end_and_only_on_loopback_meanwhile() -> None:
     endpoint = PolicyEndpoint()
     assert endpoint.port == 0
     async with endpoint.session(lambda call: None, 10) as (url, _):
         assert url.startswith(f"http://127.0.0.1:{endpoint.port}/")
+        sockets = [found for found in psutil.Process().net_connections() if found.status == psutil.CONN_LISTEN]
+        assert {found.laddr.ip for found in sockets if found.laddr.port == endpoint.port} == {"127.0.0.1"}
     port = endpoint.port
     await endpoint.close()
     with pytest.raises(OSError):
