@@ -31,7 +31,8 @@ async def trained(
     cluster: Cluster, model: Path, says: Callable[[str, int], str], environment: dict[str, Any], row: dict[str, Any]
 ) -> list[pb.Rollout]:
     """Plays a run to its end; returns its rollouts, all of which were trained on."""
-    allowed = replace(ALLOWED, interpreters=(sys.executable, environment.get("interpreter", "")))
+    interpreters = (environment.get("interpreter", ""),)
+    allowed = replace(ALLOWED, verifier_packages=("verifiers",), interpreters=interpreters)
     policy, reward = ScriptedPolicy(cluster.plane, says), RewardService(allowed)
     await cluster.add(worker_pb2.WORKER_KIND_LEARNER, cluster.learner, "learner-0")
     await cluster.add(worker_pb2.WORKER_KIND_REWARD, reward, "reward-0")
