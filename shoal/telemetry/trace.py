@@ -12,10 +12,12 @@ from opentelemetry.util.types import AttributeValue
 
 _PROPAGATOR = TraceContextTextMapPropagator()
 
+_TRACER = trace.get_tracer("shoal")  # It becomes that of the provider which `setup` sets.
+
 
 def tracer() -> Tracer:
     """Returns the tracer of this process."""
-    return trace.get_tracer("shoal")
+    return _TRACER
 
 
 def traceparent_of(span: Span) -> str:
