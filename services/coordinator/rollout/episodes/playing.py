@@ -54,6 +54,7 @@ class Player(ABC):
             stop_token_ids=tuple({*request.sampling.stop_token_ids, self._stage.renderer.end_of_turn}),
             stop_strings=(*request.sampling.stop_strings, *self._stage.stop_strings),
         )
+        sharing = {one.name: one.episodes_per_process for one in parts.config.environments}
         self._name = request.name
         self._start = EpisodeStart(
             request.name,
@@ -62,6 +63,7 @@ class Player(ABC):
             self._prompt.messages,
             parts.config.episodes.call_timeout_s,
             parts.config.max_model_len,
+            sharing[request.prompt.environment.environment],
         )
         self._index = request.index
         self._seed = request.seed

@@ -39,7 +39,7 @@ from shoal.wire.scores import outcome_from_wire
 STREAM_TIMEOUT_S = 7 * 86400.0
 """For a stream whose service is gone with its machine; the episode has a deadline of its own."""
 GRACE_S = 30.0
-"""Time that an answer may take beyond that of the calls into the environment: to start a process, for example."""
+"""Time that an answer may take beyond that of the calls into its process: to start a process, for example."""
 _NOT_THE_EPISODES = frozenset({ErrorReason.NOT_READY, ErrorReason.SHUTTING_DOWN})
 """Reasons for which a service ends episodes, whatever they are."""
 
@@ -67,6 +67,8 @@ class EpisodeStart:
     messages: tuple[ChatMessage, ...]
     call_timeout_s: float
     max_context_tokens: int = 0
+    num_sharing: int = 1
+    """Episodes that may share its process, where calls that block come one after the other."""
 
 
 @dataclass(frozen=True)
@@ -253,7 +255,8 @@ class EpisodeStream:
                 await self._call.write(request)
 
     async def _read(self, num_calls: int | None) -> environment_pb2.RunEpisodeResponse:
-        limit_s = None if num_calls is None else num_calls * self._start.call_timeout_s + GRACE_S
+        start = self._start
+        limit_s = None if num_calls is None else num_calls * start.call_timeout_s * start.num_sharing + GRACE_S
         try:
             async with asyncio.timeout(limit_s) as scope:
                 response = await self._call.read()

@@ -1,12 +1,15 @@
 """What the end of an episode's stream means."""
 
+import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import AsyncMock
 
 import pytest
 
+from services.coordinator.workers.rewards import environment_pool
 from services.coordinator.workers.rewards.environment_pool import (
     EnvironmentLost,
     EpisodeStart,
@@ -14,7 +17,7 @@ from services.coordinator.workers.rewards.environment_pool import (
     PolicyTurn,
 )
 from shoal.conversation import ChatMessage
-from shoal.errors import Aborted, ShoalError, Unavailable
+from shoal.errors import Aborted, ResourceExhausted, ShoalError, Unavailable
 from shoal.rollout import EnvironmentTask, FinishReason
 from shoal.v1 import environment_pb2 as pb
 
@@ -45,10 +48,10 @@ class Call:
         raise self._error
 
 
-def stream_of(call: Call) -> EpisodeStream:
+def stream_of(call: Any, start: EpisodeStart = START) -> EpisodeStream:
     member: Any = SimpleNamespace(name="reward service", is_leaving=False)
     rewards: Any = SimpleNamespace(leave=AsyncMock())
-    return EpisodeStream(call, member, rewards, START, ())
+    return EpisodeStream(call, member, rewards, start, ())
 
 
 @pytest.mark.parametrize("error", [KILLED, DIED])
@@ -77,3 +80,17 @@ async def test_a_service_that_ends_whenever_an_episode_begins_is_a_loss_each_tim
     with pytest.raises(EnvironmentLost) as lost:
         await stream_of(Call([], KILLED)).first()
     assert lost.value.is_loss
+
+
+async def test_an_answer_may_wait_for_all_that_share_its_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environment_pool, "GRACE_S", 0.0)
+    call = SimpleNamespace(done=lambda: False, write=AsyncMock(), read=lambda: asyncio.Event().wait())
+    start = replace(START, call_timeout_s=0.01, num_sharing=3)
+    with pytest.raises(EnvironmentLost, match=r"it did not answer within 0\.03 s"):
+        await stream_of(call, start).first()
+
+
+async def test_a_service_that_has_no_place_says_when_to_come_again() -> None:
+    with pytest.raises(EnvironmentLost) as lost:
+        await stream_of(Call([], ResourceExhausted("full", retry_after_s=7.0))).first()
+    assert (lost.value.retry_after_s, lost.value.is_loss) == (7.0, False)
