@@ -58,7 +58,7 @@ class LocalEnvironment:
 
     @property
     def pids(self) -> list[int]:
-        return self._pool.pids if self._pool is not None else []
+        return [pid for pool in (self._pool, *self._former) if pool is not None for pid in pool.pids]
 
     async def find(self) -> None:
         """Loads the code as it is now, in a process, and uses it for the episodes that begin from then on.

@@ -52,11 +52,6 @@ class Session:
         so that an agent that never stops calling ends."""
         return 0.0 if self._idle_since is None else asyncio.get_running_loop().time() - self._idle_since
 
-    @property
-    def num_orphaned(self) -> int:
-        """Calls for whose answers nobody waits any more."""
-        return sum(asked.is_orphaned for asked in self._asked.values())
-
     async def ask(self, call: pb.PolicyCall, body: bytes, headers: Mapping[str, str]) -> pb.PolicyReply:
         """Sends a call, and returns the reply, an answer. A repeated request is sent once. Raises `Refused`."""
         if self.is_closed:

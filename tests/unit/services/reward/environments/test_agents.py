@@ -16,6 +16,7 @@ from shoal.errors import InvalidArgument
 from shoal.v1 import environment_pb2 as pb
 from shoal.v1 import rollout_pb2
 from tests.support.waiting import eventually
+from tests.unit.services.reward.environments.endpoint.test_server import num_orphaned
 
 Run = Callable[[dict[str, Any]], Awaitable[None]]
 
@@ -134,7 +135,7 @@ async def test_an_agent_that_gave_up_waiting_never_read_the_answer() -> None:
         asking = asyncio.create_task(ask(policy))
         await eventually(lambda: sessions, "the call is on its way")
         asking.cancel()
-        await eventually(lambda: sessions[0].num_orphaned == 1, "the endpoint has noticed")
+        await eventually(lambda: num_orphaned(sessions[0]) == 1, "the endpoint has noticed")
         for call in calls:
             sent.put_nowait(pb.PolicyReply(call_id=call.call_id, answer=pb.PolicyAnswer()))
         await eventually(lambda: sessions[0].idle_s() > 0, "the answer is there")
