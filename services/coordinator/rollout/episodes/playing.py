@@ -130,8 +130,10 @@ class Player(ABC):
                         stream = await stack.enter_async_context(playing)
                     return await self._play_at(stream)
             except EnvironmentLost as lost:
-                if lost.retry_after_s is not None:
-                    await self._wait_for_place(lost.retry_after_s)
+                if lost.retry_after_s is not None:  # It was not begun: too many are open.
+                    with self._clock.stopped():
+                        await asyncio.sleep(lost.retry_after_s)
+                        await self._turns.unpaused()
                     continue
                 error = lost
                 self._losses.count(lost, self._num_played)
@@ -148,13 +150,6 @@ class Player(ABC):
             with self._clock.stopped():
                 await self._losses.pause()
                 await self._turns.unpaused()
-
-    async def _wait_for_place(self, wait_s: float) -> None:
-        """Waits where too many episodes are open. Meanwhile others may need the room on the generator to end."""
-        await self._turns.give_back_room()
-        with self._clock.stopped():
-            await asyncio.sleep(wait_s)
-            await self._turns.unpaused()
 
 
 def checked(result: EpisodeResult) -> EpisodeResult:

@@ -137,11 +137,6 @@ class TurnSampler:
     def _serves(self, member: Member) -> bool:
         return member.serving and (self._version is None or member.version == self._version)
 
-    async def give_back_room(self) -> None:
-        """Leaves the generator to others until the next turn."""
-        async with self._placing:
-            await self._leave()
-
     async def _leave(self) -> None:
         self._binding = None
         await self._room.aclose()

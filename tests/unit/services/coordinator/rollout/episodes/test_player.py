@@ -129,16 +129,12 @@ class Generators:
     seeds: list[int] = field(default_factory=list)
     samplings: list[SamplingParams] = field(default_factory=list)
     rooms: int = 0
-    is_held: bool = False
-    """Whether an episode has room."""
 
     @contextlib.asynccontextmanager
     async def room(self, num_completions: int, **claim: Any) -> AsyncIterator[Any]:
         self.rooms += 1
         record = SimpleNamespace(worker_id=f"g{self.rooms}")
-        self.is_held = True
         yield SimpleNamespace(member=SimpleNamespace(record=record, serving=True, name="generator"))
-        self.is_held = False
 
     async def sample(
         self, binding: Any, prompt: Prompt, progress: GroupProgress, sampling: SamplingParams, **call: Any
@@ -393,22 +389,22 @@ async def test_a_lost_environment_that_is_not_deterministic_is_played_from_the_b
     assert played.text == (await play([CALL, CALL, "2"])).text
 
 
-async def test_an_episode_that_waits_for_a_place_holds_no_generator_and_says_nothing(
+async def test_an_episode_that_waits_for_a_place_goes_on_where_it_was_and_says_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     full = [EnvironmentLost("reward", "full", is_loss=False, retry_after_s=0.25) for _ in range(3)]
     environments = Environments(errors={2: [EnvironmentLost("reward", "its process ended"), *full]})
     generators = Generators(lambda turn: "")
-    waits: list[tuple[float, bool]] = []
+    waits: list[float] = []
 
     async def sleep(wait_s: float) -> None:
-        waits.append((wait_s, generators.is_held))
+        waits.append(wait_s)
 
     monkeypatch.setattr(playing.asyncio, "sleep", sleep)
     played = await play([CALL, CALL, "2"], environments, generators=generators, max_losses=2)
-    assert [wait for wait in waits if wait[0]] == [(0.25, False)] * 3, waits
+    assert [wait_s for wait_s in waits if wait_s] == [0.25] * 3, waits
     assert played.notes == ["reward: its process ended"] and len(environments.plays) == 5
-    assert len(generators.seeds) == 3, "no turn is sampled twice"
+    assert len(generators.seeds) == 3 and generators.rooms == 1, "no turn is sampled twice, nor elsewhere"
     assert played.text == (await play([CALL, CALL, "2"])).text
 
 
