@@ -208,9 +208,10 @@ class TurnRenderer:
                 whole = self._render([*_stand_in_with(calls), *map(_for_template, trials)], begins_turn=True)
                 if all(trial.content in whole for trial in trials):
                     return (
-                        "it writes results of tools inside the policy's turn, before its end, where an episode cannot "
-                        "go on: choose a template that gives them a turn of their own, or an environment that answers "
-                        "as a user"
+                        f"it writes results of tools before the end of the policy's turn ({self.end_of_turn_text}), as "
+                        "those of Gemma 4 and gpt-oss do, and an episode goes on only behind that end: set "
+                        'model.chat_template to one that gives results a turn of their own, such as "chatml", or let '
+                        "the environment answer calls with messages of a user"
                     )
         return (
             f"it leaves out messages of the role {role!r} behind the policy's turn, and the environment sends them: "

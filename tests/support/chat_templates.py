@@ -145,6 +145,21 @@ GEMMA_4 = """\
 {%- if add_generation_prompt %}{{ "<|im_start|>assistant\\n" }}{% endif %}"""
 """Writes results of tools only behind the calls that they answer, inside the policy's turn."""
 
+GPT_OSS = """\
+{%- for message in messages %}
+{%- if message.role == "assistant" and message.tool_calls %}
+{%- set call = message.tool_calls[0].function %}
+{{- "<|im_start|>assistant analysis\\n" + message.content + "<|im_end|>" }}
+{{- "<|im_start|>assistant to=" + call.name + "\\n" + (call.arguments | tojson) + "<|eot_id|>" }}
+{%- elif message.role == "tool" %}
+{{- "<|im_start|>" + message.name + " to=assistant\\n" + message.content + "<|im_end|>" }}
+{%- else %}{{ "<|im_start|>" + message.role + "\\n" + message.content }}
+{{- "<|endoftext|>" if message.role == "assistant" and loop.last else "<|im_end|>" }}
+{%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}{{ "<|im_start|>assistant" }}{% endif %}"""
+"""Ends a turn with a call, an answer that others follow, and the last answer with a token each."""
+
 GLM_4 = """\
 {%- for message in messages %}
 {{- "<|start_header_id|>" + message.role + "\\n" + message.content }}

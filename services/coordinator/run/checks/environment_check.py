@@ -100,11 +100,17 @@ def _stage_of(prompt: Prompt, stages: Stages) -> Stage | None:
 
 async def _note_another_rendering(name: str, stages: Stages, prompt: Prompt, events: EventLog) -> None:
     """Tries two turns. Says where their tokens are not those of the whole conversation, which is worth knowing and no
-    fault: the policy sees in training what it was given turn by turn."""
+    fault: the policy sees in training what it was given turn by turn.
+
+    Raises `InvalidArgument` for a chat template that cannot render such turns.
+    """
     stage = stages[name]
-    difference = await stages.beside(
-        lambda: find_difference(stage.renderer, prompt.messages, (), trial_turns(stage.tools))
-    )
+    try:
+        difference = await stages.beside(
+            lambda: find_difference(stage.renderer, prompt.messages, (), trial_turns(stage.tools))
+        )
+    except InvalidArgument as error:
+        raise InvalidArgument(f"environments.{name} cannot be played: {error.message}") from None
     if difference is not None:
         events.add("rendering_differs", f"environments.{name}: {difference}", environment=name)
 

@@ -7,6 +7,7 @@ import pytest
 from shoal.chat_templates import rendering, template_text
 from shoal.conversation import ChatMessage, ToolCall, ToolCallStatus, ToolDefinition
 from shoal.episodes.suffix import TurnRenderer
+from shoal.episodes.suffix_check import find_difference, trial_turns
 from shoal.errors import InvalidArgument
 from tests.support import chat_templates as families
 from tests.support.chat_templates import tokenizer_with
@@ -195,10 +196,14 @@ def test_a_template_that_ends_a_turn_with_the_beginning_of_the_next_one_is_refus
         renderer_of(families.GLM_4)
 
 
-def test_results_that_a_template_writes_inside_the_policys_turn_are_not_lost_but_refused() -> None:
-    renderer = renderer_of(families.GEMMA_4, tools=[SEARCH])
-    with pytest.raises(InvalidArgument, match="writes results of tools inside the policy's turn"):
+@pytest.mark.parametrize("template", [families.GEMMA_4, families.GPT_OSS], ids=["gemma_4", "gpt_oss"])
+def test_results_that_a_template_writes_inside_the_policys_turn_are_not_lost_but_refused(template: str) -> None:
+    renderer = renderer_of(template, tools=[SEARCH])
+    message = r"writes results of tools before the end of the policy's turn \(<\|im_end\|>\).*chatml"
+    with pytest.raises(InvalidArgument, match=message):
         renderer.observation(7, [call(1)], [result(1, "K2 here")])
+    with pytest.raises(InvalidArgument, match=message):
+        find_difference(renderer, [QUESTION], (), trial_turns([SEARCH]))  # What a run tries at its start.
     renderer.observation(7, [], [ChatMessage("user", "K2 here")])
 
 

@@ -1,0 +1,69 @@
+"""What a run finds out about its environments before it samples anything."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from services.coordinator.rollout.episodes.stage import Stages
+from services.coordinator.run.checks.environment_check import prepare_environments
+from services.coordinator.run.checks.preflight import PreparedInputs
+from services.coordinator.workers.rewards.environment_pool import EnvironmentInfo
+from shoal.config import parse_config
+from shoal.conversation import ChatMessage, ToolDefinition
+from shoal.data import PromptSet
+from shoal.errors import InvalidArgument
+from shoal.rollout import EnvironmentTask, Prompt
+from tests.support import chat_templates as families
+
+TOOLS = tuple(ToolDefinition(name, "", {"type": "object", "properties": {}}) for name in ("search", "browse"))
+CONFIG = parse_config(
+    {
+        "model": {"path": "m"},
+        "data": {"sources": [{"path": "d", "environment": "research"}]},
+        "environments": [{"name": "research", "server": "127.0.0.1:1"}],
+    }
+)
+
+
+def row(number: int, tools: tuple[str, ...] | None) -> Prompt:
+    token_ids, messages = np.array([1, 2], np.int32), (ChatMessage("user", "Which is the tallest?"),)
+    return Prompt(f"d.jsonl:{number}", token_ids, "", (), messages, EnvironmentTask("research", {}, tools))
+
+
+async def prepare(template: str, *prompts: Prompt) -> list[str]:
+    """Returns the texts of the prompts as a run samples behind them."""
+    tokenizer = families.tokenizer_with(template)
+
+    async def listed() -> dict[str, EnvironmentInfo]:
+        return {"research": EnvironmentInfo("research", TOOLS, True, "")}
+
+    events: Any = SimpleNamespace(add=lambda *_, **__: None)
+    environments: Any = SimpleNamespace(list=listed)
+    stages = Stages(CONFIG, tokenizer)
+    try:
+        inputs = PreparedInputs(tokenizer, PromptSet(list(prompts), [""] * len(prompts)), (), ())
+        prepared, _ = await prepare_environments(CONFIG, inputs, environments, stages, events)
+    finally:
+        stages.close()
+    return [prompt.text for prompt in prepared.prompts.prompts]
+
+
+async def test_a_prompt_shows_the_tools_that_its_row_offers() -> None:
+    texts = await prepare(families.QWEN, row(0, None), row(1, ("browse",)), row(2, ()))
+    shown = [[tool.name for tool in TOOLS if f'"name": "{tool.name}"' in text] for text in texts]
+    assert shown[:2] == [["search", "browse"], ["browse"]]
+    assert texts[2] == "", "a prompt without tools is as it was"
+
+
+async def test_a_row_with_another_tool_is_refused() -> None:
+    with pytest.raises(InvalidArgument, match=r"^d\.jsonl row 2 names the tool 'brows' \(did you mean 'browse'\?\)"):
+        await prepare(families.QWEN, row(0, None), row(1, ("brows",)))
+
+
+@pytest.mark.parametrize("template", [families.GEMMA_4, families.GPT_OSS], ids=["gemma_4", "gpt_oss"])
+async def test_a_chat_template_that_writes_results_inside_a_turn_is_refused(template: str) -> None:
+    message = "^environments.research cannot be played: model.chat_template: it writes results of tools before the end"
+    with pytest.raises(InvalidArgument, match=message):
+        await prepare(template, row(0, None))
