@@ -14,24 +14,27 @@ class GuessNumber(Environment):
 
     Task: {"number": 42}; without it the number is drawn from the seed, between the settings `min_val` and `max_val`.
     Rewards, as in open-instruct: each guess 1 - distance / (max_val - min_val), at least 0, so 1 for the number, which
-    ends the episode; -0.1 for a guess that is no whole number.
+    ends the episode; -0.1 for a guess that is no whole number. With `max_guesses` that many guesses end it too.
 
     Metrics: `guesses`, `solved`.
     """
 
     is_deterministic = True
 
-    def __init__(self, min_val: int = 1, max_val: int = 100) -> None:
+    def __init__(self, min_val: int = 1, max_val: int = 100, max_guesses: int | None = None) -> None:
         if min_val >= max_val:
             raise ValueError(f"min_val must be below max_val (given: {min_val}, {max_val})")
-        self._min, self._max = min_val, max_val
+        if max_guesses is not None and max_guesses < 1:
+            raise ValueError(f"max_guesses must be at least 1 (given: {max_guesses})")
+        self._min, self._max, self._max_guesses = min_val, max_val, max_guesses
 
     def reset(self, task: dict[str, Any], seed: int) -> str:
         self._number = task.get("number", random.Random(seed).randint(self._min, self._max))
         if type(self._number) is not int or not self._min <= self._number <= self._max or task.keys() - {"number"}:
             raise InvalidTask(f'give a whole number from {self._min} to {self._max}, {{"number": {self._min}}}')
         self.metrics |= {"guesses": 0, "solved": 0}
-        return f"I think of a whole number from {self._min} to {self._max}. Guess it."
+        limit = f" You have {self._max_guesses} guesses." if self._max_guesses else ""
+        return f"I think of a whole number from {self._min} to {self._max}. Guess it.{limit}"
 
     async def step(self, turn: Turn) -> Observation:
         answer = await self.call_tools(turn)
@@ -47,12 +50,13 @@ class GuessNumber(Environment):
             number: a whole number
         """
         self.metrics["guesses"] += 1
+        is_last = self._max_guesses is not None and self.metrics["guesses"] >= self._max_guesses
         if type(number) is not int:
-            return Observation("A guess must be a whole number.", reward=_NO_INTEGER)
+            return Observation("A guess must be a whole number.", reward=_NO_INTEGER, done=is_last)
         distance = abs(number - self._number)
         if distance == 0:
             self.metrics["solved"] = 1
             return Observation(f"Yes, it is {number}.", reward=1.0, done=True)
         hint = "higher" if self._number > number else "lower"
         reward = max(0.0, 1.0 - distance / (self._max - self._min))
-        return Observation(f"It is {hint} than {number}.", reward=reward)
+        return Observation(f"It is {hint} than {number}.", reward=reward, done=is_last)

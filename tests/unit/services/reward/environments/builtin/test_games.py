@@ -116,6 +116,17 @@ def test_a_guess_pays_by_its_distance_and_the_number_ends_the_game() -> None:
     assert (hit["reward"], hit["done"], game.environment.metrics) == (1.0, True, {"guesses": 4, "solved": 1})
 
 
+def test_the_last_guess_ends_the_game() -> None:
+    game = Game(GuessNumber(max_val=9, max_guesses=2), {"number": 4})
+    assert text(game.first).endswith("You have 2 guesses.")
+    assert not game.call("guess", number=9)["done"]
+    last = game.call("guess", number=3)
+    assert (text(last), last["reward"], last["done"]) == ("It is higher than 3.", pytest.approx(1 - 1 / 8), True)
+    assert game.environment.metrics == {"guesses": 2, "solved": 0}
+    with pytest.raises(ValueError, match="max_guesses must be at least 1"):
+        GuessNumber(max_guesses=0)
+
+
 def test_a_guess_that_is_no_whole_number_costs() -> None:
     game = Game(GuessNumber())
     assert game.call("guess", number="ten")["reward"] == -0.1
