@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import math
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -242,7 +243,7 @@ class EpisodeStream:
             raise self._lost(f"it answered turn {observation.turn} in place of {number}")
         return Observation(
             tuple(map(chat_message_from_wire, observation.messages)),
-            observation.reward if observation.HasField("reward") else None,
+            _finite(observation.reward) if observation.HasField("reward") else None,
             observation.done,
             tuple(map(tool_outcome_from_wire, observation.tool_outcomes)),
         )
@@ -291,12 +292,19 @@ class EpisodeStream:
 def _result(message: environment_pb2.EpisodeResult) -> EpisodeResult:
     return EpisodeResult(
         outcome_from_wire(message.outcome, "result.outcome"),
-        message.reward if message.HasField("reward") else None,
+        _finite(message.reward) if message.HasField("reward") else None,
         dict(message.metrics),
         message.detail,
-        dict(message.turn_rewards),
+        {call_id: _finite(reward) for call_id, reward in message.turn_rewards.items()},
         tuple(message.unread_call_ids),
     )
+
+
+def _finite(reward: float) -> float:
+    """Returns a reward. Raises `BrokenEpisode` for one that would make the advantages of its group NaN."""
+    if not math.isfinite(reward):
+        raise BrokenEpisode(f"the environment gave the reward {reward}; rewards must be finite numbers")
+    return reward
 
 
 def _stub(member: Member) -> "environment_pb2_grpc.EnvironmentServiceAsyncStub":

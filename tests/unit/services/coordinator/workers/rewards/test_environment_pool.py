@@ -11,6 +11,7 @@ import pytest
 
 from services.coordinator.workers.rewards import environment_pool
 from services.coordinator.workers.rewards.environment_pool import (
+    BrokenEpisode,
     EnvironmentLost,
     EpisodeStart,
     EpisodeStream,
@@ -20,6 +21,7 @@ from shoal.conversation import ChatMessage
 from shoal.errors import Aborted, ResourceExhausted, ShoalError, Unavailable
 from shoal.rollout import EnvironmentTask, FinishReason
 from shoal.v1 import environment_pb2 as pb
+from shoal.v1 import rollout_pb2
 
 START = EpisodeStart("episode", EnvironmentTask("counter", {}), 0, (), 60.0)
 FIRST = pb.RunEpisodeResponse(observation=pb.Observation(turn=0))
@@ -94,3 +96,21 @@ async def test_a_service_that_has_no_place_says_when_to_come_again() -> None:
     with pytest.raises(EnvironmentLost) as lost:
         await stream_of(Call([], ResourceExhausted("full", retry_after_s=7.0))).first()
     assert (lost.value.retry_after_s, lost.value.is_loss) == (7.0, False)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        pb.RunEpisodeResponse(observation=pb.Observation(turn=0, reward=float("nan"))),
+        pb.RunEpisodeResponse(result=pb.EpisodeResult(reward=float("inf"))),
+        pb.RunEpisodeResponse(result=pb.EpisodeResult(turn_rewards={"call": float("nan")})),
+    ],
+)
+async def test_a_reward_that_is_no_finite_number_breaks_the_episode_and_not_its_group(
+    answer: pb.RunEpisodeResponse,
+) -> None:
+    if answer.HasField("result"):
+        answer.result.outcome = rollout_pb2.SCORE_OUTCOME_SCORED
+    stream = stream_of(Call([answer], KILLED))
+    with pytest.raises(BrokenEpisode, match=r"the reward (nan|inf); rewards must be finite numbers"):
+        await (stream.first() if answer.HasField("observation") else stream.result())
