@@ -21,8 +21,9 @@ class SourceConfig(Section):
     split: str = "train"
     """Split of the Hugging Face data set."""
     task: str | None = None
-    """Name of a reasoning-gym task, for example `basic_arithmetic`, or one of Shoal's own: `arithmetic` for sums, and
-    `multiplication` for products that the environment `calculator` computes."""
+    """Name of a reasoning-gym task, for example `basic_arithmetic`, or one of Shoal's own: `arithmetic` for sums,
+    `multiplication` for products that the environment `calculator` computes, and `guessing` for numbers from 1 to 5
+    that the environment `guess_number` hides."""
     task_options: dict[str, Any] = Field(default_factory=dict)
     """Options of the task, by the names that it gives them."""
     task_size: int = Field(default=1000, ge=1, le=1_000_000)

@@ -1,6 +1,7 @@
-"""Rows from tasks that generate questions: Shoal's sums and products, and reasoning-gym."""
+"""Rows from tasks that generate questions: Shoal's sums, products and numbers to guess, and reasoning-gym."""
 
 import difflib
+import random
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,12 +14,29 @@ from shoal.reasoning_entry import entry_to_text
 ARITHMETIC = "arithmetic"
 MULTIPLICATION = "multiplication"
 """Products for the environment `calculator`, with an example of how it is called."""
+GUESSING = "guessing"
+"""Numbers from 1 to 5 for three guesses in the environment `guess_number`, with two games as examples."""
 _EXAMPLE = (
     {"role": "system", "content": "Use the tool."},
     {"role": "user", "content": "What is 12 times 34?"},
     {"role": "assistant", "content": "<calc>12*34</calc>"},
     {"role": "user", "content": "Result: 408"},
     {"role": "assistant", "content": "408"},
+)
+_HIGHEST = 5
+_ASKED = {"role": "user", "content": f"I think of a whole number from 1 to {_HIGHEST}. Guess it. You have 3 guesses."}
+_EXAMPLE_OF_GUESSING = (
+    {"role": "system", "content": "Guess the number."},
+    _ASKED,
+    {"role": "assistant", "content": "3"},
+    {"role": "tool", "content": "It is lower than 3."},
+    {"role": "assistant", "content": "1"},
+    {"role": "tool", "content": "Yes, it is 1."},
+    _ASKED,
+    {"role": "assistant", "content": "3"},
+    {"role": "tool", "content": "It is higher than 3."},
+    {"role": "assistant", "content": "4"},
+    {"role": "tool", "content": "Yes, it is 4."},
 )
 
 
@@ -32,6 +50,8 @@ def make_task(source: SourceConfig) -> RowSource:
     name = f"{source.task}@{source.task_seed}"
     if source.task == MULTIPLICATION:
         return RowSource(name, list(_multiplication(source, name)))
+    if source.task == GUESSING:
+        return RowSource(name, list(_guessing(source, name)))
     questions = _arithmetic(source) if source.task == ARITHMETIC else _reasoning_gym(source)
     rows = []
     for number, (question, label, verifier) in enumerate(questions):
@@ -84,6 +104,17 @@ def _multiplication(source: SourceConfig, name: str) -> Iterator[Row]:
         yield Row(number, f"{name} question {number + 1}", values)
 
 
+def _guessing(source: SourceConfig, name: str) -> Iterator[Row]:
+    """Generates games of guessing a number from 1 to 5; the task for the environment is {"number"}."""
+    if source.task_options:
+        raise InvalidArgument(f"task guessing has no options (given: {sorted(source.task_options)[0]!r})")
+    numbers = random.Random(f"guessing:{source.task_seed}")
+    for number in range(source.task_size):
+        hidden = numbers.randint(1, _HIGHEST)
+        values = {source.messages_column: [*_EXAMPLE_OF_GUESSING], source.environment_task_column: {"number": hidden}}
+        yield Row(number, f"{name} question {number + 1}", values)
+
+
 def _reasoning_gym(source: SourceConfig) -> Iterator[tuple[str, Any, str]]:
     task = source.task
     assert task is not None
@@ -92,7 +123,7 @@ def _reasoning_gym(source: SourceConfig) -> Iterator[tuple[str, Any, str]]:
     except ImportError:
         raise InvalidArgument(f"task {task}: reasoning-gym is not installed: pip install 'shoal[tasks]'") from None
     if task not in DATASETS:
-        near = difflib.get_close_matches(task, [ARITHMETIC, MULTIPLICATION, *DATASETS], n=3)
+        near = difflib.get_close_matches(task, [ARITHMETIC, MULTIPLICATION, GUESSING, *DATASETS], n=3)
         hint = f"did you mean {' or '.join(near)}?" if near else "see reasoning-gym's gallery for the names"
         raise InvalidArgument(f"there is no task {task!r}; {hint}")
     options = {key: _whole(value) for key, value in source.task_options.items()}

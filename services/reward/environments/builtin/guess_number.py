@@ -14,19 +14,25 @@ class GuessNumber(Environment):
 
     Task: {"number": 42}; without it the number is drawn from the seed, between the settings `min_val` and `max_val`.
     Rewards, as in open-instruct: each guess 1 - distance / (max_val - min_val), at least 0, so 1 for the number, which
-    ends the episode; -0.1 for a guess that is no whole number. With `max_guesses` that many guesses end it too.
+    ends the episode; -0.1 for a guess that is no whole number. Without `partial_credit` a guess that misses gets 0.
+    With `max_guesses` that many guesses end the episode too.
 
     Metrics: `guesses`, `solved`.
     """
 
     is_deterministic = True
 
-    def __init__(self, min_val: int = 1, max_val: int = 100, max_guesses: int | None = None) -> None:
+    def __init__(
+        self, min_val: int = 1, max_val: int = 100, max_guesses: int | None = None, partial_credit: bool = True
+    ) -> None:
         if min_val >= max_val:
             raise ValueError(f"min_val must be below max_val (given: {min_val}, {max_val})")
         if max_guesses is not None and max_guesses < 1:
             raise ValueError(f"max_guesses must be at least 1 (given: {max_guesses})")
+        if type(partial_credit) is not bool:
+            raise ValueError(f"partial_credit must be true or false (given: {partial_credit!r})")
         self._min, self._max, self._max_guesses = min_val, max_val, max_guesses
+        self._partial_credit = partial_credit
 
     def reset(self, task: dict[str, Any], seed: int) -> str:
         self._number = task.get("number", random.Random(seed).randint(self._min, self._max))
@@ -58,5 +64,5 @@ class GuessNumber(Environment):
             self.metrics["solved"] = 1
             return Observation(f"Yes, it is {number}.", reward=1.0, done=True)
         hint = "higher" if self._number > number else "lower"
-        reward = max(0.0, 1.0 - distance / (self._max - self._min))
+        reward = max(0.0, 1.0 - distance / (self._max - self._min)) if self._partial_credit else 0.0
         return Observation(f"It is {hint} than {number}.", reward=reward, done=is_last)

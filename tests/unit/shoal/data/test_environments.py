@@ -165,6 +165,16 @@ def test_products_are_questions_and_tasks_for_the_calculator() -> None:
         make_task(source.model_copy(update={"task_size": 9000}))
 
 
+def test_games_of_guessing_hide_different_numbers() -> None:
+    source = SourceConfig(task="guessing", task_size=200, environment="guess_number")
+    rows = make_task(source).rows
+    hidden = [row.values["environment_task"]["number"] for row in rows]
+    assert set(hidden) == set(range(1, 6))
+    assert hidden == [row.values["environment_task"]["number"] for row in make_task(source).rows]
+    with pytest.raises(InvalidArgument, match="guessing has no options"):
+        make_task(source.model_copy(update={"task_options": {"highest": 5}}))
+
+
 SOURCE = {"path": "d", "environment": "counter"}
 VALUES: dict[str, Any] = {"environments": [{"name": "counter"}], "model": {"path": "m"}, "data": {"sources": [SOURCE]}}
 

@@ -13,8 +13,10 @@ from services.reward.environments.builtin.guess_number import GuessNumber
 from services.reward.environments.builtin.registry import CLASSES
 from services.reward.environments.builtin.wordle import Wordle, feedback
 from services.reward.environments.inside.answers import observation_of
+from shoal.config.data import SourceConfig
 from shoal.config.environments import BUILT_IN_ENVIRONMENTS
 from shoal.conversation import ToolCall, ToolCallStatus
+from shoal.data.tasks import make_task
 from shoal.environment import Environment, InvalidTask, Turn
 
 STATUS = ToolCallStatus.OK
@@ -125,6 +127,23 @@ def test_the_last_guess_ends_the_game() -> None:
     assert game.environment.metrics == {"guesses": 2, "solved": 0}
     with pytest.raises(ValueError, match="max_guesses must be at least 1"):
         GuessNumber(max_guesses=0)
+
+
+def test_without_partial_credit_only_the_number_pays() -> None:
+    game = Game(GuessNumber(max_val=9, partial_credit=False), {"number": 4})
+    assert [game.call("guess", number=number)["reward"] for number in (3, 4)] == [0.0, 1.0]
+    with pytest.raises(ValueError, match="partial_credit must be true or false"):
+        GuessNumber(partial_credit=1)  # type: ignore[arg-type]
+
+
+def test_the_examples_of_the_task_are_games_as_the_environment_plays_them() -> None:
+    (row,) = make_task(SourceConfig(task="guessing", task_size=1, environment="guess_number")).rows
+    said = [message["content"] for message in row.values["messages"] if message["role"] != "system"]
+    for number, first in ((1, 0), (4, 5)):
+        game = Game(GuessNumber(max_val=5, max_guesses=3), {"number": number})
+        played = [text(game.first), "3", text(game.call("guess", number=3))]
+        played += [str(number), text(game.call("guess", number=number))]
+        assert said[first : first + 5] == played
 
 
 def test_a_guess_that_is_no_whole_number_costs() -> None:
