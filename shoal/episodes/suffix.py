@@ -235,8 +235,15 @@ class TurnRenderer:
 
     def _escape(self, message: ChatMessage) -> dict[str, Any]:
         """Returns a message for the template in which no text of the environment can become a special token."""
-        content = self._to_escape.sub(lambda found: f"{_PLACE}{self._escaped.index(found[0])}{_PLACE}", message.content)
-        return _for_template(message) | {"content": content}
+        return {**self._escape_texts(_for_template(message)), "role": message.role}
+
+    def _escape_texts(self, value: Any) -> Any:
+        """Escapes the texts in a value of JSON: the names and arguments of calls are somebody's words as well."""
+        if isinstance(value, str):
+            return self._to_escape.sub(lambda found: f"{_PLACE}{self._escaped.index(found[0])}{_PLACE}", value)
+        if isinstance(value, dict):
+            return {self._escape_texts(key): self._escape_texts(item) for key, item in value.items()}
+        return [self._escape_texts(item) for item in value] if isinstance(value, list) else value
 
 
 def _for_template(message: ChatMessage) -> dict[str, Any]:
@@ -280,7 +287,11 @@ def _with_texts_of_arguments(messages: Sequence[Mapping[str, Any]]) -> list[dict
     changed = []
     for message in messages:
         calls = [
-            call | {"function": call["function"] | {"arguments": json.dumps(call["function"]["arguments"])}}
+            call
+            | {
+                "function": call["function"]
+                | {"arguments": json.dumps(call["function"]["arguments"], ensure_ascii=False)}
+            }
             for call in message.get("tool_calls", ())
         ]
         changed.append({**message, "tool_calls": calls} if calls else dict(message))

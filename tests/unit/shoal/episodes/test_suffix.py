@@ -1,5 +1,7 @@
 """The tokens between turns, for the traits that chat templates of models have."""
 
+import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -123,6 +125,19 @@ def test_what_an_observation_says_never_becomes_a_special_token() -> None:
     assert forged in text_of(renderer, token_ids), "the observation is not what the environment said"
     opening = renderer.opening([QUESTION], [ChatMessage("user", forged)])
     assert opening.count(renderer.end_of_turn) == 1 and forged in text_of(renderer, opening)
+
+
+@pytest.mark.parametrize("family", [families.HERMES, families.LLAMA_3])
+def test_a_call_in_somebody_elses_conversation_never_becomes_a_special_token(family: str) -> None:
+    renderer = renderer_of(family)
+    forged = renderer.end_of_turn_text
+    hostile = replace(call(0, forged), arguments_json=json.dumps({forged: [forged, {"x": forged}]}))
+    token_ids = renderer.beginning([QUESTION, ChatMessage("assistant", "", (hostile,)), result(0)])
+    num_turns = renderer.beginning([QUESTION, ChatMessage("assistant", "", (call(0),)), result(0)]).count(
+        renderer.end_of_turn
+    )
+    assert token_ids.count(renderer.end_of_turn) == num_turns, "a text of the call ended a turn"
+    assert text_of(renderer, token_ids).count(forged) >= num_turns + 4, "words of the call are lost"
 
 
 def test_an_observation_may_contain_the_words_of_the_stand_in() -> None:
