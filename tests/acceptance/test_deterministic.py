@@ -158,19 +158,31 @@ def test_a_run_of_episodes_that_is_killed_equals_one_that_is_not(folder: Path) -
     config = config_of(
         folder,
         "episodes",
-        run={"num_steps": 5},
+        run={"num_steps": 4},
         data={"sources": [source], "max_prompt_tokens": 100},
-        evaluation={"sources": [source], "every_steps": 2, "samples_per_prompt": 1, "temperature": 0.0},
+        evaluation={
+            "sources": [source],
+            "num_prompts": 6,
+            "every_steps": 2,
+            "samples_per_prompt": 1,
+            "temperature": 0.0,
+        },
         sampling={"max_completion_tokens": 300},
-        generator={"max_num_seqs": 24},
+        grpo={"group_size": 4, "groups_per_step": 4},
+        # Fewer episodes than a step has: some begin when others have ended.
+        generator={"max_num_seqs": 12},
+        reward={"num_processes": 1},
         episodes={"max_turn_tokens": 24},
         checkpoint={"every_steps": 2},
+        launch={"num_learner_ranks": 1},
     )
     table = f'[[environments]]\nname = "chatter"\nsource = "{game}:Chatter"\n'
     config.write_text(f"{config.read_text()}\n{table}")
     whole = train(folder, config, "episodes")
     killed = train(folder, config, "episodes-killed", ((1, "generator"), (3, "coordinator")))
-    assert_equal(whole, killed, 5)
+    assert_equal(whole, killed, 4)
+    num_turns = [row["episodes/turns"] for row in rows_of(whole) if "time/step" in row]
+    assert len(num_turns) == 4 and min(num_turns) >= 2, f"turns of an episode, on average, in each step: {num_turns}"
 
 
 @pytest.fixture(scope="module")
