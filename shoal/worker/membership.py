@@ -100,9 +100,8 @@ class Membership:
         """Says that the worker ends because it has FAILED, so that nobody waits for its lease to expire."""
         status = self._service.status()
         if status.state == worker_pb2.WORKER_STATE_FAILED:
-            request = coordinator_pb2.HeartbeatRequest(worker_id=self._worker_id, status=status)
             with contextlib.suppress(ShoalError):
-                await coordinator.Heartbeat(request, timeout=_LAST_TIMEOUT_S)
+                await coordinator.Heartbeat(self._heartbeat(status), timeout=_LAST_TIMEOUT_S)
 
     async def _register(self, coordinator: "CoordinatorServiceAsyncStub") -> None:
         # The name of a coordinator that is not up may not resolve, so each registration determines the address again.
@@ -123,9 +122,7 @@ class Membership:
         _log.info("registered", extra={"coordinator": self._coordinator, "address": address})
 
     async def _beat(self, coordinator: "CoordinatorServiceAsyncStub", status: worker_pb2.WorkerStatus) -> None:
-        request = coordinator_pb2.HeartbeatRequest(
-            worker_id=self._worker_id, status=status, lease_secret=self._lease_secret
-        )
+        request = self._heartbeat(status)
         try:
             await coordinator.Heartbeat(request, timeout=_CALL_TIMEOUT_S)
         except NotFound:
@@ -139,6 +136,11 @@ class Membership:
             self._registered_ranks = None
             raise
         self._last_error = ""
+
+    def _heartbeat(self, status: worker_pb2.WorkerStatus) -> coordinator_pb2.HeartbeatRequest:
+        return coordinator_pb2.HeartbeatRequest(
+            worker_id=self._worker_id, status=status, lease_secret=self._lease_secret
+        )
 
     def _report(self, error: ShoalError) -> None:
         """Logs an error once, not at every heartbeat."""

@@ -35,6 +35,8 @@ class Registry(coordinator_pb2_grpc.CoordinatorServiceServicer):
     async def Heartbeat(self, request, context):
         if request.worker_id not in self.workers:
             raise errors.NotFound(f"no worker {request.worker_id}")
+        if request.lease_secret != self.workers[request.worker_id].lease_secret:
+            raise errors.PermissionDenied(f"{request.worker_id} has another secret")
         self.heartbeats.put_nowait(request)
         return coordinator_pb2.HeartbeatResponse()
 
