@@ -7,23 +7,16 @@ from contextlib import aclosing
 
 from services.reward.custom.code import Unusable
 from services.reward.environments.local import LocalEnvironment, Requests, Responses
+from services.reward.environments.places import Places
 from services.reward.environments.remote import RemoteEnvironment
 from shoal.config.environments import EnvironmentConfig
-from shoal.error_reasons import ErrorReason
-from shoal.errors import FieldViolation, InvalidArgument, ResourceExhausted
-from shoal.telemetry import metrics, names
+from shoal.errors import FieldViolation, InvalidArgument
 from shoal.v1 import environment_pb2
 from shoal.wire import invalid
 
 _log = logging.getLogger(__name__)
 
 SERVER_PATIENCE_S = 60.0
-_MIN_RETRY_S, _MAX_RETRY_S = 0.1, 10.0
-_FIRST_DURATION_S = 10.0
-_SMOOTHING = 0.1
-"""Weight of the newest episode in the running mean of how long one takes."""
-
-_OPEN = metrics.gauge(names.ENVIRONMENT_OPEN)
 
 
 class Environments:
@@ -41,10 +34,7 @@ class Environments:
                 if one.server
                 else LocalEnvironment(one, tuple(packages))
             )
-        self._num_open = dict.fromkeys(self._environments, 0)
-        self._duration_s = dict.fromkeys(self._environments, _FIRST_DURATION_S)
-        self._last_try = dict.fromkeys(self._environments, 0.0)
-        """When the last of those that were refused may try again."""
+        self._places = {one.name: Places(one.name, one.max_episodes) for one in config}
 
     @property
     def pids(self) -> list[int]:
@@ -99,34 +89,7 @@ class Environments:
             raise invalid("start.environment", f"there is no environment {start.environment!r}; configured: {known}")
         if environment.info.unavailable:
             raise invalid("start.environment", f"{start.environment} cannot work here: {environment.info.unavailable}")
-        self._open(start.environment, environment.config.max_episodes)
-        loop = asyncio.get_running_loop()
-        started = loop.time()
-        try:
+        with self._places[start.environment].one():
             async with aclosing(environment.play(start, requests)) as responses:
                 async for response in responses:
                     yield response
-        finally:
-            self._change_open(start.environment, -1)
-            mean_s = self._duration_s[start.environment]
-            self._duration_s[start.environment] += _SMOOTHING * (loop.time() - started - mean_s)
-
-    def _open(self, name: str, max_episodes: int) -> None:
-        if self._num_open[name] >= max_episodes:
-            raise ResourceExhausted(
-                f"{max_episodes} episodes of {name} are open (environments.{name}.max_episodes)",
-                reason=ErrorReason.QUEUE_FULL,
-                retry_after_s=self._wait_s(name, max_episodes),
-            )
-        self._change_open(name, 1)
-
-    def _wait_s(self, name: str, max_episodes: int) -> float:
-        """Returns when to try again: one after the other, as places become free. All at once would be a storm."""
-        now = asyncio.get_running_loop().time()
-        turn = max(self._last_try[name], now) + self._duration_s[name] / max_episodes
-        self._last_try[name] = min(max(turn, now + _MIN_RETRY_S), now + _MAX_RETRY_S)
-        return self._last_try[name] - now
-
-    def _change_open(self, name: str, by: int) -> None:
-        self._num_open[name] += by
-        _OPEN.set(self._num_open[name], {names.ENVIRONMENT: name})
