@@ -169,7 +169,7 @@ class GeneratorPool:
         Calls `on_begin` at the first token. The generator has `timeout_s` until then, and the group as long from then
         on; pauses do not count. Raises `WorkFailed` when another generator has to go on, and `DeadlineExceeded`.
         """
-        asked = progress.missing
+        asked, was_connected = progress.missing, binding.member.is_connected
         prefixes = progress.begin_call(resumable, sampling.max_completion_tokens)
         request = generator_pb2.GenerateGroupRequest(
             request_id=request_id,
@@ -204,7 +204,7 @@ class GeneratorPool:
                     if progress.missing:
                         raise WorkFailed(binding.member.name, f"it did not send samples {progress.missing}")
         except (Unavailable, Internal, Aborted, FailedPrecondition) as error:
-            raise self._failure(binding.member, error) from error
+            raise self._failure(binding.member, error, was_connected=was_connected) from error
         finally:
             binding.resize(0)
             self.utilization.back(len(progress.missing))
@@ -262,10 +262,11 @@ class GeneratorPool:
             member.name, f"it has not begun within coordinator.sampling_timeout_s ({timeout_s:g} s)", is_loss=True
         )
 
-    def _failure(self, member: Member, error: ShoalError) -> WorkFailed:
+    def _failure(self, member: Member, error: ShoalError, *, was_connected: bool) -> WorkFailed:
         """Returns what an error means for the group, and takes a generator that cannot serve out of service.
 
-        An error in the generator is the request's own: the generator goes on.
+        An error in the generator is the request's own: the generator goes on. A generator whose process had ended
+        before the request, as the lack of a connection shows, did not end for the group.
         """
         if isinstance(error, Unavailable) or error.reason == ErrorReason.ENGINE_DEAD:
             self._fleet.out_of_reach(member, error)
@@ -275,7 +276,8 @@ class GeneratorPool:
             return WorkFailed(member.name, error.message, is_loss=False)
         if error.reason == ErrorReason.SHUTTING_DOWN:
             self._fleet.leaves(member)
-        is_loss = error.reason not in _NOT_THE_GROUPS and not member.is_leaving
+        had_ended = isinstance(error, Unavailable) and not was_connected
+        is_loss = error.reason not in _NOT_THE_GROUPS and not member.is_leaving and not had_ended
         return WorkFailed(member.name, error.message, is_loss=is_loss)
 
 

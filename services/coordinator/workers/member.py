@@ -59,6 +59,11 @@ class Member:
     def name(self) -> str:
         return worker_name(self.record)
 
+    @property
+    def is_connected(self) -> bool:
+        """Whether there is a connection to its process. The end of a process breaks it at once."""
+        return self.channel.get_state() is grpc.ChannelConnectivity.READY
+
     def stop_watching(self) -> None:
         """Waits no more for the end of its process."""
         if self.watching is not None:

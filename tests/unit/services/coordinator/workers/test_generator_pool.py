@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any
 
+import grpc
 import numpy as np
 import pytest
 
@@ -23,6 +24,7 @@ from shoal.v1 import generator_pb2, worker_pb2
 from shoal.wire import completion_to_wire
 from tests.support.waiting import eventually
 
+READY, BROKEN = grpc.ChannelConnectivity.READY, grpc.ChannelConnectivity.TRANSIENT_FAILURE
 TIMEOUT_S = 0.1
 PROMPT = Prompt("p:0", np.array([1], np.int32), "", ())
 
@@ -50,9 +52,9 @@ class Fleet:
         await self._changed.wait(timeout_s)
 
 
-def generator(name: str, stub: Any = None) -> Member:
+def generator(name: str, stub: Any = None, state: grpc.ChannelConnectivity = READY) -> Member:
     record = WorkerRecord(name, worker_pb2.WORKER_KIND_GENERATOR, f"{name}:1", 1, 0.0)
-    channel: Any = None
+    channel: Any = SimpleNamespace(get_state=lambda: state)
     return Member(record, channel, stub, serving=True, version=WeightVersion(0, 1))
 
 
@@ -270,6 +272,22 @@ async def test_an_error_counts_for_the_group_and_against_the_generator_as_it_sho
     assert (raised.value.is_loss, bool(fleet.out), member.serving) == (is_loss, is_out, serves)
     assert member.is_leaving == (error.reason == ErrorReason.SHUTTING_DOWN)
     assert member.outstanding == 0
+
+
+@pytest.mark.parametrize(
+    ("error", "is_loss"),
+    [
+        (Unavailable("nothing listens at its address"), False),
+        (Internal("vLLM failed to sample", reason=ErrorReason.ENGINE_FAILED), True),
+    ],
+)
+async def test_a_generator_that_had_ended_before_the_request_did_not_end_for_the_group(
+    error: ShoalError, is_loss: bool
+) -> None:
+    member, fleet = generator("a", Stub(error), BROKEN), Fleet()
+    with pytest.raises(WorkFailed) as raised:
+        await sampling(pool_of(fleet, clock=(clock := Clock())), member, [], clock)
+    assert raised.value.is_loss is is_loss, error
 
 
 async def test_a_batch_goes_whole_to_a_generator_that_samples_nothing() -> None:

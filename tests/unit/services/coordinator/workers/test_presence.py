@@ -14,7 +14,7 @@ from shoal.rpc.channel import connect
 from shoal.rpc.server import RpcServer
 from shoal.v1 import worker_pb2
 from tests.support.loopback import LEARNER
-from tests.support.waiting import PATIENCE_S
+from tests.support.waiting import PATIENCE_S, eventually
 
 READY, BROKEN = grpc.ChannelConnectivity.READY, grpc.ChannelConnectivity.TRANSIENT_FAILURE
 
@@ -82,8 +82,9 @@ async def test_a_real_server_is_seen_to_end_by_its_connection() -> None:
     await server.start()
     address = f"127.0.0.1:{server.port}"
     async with connect(address, LEARNER) as channel:
-        gone = asyncio.create_task(until_gone(_member(address, channel)))
+        gone = asyncio.create_task(until_gone(member := _member(address, channel)))
         await channel.channel_ready()
-        assert not gone.done(), "a connected process is not gone"
+        assert member.is_connected and not gone.done(), "a connected process is not gone"
         await server.stop(0)
+        await eventually(lambda: not member.is_connected, "the connection is broken")
         await asyncio.wait_for(gone, PATIENCE_S)
