@@ -52,19 +52,21 @@ def span(name: str, *, parent: str | None = None, **attributes: AttributeValue) 
         yield opened
 
 
-def past_span(name: str, *, parent: str, duration_s: float, **attributes: AttributeValue) -> str:
-    """Adds a span that ends now to the trace of `parent`, and returns its traceparent.
+def past_span(
+    name: str, *, parent: str, duration_s: float, ended_s_ago: float = 0.0, **attributes: AttributeValue
+) -> str:
+    """Adds a span that has ended to the trace of `parent`, and returns its traceparent.
 
     It is for work that belongs to many traces, as a train step does to those of its groups.
     """
-    now_ns = time.time_ns()
+    end_ns = time.time_ns() - round(ended_s_ago * 1e9)
     opened = tracer().start_span(
         name,
         context=context_from(parent),
         attributes=_attributes(attributes),
-        start_time=now_ns - round(duration_s * 1e9),
+        start_time=end_ns - round(duration_s * 1e9),
     )
-    opened.end(now_ns)
+    opened.end(end_ns)
     return traceparent_of(opened)
 
 

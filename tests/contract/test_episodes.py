@@ -1,16 +1,20 @@
 """Runs whose prompts are played as episodes, with scripted workers over real sockets."""
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from services.coordinator.workers import losses
 from services.coordinator.workers.rewards import environment_pool
 from services.reward.service import RewardService
 from shoal.errors import InvalidArgument
+from shoal.telemetry import names
 from shoal.v1 import coordinator_pb2 as pb
 from shoal.v1 import rollout_pb2, worker_pb2
 from shoal.wire import completion_from_wire
@@ -64,6 +68,36 @@ async def test_an_episode_is_one_completion_whose_environment_tokens_do_not_coun
         assert rollout.text == turns[-1].message.content
     sent = [m.rollout.completion.episode for m in cluster.learner.batches[0] if m.HasField("rollout")]
     assert not any(turn.HasField("message") or turn.observations for episode in sent for turn in episode.turns)
+
+
+async def test_one_trace_follows_a_group_over_the_turns_and_tool_calls_of_its_episodes_to_the_weights(
+    cluster: Cluster, model: Path, exported: InMemorySpanExporter
+) -> None:
+    await cluster.add_all(ScriptedPolicy(cluster.plane), rewards=(ScriptedStage(),))
+    await cluster.start(episode_config(model, run={"num_steps": 1}))
+    run, events = await cluster.end()
+    assert run.state == pb.RUN_STATE_FINISHED, (run.message, kinds(events))
+    spans = exported.get_finished_spans()
+    for group in await cluster.groups():
+        trace = [span for span in spans if f"{span.context.trace_id:032x}" == group.trace_id]
+        by_id = {span.context.span_id: span for span in trace}
+        seen = Counter(_path(span, by_id) for span in trace)
+        episode = "group.issue/episode.play"
+        # Two episodes of three turns, two of them with a call; the environment begins, and answers each turn.
+        wanted = {episode: 2, f"{episode}/episode.turn": 6, f"{episode}/episode.environment": 8}
+        wanted |= {f"{episode}/episode.environment/episode.tool_call": 4}
+        wanted |= {f"group.issue/{name}": 1 for name in ("group.score", "weights.publish")}
+        assert wanted.items() <= seen.items(), seen
+        for span in trace:
+            if span.name == names.EPISODE_TOOL_CALL:
+                assert dict(span.attributes or {}) == {names.TOOL: "add", names.OK: True}
+                assert span.start_time and span.end_time and span.end_time - span.start_time == 10_000_000, span
+
+
+def _path(span: ReadableSpan, by_id: dict[int, ReadableSpan]) -> str:
+    """Returns the names of a span and of those around it."""
+    above = span.parent and by_id.get(span.parent.span_id)
+    return f"{_path(above, by_id)}/{span.name}" if above else span.name
 
 
 async def test_a_run_with_a_row_that_names_another_tool_is_refused(

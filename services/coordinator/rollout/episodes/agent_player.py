@@ -77,7 +77,7 @@ class AgentPlayer(Player):
         return self._was_paused  # Clients give up after some tries.
 
     async def _play_at(self, stream: EpisodeStream) -> EpisodeResult:
-        with trace.span(names.EPISODE_ENVIRONMENT):
+        with trace.span(names.EPISODE_ENVIRONMENT, turn=0):
             await stream.first()
         answering: set[asyncio.Task[None]] = set()
         async with first_error(asyncio.TaskGroup()) as tasks:

@@ -60,7 +60,8 @@ class BatchedTurnSampler(TurnSampler):
                 with self._clock.stopped():
                     room = self._generators.room(1, priority=self._priority, version=self._version, seat=seat)
                     binding = await stack.enter_async_context(room)
-                with trace.span(names.EPISODE_TURN, worker_id=binding.member.record.worker_id):
+                worker_id = binding.member.record.worker_id
+                with trace.span(names.EPISODE_TURN, request_id=request.name, worker_id=worker_id):
                     async with self._undisturbed():
                         return await self._receive(request, progress, call_id, binding)
                 raise WorkFailed(binding.member.name, "an evaluation came first", is_loss=False)

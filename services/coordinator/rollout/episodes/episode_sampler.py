@@ -61,7 +61,7 @@ class EpisodeSampler:
         )
         awaits(1)
         try:
-            with trace.span(names.EPISODE_PLAY, parent=group.traceparent, group_id=group.group_id):
+            with trace.span(names.EPISODE_PLAY, parent=group.traceparent, group_id=group.group_id, sample_index=index):
                 completion, worker_ids = await self._play(episode)
         finally:
             awaits(-1)

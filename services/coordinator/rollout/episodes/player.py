@@ -7,6 +7,8 @@ start -> first words -> turn 1 -> answer -> turn 2 -> answer -> ... -> result
 
 from dataclasses import replace
 
+from opentelemetry.trace import Span
+
 from services.coordinator.rollout.episodes.limits import StopReason
 from services.coordinator.rollout.episodes.playing import Player, checked
 from services.coordinator.rollout.episodes.transcript import Transcript
@@ -42,7 +44,7 @@ class EpisodePlayer(Player):
 
     async def _play_at(self, stream: EpisodeStream) -> EpisodeResult:
         """Plays the episode from where it is to its end."""
-        with trace.span(names.EPISODE_ENVIRONMENT):
+        with trace.span(names.EPISODE_ENVIRONMENT, turn=0):
             observation = await stream.first()
         while True:
             await self._take(observation)
@@ -52,8 +54,9 @@ class EpisodePlayer(Player):
                 turn = await self._next_turn()
                 if turn is not None:
                     self._sent.append(turn)
-                    with trace.span(names.EPISODE_ENVIRONMENT):
+                    with trace.span(names.EPISODE_ENVIRONMENT, turn=turn.number) as span:
                         observation = await stream.answer(turn)
+                        _trace_tool_calls(span, observation)
                     continue
             assert self._stop is not None
             return checked(await stream.end(self._stop))
@@ -134,3 +137,18 @@ class EpisodePlayer(Player):
             sampled=sampled.token_ids,
             withheld=stage.withheld,
         )
+
+
+def _trace_tool_calls(span: Span, observation: Observation) -> None:
+    """Adds a span for each tool call of an answer, one after the other, the last of them up to now."""
+    parent, ended_s_ago = trace.traceparent_of(span), 0.0
+    for outcome in reversed(observation.tool_outcomes):
+        trace.past_span(
+            names.EPISODE_TOOL_CALL,
+            parent=parent,
+            duration_s=outcome.duration_s,
+            ended_s_ago=ended_s_ago,
+            tool=outcome.name,
+            ok=outcome.ok,
+        )
+        ended_s_ago += outcome.duration_s

@@ -95,7 +95,7 @@ class TurnSampler:
             if not self._report_every_tokens:
                 progress = GroupProgress([request.seed])
             try:
-                with trace.span(names.EPISODE_TURN, worker_id=worker_id):
+                with trace.span(names.EPISODE_TURN, request_id=request.name, worker_id=worker_id):
                     async with self._undisturbed():
                         return await self._receive(request, progress, f"{request.name}/call-{number}", binding)
             except WorkFailed as error:

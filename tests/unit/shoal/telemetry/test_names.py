@@ -11,6 +11,10 @@ def test_the_page_is_current():
     assert page == names.as_markdown(), "run `python -m shoal.telemetry.names > docs/telemetry.md`"
 
 
+NOT_SENT = (None, "parent", "duration_s", "ended_s_ago")
+"""Keywords of spans that are no attributes."""
+
+
 @pytest.fixture(scope="module")
 def sent():
     """The names that the code sends: constants as "names.X", attributes of spans by their names."""
@@ -28,7 +32,7 @@ def _sent_by(tree):
             case ast.Attribute(value=ast.Name(id="names"), attr=constant):
                 yield f"names.{constant}"
             case ast.Call(func=ast.Attribute(attr="span" | "past_span"), keywords=keywords):
-                yield from (f"shoal.{word.arg}" for word in keywords if word.arg not in (None, "parent", "duration_s"))
+                yield from (f"shoal.{word.arg}" for word in keywords if word.arg not in NOT_SENT)
             case ast.Call(func=ast.Attribute(attr="set_attribute"), args=[ast.Constant(value=str(attribute)), *_]):
                 yield attribute
 

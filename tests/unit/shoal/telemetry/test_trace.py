@@ -1,19 +1,7 @@
 import pytest
 from opentelemetry import trace as opentelemetry
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from shoal.telemetry import names, trace
-
-
-@pytest.fixture
-def exported(monkeypatch):
-    exporter = InMemorySpanExporter()
-    provider = TracerProvider(shutdown_on_exit=False)
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    monkeypatch.setattr(trace, "tracer", lambda: provider.get_tracer("test"))
-    yield exporter
 
 
 def test_a_traceparent_continues_the_trace(exported):
