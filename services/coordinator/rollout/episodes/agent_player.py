@@ -4,6 +4,7 @@ agent: call (messages or tokens) -> where it goes on from (call_tree.py) -> samp
 """
 
 import asyncio
+import contextlib
 from dataclasses import dataclass, replace
 
 from services.coordinator.rollout.episodes.agent_calls import Place, find_node, place_of, readable, sampling_of
@@ -30,8 +31,10 @@ from shoal.rollout import Completion, EpisodeSegment, FinishReason, Prompt, Scor
 from shoal.telemetry import names, trace
 from shoal.token_run import TokenRun, run_of
 
-_RETRY_S = 5.0
-"""When to call again in a pause."""
+_HOLD_S = 30.0
+"""How long a call waits for the end of a pause. Clients give up on an answer that does not come, many after 60 s."""
+_RETRY_S = 1.0
+"""When to call again in a pause that is longer."""
 _MAX_PROMPT_TOKENS = 1 << 19
 """Tokens of the prompts of all segments: a learner gets them in one message, of which they may fill a half."""
 _MAX_REFUSED = 256
@@ -74,7 +77,7 @@ class AgentPlayer(Player):
 
     @property
     def _is_excused(self) -> bool:
-        return self._was_paused  # Clients give up after some tries.
+        return self._was_paused  # Clients give up after some time, or some tries.
 
     async def _play_at(self, stream: EpisodeStream) -> EpisodeResult:
         with trace.span(names.EPISODE_ENVIRONMENT, turn=0):
@@ -132,14 +135,12 @@ class AgentPlayer(Player):
         except InvalidArgument as error:
             reply = PolicyRefusal(RefusalReason.INVALID, error.message)
         if isinstance(reply, PolicyRefusal):
-            is_pause = reply.reason is RefusalReason.PAUSED
-            self._was_paused |= is_pause
-            self._num_refused += not is_pause
+            self._num_refused += reply.reason is not RefusalReason.PAUSED
         await stream.reply(call.call_id, reply)
 
     async def _reply(self, call: PolicyCall) -> PolicyAnswer | PolicyRefusal:
         """Samples a turn. Raises `InvalidArgument` for a call that makes no sense."""
-        if self._turns.is_paused:
+        if not await self._unpaused():
             return PolicyRefusal(RefusalReason.PAUSED, "the run is paused: call again", _RETRY_S)
         digests = await self._parts.stages.beside(lambda: list(digests_of(call.tools, call.messages)))
         if (limit := self._limit(call)) is not None:
@@ -164,6 +165,14 @@ class AgentPlayer(Player):
             if not isinstance(reply, PolicyAnswer):
                 self._claim(call, continued, -1)
         return reply
+
+    async def _unpaused(self) -> bool:
+        """Waits for the end of a pause, as long as a client may wait. Returns whether the run goes on."""
+        if self._turns.is_paused:
+            self._was_paused = True
+            with self._clock.stopped(), contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._turns.unpaused(), _HOLD_S)
+        return not self._turns.is_paused
 
     async def _sample(
         self, call: PolicyCall, place: Place, continued: Node | None, num_left: int

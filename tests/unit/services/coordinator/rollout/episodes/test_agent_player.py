@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from services.coordinator.rollout.completions import GroupRequest
+from services.coordinator.rollout.controls import RunControls
 from services.coordinator.rollout.episode_metrics import episode_metrics
 from services.coordinator.rollout.episodes import agent_player
 from services.coordinator.rollout.episodes.episode_sampler import EpisodeSampler
@@ -128,13 +129,13 @@ async def play(
     agent: Agent,
     says: Callable[[int], str] = lambda turn: f"answer {turn}",
     *,
-    pauses: Sequence[bool] = (),
+    controls: RunControls | None = None,
     max_completion_tokens: int = 1000,
     max_prompt_tokens: int = 1000,
     return_support: bool = False,
     **episodes: Any,
 ) -> Played:
-    """Plays one episode. `pauses` says of each call whether the run is paused then."""
+    """Plays one episode."""
     config = parse_config(
         {
             "model": {"path": "m"},
@@ -150,17 +151,7 @@ async def play(
     await stages.open([EnvironmentInfo("agent", (), False, "", is_agent=True)])
     prompt = Prompt("p:0", np.array([1, 2], np.int32), "", (), (user("row"),), EnvironmentTask("agent", {}))
     parts = EpisodeParts(config, environments, stages, lambda: 0.0, lambda *_: None)  # type: ignore[arg-type]
-    left = list(pauses)
-
-    class Controls:
-        unpaused = AsyncMock()
-        sampling_for_training = staticmethod(contextlib.nullcontext)
-
-        @property
-        def is_paused(self) -> bool:
-            return bool(left) and left.pop(0)
-
-    sampler = EpisodeSampler(parts, Controls(), generators)  # type: ignore[arg-type]
+    sampler = EpisodeSampler(parts, controls or RunControls(), generators)  # type: ignore[arg-type]
     progress = GroupProgress([100])
     sampling = SamplingParams(1.0, max_completion_tokens, (), return_support=return_support)
     group = SettledGroup(3, "group-3", prompt, "")
@@ -369,25 +360,55 @@ async def test_an_agent_whose_every_call_is_refused_reaches_a_limit(monkeypatch:
     assert (played.episode.stop_reason, played.episode.outcome) == ("max_turns", ScoreOutcome.UNSCORABLE)
 
 
-async def test_a_pause_is_told_and_an_agent_that_gives_up_in_it_runs_again() -> None:
-    async def agent(policy: Policy) -> None:
-        reply = await policy.ask(user("one"))
-        if isinstance(reply, PolicyRefusal):
-            assert reply.reason is RefusalReason.PAUSED and reply.retry_after_s > 0
-            raise RuntimeError("429")
+async def test_a_call_in_a_pause_is_answered_when_the_run_goes_on() -> None:
+    controls = RunControls()
+    controls.pause()
 
-    played = await play(agent, pauses=[True, True, True, True, False], max_losses=1)
+    async def agent(policy: Policy) -> None:
+        asked = asyncio.create_task(policy.ask(user("one")))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert not asked.done(), asked
+        controls.resume()
+        assert isinstance(await asked, PolicyAnswer), asked
+
+    played = await play(agent, controls=controls)
+    assert (played.num_plays, len(played.episode.turns)) == (1, 1)
+
+
+async def test_a_long_pause_is_told_and_an_agent_that_gives_up_in_it_runs_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(agent_player, "_HOLD_S", 0.0)
+    controls = RunControls()
+
+    async def agent(policy: Policy) -> None:
+        if controls.num_pauses == 4:
+            await policy.say(user("one"))
+            return
+        controls.pause()
+        reply = await policy.ask(user("one"))
+        assert isinstance(reply, PolicyRefusal) and reply.reason is RefusalReason.PAUSED and reply.retry_after_s > 0
+        controls.resume()
+        raise RuntimeError("429")
+
+    played = await play(agent, controls=controls, max_losses=1)
     assert played.num_plays == 5 and played.episode.outcome is ScoreOutcome.SCORED, "no loss is counted in a pause"
 
 
 async def test_waiting_in_a_pause_reaches_no_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(agent_player, "_MAX_REFUSED", 3)
+    monkeypatch.setattr(agent_player, "_HOLD_S", 0.0)
+    controls = RunControls()
+    controls.pause()
 
     async def agent(policy: Policy) -> None:
-        while isinstance(await policy.ask(user("one")), PolicyRefusal):
-            pass
+        for _ in range(9):
+            assert isinstance(await policy.ask(user("one")), PolicyRefusal)
+        controls.resume()
+        await policy.say(user("one"))
 
-    played = await play(agent, pauses=[True] * 9)
+    played = await play(agent, controls=controls)
     assert (played.episode.stop_reason, len(played.episode.turns), played.num_plays) == ("done", 1, 1)
 
 
