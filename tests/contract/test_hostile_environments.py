@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from shoal.errors import Aborted
 from shoal.v1 import rollout_pb2
 from tests.support.environment_client import Stage, staged
 from tests.support.waiting import eventually
@@ -52,6 +53,27 @@ class Hostile(Environment):
     def recurse(self):
         return self.recurse()
 
+    def stop_everything(self):
+        class Stop(BaseException):
+            pass
+        raise Stop("that was all")
+
+    def canceled(self):
+        raise asyncio.CancelledError
+
+    def regroup(self):
+        os.setpgid(0, os.getpgid(os.getppid()))
+        time.sleep(3600)
+
+    def die_later(self):
+        asyncio.get_running_loop().stop()
+
+    def outcomes(self):
+        return Observation("x", tool_outcomes=[{"name": "add", "ok": True}])
+
+    def gym(self):
+        return "x", 1.0, True, {}
+
     def messages(self):
         return ["x"] * 1_000_000
 
@@ -79,6 +101,13 @@ class Hostile(Environment):
                 await asyncio.sleep(3600)
             except BaseException:
                 pass
+
+    async def wait(self):
+        await asyncio.sleep(0.4)
+        return ",".join(self.heard)
+
+    async def block(self):
+        time.sleep(3600)
 
     def thread(self):
         threading.Thread(target=lambda: time.sleep(3600)).start()
@@ -126,7 +155,12 @@ async def _ends(stage: Stage, *said: str, task: dict[str, Any] | None = None) ->
     [
         ("memory", "MemoryError"),
         ("exit", "SystemExit"),
-        ("interrupt", "its process died 3 times in turn 1"),
+        ("interrupt", "KeyboardInterrupt"),
+        ("stop_everything", "that was all"),
+        ("canceled", "CancelledError"),
+        ("regroup", f"step took longer than {CALL_S:g} s"),
+        ("outcomes", "tool_outcomes must be a list of"),
+        ("gym", "Rewards and ends go into an Observation"),
         ("stop", f"step took longer than {CALL_S:g} s"),
         ("recurse", "RecursionError"),
         ("messages", "more than 256"),
@@ -178,3 +212,27 @@ async def test_too_many_metrics_fail_the_episode_and_not_the_service(stage: Stag
     assert (await player.say("metric")).done
     result = await player.result()
     assert result.outcome == FAILED and "more than 64" in result.detail, result.detail
+
+
+async def test_a_process_that_dies_between_the_calls_of_an_episode_is_not_replaced_for_ever(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("services.reward.environments.episode._MAX_DEATHS_IN_ALL", 2)
+    player = stage.play("hostile")
+    await player.observe()
+    await player.say("die_later")
+    with pytest.raises(Aborted, match="its process died 2 times in this episode"):
+        await player.say("a")
+
+
+async def test_a_coroutine_that_blocks_costs_no_episode_that_waits_beside_it(stage: Stage) -> None:
+    waiting, blocking = (stage.play("hostile", call_timeout_s=CALL_S) for _ in range(2))
+    await waiting.observe()
+    await blocking.observe()
+    waiting.send("wait")
+    blocking.send("block")
+    assert (await waiting.observe()).messages[0].content == "wait"
+    waiting.end()
+    assert (await waiting.result()).outcome == SCORED
+    result = await blocking.result()
+    assert result.outcome == FAILED and "step took longer" in result.detail, result.detail

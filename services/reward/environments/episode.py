@@ -21,7 +21,7 @@ _MAX_DEATHS = 3
 """Times that a process may die in one turn of an episode. The first may have come from outside or from another episode
 of the process; the last is that of a process which the episode has for itself."""
 _MAX_DEATHS_IN_ALL = 20
-"""Times that a process may die in calls of an episode, whatever the turn, before another service has to play it."""
+"""Times that a process may die in an episode, in a call or between two, before another service has to play it."""
 _RUN_TIMEOUT_S = 7 * 86400.0
 _STOP_TIMEOUT_S = 5.0
 
@@ -68,6 +68,7 @@ class EpisodeHere:
         """Of the observations, that of the start first."""
         self._deaths: Counter[int] = Counter()
         """Calls in which a process died, by turn; 0 is the start."""
+        self._num_deaths = 0
         self._turn = 0
         """The turn that is carried out now, for the first time or again."""
         self._is_running = False
@@ -174,11 +175,12 @@ class EpisodeHere:
         if self._digests and not self._is_deterministic:
             raise self._lost(str(lost)) from None
         self._deaths[self._turn] += lost.in_call
+        self._num_deaths += 1
         if was_alone and self._deaths[self._turn] >= _MAX_DEATHS:
             what = f"turn {self._turn}" if self._turn else "the start"
             raise EpisodeFailed(f"its process died {self._deaths[self._turn]} times in {what}: {lost}") from None
-        if self._deaths.total() >= _MAX_DEATHS_IN_ALL:
-            raise self._lost(f"its process died in {_MAX_DEATHS_IN_ALL} calls of this episode: {lost}") from None
+        if self._num_deaths >= _MAX_DEATHS_IN_ALL:
+            raise self._lost(f"its process died {_MAX_DEATHS_IN_ALL} times in this episode: {lost}") from None
 
     def _lost(self, why: str) -> Aborted:
         return Aborted(f"episode {self._start.episode_id}: {why}; begin it again")

@@ -186,12 +186,15 @@ class EnvironmentProcess:
         return CallFailed(error["kind"], error["detail"])
 
     def _overrun(self, number: int) -> None:
-        call = self._calls.pop(number)
-        call.end(error=CallFailed("late", f"{call.name} took longer than {call.timeout_s:g} s"))
+        call = self._calls[number]
+        if sum(each.has_begun for each in self._calls.values()) == 1:
+            del self._calls[number]
+            call.end(error=CallFailed("late", f"{call.name} took longer than {call.timeout_s:g} s"))
+        # Else any of them may block the others: that one does so again where it is alone.
         _log.warning(
             "environment process killed", extra={"environment": self.code.name, "pid": self.pid, "call": call.name}
         )
-        self.kill(f"{call.name} of another episode hung")
+        self.kill(f"{call.name} took longer than {call.timeout_s:g} s, in this episode or another one of its process")
 
     def _on_exit(self, _: PoolProcess, how: str) -> None:
         if not self.is_lost:

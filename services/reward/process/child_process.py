@@ -75,6 +75,7 @@ class PoolProcess(asyncio.SubprocessProtocol):
         """Kills the process and the processes that it has started; `on_exit` follows."""
         if self._transport is not None and self._transport.get_returncode() is None:
             self._kill_group()
+            self._transport.kill()  # It may have left its group.
 
     def pause_output(self) -> None:
         """Lets standard error wait in the pipe, until `resume_output`: who writes more than it holds waits as well."""

@@ -1,15 +1,16 @@
 """What the methods of an environment return, checked and in bounds, as JSON."""
 
+import contextlib
 import math
 import numbers
 import reprlib
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
 from shoal.conversation import ChatMessage
 from shoal.environment import Agent, Environment, Observation
+from shoal.rollout import ToolOutcome
 
 _MAX_MESSAGES = 256
 _MAX_METRICS = 64
@@ -33,17 +34,14 @@ def observation_of(value: Any, max_chars: int) -> dict[str, Any]:
     return {
         "messages": _cut(messages, max_chars),
         "reward": None if said.reward is None else _number(said.reward, "the reward"),
-        "done": bool(said.done),
-        "tool_outcomes": [
-            asdict(outcome) | {"name": _text(outcome.name)[:_MAX_NAME_CHARS]}
-            for outcome in said.tool_outcomes[:_MAX_MESSAGES]
-        ],
+        "done": _is_done(said.done),
+        "tool_outcomes": _outcomes(said.tool_outcomes),
     }
 
 
 def result_of(environment: Environment) -> dict[str, Any]:
     """Returns what an environment says of its episode as JSON. Raises `BadAnswer`."""
-    metrics = dict(environment.metrics)
+    metrics = _numbers_by_name(environment.metrics, "self.metrics")
     if len(metrics) > _MAX_METRICS:
         raise BadAnswer(f"{len(metrics)} metrics, more than {_MAX_METRICS}")
     reward = environment.reward
@@ -53,7 +51,7 @@ def result_of(environment: Environment) -> dict[str, Any]:
             _text(str(name))[:_MAX_NAME_CHARS]: _number(value, f"the metric {name!r}")
             for name, value in metrics.items()
         },
-        "detail": _text(str(environment.detail))[:_MAX_DETAIL_CHARS],
+        "detail": _text(str(environment.detail or ""))[:_MAX_DETAIL_CHARS],
     }
     return result | {"turn_rewards": _turn_rewards(environment)} if isinstance(environment, Agent) else result
 
@@ -62,8 +60,35 @@ def _turn_rewards(agent: Agent) -> dict[str, float]:
     """Returns them by the ids of calls, which those of chat completions begin with a word of OpenAI's before."""
     return {
         _text(str(name))[:_MAX_NAME_CHARS].removeprefix("chatcmpl-"): _number(value, f"the reward of turn {name!r}")
-        for name, value in agent.turn_rewards.items()
+        for name, value in _numbers_by_name(agent.turn_rewards, "self.turn_rewards").items()
     }
+
+
+def _numbers_by_name(values: Any, what: str) -> Mapping[Any, Any]:
+    if isinstance(values, Mapping):
+        return values
+    raise BadAnswer(f"{what} must be a dict of numbers by name (given: {reprlib.repr(values)})")
+
+
+def _is_done(done: Any) -> bool:
+    """Converts a bool, also one of numpy or torch: a text would be true, whatever it says."""
+    if isinstance(done, str | bytes | Sequence | Mapping):
+        raise BadAnswer(f"done must be True or False (given: {reprlib.repr(done)})")
+    return bool(done)
+
+
+def _outcomes(outcomes: Any) -> list[dict[str, Any]]:
+    if not isinstance(outcomes, Sequence) or not all(isinstance(outcome, ToolOutcome) for outcome in outcomes):
+        raise BadAnswer(f"tool_outcomes must be a list of shoal.rollout.ToolOutcome (given: {reprlib.repr(outcomes)})")
+    return [
+        {
+            "name": _text(str(outcome.name))[:_MAX_NAME_CHARS],
+            "ok": bool(outcome.ok),
+            "timed_out": bool(outcome.timed_out),
+            "duration_s": _number(outcome.duration_s, "duration_s of a tool outcome"),
+        }
+        for outcome in outcomes[:_MAX_MESSAGES]
+    ]
 
 
 def _messages(said: Any) -> Iterator[dict[str, str]]:
@@ -71,7 +96,7 @@ def _messages(said: Any) -> Iterator[dict[str, str]]:
         yield _message(ChatMessage("user", said))
     elif isinstance(said, ChatMessage | Mapping):
         yield _message(said)
-    elif isinstance(said, Iterable):
+    elif isinstance(said, Iterable) and not isinstance(said, bytes | bytearray):
         for one in said:
             yield _message(ChatMessage("user", one) if isinstance(one, str) else one)
     else:
@@ -87,7 +112,10 @@ def _message(message: Any) -> dict[str, str]:
             "role": message.role, "content": message.content, "tool_call_id": message.tool_call_id, "name": message.name
         }  # fmt: skip
     if not isinstance(message, Mapping) or not isinstance(message.get("content"), str) or not message.get("role"):
-        raise BadAnswer(f"{reprlib.repr(message)} is no message: it needs a role and a text as its content")
+        raise BadAnswer(
+            f"{reprlib.repr(message)} is no message: return texts, or messages with a role and a text as the content. "
+            "Rewards and ends go into an Observation"
+        )
     fields = {name: message.get(name) or "" for name in ("role", "content", "tool_call_id", "name")}
     return {name: _text(value if name == "content" else str(value)[:_MAX_NAME_CHARS]) for name, value in fields.items()}
 
@@ -114,10 +142,14 @@ def _without_middle(text: str, max_chars: int) -> str:
 
 def _number(value: Any, what: str) -> float:
     """Converts a number or bool, also one of numpy or torch."""
-    if not isinstance(value, numbers.Real) and callable(getattr(value, "item", None)):
-        value = value.item()
-    if isinstance(value, numbers.Real) and math.isfinite(value):
-        return float(value)
+    with contextlib.suppress(
+        ValueError, RuntimeError, OverflowError
+    ):  # Of several numbers, or one that no float holds.
+        number = (
+            value.item() if not isinstance(value, numbers.Real) and callable(getattr(value, "item", None)) else value
+        )
+        if isinstance(number, numbers.Real) and math.isfinite(number):
+            return float(number)
     raise BadAnswer(f"{what} must be a finite number (given: {reprlib.repr(value)})")
 
 

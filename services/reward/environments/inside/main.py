@@ -12,6 +12,7 @@ import traceback
 from collections.abc import Mapping
 from typing import Any, BinaryIO
 
+from services.reward.environments.inside.answers import BadAnswer
 from services.reward.environments.inside.episodes import Episodes
 from services.reward.environments.inside.loading import CannotLoad, Loaded, load
 from services.reward.process.frames import encode_frame, take_pipes
@@ -57,11 +58,13 @@ class _Process:
             async with asyncio.timeout(call["timeout_s"]) as limit:
                 value = await self._called(call)
             answer = {"value": value}
-        except (Exception, SystemExit) as error:
-            is_late = isinstance(error, TimeoutError) and limit.expired()
-            answer = {"error": self._error(error, f"{call['call']} took longer than {call['timeout_s']:g} s", is_late)}
-        except asyncio.CancelledError:
-            answer = {"error": {"kind": "canceled", "detail": "the episode was closed", "traceback": ""}}
+        except BaseException as error:  # Whatever the code raises: the others of the process go on.
+            if isinstance(error, TimeoutError) and limit.expired():
+                answer = _error("late", f"{call['call']} took longer than {call['timeout_s']:g} s")
+            elif isinstance(error, asyncio.CancelledError) and _is_canceled():
+                answer = _error("canceled", "the episode was closed")
+            else:
+                answer = self._raised(error)
         self._answers.write(encode_frame({"id": call["id"], "event": "answer"} | answer))
 
     async def _called(self, call: Mapping[str, Any]) -> Any:
@@ -76,16 +79,26 @@ class _Process:
         assert self._episodes is not None
         return await self._episodes.call(call)
 
-    def _error(self, error: BaseException, late: str, is_late: bool) -> dict[str, Any]:
+    def _raised(self, error: BaseException) -> dict[str, Any]:
         path = self._loaded.path if self._loaded else ""
         known = {InvalidTask: "invalid_task", Unscorable: "unscorable", CannotLoad: "cannot_load", Broken: "broken"}
         kind = next((kind for known_class, kind in known.items() if isinstance(error, known_class)), "failed")
-        if is_late:
-            return {"kind": "late", "detail": late, "traceback": ""}
         if kind != "failed":
-            return {"kind": kind, "detail": _short(str(error)), "traceback": ""}
+            return _error(kind, str(error))
+        if isinstance(error, BadAnswer):
+            return _error(kind, f"{path}: {error}" if path else str(error))
         full = "".join(traceback.format_exception(error))[-_MAX_TRACEBACK_CHARS:]
-        return {"kind": kind, "detail": _short(error_line(error, path)), "traceback": full}
+        return _error(kind, error_line(error, path), full)
+
+
+def _error(kind: str, detail: str, full: str = "") -> dict[str, Any]:
+    return {"error": {"kind": kind, "detail": _short(detail), "traceback": full}}
+
+
+def _is_canceled() -> bool:
+    """Whether the call is canceled from outside: its own code may raise the same error."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def _short(text: str) -> str:

@@ -6,6 +6,7 @@ import pytest
 from services.reward.environments.inside.answers import BadAnswer, observation_of, result_of
 from shoal.conversation import ChatMessage
 from shoal.environment import Agent, Environment, Observation
+from shoal.rollout import ToolOutcome
 
 
 def contents(value: Any, max_chars: int = 1000) -> list[tuple[str, str]]:
@@ -37,6 +38,14 @@ def test_what_a_method_returns_is_messages(value: Any, messages: list[tuple[str,
         [3],
         Observation("a", reward=float("nan")),
         Observation("a", reward="much"),  # type: ignore[arg-type]
+        Observation("a", reward=10**400),
+        Observation("a", reward=np.zeros(2)),  # type: ignore[arg-type]
+        Observation("a", done="false"),  # type: ignore[arg-type]
+        Observation("a", tool_outcomes=5),  # type: ignore[arg-type]
+        Observation("a", tool_outcomes=({"name": "add"},)),  # type: ignore[arg-type]
+        Observation("a", tool_outcomes=(ToolOutcome("add", True, False, float("nan")),)),
+        b"a",
+        ("a", 1.0, True, {}),
         ["a"] * 1000,
     ],
 )
@@ -68,6 +77,20 @@ def test_a_result_is_numbers_and_a_short_text() -> None:
     environment.metrics["right"] = float("inf")
     with pytest.raises(BadAnswer, match="the metric 'right' must be a finite number"):
         result_of(environment)
+
+
+@pytest.mark.parametrize("metrics", [None, [1, 2], "right", 5])
+def test_metrics_that_are_no_dict_are_refused_by_name(metrics: Any) -> None:
+    environment = Environment()
+    environment.metrics = metrics
+    with pytest.raises(BadAnswer, match=r"self\.metrics must be a dict of numbers by name"):
+        result_of(environment)
+
+
+def test_a_detail_of_none_says_nothing() -> None:
+    environment = Environment()
+    environment.detail = None  # type: ignore[assignment]
+    assert result_of(environment)["detail"] == ""
 
 
 def test_rewards_of_turns_are_an_agents_and_named_by_their_calls() -> None:
