@@ -10,7 +10,9 @@ from shoal.errors import InvalidArgument
 if TYPE_CHECKING:
     from shoal.config.run import RunConfig
 
-ToolParser = Literal["hermes", "tag", "qwen3_xml", "pythonic", "llama3_json", "regex"]
+ToolParser = Literal["hermes", "tag", "call_tool", "qwen3_xml", "pythonic", "llama3_json", "regex"]
+PARSERS_THAT_STOP = ("tag", "call_tool")
+"""Forms whose calls end a turn by a text of theirs."""
 
 
 class EpisodesConfig(Section):
@@ -21,8 +23,8 @@ class EpisodesConfig(Section):
 
     tool_parser: ToolParser = "hermes"
     """Form of the tool calls in what the policy says: `hermes` (Hermes, Qwen 2.5 and 3), `qwen3_xml` (Qwen3-Coder),
-    `pythonic` (Llama 4, Olmo 3), `llama3_json` (Llama 3), `tag`, as in `<python>1 + 1</python>`, or `regex`, a form of
-    your own (docs/tool-calls.md)."""
+    `pythonic` (Llama 4, Olmo 3), `llama3_json` (Llama 3), `tag`, as in `<python>1 + 1</python>`, `call_tool`, as in
+    `<call_tool name="python">1 + 1</call_tool>` (DR Tulu), or `regex`, a form of your own (docs/tool-calls.md)."""
     tool_pattern: str = ""
     """Of `regex`: a regular expression of the package `regex` that finds a call, with the group `name` for the tool,
     and `arguments` for a JSON object or `argument` for the first required parameter, such as

@@ -14,7 +14,7 @@ from shoal.config.correction import CorrectionConfig
 from shoal.config.data import DataConfig
 from shoal.config.deterministic import check_deterministic
 from shoal.config.environments import EnvironmentConfig, check_environments
-from shoal.config.episodes import EpisodesConfig, check_episodes
+from shoal.config.episodes import PARSERS_THAT_STOP, EpisodesConfig, check_episodes
 from shoal.config.evaluation import EvaluationConfig
 from shoal.config.learner import LearnerConfig
 from shoal.config.loss import KlConfig, LossConfig
@@ -324,7 +324,7 @@ class RunConfig(Section):
     @property
     def has_stop_strings(self) -> bool:
         """Whether engines have to look for strings in what they sample."""
-        tags = self.plays_episodes and self.episodes.tool_parser == "tag"
+        tags = self.plays_episodes and self.episodes.tool_parser in PARSERS_THAT_STOP
         return bool(self.sampling.stop_strings or tags or (self.evaluation.sources and self.evaluation.stop_strings))
 
     @property

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from shoal.conversation import ToolCall, ToolCallStatus, ToolDefinition
+from shoal.episodes.tool_calls.call_tool import CLOSINGS, find_call_tool
 from shoal.episodes.tool_calls.found import MAX_CALLS, Finder, Found
 from shoal.episodes.tool_calls.hermes import find_hermes
 from shoal.episodes.tool_calls.llama3_json import find_llama3_json
@@ -23,6 +24,7 @@ __all__ = ["PARSERS", "ParsedTurn", "Parser", "check_tools", "make_parser", "sto
 
 _MAX_DETAIL_CHARS = 300
 _FINDERS: dict[str, Finder] = {
+    "call_tool": find_call_tool,
     "hermes": find_hermes,
     "llama3_json": find_llama3_json,
     "pythonic": find_pythonic,
@@ -72,6 +74,8 @@ def make_parser(name: str, pattern: str = "") -> Parser:
 
 def stop_strings(name: str, tools: Sequence[ToolDefinition]) -> tuple[str, ...]:
     """Returns the texts that end a turn of the policy in a form, besides the end of the turn."""
+    if name == "call_tool":
+        return CLOSINGS if tools else ()
     return tuple(f"</{tool.name}>" for tool in tools) if name == "tag" else ()
 
 

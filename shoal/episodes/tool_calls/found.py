@@ -108,14 +108,22 @@ def typed(text: str, schema: Any) -> Any:
     """Returns a value that was written as text: the text itself for a parameter that may be a string, else the JSON
     that it is. Text that is no JSON stays text, for the schema to refuse.
     """
-    kinds = schema.get("type") if isinstance(schema, dict) else None
-    if kinds is None or kinds == "string" or (isinstance(kinds, list) and "string" in kinds):
+    alternatives = schema.get("anyOf") if isinstance(schema, dict) else None
+    if any(map(_takes_text, alternatives if isinstance(alternatives, list) else [schema])):
         return text
     try:
         value, end = read_json_at(text.strip(), 0)
     except ValueError:
         return text
     return value if end == len(text.strip()) else text
+
+
+def _takes_text(schema: Any) -> bool:
+    """Returns whether a value may be a string; an optional number has alternatives, none of which is one."""
+    if not isinstance(schema, dict):
+        return True
+    kinds = schema.get("type")
+    return kinds is None or kinds == "string" or (isinstance(kinds, list) and "string" in kinds)
 
 
 def _refuse_constant(constant: str) -> None:

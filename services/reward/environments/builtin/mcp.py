@@ -5,10 +5,11 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
+from services.reward.environments.builtin.mcp_tools import OfferedTool, offered_tools
 from services.reward.process.descendants import MARK_VARIABLE
 from shoal.conversation import ChatMessage, ToolCall, ToolCallStatus, ToolDefinition
 from shoal.environment import Broken, Environment, Observation, Turn
@@ -19,8 +20,9 @@ class Mcp(Environment):
     """The tools of an MCP server: a program that is started (`command`, a list), or one that is reached at `url`.
 
     Each episode has a connection of its own, and with `command` a server of its own. `tools` names those that are
-    offered, by default all. A program gets few environment variables: those that `variables` names besides. A server at
-    a `url` gets the key in the variable `api_key_env` as a bearer token. A call may take `timeout_s`.
+    offered, by default all; or it is a table of `OfferedTool`, by the names that the policy calls. A program gets few
+    environment variables: those that `variables` names besides. A server at a `url` gets the key in the variable
+    `api_key_env` as a bearer token. A call may take `timeout_s`.
 
     It rewards nothing: verifiers of the data do. A call that fails is told to the policy; a server that ends fails the
     episode.
@@ -32,7 +34,7 @@ class Mcp(Environment):
         url: str = "",
         api_key_env: str = "",
         variables: Sequence[str] = (),
-        tools: Sequence[str] = (),
+        tools: Sequence[str] | Mapping[str, Mapping[str, Any]] = (),
         timeout_s: float = 60.0,
     ) -> None:
         if bool(command) == bool(url):
@@ -43,7 +45,7 @@ class Mcp(Environment):
             raise ValueError(f"the environment of this reward service has no {api_key_env}")
         self._command, self._url, self._variables = list(command), url, list(variables)
         self._key = os.environ[api_key_env].strip() if api_key_env else ""
-        self._wanted, self._timeout_s = list(tools), timeout_s
+        self._offered, self._timeout_s = offered_tools(tools), timeout_s
         self._client: Any = None
         self._holder: asyncio.Task[None] | None = None
         self._closing = asyncio.Event()
@@ -53,20 +55,19 @@ class Mcp(Environment):
         await self._connect()
 
     async def tools(self) -> list[ToolDefinition]:
-        """Returns the tools that are offered. Raises `ValueError` for one that the server does not have."""
+        """Returns the tools that are offered. Raises `ValueError` for one that the server does not have, or that has
+        other parameters."""
         await self._connect()
-        offered: list[ToolDefinition] = []
+        there: dict[str, ToolDefinition] = {}
         cursor = None
         while True:
             page = await self._client.list_tools(cursor=cursor)
-            offered += [ToolDefinition(tool.name, tool.description or "", tool.input_schema) for tool in page.tools]
+            for tool in page.tools:
+                there[tool.name] = ToolDefinition(tool.name, tool.description or "", tool.input_schema)
             cursor = page.next_cursor
             if not cursor:
                 break
-        if missing := sorted({*self._wanted} - {tool.name for tool in offered}):
-            names = ", ".join(tool.name for tool in offered)
-            raise ValueError(f"the MCP server has no tool {missing[0]!r}; it has: {names}")
-        return [tool for tool in offered if not self._wanted or tool.name in self._wanted]
+        return [offered.definition(there) for offered in self._offered.values()] or list(there.values())
 
     async def step(self, turn: Turn) -> Observation:
         """Carries out the tool calls of a turn, one after the other. Raises `Broken`."""
@@ -95,9 +96,11 @@ class Mcp(Environment):
             return call.detail, False, False
         if self._holder is None or self._holder.done():
             raise Broken("the MCP server has ended")
+        offered = self._offered.get(call.name, OfferedTool(call.name, call.name))
+        arguments = {**offered.arguments, **json.loads(call.arguments_json)}
         try:
             async with asyncio.timeout(self._timeout_s) as limit:
-                result = await self._client.call_tool(call.name, json.loads(call.arguments_json))
+                result = await self._client.call_tool(offered.tool, arguments)
             return _text_of(result), not result.is_error, False
         except TimeoutError:
             if not limit.expired():

@@ -87,7 +87,7 @@ def test_a_schema_may_refer_to_its_own_parts_and_keywords_without_bounds_are_lef
 
 
 def test_an_unknown_form_is_refused_with_those_that_there_are() -> None:
-    with pytest.raises(InvalidArgument, match=r"'herms'; there are hermes, .*tag"):
+    with pytest.raises(InvalidArgument, match=r"'herms'; there are .*hermes, .*tag"):
         make_parser("herms")
 
 
@@ -113,6 +113,7 @@ FRAGMENTS = st.sampled_from(
             "(",
             ")",
         ),
+        *('<call_tool name="search"', ' limit="5"', ">", "</call_tool>"),
         *("<function=search>", "<parameter=query>", "</parameter>", "</function>", "<function_calls>", "search(query="),
         *("</function_calls>", "<|python_tag|>", '{"name": "add", "parameters": ', "; ", '"""', "1", "null", "#", "ä"),
     ]
@@ -168,6 +169,7 @@ HOSTILE = [
         "<function_calls>search(query=1\n",
     ),
     *('{"name": "add", "parameters": {}}', "1,", "[search(query=[", "search(query=[1,", "<tool_call>\n", "{}; "),
+    *("<call_tool ", '<call_tool name="', '<call_tool name="search">', '<call_tool name="now" a="', ' a="" ', "</call"),
 ]
 
 
@@ -190,6 +192,7 @@ def test_a_megabyte_of_anything_is_parsed_in_seconds(form: str) -> None:
     ("form", "text"),
     [
         ("tag", "<search>K2</search>"),
+        ("call_tool", '<call_tool name="search">K2</call_tool>'),
         ("hermes", '<tool_call>{"name": "search", "arguments": {"query": "K2"}}</tool_call>'),
         ("qwen3_xml", "<tool_call><function=search><parameter=query>K2</parameter></function></tool_call>"),
         ("pythonic", '[search(query="K2")]'),
