@@ -13,22 +13,30 @@ from pathlib import Path
 from typing import Any
 
 from services.reward.service import RewardService
+from shoal.translate import translate_arguments
 from shoal.v1 import coordinator_pb2 as pb
 from shoal.v1 import rollout_pb2, worker_pb2
 from shoal.wire import completion_from_wire
 from tests.contract.test_episodes import episode_config
 from tests.support.cluster import Cluster, kinds
+from tests.support.dr_tulu import script_flags
 from tests.support.local_stack import free_port
 from tests.support.real_environments import TASKSET_SETTINGS, openenv_echo, python_with_taskset, serving
 from tests.support.reward_client import ALLOWED
 from tests.support.scripted_environment import ScriptedPolicy
 
+DR_TULU_SERVER = Path(__file__).parents[1] / "support/dr_tulu_server.py"
 MCP_SERVER = Path(__file__).parents[1] / "unit/services/reward/environments/builtin/mcp_server.py"
 NUM_STEPS = 3
 
 
 async def trained(
-    cluster: Cluster, model: Path, says: Callable[[str, int], str], environment: dict[str, Any], row: dict[str, Any]
+    cluster: Cluster,
+    model: Path,
+    says: Callable[[str, int], str],
+    environment: dict[str, Any],
+    row: dict[str, Any],
+    **episodes: Any,
 ) -> list[pb.Rollout]:
     """Plays a run to its end; returns its rollouts, all of which were trained on."""
     interpreters = (environment.get("interpreter", ""),)
@@ -44,8 +52,10 @@ async def trained(
         data={"sources": [{"path": str(rows), "environment": environment["name"]}]},
         run={"num_steps": NUM_STEPS},
         grpo={"group_size": 6},
+        sampling={"max_completion_tokens": 800},
         reward={"num_processes": 1},
-        episodes={"tool_parser": "hermes", "tools_in_prompt": False, "max_turns": 2, "call_timeout_s": 120.0},
+        episodes={"tool_parser": "hermes", "tools_in_prompt": False, "max_turns": 2, "call_timeout_s": 120.0}
+        | episodes,
     )
     try:
         await cluster.start(config | {"environments": [environment]})
@@ -83,6 +93,37 @@ async def test_a_policy_is_trained_with_the_tools_of_an_mcp_server_and_paid_by_a
         first, last = rollout.episode.turns
         assert [message.content for message in first.observations] == ["42"] and first.tool_outcomes[0].ok
         assert rollout.score.reward == float(last.message.content == "It is 42.")
+
+
+async def test_a_policy_is_trained_with_the_tools_of_a_translated_script_of_open_instruct(
+    cluster: Cluster, model: Path, tmp_path: Path
+) -> None:
+    said = [
+        '<think>I look.</think> <call_tool name="snippet_search" limit="3" year="2021-2025">GRPO</call_tool>',
+        '<think>More. <call_tool name="google_search">GRPO</call_tool>',
+        '<call_tool name="browse_webpage">https://example.com/a</call>',
+        '<call_tool name="massive_serve">GRPO</call_tool>',
+    ]
+
+    def says(text: str, seed: int) -> str:
+        num_calls = text.count("</call")
+        return said[num_calls] if num_calls < len(said) else f"It is {42 + seed % 2}."
+
+    port = free_port()
+    values = translate_arguments("open-instruct", script_flags(port), skip=["all"]).values
+    (environment,) = values["environments"]
+    command = [sys.executable, str(DR_TULU_SERVER), str(port)]
+    label = {"dataset": "gsm8k", "ground_truth": "42"}
+    with serving(command, environment["settings"]["url"], tmp_path / "log", tmp_path, dict(os.environ)):
+        rollouts = await trained(cluster, model, says, environment, label, **values["episodes"])
+    for rollout in rollouts:
+        papers, pages, page, unknown = (turn.observations[0].content for turn in rollout.episode.turns[:-1])
+        assert json.loads(papers) == {"query": "GRPO", "year": None, "paper_ids": None, "venue": None, "limit": 3}
+        assert json.loads(pages) == {"query": "GRPO", "num_results": 10, "gl": "us", "hl": "en"}
+        read = {"url": "https://example.com/a", "base_url": None, "use_ai2_config": True, "timeout_ms": 179_000}
+        assert json.loads(page) == read
+        assert unknown.endswith("the tools are: browse_webpage, google_search, snippet_search.")
+        assert rollout.score.reward == float(rollout.episode.turns[-1].message.content == "It is 42.")
 
 
 async def test_a_policy_is_trained_against_an_unmodified_openenv_server(

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from shoal.translate.open_instruct.dr_tulu import PARSER, check_dr_tulu
 from shoal.translate.open_instruct.tools import GAMES, read_tools, tool_table
 from shoal.translate.shared.draft import Draft, Origin, Source
 from shoal.translate.shared.field import Field, choice, composed, ignored, refused
@@ -9,6 +10,7 @@ from shoal.translate.shared.field import Field, choice, composed, ignored, refus
 _EARLIER = "an earlier form of its tools: translate the script as it is today, with tools and tool_configs"
 _PARSERS = {
     "legacy": "tag",
+    PARSER: "call_tool",
     "vllm_hermes": "hermes",
     "vllm_llama3_json": "llama3_json",
     "vllm_olmo3": "pythonic",
@@ -16,10 +18,6 @@ _PARSERS = {
     "vllm_qwen3_xml": "qwen3_xml",
     "vllm_qwen3xml": "qwen3_xml",
 }
-_DR_TULU = (
-    "takes whatever ends with a text of another package for one call of one tool; a form of your own is "
-    '--set episodes.tool_parser="regex" --set episodes.tool_pattern=...'
-)
 _CALL_S = 1800.0
 _EPISODE_S = 4 * _CALL_S
 _COLUMN = "env_config"
@@ -90,6 +88,7 @@ def compose_episodes(source: Source, draft: Draft) -> dict[str, str]:
     games = [tool for tool in tools if tool.name in GAMES]
     if len(games) > 1:
         draft.refuse("tools", [tool.name for tool in games], "a prompt is played in one of them", cure="environments")
+    check_dr_tulu(source["tools"] or [], source["tool_call_names"], source["tool_parser_type"], draft)
     _limits(source, draft)
     names = [name for name in ("tools", "tool_call_names", "tool_configs") if source.is_set(name)]
     if source["tools"] and not tools:
@@ -133,13 +132,10 @@ def _tools(tools: list[Any], draft: Draft) -> dict[str, Any]:
 
 def _limits(source: Source, draft: Draft) -> None:
     parser, steps = source["tool_parser_type"], source["max_steps"]
-    if parser == "dr_tulu":
-        draft.refuse("tool_parser_type", parser, _DR_TULU, cure="episodes.tool_parser")
-    else:
-        try:
-            draft.set("episodes.tool_parser", choice(_PARSERS)(parser), source.origin("tool_parser_type"))
-        except ValueError as error:
-            draft.refuse("tool_parser_type", parser, str(error), cure="episodes.tool_parser")
+    try:
+        draft.set("episodes.tool_parser", choice(_PARSERS)(parser), source.origin("tool_parser_type"))
+    except ValueError as error:
+        draft.refuse("tool_parser_type", parser, str(error), cure="episodes.tool_parser")
     if steps < 1:
         draft.refuse("max_steps", steps, "must be at least 1", cure="episodes.max_tool_calls")
     else:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from shoal.parsing import parse_json
+from shoal.translate.open_instruct.dr_tulu import DR_TULU, SETTINGS_REFUSED, dr_tulu_table
 from shoal.translate.shared.draft import Draft, Source
 
 GAMES = ("counter", "guess_number", "wordle")
@@ -60,7 +61,8 @@ def tool_table(tool: Tool, draft: Draft) -> dict[str, Any]:
         if key in _NOTED:
             draft.notes.append(f"tool_configs: {key} = {value} of {tool.name} changes nothing here: {_NOTED[key]}")
         else:
-            draft.refuse("tool_configs", f"{tool.name}: {key} = {value}", "it has no counterpart", cure="environments")
+            reason, cure = SETTINGS_REFUSED.get((tool.name, key), ("it has no counterpart", "environments"))
+            draft.refuse("tool_configs", f"{tool.name}: {key} = {value}", reason, cure=cure)
     return {key: value for key, value in table.items() if value is not None}
 
 
@@ -127,6 +129,7 @@ _MADE: dict[str, Callable[..., dict[str, Any]]] = {
     "s2_search": _web("search", "s2", "https://api.semanticscholar.org", "S2_API_KEY", 60),
     "serper_search": _web("search", "serper", "https://google.serper.dev", "SERPER_API_KEY", 10),
     "generic_mcp": _mcp,
+    DR_TULU: dr_tulu_table,
     "generic_sandbox": _sandbox,
     "counter": _same("counter", "target"),
     "guess_number": _same("guess_number", "min_val", "max_val"),
@@ -135,8 +138,6 @@ _MADE: dict[str, Callable[..., dict[str, Any]]] = {
 _REASONS = {
     "crawl4ai_browse": "its address is in a variable of open-instruct's machine; here it is browse with "
     'service = "crawl4ai" and base_url',
-    "dr_agent_mcp": "the tools of another package, whose form of calls only that package knows; an MCP server with "
-    'them is source = "mcp"',
 }
 _NOTED = {
     "api_endpoint": "programs run in the sandbox of the reward service",

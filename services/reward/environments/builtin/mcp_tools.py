@@ -54,10 +54,13 @@ class OfferedTool:
 
 
 def offered_tools(tools: Sequence[str] | Mapping[str, Mapping[str, Any]]) -> dict[str, OfferedTool]:
-    """Reads the setting `tools`: names, or tables by name. Raises `ValueError`."""
+    """Reads the setting `tools`: names, or tables by name. Raises `ValueError`.
+
+    Tables are taken in the order of their names: on their way here, settings lose the order of keys.
+    """
     if not isinstance(tools, Mapping):
         return {name: OfferedTool(name, name) for name in tools}
-    return {name: _offered(name, table) for name, table in tools.items()}
+    return {name: _offered(name, table) for name, table in sorted(tools.items())}
 
 
 def _offered(name: str, table: Any) -> OfferedTool:

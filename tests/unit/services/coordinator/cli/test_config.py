@@ -21,9 +21,9 @@ def test_a_translation_passes_the_check(shoal: Shoal, tmp_path: Path) -> None:
 
 
 def test_a_refusal_prints_nothing_and_names_the_field(shoal: Shoal) -> None:
-    code, out, err = shoal(*OPEN_INSTRUCT, "--", "--model_name_or_path", "m", "--tools", "dr_agent_mcp")
+    code, out, err = shoal(*OPEN_INSTRUCT, "--", "--model_name_or_path", "m", "--tools", "crawl4ai_browse")
     assert (code, out) == (2, "")
-    assert "refused: tools = dr_agent_mcp" in err and "not translated, because of tools" in err
+    assert "refused: tools = crawl4ai_browse" in err and "not translated, because of tools" in err
 
 
 def test_skip_and_set_resolve_refusals(shoal: Shoal) -> None:
@@ -37,10 +37,10 @@ def test_skip_and_set_resolve_refusals(shoal: Shoal) -> None:
         "run.seed=9",
         "--",
         "--tools",
-        "dr_agent_mcp",
+        "crawl4ai_browse",
     )
-    assert code == 0 and "left out: tools = dr_agent_mcp" in err
-    assert "seed = 9" in out and "#   tools = dr_agent_mcp" in out
+    assert code == 0 and "left out: tools = crawl4ai_browse" in err
+    assert "seed = 9" in out and "#   tools = crawl4ai_browse" in out
 
 
 def test_an_unknown_system_names_the_known_ones(shoal: Shoal) -> None:

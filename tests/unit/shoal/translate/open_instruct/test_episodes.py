@@ -11,6 +11,7 @@ from shoal.translate import Translation, translate_arguments
 API = json.dumps({"api_endpoint": "https://127.0.0.1/execute", "timeout": 3})
 THREE = ("--tools", "python", "serper_search", "jina_browse", "--tool_call_names", "code", "search", "browse")
 THREE = (*THREE, "--tool_configs", API, "{}", "{}")
+DR_TULU = ("--tool_parser_type", "dr_tulu")
 HERMES = ("--tool_parser_type", "vllm_hermes")
 
 
@@ -113,9 +114,12 @@ def test_limits_and_rewards_are_taken_over() -> None:
 @pytest.mark.parametrize(
     ("flags", "name", "reason"),
     [
-        (("--tools", "dr_agent_mcp"), "tools", "another package"),
         (("--tools", "crawl4ai_browse"), "tools", 'service = "crawl4ai"'),
-        (("--tools", "python", "--tool_parser_type", "dr_tulu"), "tool_parser_type", "episodes.tool_pattern"),
+        (("--tools", "python", "--tool_parser_type", "dr_tulu"), "tool_parser_type", "as the only one of tools"),
+        (("--tools", "dr_agent_mcp"), "tool_parser_type", "as the only one of tools"),
+        (("--tools", "dr_agent_mcp", "python", *DR_TULU), "tool_parser_type", "as the only one of tools"),
+        (("--tools", "dr_agent_mcp", *DR_TULU), "tool_configs", "known: v20250824"),
+        (("--tools", "dr_agent_mcp", *DR_TULU, "--tool_call_names", "x"), "tool_call_names", "name dr_agent_mcp alone"),
         (("--tools", "python", "--tool_parser_type", "json"), "tool_parser_type", "known here: legacy"),
         (("--tools", "python", "--mask_tool_use", "false"), "mask_tool_use", "never trained on"),
         (("--tools", "python", "--max_steps", "0"), "max_steps", "at least 1"),
@@ -137,8 +141,8 @@ def test_what_has_no_counterpart_is_refused_by_name(flags: tuple[str, ...], name
 def test_an_environment_of_ones_own_resolves_what_is_refused() -> None:
     mine = ['environments=[{name = "research", source = "mcp", settings = {url = "http://127.0.0.1:8000/mcp"}}]']
     mine += ['data.sources=[{path = "d.jsonl", environment = "research"}]', 'episodes.tool_parser="regex"']
-    mine += ["episodes.tool_pattern='<call_tool name=\"(?P<name>[a-z_]+)\">(?P<argument>.*?)</call_tool>'"]
-    flags = ("--tools", "dr_agent_mcp", "--tool_parser_type", "dr_tulu", "--pass_tools_to_chat_template", "false")
+    mine += ["episodes.tool_pattern='<call name=\"(?P<name>[a-z_]+)\">(?P<argument>.*?)</call>'"]
+    flags = ("--tools", "crawl4ai_browse", "--tool_parser_type", "calls", "--pass_tools_to_chat_template", "false")
     config = _config(*flags, overrides=mine)
     assert (config.environments[0].name, config.episodes.tool_parser) == ("research", "regex")
     assert config.data.sources[0].environment == "research"

@@ -132,11 +132,9 @@ async def test_tools_have_the_names_and_the_arguments_of_the_settings(address: s
     either = {"tool": "add", "parameters": ["a", "b"], "arguments": {"b": 40}}
     async with connected(url=address, tools={"plus": plus, "either": either}) as environment:
         offered = {tool.name: tool for tool in await environment.tools()}
-        assert list(offered) == ["plus", "either"]
-        assert (list(offered["plus"].parameters["properties"]), offered["plus"].description) == (
-            ["a"],
-            "Adds two numbers.",
-        )
+        assert list(offered) == ["either", "plus"], "in the order of their names"
+        assert list(offered["plus"].parameters["properties"]) == ["a"]
+        assert offered["plus"].description == "Adds two numbers."
         calls = turn(("plus", {"a": 2}), ("either", {"a": 2}), ("either", {"a": 2, "b": 3}))
         observation = await environment.step(calls)
         assert texts(observation) == ["42", "42", "5"]

@@ -1,0 +1,79 @@
+"""open-instruct's tool dr_agent_mcp: tools of DR Tulu's package, which asks an MCP server.
+
+The package gives the server what the policy wrote, and values of its own. Of the attributes of a call it reads one, the
+number of results.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from shoal.translate.shared.draft import Draft
+
+DR_TULU = "dr_agent_mcp"
+PARSER = "dr_tulu"
+"""open-instruct's parser of its calls, which leaves them to the package."""
+_FORM = "v20250824"
+"""The package's name of the form that is `call_tool` here."""
+_TRANSPORT = "StreamableHttpTransport"
+_ALL_ADDRESSES = ("0.0.0.0", "::")
+"""Where a server listens, and nobody asks it."""
+_TOOLS = {
+    "snippet_search": ("semantic_scholar_snippet_search", ["query", "limit"], "limit"),
+    "google_search": ("serper_google_webpage_search", ["query", "num_results"], "num_results"),
+    "massive_serve": ("massive_serve_search", ["query"], "n_docs"),
+    "browse_webpage": ("crawl4ai_docker_fetch_webpage_content", ["url"], ""),
+}
+"""By the name that the policy calls: the server's tool, what the policy may give, and the parameter that is the number
+of results."""
+_WITH_ADDRESS = ("massive_serve", "browse_webpage")
+"""Tools whose server asks another one, at `base_url`."""
+_NOTE = (
+    "results of dr_agent_mcp are what its MCP server answers, in turns of the chat template; open-instruct puts them "
+    "into the policy's turn as <tool_output>, each with an id that an answer can cite"
+)
+_OWN_SERVER = "give another server with --set environments=..."
+SETTINGS_REFUSED = {
+    (DR_TULU, "parser_name"): (
+        f"known: {_FORM}; give another form of calls with --set episodes.tool_parser=... (docs/tool-calls.md)",
+        "episodes.tool_parser",
+    ),
+    (DR_TULU, "tool_names"): (f"known: {', '.join(_TOOLS)}, with commas; {_OWN_SERVER}", "environments"),
+    (DR_TULU, "transport_type"): (f"known: {_TRANSPORT}; {_OWN_SERVER}", "environments"),
+}
+"""Settings of a tool that may have no counterpart: why, and the field of ours that resolves it."""
+
+
+def dr_tulu_table(settings: dict[str, Any], call_name: str) -> dict[str, Any]:
+    """Returns the table of the MCP server, and leaves those settings that have no counterpart."""
+    timeout_s, num_results = settings.pop("timeout", 180), settings.pop("num_results", 10)
+    host, port = settings.pop("host", None) or _ALL_ADDRESSES[0], settings.pop("port", None) or 8000
+    of_address = {"base_url": address} if (address := settings.pop("base_url", None)) else {}
+    names = [name.strip() for name in str(settings.setdefault("tool_names", "")).split(",") if name.strip()]
+    if names and {*names} <= {*_TOOLS}:
+        del settings["tool_names"]
+    if settings.setdefault("parser_name", "") == _FORM:
+        del settings["parser_name"]
+    if settings.get("transport_type") in (None, _TRANSPORT):
+        settings.pop("transport_type", None)
+    tools = {}
+    for name in [name for name in names if name in _TOOLS]:
+        tool, parameters, count = _TOOLS[name]
+        own = {count: num_results} if count else {"use_ai2_config": True, "timeout_ms": int(1000 * (timeout_s - 1))}
+        arguments = own | (of_address if name in _WITH_ADDRESS else {})
+        tools[name] = {"tool": tool, "parameters": parameters, "arguments": arguments}
+    url = f"http://{'127.0.0.1' if host in _ALL_ADDRESSES else host}:{port}/mcp"
+    return {"source": "mcp", "url": url, "timeout_s": timeout_s, "tools": tools}
+
+
+def check_dr_tulu(names: Sequence[str], call_names: Sequence[str] | None, parser: str, draft: Draft) -> None:
+    """Refuses a script with DR Tulu's tools or parser that open-instruct would not train with."""
+    if DR_TULU not in names and parser != PARSER:
+        return
+    if list(names) != [DR_TULU] or parser != PARSER:
+        reason = f"{PARSER} finds the calls of {DR_TULU} as the only one of tools, and no other parser finds those"
+        draft.refuse("tool_parser_type", parser, reason, cure="episodes.tool_parser")
+    elif call_names and list(call_names) != [DR_TULU]:
+        reason = f"{PARSER} finds calls of the name {DR_TULU} alone"
+        draft.refuse("tool_call_names", call_names, reason, cure="environments")
+    else:
+        draft.notes.append(_NOTE)
