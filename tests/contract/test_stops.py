@@ -64,6 +64,7 @@ async def test_a_stop_in_the_last_evaluation_leaves_it_and_the_model_to_a_resume
 
 async def test_a_run_that_waits_for_workers_says_so_after_a_pause(cluster: Cluster, model: Path) -> None:
     await cluster.start(arithmetic_config(model, run={"num_steps": 1}))
+    await cluster.until(lambda event: event.kind == "state")
     paused = (await cluster.stub.PauseRun(pb.PauseRunRequest(), timeout=60)).run
     resumed = (await cluster.stub.ResumeRun(pb.ResumeRunRequest(), timeout=60)).run
     assert (paused.state, resumed.state) == (pb.RUN_STATE_PAUSED, pb.RUN_STATE_STARTING), (paused, resumed)
