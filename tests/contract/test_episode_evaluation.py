@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from shoal.v1 import coordinator_pb2 as pb
-from shoal.v1 import generator_pb2, worker_pb2
+from shoal.v1 import generator_pb2, rollout_pb2, worker_pb2
 from tests.contract.test_episodes import episode_config
 from tests.support.cluster import Cluster, kinds
 from tests.support.scripted_environment import ScriptedPolicy, ScriptedStage
@@ -62,6 +62,27 @@ async def test_games_and_single_turns_are_evaluated_together_before_and_after_tr
     assert sorted(seeds[0]) == sorted(seeds[2]) and len(set(seeds[0])) == 3 and not training & set(seeds[0])
     (message, _) = [event.message for event in events if event.kind == "evaluation"]
     assert "of 6 held-out questions" in message and "95% interval" in message and "games 100.0%" in message, message
+
+
+async def test_a_held_out_question_offers_the_tools_of_its_row(cluster: Cluster, model: Path, tmp_path: Path) -> None:
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"messages": "All"}\n{"messages": "One", "tools": ["add"]}\n{"messages": "None", "tools": []}\n')
+    statuses: dict[str, set[int]] = {}
+
+    class Stage(ScriptedStage):
+        async def _answer(self, episode_id: str, number: int, num_calls: int, turn: Any) -> Any:
+            if "/evaluation-" in episode_id and turn is not None:
+                question = next(s.messages[0].content for s in self.starts if s.episode_id == episode_id)
+                statuses.setdefault(question, set()).update(call.status for call in turn.message.tool_calls)
+            return await super()._answer(episode_id, number, num_calls, turn)
+
+    await cluster.add_all(ScriptedPolicy(cluster.plane), rewards=(Stage(),))
+    evaluation = {"sources": [{"path": str(rows), "environment": "counter"}], "on_start": False}
+    await cluster.start(evaluated_config(model, evaluation, run={"num_steps": 1}))
+    run, events = await cluster.end()
+    assert run.state == pb.RUN_STATE_FINISHED, (run.message, kinds(events))
+    offered, withheld = {rollout_pb2.TOOL_CALL_STATUS_OK}, {rollout_pb2.TOOL_CALL_STATUS_UNKNOWN_TOOL}
+    assert statuses == {"All": offered, "One": offered, "None": withheld}
 
 
 async def test_a_generator_that_is_killed_in_an_evaluation_costs_the_turn_in_flight_alone(
