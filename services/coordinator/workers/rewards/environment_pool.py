@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import math
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -38,9 +38,11 @@ from shoal.wire.episodes import tool_outcome_from_wire
 from shoal.wire.scores import outcome_from_wire
 
 STREAM_TIMEOUT_S = 7 * 86400.0
-"""For a stream whose service is gone with its machine; the episode has a deadline of its own."""
+"""The episode has a deadline of its own."""
 GRACE_S = 30.0
 """Time that an answer may take beyond that of the calls into its process: to start a process, for example."""
+_LAST_WORDS_S = 1.0
+"""For a stream to say why it ends, once its service is lost."""
 _NOT_THE_EPISODES = frozenset({ErrorReason.NOT_READY, ErrorReason.SHUTTING_DOWN})
 """Reasons for which a service ends episodes, whatever they are."""
 
@@ -177,7 +179,7 @@ class EpisodeStream:
         self._replay = replay
         self._writing = asyncio.Lock()
         self._had_ended = False
-        """Whether the stream had ended before the last request."""
+        """Whether the stream had ended before the last request, or its service was lost."""
 
     async def first(self) -> Observation:
         """Begins the episode. Returns the answer to the start, or to the last turn that is played again."""
@@ -250,27 +252,39 @@ class EpisodeStream:
 
     async def _write(self, request: environment_pb2.RunEpisodeRequest) -> None:
         # A stream that has ended says why when it is read.
-        self._had_ended = self._call.done()
+        self._had_ended = self._call.done() or self._member.lost.is_set()
         with contextlib.suppress(ShoalError, asyncio.InvalidStateError):
             async with self._writing:
-                await self._call.write(request)
+                await self._unless_lost(self._call.write(request), None)
 
     async def _read(self, num_calls: int | None) -> environment_pb2.RunEpisodeResponse:
         start = self._start
         limit_s = None if num_calls is None else num_calls * start.call_timeout_s * start.num_sharing + GRACE_S
         try:
-            async with asyncio.timeout(limit_s) as scope:
-                response = await self._call.read()
-        except TimeoutError:
-            if not scope.expired():
-                raise
-            raise self._lost(f"it did not answer within {limit_s or 0:g} s") from None
+            response = await self._unless_lost(self._call.read(), limit_s)
         except ShoalError as error:
             raise await self._failure(error) from error
         if response is grpc.aio.EOF:
             raise self._lost("it ended the episode without a result")
         assert isinstance(response, environment_pb2.RunEpisodeResponse)
         return response
+
+    async def _unless_lost(self, part: Coroutine[Any, Any, Any], limit_s: float | None) -> Any:
+        """Returns the result of a part of the call. Raises `EnvironmentLost` at the limit, and once the service is
+        lost: the connection to a machine that has gone stays silent."""
+        work, lost = asyncio.ensure_future(part), asyncio.ensure_future(self._member.lost.wait())
+        try:
+            await asyncio.wait([work, lost], timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
+            if lost.done():
+                await asyncio.wait([work], timeout=_LAST_WORDS_S)
+            if work.done():
+                return work.result()
+            if lost.done():
+                raise self._lost(f"it is lost: {self._member.record.loss_reason}", is_loss=not self._had_ended)
+            raise self._lost(f"it did not answer within {limit_s or 0:g} s")
+        finally:
+            work.cancel()
+            lost.cancel()
 
     async def _failure(self, error: ShoalError) -> Exception:
         """Returns what an error of the stream means, and takes a service that is gone out of service."""

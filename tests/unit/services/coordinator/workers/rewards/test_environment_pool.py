@@ -17,7 +17,9 @@ from services.coordinator.workers.rewards.environment_pool import (
     EpisodeStream,
     PolicyTurn,
 )
+from services.coordinator.workers.rewards.policy_calls import PolicyRefusal, RefusalReason
 from shoal.conversation import ChatMessage
+from shoal.error_reasons import ErrorReason
 from shoal.errors import Aborted, ResourceExhausted, ShoalError, Unavailable
 from shoal.rollout import EnvironmentTask, FinishReason
 from shoal.v1 import environment_pb2 as pb
@@ -51,7 +53,7 @@ class Call:
 
 
 def stream_of(call: Any, start: EpisodeStart = START) -> EpisodeStream:
-    member: Any = SimpleNamespace(name="reward service", is_leaving=False)
+    member: Any = SimpleNamespace(name="reward service", is_leaving=False, lost=asyncio.Event())
     rewards: Any = SimpleNamespace(leave=AsyncMock())
     return EpisodeStream(call, member, rewards, start, ())
 
@@ -90,6 +92,43 @@ async def test_an_answer_may_wait_for_all_that_share_its_process(monkeypatch: py
     start = replace(START, call_timeout_s=0.01, num_sharing=3)
     with pytest.raises(EnvironmentLost, match=r"it did not answer within 0\.03 s"):
         await stream_of(call, start).first()
+
+
+@pytest.mark.parametrize("hangs", ["write", "read"])
+@pytest.mark.parametrize("is_agent", [False, True], ids=["environment", "agent"])
+async def test_an_episode_leaves_a_silent_service_as_soon_as_its_lease_is_over(
+    hangs: str, is_agent: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(environment_pool, "_LAST_WORDS_S", 0.0)
+
+    async def hang(*_: Any) -> None:
+        is_waiting.set()
+        await asyncio.Event().wait()
+
+    is_waiting = asyncio.Event()
+    call: Any = SimpleNamespace(done=lambda: False, write=AsyncMock(), read=AsyncMock(return_value=FIRST))
+    stream = stream_of(call)
+    await stream.first()
+    setattr(call, hangs, hang)
+    if is_agent and hangs == "write":
+        asked = asyncio.create_task(stream.reply("c1", PolicyRefusal(RefusalReason.LIMIT, "")))
+    else:
+        asked = asyncio.create_task(stream.next_call() if is_agent else stream.answer(TURN))  # type: ignore[arg-type]
+    await is_waiting.wait()
+    stream._member.record = SimpleNamespace(loss_reason="no heartbeat for 15 s")  # type: ignore[assignment]
+    stream._member.lost.set()
+    with pytest.raises(EnvironmentLost, match="it is lost: no heartbeat for 15 s") as lost:
+        await asyncio.wait_for(asked, 10)
+    assert lost.value.is_loss
+
+
+async def test_a_service_that_is_lost_may_still_say_why_its_stream_ends() -> None:
+    stream = stream_of(Call([FIRST], Aborted("told to end", reason=ErrorReason.SHUTTING_DOWN)))
+    await stream.first()
+    stream._member.lost.set()
+    with pytest.raises(EnvironmentLost, match="told to end") as lost:
+        await stream.answer(TURN)
+    assert not lost.value.is_loss
 
 
 async def test_a_service_that_has_no_place_says_when_to_come_again() -> None:
