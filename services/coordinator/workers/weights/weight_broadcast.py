@@ -94,6 +94,8 @@ class Transfer:
         self._epoch = epoch
         self._canary = canary
         self._within_s = _patience_s(members, config, usual_s)
+        self._rest_s = config.ready_timeout_s if usual_s is None else min(config.ready_timeout_s, usual_s + _GRACE_S)
+        """For the rest of a broadcast that lost a member, which takes less than a whole pass."""
         self._loads = {member.record.worker_id: _Load(member, epoch, version, canary) for member in members}
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
@@ -139,7 +141,7 @@ class Transfer:
             found = await self._unless_silent(_ended_or_failed(broadcast, self._tasks.values()))
             if not broadcast.done() and not found:
                 # A member is gone. If it had received everything by then, the broadcast ends and the others load.
-                await asyncio.wait([broadcast], timeout=self._config.ready_timeout_s)
+                await asyncio.wait([broadcast], timeout=self._rest_s)
             if not broadcast.done():
                 raise Unavailable("the broadcast broke off", reason=ErrorReason.WEIGHT_GROUP_BROKEN)
             sent = broadcast.result()

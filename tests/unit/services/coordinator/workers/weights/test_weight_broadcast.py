@@ -1,4 +1,4 @@
-"""What a transfer of weights leaves behind."""
+"""How a transfer of weights ends, and what it leaves behind."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -8,10 +8,13 @@ from unittest.mock import Mock
 import pytest
 
 from services.coordinator.workers.member import Member
+from services.coordinator.workers.weights import weight_broadcast
 from services.coordinator.workers.weights.weight_broadcast import Transfer
 from shoal.config.services import WeightsConfig
+from shoal.error_reasons import ErrorReason
+from shoal.errors import Unavailable
 from shoal.rollout import WeightVersion
-from shoal.v1 import weights_pb2
+from shoal.v1 import generator_pb2, weights_pb2
 
 
 class NeverReady:
@@ -41,3 +44,50 @@ async def test_a_transfer_that_is_canceled_leaves_no_task() -> None:
     await asyncio.sleep(0)
     left = asyncio.all_tasks() - before
     assert not left, [task.get_coro() for task in left]
+
+
+class ReadyMember:
+    """A generator that gets ready to receive, and waits for ever, or dies as soon as the broadcast has begun."""
+
+    def __init__(self, dies_after: asyncio.Event | None = None) -> None:
+        self.dies_after = dies_after
+
+    async def GetStatus(self, request: Any, timeout: float) -> Any:
+        return Mock()
+
+    async def LoadWeights(self, request: Any, timeout: float) -> AsyncIterator[Any]:
+        yield generator_pb2.LoadWeightsResponse(stage=generator_pb2.LOAD_STAGE_READY)
+        await (self.dies_after or asyncio.Event()).wait()
+        raise Unavailable("the connection broke")
+
+
+async def test_a_broadcast_that_goes_on_after_a_death_is_waited_for_no_longer_than_a_usual_pass(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(weight_broadcast, "_GRACE_S", 0.05)
+    has_begun = asyncio.Event()
+
+    class EndlessBroadcast:
+        async def publish_weights(self, *_: Any) -> Any:
+            has_begun.set()
+            await asyncio.Event().wait()
+
+    members = [
+        Member(Mock(worker_id=name), Mock(), stub)
+        for name, stub in (("dies", ReadyMember(has_begun)), ("survives", ReadyMember()))
+    ]
+    learner: Any = EndlessBroadcast()
+    config = WeightsConfig(ready_timeout_s=3600.0, timeout_s=7200.0)  # Longer than any test may take.
+    transfer = Transfer(
+        learner,
+        members,
+        config,
+        epoch=1,
+        version=WeightVersion(0, 1),
+        canary=weights_pb2.Canary(),
+        usual_s=0.01,
+    )
+    result = await transfer.run()
+    reasons = {worker_id: error.reason for worker_id, error in result.failures.items()}
+    assert reasons == {"dies": ErrorReason.UNAVAILABLE, "survives": ErrorReason.WEIGHT_GROUP_BROKEN}, reasons
+    assert not result.loaded and result.sent is None
