@@ -94,7 +94,12 @@ class GlooEngine:
             self._script.act("join")
             store = open_store(rendezvous.store_host, rendezvous.store_port, timeout_s=10)
             self._group = BroadcastGroup(rendezvous, rank=rank_offset, store=store, hostname="127.0.0.1")
-            self._group.connect()
+            try:
+                self._group.connect()
+            except Unavailable as error:
+                # The learner's wait may end first, and abort the group. It has posted who is missing, as for vLLM's.
+                error.metadata.update(self._group.board.missing())
+                raise
 
         await asyncio.to_thread(join)
 
