@@ -108,7 +108,8 @@ def _lead(arguments: WorkerArguments, followers: Followers | None, reexec: Reexe
         if followers:
             followers.watch(service.fail)
         # One rank has no other to watch.
-        watching = [asyncio.create_task(service.departure.watch_ranks())] if service.num_ranks > 1 else []
+        watches = (service.departure.watch_ranks(), service.watch_beats()) if service.num_ranks > 1 else ()
+        watching = [asyncio.create_task(watch) for watch in watches]
         try:
             return await run_worker(service, arguments, reexec, drain=service.departure.drain)
         finally:

@@ -10,7 +10,6 @@ from typing import Any
 from services.learner.commands import LearnerCommands
 from services.learner.departure import Departure
 from services.learner.once import Once
-from services.learner.ranks.beats import BEAT_S, SILENT_S, Listener
 from services.learner.ranks.process_group import Command
 from services.learner.request_checks import check_name
 from services.learner.served_run import ServedRun
@@ -68,39 +67,17 @@ class CheckpointSaves:
 
     async def _write(self, request: learner_pb2.LearnerServiceSaveCheckpointRequest, within_s: float | None) -> Save:
         began = time.monotonic()
-        listening = asyncio.create_task(self._listen(request.checkpoint_id))
-        listening.add_done_callback(_see_error)
 
         def work(commands: LearnerCommands) -> tuple[WeightVersion, int, Future[list[FileDigest]]]:
             files = commands.save_checkpoint(request, self._lifecycle.progress)
             return commands.learner.version, self._departure.num_steps, files
 
         check = partial(LearnerCommands.check_save, request=request)
-        try:
-            version, num_steps, files = await self._served.run(Command.SAVE_CHECKPOINT, request, within_s, work, check)
-        except BaseException:
-            listening.cancel()
-            raise
+        version, num_steps, files = await self._served.run(Command.SAVE_CHECKPOINT, request, within_s, work, check)
         left_s = None if within_s is None else within_s - (time.monotonic() - began)
         finished = asyncio.create_task(self._finish(request.checkpoint_id, num_steps, files, left_s))
         finished.add_done_callback(_see_error)
-        finished.add_done_callback(lambda _: listening.cancel())
         return Save(version, finished)
-
-    async def _listen(self, name: str) -> None:
-        """Ends the learner when a rank stands still: a checkpoint may take long, and its caller waits for that."""
-        commands, _ = self._served.require_ready()
-        if commands.process_group.size == 1:
-            return
-        listener = Listener(commands.process_group)
-        rank: int | None = None
-        while rank is None:
-            await asyncio.sleep(BEAT_S)
-            rank = await asyncio.to_thread(listener.silent_rank)
-        self._lifecycle.fail(
-            f"the learner hangs: rank {rank} gave no sign of life for {SILENT_S:.0f} s while checkpoint {name} was "
-            "written; its process is stopped, or its machine"
-        )
 
     async def _finish(
         self, name: str, num_steps: int, files: "Future[list[FileDigest]]", left_s: float | None

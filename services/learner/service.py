@@ -16,6 +16,7 @@ from services.learner.commands import LearnerCommands
 from services.learner.departure import Departure
 from services.learner.learner import StepResult
 from services.learner.once import Once
+from services.learner.ranks.beats import SILENT_S, until_silent
 from services.learner.ranks.process_group import Command, join_messages
 from services.learner.request_checks import check_logprobs, check_name, check_run, check_weight_group
 from services.learner.served_run import ServedRun
@@ -23,6 +24,7 @@ from services.learner.spans import step_spans
 from services.learner.step_stream import receive_step
 from services.learner.torch_thread import TorchThread
 from shoal.config import parse_config
+from shoal.errors import ShoalError
 from shoal.rollout import TrainBatch, WeightVersion
 from shoal.v1 import learner_pb2, weights_pb2, worker_pb2
 from shoal.v1.learner_pb2_grpc import LearnerServiceServicer, add_LearnerServiceServicer_to_server
@@ -82,6 +84,19 @@ class LearnerService(LearnerServiceServicer):
     def fail(self, reason: str) -> None:
         """Ends the process, FAILED, because the learner cannot continue. From any thread; the first reason stands."""
         self._lifecycle.fail(reason)
+
+    async def watch_beats(self) -> None:
+        """Ends the process when another rank stands still: every command waits for all ranks, some without end."""
+        try:
+            joined = self._torch.submit(Command.IDLE, b"", lambda commands: commands.process_group)
+            process_group = await asyncio.wrap_future(joined)
+        except ShoalError:
+            return  # The ranks did not all join, which ends the process.
+        rank = await until_silent(process_group)
+        self.fail(
+            f"the learner hangs: rank {rank} gave no sign of life for {SILENT_S:.0f} s; its process is stopped, or its "
+            "machine"
+        )
 
     async def close(self) -> None:
         """Lets all ranks leave. Afterwards the process can only end."""

@@ -4,15 +4,16 @@ Each other rank has a thread for them, which beats while torch computes, waits i
 disk. So silence does not depend on how long any work takes.
 """
 
+import asyncio
 import contextlib
 import threading
 import time
-from collections.abc import Callable
 
 from services.learner.ranks.process_group import ProcessGroup
 
 BEAT_S = 5.0
-SILENT_S = 60.0
+_MAX_MISSED = 12
+SILENT_S = _MAX_MISSED * BEAT_S
 """A rank without a beat for so long stands still: a step of its thread takes no time."""
 
 
@@ -28,19 +29,30 @@ def begin_beats(process_group: ProcessGroup) -> None:
     threading.Thread(target=beat, name="beats", daemon=True).start()
 
 
-class Listener:
-    """Listens to the beats of the other ranks. On rank 0."""
+async def until_silent(process_group: ProcessGroup) -> int:
+    """Listens to the beats of the other ranks on rank 0. Returns a rank that stands still."""
+    listener = Listener(process_group)
+    rank: int | None = None
+    while rank is None:
+        await asyncio.sleep(BEAT_S)
+        rank = await asyncio.to_thread(listener.silent_rank)
+    return rank
 
-    def __init__(self, process_group: ProcessGroup, now: Callable[[], float] = time.monotonic) -> None:
+
+class Listener:
+    """Listens to the beats of the other ranks. On rank 0.
+
+    It counts looks, not time: where all ranks were stopped together, as by a terminal, none is silent afterwards.
+    """
+
+    def __init__(self, process_group: ProcessGroup) -> None:
         self._process_group = process_group
-        self._now = now
-        self._heard: dict[int, tuple[bytes, float]] = {}
-        """The last beat of each rank, and when it was new."""
+        self._heard: dict[int, tuple[bytes, int]] = {}
+        """The last beat of each rank, and the number of looks since then that found no other."""
 
     def silent_rank(self) -> int | None:
-        """Returns a rank of which `SILENT_S` have brought no beat since it was first listened to; None without one."""
-        beats, now = self._process_group.last_beats(), self._now()
-        for rank, beat in beats.items():
-            if self._heard.get(rank, (None, now))[0] != beat:
-                self._heard[rank] = beat, now
-        return next((rank for rank, (_, since) in self._heard.items() if now - since >= SILENT_S), None)
+        """Looks for beats, every `BEAT_S`. Returns a rank without a new one for `SILENT_S`; None if there is none."""
+        for rank, beat in self._process_group.last_beats().items():
+            last, num_missed = self._heard.get(rank, (None, -1))
+            self._heard[rank] = (beat, num_missed + 1 if beat == last else 0)
+        return next((rank for rank, (_, num_missed) in self._heard.items() if num_missed >= _MAX_MISSED), None)

@@ -78,7 +78,8 @@ class ProcessGroup:
         self.size = size
         self.device = device
         self.sequence_group: SequenceGroup | None = None
-        self._store = store
+        # A connection of its own: one serves a call at a time, and torch waits in the other for ranks that come late.
+        self._store = None if store is None else store.clone()
         # A separate group, so that a stuck collective of the model does not block commands.
         self._control = dist.new_group(backend="gloo", timeout=_TIMEOUT)
 

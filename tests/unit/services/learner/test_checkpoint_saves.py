@@ -9,9 +9,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from services.learner import checkpoint_saves
 from services.learner.checkpoint_saves import CheckpointSaves
-from services.learner.ranks import beats
 from services.learner.storage.checkpoints import FileDigest
 from shoal.errors import ResourceExhausted
 from shoal.rollout import WeightVersion
@@ -31,24 +29,18 @@ class Learner:
         self.begun: list[Future[Files]] = []
         self.failures: list[str] = []
         self.files_are_there = True
-        self.rank_is_stopped, self.num_heard = False, 0
         self.num_steps, self.num_saved = 5, 0
         learner = SimpleNamespace(version=self.version)
         self.commands: Any = SimpleNamespace(
             learner=learner,
             save_checkpoint=self._save,
             has_files=lambda *_: self.files_are_there,
-            process_group=SimpleNamespace(size=2, last_beats=self._last_beats),
         )
         self.saves = CheckpointSaves(self, self, self)  # type: ignore[arg-type]
 
     def _save(self, request: Any, progress: Any) -> "Future[Files]":
         self.begun.append(Future())
         return self.begun[-1]
-
-    def _last_beats(self) -> dict[int, bytes]:
-        self.num_heard += 1
-        return {1: b"" if self.rank_is_stopped else str(self.num_heard).encode()}
 
     def require_ready(self) -> tuple[Any, None]:
         return self.commands, None
@@ -112,23 +104,3 @@ async def test_a_checkpoint_that_is_not_on_disk_by_its_callers_deadline_ends_the
     assert not save.finished.done() and not learner.num_saved
     save.finished.cancel()
     await asyncio.wait([save.finished])
-
-
-@pytest.mark.parametrize("is_stopped", [False, True])
-async def test_a_rank_that_stands_still_during_a_checkpoint_ends_the_learner_and_a_slow_disk_does_not(
-    monkeypatch: pytest.MonkeyPatch, is_stopped: bool
-) -> None:
-    monkeypatch.setattr(checkpoint_saves, "BEAT_S", 0.001)
-    monkeypatch.setattr(beats, "SILENT_S", 0.02)
-    learner = Learner()
-    learner.rank_is_stopped = is_stopped
-    save = await learner.write()
-    if is_stopped:
-        await eventually(lambda: learner.failures)
-        assert "rank 1 gave no sign of life" in learner.failures[0] and "checkpoint c" in learner.failures[0]
-    else:
-        await eventually(lambda: learner.num_heard > 100)  # It takes several times as long as a rank may be silent.
-        assert not learner.failures, learner.failures
-    learner.begun[0].set_result(FILES)
-    assert await save.finished == FILES
-    await eventually(lambda: len(asyncio.all_tasks()) == 1, "nobody listens after the checkpoint")
