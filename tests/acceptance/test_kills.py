@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -67,3 +68,30 @@ def test_a_rank_that_stops_ends_its_learner_at_the_deadline_of_the_step_and_the_
     assert len(restarts) == 1, restarts
     assert "TRAIN_STEP did not end within" in lost["message"] or "did not end within 20 s" in lost["message"], lost
     print(restarts, lost["message"])
+
+
+@pytest.mark.timeout(1200)
+def test_a_rank_that_stops_ends_its_learner_long_before_the_deadline_of_an_hour(tmp_path: Path) -> None:
+    config = guessing_config(
+        tmp_path,
+        grpo={"max_staleness": 1, "keep_zero_signal": True},
+        coordinator={"train_step_timeout_s": 3600.0},
+        checkpoint={"every_steps": 2, "timeout_s": 3600.0},
+        launch={"num_learner_ranks": 2},
+        run={"num_steps": 12},
+    )
+    stack = LocalStack(tmp_path / "runs", "stops", str(write_config(tmp_path / "run.toml", config)), "--name", "stops")
+    try:
+        stack.until_step(3, 600)
+        (rank,) = [process for process in stack.services("learner") if process.environ().get("RANK") == "1"]
+        rank.send_signal(signal.SIGSTOP)
+        began = time.monotonic()
+        lost = stack.until("the learner is lost", lambda event: event["kind"] == "worker_lost", 300)
+        took_s = time.monotonic() - began
+        assert stack.wait(600) == 0, stack.tail()
+    finally:
+        stack.end()
+    assert "rank 1 gave no sign of life for 60 s" in lost["message"], lost
+    assert took_s < 180, f"the stopped rank was noticed after {took_s:.0f} s"
+    assert not rank.is_running(), "the rank that stopped was left behind"
+    print(f"noticed after {took_s:.0f} s: {lost['message']}")
