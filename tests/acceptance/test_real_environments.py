@@ -1,5 +1,5 @@
 """Some steps of training, with real engines, against environments of other projects: MCP servers, an OpenEnv server, a
-task set of verifiers. Those whose package is not there are left out (tests/support/interpreters.py)."""
+task set of verifiers. The last two are left out where no Python has their package (tests/support/interpreters.py)."""
 
 import json
 import os
@@ -13,6 +13,7 @@ import pytest
 from services.coordinator.store.rollouts import list_rollouts
 from shoal.v1 import coordinator_pb2 as pb
 from shoal.v1 import rollout_pb2
+from tests.support.interpreters import find_interpreter
 from tests.support.local_stack import STARTING_S, LocalStack, free_port
 from tests.support.real_environments import TASKSET_SETTINGS, openenv_echo, python_with_taskset, serving
 
@@ -74,19 +75,15 @@ def environments(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str,
         stack.enter_context(
             serving(command, f"http://127.0.0.1:{port}/mcp", folder / "words.log", folder, dict(os.environ))
         )
-        try:
+        if find_interpreter("openenv"):
             address = stack.enter_context(openenv_echo(folder))
             settings = {"base_url": address, "action": "message", "observation": "echoed_message"}
             # Its server has a place for one episode at a time.
             tables["echo"] = {"source": "openenv", "max_episodes": 1, "settings": settings}
-        except pytest.skip.Exception:
-            pass
-        try:
+        if find_interpreter("verifiers"):
             tables["sums"] = {
                 "source": "verifiers", "interpreter": python_with_taskset(folder), "settings": TASKSET_SETTINGS,
             }  # fmt: skip
-        except pytest.skip.Exception:
-            pass
         yield tables
 
 

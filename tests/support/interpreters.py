@@ -7,12 +7,21 @@ import sys
 import pytest
 
 
-def interpreter_with(package: str) -> str:
-    """Returns the path of a Python that has a package: that of the variable SHOAL_TEST_PYTHON_<PACKAGE>, or this one.
-    Skips the test without one."""
-    variable = f"SHOAL_TEST_PYTHON_{package.upper()}"
-    if path := os.environ.get(variable):
+def find_interpreter(package: str) -> str | None:
+    """Returns the path of a Python that has a package: that of `variable_of`, or this one; None without one."""
+    if path := os.environ.get(variable_of(package)):
         return path
-    if importlib.util.find_spec(package) is None:
-        pytest.skip(f"{package} is not installed, and {variable} names no Python that has it")
-    return sys.executable
+    return None if importlib.util.find_spec(package) is None else sys.executable
+
+
+def interpreter_with(package: str) -> str:
+    """Returns the path of a Python that has a package. Skips the test without one."""
+    path = find_interpreter(package)
+    if path is None:
+        pytest.skip(f"{package} is not installed, and {variable_of(package)} names no Python that has it")
+    return path
+
+
+def variable_of(package: str) -> str:
+    """Returns the name of the environment variable that names a Python with a package."""
+    return f"SHOAL_TEST_PYTHON_{package.upper()}"
