@@ -19,8 +19,8 @@ from shoal.v1 import rollout_pb2, worker_pb2
 from shoal.wire import completion_from_wire
 from tests.contract.test_episodes import episode_config
 from tests.support.cluster import Cluster, kinds
-from tests.support.dr_tulu import script_flags
 from tests.support.local_stack import free_port
+from tests.support.open_instruct_scripts import flags_of
 from tests.support.real_environments import TASKSET_SETTINGS, openenv_echo, python_with_taskset, serving
 from tests.support.reward_client import ALLOWED
 from tests.support.scripted_environment import ScriptedPolicy
@@ -110,7 +110,8 @@ async def test_a_policy_is_trained_with_the_tools_of_a_translated_script_of_open
         return said[num_calls] if num_calls < len(said) else f"It is {42 + seed % 2}."
 
     port = free_port()
-    values = translate_arguments("open-instruct", script_flags(port), skip=["all"]).values
+    flags = [flag.replace("8000", str(port)) for flag in flags_of("debug/tools/dr_tulu_parser_debug.sh")]
+    values = translate_arguments("open-instruct", flags, skip=["all"]).values
     (environment,) = values["environments"]
     command = [sys.executable, str(DR_TULU_SERVER), str(port)]
     label = {"dataset": "gsm8k", "ground_truth": "42"}

@@ -5,15 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from shoal.config import load_config
+from shoal.config import load_config, parse_config
 from shoal.config.derived import derived_values
 from shoal.translate import SYSTEMS, translate_arguments
 from shoal.translate.shared.field import Fate
 from tests.golden import golden_folder
+from tests.support.open_instruct_scripts import SCRIPTS, flags_of
 from tests.support.repository import ROOT
 
 RECIPES = ROOT / "configs" / "recipes"
-_PLAYED = ("tools", "envs")
 _LACKING = (Fate.REFUSED, Fate.ACCEPTED, Fate.NOT_YET)
 
 
@@ -67,14 +67,22 @@ def test_every_script_of_the_guide_has_a_recipe_or_a_reason() -> None:
     assert sorted(script for script in scripts if script not in readme) == []
 
 
-def test_every_script_with_tools_has_a_recipe_that_plays_episodes() -> None:
+def test_every_script_with_tools_is_translated() -> None:
+    assert len(SCRIPTS) == 14 and {script.split("/")[1] for script in SCRIPTS} == {"tools", "envs"}
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_the_flags_of_a_script_with_tools_are_its_recipe(script: str) -> None:
     readme = (RECIPES / "README.md").read_text(encoding="utf-8")
-    rows = re.findall(rf"^\| \[(\S+)\]\(\S+\) \| debug/(?:{'|'.join(_PLAYED)})/\w+\.sh", readme, re.MULTILINE)
-    assert len(rows) == 14, rows
-    for name in rows:
-        config = load_config(RECIPES / name)
-        assert config.environments and config.plays_episodes, name
-        assert config.episodes.max_tool_calls == config.episodes.max_turns in (3, 5, 10, 20, 30), name
+    (name,) = re.findall(rf"^\| \[(\S+)\]\(\S+\) \| {re.escape(script)} \|", readme, re.MULTILINE)
+    translation = translate_arguments("open-instruct", flags_of(script), skip=["all"])
+    config = load_config(RECIPES / name)
+    assert parse_config(translation.values) == config
+    assert config.environments and config.plays_episodes
+    assert config.episodes.max_tool_calls == config.episodes.max_turns in (3, 5, 10, 20, 30)
+
+
+def test_a_recipe_with_a_game_and_tools_has_both() -> None:
     sandbox = load_config(RECIPES / "debug-wordle-sandbox-lm-8-gpu.toml")
     (environment,) = sandbox.environments
     assert environment.settings["environment"] == {"source": "wordle"}

@@ -1,14 +1,13 @@
-"""Tests of the translation of DR Tulu's tools; tests/contract/test_dr_tulu.py plays with them."""
+"""Tests of the translation of DR Tulu's tools; tests/contract/test_runs_with_real_environments.py plays with them."""
 
 import json
 from typing import Any
 
 import pytest
 
-from shoal.config import RunConfig, load_config, parse_config
+from shoal.config import RunConfig, parse_config
 from shoal.translate import Translation, translate_arguments
-from tests.support.dr_tulu import SCRIPT, script_flags
-from tests.support.repository import ROOT
+from tests.support.open_instruct_scripts import flags_of
 
 GIVEN = {"tool_names": "snippet_search", "parser_name": "v20250824"}
 
@@ -24,8 +23,9 @@ def _config(*overrides: str, **settings: Any) -> RunConfig:
     return parse_config(translation.values)
 
 
-def test_the_flags_of_the_script_are_its_recipe() -> None:
-    translation = translate_arguments("open-instruct", script_flags(), skip=["all"])
+def test_the_tools_of_the_script_are_those_of_its_server() -> None:
+    flags = flags_of("debug/tools/dr_tulu_parser_debug.sh")
+    translation = translate_arguments("open-instruct", flags, skip=["all"])
     assert [refusal.name for refusal in translation.refusals] == ["system_prompt_override_file"]
     config = parse_config(translation.values)
     (environment,) = config.environments
@@ -47,8 +47,6 @@ def test_the_flags_of_the_script_are_its_recipe() -> None:
     assert (episodes.tool_parser, episodes.max_tool_calls, episodes.tools_in_prompt) == ("call_tool", 5, False)
     assert config.has_stop_strings and config.data.sources[0].environment == "mcp"
     assert any("<tool_output>" in note for note in translation.notes)
-    recipe = load_config(ROOT / "configs/recipes/debug-tools-dr-tulu.toml")
-    assert recipe == parse_config(translate_arguments("open-instruct", script_flags(), skip=["all"]).values), SCRIPT
 
 
 def test_settings_of_the_package_reach_its_server() -> None:
