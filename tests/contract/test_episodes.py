@@ -11,7 +11,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from services.coordinator.workers import losses
-from services.coordinator.workers.rewards import environment_pool
+from services.coordinator.workers.rewards import episode_stream
 from services.reward.service import RewardService
 from shoal.errors import InvalidArgument
 from shoal.telemetry import names
@@ -160,7 +160,7 @@ async def test_a_killed_environment_is_played_again_from_the_recorded_turns(clus
 async def test_episodes_that_break_or_hang_are_failed_and_their_siblings_are_trained_on(
     cluster: Cluster, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(environment_pool, "GRACE_S", 0.2)
+    monkeypatch.setattr(episode_stream, "GRACE_S", 0.2)
     stage = ScriptedStage()
     stage.fails_at, stage.fails_for = 1, "/0"
     stage.hangs_at, stage.hangs_for = 2, "/1"

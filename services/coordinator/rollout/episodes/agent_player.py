@@ -15,12 +15,8 @@ from services.coordinator.rollout.episodes.limits import StopReason
 from services.coordinator.rollout.episodes.playing import EpisodeParts, Player, checked
 from services.coordinator.rollout.episodes.transcript import Transcript
 from services.coordinator.rollout.episodes.turn_sampler import TurnRequest, TurnSampler
-from services.coordinator.workers.rewards.environment_pool import (
-    BrokenEpisode,
-    EpisodeResult,
-    EpisodeStream,
-    Observation,
-)
+from services.coordinator.workers.rewards.episode_messages import BrokenEpisode, EpisodeResult, Observation
+from services.coordinator.workers.rewards.episode_stream import EpisodeStream
 from services.coordinator.workers.rewards.policy_calls import PolicyAnswer, PolicyCall, PolicyRefusal, RefusalReason
 from shoal.concurrency import first_error
 from shoal.conversation import ChatMessage

@@ -13,12 +13,8 @@ from services.coordinator.rollout.episodes.limits import StopReason
 from services.coordinator.rollout.episodes.playing import Player, checked
 from services.coordinator.rollout.episodes.transcript import Transcript
 from services.coordinator.rollout.episodes.turn_sampler import TurnRequest
-from services.coordinator.workers.rewards.environment_pool import (
-    EpisodeResult,
-    EpisodeStream,
-    Observation,
-    PolicyTurn,
-)
+from services.coordinator.workers.rewards.episode_messages import EpisodeResult, Observation, PolicyTurn
+from services.coordinator.workers.rewards.episode_stream import EpisodeStream
 from shoal.arrays import Int32Array
 from shoal.conversation import ChatMessage
 from shoal.episodes.turn_message import turn_message

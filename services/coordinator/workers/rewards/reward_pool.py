@@ -3,8 +3,9 @@
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 from services.coordinator.store.events import EventLog
 from services.coordinator.workers.fleet import Fleet
@@ -30,6 +31,8 @@ from shoal.errors import (
 from shoal.rollout import Completion, GroundTruth, Prompt, Score
 from shoal.v1 import reward_pb2
 from shoal.wire import completion_to_wire, ground_truth_to_wire, prompt_to_wire, score_from_wire
+
+AnswerT = TypeVar("AnswerT")
 
 LIST_TIMEOUT_S = 30.0
 RELOAD_TIMEOUT_S = 150.0
@@ -117,20 +120,24 @@ class RewardPool:
                     )
 
     async def _list_verifiers(self) -> tuple[Member, dict[str, str]]:
-        """Returns why each verifier is unavailable at a service, empty for one that is not, and the service.
+        """Returns a service, and why each verifier is unavailable there, empty for one that is not."""
+        request = reward_pb2.ListVerifiersRequest()
+        member, response = await self.ask(lambda member: member.stub.ListVerifiers(request, timeout=LIST_TIMEOUT_S))
+        return member, {verifier.name: verifier.unavailable for verifier in response.verifiers}
 
-        Asks another service where one is lost or does not answer.
+    async def ask(self, call: Callable[[Member], Awaitable[AnswerT]]) -> tuple[Member, AnswerT]:
+        """Makes a call to any service, and to another one where that is lost or does not answer.
+
+        Returns the service that answered, and its answer. Raises the errors of the call, and of `choose`.
         """
         while True:
             member = await self.choose()
             try:
-                response = await member.stub.ListVerifiers(reward_pb2.ListVerifiersRequest(), timeout=LIST_TIMEOUT_S)
-            except (Unavailable, DeadlineExceeded, FailedPrecondition) as error:
+                return member, await call(member)
+            except (Aborted, Unavailable, DeadlineExceeded, FailedPrecondition) as error:
                 if error.reason == ErrorReason.UNIMPLEMENTED:
                     raise
                 await self.leave(member, error)
-            else:
-                return member, {verifier.name: verifier.unavailable for verifier in response.verifiers}
 
     async def reload_verifiers(self) -> None:
         """Has every reward service read the code of custom verifiers again.
@@ -238,6 +245,10 @@ class RewardPool:
         )
 
     async def choose(self) -> Member:
+        """Returns the service with the least work.
+
+        Raises `FailedPrecondition` when no service is there within coordinator.worker_timeout_s.
+        """
         deadline = asyncio.get_running_loop().time() + self._wait_timeout_s
         while not (members := [member for member in self._fleet.rewards if member.serving]):
             remaining = deadline - asyncio.get_running_loop().time()

@@ -21,13 +21,9 @@ from services.coordinator.rollout.episodes.stage import Stages
 from services.coordinator.rollout.groups import SettledGroup, counted_tokens
 from services.coordinator.workers import losses
 from services.coordinator.workers.handover.group_progress import GroupProgress
-from services.coordinator.workers.rewards.environment_pool import (
-    BrokenEpisode,
-    EnvironmentInfo,
-    EnvironmentLost,
-    EpisodeResult,
-    Observation,
-)
+from services.coordinator.workers.rewards.environment_pool import EnvironmentInfo
+from services.coordinator.workers.rewards.episode_messages import BrokenEpisode, EpisodeResult, Observation
+from services.coordinator.workers.rewards.episode_stream import EnvironmentLost
 from services.coordinator.workers.rewards.policy_calls import PolicyAnswer, PolicyCall, PolicyRefusal, RefusalReason
 from services.coordinator.workers.rewards.reward_pool import GrowingGroup
 from shoal.config import parse_config

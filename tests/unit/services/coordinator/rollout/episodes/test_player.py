@@ -21,14 +21,9 @@ from services.coordinator.rollout.groups import SettledGroup
 from services.coordinator.workers import losses
 from services.coordinator.workers.handover.group_progress import GroupProgress
 from services.coordinator.workers.losses import WorkFailed
-from services.coordinator.workers.rewards.environment_pool import (
-    BrokenEpisode,
-    EnvironmentInfo,
-    EnvironmentLost,
-    EpisodeResult,
-    Observation,
-    PolicyTurn,
-)
+from services.coordinator.workers.rewards.environment_pool import EnvironmentInfo
+from services.coordinator.workers.rewards.episode_messages import BrokenEpisode, EpisodeResult, Observation, PolicyTurn
+from services.coordinator.workers.rewards.episode_stream import EnvironmentLost
 from services.coordinator.workers.rewards.reward_pool import GrowingGroup
 from shoal.config import parse_config
 from shoal.conversation import ChatMessage, ToolDefinition

@@ -9,14 +9,9 @@ from unittest.mock import AsyncMock
 
 import pytest
 
-from services.coordinator.workers.rewards import environment_pool
-from services.coordinator.workers.rewards.environment_pool import (
-    BrokenEpisode,
-    EnvironmentLost,
-    EpisodeStart,
-    EpisodeStream,
-    PolicyTurn,
-)
+from services.coordinator.workers.rewards import episode_stream
+from services.coordinator.workers.rewards.episode_messages import BrokenEpisode, EpisodeStart, PolicyTurn
+from services.coordinator.workers.rewards.episode_stream import EnvironmentLost, EpisodeStream
 from services.coordinator.workers.rewards.policy_calls import PolicyRefusal, RefusalReason
 from shoal.conversation import ChatMessage
 from shoal.error_reasons import ErrorReason
@@ -87,7 +82,7 @@ async def test_a_service_that_ends_whenever_an_episode_begins_is_a_loss_each_tim
 
 
 async def test_an_answer_may_wait_for_all_that_share_its_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(environment_pool, "GRACE_S", 0.0)
+    monkeypatch.setattr(episode_stream, "GRACE_S", 0.0)
     call = SimpleNamespace(done=lambda: False, write=AsyncMock(), read=lambda: asyncio.Event().wait())
     start = replace(START, call_timeout_s=0.01, num_sharing=3)
     with pytest.raises(EnvironmentLost, match=r"it did not answer within 0\.03 s"):
@@ -99,7 +94,7 @@ async def test_an_answer_may_wait_for_all_that_share_its_process(monkeypatch: py
 async def test_an_episode_leaves_a_silent_service_as_soon_as_its_lease_is_over(
     hangs: str, is_agent: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(environment_pool, "_LAST_WORDS_S", 0.0)
+    monkeypatch.setattr(episode_stream, "_LAST_WORDS_S", 0.0)
 
     async def hang(*_: Any) -> None:
         is_waiting.set()

@@ -1,0 +1,118 @@
+"""What goes to an environment and comes from it in an episode, and the messages of each."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from shoal.conversation import ChatMessage
+from shoal.rollout import EnvironmentTask, FinishReason, ScoreOutcome, ToolOutcome
+from shoal.v1 import environment_pb2 as pb
+from shoal.wire import finish_reason_to_wire
+from shoal.wire.conversations import chat_message_from_wire, chat_message_to_wire, struct_to_wire
+from shoal.wire.episodes import tool_outcome_from_wire
+from shoal.wire.scores import outcome_from_wire
+
+
+@dataclass(frozen=True)
+class EpisodeStart:
+    """The start of an episode."""
+
+    episode_id: str
+    task: EnvironmentTask
+    seed: int
+    messages: tuple[ChatMessage, ...]
+    call_timeout_s: float
+    max_context_tokens: int = 0
+    num_sharing: int = 1
+    """Episodes that may share its process, where calls that block come one after the other."""
+
+
+@dataclass(frozen=True)
+class PolicyTurn:
+    """A turn of the policy, as the environment sees it."""
+
+    number: int
+    """From 1."""
+    message: ChatMessage
+    finish_reason: FinishReason
+    num_tokens: int
+
+
+@dataclass(frozen=True)
+class Observation:
+    """The environment's answer to the start or to a turn."""
+
+    messages: tuple[ChatMessage, ...]
+    reward: float | None
+    is_done: bool
+    tool_outcomes: tuple[ToolOutcome, ...]
+
+
+@dataclass(frozen=True)
+class EpisodeResult:
+    """What the environment says at the end of an episode."""
+
+    outcome: ScoreOutcome
+    reward: float | None
+    metrics: dict[str, float]
+    detail: str
+    turn_rewards: Mapping[str, float] = field(default_factory=dict)
+    """Of an agent: rewards of turns, by the id of the call."""
+    unread_call_ids: tuple[str, ...] = ()
+    """Of an agent: the calls whose answers it never read."""
+
+
+class BrokenEpisode(Exception):
+    """The environment broke, and said so."""
+
+
+def start_to_wire(start: EpisodeStart, replay: Sequence[PolicyTurn]) -> pb.EpisodeStart:
+    """`replay` are the turns that were played before."""
+    return pb.EpisodeStart(
+        episode_id=start.episode_id,
+        environment=start.task.environment,
+        task=struct_to_wire(start.task.task),
+        seed=start.seed,
+        messages=map(chat_message_to_wire, start.messages),
+        call_timeout_s=start.call_timeout_s,
+        max_context_tokens=start.max_context_tokens,
+        replay=map(turn_to_wire, replay),
+    )
+
+
+def turn_to_wire(turn: PolicyTurn) -> pb.PolicyTurn:
+    return pb.PolicyTurn(
+        number=turn.number,
+        message=chat_message_to_wire(turn.message),
+        finish_reason=finish_reason_to_wire(turn.finish_reason),
+        num_tokens=turn.num_tokens,
+    )
+
+
+def observation_from_wire(message: pb.Observation) -> Observation:
+    """Raises `BrokenEpisode` for a reward that is no finite number."""
+    return Observation(
+        tuple(map(chat_message_from_wire, message.messages)),
+        _finite(message.reward) if message.HasField("reward") else None,
+        message.done,
+        tuple(map(tool_outcome_from_wire, message.tool_outcomes)),
+    )
+
+
+def result_from_wire(message: pb.EpisodeResult) -> EpisodeResult:
+    """Raises `BrokenEpisode` for a reward that is no finite number."""
+    return EpisodeResult(
+        outcome_from_wire(message.outcome, "result.outcome"),
+        _finite(message.reward) if message.HasField("reward") else None,
+        dict(message.metrics),
+        message.detail,
+        {call_id: _finite(reward) for call_id, reward in message.turn_rewards.items()},
+        tuple(message.unread_call_ids),
+    )
+
+
+def _finite(reward: float) -> float:
+    """Returns a reward. Raises `BrokenEpisode` for one that would make the advantages of its group NaN."""
+    if not math.isfinite(reward):
+        raise BrokenEpisode(f"the environment gave the reward {reward}; rewards must be finite numbers")
+    return reward

@@ -1,0 +1,173 @@
+"""The stream of an episode to its environment, and what its end means."""
+
+import asyncio
+import contextlib
+from collections.abc import Coroutine, Sequence
+from typing import Any
+
+import grpc
+
+from services.coordinator.workers.losses import WorkFailed
+from services.coordinator.workers.member import Member
+from services.coordinator.workers.rewards.episode_messages import (
+    BrokenEpisode,
+    EpisodeResult,
+    EpisodeStart,
+    Observation,
+    PolicyTurn,
+    observation_from_wire,
+    result_from_wire,
+    start_to_wire,
+    turn_to_wire,
+)
+from services.coordinator.workers.rewards.policy_calls import (
+    PolicyAnswer,
+    PolicyCall,
+    PolicyRefusal,
+    call_from_wire,
+    reply_to_wire,
+)
+from services.coordinator.workers.rewards.reward_pool import RewardPool
+from shoal.error_reasons import ErrorReason
+from shoal.errors import Aborted, FailedPrecondition, InvalidArgument, ResourceExhausted, ShoalError, Unavailable
+from shoal.v1 import environment_pb2 as pb
+
+GRACE_S = 30.0
+"""Time that an answer may take beyond that of the calls into its process: to start a process, for example."""
+_LAST_WORDS_S = 1.0
+"""For a stream to say why it ends, once its service is lost."""
+_NOT_THE_EPISODES = frozenset({ErrorReason.NOT_READY, ErrorReason.SHUTTING_DOWN})
+"""Reasons for which a service ends episodes, whatever they are."""
+
+
+class EnvironmentLost(WorkFailed):
+    """The stream of an episode ended without its result. The episode may be played again."""
+
+    def __init__(self, worker: str, reason: str, *, is_loss: bool = True, retry_after_s: float | None = None) -> None:
+        """`retry_after_s`: where too many episodes are open, so that it was not begun, when it may be."""
+        super().__init__(worker, reason, is_loss=is_loss)
+        self.retry_after_s = retry_after_s
+
+
+class EpisodeStream:
+    """An episode at its environment.
+
+    The methods raise `EnvironmentLost` when the stream has ended, `BrokenEpisode` when the environment broke, and
+    `InvalidArgument` for a task that it refuses.
+    """
+
+    def __init__(
+        self, call: Any, member: Member, rewards: RewardPool, start: EpisodeStart, replay: Sequence[PolicyTurn]
+    ) -> None:
+        self._call = call
+        self._member = member
+        self._rewards = rewards
+        self._start = start
+        self._replay = replay
+        self._writing = asyncio.Lock()
+        self._had_ended = False
+        """Whether the stream had ended before the last request, or its service was lost."""
+
+    async def first(self) -> Observation:
+        """Begins the episode. Returns the answer to the start, or to the last turn that is played again."""
+        request = pb.RunEpisodeRequest(start=start_to_wire(self._start, self._replay))
+        return await self._observation(request, len(self._replay), num_calls=1 + len(self._replay))
+
+    async def answer(self, turn: PolicyTurn) -> Observation:
+        """Sends a turn. Returns what the environment answers."""
+        request = pb.RunEpisodeRequest(turn=turn_to_wire(turn))
+        return await self._observation(request, turn.number, num_calls=1)
+
+    async def next_call(self) -> PolicyCall | EpisodeResult:
+        """Waits for a call of an agent, or the result. There is no limit of time: that of the episode ends it."""
+        response = await self._read(None)
+        if response.HasField("result"):
+            return result_from_wire(response.result)
+        if not response.HasField("call"):
+            raise self._lost(f"it sent {response.WhichOneof('part')} in place of a call")
+        try:
+            return call_from_wire(response.call)
+        except InvalidArgument as error:
+            raise self._lost(f"it sent a call that cannot be read: {error.message}") from None
+
+    async def reply(self, call_id: str, reply: PolicyAnswer | PolicyRefusal) -> None:
+        """Answers a call of an agent, or refuses it."""
+        await self._write(pb.RunEpisodeRequest(reply=reply_to_wire(call_id, reply)))
+
+    async def end(self, stop_reason: str) -> EpisodeResult:
+        """Ends the episode from this side. Returns its result."""
+        await self.send_end(stop_reason)
+        return await self.result()
+
+    async def send_end(self, stop_reason: str) -> None:
+        """Ends the episode from this side. What an agent has sent before comes before the result."""
+        await self._write(pb.RunEpisodeRequest(end=pb.EpisodeEnd(stop_reason=stop_reason)))
+
+    async def result(self) -> EpisodeResult:
+        """Returns the result of an episode that is done."""
+        response = await self._read(num_calls=1)
+        if not response.HasField("result"):
+            raise self._lost(f"it sent {response.WhichOneof('part')} in place of the result")
+        return result_from_wire(response.result)
+
+    async def _observation(self, request: pb.RunEpisodeRequest, number: int, *, num_calls: int) -> Observation:
+        await self._write(request)
+        response = await self._read(num_calls)
+        if response.HasField("result"):  # It broke: the result says how.
+            raise BrokenEpisode(response.result.detail)
+        observation = response.observation
+        if not response.HasField("observation") or observation.turn != number:
+            raise self._lost(f"it answered turn {observation.turn} in place of {number}")
+        return observation_from_wire(observation)
+
+    async def _write(self, request: pb.RunEpisodeRequest) -> None:
+        # A stream that has ended says why when it is read.
+        self._had_ended = self._call.done() or self._member.lost.is_set()
+        with contextlib.suppress(ShoalError, asyncio.InvalidStateError):
+            async with self._writing:
+                await self._unless_lost(self._call.write(request), None)
+
+    async def _read(self, num_calls: int | None) -> pb.RunEpisodeResponse:
+        start = self._start
+        limit_s = None if num_calls is None else num_calls * start.call_timeout_s * start.num_sharing + GRACE_S
+        try:
+            response = await self._unless_lost(self._call.read(), limit_s)
+        except ShoalError as error:
+            raise await self._failure(error) from error
+        if response is grpc.aio.EOF:
+            raise self._lost("it ended the episode without a result")
+        assert isinstance(response, pb.RunEpisodeResponse)
+        return response
+
+    async def _unless_lost(self, part: Coroutine[Any, Any, Any], limit_s: float | None) -> Any:
+        """Returns the result of a part of the call. Raises `EnvironmentLost` at the limit, and once the service is
+        lost: the connection to a machine that has gone stays silent."""
+        work, lost = asyncio.ensure_future(part), asyncio.ensure_future(self._member.lost.wait())
+        try:
+            await asyncio.wait([work, lost], timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
+            if lost.done():
+                await asyncio.wait([work], timeout=_LAST_WORDS_S)
+            if work.done():
+                return work.result()
+            if lost.done():
+                raise self._lost(f"it is lost: {self._member.record.loss_reason}", is_loss=not self._had_ended)
+            raise self._lost(f"it did not answer within {limit_s or 0:g} s")
+        finally:
+            work.cancel()
+            lost.cancel()
+
+    async def _failure(self, error: ShoalError) -> Exception:
+        """Returns what an error of the stream means, and takes a service that is gone out of service."""
+        if isinstance(error, InvalidArgument) or error.reason == ErrorReason.UNIMPLEMENTED:
+            return error
+        is_told_to_end = isinstance(error, Aborted) and error.reason == ErrorReason.SHUTTING_DOWN
+        if is_told_to_end or isinstance(error, Unavailable | FailedPrecondition):
+            await self._rewards.leave(self._member, error)
+            # A service that ends while the episode asks nothing of it does not end for the episode.
+            return self._lost(error.message, is_loss=error.reason not in _NOT_THE_EPISODES and not self._had_ended)
+        if isinstance(error, ResourceExhausted) and error.retry_after_s is not None:  # Too many episodes are open.
+            return EnvironmentLost(self._member.name, error.message, is_loss=False, retry_after_s=error.retry_after_s)
+        return self._lost(error.message)
+
+    def _lost(self, reason: str, *, is_loss: bool = True) -> EnvironmentLost:
+        return EnvironmentLost(self._member.name, reason, is_loss=is_loss and not self._member.is_leaving)
