@@ -8,6 +8,7 @@ import psutil
 
 from services.reward.environments.code import EnvironmentCode
 from services.reward.environments.process import CallFailed, EnvironmentProcess, ProcessLost
+from services.reward.process.children import children
 from shoal.telemetry import metrics, names
 
 _log = logging.getLogger(__name__)
@@ -124,12 +125,11 @@ class EnvironmentPool:
     def _why_replace(self, process: EnvironmentProcess) -> str:
         if self._episodes_per_process == 1 or process.is_private:
             return "the episode had a process of its own"
+        # What comes with Shoal keeps its sandbox.
+        if not self.code.is_built_in and children(process.pid):
+            return "its episodes left processes behind"
         with suppress(psutil.Error):
-            seen = psutil.Process(process.pid)
-            # What comes with Shoal keeps its sandbox.
-            if not self.code.is_built_in and seen.children():
-                return "its episodes left processes behind"
-            if seen.memory_info().rss > self.code.memory_bytes // 2:
+            if psutil.Process(process.pid).memory_info().rss > self.code.memory_bytes // 2:
                 return "its episodes left memory behind"
         return ""
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from services.reward.process.children import children
 from services.reward.sandbox.bubblewrap import CODE, SandboxLost, SandboxUnavailable, reason_of, sandboxed
 
 FOLDER = "/testbed"
@@ -168,13 +169,10 @@ class Shell:
 
 
 def _takes_more(pid: int, limit_bytes: int) -> bool:
-    """Returns whether the processes behind the first one of a sandbox take more memory together than a limit.
-
-    Read from /proc: psutil would look at every process of the machine.
-    """
-    processes = [child for first in _children(pid) for child in _children(first)]
+    """Returns whether the processes behind the first one of a sandbox take more memory together than a limit."""
+    processes = [child for first in children(pid) for child in children(first)]
     for process in processes:  # Which grows meanwhile.
-        processes += _children(process)
+        processes += children(process)
     # What processes share counts once, which takes longer to find out.
     return sum(map(_resident, processes)) > limit_bytes and sum(map(_proportional, processes)) > limit_bytes
 
@@ -192,14 +190,6 @@ def _proportional(pid: int) -> int:
     except OSError:
         return _resident(pid)
     return next((int(line.split()[1]) << 10 for line in lines if line.startswith("Pss:")), 0)
-
-
-def _children(pid: int) -> list[int]:
-    found: list[int] = []
-    with contextlib.suppress(OSError):
-        for task in Path(f"/proc/{pid}/task").iterdir():
-            found += map(int, (task / "children").read_text().split())
-    return found
 
 
 @functools.cache
