@@ -33,18 +33,22 @@ def words_of(episode: rollout_pb2.Episode) -> Iterator[Said]:
 
 
 def ending_of(episode: rollout_pb2.Episode) -> str:
-    """Describes how an episode ended: "ended by max_turns after 8 turns, environment failed: division by zero"."""
+    """Describes how an episode ended: "ended by max_turns after 8 turns (truncated), solved 0".
+
+    What an environment that broke has to say is left to the score, which has it too.
+    """
     outcome = rollout_pb2.ScoreOutcome.Name(episode.outcome).removeprefix("SCORE_OUTCOME_").lower()
     num_turns = len(episode.turns)
-    parts = [f"ended by {episode.stop_reason} after {num_turns} turn{'s' * (num_turns != 1)}"]
+    truncated = " (truncated)" * episode.truncated
+    parts = [f"ended by {episode.stop_reason} after {num_turns} turn{'s' * (num_turns != 1)}{truncated}"]
     if outcome != "scored":
         parts.append(f"environment {outcome}")
     if episode.HasField("reward"):
         parts.append(f"reward of the episode {episode.reward:g}")
     if episode.num_auxiliary_turns:
-        parts.append(f"{episode.num_auxiliary_turns} turns that are not trained on")
+        parts.append(f"turns that are not trained on: {episode.num_auxiliary_turns}")
     parts += [f"{name} {value:g}" for name, value in sorted(episode.metrics.items())]
-    return ", ".join(parts) + (f": {episode.detail}" if episode.detail else "")
+    return ", ".join(parts) + (f": {episode.detail}" if episode.detail and outcome == "scored" else "")
 
 
 def _beginning(number: int, segment: rollout_pb2.EpisodeSegment, *, num_segments: int) -> Iterator[Said]:
@@ -54,7 +58,7 @@ def _beginning(number: int, segment: rollout_pb2.EpisodeSegment, *, num_segments
     for index, message in enumerate(messages):
         yield Said(_who(message), message.content, name if index == 0 else "", is_policy=False)
     if not messages:
-        yield Said("tokens", "", name, is_policy=False)
+        yield Said("context", "(tokens, not messages)", name, is_policy=False)
 
 
 def _who(message: rollout_pb2.ChatMessage) -> str:
@@ -68,8 +72,9 @@ def _notes(turn: rollout_pb2.EpisodeTurn) -> Iterator[str]:
         status = rollout_pb2.ToolCallStatus.Name(call.status).removeprefix("TOOL_CALL_STATUS_").lower()
         if status != "ok":
             yield f"{call.name or 'call'} {status.replace('_', ' ')}: {call.detail}"
+    told = {call.name for call in turn.message.tool_calls if call.status != rollout_pb2.TOOL_CALL_STATUS_OK}
     for outcome in turn.tool_outcomes:
-        if not outcome.ok:
+        if not outcome.ok and outcome.name not in told:
             yield f"{outcome.name} {'timed out' if outcome.timed_out else 'failed'} after {outcome.duration_s:.1f} s"
     if turn.HasField("reward"):
         yield f"reward {turn.reward:g}"

@@ -47,7 +47,7 @@ async def check(config: EnvironmentConfig, task: Message, seed: int, texts: Sequ
     """Plays episodes in two processes, one after the other, with the same turns, and compares.
 
     `texts` are what the policy says; without them each tool is called, or some texts are said. Raises `InvalidArgument`
-    for code that cannot be loaded, and for a task that is none.
+    for code that cannot be loaded, or cannot work here, and for a task that is none.
     """
     with tempfile.TemporaryDirectory() as folder:
         os.environ["TMPDIR"] = folder  # So that what is left there is seen.
@@ -66,6 +66,8 @@ async def check(config: EnvironmentConfig, task: Message, seed: int, texts: Sequ
                 f"{config.code} is an agent: it calls the policy itself, so no turns can be played to it. Play it with "
                 "shoal env play"
             )
+        if info["unavailable"]:
+            raise InvalidArgument(f"{config.code} cannot work here: {info['unavailable']}")
         turns = _turns(texts, info["tools"])
         runs = [await _play(config, task, seed, turns) for _ in range(2)]
         files = sorted(_listed(Path(folder))) + sorted(_listed(Path.cwd()) - before)
@@ -158,8 +160,6 @@ def _report(info: Message, runs: Sequence[_Played], files: Sequence[str]) -> dic
     ]
     left = {"files": list(files), **(first.left or {"processes": [], "threads": 0, "open_files": 0, "memory_mib": 0})}
     problems = list(dict.fromkeys((*first.problems, *second.problems)))
-    if info["unavailable"]:
-        problems.append(f"it cannot work here: {info['unavailable']}")
     if differences and info["is_deterministic"]:
         problems.append(f"is_deterministic is true, and what it answers differs: {', '.join(differences[:_MAX_SHOWN])}")
     if left["processes"]:

@@ -29,6 +29,8 @@ _Address = Annotated[
 ]
 _Task = Annotated[str, typer.Option("--task", metavar="JSON", help="The task, an object.")]
 _Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of everything that the environment draws.")]
+_Settings = Annotated[str, typer.Option("--settings", metavar="JSON", help="The settings, an object.")]
+_Interpreter = Annotated[str, typer.Option("--interpreter", metavar="PATH", help="Another Python to run it.")]
 
 
 @app.command("list")
@@ -50,7 +52,7 @@ def list_environments(
         print_json([json_form(info) for info in environments])
         return
     for info in environments:
-        print(f"{info.name} ({_kind(info)})")
+        print(f"{info.name}{_kind(info)}")
         if info.unavailable:
             here = "" if info.unavailable.startswith("needs settings: ") else "unavailable here: "
             print(f"    {here}{visible(info.unavailable)}")
@@ -62,9 +64,10 @@ def list_environments(
 
 def _kind(info: "EnvironmentInfo") -> str:
     if info.is_agent:
-        return "agent"
-    tools = ", ".join(tool.name for tool in info.tools)
-    return f"tools: {tools}" if tools else "no tools"
+        return " (agent)"
+    if tools := ", ".join(tool.name for tool in info.tools):
+        return f" (tools: {tools})"
+    return "" if info.unavailable else " (no tools)"  # One that cannot be made has not said what it has.
 
 
 @app.command()
@@ -88,6 +91,8 @@ def play(
         str, typer.Option("--api-key-env", metavar="NAME", help="Environment variable with the key of its endpoint.")
     ] = "",
     max_turns: Annotated[int, typer.Option("--max-turns", min=1, help="Turns that a model plays at most.")] = 8,
+    settings: _Settings = "{}",
+    interpreter: _Interpreter = "",
     config: _Config = None,
     overrides: Overrides = None,
     address: _Address = "",
@@ -102,7 +107,9 @@ def play(
     from services.coordinator.cli.env.served_model import ServedModel
 
     voice = ServedModel(model, model_name, api_key_env, max_turns) if model else Person()
-    is_failed = play_here(Game(name, task, seed, prompt), voice, config, overrides or [], address)
+    is_failed = play_here(
+        Game(name, task, seed, prompt, settings, interpreter), voice, config, overrides or [], address
+    )
     raise typer.Exit(ExitCode.FAILED if is_failed else ExitCode.OK)
 
 
@@ -117,8 +124,8 @@ def check(
         list[str] | None,
         typer.Option("--turn", metavar="TEXT", help="What the policy says in a turn. Repeatable."),
     ] = None,
-    settings: Annotated[str, typer.Option("--settings", metavar="JSON", help="The settings, an object.")] = "{}",
-    interpreter: Annotated[str, typer.Option("--interpreter", metavar="PATH", help="Another Python to run it.")] = "",
+    settings: _Settings = "{}",
+    interpreter: _Interpreter = "",
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Check an environment: does it load, repeat itself under a seed, how long does it take, what does it leave behind.

@@ -6,16 +6,16 @@ import sys
 from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from services.coordinator.cli.env.process import (
+    alone,
     environments_config,
     environments_of,
     json_object,
     server_of,
     stub_of,
     with_built_in,
-    with_tables,
 )
 from shoal.config import RunConfig, dump_config
 from shoal.conversation import ChatMessage, ToolDefinition
@@ -78,6 +78,10 @@ class Game:
     seed: int
     prompt: str
     """What the policy reads first, as said by a user; empty for nothing."""
+    settings: str = "{}"
+    """JSON, in place of settings of the same names in a configuration."""
+    interpreter: str = ""
+    """In place of the one in a configuration, if it is given."""
 
 
 def play_here(game: Game, voice: Voice, config_file: Path | None, overrides: Sequence[str], address: str) -> bool:
@@ -87,7 +91,9 @@ def play_here(game: Game, voice: Voice, config_file: Path | None, overrides: Seq
     """
     name, config = game.name, environments_config(config_file, overrides)
     if not address:
-        name, config = _with(config, name)
+        name, config = _with(config, game)
+    elif json_object(game.settings, "--settings") or game.interpreter:
+        raise InvalidArgument("--settings and --interpreter are for an environment here; --address plays at a server")
     prompt = [ChatMessage("user", game.prompt)] if game.prompt else []
     start = pb.EpisodeStart(
         episode_id="play",
@@ -106,14 +112,21 @@ def play_here(game: Game, voice: Voice, config_file: Path | None, overrides: Seq
         return asyncio.run(play(server))
 
 
-def _with(config: RunConfig, name: str) -> tuple[str, RunConfig]:
-    """Returns a name and the configuration in which it stands: one environment, and no others that would start."""
-    if ":" in name:
-        return "played", with_tables(dump_config(config) | {"environments": []}, [{"name": "played", "source": name}])
-    known = {one.name: one for one in with_built_in(config).environments}
-    if name not in known:
-        raise InvalidArgument(f"there is no environment {name!r}; there are: {', '.join(sorted(known))}")
-    return name, config.model_copy(update={"environments": [known[name]]})
+def _with(config: RunConfig, game: Game) -> tuple[str, RunConfig]:
+    """Returns a name and a configuration with that environment alone: no other has to start, or to be complete."""
+    if ":" in game.name:
+        table: dict[str, Any] = {"name": "played", "source": game.name}
+    else:
+        known = {one["name"]: one for one in dump_config(with_built_in(config))["environments"]}
+        if game.name not in known:
+            raise InvalidArgument(
+                f"there is no environment {game.name!r}; there are: {', '.join(sorted(known))}, and code of your own "
+                'as "file.py:Class"'
+            )
+        table = known[game.name]
+    settings = {**table.get("settings", {}), **json_object(game.settings, "--settings")}
+    interpreter = game.interpreter or table.get("interpreter", "")
+    return table["name"], alone(table | {"settings": settings, "interpreter": interpreter})
 
 
 class _Session:

@@ -52,8 +52,12 @@ def checked(source: str, task: str, seed: int, texts: Sequence[str], settings: s
         "name": "checked", "source": source, "settings": json_object(settings, "--settings"),
         "interpreter": interpreter, "episodes_per_process": 4,
     }  # fmt: skip
-    config = with_tables(_UNREAD, [table])
-    request = {"config": dump_config(config), "task": json_object(task, "--task"), "seed": seed, "texts": list(texts)}
+    request = {
+        "config": dump_config(alone(table)),
+        "task": json_object(task, "--task"),
+        "seed": seed,
+        "texts": list(texts),
+    }
     found: dict[str, Any] = _answer("check", request)
     return found
 
@@ -95,6 +99,11 @@ def with_tables(values: dict[str, Any], tables: Sequence[dict[str, Any]]) -> Run
     values = values | {"environments": [*values.get("environments", []), *tables]}
     find_environment_files(values, Path.cwd())
     return parse_config(values)
+
+
+def alone(table: dict[str, Any]) -> RunConfig:
+    """Returns a configuration with one environment, and nothing else that is read."""
+    return with_tables(_UNREAD, [table])
 
 
 def json_object(text: str, option: str) -> dict[str, Any]:

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from shoal.v1 import coordinator_pb2 as pb
     from shoal.v1 import rollout_pb2
 
+_MAX_OBSERVATION_CHARS = 600
+
 
 def print_run(run: "pb.Run", output: Output, *, with_metrics: bool = False) -> None:
     """Writes a run. `with_metrics` adds those of its last step, some hundred lines; JSON always has them."""
@@ -62,9 +64,18 @@ def print_group(group: "pb.RolloutGroup") -> None:
     print(f"{group.group_id}  {fate}{reason}{age}  prompt {row_name(group.prompt_id)}  trace {group.trace_id}{part}")
     print(f"  {_shown(group.prompt_text, group.prompt_text_bytes)}")
     for rollout in group.rollouts:
-        print(f"  {rollout.sample_index:>3}  {_reward(rollout):>10}  {_shown(rollout.text, rollout.text_bytes)}")
+        print(f"  {rollout.sample_index:>3}  {_reward(rollout):>10}  {_summary(rollout)}")
         for line in (*_episode(rollout), *_failures(rollout)):
             print(f"  {'':>3}  {'':>10}  {line}")
+
+
+def _summary(rollout: "pb.Rollout") -> str:
+    """Returns a completion's text, or how an episode ended: its turns follow."""
+    from services.coordinator.reporting.episode_words import ending_of
+
+    if rollout.HasField("episode"):
+        return visible(ending_of(rollout.episode))
+    return _shown(rollout.text, rollout.text_bytes)
 
 
 def _shown(text: str, num_bytes: int) -> str:
@@ -98,14 +109,23 @@ def _failures(rollout: "pb.Rollout") -> list[str]:
 
 
 def _episode(rollout: "pb.Rollout") -> "Iterable[str]":
-    """Yields what was said in an episode, a message a line."""
-    from services.coordinator.reporting.episode_words import ending_of, words_of
+    """Yields what was said in an episode, a message a line. Of a long one of the environment, such as a web page, only
+    the beginning and the end are shown."""
+    from services.coordinator.reporting.episode_words import words_of
 
     if not rollout.HasField("episode"):
         return
     for said in words_of(rollout.episode):
-        yield f"{visible(said.who):>12}  {said.text!r}{f'  ({visible(said.note)})' if said.note else ''}"
-    yield f"{'':>12}  {visible(ending_of(rollout.episode))}"
+        text = said.text if said.is_policy else _beginning_and_end(said.text)
+        yield f"{visible(said.who):>12}  {text!r}{f'  ({visible(said.note)})' if said.note else ''}"
+
+
+def _beginning_and_end(text: str) -> str:
+    left_out = len(text) - _MAX_OBSERVATION_CHARS
+    if left_out <= 0:
+        return text
+    half = _MAX_OBSERVATION_CHARS // 2
+    return f"{text[:half]}[… {left_out:,} characters left out; --output json has them …]{text[-half:]}"
 
 
 def _outcome_name(outcome: "rollout_pb2.ScoreOutcome.ValueType") -> str:

@@ -35,7 +35,8 @@ class Mcp(Environment):
         api_key_env: str = "",
         variables: Sequence[str] = (),
         tools: Sequence[str] | Mapping[str, Mapping[str, Any]] = (),
-        timeout_s: float = 60.0,
+        # A call that takes longer is told to the policy: `episodes.call_timeout_s`, by default 60, fails the episode.
+        timeout_s: float = 50.0,
     ) -> None:
         if bool(command) == bool(url):
             raise ValueError("give either command, such as ['python', 'server.py'], or url")

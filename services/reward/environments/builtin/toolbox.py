@@ -21,9 +21,9 @@ class Toolbox(Environment):
     and answers the turns without a call. Rewards of a turn add up; most tools give none, and verifiers of the data do.
     """
 
-    def __init__(self, tools: Sequence[Mapping[str, Any]], environment: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, tools: Sequence[Mapping[str, Any]] = (), environment: Mapping[str, Any] | None = None) -> None:
         if not tools:
-            raise ValueError("tools must have at least one table, such as { source = 'python' }")
+            raise ValueError("give tools, at least one table such as { source = 'python' }")
         self._played = None if environment is None else _part(environment)
         self._num_played = 0
         self._parts = [*(_part(table) for table in tools), *([self._played] if self._played else [])]

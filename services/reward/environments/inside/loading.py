@@ -88,11 +88,16 @@ def load(code: Mapping[str, Any]) -> Loaded:
         if settings:
             raise CannotLoad(f"{name} is a list of functions, which takes no settings: remove them")
         return Loaded(code, lambda: FunctionTools(found), module)
-    what = "nothing of that name" if found is None else type(found).__name__
+    what = "" if found is None else f", but a {type(found).__name__}"
+    there = sorted(key for key, value in vars(module).items() if _is_environment_of(value, module))
     raise CannotLoad(
-        f"{where} has no environment {name!r} (found: {what}): name a subclass of shoal.environment.Environment, or a "
-        "list of functions"
+        f"{where} has no environment {name!r}{what}; it has: {', '.join(there) or 'none'}. Name a subclass of "
+        "shoal.environment.Environment, or a list of functions"
     )
+
+
+def _is_environment_of(value: Any, module: types.ModuleType) -> bool:
+    return isinstance(value, type) and issubclass(value, Environment) and value.__module__ == module.__name__
 
 
 def _module(code: Mapping[str, Any]) -> types.ModuleType:

@@ -24,8 +24,11 @@ class Doubling(Environment):
 
     is_deterministic = True
 
+    def __init__(self, highest=100):
+        self.highest = highest
+
     def reset(self, task, seed):
-        self.number = random.Random(seed).randint(1, 100)
+        self.number = random.Random(seed).randint(1, self.highest)
         return f"What is {self.number} times 2?"
 
     def step(self, turn):
@@ -107,7 +110,8 @@ def test_what_comes_with_shoal_and_a_file_is_listed(shoal: Shoal, games: str, tm
     code, out, error = shoal("env", "list", "--config", str(config))
     assert code == 0, error
     assert "adding (agent)\n" in out and "\ndoubling (no tools)\n" in out and "counter (tools: increment, " in out
-    assert "\n    needs settings: give base_url, the address of the service\n" in out
+    assert "\nsearch\n    needs settings: give base_url, the address of the service\n" in out
+    assert "\n    needs settings: give tools, at least one table such as { source = 'python' }\n" in out
     assert str(ROOT) not in out, "it names files by their paths on this machine"
 
 
@@ -150,10 +154,34 @@ def test_the_end_of_the_input_ends_the_episode(games: str) -> None:
     assert out[0].startswith("user: What is ") and json.loads(out[-1])["outcome"] == "scored"
 
 
+def test_settings_are_those_of_the_configuration_but_for_the_ones_that_are_given(games: str) -> None:
+    _, out, error = played(f"{games}:Doubling", "--settings", '{"highest": 1}', lines="")
+    assert out[0] == "user: What is 1 times 2?", error
+
+
+def test_one_environment_of_a_run_is_played_whatever_its_data_name(games: str, tmp_path: Path) -> None:
+    config = tmp_path / "run.toml"
+    config.write_text(
+        '[model]\npath = "m"\n[[data.sources]]\npath = "d"\nenvironment = "other"\n'
+        '[[environments]]\nname = "other"\nsource = "games.py:No"\n'
+        '[[environments]]\nname = "doubling"\nsource = "games.py:Doubling"\nsettings = { highest = 1 }\n'
+    )
+    code, out, error = played("doubling", "--config", str(config), lines="2\n")
+    assert (code, out[0]) == (0, "user: What is 1 times 2?"), error
+    _, out, error = played(f"{games}:Doubling", "--config", str(config), "--settings", '{"highest": 1}', lines="2\n")
+    assert out[:1] == ["user: What is 1 times 2?"], error
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
         (("nothing",), "there is no environment 'nothing'; there are:"),
+        (("games.py",), 'and code of your own as "file.py:Class"'),
+        (("counter", "--settings", '{"goal": 5}'), "unexpected keyword argument 'goal'"),
+        (
+            ("counter", "--settings", '{"target": 5}', "--address", "127.0.0.1:1"),
+            "--settings and --interpreter are for",
+        ),
         (("counter", "--task", "5"), "--task must be a JSON object"),
         (("counter", "--task", '{"goal": 1}'), 'give a whole number, {"target": 5}'),
         (("mcp",), "mcp cannot work here"),
@@ -188,7 +216,16 @@ def test_code_that_is_no_environment_is_refused(shoal: Shoal, games: str) -> Non
         [sys.executable, "-c", "from services.coordinator.cli.app import main; main()", "env", "check", f"{games}:No"],
         capture_output=True, text=True, check=False, timeout=120,
     )  # fmt: skip
-    assert done.returncode == 2 and "has no environment 'No'" in done.stderr, done.stderr
+    assert done.returncode == 2, done.stderr
+    assert "has no environment 'No'; it has: Adding, Careless, Doubling, Raw. Name a " in done.stderr, done.stderr
+
+
+def test_the_check_of_what_cannot_work_here_says_why_and_plays_nothing() -> None:
+    main = "from services.coordinator.cli.app import main; main()"
+    command = [sys.executable, "-c", main, "env", "check", "textarena", "--settings", '{"game": "Chess-v0"}']
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 2, done.stderr
+    assert "cannot work here: textarena is not installed" in done.stderr and "Traceback" not in done.stderr
 
 
 def test_a_person_answers_the_calls_of_an_agent(games: str) -> None:

@@ -38,9 +38,19 @@ def test_an_episode_is_told_message_by_message_with_what_became_of_each() -> Non
     ]
 
 
-def test_the_end_says_by_what_and_what_broke() -> None:
-    wanted = "ended by max_tokens after 2 turns, environment failed, solved 0: division by zero"
-    assert ending_of(two_turns()) == wanted
+def test_the_end_says_by_what_and_leaves_what_broke_to_the_score() -> None:
+    episode = two_turns()
+    assert ending_of(episode) == "ended by max_tokens after 2 turns, environment failed, solved 0"
+    episode.outcome, episode.truncated, episode.detail = r.SCORE_OUTCOME_SCORED, True, "far away"
+    assert ending_of(episode) == "ended by max_tokens after 2 turns (truncated), solved 0: far away"
+
+
+def test_a_call_that_could_not_be_used_is_told_once() -> None:
+    detail = "There is no tool 'find'; the tools are: search."
+    call = r.ToolCall(name="find", raw="<find>", status=r.TOOL_CALL_STATUS_UNKNOWN_TOOL, detail=detail)
+    message = r.ChatMessage(role="assistant", tool_calls=[call])
+    turn = r.EpisodeTurn(message=message, tool_outcomes=[r.ToolOutcome(name="find", ok=False)])
+    assert [said.note for said in words_of(r.Episode(turns=[turn]))] == [f"find unknown tool: {detail}"]
 
 
 def test_long_words_are_cut_so_that_the_episode_fits_into_a_page() -> None:
@@ -70,10 +80,10 @@ def test_an_episode_of_several_segments_tells_where_each_begins() -> None:
         Said("user", "Begin.", "segment 1 of 2", False),
         Said("turn 1", "from 0", "", True),
         Said("turn 2", "from 2", "", True),
-        Said("tokens", "", "segment 2 of 2", False),
+        Said("context", "(tokens, not messages)", "segment 2 of 2", False),
         Said("turn 3", "from 4", "", True),
     ]
     for turn_in_time, number in zip(episode.turns, (1, 3, 2), strict=True):
         turn_in_time.number = number
     assert [said.who for said in words_of(episode) if said.is_policy] == ["turn 1", "turn 3", "turn 2"]
-    assert ending_of(episode) == "ended by done after 3 turns, 2 turns that are not trained on"
+    assert ending_of(episode) == "ended by done after 3 turns, turns that are not trained on: 2"

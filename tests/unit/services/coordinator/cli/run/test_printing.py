@@ -23,6 +23,23 @@ def test_no_control_character_of_a_completion_or_of_an_error_that_quotes_it_reac
     assert all(line.isprintable() for line in lines), lines
 
 
+def test_an_episode_is_shown_by_its_end_and_its_turns_and_a_web_page_in_it_by_its_two_ends(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    turn = rollout_pb2.EpisodeTurn(message=rollout_pb2.ChatMessage(role="assistant", content="I read. " * 100))
+    page = "begin" + "x" * 5000 + "end"
+    turn.observations.add(role="tool", name="browse", content=page)
+    episode = rollout_pb2.Episode(turns=[turn], stop_reason="max_turns", truncated=True)
+    episode.outcome = rollout_pb2.SCORE_OUTCOME_SCORED
+    print_group(pb.RolloutGroup(rollouts=[pb.Rollout(text="I read. " * 100, episode=episode)]))
+    lines = [line.split(maxsplit=2) for line in capsys.readouterr().out.splitlines()[2:]]
+    assert lines[0] == ["0", "-", "ended by max_turns after 1 turn (truncated)"]
+    assert lines[1] == ["turn", "1", repr("I read. " * 100)], "what the policy said is whole"
+    who, shown = lines[2][0], " ".join(lines[2][1:])
+    assert who == "browse" and shown.startswith("'begin") and shown.endswith("end'") and len(shown) < 700, shown
+    assert "4,408 characters left out" in shown
+
+
 def test_a_verb_answers_with_the_state_of_the_run_and_without_its_metrics(capsys: pytest.CaptureFixture[str]) -> None:
     run = pb.Run(run_id="sums", policy_version=3, num_steps=9, metrics={"grpo/loss": 0.5})
     print_run(run, Output.TABLE)
