@@ -23,9 +23,9 @@ def check_tools(tools: Sequence[ToolDefinition]) -> None:
     names = [tool.name for tool in tools]
     for tool in tools:
         if not tool.name:
-            raise InvalidArgument("a tool of the environment has no name")
+            raise InvalidArgument("a tool has no name")
         if names.count(tool.name) > 1:
-            raise InvalidArgument(f"the environment has {names.count(tool.name)} tools called {tool.name!r}")
+            raise InvalidArgument(f"{names.count(tool.name)} tools are called {tool.name!r}")
         try:
             problem_of({}, tool)
         except ValueError as error:

@@ -8,7 +8,7 @@ from typing import Any
 from google.protobuf import json_format
 
 from services.reward.environments.endpoint.answers import finish_reason, token_logprobs, usage
-from services.reward.environments.endpoint.fields import check_fields, listed, positive, texts
+from services.reward.environments.endpoint.fields import check_fields, is_on, listed, positive, texts
 from services.reward.environments.endpoint.refusals import Refused, unsupported
 from shoal.v1 import environment_pb2 as pb
 from shoal.v1 import rollout_pb2
@@ -28,6 +28,7 @@ def chat_call(values: Mapping[str, Any]) -> pb.PolicyCall:
     check_fields(values, _READ, _IGNORED)
     if not isinstance(values.get("stream_options") or {}, dict):
         raise Refused(400, "invalid_value", "stream_options: must be an object", "stream_options")
+    is_on(values, "logprobs")
     messages = listed(values, "messages")
     if not messages:
         raise Refused(400, "invalid_value", "messages: must be a list of at least one message", "messages")
@@ -43,6 +44,8 @@ def chat_call(values: Mapping[str, Any]) -> pb.PolicyCall:
 def _message(message: Any, where: str) -> rollout_pb2.ChatMessage:
     if not isinstance(message, dict) or message.get("role") not in [*_ROLES]:
         raise Refused(400, "invalid_value", f"{where}: must have a role: {', '.join(_ROLES)}", where)
+    if message.get("function_call"):
+        raise unsupported(f"{where}.function_call", "this form is not read: give tool_calls")
     calls = listed(message, "tool_calls", f"{where}.")
     return rollout_pb2.ChatMessage(
         role=_ROLES[message["role"]],

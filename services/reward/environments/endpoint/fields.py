@@ -44,6 +44,14 @@ def positive(values: Mapping[str, Any], name: str, where: str = "") -> int:
     return value
 
 
+def is_on(values: Mapping[str, Any], name: str) -> bool:
+    """Returns a switch; off if there is none. Raises `Refused`."""
+    value = values.get(name)
+    if value is not None and not isinstance(value, bool):
+        raise Refused(400, "invalid_value", f"{name}: must be true or false (given: {value!r:.60})", name)
+    return bool(value)
+
+
 def listed(values: Mapping[str, Any], name: str, where: str = "") -> list[Any]:
     """Returns a list; an empty one if there is none. Raises `Refused`."""
     value = values.get(name)

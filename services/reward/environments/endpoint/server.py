@@ -19,7 +19,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from services.reward.environments.endpoint.chat import AUXILIARY, chat_answer, chat_call, chat_chunks
-from services.reward.environments.endpoint.fields import overridden
+from services.reward.environments.endpoint.fields import is_on, overridden
 from services.reward.environments.endpoint.generate import generate_answer, generate_call, generate_overridden
 from services.reward.environments.endpoint.refusals import Refused, ended
 from services.reward.environments.endpoint.session import MAX_CALL_BYTES, Session
@@ -130,9 +130,9 @@ class PolicyEndpoint:
         key = self._ended.get(name) if session is None else session.key
         if key is None:
             raise Refused(404, "not_found", "no episode has this base URL")
-        given = request.headers.get("authorization", "").removeprefix("Bearer ")
-        if not hmac.compare_digest(given.encode(), key.encode()):
-            raise Refused(401, "invalid_api_key", "the key is not that of this episode: give policy.api_key")
+        scheme, _, given = request.headers.get("authorization", "").partition(" ")
+        if scheme.lower() != "bearer" or not hmac.compare_digest(given.encode(), key.encode()):
+            raise Refused(401, "invalid_api_key", "the token is not the key of this episode: give policy.api_key")
         if session is None:
             raise ended()
         return session
@@ -169,15 +169,15 @@ def _models(session: Session) -> dict[str, Any]:
 
 async def _chat(session: Session, request: Request) -> Response:
     values, digest = await _read(request)
-    streams = values.get("stream") is True
+    streams = is_on(values, "stream")
     call = chat_call({name: value for name, value in values.items() if name != "stream"} if streams else values)
     answering = asyncio.create_task(session.ask(call, digest, request.headers))
     headers = _headers(overridden(values))
+    await _wait_while_connected(request, answering, _SILENT_S if streams else None)
     if not streams:
-        reply = await _while_connected(request, answering)
+        reply = answering.result()
         return JSONResponse(chat_answer(reply.answer, reply.call_id, values), headers=headers)
-    done, _ = await asyncio.wait([answering], timeout=_SILENT_S)
-    if done:
+    if answering.done():
         answering.result()  # Raises what was refused.
     return StreamingResponse(_events(answering, values), media_type="text/event-stream", headers=headers)
 
@@ -201,23 +201,27 @@ async def _generate(session: Session, request: Request) -> Response:
     values, digest = await _read(request)
     call = generate_call(values)
     answering = asyncio.create_task(session.ask(call, digest, request.headers))
-    reply = await _while_connected(request, answering)
+    await _wait_while_connected(request, answering)
+    reply = answering.result()
     headers = _headers(generate_overridden(values))
     return JSONResponse(generate_answer(reply.answer, reply.call_id, values), headers=headers)
 
 
-async def _while_connected(request: Request, answering: "asyncio.Task[pb.PolicyReply]") -> pb.PolicyReply:
+async def _wait_while_connected(
+    request: Request, answering: "asyncio.Task[pb.PolicyReply]", limit_s: float | None = None
+) -> None:
     """Waits for the answer while the client does. The turn goes on without it: its retry gets the same answer."""
     gone = asyncio.create_task(_disconnected(request))
     try:
         tasks: list[asyncio.Task[Any]] = [answering, gone]
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        if not answering.done():
+        await asyncio.wait(tasks, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
+        if gone.done() and not answering.done():
             raise ClientDisconnect
-        return answering.result()
+    except BaseException:
+        answering.cancel()
+        raise
     finally:
         gone.cancel()
-        answering.cancel()
 
 
 async def _disconnected(request: Request) -> None:

@@ -329,7 +329,7 @@ async def test_a_context_that_is_full_is_refused_and_the_episode_goes_on() -> No
         ({"messages": ()}, "neither messages nor tokens"),
         ({"messages": (user("a"), ChatMessage("assistant", "b"))}, "must not be the policy's own"),
         ({"messages": (user("a"),), "stop_strings": ("END",)}, "'END' is not among the run's sampling.stop_strings"),
-        ({"messages": (user("a"),), "tools": (ADD, ADD)}, "2 tools called 'add'"),
+        ({"messages": (user("a"),), "tools": (ADD, ADD)}, "2 tools are called 'add'"),
     ],
 )
 async def test_a_call_that_makes_no_sense_is_refused_with_what_is_wrong(fields: dict[str, Any], detail: str) -> None:
