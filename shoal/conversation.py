@@ -68,3 +68,15 @@ def question_of(messages: Sequence[ChatMessage]) -> str:
     if len(messages) == 1:
         return messages[0].content
     return "\n".join(f"{message.role}: {message.content}" for message in messages)
+
+
+def openai_tool(tool: ToolDefinition) -> dict[str, Any]:
+    """Returns a tool in the form of OpenAI's requests, which chat templates take as well."""
+    function = {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
+    return {"type": "function", "function": function}
+
+
+def openai_call(call: ToolCall, arguments: Any) -> dict[str, Any]:
+    """Returns a call in the form of OpenAI's messages, whose arguments are JSON, or in that of chat templates, whose
+    arguments are an object."""
+    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments}}

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from shoal.chat_templates.rendering import BoundedTemplate, Dialogue, Unrendered
-from shoal.conversation import ChatMessage, ToolCall, ToolCallStatus, ToolDefinition
+from shoal.conversation import ChatMessage, ToolCall, ToolCallStatus, ToolDefinition, openai_call, openai_tool
 from shoal.errors import InvalidArgument
 
 _ANSWER = "stand-in-for-a-sampled-answer-5c1e9a"
@@ -55,7 +55,7 @@ class TurnRenderer:
         return other
 
     def _use(self, tools: Sequence[ToolDefinition]) -> None:
-        self._tools = [_tool_for_template(tool) for tool in tools] or None
+        self._tools = [openai_tool(tool) for tool in tools] or None
         self._shown: set[tuple[str, int]] = set()
         self.end_of_turn_text = self._find_end_of_turn()
         self.end_of_turn = int(self._tokenizer.convert_tokens_to_ids(self.end_of_turn_text))
@@ -247,7 +247,7 @@ class TurnRenderer:
 
 
 def _for_template(message: ChatMessage) -> dict[str, Any]:
-    calls = [_call_for_template(call, _arguments_of(call)) for call in message.tool_calls]
+    calls = [openai_call(call, _arguments_of(call)) for call in message.tool_calls]
     named = {"tool_call_id": message.tool_call_id, "name": message.name, "tool_calls": calls}
     return {"role": message.role, "content": message.content} | {key: value for key, value in named.items() if value}
 
@@ -264,18 +264,9 @@ def _arguments_of(call: ToolCall) -> dict[str, Any]:
     return arguments
 
 
-def _call_for_template(call: ToolCall, arguments: dict[str, Any]) -> dict[str, Any]:
-    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments}}
-
-
-def _tool_for_template(tool: ToolDefinition) -> dict[str, Any]:
-    function = {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
-    return {"type": "function", "function": function}
-
-
 def _stand_in_with(calls: Sequence[ToolCall]) -> list[dict[str, Any]]:
     """Returns the stand-in with as many calls as the policy made."""
-    functions = [_call_for_template(call, {"-": _ANSWER}) for call in calls]
+    functions = [openai_call(call, {"-": _ANSWER}) for call in calls]
     return [_STAND_IN[0], _STAND_IN[1] | {"tool_calls": functions}]
 
 

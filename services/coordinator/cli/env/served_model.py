@@ -3,12 +3,12 @@
 import asyncio
 import json
 import os
-import urllib.error
-import urllib.request
 from collections.abc import Sequence
 from typing import Any
 
-from shoal.conversation import ChatMessage, ToolDefinition
+import httpx2
+
+from shoal.conversation import ChatMessage, ToolDefinition, openai_call, openai_tool
 from shoal.errors import InvalidArgument, Unavailable
 
 _TIMEOUT_S = 600.0
@@ -43,7 +43,7 @@ class ServedModel:
             raise InvalidArgument("a model needs something to answer: give --prompt what the policy reads first")
         body: dict[str, Any] = {"model": self._name, "messages": [_message(message) for message in messages]}
         if tools:
-            body["tools"] = [_tool(tool) for tool in tools]
+            body["tools"] = [openai_tool(tool) for tool in tools]
         answer = self._ask("chat/completions", body)
         try:
             said = answer["choices"][0]["message"]
@@ -62,30 +62,23 @@ class ServedModel:
 
     def _ask(self, path: str, body: dict[str, Any] | None = None) -> Any:
         url = f"{self._base_url}/{path}"
-        headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {self._key}"} if self._key else {})
-        request = urllib.request.Request(url, None if body is None else json.dumps(body).encode(), headers)
+        headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
+        method = "GET" if body is None else "POST"
         try:
-            with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as response:
-                return json.load(response)
-        except urllib.error.HTTPError as error:
-            said = error.read(_MAX_SHOWN).decode("utf-8", "replace")
-            raise InvalidArgument(f"{url} answered {error.code}: {said}") from None
-        except (OSError, ValueError) as error:
-            raise Unavailable(f"{url} does not answer: {getattr(error, 'reason', None) or error}") from None
+            response = httpx2.request(method, url, json=body, headers=headers, timeout=_TIMEOUT_S)
+            response.raise_for_status()
+            return response.json()
+        except httpx2.HTTPStatusError as error:
+            said = error.response.text[:_MAX_SHOWN]
+            raise InvalidArgument(f"{url} answered {error.response.status_code}: {said}") from None
+        except (httpx2.HTTPError, httpx2.InvalidURL, ValueError) as error:
+            raise Unavailable(f"{url} does not answer: {error}") from None
 
 
 def _message(message: ChatMessage) -> dict[str, Any]:
     written: dict[str, Any] = {"role": message.role, "content": message.content}
     if message.tool_calls:
-        written["tool_calls"] = [
-            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments_json}}
-            for call in message.tool_calls
-        ]
+        written["tool_calls"] = [openai_call(call, call.arguments_json) for call in message.tool_calls]
     if message.tool_call_id:
         written["tool_call_id"] = message.tool_call_id
     return written
-
-
-def _tool(tool: ToolDefinition) -> dict[str, Any]:
-    function = {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
-    return {"type": "function", "function": function}
