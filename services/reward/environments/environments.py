@@ -1,20 +1,18 @@
 """All environments of a configuration."""
 
 import asyncio
-import logging
 from collections.abc import Collection, Sequence
 from contextlib import aclosing
 
 from services.reward.custom.code import Unusable
-from services.reward.environments.local import LocalEnvironment, Requests, Responses
+from services.reward.environments.agents import Requests
+from services.reward.environments.local import LocalEnvironment, Responses
 from services.reward.environments.places import Places
 from services.reward.environments.remote import RemoteEnvironment
 from shoal.config.environments import EnvironmentConfig
 from shoal.errors import FieldViolation, InvalidArgument
 from shoal.v1 import environment_pb2
 from shoal.wire import invalid
-
-_log = logging.getLogger(__name__)
 
 SERVER_PATIENCE_S = 60.0
 

@@ -6,7 +6,7 @@ import hashlib
 import json
 import uuid
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -94,10 +94,10 @@ class EpisodeHere:
         start = self._start
 
         async def carry_out(process: EnvironmentProcess) -> Message:
-            answer = await process.call(
+            answer: Message = await process.call(
                 "run", timeout_s=_RUN_TIMEOUT_S, episode=self._key, task=start.task, seed=start.seed, policy=policy
             )
-            return answer  # type: ignore[no-any-return]
+            return answer
 
         self._is_running = True
         await self._survived(carry_out)
@@ -151,7 +151,7 @@ class EpisodeHere:
         self._digests.append(digest_of(observation))
         return observation
 
-    async def _survived(self, carry_out: Any) -> Message:
+    async def _survived(self, carry_out: Callable[[EnvironmentProcess], Awaitable[Message]]) -> Message:
         """Carries something out, in another process if this one dies."""
         while True:
             try:
@@ -161,7 +161,7 @@ class EpisodeHere:
                     process = self._process = await self._pool.place(alone=is_suspect)
                     if self._digests:
                         await self._replay(process)
-                return await carry_out(process)  # type: ignore[no-any-return]
+                return await carry_out(process)
             except ProcessLost as lost:
                 self._lose_process(lost)
             except CallFailed as error:
@@ -209,8 +209,8 @@ class EpisodeHere:
 
     async def _call(self, process: EnvironmentProcess, name: str, **arguments: Any) -> Message:
         start = self._start
-        answer = await process.call(name, timeout_s=start.call_timeout_s, episode=self._key, **arguments)
-        return answer  # type: ignore[no-any-return]
+        answer: Message = await process.call(name, timeout_s=start.call_timeout_s, episode=self._key, **arguments)
+        return answer
 
     def _failure(self, error: CallFailed) -> Exception:
         if error.kind == "invalid_task":

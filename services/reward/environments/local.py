@@ -2,13 +2,13 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Coroutine
 from contextlib import aclosing
 from typing import Any, TypeAlias
 
 from services.reward.custom.code import Unusable
 from services.reward.custom.custom_verifiers import MISSING, POLL_S, SHOWN_DIGITS, file_state
-from services.reward.environments.agents import AgentPlay
+from services.reward.environments.agents import AgentPlay, Requests
 from services.reward.environments.code import read_code
 from services.reward.environments.endpoint.server import PolicyEndpoint
 from services.reward.environments.episode import CallerLeft, EpisodeFailed, EpisodeHere
@@ -34,7 +34,6 @@ _DURATION = metrics.histogram(names.ENVIRONMENT_CALL_DURATION)
 _FIRST_STARTS = 2
 """Attempts to start a process of code that has not worked yet."""
 
-Requests: TypeAlias = AsyncIterator[environment_pb2.RunEpisodeRequest]
 Responses: TypeAlias = AsyncGenerator[environment_pb2.RunEpisodeResponse, None]
 
 

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import grpc.aio
 
-from services.reward.environments.local import Requests, Responses
+from services.reward.environments.agents import Requests
+from services.reward.environments.local import Responses
 from services.reward.environments.wire import failure_to_wire
 from shoal.config.environments import EnvironmentConfig
 from shoal.error_reasons import ErrorReason
