@@ -57,7 +57,8 @@ def past_span(
 ) -> str:
     """Adds a span that has ended to the trace of `parent`, and returns its traceparent.
 
-    It is for work that belongs to many traces, as a train step does to those of its groups.
+    It is for work that belongs to many traces, as a train step does to those of its groups, and for work of which
+    another process tells how long it took.
     """
     end_ns = time.time_ns() - round(ended_s_ago * 1e9)
     opened = tracer().start_span(
