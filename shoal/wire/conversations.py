@@ -1,5 +1,7 @@
 """Messages of conversations, their tool calls, and the tools, as messages."""
 
+from typing import Any
+
 from google.protobuf import json_format
 from google.protobuf.struct_pb2 import Struct
 
@@ -14,6 +16,7 @@ _STATUS_TO_WIRE = {
     ToolCallStatus.BAD_ARGUMENTS: rollout_pb2.TOOL_CALL_STATUS_BAD_ARGUMENTS,
 }
 _STATUS_FROM_WIRE = {number: status for status, number in _STATUS_TO_WIRE.items()}
+_FIRST_KEYWORDS = ("type", "description", "enum", "properties", "required")
 
 
 def chat_message_to_wire(message: ChatMessage) -> rollout_pb2.ChatMessage:
@@ -62,10 +65,27 @@ def tool_to_wire(tool: ToolDefinition) -> environment_pb2.ToolDefinition:
 
 
 def tool_from_wire(message: environment_pb2.ToolDefinition) -> ToolDefinition:
-    """Raises `InvalidArgument` for a schema with a number that JSON does not have."""
-    return ToolDefinition(
-        message.name, message.description, struct_from_wire(message.parameters, f"tool {message.name}: parameters")
-    )
+    """Returns a tool whose schema has one order in every process, since prompts are rendered with it.
+
+    Raises `InvalidArgument` for a schema with a number that JSON does not have.
+    """
+    schema = struct_from_wire(message.parameters, f"tool {message.name}: parameters")
+    return ToolDefinition(message.name, message.description, _in_order(schema))
+
+
+def _in_order(schema: Any) -> Any:
+    """Orders a schema as tools are mostly written: the type first, and required parameters before the others."""
+    if isinstance(schema, list):
+        return [_in_order(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    first = [name for name in _FIRST_KEYWORDS if name in schema]
+    ordered = {name: _in_order(schema[name]) for name in dict.fromkeys((*first, *schema))}
+    properties, required = ordered.get("properties"), ordered.get("required")
+    if isinstance(properties, dict) and isinstance(required, list):
+        first = [name for name in required if isinstance(name, str) and name in properties]
+        ordered["properties"] = {name: properties[name] for name in dict.fromkeys((*first, *properties))}
+    return ordered
 
 
 def struct_to_wire(values: dict[str, object]) -> Struct:
@@ -73,20 +93,22 @@ def struct_to_wire(values: dict[str, object]) -> Struct:
 
 
 def struct_from_wire(message: Struct, field: str) -> dict[str, object]:
-    """Returns an object of JSON; whole numbers become integers.
+    """Returns an object of JSON, its keys in the order of their names; whole numbers become integers.
 
-    Raises `InvalidArgument`, which names the field, for numbers that JSON does not have.
+    The keys of a Struct come in another order in each process. Raises `InvalidArgument`, which names the field, for
+    numbers that JSON does not have.
     """
     try:
-        return {name: _whole(value) for name, value in json_format.MessageToDict(message).items()}
+        values = json_format.MessageToDict(message)
     except ValueError:
         raise invalid(field, "must have finite numbers alone") from None
+    return {name: _plain(values[name]) for name in sorted(values)}
 
 
-def _whole(value: object) -> object:
+def _plain(value: object) -> object:
     """A Struct has no integers: without this, a count would be a float."""
     if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
         return int(value)
     if isinstance(value, dict):
-        return {name: _whole(item) for name, item in value.items()}
-    return [_whole(item) for item in value] if isinstance(value, list) else value
+        return {name: _plain(value[name]) for name in sorted(value)}
+    return [_plain(item) for item in value] if isinstance(value, list) else value
