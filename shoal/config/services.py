@@ -167,8 +167,9 @@ class CoordinatorConfig(Section):
     before it serves, and the group another generator."""
     max_group_losses: int = Field(default=3, ge=1)
     """Times that sampling or scoring one group may fail, because its generator died or a service failed on it, before
-    it is dropped. It is tried again after pauses of 0.5 s, 1 s, 2 s, and so on. In an episode it counts for each turn,
-    and anew when the turn has come a token further."""
+    it is dropped. It is tried again after pauses of 0.5 s, 1 s, 2 s, and so on. The count begins anew when every
+    completion that is not finished has come further, as `generator.report_every_tokens` tells: so kills at random do
+    not add up, and a prompt that kills engines is dropped. In an episode it counts for each turn."""
     train_step_timeout_s: Annotated[float, AT_ONCE] = Field(default=3600.0, gt=0)
     """Maximum time of one train step. A learner that takes longer hangs: it ends itself, and the run goes on from its
     last checkpoint once it is back."""

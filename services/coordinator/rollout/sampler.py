@@ -37,6 +37,12 @@ class _Delivered(NamedTuple):
 
     sampled: GroupProgress
     greedy: GroupProgress
+    """Of nothing without the greedy baseline."""
+
+    @property
+    def furthest(self) -> int:
+        """How far all of it has come, in tokens. What kills engines comes no further, whatever the others do."""
+        return min((one.num_tokens_of_shortest for one in self if one.missing), default=0)
 
 
 class _PlayedInOutage(Exception):
@@ -98,9 +104,9 @@ class Sampler:
 
         `position` is the prompt's index in the data's order. A group that exceeds `coordinator.sampling_timeout_s` is
         issued once more under its order number, then dropped; time in a pause does not count. One whose sampling or
-        scoring fails is issued again after a pause, and dropped after `coordinator.max_group_losses` failures. It goes
-        on from what was delivered before. Episodes that FAILED in an outage of their environment are played again when
-        the run is resumed.
+        scoring fails is issued again after a pause, and dropped after `coordinator.max_group_losses` failures at the
+        same tokens. It goes on from what was delivered before. Episodes that FAILED in an outage of their environment
+        are played again when the run is resumed.
         """
         with self._breaker.group():
             self._rounds.enter(order_number, plays_episodes=prompt.environment is not None)
@@ -137,7 +143,7 @@ class Sampler:
                         return await self._sample_and_score(group, delivered, request_id, passage, losses, begin)
                 except WorkFailed as error:
                     detail = str(error)
-                    losses.count(error)
+                    losses.count(error, delivered.furthest)
                     if losses.are_too_many:
                         return await self._drop(group, DropReason.LOST, detail)
                 except (TimeoutError, DeadlineExceeded):
@@ -166,7 +172,8 @@ class Sampler:
         *seeds, greedy = (
             completion_seed(config.run.seed, order_number, index) for index in range(config.grpo.group_size + 1)
         )
-        return _Delivered(GroupProgress(seeds), GroupProgress([greedy]))
+        has_greedy = config.advantage.baseline == "greedy"
+        return _Delivered(GroupProgress(seeds), GroupProgress([greedy] * has_greedy))
 
     def _may_keep(self, delivered: "_Delivered") -> bool:
         """Whether a group that is issued again goes on from what was delivered, and is not sampled whole."""

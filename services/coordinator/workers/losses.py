@@ -37,9 +37,11 @@ class Losses:
         `progress` is how far the work had come, in any unit. A loss that comes further than all others is the first
         again: what kills from outside may hit it anywhere.
         """
+        if not error.is_loss:
+            return
         if progress > self._furthest:
             self._furthest, self.num_losses = progress, 0
-        self.num_losses += error.is_loss
+        self.num_losses += 1
 
     async def pause(self) -> None:
         """Waits before the next try: longer with each loss, not at all without one."""

@@ -40,7 +40,15 @@ class GroupProgress:
     @property
     def num_prefix_tokens(self) -> int:
         """Tokens of unfinished completions that need not be sampled again."""
-        runs = [*self._prefixes.values(), *(run for runs in self._reports.values() for run in runs)]
+        return sum(map(self._num_tokens, self.missing))
+
+    @property
+    def num_tokens_of_shortest(self) -> int:
+        """Tokens so far of the unfinished completion that has the fewest; 0 if all are finished."""
+        return min(map(self._num_tokens, self.missing), default=0)
+
+    def _num_tokens(self, index: int) -> int:
+        runs = (self._prefixes.get(index, NO_TOKENS), *self._reports.get(index, ()))
         return sum(run.num_tokens for run in runs)
 
     def is_of(self, version: WeightVersion) -> bool:

@@ -1,7 +1,7 @@
 """The completions that a run waits for are a metric, which generators are scaled by."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
@@ -12,8 +12,10 @@ import numpy as np
 import pytest
 
 from services.coordinator.rollout import completions as module
+from services.coordinator.rollout.groups import DropReason
 from services.coordinator.rollout.sampler import Sampler
-from services.coordinator.workers.handover.group_progress import GroupProgress
+from services.coordinator.workers import losses
+from services.coordinator.workers.handover.group_progress import GroupProgress, whole_prefix
 from services.coordinator.workers.losses import WorkFailed
 from shoal.config import parse_config
 from shoal.rollout import Completion, EnvironmentTask, FinishReason, Prompt, VersionSpan, WeightVersion
@@ -167,3 +169,50 @@ async def test_episodes_are_scored_when_the_last_of_their_group_is_over() -> Non
     may_end.set()
     group = await running
     assert scored.is_set() and len(group.completions) == GROUP_SIZE
+
+
+class KilledGenerators(Generators):
+    """Generators that are killed one after the other, when each completion has so many more tokens."""
+
+    def __init__(self, *more: Sequence[int]) -> None:
+        """`more`: for each kill, the tokens that each completion of the group gets before it."""
+        super().__init__()
+        self.is_free.set()
+        self.more = more
+
+    async def sample(
+        self, binding: Any, prompt: Prompt, progress: GroupProgress, *_: Any, **__: Any
+    ) -> AsyncIterator[Completion]:
+        progress.begin_call(whole_prefix, 1000)
+        self.num_calls += 1
+        for index in progress.missing:
+            if self.num_calls > len(self.more):
+                completion = Completion(
+                    index, np.array([5], np.int32), np.zeros(1, np.float32), FinishReason.STOP, (), seed=7
+                )
+                progress.finish(completion)
+                yield completion
+            elif count := self.more[self.num_calls - 1][index]:
+                run = TokenRun(np.ones(count, np.int32), np.zeros(count, np.float32), (VersionSpan(OLD, 0, count),))
+                progress.report(index, 0, run)
+        if progress.missing:
+            raise WorkFailed(binding.member.name, "it was killed")
+
+
+@pytest.mark.parametrize(
+    ("more", "num_calls", "drop_reason"),
+    [
+        ([(9, 9, 9)] * 7, 8, None),
+        ([(9, 5, 9)] + [(9, 0, 9)] * 7, 2, DropReason.LOST),
+        ([(0, 0, 0)] * 7, 2, DropReason.LOST),
+        ([(9, 9, 0), (9, 9, 1), (9, 9, 0), (9, 9, 1)], 3, DropReason.LOST),
+    ],
+    ids=["at random", "at the token 5 of one completion", "at once", "before the last one begins, and soon after"],
+)
+async def test_a_group_is_dropped_after_losses_at_the_same_tokens_and_not_after_kills_at_random(
+    monkeypatch: pytest.MonkeyPatch, more: list[Sequence[int]], num_calls: int, drop_reason: DropReason | None
+) -> None:
+    monkeypatch.setattr(losses, "FIRST_PAUSE_S", 0.0)
+    generators = KilledGenerators(*more)
+    group = await make_sampler(generators, coordinator={"max_group_losses": 2}).run_group(0, 0, PROMPT)
+    assert (generators.num_calls, group.drop_reason) == (num_calls, drop_reason)

@@ -30,3 +30,5 @@ def test_a_loss_that_comes_further_than_all_others_is_the_first_again() -> None:
         losses.count(error, progress)
         counts.append(losses.num_losses)
     assert counts == [1, 2, 1, 2, 3, 1], counts
+    losses.count(WorkFailed("reward service b:1", "it cannot be scored", is_loss=False), 9)
+    assert losses.num_losses == 1, "what is counted elsewhere begins no new count"

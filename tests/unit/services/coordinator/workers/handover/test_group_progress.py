@@ -90,3 +90,18 @@ def test_the_version_of_everything_that_was_delivered_is_known() -> None:
     assert not progress.is_of(OLD)
     prefixes(progress)
     assert not progress.is_of(OLD)
+
+
+def test_a_group_has_come_as_far_as_its_unfinished_completion_with_the_fewest_tokens() -> None:
+    progress = GroupProgress([7, 8])
+    seen = [progress.num_tokens_of_shortest]
+    for index, count in ((0, 5), (1, 3)):
+        progress.report(index, 0, run(0, count))
+        seen.append(progress.num_tokens_of_shortest)
+    prefixes(progress)
+    progress.report(1, 0, run(3, 1))
+    seen.append(progress.num_tokens_of_shortest)
+    for index in (1, 0):
+        progress.finish(finished(0, 6, place=index))
+        seen.append(progress.num_tokens_of_shortest)
+    assert seen == [0, 0, 3, 4, 5, 0], seen
