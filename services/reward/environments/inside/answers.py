@@ -142,13 +142,10 @@ def _without_middle(text: str, max_chars: int) -> str:
 
 def _number(value: Any, what: str) -> float:
     """Converts a number or bool, also one of numpy or torch."""
-    with contextlib.suppress(
-        ValueError, RuntimeError, OverflowError
-    ):  # Of several numbers, or one that no float holds.
-        number = (
-            value.item() if not isinstance(value, numbers.Real) and callable(getattr(value, "item", None)) else value
-        )
-        if isinstance(number, numbers.Real) and math.isfinite(number):
+    # An array may hold several numbers, a whole number be too large for a float.
+    with contextlib.suppress(AttributeError, TypeError, ValueError, RuntimeError, OverflowError):
+        number = value if isinstance(value, numbers.Real) else value.item()
+        if math.isfinite(number):
             return float(number)
     raise BadAnswer(f"{what} must be a finite number (given: {reprlib.repr(value)})")
 
