@@ -63,7 +63,7 @@ class EnvironmentConfig(Section):
     max_observation_chars: int = Field(default=65_536, ge=64, le=500_000)
     """Largest number of characters of what the environment says to one turn. The middle of more is cut out, with a
     note in its place."""
-    max_memory_gib: float = Field(default=4.0, gt=0)
+    max_memory_gib: float = Field(default=4.0, ge=0.25, le=1_048_576)
     """Address space that each process may have, in GiB."""
     reload: bool = False
     """Use the new code when the file changes: for episodes that begin from then on. A version that does not work is not
@@ -82,6 +82,8 @@ class EnvironmentConfig(Section):
     def _is_host_and_port(cls, server: str) -> str:
         if server and not ADDRESS.fullmatch(server):
             raise ValueError("must be host:port, for example 10.0.0.7:7003")
+        if server and not 1 <= int(server.rpartition(":")[2]) <= 65_535:
+            raise ValueError("must have a port from 1 to 65535, for example 10.0.0.7:7003")
         return server
 
     @field_validator("interpreter")
@@ -102,7 +104,11 @@ class EnvironmentConfig(Section):
             raise ValueError(f"give source or server: none that comes with Shoal is named {self.name!r}; {_listed()}")
         source = self.code
         if not (source in BUILT_IN_ENVIRONMENTS or _FILE.fullmatch(source) or _OBJECT.fullmatch(source)):
-            raise ValueError(f'source must be "file.py:Class", "package.module:Class", or built in; {_listed()}')
+            hint = f'add the class, as in "{source}:MyEnvironment"; ' if source.endswith(".py") else ""
+            raise ValueError(
+                f'source must be "file.py:Class", "package.module:Class", or built in (given: {source!r:.200}); '
+                f"{hint}{_listed()}"
+            )
         if self.file and not self.file.startswith("~") and not Path(self.file).is_absolute():
             raise ValueError(
                 "source must have an absolute path: there is no configuration file at whose folder it could begin"

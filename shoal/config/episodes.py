@@ -43,8 +43,8 @@ class EpisodesConfig(Section):
     answered like any other."""
     timeout_s: Annotated[float, AT_ONCE] = Field(default=1800.0, gt=0)
     """Wall time of an episode, after which it is FAILED; pauses, and waits for a generator, do not count."""
-    call_timeout_s: float = Field(default=60.0, gt=0)
-    """Wall time of one call into the environment."""
+    call_timeout_s: float = Field(default=60.0, gt=0, le=86_400)
+    """Wall time of one call into the environment, at most a day."""
     max_losses: Annotated[int, AT_ONCE] = Field(default=3, ge=1)
     """Times that an episode may lose its environment before it is FAILED, counted anew when it has come a turn further.
     Before that it is played again: from its recorded turns where the environment is deterministic, else from the

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from shoal.errors import Aborted
+from shoal.errors import Aborted, ShoalError
 from shoal.v1 import rollout_pb2
 from tests.support.environment_client import Stage, staged
 from tests.support.waiting import eventually
@@ -236,3 +236,11 @@ async def test_a_coroutine_that_blocks_costs_no_episode_that_waits_beside_it(sta
     assert (await waiting.result()).outcome == SCORED
     result = await blocking.result()
     assert result.outcome == FAILED and "step took longer" in result.detail, result.detail
+
+
+async def test_code_that_raises_anything_as_it_is_imported_is_refused_with_its_line(tmp_path: Path) -> None:
+    file = tmp_path / "odd.py"
+    file.write_text("class Stop(BaseException): ...\nraise Stop('no')\n")
+    async with staged() as stage:
+        with pytest.raises(ShoalError, match=r"odd\.py does not import: Stop at odd\.py:2: no"):
+            await stage.configure({"name": "odd", "source": f"{file}:Odd"})

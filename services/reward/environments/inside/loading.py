@@ -45,7 +45,7 @@ class Loaded:
         name, settings = self._code["object"], self._code["settings"]
         try:
             environment = self.make()
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
             if self._code["module"].startswith(_BUILT_IN):
                 why = str(error) or type(error).__name__
             else:
@@ -105,7 +105,7 @@ def _module(code: Mapping[str, Any]) -> types.ModuleType:
         if code["path"]:
             return import_source(f"shoal_environment_{code['name'].replace('-', '_')}", code["path"], code["source"])
         return importlib.import_module(code["module"])
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
         where = code["path"] or code["module"]
         why = error_line(error, code["path"])
         raise CannotLoad(_without_folder(f"{where} does not import: {why}", code["path"])) from error

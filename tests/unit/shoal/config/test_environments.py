@@ -22,6 +22,10 @@ BASE: dict[str, Any] = {"model": {"path": "m"}, "data": {"sources": [{"path": "d
         ({"name": "calculator", "interpreter": "python3"}, "absolute path"),
         ({"name": "calculator", "reload": True}, "reload watches a file"),
         ({"name": "calculator", "episodes_per_process": 0}, "greater than or equal to 1"),
+        ({"name": "x", "source": "game.py"}, 'add the class, as in "game.py:MyEnvironment"'),
+        ({"name": "x", "server": "h:99999"}, "must have a port from 1 to 65535"),
+        ({"name": "calculator", "max_memory_gib": 0.01}, "greater than or equal to 0.25"),
+        ({"name": "calculator", "max_memory_gib": 1e30}, "less than or equal to 1048576"),
     ],
 )
 def test_an_environment_that_cannot_be_is_refused_with_its_field(table: dict[str, Any], says: str) -> None:

@@ -38,3 +38,11 @@ def test_a_discount_of_turns_needs_rewards_of_turns() -> None:
     assert EpisodesConfig(turn_rewards="tokens", turn_discount=0.9).turn_discount == 0.9
     with pytest.raises(ValueError, match="needs turn_rewards"):
         EpisodesConfig(turn_discount=0.9)
+
+
+def test_a_call_may_not_take_longer_than_an_environment_service_allows() -> None:
+    with pytest.raises(InvalidArgument, match=r"episodes\.call_timeout_s: .* 86400"):
+        parse_config(
+            _CONFIG
+            | {"data": {"sources": [{"path": "d"}]}, "episodes": {"call_timeout_s": 100_000, "timeout_s": 200_000}}
+        )
