@@ -13,11 +13,12 @@ from services.coordinator.rollout.episodes.limits import StopReason
 from services.coordinator.rollout.episodes.playing import Player, checked
 from services.coordinator.rollout.episodes.transcript import Transcript
 from services.coordinator.rollout.episodes.turn_sampler import TurnRequest
-from services.coordinator.workers.rewards.episode_messages import EpisodeResult, Observation, PolicyTurn
+from services.coordinator.workers.rewards.episode_messages import BrokenEpisode, EpisodeResult, Observation, PolicyTurn
 from services.coordinator.workers.rewards.episode_stream import EpisodeStream
 from shoal.arrays import Int32Array
 from shoal.conversation import ChatMessage
 from shoal.episodes.turn_message import turn_message
+from shoal.errors import InvalidArgument
 from shoal.grpo.seeds import turn_seed
 from shoal.rollout import Completion, FinishReason
 from shoal.telemetry import names, trace
@@ -94,7 +95,10 @@ class EpisodePlayer(Player):
         if not transcript.turns:
             return renderer.opening(self._prompt.messages, observation.messages)
         calls = transcript.turns[-1].message.tool_calls
-        return renderer.observation(transcript.last_token, calls, observation.messages)
+        try:
+            return renderer.observation(transcript.last_token, calls, observation.messages)
+        except InvalidArgument as error:  # Of this episode alone, and not of the task that its siblings have.
+            raise BrokenEpisode(f"the answer to turn {len(transcript.turns)}: {error.message}") from None
 
     async def _next_turn(self) -> PolicyTurn | None:
         """Samples a turn. Returns it for the environment; None where the episode ends with it."""

@@ -27,7 +27,8 @@ from services.coordinator.workers.rewards.episode_stream import EnvironmentLost
 from services.coordinator.workers.rewards.reward_pool import GrowingGroup
 from shoal.config import parse_config
 from shoal.conversation import ChatMessage, ToolDefinition
-from shoal.errors import DeadlineExceeded
+from shoal.episodes.suffix import TurnRenderer
+from shoal.errors import DeadlineExceeded, InvalidArgument
 from shoal.rollout import (
     Completion,
     EnvironmentTask,
@@ -434,6 +435,19 @@ async def test_an_environment_that_breaks_is_tried_again_only_where_it_may_do_ot
     assert len(environments.plays) == num_plays
     outcome = ScoreOutcome.FAILED if is_deterministic else ScoreOutcome.SCORED
     assert played.episode.outcome is outcome, played.episode
+
+
+async def test_an_answer_that_the_chat_template_refuses_fails_its_episode_and_not_the_group(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(*_: Any) -> list[int]:
+        raise InvalidArgument("model.chat_template: it leaves out messages of the role 'wizard'")
+
+    monkeypatch.setattr(TurnRenderer, "observation", refuse)
+    environments = Environments(lambda turn: Observation((ChatMessage("wizard", "abracadabra"),), None, False, ()))
+    episode = (await play([CALL, "1"], environments)).episode
+    assert episode.outcome is ScoreOutcome.FAILED, episode
+    assert episode.detail.startswith("the answer to turn 1: model.chat_template: it leaves out"), episode.detail
 
 
 async def test_a_lost_generator_costs_the_turn_in_flight_alone() -> None:
