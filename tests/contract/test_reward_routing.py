@@ -15,7 +15,8 @@ from services.coordinator.store.events import EventLog
 from services.coordinator.workers.losses import Losses
 from services.coordinator.workers.member import Member
 from services.coordinator.workers.registry import WorkerRecord
-from services.coordinator.workers.rewards.reward_pool import GrowingGroup, RewardPool
+from services.coordinator.workers.rewards.growing_group import GrowingGroup
+from services.coordinator.workers.rewards.reward_pool import RewardPool
 from services.reward.service import RewardService
 from shoal.config.load import config_struct, parse_config
 from shoal.errors import InvalidArgument, ResourceExhausted, ShoalError

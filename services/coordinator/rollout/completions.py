@@ -16,7 +16,7 @@ from services.coordinator.workers.generator_pool import GeneratorPool
 from services.coordinator.workers.handover.group_progress import GroupProgress
 from services.coordinator.workers.handover.resuming import resumable_tokens
 from services.coordinator.workers.losses import WorkFailed
-from services.coordinator.workers.rewards.reward_pool import GrowingGroup
+from services.coordinator.workers.rewards.growing_group import GrowingGroup
 from services.coordinator.workers.turn_batches import TurnRounds
 from shoal.config import RunConfig
 from shoal.rollout import Completion, SamplingParams

@@ -20,7 +20,8 @@ from services.coordinator.store.ledger import Ledger
 from services.coordinator.workers.generator_pool import GeneratorPool
 from services.coordinator.workers.handover.group_progress import GroupProgress
 from services.coordinator.workers.losses import Losses, WorkFailed
-from services.coordinator.workers.rewards.reward_pool import GrowingGroup, RewardPool
+from services.coordinator.workers.rewards.growing_group import GrowingGroup
+from services.coordinator.workers.rewards.reward_pool import RewardPool
 from shoal.concurrency import first_error
 from shoal.config import RunConfig
 from shoal.errors import DeadlineExceeded, InvalidArgument

@@ -16,7 +16,8 @@ from services.coordinator.workers.batches import Seat, seats_of
 from services.coordinator.workers.generator_pool import GeneratorPool
 from services.coordinator.workers.handover.group_progress import GroupProgress
 from services.coordinator.workers.losses import Losses, WorkFailed
-from services.coordinator.workers.rewards.reward_pool import GrowingGroup, RewardPool
+from services.coordinator.workers.rewards.growing_group import GrowingGroup
+from services.coordinator.workers.rewards.reward_pool import RewardPool
 from services.coordinator.workers.turn_batches import EpisodeTurns, turn_rounds_of
 from shoal.concurrency import first_error
 from shoal.config import RunConfig

@@ -11,9 +11,10 @@ from services.coordinator.store.events import EventLog
 from services.coordinator.workers.fleet import Fleet
 from services.coordinator.workers.losses import Losses, WorkFailed
 from services.coordinator.workers.member import Member
+from services.coordinator.workers.rewards.growing_group import GrowingGroup
 from services.coordinator.workers.rewards.verifier_code import VerifierCode
 from services.coordinator.workers.utilization import Utilization
-from shoal.concurrency import Signal, first_error
+from shoal.concurrency import first_error
 from shoal.config import RunConfig
 from shoal.data.conversation import unknown_verifier
 from shoal.data.rows import row_name
@@ -28,7 +29,7 @@ from shoal.errors import (
     ShoalError,
     Unavailable,
 )
-from shoal.rollout import Completion, GroundTruth, Prompt, Score
+from shoal.rollout import GroundTruth, Prompt, Score
 from shoal.v1 import reward_pb2
 from shoal.wire import completion_to_wire, ground_truth_to_wire, prompt_to_wire, score_from_wire
 
@@ -42,47 +43,6 @@ LABELS_TIMEOUT_S = 600.0
 _MAX_REQUEST_LABELS, _MAX_REQUEST_BYTES = 512, 1 << 20
 _MAX_LABEL_REQUESTS = 4
 """Requests in flight, so that all processes of all services have work."""
-
-
-class GrowingGroup:
-    """The completions of one group as they arrive. Each reader gets all of them from the first on."""
-
-    def __init__(self, completions: Iterable[Completion] = ()) -> None:
-        self.completions = list(completions)
-        self._complete = False
-        self._changed = Signal()
-
-    def add(self, completion: Completion) -> None:
-        """Adds a completion, and wakes the readers."""
-        self.completions.append(completion)
-        self._changed.notify()
-
-    def complete(self) -> None:
-        """Marks the group as complete: no more completions come."""
-        self._complete = True
-        self._changed.notify()
-
-    async def begun(self) -> None:
-        """Returns when a completion has arrived, or none will."""
-        while not (self.completions or self._complete):
-            await self._changed.wait()
-
-    async def completed(self) -> None:
-        """Returns when no more completions come."""
-        while not self._complete:
-            await self._changed.wait()
-
-    async def read(self) -> AsyncIterator[Completion]:
-        """Yields all completions, and waits for those that have not arrived."""
-        index = 0
-        while True:
-            changed = self._changed.next
-            while index < len(self.completions):
-                yield self.completions[index]
-                index += 1
-            if self._complete:
-                return
-            await changed.wait()
 
 
 class RewardPool:

@@ -24,8 +24,8 @@ from services.coordinator.workers.handover.group_progress import GroupProgress
 from services.coordinator.workers.rewards.environment_pool import EnvironmentInfo
 from services.coordinator.workers.rewards.episode_messages import BrokenEpisode, EpisodeResult, Observation
 from services.coordinator.workers.rewards.episode_stream import EnvironmentLost
+from services.coordinator.workers.rewards.growing_group import GrowingGroup
 from services.coordinator.workers.rewards.policy_calls import PolicyAnswer, PolicyCall, PolicyRefusal, RefusalReason
-from services.coordinator.workers.rewards.reward_pool import GrowingGroup
 from shoal.config import parse_config
 from shoal.conversation import ChatMessage, ToolCall, ToolCallStatus, ToolDefinition
 from shoal.rollout import Completion, EnvironmentTask, Episode, FinishReason, Prompt, SamplingParams, ScoreOutcome

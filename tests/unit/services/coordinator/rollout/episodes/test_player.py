@@ -24,7 +24,7 @@ from services.coordinator.workers.losses import WorkFailed
 from services.coordinator.workers.rewards.environment_pool import EnvironmentInfo
 from services.coordinator.workers.rewards.episode_messages import BrokenEpisode, EpisodeResult, Observation, PolicyTurn
 from services.coordinator.workers.rewards.episode_stream import EnvironmentLost
-from services.coordinator.workers.rewards.reward_pool import GrowingGroup
+from services.coordinator.workers.rewards.growing_group import GrowingGroup
 from shoal.config import parse_config
 from shoal.conversation import ChatMessage, ToolDefinition
 from shoal.episodes.suffix import TurnRenderer
