@@ -33,10 +33,7 @@ def words_of(episode: rollout_pb2.Episode) -> Iterator[Said]:
 
 
 def ending_of(episode: rollout_pb2.Episode) -> str:
-    """Describes how an episode ended: "ended by max_turns after 8 turns (truncated), solved 0".
-
-    What an environment that broke has to say is left to the score, which has it too.
-    """
+    """Describes how an episode ended: "ended by failed after 8 turns, environment failed: division by zero"."""
     outcome = rollout_pb2.ScoreOutcome.Name(episode.outcome).removeprefix("SCORE_OUTCOME_").lower()
     num_turns = len(episode.turns)
     truncated = " (truncated)" * episode.truncated
@@ -48,7 +45,7 @@ def ending_of(episode: rollout_pb2.Episode) -> str:
     if episode.num_auxiliary_turns:
         parts.append(f"turns that are not trained on: {episode.num_auxiliary_turns}")
     parts += [f"{name} {value:g}" for name, value in sorted(episode.metrics.items())]
-    return ", ".join(parts) + (f": {episode.detail}" if episode.detail and outcome == "scored" else "")
+    return ", ".join(parts) + (f": {episode.detail}" if episode.detail else "")
 
 
 def _beginning(number: int, segment: rollout_pb2.EpisodeSegment, *, num_segments: int) -> Iterator[Said]:

@@ -38,9 +38,9 @@ def test_an_episode_is_told_message_by_message_with_what_became_of_each() -> Non
     ]
 
 
-def test_the_end_says_by_what_and_leaves_what_broke_to_the_score() -> None:
+def test_the_end_says_by_what_and_what_broke() -> None:
     episode = two_turns()
-    assert ending_of(episode) == "ended by max_tokens after 2 turns, environment failed, solved 0"
+    assert ending_of(episode) == "ended by max_tokens after 2 turns, environment failed, solved 0: division by zero"
     episode.outcome, episode.truncated, episode.detail = r.SCORE_OUTCOME_SCORED, True, "far away"
     assert ending_of(episode) == "ended by max_tokens after 2 turns (truncated), solved 0: far away"
 
