@@ -47,6 +47,7 @@ def score(completion: str, label, token_ids):
         case "none": return None
         case "nan": return float("nan")
         case "huge": return 10 ** 400
+        case "large": return 1e300
         case "text": return "1"
         case "raise": raise ValueError("no such " + label)
         case "odd": raise Odd
@@ -110,6 +111,7 @@ async def test_everything_a_function_does_has_an_outcome_and_only_a_number_is_a_
         "none": (ScoreOutcome.UNSCORABLE, "score returned None"),
         "nan": (ScoreOutcome.FAILED, "score returned nan (float); it must return a finite number"),
         "huge": (ScoreOutcome.FAILED, "(int); it must return a finite number"),
+        "large": (ScoreOutcome.FAILED, "the verifier returned 1e+300"),
         "text": (ScoreOutcome.FAILED, "score returned '1' (str)"),
         "raise": (ScoreOutcome.FAILED, f"ValueError at {path}:{line['raise']}: no such label"),
         "odd": (ScoreOutcome.FAILED, f"Odd at {path}:{line['odd']}: (its message raises another error)"),

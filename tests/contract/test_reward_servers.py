@@ -124,6 +124,7 @@ async def test_a_server_receives_one_verifier_in_its_own_spelling_and_one_comple
         ([{"outcome": SCORED, "sample_index": 7}], "it answered sample_index 7 to 0"),
         ([{"reward": 1.0}], "score.outcome"),
         ([{"outcome": SCORED, "reward": float("nan")}], "it answered the value nan"),
+        ([{"outcome": SCORED, "reward": 1e300}], "it answered the value 1e+300"),
         ([{"outcome": SCORED, "verifier_scores": [{"outcome": SCORED}] * 2}], "it answered 2 verifier_scores"),
         (Internal("a defect"), "a defect"),
         (InvalidArgument("no such label"), "no such label"),

@@ -6,7 +6,6 @@ that hangs with SIGKILL.
 
 import hashlib
 import logging
-import math
 import os
 import sys
 import time
@@ -24,6 +23,7 @@ from services.reward.pool.output import MARK
 from services.reward.process.frames import Message, encode_frame, read_frame, take_pipes
 from services.reward.process.limits import limit_process
 from services.reward.verifiers.registry import VERIFIERS
+from shoal.grpo.reward_bounds import MAX_REWARD
 from shoal.rollout import ScoreOutcome
 
 _MAX_DETAIL_CHARACTERS = 500
@@ -123,11 +123,14 @@ def _answer(judging: Callable[[], Verdict], error_line: Callable[[BaseException]
     steps: list[list[float]] = []
     try:
         verdict = judging()
-        if math.isfinite(verdict.value) and all(math.isfinite(step.value) for step in verdict.step_scores):
+        if all(abs(value) <= MAX_REWARD for value in (verdict.value, *(step.value for step in verdict.step_scores))):
             outcome, value, detail, found = ScoreOutcome.SCORED, verdict.value, verdict.detail, verdict.answer
             steps = [[step.end_char, step.value] for step in verdict.step_scores]
         else:
-            detail = f"the verifier returned {verdict.value}, steps {[step.value for step in verdict.step_scores]}"
+            detail = (
+                f"the verifier returned {verdict.value}, steps {[step.value for step in verdict.step_scores]}: rewards "
+                f"must be finite, and at most {MAX_REWARD:g} either way"
+            )
     except Unscorable as error:
         outcome, detail = ScoreOutcome.UNSCORABLE, str(error)
     except Broken as error:

@@ -1,7 +1,6 @@
 """Verifiers of other servers that offer `shoal.v1.RewardService`."""
 
 import asyncio
-import math
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,6 +21,7 @@ from shoal.errors import (
     Unauthenticated,
     Unavailable,
 )
+from shoal.grpo.reward_bounds import MAX_REWARD
 from shoal.rollout import GroundTruth, Prompt, ScoreOutcome, VerifierScore
 from shoal.rpc.auth import credentials as auth
 from shoal.rpc.channel import connect
@@ -165,7 +165,7 @@ class RewardServer:
         if len(score.verifier_scores) > 1:
             raise InvalidArgument(f"it answered {len(score.verifier_scores)} verifier_scores to one verifier")
         part = (*score.verifier_scores, VerifierScore("", score.outcome, score.reward))[0]
-        if part.outcome is ScoreOutcome.SCORED and not math.isfinite(part.value):
+        if part.outcome is ScoreOutcome.SCORED and not abs(part.value) <= MAX_REWARD:
             raise InvalidArgument(f"it answered the value {part.value}")
         return part
 

@@ -1,10 +1,10 @@
 """What goes to an environment and comes from it in an episode, and the messages of each."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from shoal.conversation import ChatMessage
+from shoal.grpo.reward_bounds import MAX_REWARD
 from shoal.rollout import EnvironmentTask, FinishReason, ScoreOutcome, ToolOutcome
 from shoal.v1 import environment_pb2 as pb
 from shoal.wire import finish_reason_to_wire
@@ -90,7 +90,7 @@ def turn_to_wire(turn: PolicyTurn) -> pb.PolicyTurn:
 
 
 def observation_from_wire(message: pb.Observation) -> Observation:
-    """Raises `BrokenEpisode` for a reward that is no finite number."""
+    """Raises `BrokenEpisode` for a reward that is no finite number, or too large."""
     return Observation(
         tuple(map(chat_message_from_wire, message.messages)),
         _finite(message.reward) if message.HasField("reward") else None,
@@ -100,7 +100,7 @@ def observation_from_wire(message: pb.Observation) -> Observation:
 
 
 def result_from_wire(message: pb.EpisodeResult) -> EpisodeResult:
-    """Raises `BrokenEpisode` for a reward that is no finite number."""
+    """Raises `BrokenEpisode` for a reward that is no finite number, or too large."""
     return EpisodeResult(
         outcome_from_wire(message.outcome, "result.outcome"),
         _finite(message.reward) if message.HasField("reward") else None,
@@ -112,7 +112,9 @@ def result_from_wire(message: pb.EpisodeResult) -> EpisodeResult:
 
 
 def _finite(reward: float) -> float:
-    """Returns a reward. Raises `BrokenEpisode` for one that would make the advantages of its group NaN."""
-    if not math.isfinite(reward):
-        raise BrokenEpisode(f"the environment gave the reward {reward}; rewards must be finite numbers")
+    """Returns a reward. Raises `BrokenEpisode` for one that would leave its group without advantages."""
+    if not abs(reward) <= MAX_REWARD:  # NaN is not either.
+        raise BrokenEpisode(
+            f"the environment gave the reward {reward:g}; rewards must be from {-MAX_REWARD:g} to {MAX_REWARD:g}"
+        )
     return reward

@@ -10,6 +10,7 @@ from typing import Any
 
 from shoal.conversation import ChatMessage
 from shoal.environment import Agent, Environment, Observation
+from shoal.grpo.reward_bounds import MAX_REWARD
 from shoal.rollout import ToolOutcome
 
 _MAX_MESSAGES = 256
@@ -33,7 +34,7 @@ def observation_of(value: Any, max_chars: int) -> dict[str, Any]:
         raise BadAnswer(f"more than {_MAX_MESSAGES} messages were said at once")
     return {
         "messages": _cut(messages, max_chars),
-        "reward": None if said.reward is None else _number(said.reward, "the reward"),
+        "reward": None if said.reward is None else _reward(said.reward, "the reward"),
         "done": _is_done(said.done),
         "tool_outcomes": _outcomes(said.tool_outcomes),
     }
@@ -46,7 +47,7 @@ def result_of(environment: Environment) -> dict[str, Any]:
         raise BadAnswer(f"{len(metrics)} metrics, more than {_MAX_METRICS}")
     reward = environment.reward
     result = {
-        "reward": None if reward is None else _number(reward, "the reward"),
+        "reward": None if reward is None else _reward(reward, "the reward"),
         "metrics": {
             _text(str(name))[:_MAX_NAME_CHARS]: _number(value, f"the metric {name!r}")
             for name, value in metrics.items()
@@ -59,7 +60,7 @@ def result_of(environment: Environment) -> dict[str, Any]:
 def _turn_rewards(agent: Agent) -> dict[str, float]:
     """Returns them by the ids of calls, which those of chat completions begin with a word of OpenAI's before."""
     return {
-        _text(str(name))[:_MAX_NAME_CHARS].removeprefix("chatcmpl-"): _number(value, f"the reward of turn {name!r}")
+        _text(str(name))[:_MAX_NAME_CHARS].removeprefix("chatcmpl-"): _reward(value, f"the reward of turn {name!r}")
         for name, value in _numbers_by_name(agent.turn_rewards, "self.turn_rewards").items()
     }
 
@@ -138,6 +139,13 @@ def _without_middle(text: str, max_chars: int) -> str:
         return text
     head, tail = (max_chars + 1) // 2, max_chars // 2
     return f"{text[:head]}\n[{len(text) - max_chars} characters are left out here]\n{text[len(text) - tail :]}"
+
+
+def _reward(value: Any, what: str) -> float:
+    reward = _number(value, what)
+    if abs(reward) > MAX_REWARD:
+        raise BadAnswer(f"{what} must be from {-MAX_REWARD:g} to {MAX_REWARD:g} (given: {reward:g})")
+    return reward
 
 
 def _number(value: Any, what: str) -> float:

@@ -16,6 +16,7 @@ from shoal.grpo.advantage import (
     weighted_sum,
 )
 from shoal.grpo.moments import Moments
+from shoal.grpo.reward_bounds import MAX_REWARD
 
 
 def advantages(rewards: list[float | None], **options: object) -> list[float | None]:
@@ -207,3 +208,9 @@ def test_equal_verdicts_of_a_group_may_differ_from_the_batchs_mean() -> None:
     group, other = (RewardGroup((value,) * 2, ((value,),) * 2, part_weights=(1.0,)) for value in (1.0, 0.0))
     assert completion_advantages(config, [group, other]) == [[0.5, 0.5], [-0.5, -0.5]]
     assert has_signal(config, group)
+
+
+@pytest.mark.parametrize("scale", ["group_std", "leave_one_out_std", "batch_std", "nonzero_share", "none"])
+def test_the_largest_reward_has_an_advantage_with_every_scale(scale: str) -> None:
+    values = advantages([MAX_REWARD, -MAX_REWARD, 0.0, 1.0], scale=scale)
+    assert all(value is not None and math.isfinite(value) for value in values), values

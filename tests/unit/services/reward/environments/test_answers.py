@@ -39,6 +39,7 @@ def test_what_a_method_returns_is_messages(value: Any, messages: list[tuple[str,
         Observation("a", reward=float("nan")),
         Observation("a", reward="much"),  # type: ignore[arg-type]
         Observation("a", reward=10**400),
+        Observation("a", reward=1e300),
         Observation("a", reward=np.zeros(2)),  # type: ignore[arg-type]
         Observation("a", done="false"),  # type: ignore[arg-type]
         Observation("a", tool_outcomes=5),  # type: ignore[arg-type]

@@ -137,14 +137,15 @@ async def test_a_service_that_has_no_place_says_when_to_come_again() -> None:
     [
         pb.RunEpisodeResponse(observation=pb.Observation(turn=0, reward=float("nan"))),
         pb.RunEpisodeResponse(result=pb.EpisodeResult(reward=float("inf"))),
+        pb.RunEpisodeResponse(result=pb.EpisodeResult(reward=1e300)),
         pb.RunEpisodeResponse(result=pb.EpisodeResult(turn_rewards={"call": float("nan")})),
     ],
 )
-async def test_a_reward_that_is_no_finite_number_breaks_the_episode_and_not_its_group(
+async def test_a_reward_that_is_no_finite_number_or_too_large_breaks_the_episode_and_not_its_group(
     answer: pb.RunEpisodeResponse,
 ) -> None:
     if answer.HasField("result"):
         answer.result.outcome = rollout_pb2.SCORE_OUTCOME_SCORED
     stream = stream_of(Call([answer], KILLED))
-    with pytest.raises(BrokenEpisode, match=r"the reward (nan|inf); rewards must be finite numbers"):
+    with pytest.raises(BrokenEpisode, match=r"the reward (nan|inf|1e\+300); rewards must be from -1e\+12 to 1e\+12"):
         await (stream.first() if answer.HasField("observation") else stream.result())
