@@ -20,7 +20,7 @@ from tests.support.scripted_environment import ScriptedPolicy, ScriptedStage
 HERE, PLAYER, ENVIRONMENTS = (
     "tests/contract/test_episode_defects.py",
     "tests/unit/services/coordinator/rollout/episodes/test_player.py",
-    "tests/contract/test_environments.py",
+    "tests/contract/environments/test_processes.py",
 )
 DEFECTS = {
     "a: the first observation is thrown away": (

@@ -1,0 +1,94 @@
+"""EnvironmentService over real gRPC, with environments in real processes."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.environment_client import RewardStage, Stage, staged, staged_with_rewards
+
+SCRIPTED = '''
+import asyncio, os, subprocess, sys, time
+from shoal.environment import Environment, InvalidTask, Observation, Unscorable
+
+class Scripted(Environment):
+    """Does what the turns say."""
+
+    is_deterministic = DETERMINISTIC
+
+    def reset(self, task, seed):
+        if task.get("bad"):
+            raise InvalidTask("it is bad")
+        self.heard = []
+        self.fresh = str(os.getpid()) if task.get("tells_pid") else ""
+        return f"seed {seed} {self.fresh}".strip()
+
+    def step(self, turn):
+        self.heard.append(turn.text)
+        self.metrics["turns"] = len(self.heard)
+        verb, _, rest = turn.text.partition(" ")
+        if verb == "hang":
+            time.sleep(3600)
+        if verb == "wait":
+            return self.wait()
+        if verb == "nap":
+            return self.nap()
+        if verb == "raise":
+            raise ValueError("the dice are gone")
+        if verb == "die" and not os.path.exists(rest):
+            open(rest, "w").close()
+            os._exit(3)
+        if verb == "always_die":
+            os._exit(3)
+        if verb == "print":
+            for _ in range(int(rest)):
+                print("x" * 1000)
+        if verb == "big":
+            return "a" * int(rest) + "z"
+        if verb == "nonsense":
+            return object()
+        if verb == "unscorable":
+            raise Unscorable("no answer is known")
+        if verb == "leave":
+            subprocess.Popen(["sleep", "3600"], start_new_session=True)
+        if verb == "done":
+            self.reward, self.detail = 1.5, "finished"
+            return Observation(reward=0.5, done=True)
+        return Observation(",".join(self.heard), reward=float(len(self.heard)))
+
+    async def wait(self):
+        await asyncio.sleep(3600)
+
+    async def nap(self):
+        await asyncio.sleep(0.5)
+        return ",".join(self.heard)
+'''
+
+
+@pytest.fixture
+async def stage() -> AsyncIterator[Stage]:
+    async with staged() as stage:
+        yield stage
+
+
+@pytest.fixture
+async def reward() -> AsyncIterator[RewardStage]:
+    async with staged_with_rewards() as stage:
+        yield stage
+
+
+@pytest.fixture
+def scripted(tmp_path: Path) -> dict[str, Any]:
+    """An environment that does what it is told, deterministic."""
+    file = tmp_path / "scripted.py"
+    file.write_text(SCRIPTED.replace("DETERMINISTIC", "True"))
+    return {"name": "scripted", "source": f"{file}:Scripted"}
+
+
+@pytest.fixture
+def forgetful(tmp_path: Path) -> dict[str, Any]:
+    """The same, not deterministic."""
+    file = tmp_path / "forgetful.py"
+    file.write_text(SCRIPTED.replace("DETERMINISTIC", "False"))
+    return {"name": "forgetful", "source": f"{file}:Scripted"}

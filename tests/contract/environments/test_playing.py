@@ -1,0 +1,121 @@
+"""What happens in an episode: its turns, its result, and what breaks."""
+
+from typing import Any
+
+import pytest
+
+from shoal.errors import InvalidArgument
+from shoal.v1 import rollout_pb2
+from tests.support.environment_client import Stage, turn
+
+CALCULATOR = {"name": "calculator"}
+SCORED, FAILED = rollout_pb2.SCORE_OUTCOME_SCORED, rollout_pb2.SCORE_OUTCOME_FAILED
+
+
+async def test_the_calculator_pays_for_the_right_call_and_then_for_the_result(stage: Stage) -> None:
+    await stage.configure(CALCULATOR)
+    player = stage.play("calculator", {"a": 12, "b": 34})
+    assert not (await player.observe()).messages, "the prompt asks"
+    answer = await player.say("I write <calc>12*34</calc>")
+    assert [(message.role, message.content) for message in answer.messages] == [("user", "Result: 408")]
+    assert (answer.reward, answer.done) == (0.2, False)
+    last = await player.say("408")
+    assert (last.reward, last.done) == (0.8, True)
+    result = await player.result()
+    assert (result.outcome, dict(result.metrics)) == (SCORED, {"called": 1.0, "right_call": 1.0, "solved": 1.0})
+
+
+@pytest.mark.parametrize(
+    ("environment", "task", "fields", "says"),
+    [
+        ("nothing", {}, {}, "no environment 'nothing'; configured: forgetful, scripted"),
+        ("scripted", {"bad": True}, {}, "it is bad"),
+        ("scripted", {}, {"seed": -1}, "start.seed"),
+        ("scripted", {}, {"call_timeout_s": float("nan")}, "start.call_timeout_s"),
+        ("scripted", {}, {"replay": [turn(2)]}, "turn.number"),
+        ("forgetful", {}, {"replay": [turn(1)]}, "not deterministic"),
+    ],
+)
+async def test_a_start_that_cannot_be_played_is_refused_with_its_field(
+    stage: Stage,
+    scripted: dict[str, Any],
+    forgetful: dict[str, Any],
+    environment: str,
+    task: dict[str, Any],
+    fields: dict[str, Any],
+    says: str,
+) -> None:
+    await stage.configure(scripted, forgetful)
+    with pytest.raises(InvalidArgument, match=says):
+        await stage.play(environment, task, **fields).observe()
+
+
+async def test_an_episode_that_the_caller_ends_has_a_result(stage: Stage, scripted: dict[str, Any]) -> None:
+    await stage.configure(scripted)
+    player = stage.play("scripted", seed=7)
+    assert [message.content for message in (await player.observe()).messages] == ["seed 7"]
+    await player.say("a")
+    player.end()
+    result = await player.result()
+    assert (result.outcome, result.HasField("reward"), dict(result.metrics)) == (SCORED, False, {"turns": 1.0})
+
+
+async def test_reward_detail_and_metrics_of_an_episode_are_read_at_its_end(
+    stage: Stage, scripted: dict[str, Any]
+) -> None:
+    await stage.configure(scripted)
+    player = stage.play("scripted")
+    await player.observe()
+    assert (await player.say("done")).reward == 0.5
+    result = await player.result()
+    assert (result.reward, result.detail) == (1.5, "finished")
+
+
+async def test_a_replayed_episode_is_where_it_was(stage: Stage, scripted: dict[str, Any]) -> None:
+    await stage.configure(scripted)
+    player = stage.play("scripted", replay=[turn(1, "a"), turn(2, "b")])
+    observation = await player.observe()
+    assert (observation.turn, observation.messages[0].content) == (2, "a,b")
+    assert (await player.say("c")).messages[0].content == "a,b,c"
+
+
+async def test_an_exception_fails_the_episode_with_a_line_and_the_traceback_is_in_the_log(
+    stage: Stage, scripted: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    await stage.configure(scripted)
+    player = stage.play("scripted")
+    await player.observe()
+    player.send("raise")
+    result = await player.result()
+    assert result.outcome == FAILED
+    assert result.detail.startswith("ValueError at ") and result.detail.endswith("the dice are gone"), result.detail
+    assert "Traceback" not in result.detail
+    assert any("Traceback" in record.message for record in caplog.records)
+
+
+@pytest.mark.parametrize(
+    ("text", "outcome", "says"),
+    [
+        ("nonsense", FAILED, "was returned"),
+        ("unscorable", rollout_pb2.SCORE_OUTCOME_UNSCORABLE, "no answer is known"),
+        ("always_die", FAILED, "died 3 times in turn 1"),
+    ],
+)
+async def test_what_breaks_inside_is_an_outcome(
+    stage: Stage, scripted: dict[str, Any], text: str, outcome: int, says: str
+) -> None:
+    await stage.configure(scripted)
+    player = stage.play("scripted")
+    await player.observe()
+    player.send(text)
+    result = await player.result()
+    assert (result.outcome, says in result.detail) == (outcome, True), result.detail
+
+
+async def test_a_long_observation_is_cut_in_its_middle_with_a_note(stage: Stage, scripted: dict[str, Any]) -> None:
+    await stage.configure(scripted | {"max_observation_chars": 1000})
+    player = stage.play("scripted")
+    await player.observe()
+    said = (await player.say("big 2000000")).messages[0].content
+    assert len(said) < 1100 and said.startswith("aaa") and said.endswith("z"), said
+    assert "[1999001 characters are left out here]" in said

@@ -1,0 +1,208 @@
+"""Processes of environments: what ends one, what its episodes lose, and what they leave behind."""
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from shoal.error_reasons import ErrorReason
+from shoal.errors import Aborted, ResourceExhausted
+from shoal.v1 import rollout_pb2
+from tests.support.environment_client import Stage
+from tests.support.waiting import eventually
+
+SCORED, FAILED = rollout_pb2.SCORE_OUTCOME_SCORED, rollout_pb2.SCORE_OUTCOME_FAILED
+
+
+def pids(stage: Stage) -> list[int]:
+    return list(stage.service.pids)
+
+
+@pytest.mark.parametrize("verb", ["hang", "wait"])
+async def test_a_call_that_hangs_fails_its_episode_and_the_others_of_its_process_go_on(
+    stage: Stage, scripted: dict[str, Any], verb: str
+) -> None:
+    await stage.configure(scripted)
+    other = stage.play("scripted")
+    await other.observe()
+    await other.say("a")
+    hanging = stage.play("scripted", call_timeout_s=0.2)
+    await hanging.observe()
+    [pid] = pids(stage)
+    hanging.send(verb)
+    result = await hanging.result()
+    assert (result.outcome, result.detail) == (FAILED, "step took longer than 0.2 s")
+    assert (await other.say("b")).messages[0].content == "a,b"
+    assert (pid in pids(stage)) == (verb == "wait"), "only what computes costs its process"
+
+
+async def test_an_episode_whose_process_is_killed_goes_on_by_replay(stage: Stage, scripted: dict[str, Any]) -> None:
+    await stage.configure(scripted)
+    player = stage.play("scripted", seed=3)
+    await player.observe()
+    await player.say("a")
+    [pid] = pids(stage)
+    os.kill(pid, signal.SIGKILL)
+    assert (await player.say("b")).messages[0].content == "a,b"
+    assert pid not in pids(stage)
+
+
+async def test_a_turn_whose_process_dies_in_it_is_played_again(
+    stage: Stage, scripted: dict[str, Any], tmp_path: Path
+) -> None:
+    await stage.configure(scripted)
+    player = stage.play("scripted")
+    await player.observe()
+    await player.say("a")
+    text = f"die {tmp_path}/died"
+    assert (await player.say(text)).messages[0].content == f"a,{text}"
+
+
+async def test_kills_of_many_turns_of_one_episode_do_not_blame_it(
+    stage: Stage, scripted: dict[str, Any], tmp_path: Path
+) -> None:
+    await stage.configure(scripted)
+    player = stage.play("scripted")
+    await player.observe()
+    texts = [f"die {tmp_path}/{number}" for number in range(4)]
+    for number, text in enumerate(texts, start=1):
+        assert (await player.say(text)).messages[0].content == ",".join(texts[:number])
+
+
+async def test_an_episode_that_kills_its_process_fails_alone(stage: Stage, scripted: dict[str, Any]) -> None:
+    await stage.configure(scripted)
+    killing, innocent = stage.play("scripted"), stage.play("scripted")
+    await killing.observe()
+    await innocent.observe()
+    innocent.send("nap")
+    killing.send("always_die")
+    result = await killing.result()
+    assert result.outcome == FAILED and "died 3 times in turn 1" in result.detail, result.detail
+    assert (await innocent.observe()).messages[0].content == "nap", "it slept in the process that the other one killed"
+    innocent.end()
+    assert (await innocent.result()).outcome == SCORED
+
+
+async def test_an_episode_that_is_not_deterministic_is_aborted_with_its_process(
+    stage: Stage, forgetful: dict[str, Any]
+) -> None:
+    await stage.configure(forgetful)
+    player = stage.play("forgetful")
+    await player.observe()
+    os.kill(pids(stage)[0], signal.SIGKILL)
+    with pytest.raises(Aborted, match="begin it again"):
+        await player.say("a")
+
+
+async def test_a_replay_that_differs_fails_the_episode(stage: Stage, scripted: dict[str, Any]) -> None:
+    await stage.configure(scripted)
+    player = stage.play("scripted", {"tells_pid": True})
+    await player.observe()
+    os.kill(pids(stage)[0], signal.SIGKILL)
+    player.send("a")
+    result = await player.result()
+    assert result.outcome == FAILED and "is_deterministic" in result.detail, result.detail
+
+
+async def test_a_flood_of_output_keeps_no_other_episode_waiting(
+    stage: Stage, scripted: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    await stage.configure(scripted | {"episodes_per_process": 1})
+    flooding = stage.play("scripted", call_timeout_s=1.0)
+    await flooding.observe()
+    flooding.send("print 1000000")
+    other = stage.play("scripted")
+    await other.observe()
+    assert (await other.say("a")).messages[0].content == "a"
+    assert (await flooding.result()).outcome == FAILED
+    printed = [record for record in caplog.records if "xxx" in record.message]
+    assert len(printed) < 2000, f"{len(printed)} lines of a flood are in the log"
+
+
+async def test_processes_that_an_environment_leaves_behind_end_with_its_episodes(
+    stage: Stage, scripted: dict[str, Any]
+) -> None:
+    await stage.configure(scripted)
+    player = stage.play("scripted")
+    await player.observe()
+    await player.say("leave")
+    [pid] = pids(stage)
+    [child] = psutil.Process(pid).children()
+    player.end()
+    await player.result()
+
+    async def is_gone() -> bool:
+        return not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
+
+    await eventually(is_gone)
+
+
+async def test_a_stream_that_ends_early_frees_its_episode(stage: Stage, scripted: dict[str, Any]) -> None:
+    await stage.configure(scripted | {"max_episodes": 1})
+    player = stage.play("scripted")
+    await player.observe()
+    player.send("wait")
+    refused = stage.play("scripted")
+    with pytest.raises(ResourceExhausted, match="max_episodes") as raised:
+        await refused.observe()
+    assert raised.value.retry_after_s is not None and raised.value.reason == ErrorReason.QUEUE_FULL
+    player.call.cancel()
+
+    async def is_free() -> bool:
+        return stage.service.num_open == 0
+
+    await eventually(is_free)
+    assert (await stage.play("scripted").observe()).messages
+
+
+async def test_with_one_episode_a_process_each_has_a_new_one(stage: Stage, scripted: dict[str, Any]) -> None:
+    await stage.configure(scripted | {"episodes_per_process": 1})
+    seen = set()
+    for _ in range(2):
+        player = stage.play("scripted", {"tells_pid": True})
+        seen.add((await player.observe()).messages[0].content)
+        player.end()
+        await player.result()
+    assert len(seen) == 2, f"two episodes shared a process: {seen}"
+
+
+async def test_a_process_that_left_its_group_ends_with_the_process_that_started_it(
+    stage: Stage, scripted: dict[str, Any]
+) -> None:
+    await stage.configure(scripted)
+    player = stage.play("scripted")
+    await player.observe()
+    await player.say("leave")
+    [pid] = pids(stage)
+    [child] = psutil.Process(pid).children()
+    assert os.getpgid(child.pid) != os.getpgid(pid), "the test is about a process with a session of its own"
+    os.kill(pid, signal.SIGKILL)
+
+    async def is_gone() -> bool:
+        return not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
+
+    await eventually(is_gone)
+
+
+async def test_processes_that_die_as_they_start_cost_no_episode(
+    stage: Stage, scripted: dict[str, Any], tmp_path: Path
+) -> None:
+    file, deaths = Path(scripted["source"].partition(":")[0]), tmp_path / "deaths"
+    file.write_text(
+        f"import os\nif len(os.listdir({str(deaths)!r})) < 3:\n"
+        f"    open(os.path.join({str(deaths)!r}, str(os.getpid())), 'w').close()\n    os._exit(9)\n" + file.read_text()
+    )
+    deaths.mkdir()
+    for name in "abc":
+        (deaths / name).touch()
+    await stage.configure(scripted)
+    player = stage.play("scripted")
+    await player.observe()
+    for name in "abc":
+        (deaths / name).unlink()
+    os.kill(pids(stage)[0], signal.SIGKILL)
+    assert (await player.say("a")).messages[0].content == "a"
+    assert len(list(deaths.iterdir())) == 3, "the test is about three deaths"
