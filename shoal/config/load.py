@@ -150,7 +150,16 @@ def plain_values(values: Mapping[str, Any] | Struct) -> Mapping[str, Any]:
     except ValueError as error:  # A number that JSON does not have.
         raise InvalidArgument(f"the configuration is not valid: {error}; give finite numbers") from None
     assert isinstance(plain, dict)
-    return plain
+    return {name: _whole(value) for name, value in plain.items()}
+
+
+def _whole(value: Any) -> Any:
+    """A Struct has no integers: without this, a setting of somebody's class would be 5.0 where the file has 5."""
+    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
+        return int(value)
+    if isinstance(value, dict):
+        return {name: _whole(item) for name, item in value.items()}
+    return [_whole(item) for item in value] if isinstance(value, list) else value
 
 
 def _check_depth(values: Mapping[str, Any]) -> None:

@@ -1,5 +1,6 @@
 """Tests of loading, checking and overriding a configuration."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,19 @@ def test_a_config_is_unchanged_after_a_round_trip_as_a_struct() -> None:
     sources = [{"task": "arithmetic", "task_options": {"max_operand": 9, "more": [1, {"deep": 2}]}}]
     config = parse_config(MINIMAL | {"run": {"seed": 2**53 - 1}, "data": {"sources": sources}})
     assert config_digest(parse_config(config_struct(config))) == config_digest(config)
+
+
+def test_the_whole_numbers_of_settings_arrive_as_they_were_written() -> None:
+    settings = {"highest": 50, "limits": [1, {"share": 0.5, "tries": 3}]}
+    values = {
+        "model": {"path": "m"},
+        "data": {"sources": [{"path": "d"}]},
+        "environments": [{"name": "doubling", "source": "/games.py:Game", "settings": settings}],
+    }
+    config = parse_config(values)
+    traveled = parse_config(config_struct(config))
+    assert json.dumps(traveled.environments[0].settings, sort_keys=True) == json.dumps(settings)
+    assert config_digest(traveled) == config_digest(config)
 
 
 def test_null_and_absent_have_the_same_meaning() -> None:
