@@ -1,283 +1,33 @@
-"""Episodes of an agent, which is a function here, with a scripted policy."""
+"""Episodes of an agent: their limits, pauses and losses, and what is trained on."""
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
-from types import SimpleNamespace
 from typing import Any
-from unittest.mock import AsyncMock
 
 import numpy as np
 import pytest
 
-from services.coordinator.rollout.completions import GroupRequest
 from services.coordinator.rollout.controls import RunControls
 from services.coordinator.rollout.episode_metrics import episode_metrics
 from services.coordinator.rollout.episodes import agent_player
-from services.coordinator.rollout.episodes.episode_sampler import EpisodeSampler
-from services.coordinator.rollout.episodes.playing import EpisodeParts
-from services.coordinator.rollout.episodes.stage import Stages
-from services.coordinator.rollout.groups import SettledGroup, counted_tokens
+from services.coordinator.rollout.groups import counted_tokens
 from services.coordinator.workers import losses
-from services.coordinator.workers.handover.group_progress import GroupProgress
-from services.coordinator.workers.rewards.environment_pool import EnvironmentInfo
-from services.coordinator.workers.rewards.episode_messages import BrokenEpisode, EpisodeResult, Observation
 from services.coordinator.workers.rewards.episode_stream import EnvironmentLost
-from services.coordinator.workers.rewards.growing_group import GrowingGroup
-from services.coordinator.workers.rewards.policy_calls import PolicyAnswer, PolicyCall, PolicyRefusal, RefusalReason
-from shoal.config import parse_config
-from shoal.conversation import ChatMessage, ToolCall, ToolCallStatus, ToolDefinition
-from shoal.rollout import Completion, EnvironmentTask, Episode, FinishReason, Prompt, SamplingParams, ScoreOutcome
-from tests.unit.services.coordinator.rollout.episodes.test_player import TOKENIZER, Generators
-
-ADD = ToolDefinition("add", "Adds.", {"type": "object", "properties": {"text": {"type": "string"}}})
-NO_TOKENS = np.zeros(0, np.int32)
-OPENER = "<|im_start|>assistant\n"
-Reply = PolicyAnswer | PolicyRefusal
+from services.coordinator.workers.rewards.policy_calls import PolicyAnswer, PolicyRefusal, RefusalReason
+from shoal.conversation import ChatMessage
+from shoal.rollout import FinishReason, ScoreOutcome
+from tests.support.played_agent import (
+    ADD,
+    OPENER,
+    Policy,
+    play,
+    said,
+    user,
+)
 
 
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(losses, "FIRST_PAUSE_S", 0.0)
-
-
-def user(text: str) -> ChatMessage:
-    return ChatMessage("user", text)
-
-
-class Policy:
-    """What an agent calls."""
-
-    def __init__(self) -> None:
-        self.calls: asyncio.Queue[PolicyCall | EpisodeResult | Exception] = asyncio.Queue()
-        self.replies: dict[str, asyncio.Future[Reply]] = {}
-
-    async def ask(self, *messages: ChatMessage, tokens: Sequence[int] = (), **fields: Any) -> Reply:
-        call_id = f"c{len(self.replies)}"
-        self.replies[call_id] = asyncio.get_running_loop().create_future()
-        given = {"tools": (), "max_tokens": 0, "stop_token_ids": (), "stop_strings": (), "is_auxiliary": False} | fields
-        self.calls.put_nowait(PolicyCall(call_id, messages, token_ids=np.array(tokens, np.int32), **given))
-        return await self.replies[call_id]
-
-    async def say(self, *messages: ChatMessage, **fields: Any) -> ChatMessage:
-        """Returns the answer."""
-        reply = await self.ask(*messages, **fields)
-        assert isinstance(reply, PolicyAnswer), reply
-        return reply.message
-
-
-Agent = Callable[[Policy], Awaitable[dict[str, Any] | None]]
-"""Returns fields of its result, if it has any to say."""
-
-
-@dataclass
-class Environments:
-    """Runs the agent, once more each time that the episode is played again."""
-
-    agent: Agent
-    num_plays: int = 0
-
-    @contextlib.asynccontextmanager
-    async def play(self, start: Any, replay: Sequence[Any]) -> AsyncIterator[Any]:
-        self.num_plays += 1
-        policy = Policy()
-        running = asyncio.create_task(self._run(policy))
-
-        async def next_call() -> Any:
-            item = await policy.calls.get()
-            if isinstance(item, Exception):
-                raise item
-            return item
-
-        async def reply(call_id: str, given: Reply) -> None:
-            policy.replies[call_id].set_result(given)
-
-        first = AsyncMock(return_value=Observation((), None, False, ()))
-        try:
-            yield SimpleNamespace(first=first, next_call=next_call, reply=reply)
-        finally:
-            running.cancel()
-
-    async def _run(self, policy: Policy) -> None:
-        try:
-            fields = await self.agent(policy) or {}
-        except EnvironmentLost as error:
-            policy.calls.put_nowait(error)
-        except Exception as error:
-            policy.calls.put_nowait(BrokenEpisode(repr(error)))
-        else:
-            policy.calls.put_nowait(EpisodeResult(ScoreOutcome.SCORED, 1.0, {}, "", **fields))
-
-
-@dataclass
-class Played:
-    completion: Completion
-    episode: Episode
-    segments: list[str]
-    """Each with its prompt, special tokens included."""
-    num_plays: int
-    prompt: Prompt
-    generators: Generators = field(repr=False)
-
-
-async def play(
-    agent: Agent,
-    says: Callable[[int], str] = lambda turn: f"answer {turn}",
-    *,
-    controls: RunControls | None = None,
-    max_completion_tokens: int = 1000,
-    max_prompt_tokens: int = 1000,
-    return_support: bool = False,
-    **episodes: Any,
-) -> Played:
-    """Plays one episode."""
-    config = parse_config(
-        {
-            "model": {"path": "m"},
-            "data": {"sources": [{"path": "d", "environment": "agent"}], "max_prompt_tokens": max_prompt_tokens},
-            "sampling": {"max_completion_tokens": max_completion_tokens},
-            "grpo": {"group_size": 2},
-            "environments": [{"name": "agent", "server": "127.0.0.1:1"}],
-            "episodes": {"tool_parser": "tag", "tools_in_prompt": False} | episodes,
-        }
-    )
-    generators, environments = Generators(says), Environments(agent)
-    stages = Stages(config, TOKENIZER)
-    await stages.open([EnvironmentInfo("agent", (), False, "", is_agent=True)])
-    prompt = Prompt("p:0", np.array([1, 2], np.int32), "", (), (user("row"),), EnvironmentTask("agent", {}))
-    parts = EpisodeParts(config, environments, stages, lambda: 0.0, lambda *_: None)  # type: ignore[arg-type]
-    sampler = EpisodeSampler(parts, controls or RunControls(), generators)  # type: ignore[arg-type]
-    progress = GroupProgress([100])
-    sampling = SamplingParams(1.0, max_completion_tokens, (), return_support=return_support)
-    group = SettledGroup(3, "group-3", prompt, "")
-    request = GroupRequest(group, progress, GrowingGroup(), sampling, "run/0/3/1", lambda: None, None)
-    try:
-        await sampler.sample(request, lambda change: None)
-    finally:
-        stages.close()
-    completion = progress.completions[0]
-    assert completion.episode is not None
-    texts = [
-        str(TOKENIZER.decode([*segment.prompt_token_ids, *completion.token_ids[segment.start : segment.end]]))
-        for segment in completion.episode.segments
-    ]
-    return Played(completion, completion.episode, texts, environments.num_plays, prompt, generators)
-
-
-def said(role: str, text: str) -> str:
-    return f"<|im_start|>{role}\n{text}<|im_end|>\n"
-
-
-async def test_messages_that_are_added_are_rendered_behind_what_was_sampled() -> None:
-    async def agent(policy: Policy) -> None:
-        messages = [ChatMessage("system", "Be brief."), user("one")]
-        messages += [await policy.say(*messages), user("two")]
-        await policy.say(*messages)
-
-    played = await play(agent)
-    assert played.segments == [
-        said("system", "Be brief.") + said("user", "one") + said("assistant", "answer 1") + said("user", "two")
-        + f"{OPENER}answer 2<|im_end|>"
-    ]  # fmt: skip
-    completion = played.completion
-    assert completion.loss_mask is not None
-    ranges = [range(turn.start, turn.end) for turn in played.episode.turns]
-    assert np.flatnonzero(completion.loss_mask).tolist() == [token for tokens in ranges for token in tokens]
-    assert [message.content for message in played.episode.turns[0].observations] == ["two"]
-    assert (completion.text, played.episode.stop_reason, played.episode.reward) == ("answer 2", "done", 1.0)
-
-
-async def test_an_answer_that_the_client_trims_or_writes_anew_is_the_one_that_was_sampled() -> None:
-    calls = []
-
-    async def agent(policy: Policy) -> None:
-        messages = [user("one")]
-        answer = await policy.say(*messages, tools=(ADD,))
-        calls.extend(answer.tool_calls)
-        written = ChatMessage(
-            "assistant",
-            answer.content.strip(),
-            tuple(type(call)("other-id", call.name, '{"text":  "1"}', call.status, "") for call in answer.tool_calls),
-        )
-        await policy.say(*messages, written, ChatMessage("tool", "2", tool_call_id="other-id"), tools=(ADD,))
-
-    played = await play(agent, lambda turn: " so <add>1</add> " if turn == 1 else "done ")
-    assert [(call.name, call.arguments_json, call.status) for call in calls] == [
-        ("add", '{"text": "1"}', ToolCallStatus.OK)
-    ]
-    (whole,) = played.segments
-    assert f"{OPENER} so <add>1</add> <|im_end|>\n{said('tool', '2')}{OPENER}done <|im_end|>" in whole
-
-
-async def test_a_call_that_cannot_be_read_stays_text() -> None:
-    async def agent(policy: Policy) -> None:
-        answer = await policy.say(user("one"), tools=(ADD,))
-        assert (answer.content, answer.tool_calls) == ("<add>1", ())
-        await policy.say(user("one"), answer, user("two"), tools=(ADD,))
-
-    played = await play(agent, lambda turn: "<add>1" if turn == 1 else "done")
-    assert len(played.segments) == 1, played.segments
-    assert played.episode.turns[0].message.tool_calls[0].status is ToolCallStatus.MALFORMED
-
-
-@pytest.mark.parametrize(
-    "second",
-    [
-        {"messages": (user("summary: answer 1"),)},
-        {"messages": (user("one"), ChatMessage("assistant", "another answer"), user("two"))},
-        {"messages": (user("one"), ChatMessage("assistant", "answer 1"), user("two")), "tools": (ADD,)},
-        {"messages": (ChatMessage("system", "new"), user("one"), ChatMessage("assistant", "answer 1"), user("two"))},
-    ],
-)
-async def test_another_context_begins_a_segment(second: dict[str, Any]) -> None:
-    async def agent(policy: Policy) -> None:
-        await policy.say(user("one"))
-        await policy.say(*second["messages"], tools=second.get("tools", ()))
-
-    played = await play(agent)
-    first, other = played.segments
-    assert first == f"{said('user', 'one')}{OPENER}answer 1<|im_end|>"
-    assert other.endswith(f"{OPENER}answer 2<|im_end|>")
-    ranges = [(segment.start, segment.end) for segment in played.episode.segments]
-    assert ranges == [(0, ranges[0][1]), (ranges[0][1], played.completion.num_tokens)]
-    assert [segment.messages for segment in played.episode.segments] == [(user("one"),), second["messages"]]
-
-
-async def test_two_contexts_that_go_on_from_one_turn_train_it_once() -> None:
-    async def agent(policy: Policy) -> None:
-        messages = [user("one")]
-        messages.append(await policy.say(*messages))
-        await asyncio.gather(*(policy.say(*messages, user(f"way {number}")) for number in range(3)))
-
-    played = await play(agent)
-    ends = [len(segment.prompt_token_ids) for segment in played.episode.segments]
-    assert len(played.segments) == 3 and ends[0] < ends[1] == ends[2]
-    assert all(whole.count("answer 1") == 1 and whole.count("way") == 1 for whole in played.segments)
-    assert len(played.episode.turns) == 4 and len(set(played.generators.seeds)) == 4
-    assert played.generators.rooms == 1, "the turns of an episode are sampled on one generator"
-
-
-async def test_tokens_go_on_from_the_most_tokens() -> None:
-    begun: list[int] = TOKENIZER.encode("Begin: ", add_special_tokens=False)
-    more: list[int] = TOKENIZER.encode(" more ", add_special_tokens=False)
-
-    async def agent(policy: Policy) -> None:
-        first = await policy.ask(tokens=begun)
-        assert isinstance(first, PolicyAnswer) and first.num_context_tokens == len(begun)
-        tokens = [*begun, *first.token_ids.tolist(), *more]
-        second = await policy.ask(tokens=tokens)
-        assert isinstance(second, PolicyAnswer)
-        await policy.ask(tokens=[*tokens, *second.token_ids.tolist()])
-        await policy.ask(tokens=tokens)  # Once more from there: a branch.
-        await policy.ask(tokens=more)
-
-    played = await play(agent)
-    whole = "Begin: answer 1<|im_end|> more answer 2<|im_end|>"
-    assert played.segments == [
-        f"{whole}answer 3<|im_end|>", "Begin: answer 1<|im_end|> more answer 4<|im_end|>", " more answer 5<|im_end|>"
-    ]  # fmt: skip
-    assert [len(segment.messages) for segment in played.episode.segments] == [0, 0, 0]
 
 
 async def test_what_an_auxiliary_call_says_is_no_part_of_the_episode() -> None:
@@ -321,28 +71,6 @@ async def test_a_context_that_is_full_is_refused_and_the_episode_goes_on() -> No
 
     played = await play(agent, max_completion_tokens=100, max_prompt_tokens=100)
     assert (played.episode.stop_reason, played.episode.is_truncated) == ("done", False)
-
-
-@pytest.mark.parametrize(
-    ("fields", "detail"),
-    [
-        ({"messages": ()}, "neither messages nor tokens"),
-        ({"messages": (user("a"), ChatMessage("assistant", "b"))}, "must not be the policy's own"),
-        ({"messages": (user("a"),), "stop_strings": ("END",)}, "'END' is not among the run's sampling.stop_strings"),
-        ({"messages": (user("a"),), "tools": (ADD, ADD)}, "2 tools are called 'add'"),
-    ],
-)
-async def test_a_call_that_makes_no_sense_is_refused_with_what_is_wrong(fields: dict[str, Any], detail: str) -> None:
-    async def agent(policy: Policy) -> None:
-        messages = fields["messages"]
-        reply = await policy.ask(*messages, **{name: value for name, value in fields.items() if name != "messages"})
-        assert isinstance(reply, PolicyRefusal) and reply.reason is RefusalReason.INVALID and detail in reply.detail, (
-            reply
-        )
-        await policy.say(user("so"))
-
-    played = await play(agent, max_turns=1)
-    assert len(played.episode.turns) == 1, "what is refused counts as no turn"
 
 
 async def test_an_agent_whose_every_call_is_refused_reaches_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -416,21 +144,6 @@ async def test_an_agent_that_breaks_runs_again_and_then_fails() -> None:
     played = await play(agent, max_losses=2)
     assert played.num_plays == 2 and played.episode.outcome is ScoreOutcome.FAILED
     assert "oh" in played.episode.detail
-
-
-@pytest.mark.parametrize("arguments", ['{"text": "\\ud800"}', "[1]", "none"])
-async def test_arguments_of_which_no_text_can_be_made_are_refused_and_the_episode_goes_on(arguments: str) -> None:
-    replies: list[Reply] = []
-
-    async def agent(policy: Policy) -> None:
-        history = ChatMessage("assistant", "", (ToolCall("c", "add", arguments, ToolCallStatus.OK, ""),))
-        replies.append(await policy.ask(user("one"), history, ChatMessage("tool", "3", tool_call_id="c")))
-        await policy.say(user("two"))
-
-    played = await play(agent)
-    assert isinstance(replies[0], PolicyRefusal) and replies[0].reason is RefusalReason.INVALID
-    assert "arguments of the call of add" in replies[0].detail
-    assert (played.episode.outcome, len(played.episode.turns)) == (ScoreOutcome.SCORED, 1)
 
 
 async def test_calls_that_an_agent_does_not_wait_for_are_dropped() -> None:

@@ -37,21 +37,14 @@ from shoal.rollout import (
     Prompt,
     SamplingParams,
     ScoreOutcome,
-    Support,
     ToolOutcome,
-    VersionSpan,
-    WeightVersion,
 )
-from shoal.token_run import TokenRun
 from tests.support import chat_templates as families
-from tests.support.tiny_model import IM_END, make_tokenizer
+from tests.support.turn_generators import TOKENIZER, Generators, Says
 
-TOKENIZER = make_tokenizer()
-END = TOKENIZER.convert_tokens_to_ids(IM_END)
 ADD = ToolDefinition("add", "Adds.", {"type": "object", "properties": {"text": {"type": "string"}}})
 SEARCH = ToolDefinition("search", "Finds.", {"type": "object", "properties": {"query": {"type": "string"}}})
 CALL = "<add>1</add>"
-Says = Callable[[int], str]
 
 
 @pytest.fixture(autouse=True)
@@ -110,52 +103,6 @@ class Environments:
     def _fail(self, number: int) -> None:
         if self.errors.get(number):
             raise self.errors[number].pop(0)
-
-
-@dataclass
-class Generators:
-    """A generator that says the texts of a script, one a turn, and is lost where it is told to."""
-
-    says: Says
-    errors: dict[int, list[Exception]] = field(default_factory=dict)
-    """By turn."""
-    num_reported: int = 0
-    """Tokens that each call reports before its error."""
-    contexts: list[str] = field(default_factory=list)
-    seeds: list[int] = field(default_factory=list)
-    samplings: list[SamplingParams] = field(default_factory=list)
-    rooms: int = 0
-
-    @contextlib.asynccontextmanager
-    async def room(self, num_completions: int, **claim: Any) -> AsyncIterator[Any]:
-        self.rooms += 1
-        record = SimpleNamespace(worker_id=f"g{self.rooms}")
-        yield SimpleNamespace(member=SimpleNamespace(record=record, serving=True, name="generator"))
-
-    async def sample(
-        self, binding: Any, prompt: Prompt, progress: GroupProgress, sampling: SamplingParams, **call: Any
-    ) -> AsyncIterator[Completion]:
-        turn = int(call["request_id"].split("turn-")[1].split("/")[0])
-        self.contexts.append(TOKENIZER.decode(prompt.token_ids))
-        self.samplings.append(sampling)
-        if self.errors.get(turn):
-            ids = np.zeros(self.num_reported, np.int32)
-            run = TokenRun(ids, np.zeros(len(ids), np.float32), (VersionSpan(WeightVersion(0, 0), 0, len(ids)),))
-            progress.report(0, progress.num_prefix_tokens, run)
-            raise self.errors[turn].pop(0)
-        self.seeds.append(progress.seeds[0])
-        progress.generators[binding.member.record.worker_id] = None
-        ids = [*TOKENIZER.encode(self.says(turn), add_special_tokens=False), END][: sampling.max_completion_tokens]
-        support = Support(np.repeat(np.array(ids, np.int32), 2), np.full(len(ids), 2, np.int32))
-        yield Completion(
-            sample_index=0,
-            token_ids=np.array(ids, np.int32),
-            behavior_logprobs=np.full(len(ids), -0.5, np.float32),
-            finish_reason=FinishReason.STOP if ids[-1:] == [END] else FinishReason.LENGTH,
-            version_spans=(VersionSpan(WeightVersion(0, turn // 3), 0, len(ids)),),
-            seed=7,
-            support=support if sampling.return_support else None,
-        )
 
 
 @dataclass
