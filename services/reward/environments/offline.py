@@ -12,6 +12,7 @@ For the command line, which cannot import a service. Each command reads one JSON
 import asyncio
 import json
 import logging
+import signal
 import sys
 
 from services.reward.environments.checking import check
@@ -31,6 +32,7 @@ _LISTEN = "127.0.0.1:0"
 def main() -> int:
     """Runs one command; returns one of the exit codes of `shoal`."""
     die_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Of a terminal it is for the parent as well, which ends this process.
     logging.basicConfig(format="%(message)s", stream=sys.stderr, level=logging.ERROR)
     logging.getLogger(printed_output.__name__).setLevel(logging.INFO)
     try:

@@ -60,10 +60,13 @@ class Person:
     max_turns = sys.maxsize
 
     async def say(self, messages: Sequence[ChatMessage], tools: Sequence[ToolDefinition]) -> str | None:
+        if sys.stdin is None:  # It was closed when the program began.
+            return None
         if sys.stdin.isatty():
             print("> ", end="", flush=True)
         line = await asyncio.to_thread(sys.stdin.readline)
-        text = line.rstrip("\n")
+        # Bytes that are no text are read as halves of characters, which cannot travel on.
+        text = line.rstrip("\n").encode("utf-8", "replace").decode("utf-8")
         return (_as_call(text) if tools else text) if line else None
 
 

@@ -1,5 +1,6 @@
 """`shoal env` lists environments, plays in one, and checks one."""
 
+import io
 import json
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from services.coordinator.cli.env.play import Person
 from tests.support.repository import ROOT
 
 Shoal = Callable[..., tuple[int, str, str]]
@@ -312,3 +314,11 @@ def test_a_served_model_answers_the_calls_of_an_agent_up_to_its_number_of_turns(
 def test_an_agent_is_not_checked_with_turns(shoal: Shoal, games: str) -> None:
     code, _, error = shoal("env", "check", f"{games}:Adding")
     assert code == 2 and "is an agent" in error and "shoal env play" in error, error
+
+
+@pytest.mark.parametrize(("given", "said"), [(None, None), ("", None), ("a\udccbb\n", "a?b")])
+async def test_a_person_without_an_input_says_nothing_and_no_half_a_character(
+    monkeypatch: pytest.MonkeyPatch, given: str | None, said: str | None
+) -> None:
+    monkeypatch.setattr(sys, "stdin", None if given is None else io.StringIO(given))
+    assert await Person().say([], []) == said
