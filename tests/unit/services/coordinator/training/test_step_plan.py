@@ -1,4 +1,5 @@
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -172,6 +173,38 @@ def test_turns_of_segments_are_discounted_in_the_order_of_time() -> None:
     settled = replace(settled, step_rewards=paid)
     first, _ = plan_of([settled], advantage={"scale": "none"}, episodes=episodes).trained[0].rollouts
     assert first.token_advantages is not None and first.token_advantages.tolist() == [0.375, 0.5, 0.75, 0.75]
+
+
+@pytest.mark.parametrize("turn_discount", [1.0, 0.5])
+def test_advantages_of_turns_are_those_that_the_documentation_defines(turn_discount: float) -> None:
+    rewards = [1.0, 0.25, 0.0]
+    of_turns = np.array([[0.5, 1.0], [0.0, 0.5], [-0.5, 0.0]])
+    # Turn 1 is two tokens, the environment answers with two, turn 2 is two.
+    mask = np.array([True, True, False, False, True, True])
+    said = ChatMessage("assistant", "")
+    turns = tuple(
+        EpisodeTurn(start, start + 2, said, FinishReason.STOP, 0, number=number) for number, start in ((1, 0), (2, 4))
+    )
+    settled = with_lengths(settled_group(0, rewards), [6] * 3)
+    completions = tuple(
+        replace(each, loss_mask=mask, episode=Episode(turns, "done", False, ScoreOutcome.SCORED))
+        for each in settled.completions
+    )
+    paid = tuple((TokenReward(1, first), TokenReward(5, last)) for first, last in of_turns)
+    settled = replace(settled, completions=completions, step_rewards=paid)
+    episodes = {"turn_rewards": "tokens", "turn_discount": turn_discount}
+    plan = plan_of([settled], advantage={"scale": "group_std"}, episodes=episodes)
+
+    def compared(values: "np.ndarray[tuple[int, ...], np.dtype[np.float64]]") -> Any:
+        config = CONFIG.advantage
+        return (values - values.mean()) / (values.std(ddof=config.std_ddof) + config.std_eps)
+
+    first, last = compared(of_turns).T
+    last = last + compared(np.array(rewards))
+    first = first + turn_discount * last
+    for rollout, one, two in zip(plan.trained[0].rollouts, first, last, strict=True):
+        assert rollout.token_advantages is not None
+        assert rollout.token_advantages == pytest.approx([one, one, 0.0, 0.0, two, two], rel=1e-5, abs=1e-6)
 
 
 def _of_verifier(group: SettledGroup, verifier: str) -> SettledGroup:
