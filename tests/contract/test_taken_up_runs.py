@@ -3,9 +3,8 @@
 import asyncio
 import signal
 import sqlite3
-import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, closing
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,71 +12,24 @@ import pytest
 from google.protobuf import json_format
 from google.protobuf.struct_pb2 import Struct
 
-from services.coordinator.client import coordinator, follow, patiently
+from services.coordinator.client import coordinator, follow
 from services.coordinator.store.run_folders import RunFolders
 from services.coordinator.store.run_record import RunRecord, RunState
 from shoal.v1 import coordinator_pb2 as pb
-from shoal.v1 import worker_pb2
 from tests.support.cluster import kinds
-from tests.support.local_stack import free_port
+from tests.support.coordinator_process import CoordinatorProcess, workers
 from tests.support.scripted_workers import (
     Plane,
     ScriptedGenerator,
     ScriptedLearner,
-    ScriptedReward,
     arithmetic_config,
-    serve_worker,
 )
-from tests.support.waiting import PATIENCE_S
-
-
-class CoordinatorProcess:
-    """A coordinator that can be started again at its address."""
-
-    def __init__(self, data_dir: Path) -> None:
-        self.data_dir = data_dir
-        self.address = f"127.0.0.1:{free_port()}"
-        self.process: asyncio.subprocess.Process | None = None
-
-    async def start(self) -> None:
-        command = (sys.executable, "-m", "services.coordinator", "--listen", self.address, "--name", "this")
-        self.process = await asyncio.create_subprocess_exec(*command, "--data-dir", str(self.data_dir))
-
-    async def end(self, number: signal.Signals) -> int:
-        assert self.process is not None
-        if self.process.returncode is None:
-            self.process.send_signal(number)
-        return await asyncio.wait_for(self.process.wait(), PATIENCE_S)
 
 
 @pytest.fixture
 async def process(tmp_path: Path) -> AsyncIterator[CoordinatorProcess]:
-    (tmp_path / "runs").mkdir()
-    process = CoordinatorProcess(tmp_path / "runs")
-    await process.start()
-    yield process
-    await process.end(signal.SIGKILL)
-
-
-@asynccontextmanager
-async def workers(
-    process: CoordinatorProcess, learner: ScriptedLearner, generator: ScriptedGenerator
-) -> AsyncIterator[None]:
-    """Workers that register again with a coordinator that is back."""
-    async with coordinator(process.address) as stub:
-        await patiently(lambda: stub.ListRuns(pb.ListRunsRequest(), timeout=10))
-    served = [
-        await serve_worker(process.address, kind, servicer, name, comes_back=True)
-        for kind, servicer, name in (
-            (worker_pb2.WORKER_KIND_LEARNER, learner, "learner-0"),
-            (worker_pb2.WORKER_KIND_GENERATOR, generator, "generator-0"),
-            (worker_pb2.WORKER_KIND_REWARD, ScriptedReward(), "reward-0"),
-        )
-    ]
-    yield
-    for server, beating in served:
-        beating.cancel()
-        await server.stop(0)
+    async with CoordinatorProcess.running(tmp_path / "runs") as process:
+        yield process
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
