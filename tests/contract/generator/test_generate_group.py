@@ -1,8 +1,10 @@
 """GenerateGroup: repeats, aborts, refusals and back-pressure."""
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
+import grpc
 import numpy as np
 import pytest
 
@@ -148,7 +150,7 @@ async def test_a_request_that_the_engine_drops_has_to_be_sampled_again(ready: Ge
 async def test_the_coordinator_gets_every_support_whole_whatever_its_size(ready: Generator, size: int) -> None:
     """700,000 tokens for each of 4 tokens are 11 MB: almost three messages."""
     ready.engine.support_tokens = size
-    channel: Any = None
+    channel: Any = SimpleNamespace(get_state=lambda: grpc.ChannelConnectivity.READY)
     member = Member(WorkerRecord("g", worker_pb2.WORKER_KIND_GENERATOR, "g:1", 1, 0.0), channel, ready.stub)
     fleet: Any = None
     pool = GeneratorPool(fleet, max_num_seqs=8, wait_timeout_s=1, running_s=lambda: 0.0)
