@@ -81,6 +81,12 @@ class SourceConfig(Section):
             raise ValueError("labels select rows by verifier_column, which verifier replaces: give one of the two")
         if self.environment is not None and self.environment_column is not None:
             raise ValueError("give environment or environment_column, not both")
+        for name, usual in (("environment_task_column", ("environment_task",)), ("tools_column", ("tools", ""))):
+            if not self.names_environments and getattr(self, name) not in usual:
+                raise ValueError(
+                    f"{name} = {getattr(self, name)!r} is read for an environment: give environment or "
+                    f"environment_column as well, or leave {name} out"
+                )
         return self
 
     @property

@@ -62,3 +62,11 @@ def test_a_relative_file_begins_at_the_folder_of_its_toml_file(tmp_path: Path) -
 def test_a_source_is_a_file_a_module_or_built_in(table: dict[str, Any], file: str, module: str) -> None:
     [environment] = parse_config(BASE | {"environments": [table]}).environments
     assert (environment.file, environment.module) == (file, module)
+
+
+@pytest.mark.parametrize(("name", "usual"), [("environment_task_column", "environment_task"), ("tools_column", "")])
+def test_a_column_for_an_environment_is_refused_where_there_is_none(name: str, usual: str) -> None:
+    source = {"path": "questions.jsonl"}
+    parse_config(BASE | {"data": {"sources": [source | {name: usual}]}})
+    with pytest.raises(InvalidArgument, match=f"{name} = 'game' is read for an environment: give environment or"):
+        parse_config(BASE | {"data": {"sources": [source | {name: "game"}]}})
