@@ -21,6 +21,10 @@ def pids(stage: Stage) -> list[int]:
     return list(stage.service.pids)
 
 
+def has_ended(process: psutil.Process) -> bool:
+    return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+
+
 @pytest.mark.parametrize("verb", ["hang", "wait"])
 async def test_a_call_that_hangs_fails_its_episode_and_the_others_of_its_process_go_on(
     stage: Stage, scripted: dict[str, Any], verb: str
@@ -133,11 +137,7 @@ async def test_processes_that_an_environment_leaves_behind_end_with_its_episodes
     [child] = psutil.Process(pid).children()
     player.end()
     await player.result()
-
-    async def is_gone() -> bool:
-        return not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
-
-    await eventually(is_gone)
+    await eventually(lambda: has_ended(child), f"process {child.pid} is gone")
 
 
 async def test_a_stream_that_ends_early_frees_its_episode(stage: Stage, scripted: dict[str, Any]) -> None:
@@ -180,11 +180,7 @@ async def test_a_process_that_left_its_group_ends_with_the_process_that_started_
     [child] = psutil.Process(pid).children()
     assert os.getpgid(child.pid) != os.getpgid(pid), "the test is about a process with a session of its own"
     os.kill(pid, signal.SIGKILL)
-
-    async def is_gone() -> bool:
-        return not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
-
-    await eventually(is_gone)
+    await eventually(lambda: has_ended(child), f"process {child.pid} is gone")
 
 
 async def test_processes_that_die_as_they_start_cost_no_episode(

@@ -1,6 +1,5 @@
 """The files of docs/environments.md work as they are printed there."""
 
-import re
 import runpy
 from pathlib import Path
 
@@ -9,16 +8,15 @@ import pytest
 from services.coordinator.run.checks.preflight import preflight
 from shoal.config import load_config
 from shoal.environment import Observation, Turn
-from tests.support.repository import ROOT
+from tests.support.pages import text_of, write_files
 
-PAGE = (ROOT / "docs" / "environments.md").read_text()
-FILES = dict(re.findall(r"\*\*`([\w.]+)`\*\*\n\n```\w+\n(.*?)```", PAGE, re.DOTALL))
+NAME = "environments.md"
+PAGE = text_of(NAME)
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    for name, text in FILES.items():
-        (tmp_path / name).write_text(text)
+    write_files(NAME, tmp_path)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

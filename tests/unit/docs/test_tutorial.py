@@ -1,7 +1,6 @@
 """The files of docs/tutorial.md work as they are printed there."""
 
 import json
-import re
 import runpy
 from pathlib import Path
 
@@ -9,16 +8,16 @@ import pytest
 
 from services.coordinator.run.checks.preflight import preflight
 from shoal.config import load_config
-from tests.support.repository import ROOT
+from tests.support.pages import files_of, text_of, write_files
 
-PAGE = (ROOT / "docs" / "tutorial.md").read_text()
-FILES = dict(re.findall(r"\*\*`([\w.]+)`\*\*\n\n```\w+\n(.*?)```", PAGE, re.DOTALL))
+NAME = "tutorial.md"
+PAGE = text_of(NAME)
+FILES = files_of(NAME)
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    for name, text in FILES.items():
-        (tmp_path / name).write_text(text)
+    write_files(NAME, tmp_path)
     monkeypatch.chdir(tmp_path)
     runpy.run_path("make_data.py")
     return tmp_path
