@@ -6,6 +6,7 @@ import pytest
 
 from services.coordinator.workers import losses
 from services.coordinator.workers.loads import standing
+from services.coordinator.workers.weights import weight_broadcast
 from shoal.errors import Internal, Unavailable
 from shoal.v1 import coordinator_pb2 as pb
 from shoal.v1 import worker_pb2
@@ -122,17 +123,19 @@ async def test_a_generator_that_hangs_in_a_load_but_answers_is_left_out_before_t
     cluster: Cluster, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(standing, "FIRST_PAUSE_S", 0.2)
+    monkeypatch.setattr(weight_broadcast, "STATUS_TIMEOUT_S", 0.5)
     hanging = ScriptedGenerator(cluster.plane)
     await cluster.add_all(ScriptedGenerator(cluster.plane), hanging)
-    weights = {"ready_timeout_s": 0.5, "timeout_s": 3600, "max_failed_loads": 3}
+    weights = {"ready_timeout_s": 0.5, "timeout_s": 3600}
     await cluster.start(arithmetic_config(model, run={"num_steps": 8}, weights=weights))
     await cluster.until(lambda event: event.kind == "step")
     hanging.may_load.clear()
+    failed = (await cluster.until(lambda event: event.kind == "publish_failed"))[-1]
+    hanging.may_load.set()  # Each further failure would double the time that the next load may take.
     run, events = await cluster.end()
     assert run.state == pb.RUN_STATE_FINISHED, run.message
-    failed = of_kind(events, "publish_failed")
-    assert {event.attributes["worker_id"] for event in failed} == {"generator-1"}, [e.message for e in failed]
-    assert "10 times as long as the last publish" in failed[0].message, failed[0].message
+    assert {event.attributes["worker_id"] for event in of_kind(events, "publish_failed")} == {"generator-1"}
+    assert "10 times as long as the last publish" in failed.message, failed.message
     within_s = cluster.learner.broadcast_within_s
     assert within_s[0] == 3600 > within_s[1], f"the second broadcast is not bounded by the first: {within_s}"
 
