@@ -105,7 +105,7 @@ class EnvironmentPool:
         return min(open_ones, key=lambda process: process.num_episodes, default=None)
 
     def _added(self) -> EnvironmentProcess:
-        process = EnvironmentProcess(self.code, on_gone=self._forget)
+        process = EnvironmentProcess(self.code, self._forget, self._episodes_per_process)
         starting = self._processes[process] = asyncio.create_task(self._start(process))
         starting.add_done_callback(_retrieve)
         return process

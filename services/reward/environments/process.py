@@ -21,7 +21,8 @@ _log = logging.getLogger(__name__)
 LOAD_TIMEOUT_S = 120.0
 """Longest time for importing the code."""
 _GRACE_S = 1.0
-"""Time beyond a call's own limit, after which the process is ended: it ends calls that wait, but none that computes."""
+"""Time beyond a call's own limit, after which the process is ended: it ends calls that wait, but none that computes.
+What others have computed in the meantime is added here as there."""
 _BEGIN_TIMEOUT_S = 60.0
 """Longest time in which a process begins none of its calls while none is in progress."""
 _ROOT = Path(__file__).resolve().parents[3]
@@ -59,12 +60,22 @@ class ProcessLost(Exception):
 class _Call:
     name: str
     timeout_s: float
+    max_others_s: float
+    """Longest time by which others that compute put its limit off."""
     done: "asyncio.Future[Any]"
+    began_s: float = 0.0
+    busy_before_s: float = 0.0
+    """What calls of its process had computed when it began."""
     deadline: asyncio.TimerHandle | None = None
 
     @property
     def has_begun(self) -> bool:
         return self.deadline is not None
+
+    def left_s(self, now_s: float, busy_s: float) -> float:
+        """Returns how long the process may still take. `busy_s` is what its calls have computed by now."""
+        put_off_s = min(busy_s - self.busy_before_s, self.max_others_s)
+        return self.timeout_s + _GRACE_S + put_off_s - (now_s - self.began_s)
 
     def end(self, value: Any = None, error: Exception | None = None) -> None:
         if self.deadline is not None:
@@ -87,10 +98,14 @@ def _without_proxy() -> dict[str, str]:
 class EnvironmentProcess:
     """Runs one environment. Belongs to one event loop."""
 
-    def __init__(self, code: EnvironmentCode, on_gone: Callable[["EnvironmentProcess"], None]) -> None:
-        """`on_gone` is called once the process and those that it has started are gone."""
+    def __init__(
+        self, code: EnvironmentCode, on_gone: Callable[["EnvironmentProcess"], None], num_sharing: int = 1
+    ) -> None:
+        """`on_gone` is called once the process and those that it has started are gone. `num_sharing` is how many
+        episodes may share it: the others put the limit of a call off by one such limit each, at most."""
         self.code = code
         self._on_gone = on_gone
+        self._num_sharing = num_sharing
         self.num_episodes = 0
         """Episodes that have a place in it; its pool counts them."""
         self.is_private = False
@@ -102,6 +117,8 @@ class EnvironmentProcess:
         self._mark = GUARD.new_mark()
         self._numbers = itertools.count()
         self._calls: dict[int, _Call] = {}
+        self._busy_s = 0.0
+        """What its calls have computed, as far as it has said."""
         self._idle_watch: asyncio.TimerHandle | None = None
         self._output = BoundedOutput(code.name, self)
         environment = {**ENVIRONMENT, **_without_proxy(), MARK_VARIABLE: self._mark, "PYTHONHASHSEED": "0"}
@@ -138,15 +155,18 @@ class EnvironmentProcess:
         await self.call("load", timeout_s=LOAD_TIMEOUT_S, code=self.code.message(), max_chars=self.code.max_chars)
 
     async def call(self, name: str, *, timeout_s: float, **arguments: Any) -> Any:
-        """Returns the answer to a call. The clock begins when the process begins with it.
+        """Returns the answer to a call. The clock begins when the process begins with it, and stands still while other
+        calls compute.
 
         Raises `CallFailed`, and `ProcessLost`. A call whose caller is canceled goes on, and its clock as well.
         """
         if self.is_lost:
             raise ProcessLost(self._why, in_call=False)
         number = next(self._numbers)
-        call = self._calls[number] = _Call(name, timeout_s, asyncio.get_running_loop().create_future())
-        self._process.send({"id": number, "call": name, "timeout_s": timeout_s, **arguments})
+        done = asyncio.get_running_loop().create_future()
+        call = self._calls[number] = _Call(name, timeout_s, (self._num_sharing - 1) * timeout_s, done)
+        limits = {"timeout_s": timeout_s, "max_others_s": call.max_others_s}
+        self._process.send({"id": number, "call": name, **limits, **arguments})
         self._watch()
         return await call.done
 
@@ -157,12 +177,13 @@ class EnvironmentProcess:
             self._process.kill()
 
     def _on_message(self, _: PoolProcess, message: Message) -> None:
-        call = self._calls.get(message["id"])
+        self._busy_s = message["busy_s"]
+        call = self._calls.get(message.get("id", -1))
         if call is None:
             return
         if message["event"] == "began":
-            loop = asyncio.get_running_loop()
-            call.deadline = loop.call_later(call.timeout_s + _GRACE_S, self._overrun, message["id"])
+            call.began_s, call.busy_before_s = asyncio.get_running_loop().time(), self._busy_s
+            self._check(message["id"])
         else:
             del self._calls[message["id"]]
             if "error" in message:
@@ -184,6 +205,15 @@ class EnvironmentProcess:
         if error["traceback"]:
             _log.error("the environment %s raised\n%s", self.code.name, error["traceback"])
         return CallFailed(error["kind"], error["detail"])
+
+    def _check(self, number: int) -> None:
+        """Waits for the time that a call has left."""
+        call, loop = self._calls[number], asyncio.get_running_loop()
+        left_s = call.left_s(loop.time(), self._busy_s)
+        if left_s > 0:
+            call.deadline = loop.call_later(left_s, self._check, number)
+        else:
+            self._overrun(number)
 
     def _overrun(self, number: int) -> None:
         call = self._calls[number]

@@ -34,6 +34,10 @@ class Scripted(Environment):
             return self.wait()
         if verb == "nap":
             return self.nap()
+        if verb == "naps":
+            return self.naps(rest)
+        if verb == "compute":
+            time.sleep(float(rest))
         if verb == "raise":
             raise ValueError("the dice are gone")
         if verb == "die" and not os.path.exists(rest):
@@ -62,6 +66,12 @@ class Scripted(Environment):
 
     async def nap(self):
         await asyncio.sleep(0.5)
+        return ",".join(self.heard)
+
+    async def naps(self, begun):
+        open(begun, "w").close()
+        for _ in range(10):
+            await asyncio.sleep(0.01)
         return ",".join(self.heard)
 '''
 

@@ -1,8 +1,8 @@
 """The main loop of a process of environments.
 
 Reads calls from stdin and answers each on stdout. A call is a task of one event loop, and says when it begins: methods
-that are no coroutines run one after the other, and those that wait do not run yet. The parent ends a process in which
-one of them hangs.
+that are no coroutines run one after the other, and those that wait do not run yet. The parent hears how long calls have
+computed, and ends a process in which one of them hangs.
 """
 
 import asyncio
@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any, BinaryIO
 
 from services.reward.environments.inside.answers import BadAnswer
+from services.reward.environments.inside.clock import TimedLoop, limited
 from services.reward.environments.inside.episodes import Episodes
 from services.reward.environments.inside.loading import CannotLoad, Loaded, load
 from services.reward.process.frames import encode_frame, take_pipes
@@ -23,18 +24,25 @@ from shoal.environment import Broken, InvalidTask, Unscorable
 _MAX_DETAIL_CHARS = 500
 _MAX_TRACEBACK_CHARS = 20_000
 _HEAD_BYTES = 4
+_REPORT_S = 0.1
+"""The parent hears of it once calls have computed for so long."""
 
 
 def main(memory_bytes: int, parent_pid: int) -> None:
     limit_process(parent_pid=parent_pid, memory_bytes=memory_bytes)
     logging.disable(logging.NOTSET)
     calls, answers = take_pipes(shows_output=True)
-    asyncio.run(_Process(answers).serve(calls))
+    with asyncio.Runner(loop_factory=TimedLoop) as runner:
+        loop = runner.get_loop()
+        assert isinstance(loop, TimedLoop)
+        runner.run(_Process(answers, loop).serve(calls))
 
 
 class _Process:
-    def __init__(self, answers: BinaryIO) -> None:
-        self._answers = answers
+    def __init__(self, answers: BinaryIO, loop: TimedLoop) -> None:
+        self._answers, self._loop = answers, loop
+        self._reported_s = 0.0
+        loop.after_each = self._report
         self._tasks: set[asyncio.Task[None]] = set()
         self._loaded: Loaded | None = None
         self._episodes: Episodes | None = None
@@ -53,10 +61,11 @@ class _Process:
             task.add_done_callback(self._tasks.discard)
 
     async def _answer(self, call: Mapping[str, Any]) -> None:
-        self._answers.write(encode_frame({"id": call["id"], "event": "began"}))
+        self._write({"id": call["id"], "event": "began"})
         try:
-            async with asyncio.timeout(call["timeout_s"]) as limit:
-                value = await self._called(call)
+            async with asyncio.timeout(None) as limit:
+                with limited(limit, call["timeout_s"], call["max_others_s"]):
+                    value = await self._called(call)
             answer = {"value": value}
         except BaseException as error:  # Whatever the code raises: the others of the process go on.
             if isinstance(error, TimeoutError) and limit.expired():
@@ -65,7 +74,16 @@ class _Process:
                 answer = _error("canceled", "the episode was closed")
             else:
                 answer = self._raised(error)
-        self._answers.write(encode_frame({"id": call["id"], "event": "answer"} | answer))
+        self._write({"id": call["id"], "event": "answer"} | answer)
+
+    def _report(self) -> None:
+        """Tells the parent what calls have computed, if others wait."""
+        if self._loop.busy_s >= self._reported_s + _REPORT_S and len(self._tasks) > 1:
+            self._write({"event": "busy"})
+
+    def _write(self, message: Mapping[str, Any]) -> None:
+        self._reported_s = self._loop.busy_s
+        self._answers.write(encode_frame({**message, "busy_s": self._reported_s}))
 
     async def _called(self, call: Mapping[str, Any]) -> Any:
         match call["call"]:
