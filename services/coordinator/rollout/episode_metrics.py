@@ -79,9 +79,11 @@ def _malformed_rate(episodes: Sequence[Episode]) -> float:
 
 def _tools(calls: Sequence[Sequence[_Call]]) -> dict[str, float]:
     """The metrics of each tool, and of all: open-instruct's names."""
-    by_tool: dict[str, list[_Call]] = {"aggregate": [call for made in calls for call in made]}
-    for call in by_tool["aggregate"]:
+    of_all = [call for made in calls for call in made]
+    by_tool: dict[str, list[_Call]] = {}
+    for call in of_all:
         by_tool.setdefault(call.tool, []).append(call)
+    by_tool["aggregate"] = of_all  # Also where a tool is called so.
     metrics = {}
     for tool, made in sorted(by_tool.items()):
         metrics[f"tools/{tool}/avg_calls_per_rollout"] = len(made) / len(calls)

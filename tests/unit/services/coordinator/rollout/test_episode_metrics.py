@@ -52,6 +52,14 @@ def test_calls_are_counted_by_tool_and_what_the_policy_invents_under_one_name() 
     assert metrics["episodes/policy_tokens"] == metrics["episodes/environment_tokens"] == 1
 
 
+def test_a_tool_with_the_name_of_all_tools_is_counted_with_them() -> None:
+    ok = ToolCallStatus.OK
+    group = group_of(0, episode(turn(("aggregate", ok, True, 1.0), ("search", ok, True, 3.0))), episode(turn()))
+    metrics = episode_metrics(played([(group.prompt, group.completions)]))
+    assert metrics["tools/aggregate/avg_calls_per_rollout"] == 1 and metrics["tools/aggregate/avg_runtime"] == 2
+    assert metrics["tools/search/avg_calls_per_rollout"] == 0.5
+
+
 def test_prompts_of_one_turn_have_no_metrics_of_episodes() -> None:
     group = settled_group(0, [1.0, 0.0])
     assert episode_metrics(played([(group.prompt, group.completions)])) == {}
