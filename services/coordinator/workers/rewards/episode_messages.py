@@ -1,16 +1,22 @@
 """What goes to an environment and comes from it in an episode, and the messages of each."""
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from shoal.conversation import ChatMessage
+from shoal.errors import InvalidArgument
 from shoal.grpo.reward_bounds import MAX_REWARD
 from shoal.rollout import EnvironmentTask, FinishReason, ScoreOutcome, ToolOutcome
 from shoal.v1 import environment_pb2 as pb
+from shoal.v1 import rollout_pb2
 from shoal.wire import finish_reason_to_wire
 from shoal.wire.conversations import chat_message_from_wire, chat_message_to_wire, struct_to_wire
 from shoal.wire.episodes import tool_outcome_from_wire
 from shoal.wire.scores import outcome_from_wire
+
+_MAX_DURATION_S = 7 * 86400.0
+"""Longer than any episode."""
 
 
 @dataclass(frozen=True)
@@ -90,25 +96,50 @@ def turn_to_wire(turn: PolicyTurn) -> pb.PolicyTurn:
 
 
 def observation_from_wire(message: pb.Observation) -> Observation:
-    """Raises `BrokenEpisode` for a reward that is no finite number, or too large."""
+    """Raises `BrokenEpisode` for a message that cannot be read, and for a reward or duration that cannot be."""
+    try:
+        messages = tuple(map(chat_message_from_wire, message.messages))
+    except InvalidArgument as error:
+        raise BrokenEpisode(f"the environment sent a message that cannot be read: {error.message}") from None
     return Observation(
-        tuple(map(chat_message_from_wire, message.messages)),
+        messages,
         _finite(message.reward) if message.HasField("reward") else None,
         message.done,
-        tuple(map(tool_outcome_from_wire, message.tool_outcomes)),
+        tuple(map(_tool_outcome, message.tool_outcomes)),
     )
 
 
 def result_from_wire(message: pb.EpisodeResult) -> EpisodeResult:
-    """Raises `BrokenEpisode` for a reward that is no finite number, or too large."""
+    """Raises `BrokenEpisode` for a result without an outcome, a reward that is no finite number, or too large, and for
+    metrics that are not finite."""
+    try:
+        outcome = outcome_from_wire(message.outcome, "result.outcome")
+    except InvalidArgument as error:
+        raise BrokenEpisode(f"the environment sent a result that cannot be read: {error.message}") from None
+    for name, value in message.metrics.items():
+        if not math.isfinite(value):
+            raise BrokenEpisode(
+                f"the environment gave the metric {name!r:.60} as {value:g}; it must be a finite number"
+            )
     return EpisodeResult(
-        outcome_from_wire(message.outcome, "result.outcome"),
+        outcome,
         _finite(message.reward) if message.HasField("reward") else None,
         dict(message.metrics),
         message.detail,
         {call_id: _finite(reward) for call_id, reward in message.turn_rewards.items()},
         tuple(message.unread_call_ids),
     )
+
+
+def _tool_outcome(message: rollout_pb2.ToolOutcome) -> ToolOutcome:
+    """Raises `BrokenEpisode` for a time that no call can have taken. A clock that was set back took none."""
+    outcome = tool_outcome_from_wire(message)
+    if not outcome.duration_s <= _MAX_DURATION_S:  # NaN is not either.
+        raise BrokenEpisode(
+            f"the environment says that a call of {outcome.name!r:.60} took {outcome.duration_s:g} s; duration_s must "
+            f"be at most {_MAX_DURATION_S:g}"
+        )
+    return replace(outcome, duration_s=max(0.0, outcome.duration_s))
 
 
 def _finite(reward: float) -> float:

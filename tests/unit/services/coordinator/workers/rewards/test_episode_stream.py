@@ -1,6 +1,7 @@
 """What the end of an episode's stream means."""
 
 import asyncio
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from types import SimpleNamespace
@@ -149,3 +150,40 @@ async def test_a_reward_that_is_no_finite_number_or_too_large_breaks_the_episode
     stream = stream_of(Call([answer], KILLED))
     with pytest.raises(BrokenEpisode, match=r"the reward (nan|inf|1e\+300); rewards must be from -1e\+12 to 1e\+12"):
         await (stream.first() if answer.HasField("observation") else stream.result())
+
+
+@pytest.mark.parametrize("duration_s", [math.inf, math.nan, 1e300])
+async def test_a_time_that_no_tool_call_can_have_taken_breaks_the_episode_and_not_the_run(duration_s: float) -> None:
+    observation = pb.Observation(tool_outcomes=[rollout_pb2.ToolOutcome(name="add", duration_s=duration_s)])
+    stream = stream_of(Call([pb.RunEpisodeResponse(observation=observation)], KILLED))
+    with pytest.raises(BrokenEpisode, match=rf"'add' took {duration_s:g} s".replace("+", r"\+")):
+        await stream.first()
+
+
+async def test_a_tool_call_that_ended_before_it_began_took_no_time() -> None:
+    observation = pb.Observation(tool_outcomes=[rollout_pb2.ToolOutcome(name="add", duration_s=-0.5)])
+    stream = stream_of(Call([pb.RunEpisodeResponse(observation=observation)], KILLED))
+    assert [outcome.duration_s for outcome in (await stream.first()).tool_outcomes] == [0.0]
+
+
+@pytest.mark.parametrize(
+    ("result", "why"),
+    [
+        (pb.EpisodeResult(), "result.outcome"),
+        (pb.EpisodeResult(outcome=77), "result.outcome"),
+        (pb.EpisodeResult(outcome=rollout_pb2.SCORE_OUTCOME_SCORED, metrics={"m": math.nan}), "metric 'm' as nan"),
+    ],
+)
+async def test_a_result_that_cannot_be_read_breaks_the_episode_and_is_no_refusal_of_its_task(
+    result: pb.EpisodeResult, why: str
+) -> None:
+    stream = stream_of(Call([pb.RunEpisodeResponse(result=result)], KILLED))
+    with pytest.raises(BrokenEpisode, match=why):
+        await stream.result()
+
+
+async def test_a_message_that_cannot_be_read_breaks_the_episode_and_is_no_refusal_of_its_task() -> None:
+    message = rollout_pb2.ChatMessage(role="assistant", tool_calls=[rollout_pb2.ToolCall(name="add")])
+    stream = stream_of(Call([pb.RunEpisodeResponse(observation=pb.Observation(messages=[message]))], KILLED))
+    with pytest.raises(BrokenEpisode, match="message that cannot be read"):
+        await stream.first()
