@@ -23,6 +23,7 @@ _THOUGHT = "<think>"
 """What begins a thought, in every family of models that opens one for the policy."""
 _PLACE = "\ue000"
 _ESCAPED = re.compile(rf"{_PLACE}(\d+){_PLACE}")
+_ROLE = re.compile(r"[A-Za-z0-9_-]+")
 _STAND_IN: tuple[dict[str, Any], ...] = ({"role": "user", "content": "-"}, {"role": "assistant", "content": _ANSWER})
 
 
@@ -33,15 +34,20 @@ class TurnRenderer:
     """
 
     def __init__(
-        self, tokenizer: Any, tools: Sequence[ToolDefinition] = (), variables: Mapping[str, Any] | None = None
+        self,
+        tokenizer: Any,
+        tools: Sequence[ToolDefinition] = (),
+        variables: Mapping[str, Any] | None = None,
+        stop_token_ids: Sequence[int] = (),
     ) -> None:
         """Takes a tokenizer of `transformers` with a chat template, the tools that the template renders into the
-        prompt, and `model.chat_template_kwargs`.
+        prompt, `model.chat_template_kwargs`, and the tokens that end what the policy says, besides the end of the turn.
 
         Raises `InvalidArgument` for a template that does not end the policy's turn with a token of its own.
         """
         self._tokenizer = tokenizer
         self._template = BoundedTemplate(tokenizer, variables or {})
+        self._stop_token_ids = frozenset(stop_token_ids)
         special = {token.content for token in tokenizer.added_tokens_decoder.values() if token.special}
         # Longest first: one may begin with another.
         self._escaped = sorted({*special, _ANSWER, _PLACE}, key=len, reverse=True)
@@ -105,9 +111,9 @@ class TurnRenderer:
         return token_ids[1:] if last_token == self.end_of_turn else token_ids
 
     def sampled_text(self, token_ids: Sequence[int]) -> str:
-        """Returns the text of a turn's tokens, special ones included, without the end of the turn."""
+        """Returns the text of a turn's tokens, special ones included, without the one that ends the turn."""
         token_ids = list(token_ids)
-        if token_ids[-1:] == [self.end_of_turn]:
+        if token_ids and token_ids[-1] in {self.end_of_turn, *self._stop_token_ids}:
             token_ids.pop()
         return str(self._tokenizer.decode(token_ids, skip_special_tokens=False, clean_up_tokenization_spaces=False))
 
@@ -192,6 +198,8 @@ class TurnRenderer:
         writes inside the policy's turn."""
         roles = [message.role for message in messages]
         for role in {*roles}:
+            if not _ROLE.fullmatch(role):  # Templates compare it, so nothing in it is escaped.
+                raise InvalidArgument(f"the environment sends a message of the role {role!r:.60}: a role is one word")
             number = min(roles.count(role), 2)
             if (role, number) in self._shown:
                 continue

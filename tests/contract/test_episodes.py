@@ -1,6 +1,7 @@
 """Runs whose prompts are played as episodes, with scripted workers over real sockets."""
 
 import json
+import shutil
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,8 @@ from shoal.wire import completion_from_wire
 from tests.support.cluster import Cluster, kinds
 from tests.support.reward_client import ALLOWED
 from tests.support.scripted_environment import ScriptedPolicy, ScriptedStage
-from tests.support.scripted_workers import arithmetic_config
+from tests.support.scripted_workers import ENCODER, arithmetic_config
+from tests.support.tiny_model import END_OF_TEXT
 from tests.support.waiting import eventually
 
 FAILED = rollout_pb2.SCORE_OUTCOME_FAILED
@@ -68,6 +70,22 @@ async def test_an_episode_is_one_completion_whose_environment_tokens_do_not_coun
         assert rollout.text == turns[-1].message.content
     sent = [m.rollout.completion.episode for m in cluster.learner.batches[0] if m.HasField("rollout")]
     assert not any(turn.HasField("message") or turn.observations for episode in sent for turn in episode.turns)
+
+
+async def test_the_words_of_a_turn_are_without_the_models_own_end_of_sequence(
+    cluster: Cluster, model: Path, tmp_path: Path
+) -> None:
+    with_two_ends = shutil.copytree(model, tmp_path / "model")
+    config = json.loads((with_two_ends / "config.json").read_text())
+    ends = {"eos_token_id": [config["eos_token_id"], ENCODER.token_to_id(END_OF_TEXT)]}
+    (with_two_ends / "config.json").write_text(json.dumps(config | ends))
+    stage, policy = ScriptedStage(), ScriptedPolicy(cluster.plane, lambda text, seed: "42")
+    policy.end = ENCODER.token_to_id(END_OF_TEXT)
+    await cluster.add_all(policy, rewards=(stage,))
+    await cluster.start(episode_config(with_two_ends, run={"num_steps": 1}))
+    run, events = await cluster.end()
+    assert run.state == pb.RUN_STATE_FINISHED, (run.message, kinds(events))
+    assert {completion.text for completion in stage.episodes} == {"42"}, "as for a single turn"
 
 
 async def test_one_trace_follows_a_group_over_the_turns_and_tool_calls_of_its_episodes_to_the_weights(

@@ -175,6 +175,8 @@ class ScriptedPolicy(ScriptedGenerator):
         super().__init__(plane)
         self.says = says or (lambda text, seed: "<add>1</add>" if text.count("Result") < 2 else f"{seed % 10}")
         """From the text so far and the seed."""
+        self.end = END
+        """The token that ends a turn."""
         self.holds_after: int | None = None
         """Report so many tokens of a turn, and go no further."""
         self.holds_turn = 1
@@ -193,7 +195,7 @@ class ScriptedPolicy(ScriptedGenerator):
         yield generator_pb2.GenerateGroupResponse(has_begun=True)
         await self._running.wait()
         text = ENCODER.decode(np.frombuffer(request.prompt_token_ids, "<i4").tolist(), skip_special_tokens=False)
-        tokens = np.array([*ENCODER.encode(self.says(text, request.seeds[0])).ids, END], "<i4")
+        tokens = np.array([*ENCODER.encode(self.says(text, request.seeds[0])).ids, self.end], "<i4")
         prefix = len(request.prefixes[0].token_ids) // 4 if request.prefixes else 0
         tokens = tokens[prefix : request.sampling.max_completion_tokens]
         if self.holds_after is not None and f"/turn-{self.holds_turn}/" in request.request_id:
@@ -202,7 +204,7 @@ class ScriptedPolicy(ScriptedGenerator):
             self.num_held += 1
             await asyncio.Event().wait()
         self.num_tokens += len(tokens)
-        is_whole = bool(len(tokens)) and tokens[-1] == END
+        is_whole = bool(len(tokens)) and tokens[-1] == self.end
         finish = rollout_pb2.FINISH_REASON_STOP if is_whole else rollout_pb2.FINISH_REASON_LENGTH
         completion = rollout_pb2.Completion(
             sample_index=0, finish_reason=finish, seed=request.seeds[0], **self._fields(tokens)

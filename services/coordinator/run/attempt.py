@@ -100,7 +100,7 @@ class Attempt:
         )
         self._rewards = RewardPool(fleet, events, config, controls.running_s)
         self._environments = EnvironmentPool(self._rewards)
-        self._stages = Stages(config, inputs.tokenizer)
+        self._stages = Stages(config, inputs.tokenizer, inputs.stop_token_ids)
         self._metrics = StepMetrics(
             config,
             num_prompts=len(inputs.prompts.prompts),

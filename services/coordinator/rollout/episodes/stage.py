@@ -42,8 +42,10 @@ class Stage:
 class Stages:
     """The environments of a run, by name. Empty before `open`, and for a run without environments."""
 
-    def __init__(self, config: RunConfig, tokenizer: Any) -> None:
+    def __init__(self, config: RunConfig, tokenizer: Any, stop_token_ids: Sequence[int] = ()) -> None:
+        """`stop_token_ids` are the run's, which end a turn as well as the chat template's end of turn does."""
         self._config = config
+        self._stop_token_ids = stop_token_ids
         # Rendering changes a setting of the tokenizer while others use it. So episodes have one of their own, in one
         # thread.
         self._tokenizer = copy.deepcopy(tokenizer) if config.environments else tokenizer
@@ -114,7 +116,8 @@ class Stages:
 
     def _with_tools(self, tools: Sequence[ToolDefinition]) -> TurnRenderer:
         if self._base is None:
-            self._base = TurnRenderer(self._tokenizer, (), self._config.model.chat_template_kwargs)
+            variables = self._config.model.chat_template_kwargs
+            self._base = TurnRenderer(self._tokenizer, (), variables, self._stop_token_ids)
         return self._base.with_tools(tools)
 
     def decode(self, token_ids: list[int]) -> str:
