@@ -10,6 +10,7 @@ import copy
 import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from shoal.chat_templates.rendering import BoundedTemplate, Dialogue, Unrendered
@@ -49,8 +50,11 @@ class TurnRenderer:
         self._template = BoundedTemplate(tokenizer, variables or {})
         self._stop_token_ids = frozenset(stop_token_ids)
         special = {token.content for token in tokenizer.added_tokens_decoder.values() if token.special}
+        self._tools: list[dict[str, Any]] | None = None
+        # Some tokenizers do not call those special with which the template writes turns.
+        self._unsplit = self._tokens_of_turns() - special
         # Longest first: one may begin with another.
-        self._escaped = sorted({*special, _ANSWER, _PLACE}, key=len, reverse=True)
+        self._escaped = sorted({*special, *self._unsplit, _ANSWER, _PLACE}, key=len, reverse=True)
         self._to_escape = re.compile("|".join(map(re.escape, self._escaped)))
         self._use(tools)
 
@@ -61,7 +65,7 @@ class TurnRenderer:
         return other
 
     def _use(self, tools: Sequence[ToolDefinition]) -> None:
-        self._tools = [openai_tool(tool) for tool in tools] or None
+        self._tools = [self._escape_texts(openai_tool(tool)) for tool in tools] or None
         self._shown: set[tuple[str, int]] = set()
         self.end_of_turn_text = self._find_end_of_turn()
         self.end_of_turn = int(self._tokenizer.convert_tokens_to_ids(self.end_of_turn_text))
@@ -73,7 +77,14 @@ class TurnRenderer:
 
     def prompt(self, messages: Sequence[ChatMessage]) -> str:
         """Returns the text of an episode's prompt: the messages, without what begins the policy's turn."""
-        return self._render([_for_template(message) for message in messages], begins_turn=False)
+        return _ESCAPED.sub(lambda found: self._escaped[int(found[1])], self._prompt(messages))
+
+    def prompt_ids(self, messages: Sequence[ChatMessage]) -> list[int]:
+        """Returns the tokens of `prompt`. What an environment says of its tools cannot become a special token."""
+        return self.encode(self._prompt(messages))
+
+    def _prompt(self, messages: Sequence[ChatMessage]) -> str:
+        return self._render([self._of_data(message) for message in messages], begins_turn=False)
 
     def opening(self, prompt: Sequence[ChatMessage], messages: Sequence[ChatMessage]) -> list[int]:
         """Returns the tokens between an episode's prompt and the first turn: the environment's first messages, if any,
@@ -83,9 +94,9 @@ class TurnRenderer:
         once a message follows it.
         """
         self._check_roles(messages)
-        before = self.prompt(prompt)
+        before = self._prompt(prompt)
         whole = self._render(
-            [*map(_for_template, prompt), *(self._escape(message) for message in messages)], begins_turn=True
+            [*map(self._of_data, prompt), *(self._escape(message) for message in messages)], begins_turn=True
         )
         if not whole.startswith(before):
             raise InvalidArgument(
@@ -127,7 +138,7 @@ class TurnRenderer:
 
     def whole(self, messages: Sequence[ChatMessage]) -> list[int]:
         """Returns the tokens of a whole conversation, tokenized at once, up to the policy's next turn."""
-        return self.encode(self._render([_for_template(message) for message in messages], begins_turn=True))
+        return self.encode(self._render([self._of_data(message) for message in messages], begins_turn=True))
 
     def beginning(self, messages: Sequence[ChatMessage]) -> list[int]:
         """Returns the tokens of a conversation of somebody else's, up to the policy's next turn. No text of it can
@@ -139,9 +150,12 @@ class TurnRenderer:
         token_ids: list[int] = []
         for index, part in enumerate(_ESCAPED.split(text)):
             if index % 2:
-                part = self._escaped[int(part)]
-            if part:
-                encoded = self._tokenizer(part, add_special_tokens=False, split_special_tokens=bool(index % 2))
+                text = self._escaped[int(part)]
+                pieces = [text[:1], text[1:]] if text in self._unsplit else [text]
+            else:
+                pieces = [part]
+            for piece in filter(None, pieces):
+                encoded = self._tokenizer(piece, add_special_tokens=False, split_special_tokens=bool(index % 2))
                 token_ids += encoded["input_ids"]
         return token_ids
 
@@ -192,6 +206,11 @@ class TurnRenderer:
                 'that ends each answer with one, such as model.chat_template = "chatml"'
             )
         return found
+
+    def _tokens_of_turns(self) -> set[str]:
+        """Returns the tokens with which the template ends a turn and begins the next ones."""
+        behind = self._render([*_STAND_IN, {"role": "user", "content": "-"}], begins_turn=True).rpartition(_ANSWER)[2]
+        return {token for token in self._tokenizer.get_added_vocab() if token.strip() and token in behind}
 
     def _check_roles(self, messages: Sequence[ChatMessage]) -> None:
         """Raises `InvalidArgument` for messages of a role that the template leaves out, as many do in silence, or
@@ -244,6 +263,11 @@ class TurnRenderer:
     def _escape(self, message: ChatMessage) -> dict[str, Any]:
         """Returns a message for the template in which no text of the environment can become a special token."""
         return {**self._escape_texts(_for_template(message)), "role": message.role}
+
+    def _of_data(self, message: ChatMessage) -> dict[str, Any]:
+        """Returns a message of the data for the template: its special tokens are meant."""
+        place = f"{_PLACE}{self._escaped.index(_PLACE)}{_PLACE}"
+        return _for_template(replace(message, content=message.content.replace(_PLACE, place)))
 
     def _escape_texts(self, value: Any) -> Any:
         """Escapes the texts in a value of JSON: the names and arguments of calls are somebody's words as well."""

@@ -65,7 +65,7 @@ def find_difference(
     Raises `InvalidArgument` as the renderer does.
     """
     messages = [*prompt, *first]
-    token_ids = renderer.encode(renderer.prompt(prompt)) + renderer.opening(prompt, first)
+    token_ids = renderer.prompt_ids(prompt) + renderer.opening(prompt, first)
     if difference := _compare(renderer, 0, token_ids, messages):
         return difference
     for number, turn in enumerate(turns, start=1):

@@ -90,8 +90,8 @@ def _with_tools(prompt: Prompt, stages: Stages) -> Prompt:
     stage = _stage_of(prompt, stages)
     if stage is None or not stage.tools:
         return prompt
-    text = stage.renderer.prompt(prompt.messages)
-    return replace(prompt, text=text, token_ids=np.array(stage.renderer.encode(text), dtype=np.int32))
+    token_ids = np.array(stage.renderer.prompt_ids(prompt.messages), dtype=np.int32)
+    return replace(prompt, text=stage.renderer.prompt(prompt.messages), token_ids=token_ids)
 
 
 def _stage_of(prompt: Prompt, stages: Stages) -> Stage | None:
