@@ -358,7 +358,8 @@ async def test_agents_whose_reward_service_is_killed_run_again_at_another_one(
     marker, policy = tmp_path / "go", ScriptedPolicy(cluster.plane, lambda text, seed: f"{seed % 1000}")
     await cluster.add(worker_pb2.WORKER_KIND_LEARNER, cluster.learner, "learner-0")
     await cluster.add(worker_pb2.WORKER_KIND_GENERATOR, policy, "generator-0")
-    config = episode_config(model, run={"num_steps": 1}, reward={"num_processes": 1})
+    patient = {"worker_timeout_s": 600}  # The second service may take long to start.
+    config = episode_config(model, run={"num_steps": 1}, reward={"num_processes": 1}, coordinator=patient)
     environment = {"name": "counter", "source": f"{agents}:Held", "settings": {"marker": str(marker)}}
     services = [await reward_process(cluster, agents.parent)]
     try:

@@ -14,6 +14,9 @@ from tests.support.cluster import Cluster, kinds
 from tests.support.scripted_workers import ScriptedGenerator, arithmetic_config
 from tests.support.waiting import PATIENCE_S, eventually
 
+READY_TIMEOUT_S = 4.0
+"""Costs a test as much with a laggard; a busy machine must not keep the others as long."""
+
 
 def of_kind(events: list[pb.RunEvent], kind: str, worker_id: str = "") -> list[pb.RunEvent]:
     return [
@@ -29,7 +32,7 @@ async def hold_after_first_step(cluster: Cluster, model: Path, generators: list[
         generator.holds_from = 4
         generator.may_sample.clear()
     await cluster.add_all(*generators)
-    weights = {"ready_timeout_s": 2.0, "timeout_s": 60}
+    weights = {"ready_timeout_s": READY_TIMEOUT_S, "timeout_s": 60}
     await cluster.start(arithmetic_config(model, run={"num_steps": 2}, weights=weights))
     await cluster.until(lambda event: event.kind == "step")
 
@@ -51,7 +54,8 @@ async def test_one_laggard_among_eight_costs_the_seven_others_one_epoch_and_no_b
     assert len(publish["generators"]) == 7, publish
     assert (len(created), broadcast) == (1, created), f"epochs {created}, broadcasts {broadcast}"
     assert publish["epoch"] == failed.attributes["epoch"] + 1
-    assert 2 < publish["duration_s"] < 2 + PATIENCE_S / 2, f"published after {publish['duration_s']:.1f} s"
+    least_s, duration_s = READY_TIMEOUT_S, publish["duration_s"]
+    assert least_s < duration_s < least_s + PATIENCE_S / 2, f"published after {duration_s:.1f} s"
     run, _ = await cluster.end()
     assert (run.state, run.policy_version) == (pb.RUN_STATE_FINISHED, 2), run.message
 
@@ -63,11 +67,11 @@ async def test_a_laggard_that_gets_ready_again_is_caught_up_alone(
     generators = [ScriptedGenerator(cluster.plane) for _ in range(2)]
     cluster.learner.step_s = 0.1
     await cluster.add_all(*generators)
-    weights = {"ready_timeout_s": 0.5, "max_failed_loads": 100}
+    weights = {"ready_timeout_s": 2.0, "max_failed_loads": 100}
     await cluster.start(arithmetic_config(model, run={"num_steps": 1000}, weights=weights))
     await cluster.until(lambda event: event.kind == "step")
     generators[1].may_be_ready.clear()
-    failed = (await cluster.until(lambda event: event.kind == "publish_failed"))[-1]
+    failed = (await cluster.until(lambda event: bool(of_kind([event], "publish_failed", "generator-1"))))[-1]
     assert "gets them alone" in failed.message, failed
     generators[1].may_be_ready.set()
     alone = f"generator {failed.attributes['address']}"
@@ -107,11 +111,11 @@ async def test_a_generator_that_fails_every_load_is_quarantined_until_it_registe
 async def test_a_stalled_generator_is_left_out_of_a_join_before_the_deadline(
     cluster: Cluster, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("services.coordinator.workers.member.STATUS_TIMEOUT_S", 1.0)
+    monkeypatch.setattr("services.coordinator.workers.member.STATUS_TIMEOUT_S", 2.0)
     stalled = ScriptedGenerator(cluster.plane)
     stalled.stalls_at_join = True
     await cluster.add_all(ScriptedGenerator(cluster.plane), stalled)
-    config = arithmetic_config(model, run={"num_steps": 2}, weights={"ready_timeout_s": 1.0, "timeout_s": 300})
+    config = arithmetic_config(model, run={"num_steps": 2}, weights={"ready_timeout_s": 2.0, "timeout_s": 300})
     await cluster.start(config)
     run, events = await cluster.end()
     assert run.state == pb.RUN_STATE_FINISHED, run.message
@@ -126,7 +130,7 @@ async def test_a_generator_that_hangs_in_a_load_but_answers_is_left_out_before_t
     monkeypatch.setattr(weight_broadcast, "STATUS_TIMEOUT_S", 0.5)
     hanging = ScriptedGenerator(cluster.plane)
     await cluster.add_all(ScriptedGenerator(cluster.plane), hanging)
-    weights = {"ready_timeout_s": 0.5, "timeout_s": 3600}
+    weights = {"ready_timeout_s": 2.0, "timeout_s": 3600}
     await cluster.start(arithmetic_config(model, run={"num_steps": 8}, weights=weights))
     await cluster.until(lambda event: event.kind == "step")
     hanging.may_load.clear()
@@ -197,7 +201,7 @@ async def test_time_in_a_queue_does_not_count_against_the_deadline_of_a_group(cl
     """Sixteen groups, one at a time: the last one waits longer than its deadline."""
     generator = ScriptedGenerator(cluster.plane, delay_s=0.3)
     await cluster.add_all(generator)
-    sections = {"generator": {"max_num_seqs": 1}, "coordinator": {"sampling_timeout_s": 3.0}}
+    sections = {"generator": {"max_num_seqs": 1}, "coordinator": {"sampling_timeout_s": 5.0}}
     grpo = {"max_staleness": 3}
     await cluster.start(arithmetic_config(model, run={"num_steps": 3}, grpo=grpo, **sections))
     run, events = await cluster.end()
@@ -213,8 +217,8 @@ async def test_a_generator_that_begins_no_group_is_loaded_again_and_the_group_go
     await cluster.add_all(stuck, other)
     sections = {"grpo": {"max_staleness": 0}, "coordinator": {"sampling_timeout_s": 2.0}}
     await cluster.start(arithmetic_config(model, run={"num_steps": 1000}, **sections))
-    reissued = (await cluster.until(lambda event: event.kind == "group_reissued"))[-1]
-    assert "has not begun" in reissued.message, reissued
+    # The machine may keep groups of the other one longer than that, too.
+    reissued = (await cluster.until(lambda e: e.kind == "group_reissued" and "has not begun" in e.message))[-1]
     stuck.may_begin.set()
     await cluster.until(lambda event: event.kind == "step" and event.sequence > reissued.sequence)
-    assert stuck.num_loads >= 2, "it serves again without a proof that its engine works"
+    await eventually(lambda: stuck.num_loads >= 2, "a proof that its engine works")

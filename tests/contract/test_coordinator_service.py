@@ -351,20 +351,21 @@ async def test_an_abandoned_run_is_failed_and_names_the_command_that_resumes_it(
 
 
 async def test_a_checkpoint_without_a_waiting_caller_does_not_delay_the_end(cluster: Cluster, model: Path) -> None:
-    await cluster.start(arithmetic_config(model, coordinator={"worker_timeout_s": 1.0}))
+    await cluster.start(arithmetic_config(model, coordinator={"worker_timeout_s": 36_000}))
     with pytest.raises(DeadlineExceeded):
         await cluster.stub.SaveCheckpoint(pb.SaveCheckpointRequest(), timeout=0.3)
+    await cluster.stub.StopRun(pb.StopRunRequest(mode=pb.STOP_MODE_NOW), timeout=60)
     run, _ = await cluster.end()
-    assert run.state == pb.RUN_STATE_FAILED, run.message
+    assert run.state == pb.RUN_STATE_STOPPED, run.message
 
 
 async def test_a_step_is_reported_even_if_a_stop_was_requested_during_it(cluster: Cluster, model: Path) -> None:
     await cluster.add_all(ScriptedGenerator(cluster.plane))
-    cluster.learner.step_s = 0.5
+    cluster.learner.may_step.clear()
     await cluster.start(arithmetic_config(model, run={"num_steps": 20}))
-    await cluster.until(lambda event: event.kind == "publish")
     await cluster.learner.stepping.wait()
     await cluster.stub.StopRun(pb.StopRunRequest(), timeout=60)
+    cluster.learner.may_step.set()
     run, events = await cluster.end()
     assert run.last_checkpoint_id == f"step-{run.policy_version:08d}" and run.policy_version == 1, run
     assert kinds(events).count("step") == 1, kinds(events)
@@ -389,13 +390,16 @@ async def test_a_resume_during_a_publish_leaves_no_generator_paused(cluster: Clu
 
 
 async def test_the_loss_of_a_learner_that_the_run_does_not_use_is_harmless(cluster: Cluster, model: Path) -> None:
-    await cluster.add_all(ScriptedGenerator(cluster.plane, delay_s=0.02))
-    await cluster.start(arithmetic_config(model, run={"num_steps": 15}))
+    await cluster.add_all(ScriptedGenerator(cluster.plane))
+    await cluster.start(arithmetic_config(model))
     await cluster.until(lambda event: event.kind == "step")
+    cluster.learner.may_step.clear()  # The run must not end before the other one is lost.
     server = await cluster.add(worker_pb2.WORKER_KIND_LEARNER, ScriptedLearner(Plane()), "other")
     await cluster.until(lambda event: event.kind == "worker_joined" and event.attributes["worker_id"] == "other")
     cluster.registry.report_lost("other", "it was ended")
     await cluster.kill(server, "other")
+    await cluster.until(lambda event: event.kind == "worker_lost")
+    cluster.learner.may_step.set()
     run, events = await cluster.end()
     assert run.state == pb.RUN_STATE_FINISHED and "worker_lost" in kinds(events), run.message
 

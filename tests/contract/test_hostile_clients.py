@@ -53,7 +53,8 @@ async def check_served(address: str, credentials: Credentials | None = None) -> 
     """Checks that another client gets answers: the health of the process, and a run."""
     async with connect(address, COORDINATOR, credentials) as channel:
         health = health_pb2_grpc.HealthStub(channel)
-        status = await health.Check(health_pb2.HealthCheckRequest(), timeout=PATIENCE_S)
+        # The server may not have seen yet that others have left, or be too busy for a handshake.
+        status = await health.Check(health_pb2.HealthCheckRequest(), timeout=PATIENCE_S, wait_for_ready=True)
         assert status.status == health_pb2.HealthCheckResponse.SERVING
         stub = coordinator_pb2_grpc.CoordinatorServiceStub(channel)
         assert (await stub.GetRun(pb.GetRunRequest(), timeout=PATIENCE_S)).run.run_id == "here"
@@ -206,12 +207,12 @@ def num_ended(received: bytes) -> int:
 
 async def test_a_unary_call_without_its_request_ends_at_its_deadline() -> None:
     async with (
-        serving(Talkative(), COORDINATOR, limits=Limits(request_timeout_s=0.2)) as address,
+        serving(Talkative(), COORDINATOR, limits=Limits(request_timeout_s=1)) as address,
         grpc.aio.insecure_channel(address) as channel,
     ):
         call = channel.stream_unary(f"/{COORDINATOR}/GetRun")()
         assert await call.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-        assert "the request did not arrive within 0.2 s" in await call.details()
+        assert "the request did not arrive within 1 s" in await call.details()
         empty = channel.stream_unary(f"/{COORDINATOR}/GetRun")(iter(()))
         assert await empty.code() is grpc.StatusCode.INVALID_ARGUMENT, await empty.details()
 

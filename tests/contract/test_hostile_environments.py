@@ -226,7 +226,8 @@ async def test_a_process_that_dies_between_the_calls_of_an_episode_is_not_replac
 
 
 async def test_a_coroutine_that_blocks_costs_no_episode_that_waits_beside_it(stage: Stage) -> None:
-    waiting, blocking = (stage.play("hostile", call_timeout_s=CALL_S) for _ in range(2))
+    # Long enough for the sleep of the first one, on a busy machine as well.
+    waiting, blocking = (stage.play("hostile", call_timeout_s=4 * CALL_S) for _ in range(2))
     await waiting.observe()
     await blocking.observe()
     waiting.send("wait")

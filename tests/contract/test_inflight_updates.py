@@ -127,7 +127,7 @@ async def test_a_group_that_exceeds_its_deadline_does_not_hold_a_publish_for_eve
     deadline = {"sampling_timeout_s": 1.0}
     config = arithmetic_config(model, run={"num_steps": 2}, weights=NO_UPDATES_IN_FLIGHT, coordinator=deadline)
     await cluster.start(config)
-    await eventually(lambda: generator.num_loads == 2, "the publish of the first step")
+    await eventually(lambda: generator.num_loads >= 2, "the publish of the first step")
     generator.may_sample.set()
     run, events = await cluster.end()
     assert (run.state, run.policy_version) == (pb.RUN_STATE_FINISHED, 2), run.message

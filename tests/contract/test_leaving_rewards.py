@@ -144,6 +144,8 @@ async def test_a_reward_process_that_gets_sigterm_in_the_middle_of_groups_ends_a
     try:
         grpo = {"max_staleness": 0, "group_size": GROUP_SIZE, "groups_per_step": NUM_GROUPS, "keep_zero_signal": True}
         settings = {"run": {"num_steps": 1}, "coordinator": {"max_group_losses": 1}, "reward": {"num_processes": 1}}
+        # A service that registers later could find all groups at the other one.
+        await eventually(lambda: len(cluster.registry.alive(worker_pb2.WORKER_KIND_REWARD)) == 2, "both register")
         await cluster.start(arithmetic_config(model, grpo=grpo, **settings))
         clients = [
             RewardClient(RewardServiceStub(connect(address, "shoal.v1.RewardService"))) for _, address in rewards

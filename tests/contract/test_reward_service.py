@@ -32,7 +32,8 @@ from tests.support.waiting import eventually
 from tests.unit.services.reward.judge.judge_server import judge_server
 
 HANG = GroundTruth("hang", "")
-"""A verifier that hangs at the completion "hang", and scores others by whether they are "5"."""
+"""A verifier that hangs at the completion "hang", waits for a file at its path, and scores others by whether they are
+"5"."""
 
 
 class Client(RewardClient):
@@ -63,7 +64,8 @@ def custom(tmp_path: Path) -> dict[str, Any]:
     """The table reward.custom with the verifier of `HANG`."""
     file = tmp_path / "hang.py"
     file.write_text(
-        "import time\ndef score(completion):\n    if completion == 'hang':\n        time.sleep(3600)\n"
+        "import pathlib, time\ndef score(completion):\n    if completion == 'hang':\n        time.sleep(3600)\n"
+        "    while completion[0] == '/' and not pathlib.Path(completion).exists():\n        time.sleep(0.01)\n"
         "    return completion == '5'\n"
     )
     return {"hang": {"file": str(file)}}
@@ -145,10 +147,12 @@ async def test_labels_are_checked_without_a_completion(client: Client) -> None:
     assert "not a regular expression" in problems[0].reason and "no verifier is called 'x'" in problems[1].reason
 
 
-async def test_scores_arrive_in_the_order_of_completion(client: Client, custom: dict[str, Any]) -> None:
-    await client.configured(num_processes=2, timeout_s=2.0, custom=custom)
-    scores = await client.score([HANG], ["hang", "5", "6"])
-    assert [score.sample_index for score in scores] == [1, 2, 0]
+async def test_scores_arrive_in_the_order_of_completion(client: Client, custom: dict[str, Any], tmp_path: Path) -> None:
+    await client.configured(num_processes=2, timeout_s=60.0, custom=custom)
+    scoring = asyncio.create_task(client.score([HANG], [str(tmp_path / "go on"), "5", "6"]))
+    await client.until(lambda status: status.num_scored["scored"] == 2)
+    (tmp_path / "go on").touch()
+    assert [score.sample_index for score in await scoring] == [1, 2, 0]
 
 
 async def test_a_hanging_completion_is_failed_at_the_timeout_and_its_process_replaced(
@@ -228,13 +232,14 @@ async def test_a_configuration_that_does_not_validate_is_an_invalid_argument(cli
 
 
 async def test_another_run_is_refused_while_completions_are_being_scored(
-    client: Client, custom: dict[str, Any]
+    client: Client, custom: dict[str, Any], tmp_path: Path
 ) -> None:
-    await client.configured(num_processes=1, timeout_s=3.0, custom=custom)
-    scoring = asyncio.create_task(client.score([HANG], ["hang"]))
+    await client.configured(num_processes=1, timeout_s=60.0, custom=custom)
+    scoring = asyncio.create_task(client.score([HANG], [str(tmp_path / "go on")]))
     await client.until_running(1)
     with pytest.raises(FailedPrecondition, match="run-1"):
         await client.configure("run-2")
+    (tmp_path / "go on").touch()
     await scoring
     assert (await client.configure("run-2")).run_id == "run-2"
 

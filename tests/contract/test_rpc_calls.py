@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import socket
 
 import grpc
 import numpy as np
@@ -13,6 +12,7 @@ from shoal.rollout import Completion, FinishReason, Rollout, TrainBatch, TrainGr
 from shoal.rpc.channel import connect
 from shoal.v1 import generator_pb2, generator_pb2_grpc, learner_pb2, learner_pb2_grpc, reward_pb2, reward_pb2_grpc
 from shoal.wire import batch_from_wire, batch_to_wire
+from tests.support.local_stack import free_port
 from tests.support.loopback import GENERATOR, LEARNER, REWARD, serving
 
 TIMEOUT_S = 120
@@ -113,8 +113,9 @@ async def test_a_deadline_beyond_gRPCs_clock_has_not_passed(reward):
 
 
 async def test_a_deadline_that_passes_is_named_and_ends_the_handler(servicer, address, reward):
-    with pytest.raises(errors.DeadlineExceeded, match=rf"ListVerifiers at {address} did not end within 0\.3 s"):
-        await reward.ListVerifiers(reward_pb2.ListVerifiersRequest(), timeout=0.3)
+    while not servicer.begun.is_set():  # A deadline may pass before the handler has begun.
+        with pytest.raises(errors.DeadlineExceeded, match=rf"ListVerifiers at {address} did not end within 0\.3 s"):
+            await reward.ListVerifiers(reward_pb2.ListVerifiersRequest(), timeout=0.3)
     await within(servicer.closed)
 
 
@@ -249,9 +250,7 @@ async def test_grpc_never_retries_a_train_step(servicer, address):
 
 
 async def test_a_channel_reconnects_soon_after_a_restart_of_the_peer():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     async with connect(f"127.0.0.1:{port}", REWARD) as channel:
         reward = reward_pb2_grpc.RewardServiceStub(channel)
         request = reward_pb2.RewardServiceConfigureRequest()
@@ -265,11 +264,17 @@ async def test_a_channel_reconnects_soon_after_a_restart_of_the_peer():
 class Reading(learner_pb2_grpc.LearnerServiceServicer):
     """Reads a batch like the learner."""
 
-    def __init__(self):
+    def __init__(self, num_sent):
+        self.num_sent = num_sent
+        self.has_all = asyncio.Event()
         self.outcome = asyncio.get_running_loop().create_future()
 
     async def TrainStep(self, request_iterator, context):
-        messages = [message async for message in request_iterator]
+        messages = []
+        async for message in request_iterator:
+            messages.append(message)
+            if len(messages) == self.num_sent:
+                self.has_all.set()
         try:
             self.outcome.set_result(batch_from_wire(messages))
         except errors.InvalidArgument as error:
@@ -286,19 +291,16 @@ async def test_the_partial_batch_of_a_caller_that_disconnects_is_refused(num_sen
     rollout = Rollout(completion, advantage=1.0)
     groups = tuple(TrainGroup(f"g{i}", tokens, (rollout, rollout)) for i in range(2))
     batch = TrainBatch("step-1", version, temperature=1.0, groups=groups)
-    sent = asyncio.Event()
 
     async def cut_off():
         for message in list(batch_to_wire(batch))[:num_sent]:
             yield message
-        sent.set()
         await asyncio.Event().wait()
 
-    servicer = Reading()
+    servicer = Reading(num_sent)
     async with serving(servicer, LEARNER) as address, connect(address, LEARNER) as channel:
         call = learner_pb2_grpc.LearnerServiceStub(channel).TrainStep(cut_off(), timeout=TIMEOUT_S)
-        await within(sent)
-        await asyncio.sleep(0.1)  # Lets the last message arrive.
+        await within(servicer.has_all)
         call.cancel()
         async with asyncio.timeout(TIMEOUT_S):
             outcome = await servicer.outcome

@@ -10,6 +10,7 @@ from shoal import errors
 from shoal.v1 import coordinator_pb2, coordinator_pb2_grpc, worker_pb2
 from shoal.worker import membership
 from shoal.worker.membership import Membership
+from tests.support.local_stack import free_port
 from tests.support.loopback import COORDINATOR, REWARD, serving
 from tests.support.worker_process import ScriptedWorker
 
@@ -155,9 +156,8 @@ async def test_a_worker_that_is_leaving_does_not_wait_for_a_coordinator_that_is_
 
 async def test_a_worker_survives_its_coordinator_and_registers_with_the_next(monkeypatch, log_recorder):
     monkeypatch.setattr(membership, "HEARTBEAT_S", 0.3)
-    async with serving(Registry(), COORDINATOR) as address:
-        pass  # The port is free again, and no coordinator answers yet.
-    port = int(address.rpartition(":")[2])
+    port = free_port()  # No coordinator answers yet.
+    address = f"127.0.0.1:{port}"
     async with kept(ScriptedWorker(), address):
         await log_recorder.wait_for(f"{address} cannot be reached")
         for _ in range(2):

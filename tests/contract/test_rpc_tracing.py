@@ -31,7 +31,7 @@ async def main(address):
             scores = [s async for s in reward.ScoreGroup([pb.ScoreGroupRequest()] * 3, timeout=60)]
             assert len(scores) == 3
         with trace.span(names.TRAIN_STEP, parent=traceparent), contextlib.suppress(DeadlineExceeded):
-            await reward.ListVerifiers(pb.ListVerifiersRequest(), timeout=0.5)
+            await reward.ListVerifiers(pb.ListVerifiersRequest(), timeout=2)
         with trace.span(names.WEIGHTS_PUBLISH, parent=traceparent):
             await reward.GetStatus(pb.RewardServiceGetStatusRequest(), timeout=60)
             async for _ in reward.ScoreGroup(one_and_no_end(), timeout=60):

@@ -1,7 +1,9 @@
 """A whole run on this machine: `shoal train` with real engines, observed and disturbed from outside."""
 
+import contextlib
 import json
 import os
+import random
 import re
 import signal
 import socket
@@ -22,11 +24,17 @@ STARTING_S = 240
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-        assert isinstance(port, int)
-        return port
+    """Returns a port for a server that starts later, or again.
+
+    It is below those that the kernel gives to connections and to listeners without a port: one of them, of a test
+    beside this one, could take it in the meantime.
+    """
+    lowest_given = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    while True:
+        port = random.SystemRandom().randrange(10_000, max(lowest_given, 20_000))
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def write_guessing_game(path: Path, num_prompts: int = 64) -> Path:

@@ -182,5 +182,5 @@ async def reward_process(folder: Path, **environment: str) -> AsyncIterator[Rewa
             started.send_signal(signal.SIGTERM)
             async with asyncio.timeout(TIMEOUT_S):
                 await started.wait()
-        _, alive = await asyncio.to_thread(psutil.wait_procs, set(living(psutil.Process())) - before, 10)
+        _, alive = await asyncio.to_thread(psutil.wait_procs, set(living(psutil.Process())) - before, 60)
         assert not alive, f"left behind by the reward service: {alive}"

@@ -306,6 +306,9 @@ class ScriptedLearner(learner_pb2_grpc.LearnerServiceServicer):
         self.reference_logprob = -1.5
         self.refuse_steps = False
         """Report of every step that its gradient is not finite."""
+        self.may_step = asyncio.Event()
+        """While it is not set, no step ends."""
+        self.may_step.set()
         self.kept: list[str] = []
         self.saves: dict[str, learner_pb2.LearnerServiceSaveCheckpointResponse] = {}
         """By the checkpoint and the version that it was asked to save."""
@@ -352,6 +355,7 @@ class ScriptedLearner(learner_pb2_grpc.LearnerServiceServicer):
             raise FailedPrecondition(f"expected {header.expected_version}, is {self.plane.version()}")
         self.stepping.set()
         await asyncio.sleep(self.step_s)
+        await self.may_step.wait()
         self.stepping.clear()
         if self.refuse_steps:
             return learner_pb2.TrainStepResponse(skip_reason="the gradient is not finite", version=self.plane.version())
@@ -476,7 +480,7 @@ async def serve_worker(
     registration = coordinator_pb2.RegisterWorkerRequest(
         worker_id=worker_id, kind=kind, address=f"127.0.0.1:{server.port}"
     )
-    await stub.RegisterWorker(registration, timeout=10)
+    await stub.RegisterWorker(registration, timeout=60)
 
     async def beat() -> None:
         while True:
