@@ -20,6 +20,7 @@ from shoal.v1 import rollout_pb2, worker_pb2
 from shoal.wire import completion_from_wire
 from tests.contract.test_episodes import episode_config
 from tests.support.cluster import Cluster, kinds
+from tests.support.pages import write_files
 from tests.support.reward_client import ALLOWED
 from tests.support.scripted_environment import ScriptedPolicy
 from tests.support.scripted_workers import ENCODER
@@ -27,7 +28,6 @@ from tests.support.waiting import eventually
 
 pytest.importorskip("openai")
 
-DOCUMENTATION = Path(__file__).parents[2] / "docs" / "agents.md"
 AGENTS = '''
 import asyncio
 import json
@@ -249,17 +249,16 @@ async def test_an_agent_that_only_adds_messages_is_one_segment_token_for_token(
 
 
 async def test_the_agent_of_the_documentation_runs(cluster: Cluster, model: Path, tmp_path: Path) -> None:
-    path = tmp_path / "doubler.py"
-    path.write_text(DOCUMENTATION.read_text().split("```python\n")[1].split("```")[0])
-    rows = tmp_path / "numbers.jsonl"
-    rows.write_text("".join(json.dumps({"messages": "Double it.", "task": {"number": n}}) + "\n" for n in range(64)))
+    write_files("agents.md", tmp_path)
+    rows = [{"messages": "Double a number.", "environment_task": {"number": number}} for number in range(64)]
+    (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
     def says(text: str, seed: int) -> str:
         number = int(text.split(" times ")[0].rpartition(" ")[2])
-        return str(2 * number) if "No." in text or seed % 2 else "I do not know"
+        return str(2 * number) if "That is wrong." in text or seed % 2 else "I do not know"
 
-    source = {"path": str(rows), "environment": "counter", "environment_task_column": "task"}
-    async with playing(cluster, model, path, "Doubler", says, data={"sources": [source]}):
+    source = {"path": str(tmp_path / "train.jsonl"), "environment": "counter"}
+    async with playing(cluster, model, tmp_path / "doubler.py", "Doubler", says, data={"sources": [source]}):
         rollouts = await rollouts_of(cluster)
     assert {(len(r.episode.turns), len(r.episode.segments), r.score.reward) for r in rollouts} == {
         (1, 1, 1),
