@@ -89,12 +89,14 @@ class Environment:
     """Whether the same settings, task, seed and turns always give the same answers, in every process. Then an episode
     whose process dies goes on in another one, where its turns are played again."""
     tools: "Sequence[Callable[..., Any] | ToolDefinition] | Callable[[], Any]" = ()
-    """The tools that the policy is offered, beside the methods that are marked with `@tool`: functions, whose signature
-    and docstring describe them, or definitions of tools that `step` carries out itself. May be a method that returns
-    them."""
+    """Its tools, beside the methods that are marked with `@tool`: functions, whose signature and docstring describe
+    them, or definitions of tools that `step` carries out itself. May be a method that returns them."""
 
     prompt: tuple[ChatMessage, ...]
     """The conversation that the policy reads before the first turn; set before `reset`."""
+    offered_tools: frozenset[str] | None
+    """Names of the tools that the policy is offered in this episode; None for all of them. Set before `reset`. Calls of
+    others come marked as calls of unknown tools."""
     metrics: dict[str, float]
     """Numbers of the episode for the metrics, by name; read when it ends."""
     reward: float | None
@@ -105,7 +107,8 @@ class Environment:
     def __new__(cls, *_: Any, **__: Any) -> Self:
         # Here, so that a class with an `__init__` of its own need not call this one's.
         environment = super().__new__(cls)
-        environment.prompt, environment.metrics, environment.reward, environment.detail = (), {}, None, ""
+        environment.prompt, environment.offered_tools = (), None
+        environment.metrics, environment.reward, environment.detail = {}, None, ""
         return environment
 
     def reset(self, task: dict[str, Any], seed: int) -> Any:
@@ -148,7 +151,7 @@ class Environment:
                 return Observation(messages, sum(rewards) if rewards else None, True, tuple(outcomes))
         return Observation(messages, sum(rewards) if rewards else None, False, tuple(outcomes))
 
-    async def offered_tools(self) -> dict[str, tuple[ToolDefinition, Callable[..., Any] | None]]:
+    async def listed_tools(self) -> dict[str, tuple[ToolDefinition, Callable[..., Any] | None]]:
         """Returns each tool with the function that carries it out; None where `step` does. Raises `ValueError` for a
         function whose arguments cannot be described, and for two tools of one name."""
         listed = self.tools
@@ -168,7 +171,7 @@ class Environment:
         # Kept with the episode: a method `tools` may ask a server.
         kept: dict[str, Callable[..., Any]] | None = self.__dict__.get("_kept_functions")
         if kept is None:
-            tools = await self.offered_tools()
+            tools = await self.listed_tools()
             kept = {name: function for name, (_, function) in tools.items() if function is not None}
             self.__dict__["_kept_functions"] = kept
         return kept

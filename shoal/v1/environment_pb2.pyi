@@ -240,6 +240,7 @@ class EpisodeStart(_message.Message):
     CALL_TIMEOUT_S_FIELD_NUMBER: _builtins.int
     REPLAY_FIELD_NUMBER: _builtins.int
     MAX_CONTEXT_TOKENS_FIELD_NUMBER: _builtins.int
+    TOOLS_FIELD_NUMBER: _builtins.int
     episode_id: _builtins.str
     """Identifies the episode in logs and traces."""
     environment: _builtins.str
@@ -266,6 +267,12 @@ class EpisodeStart(_message.Message):
         answers; the first observation is that of the last of them.
         """
 
+    @_builtins.property
+    def tools(self) -> _rollout_pb2.ToolNames:
+        """The tools that the policy may use. Absent: all that the environment has.
+        The caller marks calls of others: their status is UNKNOWN_TOOL.
+        """
+
     def __init__(
         self,
         *,
@@ -277,10 +284,11 @@ class EpisodeStart(_message.Message):
         call_timeout_s: _builtins.float = ...,
         replay: _abc.Iterable[Global___PolicyTurn] | None = ...,
         max_context_tokens: _builtins.int = ...,
+        tools: _rollout_pb2.ToolNames | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["task", b"task"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["task", b"task", "tools", b"tools"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["call_timeout_s", b"call_timeout_s", "environment", b"environment", "episode_id", b"episode_id", "max_context_tokens", b"max_context_tokens", "messages", b"messages", "replay", b"replay", "seed", b"seed", "task", b"task"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["call_timeout_s", b"call_timeout_s", "environment", b"environment", "episode_id", b"episode_id", "max_context_tokens", b"max_context_tokens", "messages", b"messages", "replay", b"replay", "seed", b"seed", "task", b"task", "tools", b"tools"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -105,7 +105,8 @@ class EnvironmentServiceServicer:
         Errors:
 
         * `INVALID_ARGUMENT`: the environment is not registered, the task is not
-        one of its tasks, or a message comes out of order.
+        one of its tasks, it has no tool of a name in `tools`, or a message comes
+        out of order.
         * `FAILED_PRECONDITION`: not configured.
         * `RESOURCE_EXHAUSTED`: too many episodes are open; begin this one again
         after the delay in `RetryInfo`.

@@ -74,7 +74,8 @@ class EnvironmentServiceStub:
     Errors:
 
     * `INVALID_ARGUMENT`: the environment is not registered, the task is not
-      one of its tasks, or a message comes out of order.
+      one of its tasks, it has no tool of a name in `tools`, or a message comes
+      out of order.
     * `FAILED_PRECONDITION`: not configured.
     * `RESOURCE_EXHAUSTED`: too many episodes are open; begin this one again
       after the delay in `RetryInfo`.
@@ -129,7 +130,8 @@ class EnvironmentServiceAsyncStub(EnvironmentServiceStub):
     Errors:
 
     * `INVALID_ARGUMENT`: the environment is not registered, the task is not
-      one of its tasks, or a message comes out of order.
+      one of its tasks, it has no tool of a name in `tools`, or a message comes
+      out of order.
     * `FAILED_PRECONDITION`: not configured.
     * `RESOURCE_EXHAUSTED`: too many episodes are open; begin this one again
       after the delay in `RetryInfo`.
@@ -193,7 +195,8 @@ class EnvironmentServiceServicer(metaclass=_abc_1.ABCMeta):
         Errors:
 
         * `INVALID_ARGUMENT`: the environment is not registered, the task is not
-          one of its tasks, or a message comes out of order.
+          one of its tasks, it has no tool of a name in `tools`, or a message comes
+          out of order.
         * `FAILED_PRECONDITION`: not configured.
         * `RESOURCE_EXHAUSTED`: too many episodes are open; begin this one again
           after the delay in `RetryInfo`.

@@ -68,11 +68,14 @@ async def test_a_held_out_question_offers_the_tools_of_its_row(cluster: Cluster,
     rows = tmp_path / "rows.jsonl"
     rows.write_text('{"messages": "All"}\n{"messages": "One", "tools": ["add"]}\n{"messages": "None", "tools": []}\n')
     statuses: dict[str, set[int]] = {}
+    told: dict[str, list[str] | None] = {}
 
     class Stage(ScriptedStage):
         async def _answer(self, episode_id: str, number: int, num_calls: int, turn: Any) -> Any:
             if "/evaluation-" in episode_id and turn is not None:
-                question = next(s.messages[0].content for s in self.starts if s.episode_id == episode_id)
+                start = next(start for start in self.starts if start.episode_id == episode_id)
+                question = start.messages[0].content
+                told[question] = list(start.tools.names) if start.HasField("tools") else None
                 statuses.setdefault(question, set()).update(call.status for call in turn.message.tool_calls)
             return await super()._answer(episode_id, number, num_calls, turn)
 
@@ -83,6 +86,7 @@ async def test_a_held_out_question_offers_the_tools_of_its_row(cluster: Cluster,
     assert run.state == pb.RUN_STATE_FINISHED, (run.message, kinds(events))
     offered, withheld = {rollout_pb2.TOOL_CALL_STATUS_OK}, {rollout_pb2.TOOL_CALL_STATUS_UNKNOWN_TOOL}
     assert statuses == {"All": offered, "One": offered, "None": withheld}
+    assert told == {"All": None, "One": ["add"], "None": []}, "what the environment was told"
 
 
 async def test_a_generator_that_is_killed_in_an_evaluation_costs_the_turn_in_flight_alone(

@@ -5,7 +5,7 @@ import os
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -43,11 +43,14 @@ class _Played:
     left: dict[str, Any] = field(default_factory=dict)
 
 
-async def check(config: EnvironmentConfig, task: Message, seed: int, texts: Sequence[str]) -> dict[str, Any]:
+async def check(
+    config: EnvironmentConfig, task: Message, tools: Sequence[str] | None, seed: int, texts: Sequence[str]
+) -> dict[str, Any]:
     """Plays episodes in two processes, one after the other, with the same turns, and compares.
 
-    `texts` are what the policy says; without them each tool is called, or some texts are said. Raises `InvalidArgument`
-    for code that cannot be loaded, or cannot work here, and for a task that is none.
+    `tools` are the names of those that are offered, None for all. `texts` are what the policy says; without them each
+    of them is called, or some texts are said. Raises `InvalidArgument` for code that cannot be loaded, or cannot work
+    here, for a task that is none, and for a tool that is not there.
     """
     with tempfile.TemporaryDirectory() as folder:
         os.environ["TMPDIR"] = folder  # So that what is left there is seen.
@@ -68,13 +71,15 @@ async def check(config: EnvironmentConfig, task: Message, seed: int, texts: Sequ
             )
         if info["unavailable"]:
             raise InvalidArgument(f"{config.code} cannot work here: {info['unavailable']}")
-        turns = _turns(texts, info["tools"])
-        runs = [await _play(config, task, seed, turns) for _ in range(2)]
+        offered = _offered(info["tools"], tools)
+        start = Start("check", task, seed, [], _CALL_TIMEOUT_S, None if tools is None else tuple(tools))
+        turns = _turns(texts, offered)
+        runs = [await _play(config, start, turns) for _ in range(2)]
         files = sorted(_listed(Path(folder))) + sorted(_listed(Path.cwd()) - before)
     return _report(info, runs, files)
 
 
-async def _play(config: EnvironmentConfig, task: Message, seed: int, turns: Sequence[ChatMessage]) -> _Played:
+async def _play(config: EnvironmentConfig, start: Start, turns: Sequence[ChatMessage]) -> _Played:
     """Plays the episodes in a new process."""
     pool, played = EnvironmentPool(read_code(config), _NUM_EPISODES + 1), _Played()
     try:
@@ -82,7 +87,8 @@ async def _play(config: EnvironmentConfig, task: Message, seed: int, turns: Sequ
         seen = psutil.Process(process.pid)
         before = seen.num_threads(), seen.num_fds()
         for number in range(_NUM_EPISODES):
-            await _play_one(pool, Start(f"check-{number}", task, seed + number, [], _CALL_TIMEOUT_S), turns, played)
+            one = replace(start, episode_id=f"check-{number}", seed=start.seed + number)
+            await _play_one(pool, one, turns, played)
         if not process.is_lost:
             played.left = {
                 "processes": [" ".join(child.cmdline())[:100] for child in seen.children(recursive=True)],
@@ -125,6 +131,15 @@ async def _play_one(pool: EnvironmentPool, start: Start, turns: Sequence[ChatMes
         played.problems.append(f"{where}: {error}")
     finally:
         await episode.close()
+
+
+def _offered(tools: Sequence[Message], names: Sequence[str] | None) -> list[Message]:
+    """Returns the tools of those names; all for None. Raises `InvalidArgument` for a name that is none of them."""
+    there = [tool["name"] for tool in tools]
+    for name in names or ():
+        if name not in there:
+            raise InvalidArgument(f"--tools: there is no tool {name!r:.80}; there are: {', '.join(there) or 'none'}")
+    return [tool for tool in tools if names is None or tool["name"] in names]
 
 
 def _turns(texts: Sequence[str], tools: Sequence[Message]) -> list[ChatMessage]:

@@ -49,6 +49,8 @@ class Start:
     seed: int
     messages: Sequence[Message]
     call_timeout_s: float
+    tools: tuple[str, ...] | None = None
+    """Names of the tools that the policy is offered; None for all."""
 
 
 class EpisodeHere:
@@ -205,7 +207,9 @@ class EpisodeHere:
 
     async def _reset(self, process: EnvironmentProcess) -> Message:
         start, self._turn = self._start, 0
-        return await self._call(process, "reset", task=start.task, seed=start.seed, messages=list(start.messages))
+        return await self._call(
+            process, "reset", task=start.task, seed=start.seed, messages=list(start.messages), tools=start.tools
+        )
 
     async def _call(self, process: EnvironmentProcess, name: str, **arguments: Any) -> Message:
         start = self._start

@@ -6,7 +6,8 @@ For the command line, which cannot import a service. Each command reads one JSON
   writes the names of the tools of each, by its name, or null for one that cannot work here.
 * `serve` reads a line with the same. What cannot be used is listed as unavailable. It serves
   `shoal.v1.EnvironmentService` on a free port of 127.0.0.1, writes {"address"} as a line, and ends with stdin.
-* `check` reads {"config": with one environment, "task", "seed", "texts"} and writes what it found (checking.py).
+* `check` reads {"config": with one environment, "task", "tools", "seed", "texts"} and writes what it found
+  (checking.py).
 """
 
 import asyncio
@@ -38,8 +39,8 @@ def main() -> int:
     try:
         if sys.argv[1] == "check":
             request = json.load(sys.stdin)
-            [environment] = parse_config(request["config"]).environments
-            found = asyncio.run(check(environment, request["task"], request["seed"], request["texts"]))
+            [environment] = parse_config(request.pop("config")).environments
+            found = asyncio.run(check(environment, **request))
             json.dump(found, sys.stdout)
         elif sys.argv[1] == "load":
             json.dump(asyncio.run(_load(parse_config(json.load(sys.stdin)["config"]))), sys.stdout)

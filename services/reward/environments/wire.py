@@ -31,6 +31,7 @@ def start_from_wire(message: environment_pb2.EpisodeStart) -> Start:
         message.seed,
         [asdict(chat_message_from_wire(one)) for one in message.messages],
         timeout_s,
+        tuple(message.tools.names) if message.HasField("tools") else None,
     )
 
 

@@ -12,14 +12,19 @@ SCRIPTED = '''
 import asyncio, os, subprocess, sys, time
 from shoal.environment import Environment, InvalidTask, Observation, Unscorable
 
+def near(): ...
+def far(): ...
+
 class Scripted(Environment):
     """Does what the turns say."""
 
     is_deterministic = DETERMINISTIC
+    tools = (near, far)
 
     def reset(self, task, seed):
         if task.get("bad"):
             raise InvalidTask("it is bad")
+        self.offered_at_reset = self.offered_tools
         self.heard = []
         self.fresh = str(os.getpid()) if task.get("tells_pid") else ""
         return f"seed {seed} {self.fresh}".strip()
@@ -56,6 +61,9 @@ class Scripted(Environment):
             raise Unscorable("no answer is known")
         if verb == "leave":
             subprocess.Popen(["sleep", "3600"], start_new_session=True)
+        if verb == "tools":
+            assert self.offered_tools is self.offered_at_reset
+            return "all" if self.offered_tools is None else ",".join(sorted(self.offered_tools)) or "none"
         if verb == "done":
             self.reward, self.detail = 1.5, "finished"
             return Observation(reward=0.5, done=True)

@@ -1,11 +1,14 @@
 """What happens in an episode: its turns, its result, and what breaks."""
 
+import os
+import signal
 from typing import Any
 
 import pytest
 
 from shoal.errors import InvalidArgument
 from shoal.v1 import rollout_pb2
+from shoal.v1.rollout_pb2 import ToolNames
 from tests.support.environment_client import Stage, turn
 
 CALCULATOR = {"name": "calculator"}
@@ -31,6 +34,12 @@ async def test_the_calculator_pays_for_the_right_call_and_then_for_the_result(st
         ("nothing", {}, {}, "no environment 'nothing'; configured: forgetful, scripted"),
         ("scripted", {"bad": True}, {}, "it is bad"),
         ("scripted", {}, {"seed": -1}, "start.seed"),
+        (
+            "scripted",
+            {},
+            {"tools": ToolNames(names=["fly"])},
+            "start.tools.*scripted has no tool 'fly'; it has: near, far",
+        ),
         ("scripted", {}, {"call_timeout_s": float("nan")}, "start.call_timeout_s"),
         ("scripted", {}, {"replay": [turn(2)]}, "turn.number"),
         ("forgetful", {}, {"replay": [turn(1)]}, "not deterministic"),
@@ -77,6 +86,20 @@ async def test_a_replayed_episode_is_where_it_was(stage: Stage, scripted: dict[s
     observation = await player.observe()
     assert (observation.turn, observation.messages[0].content) == (2, "a,b")
     assert (await player.say("c")).messages[0].content == "a,b,c"
+
+
+@pytest.mark.parametrize(("tools", "says"), [(None, "all"), (ToolNames(names=["far"]), "far"), (ToolNames(), "none")])
+async def test_an_environment_is_told_which_tools_are_offered_before_its_reset_also_in_another_process(
+    stage: Stage, scripted: dict[str, Any], tools: ToolNames | None, says: str
+) -> None:
+    await stage.configure(scripted)
+    player = stage.play("scripted", tools=tools)
+    await player.observe()
+    assert (await player.say("tools")).messages[0].content == says
+    [pid] = stage.service.pids
+    os.kill(pid, signal.SIGKILL)
+    assert (await player.say("tools")).messages[0].content == says
+    assert pid not in stage.service.pids
 
 
 async def test_an_exception_fails_the_episode_with_a_line_and_the_traceback_is_in_the_log(

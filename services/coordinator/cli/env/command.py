@@ -28,6 +28,15 @@ _Address = Annotated[
     ),
 ]
 _Task = Annotated[str, typer.Option("--task", metavar="JSON", help="The task, an object.")]
+_Tools = Annotated[
+    str,
+    typer.Option(
+        "--tools",
+        metavar="JSON",
+        help="Names of the tools to offer, a list; by default all.",
+        show_default=False,
+    ),
+]
 _Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of everything that the environment draws.")]
 _Settings = Annotated[str, typer.Option("--settings", metavar="JSON", help="The settings, an object.")]
 _Interpreter = Annotated[str, typer.Option("--interpreter", metavar="PATH", help="Another Python to run it.")]
@@ -77,6 +86,7 @@ def play(
         typer.Argument(metavar="NAME", help='A name of the list, "file.py:Class", or "package.module:Class".'),
     ],
     task: _Task = "{}",
+    tools: _Tools = "",
     seed: _Seed = 0,
     prompt: Annotated[
         str, typer.Option("--prompt", metavar="TEXT", help="What the policy reads first, as a user says it.")
@@ -108,7 +118,7 @@ def play(
 
     voice = ServedModel(model, model_name, api_key_env, max_turns) if model else Person()
     is_failed = play_here(
-        Game(name, task, seed, prompt, settings, interpreter), voice, config, overrides or [], address
+        Game(name, task, tools, seed, prompt, settings, interpreter), voice, config, overrides or [], address
     )
     raise typer.Exit(ExitCode.FAILED if is_failed else ExitCode.OK)
 
@@ -119,6 +129,7 @@ def check(
         str, typer.Argument(metavar="FILE:CLASS", help='"file.py:Class", "package.module:Class", or a built-in name.')
     ],
     task: _Task = "{}",
+    tools: _Tools = "",
     seed: _Seed = 0,
     turns: Annotated[
         list[str] | None,
@@ -135,7 +146,7 @@ def check(
     """
     from services.coordinator.cli.env.process import checked
 
-    found = checked(source, task, seed, turns or [], settings, interpreter)
+    found = checked(source, task, tools, seed, turns or [], settings, interpreter)
     if output is Output.JSON:
         print_json(found)
     else:

@@ -15,6 +15,7 @@ from services.coordinator.cli.env.process import (
     json_object,
     server_of,
     stub_of,
+    tool_names,
     with_built_in,
 )
 from shoal.config import RunConfig, dump_config
@@ -78,6 +79,8 @@ class Game:
     """Of an environment, or its code."""
     task: str
     """JSON."""
+    tools: str
+    """Names of those that are offered, as JSON; empty for all."""
     seed: int
     prompt: str
     """What the policy reads first, as said by a user; empty for nothing."""
@@ -98,6 +101,7 @@ def play_here(game: Game, voice: Voice, config_file: Path | None, overrides: Seq
     elif json_object(game.settings, "--settings") or game.interpreter:
         raise InvalidArgument("--settings and --interpreter are for an environment here; --address plays at a server")
     prompt = [ChatMessage("user", game.prompt)] if game.prompt else []
+    offered = tool_names(game.tools)
     start = pb.EpisodeStart(
         episode_id="play",
         environment=name,
@@ -105,6 +109,7 @@ def play_here(game: Game, voice: Voice, config_file: Path | None, overrides: Seq
         seed=game.seed,
         messages=map(chat_message_to_wire, prompt),
         call_timeout_s=_CALL_TIMEOUT_S,
+        tools=None if offered is None else rollout_pb2.ToolNames(names=offered),
     )
 
     async def play(server: str) -> bool:
@@ -150,7 +155,7 @@ class _Session:
     async def play(self) -> bool:
         """Returns whether the environment failed."""
         info = await self._info()
-        tools = [tool_from_wire(tool) for tool in info.tools]
+        tools = [tool_from_wire(tool) for tool in info.tools if self._offers(tool.name)]
         for tool in tools:
             print(f"tool: /{tool.name} {json.dumps(tool.parameters.get('properties', {}))}  {tool.description}")
         async for response in self._stub.RunEpisode(self._stream(), timeout=_EPISODE_TIMEOUT_S):
@@ -172,6 +177,9 @@ class _Session:
         if why := found[name].unavailable:
             raise InvalidArgument(f"{name} cannot work here: {why}")
         return found[name]
+
+    def _offers(self, tool: str) -> bool:
+        return not self._start.HasField("tools") or tool in self._start.tools.names
 
     async def _stream(self) -> AsyncIterator[pb.RunEpisodeRequest]:
         while (request := await self._requests.get()) is not None:

@@ -46,7 +46,9 @@ def listed(config_file: Path | None, overrides: Sequence[str], address: str) -> 
         return asyncio.run(ask(server))
 
 
-def checked(source: str, task: str, seed: int, texts: Sequence[str], settings: str, interpreter: str) -> dict[str, Any]:
+def checked(
+    source: str, task: str, tools: str, seed: int, texts: Sequence[str], settings: str, interpreter: str
+) -> dict[str, Any]:
     """Returns what was found out about an environment."""
     table = {
         "name": "checked", "source": source, "settings": json_object(settings, "--settings"),
@@ -55,6 +57,7 @@ def checked(source: str, task: str, seed: int, texts: Sequence[str], settings: s
     request = {
         "config": dump_config(alone(table)),
         "task": json_object(task, "--task"),
+        "tools": tool_names(tools),
         "seed": seed,
         "texts": list(texts),
     }
@@ -108,13 +111,27 @@ def alone(table: dict[str, Any]) -> RunConfig:
 
 def json_object(text: str, option: str) -> dict[str, Any]:
     """Reads the value of an option. Raises `InvalidArgument` unless it is a JSON object."""
-    try:
-        value = json.loads(text)
-    except ValueError as error:
-        raise InvalidArgument(f"{option} {text!r:.200} is no JSON: {error}") from None
+    value = _json(text, option)
     if not isinstance(value, dict):
         raise InvalidArgument(f'{option} must be a JSON object, such as {{"number": 7}} (given: {text:.200})')
     return value
+
+
+def tool_names(text: str) -> list[str] | None:
+    """Reads the value of `--tools`; None for all. Raises `InvalidArgument` unless it is a JSON list of names."""
+    if not text:
+        return None
+    value = _json(text, "--tools")
+    if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
+        raise InvalidArgument(f'--tools must be a JSON list of names, such as ["add"] (given: {text:.200})')
+    return value
+
+
+def _json(text: str, option: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise InvalidArgument(f"{option} {text!r:.200} is no JSON: {error}") from None
 
 
 @contextmanager

@@ -83,6 +83,7 @@ def start_to_wire(start: EpisodeStart, replay: Sequence[PolicyTurn]) -> pb.Episo
         call_timeout_s=start.call_timeout_s,
         max_context_tokens=start.max_context_tokens,
         replay=map(turn_to_wire, replay),
+        tools=None if start.task.tools is None else rollout_pb2.ToolNames(names=start.task.tools),
     )
 
 

@@ -39,7 +39,7 @@ class Toolbox(Environment):
         """Begins the episode in each; returns the first words of what is played."""
         first_words = None
         for part in self._parts:
-            part.prompt = self.prompt
+            part.prompt, part.offered_tools = self.prompt, self.offered_tools
             said = part.reset(task if part is self._played else {}, seed)
             if inspect.isawaitable(said):
                 said = await said
@@ -52,7 +52,7 @@ class Toolbox(Environment):
         """Returns the tools of all. Raises `ValueError` for two of one name."""
         definitions = []
         for part in self._parts:
-            for name, (described, _) in (await part.offered_tools()).items():
+            for name, (described, _) in (await part.listed_tools()).items():
                 if self._owners.setdefault(name, part) is not part:
                     raise ValueError(f"two tools have the name {name!r}: give one another name with `tool`")
                 definitions.append(described)

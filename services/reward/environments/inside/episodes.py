@@ -41,6 +41,7 @@ class Episodes:
                 case "reset":
                     environment = self._environments[episode] = self._loaded.make()
                     environment.prompt = tuple(map(message_of, call["messages"]))
+                    environment.offered_tools = None if call["tools"] is None else frozenset(call["tools"])
                     return observation_of(
                         await _awaited(environment.reset(call["task"], call["seed"])), self._max_chars
                     )

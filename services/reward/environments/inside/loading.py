@@ -54,7 +54,7 @@ class Loaded:
                 raise CannotLoad(f"needs settings: {why}") from error
             raise CannotLoad(f"{name} cannot be made with the settings {settings}: {why}") from error
         try:
-            tools = await environment.offered_tools()
+            tools = await environment.listed_tools()
         except Exception as error:
             raise CannotLoad(f"the tools of {name} cannot be listed: {error}") from error
         finally:

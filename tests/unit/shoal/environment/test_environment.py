@@ -110,7 +110,7 @@ async def test_tools_may_be_listed_by_a_method_and_carried_out_by_step() -> None
         async def tools(self) -> list[ToolDefinition]:  # type: ignore[override]
             return [ToolDefinition("far", "Far away.", {"type": "object"})]
 
-    tools = await Remote().offered_tools()
+    tools = await Remote().listed_tools()
     assert {name: function for name, (_, function) in tools.items()} == {"far": None}
 
 
@@ -121,10 +121,11 @@ async def test_two_tools_of_one_name_are_refused() -> None:
         tools = (buy,)
 
     with pytest.raises(ValueError, match="two tools have the name 'buy'"):
-        await Twice().offered_tools()
+        await Twice().listed_tools()
 
 
 def test_an_environment_with_an_init_of_its_own_has_metrics_of_its_own() -> None:
     one, other = Shop(), Shop()
     one.metrics["x"] = 1.0
     assert (other.metrics, other.reward, other.detail, other.prompt) == ({}, None, "", ())
+    assert other.offered_tools is None, "all are"

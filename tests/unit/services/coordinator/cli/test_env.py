@@ -19,7 +19,7 @@ Shoal = Callable[..., tuple[int, str, str]]
 
 GAMES = '''
 import json, random, subprocess, tempfile, threading, time, urllib.error, urllib.request
-from shoal.environment import Agent, Environment, Observation
+from shoal.environment import Agent, Broken, Environment, Observation, tool
 
 class Doubling(Environment):
     """Asks for the double of a number."""
@@ -35,6 +35,24 @@ class Doubling(Environment):
 
     def step(self, turn):
         return Observation(reward=float(str(2 * self.number) in turn.text), done=True)
+
+class Searching(Environment):
+    """Says which tools are offered, and counts what is called."""
+
+    is_deterministic = True
+
+    def reset(self, task, seed):
+        return "all" if self.offered_tools is None else f"offered: {sorted(self.offered_tools)}"
+
+    @tool
+    def search(self):
+        """Search."""
+        return "K2"
+
+    @tool
+    def browse(self):
+        """Browse."""
+        raise Broken("it should not be called")
 
 class Careless(Environment):
     """Leaves everything behind."""
@@ -150,6 +168,18 @@ def test_a_person_plays_with_texts_and_calls() -> None:
     assert summary["reward"] == pytest.approx((1 - 8 / 99) - 0.1 + 1)
 
 
+def test_an_environment_is_played_and_checked_with_some_of_its_tools(shoal: Shoal, games: str) -> None:
+    arguments = (f"{games}:Searching", "--tools", '["search"]')
+    code, out, error = played(*arguments, lines="/browse\n/search\n")
+    assert code == 0, error
+    assert out[:2] == ["tool: /search {}  Search.", "user: offered: ['search']"], out
+    assert "tool browse: error: There is no tool 'browse'; the tools are: search." in out and "tool search: K2" in out
+    code, text, error = shoal("env", "check", *arguments, "-o", "json")
+    assert (code, json.loads(text)["num_turns"]) == (0, 48), (text, error)
+    code, text, error = shoal("env", "check", f"{games}:Searching", "-o", "json")
+    assert code == 1 and "it should not be called" in text, "without --tools, all are called"
+
+
 def test_the_end_of_the_input_ends_the_episode(games: str) -> None:
     code, out, error = played(f"{games}:Doubling", lines="")
     assert code == 0, error
@@ -185,6 +215,9 @@ def test_one_environment_of_a_run_is_played_whatever_its_data_name(games: str, t
             "--settings and --interpreter are for",
         ),
         (("counter", "--task", "5"), "--task must be a JSON object"),
+        (("counter", "--tools", "submit"), "--tools 'submit' is no JSON"),
+        (("counter", "--tools", '"submit"'), "--tools must be a JSON list of names, such as "),
+        (("counter", "--tools", '["fly"]'), "counter has no tool 'fly'; it has: increment, decrement, submit"),
         (("counter", "--task", '{"goal": 1}'), 'give a whole number, {"target": 5}'),
         (("mcp",), "mcp cannot work here"),
         (("counter", "--model", "10.0.0.7"), "--model must be an address such as http://127.0.0.1:8000/v1"),
@@ -219,7 +252,9 @@ def test_code_that_is_no_environment_is_refused(shoal: Shoal, games: str) -> Non
         capture_output=True, text=True, check=False, timeout=120,
     )  # fmt: skip
     assert done.returncode == 2, done.stderr
-    assert "has no environment 'No'; it has: Adding, Careless, Doubling, Raw. Name a " in done.stderr, done.stderr
+    assert "has no environment 'No'; it has: Adding, Careless, Doubling, Raw, Searching. Name a " in done.stderr, (
+        done.stderr
+    )
 
 
 def test_the_check_of_what_cannot_work_here_says_why_and_plays_nothing() -> None:

@@ -11,7 +11,7 @@ from unittest.mock import AsyncMock
 import pytest
 
 from services.coordinator.workers.rewards import episode_stream
-from services.coordinator.workers.rewards.episode_messages import BrokenEpisode, EpisodeStart, PolicyTurn
+from services.coordinator.workers.rewards.episode_messages import BrokenEpisode, EpisodeStart, PolicyTurn, start_to_wire
 from services.coordinator.workers.rewards.episode_stream import EnvironmentLost, EpisodeStream
 from services.coordinator.workers.rewards.policy_calls import PolicyRefusal, RefusalReason
 from shoal.conversation import ChatMessage
@@ -52,6 +52,14 @@ def stream_of(call: Any, start: EpisodeStart = START) -> EpisodeStream:
     member: Any = SimpleNamespace(name="reward service", is_leaving=False, lost=asyncio.Event())
     rewards: Any = SimpleNamespace(leave=AsyncMock())
     return EpisodeStream(call, member, rewards, start, ())
+
+
+@pytest.mark.parametrize(("tools", "names"), [(None, None), ((), []), (("add",), ["add"])])
+def test_the_start_names_the_tools_of_the_row_and_none_for_all(
+    tools: tuple[str, ...] | None, names: list[str] | None
+) -> None:
+    sent = start_to_wire(replace(START, task=EnvironmentTask("counter", {}, tools)), ())
+    assert (list(sent.tools.names) if sent.HasField("tools") else None) == names
 
 
 @pytest.mark.parametrize("error", [KILLED, DIED])

@@ -34,7 +34,7 @@ async def test_a_program_is_answered_what_it_prints(tool: Python) -> None:
 
 
 async def test_the_tool_has_the_name_that_it_is_given() -> None:
-    [(described, _)] = (await Python(tool="code").offered_tools()).values()
+    [(described, _)] = (await Python(tool="code").listed_tools()).values()
     assert described.name == "code" and described.parameters["required"] == ["code"]
 
 

@@ -97,7 +97,7 @@ async def test_a_call_that_is_none_is_answered_without_asking(server: WebServer)
 
 async def test_the_tool_may_have_another_name() -> None:
     search = Search(base_url="http://127.0.0.1:9", tool="google")
-    ((name, (described, _)),) = (await search.offered_tools()).items()
+    ((name, (described, _)),) = (await search.listed_tools()).items()
     assert name == described.name == "google" and described.parameters["required"] == ["query"]
     await search.close()
 

@@ -3,8 +3,10 @@ from pathlib import Path
 
 import pytest
 
+from services.reward.environments.builtin.counter import Counter
 from services.reward.environments.builtin.registry import CLASSES
 from services.reward.environments.builtin.toolbox import Toolbox
+from services.reward.environments.builtin.wordle import Wordle
 from shoal.config import load_config
 from shoal.conversation import ToolCallStatus
 from shoal.environment import Turn
@@ -25,7 +27,7 @@ async def test_each_call_goes_where_its_tool_is() -> None:
             ]
         )
         try:
-            assert sorted(await toolbox.offered_tools()) == ["add", "browse", "search"]
+            assert sorted(await toolbox.listed_tools()) == ["add", "browse", "search"]
             await toolbox.reset({}, 0)
             observation = await toolbox.step(
                 turn(
@@ -44,16 +46,27 @@ async def test_two_tools_of_one_name_are_refused_until_one_is_renamed() -> None:
     search = {"source": "search", "base_url": "http://127.0.0.1:9"}
     twice = Toolbox([search, search])
     with pytest.raises(ValueError, match="two tools have the name 'search'"):
-        await twice.offered_tools()
+        await twice.listed_tools()
     await twice.close()
     renamed = Toolbox([search, search | {"tool": "papers"}])
-    assert sorted(await renamed.offered_tools()) == ["papers", "search"]
+    assert sorted(await renamed.listed_tools()) == ["papers", "search"]
     await renamed.close()
+
+
+async def test_each_is_told_which_tools_are_offered(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = []
+    for game in (Counter, Wordle):
+        monkeypatch.setattr(game, "reset", lambda self, task, seed: told.append(self.offered_tools))
+    toolbox = Toolbox([{"source": "counter"}], environment={"source": "wordle"})
+    await toolbox.reset({}, 0)
+    toolbox.offered_tools = frozenset({"submit"})
+    await toolbox.reset({}, 0)
+    assert told == [None, None, {"submit"}, {"submit"}]
 
 
 async def test_a_game_is_played_beside_the_tools() -> None:
     toolbox = Toolbox([{"source": "counter"}], environment={"source": "wordle"})
-    assert sorted(await toolbox.offered_tools()) == ["decrement", "increment", "submit"]
+    assert sorted(await toolbox.listed_tools()) == ["decrement", "increment", "submit"]
     assert "five letters" in await toolbox.reset({"word": "crane"}, 0)
     called = await toolbox.step(turn(("increment", {}), ("increment", {})))
     assert called.reward == pytest.approx(-0.2) and not called.done
