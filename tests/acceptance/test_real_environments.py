@@ -1,8 +1,10 @@
-"""Some steps of training, with real engines, against environments of other projects: MCP servers, an OpenEnv server, a
-task set of verifiers. The last two are left out where no Python has their package (tests/support/interpreters.py)."""
+"""Some steps of training, with real engines, against environments of other projects (MCP servers, an OpenEnv server, a
+task set of verifiers) and the example server in Node.js. What this machine lacks is left out: no Python has the package
+(tests/support/interpreters.py), or `npm ci` was not run in examples/environment-server."""
 
 import json
 import os
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -15,9 +17,10 @@ from shoal.v1 import coordinator_pb2 as pb
 from shoal.v1 import rollout_pb2
 from tests.support.interpreters import find_interpreter
 from tests.support.local_stack import STARTING_S, LocalStack, free_port
+from tests.support.node_server import GAME, missing_for_node_server, node_server
 from tests.support.real_environments import TASKSET_SETTINGS, openenv_echo, python_with_taskset, serving
 
-NUM_STEPS, NUM_ROWS, GROUP_SIZE = 3, 12, 6
+NUM_STEPS, NUM_ROWS, GROUP_SIZE = 3, 15, 6
 SERVER = '''
 import sys
 
@@ -56,6 +59,16 @@ ANSWERS = [
     for animal in ("Ox", "Horse", "Cat")
     for role, said in (("user", "Name an animal."), ("assistant", animal))
 ]
+GUESSES = [
+    {"role": role, "content": said}
+    for role, said in (
+        ("user", "I think of a whole number from 1 to 3. Guess it: I answer higher or lower."),
+        ("assistant", "2"),
+        ("user", "Lower."),
+        ("assistant", "1"),
+        ("user", "Right. Once more."),
+    )
+]
 WORDS = ("cat", "cow", "hen", "pig", "fox", "bee", "ant", "owl", "bat", "elk", "eel", "ape")
 MCP = frozenset({"stdio", "http"})
 
@@ -84,6 +97,8 @@ def environments(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str,
             tables["sums"] = {
                 "source": "verifiers", "interpreter": python_with_taskset(folder), "settings": TASKSET_SETTINGS,
             }  # fmt: skip
+        if not missing_for_node_server():
+            tables[GAME] = {"server": stack.enter_context(node_server())}
         yield tables
 
 
@@ -96,6 +111,8 @@ def rows(names: list[str]) -> Iterator[dict[str, Any]]:
         elif name == "echo":
             prompt = [*ANSWERS, {"role": "user", "content": f"Name another animal than {word}."}]
             yield {"messages": prompt, "env": name}
+        elif name == GAME:
+            yield {"messages": GUESSES, "env": name, "environment_task": {"number": 1 + number % 3, "highest": 3}}
         else:
             yield {"messages": "A sum.", "env": name, "environment_task": {"index": number}}
 
@@ -126,7 +143,7 @@ def stack(environments: dict[str, dict[str, Any]], tmp_path_factory: pytest.Temp
         "data": {
             "sources": [{"path": str(folder / "rows.jsonl"), "environment_column": "env"}],
             "max_prompt_tokens": 208,
-            # One group of each environment a step, where all four can be played.
+            # One group of each environment a step, where all five can be played.
             "shuffle": False,
         },
         "episodes": {
@@ -137,7 +154,7 @@ def stack(environments: dict[str, dict[str, Any]], tmp_path_factory: pytest.Temp
             "call_timeout_s": 120.0,
         },
         "sampling": {"max_completion_tokens": 160},
-        "grpo": {"group_size": GROUP_SIZE, "groups_per_step": 4, "max_staleness": 0, "max_skipped_steps": 20},
+        "grpo": {"group_size": GROUP_SIZE, "groups_per_step": 5, "max_staleness": 0, "max_skipped_steps": 20},
         "generator": {"dtype": "bfloat16", "max_num_seqs": 32, "cpu_kv_cache_gib": 0.5},
         "reward": {"num_processes": 1},
         "learner": {"zero_stage": 0, "compute_dtype": "bfloat16", "learning_rate": 1e-5, "pack_tokens": 2048},
@@ -193,6 +210,20 @@ def test_the_rewards_of_an_openenv_server_are_those_that_it_gives(
         for turn in rollout.episode.turns[:2]:
             assert turn.observations[0].content == turn.message.content
             assert turn.reward == pytest.approx(min(1, len(turn.message.content) / 10))
+
+
+def test_the_rewards_of_the_server_in_node_are_those_of_its_game(
+    stack: LocalStack, environments: dict[str, dict[str, Any]]
+) -> None:
+    if GAME not in environments:
+        pytest.skip(missing_for_node_server())
+    for group in groups_of(stack, list(environments), GAME):
+        number = 1 + int(group.prompt_id.rpartition(":")[2]) % 3
+        for rollout in group.rollouts:
+            guesses = [(re.findall(r"-?\d+", turn.message.content) or [""])[-1] for turn in rollout.episode.turns]
+            hit = guesses.index(str(number)) if str(number) in guesses else None
+            assert rollout.score.reward == pytest.approx(0 if hit is None else 1 - hit / 10), (number, guesses)
+            assert dict(rollout.episode.metrics) == {"guesses": len(guesses), "solved": float(hit is not None)}
 
 
 def test_the_tokens_of_verifiers_agents_and_the_rewards_of_its_tasks_are_trained_on(

@@ -1,8 +1,6 @@
 """Contract tests of the example server in Node.js: its episodes are those of any other environment."""
 
 import re
-import shutil
-from asyncio import create_subprocess_exec, subprocess
 from collections.abc import AsyncIterator
 
 import pytest
@@ -10,30 +8,17 @@ import pytest
 from shoal.errors import InvalidArgument
 from shoal.v1 import rollout_pb2
 from tests.support.environment_client import Stage, staged, turn
-from tests.support.repository import ROOT
+from tests.support.node_server import GAME, missing_for_node_server, node_server
 
-FOLDER = ROOT / "examples" / "environment-server"
-GAME = "higher_or_lower"
-pytestmark = [
-    pytest.mark.skipif(shutil.which("node") is None, reason="needs Node.js"),
-    pytest.mark.skipif(not (FOLDER / "node_modules").is_dir(), reason=f"needs `npm install` in {FOLDER}"),
-]
+pytestmark = pytest.mark.skipif(bool(missing_for_node_server()), reason=missing_for_node_server())
 
 
 @pytest.fixture
 async def stage() -> AsyncIterator[Stage]:
-    process = await create_subprocess_exec(
-        "node", str(FOLDER / "server.js"), "127.0.0.1:0", stdout=subprocess.PIPE, cwd=FOLDER
-    )
-    assert process.stdout is not None
-    try:
-        port = (await process.stdout.readline()).decode().split()[-1]
+    with node_server() as address:
         async with staged() as stage:
-            await stage.configure({"name": GAME, "server": f"127.0.0.1:{port}"})
+            await stage.configure({"name": GAME, "server": address})
             yield stage
-    finally:
-        process.terminate()
-        await process.wait()
 
 
 async def test_a_game_is_played_to_its_end(stage: Stage) -> None:
