@@ -57,7 +57,8 @@ class SourceConfig(Section):
     """Column with the name of the environment; a row without one is a prompt of a single turn. Open-instruct's
     `env_config` is read as well: a table with `env_name` and the task. Cannot be combined with `environment`."""
     environment_task_column: str = "environment_task"
-    """Column with the task for the environment: a table, or one as JSON text. A row without it has an empty task."""
+    """Column with the task for the environment: a table, or one as JSON text. A row without it has an empty task. Empty
+    reads no column."""
     tools_column: str = "tools"
     """Column with the names of the environment's tools that the row offers, a list. A row without it offers all of
     them, one with an empty list none. Empty reads no column."""
@@ -81,8 +82,9 @@ class SourceConfig(Section):
             raise ValueError("labels select rows by verifier_column, which verifier replaces: give one of the two")
         if self.environment is not None and self.environment_column is not None:
             raise ValueError("give environment or environment_column, not both")
-        for name, usual in (("environment_task_column", ("environment_task",)), ("tools_column", ("tools", ""))):
-            if not self.names_environments and getattr(self, name) not in usual:
+        for name in ("environment_task_column", "tools_column"):
+            is_set = getattr(self, name) not in ("", type(self).model_fields[name].default)
+            if is_set and not self.names_environments:
                 raise ValueError(
                     f"{name} = {getattr(self, name)!r} is read for an environment: give environment or "
                     f"environment_column as well, or leave {name} out"

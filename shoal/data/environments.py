@@ -79,7 +79,7 @@ def _number(value: Any) -> Any:
 
 
 def _task(row: Row, column: str) -> dict[str, Any]:
-    value = row.values.get(column)
+    value = row.values.get(column) if column else None
     if isinstance(value, str):
         try:
             value = parse_json(value)
@@ -93,7 +93,7 @@ def _task(row: Row, column: str) -> dict[str, Any]:
 
 
 def _tools(row: Row, column: str) -> tuple[str, ...] | None:
-    value = row.values.get(column)
+    value = row.values.get(column) if column else None
     if value is None:
         return None
     if not isinstance(value, list) or not all(isinstance(name, str) and name for name in value):

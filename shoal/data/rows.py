@@ -67,7 +67,7 @@ def optional_columns(source: SourceConfig) -> list[str]:
     labels = list(source.label_columns.values())
     if not source.names_environments:
         return labels
-    told = [source.environment_task_column, *([source.tools_column] if source.tools_column else [])]
+    told = filter(None, (source.environment_task_column, source.tools_column))
     return [*told, source.ground_truth_column, source.verifier_column, *labels]
 
 

@@ -64,9 +64,15 @@ def test_a_source_is_a_file_a_module_or_built_in(table: dict[str, Any], file: st
     assert (environment.file, environment.module) == (file, module)
 
 
-@pytest.mark.parametrize(("name", "usual"), [("environment_task_column", "environment_task"), ("tools_column", "")])
-def test_a_column_for_an_environment_is_refused_where_there_is_none(name: str, usual: str) -> None:
-    source = {"path": "questions.jsonl"}
-    parse_config(BASE | {"data": {"sources": [source | {name: usual}]}})
+@pytest.mark.parametrize("table", ["data", "evaluation"])
+@pytest.mark.parametrize(
+    ("name", "usual"), [("environment_task_column", "environment_task"), ("tools_column", "tools")]
+)
+def test_a_column_for_an_environment_is_refused_where_there_is_none(name: str, usual: str, table: str) -> None:
+    def source(column: str) -> dict[str, Any]:
+        return BASE | {table: {"sources": [{"path": "questions.jsonl", name: column}]}}
+
+    parse_config(source(usual))
+    parse_config(source(""))
     with pytest.raises(InvalidArgument, match=f"{name} = 'game' is read for an environment: give environment or"):
-        parse_config(BASE | {"data": {"sources": [source | {name: "game"}]}})
+        parse_config(source("game"))
