@@ -1,5 +1,6 @@
 """`shoal env ...`: list environments, play in one, and check one that was written."""
 
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -49,26 +50,38 @@ def list_environments(
     address: _Address = "",
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Describe the environments that come with Shoal, and those of a file or server: tools, tasks, rewards.
+    """Describe the environments of a file and those that come with Shoal, or those of a server: tools, tasks, rewards.
 
     An agent is a program that calls the policy itself (docs/agents.md).
     """
-    from services.coordinator.cli.env.process import listed
+    from services.coordinator.cli.env.process import Origin, listed
     from shoal.wire.json_form import json_form
 
     environments = listed(config, overrides or [], address)
     if output is Output.JSON:
-        print_json([json_form(info) for info in environments])
+        print_json([{**json_form(info), "origin": origin} for origin, info in environments])
         return
-    for info in environments:
-        print(f"{info.name}{_kind(info)}")
-        if info.unavailable:
-            here = "" if info.unavailable.startswith("needs settings: ") else "unavailable here: "
-            print(f"    {here}{visible(info.unavailable)}")
-        if info.code_digest:
-            print(f"    code {info.code_digest}")
-        for line in info.description.splitlines():
-            print(f"    {visible(line)}".rstrip())
+    headings = {
+        Origin.SERVER: f"Of the server {address}",
+        Origin.CONFIGURATION: f"Of {config or '--set'}",
+        Origin.SHOAL: "That come with Shoal",
+    }
+    for origin, infos in groupby(environments, key=lambda one: one[0]):
+        print(f"{headings[origin]}:\n")
+        for _, info in infos:
+            _describe(info)
+        print()
+
+
+def _describe(info: "EnvironmentInfo") -> None:
+    print(f"{info.name}{_kind(info)}")
+    if info.unavailable:
+        here = "" if info.unavailable.startswith("needs settings: ") else "unavailable here: "
+        print(f"    {here}{visible(info.unavailable)}")
+    if info.code_digest:
+        print(f"    code {info.code_digest}")
+    for line in info.description.splitlines():
+        print(f"    {visible(line)}".rstrip())
 
 
 def _kind(info: "EnvironmentInfo") -> str:

@@ -13,6 +13,7 @@ from services.coordinator.cli.env.process import (
     environments_config,
     environments_of,
     json_object,
+    refuse_two_places,
     server_of,
     stub_of,
     tool_names,
@@ -95,6 +96,7 @@ def play_here(game: Game, voice: Voice, config_file: Path | None, overrides: Seq
 
     Raises `InvalidArgument` for an unknown environment, and for a task that is none.
     """
+    refuse_two_places(config_file, overrides, address)
     name, config = game.name, environments_config(config_file, overrides)
     if not address:
         name, config = _with(config, game)

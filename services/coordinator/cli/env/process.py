@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,16 +35,32 @@ _UNREAD: dict[str, Any] = {"model": {"path": "unused"}, "data": {"sources": [{"p
 """Required fields that environments do not read."""
 
 
-def listed(config_file: Path | None, overrides: Sequence[str], address: str) -> list[pb.EnvironmentInfo]:
-    """Describes all environments of a server, or of a process with those of a file and those that come with Shoal."""
-    config = with_built_in(environments_config(config_file, overrides))
+class Origin(StrEnum):
+    """Where an environment of the list is from."""
+
+    SERVER = "server"
+    CONFIGURATION = "configuration"
+    SHOAL = "shoal"
+
+
+def listed(config_file: Path | None, overrides: Sequence[str], address: str) -> list[tuple[Origin, pb.EnvironmentInfo]]:
+    """Describes all environments of a server, or of a process with those of a file, which come first, and those that
+    come with Shoal."""
+    refuse_two_places(config_file, overrides, address)
+    configured = environments_config(config_file, overrides)
+    config = with_built_in(configured)
 
     async def ask(server: str) -> list[pb.EnvironmentInfo]:
         async with stub_of(server) as stub:
             return await environments_of(stub)
 
     with server_of(config, address) as server:
-        return asyncio.run(ask(server))
+        infos = asyncio.run(ask(server))
+    if address:
+        return [(Origin.SERVER, info) for info in infos]
+    names = {environment.name for environment in configured.environments}
+    found = [(Origin.CONFIGURATION if info.name in names else Origin.SHOAL, info) for info in infos]
+    return sorted(found, key=lambda one: one[0] is Origin.SHOAL)
 
 
 def checked(
@@ -88,6 +105,14 @@ def environments_config(config_file: Path | None, overrides: Sequence[str]) -> R
         apply_override(values, override)
     find_environment_files(values, Path.cwd())
     return parse_config(values)
+
+
+def refuse_two_places(config_file: Path | None, overrides: Sequence[str], address: str) -> None:
+    """Raises `InvalidArgument` where environments of a server and of a configuration are asked for at once."""
+    if address and (config_file is not None or overrides):
+        raise InvalidArgument(
+            "--config and --set name environments that are started here, and --address a server with its own: give one"
+        )
 
 
 def with_built_in(config: RunConfig) -> RunConfig:

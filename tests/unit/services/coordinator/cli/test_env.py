@@ -119,6 +119,7 @@ def test_what_comes_with_shoal_and_a_file_is_listed(shoal: Shoal, games: str, tm
         '[model]\npath = "m"\n[[data.sources]]\npath = "d"\n'
         '[[environments]]\nname = "doubling"\nsource = "games.py:Doubling"\n'
         '[[environments]]\nname = "adding"\nsource = "games.py:Adding"\n'
+        '[[environments]]\nname = "wordle"\nsource = "games.py:Doubling"\n'
     )
     code, out, error = shoal("env", "list", "--config", str(config), "-o", "json")
     assert code == 0, error
@@ -127,9 +128,14 @@ def test_what_comes_with_shoal_and_a_file_is_listed(shoal: Shoal, games: str, tm
     assert [tool["name"] for tool in listed["counter"]["tools"]] == ["increment", "decrement", "submit"]
     assert listed["search"]["unavailable"] == "needs settings: give base_url, the address of the service"
     assert [name for name, info in listed.items() if info.get("is_agent")] == ["adding", "verifiers"]
+    configured = [name for name, info in listed.items() if info["origin"] == "configuration"]
+    assert configured == list(listed)[:3] == ["adding", "doubling", "wordle"], "those of the file are first"
+    assert {info["origin"] for name, info in listed.items() if name not in configured} == {"shoal"}
     code, out, error = shoal("env", "list", "--config", str(config))
     assert code == 0, error
-    assert "adding (agent)\n" in out and "\ndoubling (no tools)\n" in out and "counter (tools: increment, " in out
+    own, _, ours = out.partition("\nThat come with Shoal:\n\n")
+    assert own.startswith(f"Of {config}:\n\nadding (agent)\n") and "\ndoubling (no tools)\n" in own
+    assert "counter (tools: increment, " in ours and "\nwordle (no tools)\n" in own and "wordle" not in ours
     assert "\nsearch\n    needs settings: give base_url, the address of the service\n" in out
     assert "\n    needs settings: give tools, at least one table such as { source = 'python' }\n" in out
     assert str(ROOT) not in out, "it names files by their paths on this machine"
@@ -213,6 +219,10 @@ def test_one_environment_of_a_run_is_played_whatever_its_data_name(games: str, t
         (
             ("counter", "--settings", '{"target": 5}', "--address", "127.0.0.1:1"),
             "--settings and --interpreter are for",
+        ),
+        (
+            ("counter", "--config", "any.toml", "--address", "127.0.0.1:1"),
+            "--config and --set name environments that are",
         ),
         (("counter", "--task", "5"), "--task must be a JSON object"),
         (("counter", "--tools", "submit"), "--tools 'submit' is no JSON"),
