@@ -6,6 +6,7 @@ With real engines: tests/acceptance/test_real_environments.py.
 
 import json
 import os
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -52,7 +53,7 @@ async def trained(
         data={"sources": [{"path": str(rows), "environment": environment["name"]}]},
         run={"num_steps": NUM_STEPS},
         grpo={"group_size": 6},
-        sampling={"max_completion_tokens": 800},
+        sampling={"max_completion_tokens": 1600},
         reward={"num_processes": 1},
         episodes={"tool_parser": "hermes", "tools_in_prompt": False, "max_turns": 2, "call_timeout_s": 120.0}
         | episodes,
@@ -73,6 +74,15 @@ async def trained(
     outcomes = {rollout_pb2.ScoreOutcome.Name(rollout.episode.outcome) for rollout in rollouts}
     assert outcomes == {"SCORE_OUTCOME_SCORED"}, [rollout.episode.detail for rollout in rollouts]
     return rollouts
+
+
+def documents(result: str, tag: str, count: int) -> list[str]:
+    """Returns the documents of a result in DR Tulu's form, whose ids count from 0."""
+    found = re.findall(rf"<{tag} id=([0-9a-f]{{8}})-(\d+)>\n(.*?)\n</{tag}>", result, re.DOTALL)
+    whole = "\n".join(f"<{tag} id={id_}-{place}>\n{text}\n</{tag}>" for id_, place, text in found)
+    assert result == f"<tool_output>{whole}</tool_output>"
+    assert {(found[0][0], str(place)) for place in range(count)} == {(id_, place) for id_, place, _ in found}
+    return [text for _, _, text in found]
 
 
 async def test_a_policy_is_trained_with_the_tools_of_an_mcp_server_and_paid_by_a_verifier(
@@ -119,11 +129,16 @@ async def test_a_policy_is_trained_with_the_tools_of_a_translated_script_of_open
         rollouts = await trained(cluster, model, says, environment, label, **values["episodes"])
     for rollout in rollouts:
         papers, pages, page, unknown = (turn.observations[0].content for turn in rollout.episode.turns[:-1])
-        assert json.loads(papers) == {"query": "GRPO", "year": None, "paper_ids": None, "venue": None, "limit": 3}
-        assert json.loads(pages) == {"query": "GRPO", "num_results": 10, "gl": "us", "hl": "en"}
+        asked = {"query": "GRPO", "year": None, "paper_ids": None, "venue": None, "limit": 3}
+        assert documents(papers, "snippet", 3) == [f"Title: A paper\nSnippet: {json.dumps(asked)}"] * 3
+        asked = {"query": "GRPO", "num_results": 10, "gl": "us", "hl": "en"}
+        found = f"Title: A page\nURL: https://example.com/a\nSnippet: {json.dumps(asked)}"
+        assert documents(pages, "snippet", 1) == [found]
         read = {"url": "https://example.com/a", "base_url": None, "use_ai2_config": True, "timeout_ms": 179_000}
-        assert json.loads(page) == read
-        assert unknown.endswith("the tools are: browse_webpage, google_search, snippet_search.")
+        written = f"Title: No title available\nURL: https://example.com/a\nSnippet: {json.dumps(read)}"
+        assert documents(page, "webpage", 1) == [written]
+        assert unknown.startswith("<tool_output>error: There is no tool 'massive_serve'")
+        assert unknown.endswith("the tools are: browse_webpage, google_search, snippet_search.</tool_output>")
         assert rollout.score.reward == float(rollout.episode.turns[-1].message.content == "It is 42.")
 
 

@@ -1,4 +1,5 @@
-"""An MCP server with the tools and arguments of DR Tulu's, at the port that is given. Each answers with what it got."""
+"""An MCP server with the tools and arguments of DR Tulu's, at the port that is given. Each finds what it was given, in
+the form of the service that DR Tulu's asks."""
 
 import json
 import logging
@@ -15,13 +16,15 @@ def semantic_scholar_snippet_search(
     query: str, year: str | None = None, paper_ids: str | None = None, venue: str | None = None, limit: int = 10
 ) -> str:
     """Finds passages of papers."""
-    return _got(query=query, year=year, paper_ids=paper_ids, venue=venue, limit=limit)
+    got = _got(query=query, year=year, paper_ids=paper_ids, venue=venue, limit=limit)
+    return json.dumps({"data": [{"snippet": {"text": got}, "paper": {"title": "A paper"}}] * limit})
 
 
 @server.tool()
 def serper_google_webpage_search(query: str, num_results: int = 10, gl: str = "us", hl: str = "en") -> str:
     """Finds pages."""
-    return _got(query=query, num_results=num_results, gl=gl, hl=hl)
+    got = _got(query=query, num_results=num_results, gl=gl, hl=hl)
+    return json.dumps({"organic": [{"title": "A page", "link": "https://example.com/a", "snippet": got}]})
 
 
 @server.tool()
@@ -38,13 +41,15 @@ def crawl4ai_docker_fetch_webpage_content(
     include_html: bool = False,
 ) -> str:
     """Reads a page."""
-    return _got(url=url, base_url=base_url, use_ai2_config=use_ai2_config, timeout_ms=timeout_ms)
+    got = _got(url=url, base_url=base_url, use_ai2_config=use_ai2_config, timeout_ms=timeout_ms)
+    return json.dumps({"url": url, "success": True, "markdown": got})
 
 
 @server.tool()
 def massive_serve_search(query: str, n_docs: int = 10, domains: str = "wiki", base_url: str | None = None) -> str:
     """Finds passages of an encyclopedia."""
-    return _got(query=query, n_docs=n_docs, domains=domains, base_url=base_url)
+    got = _got(query=query, n_docs=n_docs, domains=domains, base_url=base_url)
+    return json.dumps({"data": [{"passage": got}]})
 
 
 def _got(**arguments: Any) -> str:

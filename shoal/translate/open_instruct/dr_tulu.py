@@ -28,8 +28,8 @@ of results."""
 _WITH_ADDRESS = ("massive_serve", "browse_webpage")
 """Tools whose server asks another one, at `base_url`."""
 _NOTE = (
-    "results of dr_agent_mcp are what its MCP server answers, in turns of the chat template; open-instruct puts them "
-    "into the policy's turn as <tool_output>, each with an id that an answer can cite"
+    "results of dr_agent_mcp have the package's own form, <tool_output> with snippets that carry ids, in turns of the "
+    "chat template; open-instruct puts them into the policy's turn, and inside <tool_output> once more"
 )
 _OWN_SERVER = "give another server with --set environments=..."
 SETTINGS_REFUSED = {
@@ -62,7 +62,7 @@ def dr_tulu_table(settings: dict[str, Any], call_name: str) -> dict[str, Any]:
         arguments = own | (of_address if name in _WITH_ADDRESS else {})
         tools[name] = {"tool": tool, "parameters": parameters, "arguments": arguments}
     url = f"http://{'127.0.0.1' if host in _ALL_ADDRESSES else host}:{port}/mcp"
-    return {"source": "mcp", "url": url, "timeout_s": timeout_s, "tools": tools}
+    return {"source": "mcp", "url": url, "timeout_s": timeout_s, "results": "dr_tulu", "tools": tools}
 
 
 def check_dr_tulu(names: Sequence[str], call_names: Sequence[str] | None, parser: str, draft: Draft) -> None:

@@ -38,7 +38,8 @@ EPISODES: list[Field] = [
         "text",
         "legacy",
         "episodes.tool_parser data.sources",
-        why="the form of calls; results of tools are written by the chat template, as turns of their own",
+        why="the form of calls; results of tools are written by the chat template, as turns of their own, where those "
+        "of legacy (<output>) and dr_tulu (<tool_output>) are in the policy's turn",
         aliases=["tool_parser"],
     ),
     composed(

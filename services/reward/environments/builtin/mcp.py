@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
+from services.reward.environments.builtin.dr_tulu_results import DR_TULU_TOOLS, dr_tulu_result, result_id
 from services.reward.environments.builtin.mcp_tools import OfferedTool, offered_tools
 from services.reward.process.descendants import MARK_VARIABLE
 from shoal.conversation import ChatMessage, ToolCall, ToolCallStatus, ToolDefinition
@@ -22,7 +23,8 @@ class Mcp(Environment):
     Each episode has a connection of its own, and with `command` a server of its own. `tools` names those that are
     offered, by default all; or it is a table of `OfferedTool`, by the names that the policy calls. A program gets few
     environment variables: those that `variables` names besides. A server at a `url` gets the key in the variable
-    `api_key_env` as a bearer token. A call may take `timeout_s`.
+    `api_key_env` as a bearer token. A call may take `timeout_s`. `results` is the form in which the policy reads them:
+    "text", as the server says them, or "dr_tulu", as documents with ids (see `dr_tulu_results`).
 
     It rewards nothing: verifiers of the data do. A call that fails is told to the policy; a server that ends fails the
     episode.
@@ -37,6 +39,7 @@ class Mcp(Environment):
         tools: Sequence[str] | Mapping[str, Mapping[str, Any]] = (),
         # A call that takes longer is told to the policy: `episodes.call_timeout_s`, by default 60, fails the episode.
         timeout_s: float = 50.0,
+        results: str = "text",
     ) -> None:
         if bool(command) == bool(url):
             raise ValueError("give either command, such as ['python', 'server.py'], or url")
@@ -47,12 +50,15 @@ class Mcp(Environment):
         self._command, self._url, self._variables = list(command), url, list(variables)
         self._key = os.environ[api_key_env].strip() if api_key_env else ""
         self._offered, self._timeout_s = offered_tools(tools), timeout_s
+        _check_results(results, self._offered)
+        self._has_documents, self._seed = results == "dr_tulu", 0
         self._client: Any = None
         self._holder: asyncio.Task[None] | None = None
         self._closing = asyncio.Event()
 
     async def reset(self, task: dict[str, Any], seed: int) -> None:
         """Connects. Raises `Broken`."""
+        self._seed = seed
         await self._connect()
 
     async def tools(self) -> list[ToolDefinition]:
@@ -85,7 +91,14 @@ class Mcp(Environment):
     async def _call(self, call: ToolCall) -> tuple[ChatMessage, ToolOutcome]:
         started = time.perf_counter()
         text, ok, timed_out = await self._carried_out(call)
-        message = ChatMessage("tool", text if ok else f"error: {text}", tool_call_id=call.id, name=call.name)
+        if not ok:
+            text = f"error: {text}"
+        elif self._has_documents:
+            url = json.loads(call.arguments_json).get("url", "").strip()
+            text, ok = dr_tulu_result(self._offered[call.name].tool, text, result_id(self._seed, call.id), url)
+        if self._has_documents:
+            text = f"<tool_output>{text}</tool_output>"
+        message = ChatMessage("tool", text, tool_call_id=call.id, name=call.name)
         return message, ToolOutcome(call.name, ok, timed_out, time.perf_counter() - started)
 
     async def _carried_out(self, call: ToolCall) -> tuple[str, bool, bool]:
@@ -155,6 +168,16 @@ class Mcp(Environment):
         limit = httpx2.Timeout(self._timeout_s, read=None)
         async with httpx2.AsyncClient(headers=headers, trust_env=False, timeout=limit) as http:
             yield streamable_http_client(self._url, http_client=http)
+
+
+def _check_results(results: str, offered: Mapping[str, OfferedTool]) -> None:
+    """Raises `ValueError` for a form of results that does not exist, and for tools that it is not known of."""
+    if results not in ("text", "dr_tulu"):
+        raise ValueError(f"results must be 'text' or 'dr_tulu' (given: {results!r})")
+    unknown = [tool.tool for tool in offered.values() if tool.tool not in DR_TULU_TOOLS]
+    if results == "dr_tulu" and (unknown or not offered):
+        problem = f"{unknown[0]} is none of them" if unknown else "name those that are offered in tools"
+        raise ValueError(f"results = 'dr_tulu' is known of {', '.join(DR_TULU_TOOLS)}: {problem}")
 
 
 def _text_of(result: Any) -> str:

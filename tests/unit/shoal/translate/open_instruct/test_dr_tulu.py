@@ -31,7 +31,7 @@ def test_the_tools_of_the_script_are_those_of_its_server() -> None:
     (environment,) = config.environments
     assert (environment.name, environment.source) == ("mcp", "")
     search, web, page = environment.settings.pop("tools").values()
-    assert environment.settings == {"url": "http://127.0.0.1:8000/mcp", "timeout_s": 180}
+    assert environment.settings == {"url": "http://127.0.0.1:8000/mcp", "timeout_s": 180, "results": "dr_tulu"}
     assert search == {
         "tool": "semantic_scholar_snippet_search",
         "parameters": ["query", "limit"],
