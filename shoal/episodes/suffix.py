@@ -16,6 +16,7 @@ from typing import Any
 from shoal.chat_templates.rendering import BoundedTemplate, Dialogue, Unrendered
 from shoal.conversation import ChatMessage, ToolCall, ToolCallStatus, ToolDefinition, openai_call, openai_tool
 from shoal.errors import InvalidArgument
+from shoal.parsing import parse_json
 
 _ANSWER = "stand-in-for-a-sampled-answer-5c1e9a"
 """What the stand-in says."""
@@ -287,12 +288,14 @@ def _for_template(message: ChatMessage) -> dict[str, Any]:
 def _arguments_of(call: ToolCall) -> dict[str, Any]:
     """Raises `InvalidArgument` for what no text can be made of: an agent's client may send anything."""
     try:
-        arguments = json.loads(call.arguments_json or "{}")
+        arguments = parse_json(call.arguments_json or "{}")
         if not isinstance(arguments, dict):
             raise TypeError
         json.dumps(arguments, ensure_ascii=False).encode()  # No lone surrogates.
-    except (ValueError, TypeError, RecursionError):
-        raise InvalidArgument(f"the arguments of the call of {call.name} must be an object of JSON") from None
+    except (ValueError, TypeError):
+        raise InvalidArgument(
+            f"the arguments of the call of {call.name} must be an object of JSON that is not nested deeply"
+        ) from None
     return arguments
 
 

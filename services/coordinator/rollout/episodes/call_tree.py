@@ -16,6 +16,7 @@ import numpy as np
 from services.coordinator.rollout.episodes.transcript import Transcript
 from shoal.arrays import Int32Array
 from shoal.conversation import ChatMessage, ToolCall, ToolDefinition
+from shoal.parsing import parse_json
 
 
 @dataclass(eq=False)
@@ -107,6 +108,6 @@ def _canonical(message: ChatMessage) -> list[Any]:
 
 def _value(text: str) -> Any:
     try:
-        return json.loads(text)
+        return parse_json(text)
     except ValueError:
         return text

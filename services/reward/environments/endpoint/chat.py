@@ -1,15 +1,16 @@
 """The dialect `/v1/chat/completions`: from a request to a call of the policy, and back."""
 
-import json
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from google.protobuf import json_format
+from google.protobuf.message import DecodeError
 
 from services.reward.environments.endpoint.answers import finish_reason, token_logprobs, usage
 from services.reward.environments.endpoint.fields import check_fields, is_on, listed, positive, texts
 from services.reward.environments.endpoint.refusals import Refused, unsupported
+from shoal.parsing import parse_json
 from shoal.v1 import environment_pb2 as pb
 from shoal.v1 import rollout_pb2
 
@@ -71,7 +72,7 @@ def _text(content: Any, where: str) -> str:
 def _tool_call(call: Any, where: str) -> rollout_pb2.ToolCall:
     try:
         name, arguments = call["function"]["name"], call["function"].get("arguments") or "{}"
-        if not isinstance(json.loads(arguments), dict):
+        if not isinstance(parse_json(arguments), dict):
             raise ValueError
         return rollout_pb2.ToolCall(
             id=str(call.get("id") or ""),
@@ -92,8 +93,9 @@ def _tool(tool: Any, where: str) -> pb.ToolDefinition:
         described = pb.ToolDefinition(name=function["name"], description=function.get("description") or "")
         parameters = function.get("parameters") or {"type": "object", "properties": {}}
         json_format.ParseDict(parameters, described.parameters)
-    except (KeyError, TypeError, AttributeError, json_format.ParseError):
-        detail = f"{where}.function: must have a name, and parameters as a JSON schema"
+        pb.ToolDefinition.FromString(described.SerializeToString())  # Nothing that is nested too deeply to be read.
+    except (KeyError, TypeError, AttributeError, json_format.ParseError, DecodeError):
+        detail = f"{where}.function: must have a name, and parameters as a JSON schema that is not nested deeply"
         raise Refused(400, "invalid_value", detail, where) from None
     return described
 

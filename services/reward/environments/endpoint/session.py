@@ -106,7 +106,7 @@ class Session:
         if key:
             return next((asked for asked in self._asked.values() if asked.idempotency_key == key), None)
         retries = headers.get("x-stainless-retry-count", "0")
-        if not retries.isdigit() or int(retries) == 0:
+        if not retries.isdecimal() or int(retries) == 0:
             return None
         same = [asked for asked in self._asked.values() if asked.body == body]
         if orphaned := next((asked for asked in same if asked.is_orphaned), None):

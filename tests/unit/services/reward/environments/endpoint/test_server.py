@@ -409,6 +409,35 @@ async def test_any_request_gets_an_answer_or_a_refusal_that_is_its_own_fault(pat
         assert at.calls, "some are answered"
 
 
+def nested(levels: int) -> dict[str, Any]:
+    return {"a": nested(levels - 1)} if levels else {}
+
+
+def calling_with(arguments: str) -> dict[str, Any]:
+    return {"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "a", "arguments": arguments}}]}]}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"tools": [{"type": "function", "function": {"name": "a", "parameters": nested(50)}}]},
+        calling_with('{"a":' * 900 + "1" + "}" * 900),
+        calling_with('{"a":' * 90_000 + "1" + "}" * 90_000),
+    ],
+)  # fmt: skip
+async def test_what_is_nested_too_deeply_to_travel_is_refused(change: dict[str, Any]) -> None:
+    async with served() as at:
+        response = await at.post(body=HELLO | change)
+        assert response.status_code == 400 and not at.calls, response.text
+
+
+@pytest.mark.parametrize("count", [b"\xb2", b"-1", b"x", b""])
+async def test_a_count_of_retries_that_is_no_number_is_none(count: bytes) -> None:
+    async with served() as at:
+        response = await at.post(body=HELLO, x_stainless_retry_count=count)
+    assert response.status_code == 200, response.text
+
+
 async def test_half_a_character_in_a_request_is_replaced() -> None:
     async with served() as at:
         for half in (b"\\ud83d", b"\xed\xa0\xbd", b"\xff"):
