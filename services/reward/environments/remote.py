@@ -8,6 +8,7 @@ from dataclasses import replace
 import grpc.aio
 
 from services.reward.environments.agents import Requests
+from services.reward.environments.inside.answers import cut
 from services.reward.environments.local import Responses
 from services.reward.environments.wire import failure_to_wire
 from shoal.config.environments import EnvironmentConfig
@@ -89,7 +90,7 @@ class RemoteEnvironment:
         call = self._stub.RunEpisode(forwarded(), timeout=_EPISODE_TIMEOUT_S)
         try:
             async for response in call:
-                yield response
+                yield self._within_bounds(response)
         except (InvalidArgument, ResourceExhausted, Aborted):
             raise
         except Unavailable as error:
@@ -99,3 +100,12 @@ class RemoteEnvironment:
             yield failure_to_wire(ScoreOutcome.FAILED, f"{self._field}: {error.message}"[:500])
         finally:
             call.cancel()
+
+    def _within_bounds(self, response: environment_pb2.RunEpisodeResponse) -> environment_pb2.RunEpisodeResponse:
+        """Cuts what the server says to one turn, as of any environment."""
+        if response.HasField("observation"):
+            messages = response.observation.messages
+            texts = cut([message.content for message in messages], self.config.max_observation_chars)
+            for message, text in zip(messages, texts, strict=True):
+                message.content = text
+        return response

@@ -124,6 +124,16 @@ async def test_an_environment_of_another_server_is_played_there(scripted: dict[s
         assert (await player.result()).outcome == SCORED
 
 
+async def test_what_another_server_says_is_cut_in_its_middle_as_well(scripted: dict[str, Any]) -> None:
+    async with staged() as other, staged() as stage:
+        await other.configure(scripted | {"max_observation_chars": 500_000})
+        await stage.configure({"name": "scripted", "server": other.address, "max_observation_chars": 1000})
+        player = stage.play("scripted")
+        await player.observe()
+        said = (await player.say("big 400000")).messages[0].content
+    assert len(said) < 1100 and "[399001 characters are left out here]" in said, said[:2000]
+
+
 async def test_the_end_of_another_server_aborts_its_episodes(scripted: dict[str, Any]) -> None:
     async with staged() as stage:
         async with staged() as other:

@@ -32,8 +32,9 @@ def observation_of(value: Any, max_chars: int) -> dict[str, Any]:
     messages = list(islice(_messages(said.messages), _MAX_MESSAGES + 1))
     if len(messages) > _MAX_MESSAGES:
         raise BadAnswer(f"more than {_MAX_MESSAGES} messages were said at once")
+    contents = cut([message["content"] for message in messages], max_chars)
     return {
-        "messages": _cut(messages, max_chars),
+        "messages": [message | {"content": content} for message, content in zip(messages, contents, strict=True)],
         "reward": None if said.reward is None else _reward(said.reward, "the reward"),
         "done": _is_done(said.done),
         "tool_outcomes": _outcomes(said.tool_outcomes),
@@ -121,9 +122,9 @@ def _message(message: Any) -> dict[str, str]:
     return {name: _text(value if name == "content" else str(value)[:_MAX_NAME_CHARS]) for name, value in fields.items()}
 
 
-def _cut(messages: list[dict[str, str]], max_chars: int) -> list[dict[str, str]]:
-    """Cuts the middle out of long messages: a fair share each of `max_chars`."""
-    lengths = sorted(len(message["content"]) for message in messages)
+def cut(texts: Sequence[str], max_chars: int) -> list[str]:
+    """Cuts the middle out of long texts: a fair share each of `max_chars`, notes aside."""
+    lengths = sorted(map(len, texts))
     left, share = max_chars, max_chars
     for number, length in enumerate(lengths):
         share = left // (len(lengths) - number)
@@ -131,7 +132,7 @@ def _cut(messages: list[dict[str, str]], max_chars: int) -> list[dict[str, str]]
             break
         left -= length
         share = max_chars
-    return [message | {"content": _without_middle(message["content"], share)} for message in messages]
+    return [_without_middle(text, share) for text in texts]
 
 
 def _without_middle(text: str, max_chars: int) -> str:
