@@ -62,14 +62,24 @@ class Person:
     max_turns = sys.maxsize
 
     async def say(self, messages: Sequence[ChatMessage], tools: Sequence[ToolDefinition]) -> str | None:
+        while (line := await self._line()) is not None:
+            if not (tools and line.startswith("/")):
+                return line
+            name, _, arguments = line[1:].partition(" ")
+            arguments = arguments.strip() or "{}"
+            if _is_object(arguments):
+                return f'<tool_call>{{"name": {json.dumps(name)}, "arguments": {arguments}}}</tool_call>'
+            print(f"arguments are a JSON object, as in /{name} {_example(name, tools)}; this was no turn")
+        return None
+
+    async def _line(self) -> str | None:
         if sys.stdin is None:  # It was closed when the program began.
             return None
         if sys.stdin.isatty():
             print("> ", end="", flush=True)
         line = await asyncio.to_thread(sys.stdin.readline)
         # Bytes that are no text are read as halves of characters, which cannot travel on.
-        text = line.rstrip("\n").encode("utf-8", "replace").decode("utf-8")
-        return (_as_call(text) if tools else text) if line else None
+        return line.rstrip("\n").encode("utf-8", "replace").decode("utf-8") if line else None
 
 
 @dataclass(frozen=True)
@@ -190,8 +200,10 @@ class _Session:
     async def _next_turn(self, seen: pb.Observation, tools: Sequence[ToolDefinition]) -> pb.RunEpisodeRequest:
         last = self._conversation[-1] if self._num_said else None
         self._conversation += map(chat_message_from_wire, seen.messages)
-        if not self._voice.is_person and last is not None and not (last.tool_calls or seen.messages):
-            return _end("no_call")
+        if last is not None and not (last.tool_calls or seen.messages):
+            if not self._voice.is_person:
+                return _end("no_call")
+            print("(the environment says nothing to a turn without a call: in a run, the episode ends here)")
         message = await self._said(self._conversation, tools)
         if message is None:
             return _end("max_turns" if self._num_said >= self._voice.max_turns else "no_call")
@@ -270,9 +282,14 @@ def _show_messages(messages: Iterable[rollout_pb2.ChatMessage]) -> None:
             print(f"{who}: {visible(f'/{call.name} {call.arguments_json}')}")
 
 
-def _as_call(text: str) -> str:
-    """Returns a line "/tool {...}" as the parser reads a call; any other line unchanged."""
-    if not text.startswith("/"):
-        return text
-    name, _, arguments = text[1:].partition(" ")
-    return f'<tool_call>{{"name": {json.dumps(name)}, "arguments": {arguments.strip() or "{}"}}}</tool_call>'
+def _is_object(text: str) -> bool:
+    try:
+        return isinstance(json.loads(text), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+def _example(name: str, tools: Sequence[ToolDefinition]) -> str:
+    """Returns the arguments of a tool with gaps for their values."""
+    parameters = next((tool.parameters for tool in tools if tool.name == name), {})
+    return "{" + ", ".join(f"{json.dumps(key)}: ..." for key in parameters.get("properties", {})) + "}"

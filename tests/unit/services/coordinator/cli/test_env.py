@@ -186,6 +186,14 @@ def test_an_environment_is_played_and_checked_with_some_of_its_tools(shoal: Shoa
     assert code == 1 and "it should not be called" in text, "without --tools, all are called"
 
 
+def test_a_person_is_told_how_a_call_is_written_and_what_ends_an_episode_in_a_run() -> None:
+    code, out, error = played("guess_number", "--task", '{"number": 42}', lines="/guess 42\n/guess 42]\nIs it 42?\n")
+    assert code == 0, error
+    assert out.count('arguments are a JSON object, as in /guess {"number": ...}; this was no turn') == 2, out
+    assert out[-2].startswith("(the environment says nothing to a turn without a call: in a run, "), out
+    assert json.loads(out[-1])["metrics"]["guesses"] == 0
+
+
 def test_the_end_of_the_input_ends_the_episode(games: str) -> None:
     code, out, error = played(f"{games}:Doubling", lines="")
     assert code == 0, error
