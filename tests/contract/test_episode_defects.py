@@ -19,7 +19,7 @@ from tests.support.scripted_environment import ScriptedPolicy, ScriptedStage
 
 HERE, PLAYER, ENVIRONMENTS = (
     "tests/contract/test_episode_defects.py",
-    "tests/unit/services/coordinator/rollout/episodes/test_player.py",
+    "tests/unit/services/coordinator/rollout/episodes/test_episode_player.py",
     "tests/contract/environments/test_processes.py",
 )
 DEFECTS = {

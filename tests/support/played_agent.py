@@ -13,7 +13,7 @@ import numpy as np
 from services.coordinator.rollout.completions import GroupRequest
 from services.coordinator.rollout.controls import RunControls
 from services.coordinator.rollout.episodes.episode_sampler import EpisodeSampler
-from services.coordinator.rollout.episodes.playing import EpisodeParts
+from services.coordinator.rollout.episodes.player import EpisodeParts
 from services.coordinator.rollout.episodes.stage import Stages
 from services.coordinator.rollout.groups import SettledGroup
 from services.coordinator.workers.handover.group_progress import GroupProgress

@@ -16,7 +16,7 @@ from services.coordinator.rollout.circuit_breaker import CircuitBreaker
 from services.coordinator.rollout.controls import RunControls, StopMode
 from services.coordinator.rollout.current_version import CurrentVersion
 from services.coordinator.rollout.episodes.episode_sampler import EpisodeSampler
-from services.coordinator.rollout.episodes.playing import EpisodeParts
+from services.coordinator.rollout.episodes.player import EpisodeParts
 from services.coordinator.rollout.episodes.stage import Stages
 from services.coordinator.rollout.groups import JudgedGroup
 from services.coordinator.rollout.prompt_order import PromptOrder

@@ -12,7 +12,7 @@ from services.coordinator.rollout.episodes.call_tree import CallTree, Node, dige
 from services.coordinator.rollout.episodes.clock import EpisodeClock
 from services.coordinator.rollout.episodes.episode_request import EpisodeRequest
 from services.coordinator.rollout.episodes.limits import StopReason
-from services.coordinator.rollout.episodes.playing import EpisodeParts, Player, checked
+from services.coordinator.rollout.episodes.player import EpisodeParts, Player, checked
 from services.coordinator.rollout.episodes.transcript import Transcript
 from services.coordinator.rollout.episodes.turn_sampler import TurnRequest, TurnSampler
 from services.coordinator.workers.rewards.episode_messages import BrokenEpisode, EpisodeResult, Observation

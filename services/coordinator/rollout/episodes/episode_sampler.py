@@ -9,9 +9,9 @@ from services.coordinator.rollout.controls import RunControls
 from services.coordinator.rollout.episodes.agent_player import AgentPlayer
 from services.coordinator.rollout.episodes.batched_turns import BatchedTurnSampler
 from services.coordinator.rollout.episodes.clock import EpisodeClock
+from services.coordinator.rollout.episodes.episode_player import EpisodePlayer
 from services.coordinator.rollout.episodes.episode_request import EpisodeRequest
-from services.coordinator.rollout.episodes.player import EpisodePlayer
-from services.coordinator.rollout.episodes.playing import EpisodeParts, Player
+from services.coordinator.rollout.episodes.player import EpisodeParts, Player
 from services.coordinator.rollout.episodes.turn_sampler import TurnSampler
 from services.coordinator.workers.generator_pool import GeneratorPool
 from services.coordinator.workers.turn_batches import EpisodeTurns

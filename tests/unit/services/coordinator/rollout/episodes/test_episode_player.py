@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from services.coordinator.rollout.completions import GroupRequest
-from services.coordinator.rollout.episodes import playing
+from services.coordinator.rollout.episodes import player
 from services.coordinator.rollout.episodes.episode_sampler import EpisodeSampler
-from services.coordinator.rollout.episodes.playing import EpisodeParts
+from services.coordinator.rollout.episodes.player import EpisodeParts
 from services.coordinator.rollout.episodes.stage import Stages
 from services.coordinator.rollout.groups import SettledGroup
 from services.coordinator.workers import losses
@@ -343,7 +343,7 @@ async def test_an_episode_that_waits_for_a_place_goes_on_where_it_was_and_says_n
     async def sleep(wait_s: float) -> None:
         waits.append(wait_s)
 
-    monkeypatch.setattr(playing.asyncio, "sleep", sleep)
+    monkeypatch.setattr(player.asyncio, "sleep", sleep)
     played = await play([CALL, CALL, "2"], environments, generators=generators, max_losses=2)
     assert [wait_s for wait_s in waits if wait_s] == [0.25] * 3, waits
     assert played.notes == ["reward: its process ended"] and len(environments.plays) == 5
