@@ -63,6 +63,10 @@ def tool_table(tool: Tool, draft: Draft) -> dict[str, Any]:
         else:
             reason, cure = SETTINGS_REFUSED.get((tool.name, key), ("it has no counterpart", "environments"))
             draft.refuse("tool_configs", f"{tool.name}: {key} = {value}", reason, cure=cure)
+    if variable := table.get("api_key_env"):
+        draft.notes.append(f"{tool.name} needs its key in the variable {variable} of the reward service's environment")
+    if url := table.get("url"):
+        draft.notes.append(f"{tool.name} asks the MCP server at {url}: start it before the run")
     return {key: value for key, value in table.items() if value is not None}
 
 

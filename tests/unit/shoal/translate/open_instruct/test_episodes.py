@@ -39,7 +39,10 @@ def test_several_tools_are_a_toolbox_in_which_each_has_the_name_that_the_policy_
     assert (search["num_results"], search["timeout_s"]) == (5, 10)
     assert (browse["source"], browse["service"], browse["tool"]) == ("browse", "jina", "browse")
     assert {(source.environment, source.tools_column) for source in config.data.sources} == {("tools", "tools")}
-    assert any("column `tools`" in note for note in _translate(*THREE, *HERMES).notes)
+    notes = _translate(*THREE, *HERMES).notes
+    assert any("column `tools`" in note for note in notes)
+    for tool, variable in (("serper_search", "SERPER_API_KEY"), ("jina_browse", "JINA_API_KEY")):
+        assert any(note.startswith(f"{tool} needs its key in the variable {variable}") for note in notes), notes
     episodes = config.episodes
     assert (episodes.tool_parser, episodes.max_tool_calls, episodes.max_turns) == ("hermes", 7, 7)
     assert (episodes.turn_rewards, episodes.call_timeout_s, episodes.tools_in_prompt) == ("last", 1800, True)
