@@ -28,8 +28,8 @@ async def prepare_environments(
 
     Returns the inputs, and the ids of prompts and questions that are too long with the tools; they are left out. Raises
     `InvalidArgument` for an environment that no reward service has or that cannot work there, for a row with a tool
-    that its environment does not have, for a chat template that cannot render its episodes, and when every prompt, or
-    every question, is too long.
+    that its environment does not have, for a chat template that cannot render its episodes, for a limit of tokens that
+    leaves no room for a turn, and when every prompt, or every question, is too long.
     """
     prompts, questions = inputs.prompts.prompts, inputs.evaluation_prompts
     named = {one.environment.environment: one for one in reversed((*prompts, *questions)) if one.environment}
@@ -46,6 +46,7 @@ async def prepare_environments(
     )
     for name, prompt in named.items():
         await _note_another_rendering(name, stages, prompt, events)
+        await _check_room(config, stages[name], stages, prompt)
     _note_missing_tools((*prompts, *questions), (*rendered, *asked), stages, events)
     limit = config.data.max_prompt_tokens
     too_long = _too_long("prompts", rendered, limit, events) | _too_long("held-out questions", asked, limit, events)
@@ -113,6 +114,19 @@ async def _note_another_rendering(name: str, stages: Stages, prompt: Prompt, eve
         raise InvalidArgument(f"environments.{name} cannot be played: {error.message}") from None
     if difference is not None:
         events.add("rendering_differs", f"environments.{name}: {difference}", environment=name)
+
+
+async def _check_room(config: RunConfig, stage: Stage, stages: Stages, prompt: Prompt) -> None:
+    """Raises `InvalidArgument` where no episode has room for a turn: its beginning counts. An agent's has none."""
+    if stage.is_agent:
+        return
+    num_tokens = len(await stages.beside(lambda: stage.renderer.opening(prompt.messages, ())))
+    limit = config.sampling.max_completion_tokens
+    if num_tokens >= limit:
+        raise InvalidArgument(
+            f"sampling.max_completion_tokens ({limit}) has no room for a turn of an episode behind the {num_tokens} "
+            "tokens with which the chat template begins one: raise it"
+        )
 
 
 def _note_missing_tools(before: Sequence[Prompt], after: Sequence[Prompt], stages: Stages, events: EventLog) -> None:

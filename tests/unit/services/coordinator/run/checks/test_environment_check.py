@@ -1,5 +1,6 @@
 """What a run finds out about its environments before it samples anything."""
 
+import contextlib
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,7 +11,7 @@ from services.coordinator.rollout.episodes.stage import Stages
 from services.coordinator.run.checks.environment_check import prepare_environments
 from services.coordinator.run.checks.preflight import PreparedInputs
 from services.coordinator.workers.rewards.environment_pool import EnvironmentInfo
-from shoal.config import parse_config
+from shoal.config import RunConfig, parse_config
 from shoal.conversation import ChatMessage, ToolDefinition
 from shoal.data import PromptSet
 from shoal.errors import InvalidArgument
@@ -18,13 +19,12 @@ from shoal.rollout import EnvironmentTask, Prompt
 from tests.support import chat_templates as families
 
 TOOLS = tuple(ToolDefinition(name, "", {"type": "object", "properties": {}}) for name in ("search", "browse"))
-CONFIG = parse_config(
-    {
-        "model": {"path": "m"},
-        "data": {"sources": [{"path": "d", "environment": "research"}]},
-        "environments": [{"name": "research", "server": "127.0.0.1:1"}],
-    }
-)
+VALUES: dict[str, Any] = {
+    "model": {"path": "m"},
+    "data": {"sources": [{"path": "d", "environment": "research"}]},
+    "environments": [{"name": "research", "server": "127.0.0.1:1"}],
+}
+CONFIG = parse_config(VALUES)
 
 
 def row(number: int, tools: tuple[str, ...] | None) -> Prompt:
@@ -32,7 +32,7 @@ def row(number: int, tools: tuple[str, ...] | None) -> Prompt:
     return Prompt(f"d.jsonl:{number}", token_ids, "", (), messages, EnvironmentTask("research", {}, tools))
 
 
-async def prepare(template: str, *prompts: Prompt) -> list[str]:
+async def prepare(template: str, *prompts: Prompt, config: RunConfig = CONFIG) -> list[str]:
     """Returns the texts of the prompts as a run samples behind them."""
     tokenizer = families.tokenizer_with(template)
 
@@ -41,10 +41,10 @@ async def prepare(template: str, *prompts: Prompt) -> list[str]:
 
     events: Any = SimpleNamespace(add=lambda *_, **__: None)
     environments: Any = SimpleNamespace(list=listed)
-    stages = Stages(CONFIG, tokenizer)
+    stages = Stages(config, tokenizer)
     try:
         inputs = PreparedInputs(tokenizer, PromptSet(list(prompts), [""] * len(prompts)), (), ())
-        prepared, _ = await prepare_environments(CONFIG, inputs, environments, stages, events)
+        prepared, _ = await prepare_environments(config, inputs, environments, stages, events)
     finally:
         stages.close()
     return [prompt.text for prompt in prepared.prompts.prompts]
@@ -67,3 +67,11 @@ async def test_a_chat_template_that_writes_results_inside_a_turn_is_refused(temp
     message = "^environments.research cannot be played: model.chat_template: it writes results of tools before the end"
     with pytest.raises(InvalidArgument, match=message):
         await prepare(template, row(0, None))
+
+
+@pytest.mark.parametrize(("max_tokens", "is_refused"), [(11, True), (12, False)])
+async def test_a_limit_without_room_for_a_turn_is_refused(max_tokens: int, is_refused: bool) -> None:
+    config = parse_config(VALUES | {"sampling": {"max_completion_tokens": max_tokens}})
+    message = r"^sampling\.max_completion_tokens \(11\) has no room for a turn .* the 11 tokens with which"
+    with pytest.raises(InvalidArgument, match=message) if is_refused else contextlib.nullcontext():
+        await prepare(families.QWEN, row(0, None), config=config)
