@@ -6,6 +6,7 @@ once a service is there.
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -46,7 +47,10 @@ async def prepare_environments(
     )
     for name, prompt in named.items():
         await _note_another_rendering(name, stages, prompt, events)
-        await _check_room(config, stages[name], stages, prompt)
+    in_training, in_evaluations = config.sampling.max_completion_tokens, config.evaluation.max_completion_tokens
+    await _check_room("sampling", in_training, prompts if in_evaluations else (*prompts, *questions), stages)
+    if in_evaluations:
+        await _check_room("evaluation", in_evaluations, questions, stages)
     _note_missing_tools((*prompts, *questions), (*rendered, *asked), stages, events)
     limit = config.data.max_prompt_tokens
     too_long = _too_long("prompts", rendered, limit, events) | _too_long("held-out questions", asked, limit, events)
@@ -116,17 +120,17 @@ async def _note_another_rendering(name: str, stages: Stages, prompt: Prompt, eve
         events.add("rendering_differs", f"environments.{name}: {difference}", environment=name)
 
 
-async def _check_room(config: RunConfig, stage: Stage, stages: Stages, prompt: Prompt) -> None:
+async def _check_room(table: str, limit: int, prompts: Sequence[Prompt], stages: Stages) -> None:
     """Raises `InvalidArgument` where no episode has room for a turn: its beginning counts. An agent's has none."""
-    if stage.is_agent:
-        return
-    num_tokens = len(await stages.beside(lambda: stage.renderer.opening(prompt.messages, ())))
-    limit = config.sampling.max_completion_tokens
-    if num_tokens >= limit:
-        raise InvalidArgument(
-            f"sampling.max_completion_tokens ({limit}) has no room for a turn of an episode behind the {num_tokens} "
-            "tokens with which the chat template begins one: raise it"
-        )
+    named = {one.environment.environment: one for one in prompts if one.environment}
+    for name, prompt in named.items():
+        renderer = stages[name].renderer
+        num_tokens = len(await stages.beside(partial(renderer.opening, prompt.messages, ())))
+        if num_tokens >= limit and not stages[name].is_agent:
+            raise InvalidArgument(
+                f"{table}.max_completion_tokens ({limit}) has no room for a turn of an episode behind the {num_tokens} "
+                "tokens with which the chat template begins one: raise it"
+            )
 
 
 def _note_missing_tools(before: Sequence[Prompt], after: Sequence[Prompt], stages: Stages, events: EventLog) -> None:

@@ -1,6 +1,7 @@
 """What a run finds out about its environments before it samples anything."""
 
 import contextlib
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -32,7 +33,9 @@ def row(number: int, tools: tuple[str, ...] | None) -> Prompt:
     return Prompt(f"d.jsonl:{number}", token_ids, "", (), messages, EnvironmentTask("research", {}, tools))
 
 
-async def prepare(template: str, *prompts: Prompt, config: RunConfig = CONFIG) -> list[str]:
+async def prepare(
+    template: str, *prompts: Prompt, config: RunConfig = CONFIG, questions: tuple[Prompt, ...] = ()
+) -> list[str]:
     """Returns the texts of the prompts as a run samples behind them."""
     tokenizer = families.tokenizer_with(template)
 
@@ -43,7 +46,7 @@ async def prepare(template: str, *prompts: Prompt, config: RunConfig = CONFIG) -
     environments: Any = SimpleNamespace(list=listed)
     stages = Stages(config, tokenizer)
     try:
-        inputs = PreparedInputs(tokenizer, PromptSet(list(prompts), [""] * len(prompts)), (), ())
+        inputs = PreparedInputs(tokenizer, PromptSet(list(prompts), [""] * len(prompts)), questions, ())
         prepared, _ = await prepare_environments(config, inputs, environments, stages, events)
     finally:
         stages.close()
@@ -75,3 +78,13 @@ async def test_a_limit_without_room_for_a_turn_is_refused(max_tokens: int, is_re
     message = r"^sampling\.max_completion_tokens \(11\) has no room for a turn .* the 11 tokens with which"
     with pytest.raises(InvalidArgument, match=message) if is_refused else contextlib.nullcontext():
         await prepare(families.QWEN, row(0, None), config=config)
+
+
+async def test_episodes_of_an_evaluation_alone_have_the_room_of_evaluations() -> None:
+    sampling, evaluation = {"max_completion_tokens": 4}, {"max_completion_tokens": 64}
+    single = replace(row(0, None), environment=None)
+    config = parse_config(VALUES | {"sampling": sampling, "evaluation": evaluation})
+    await prepare(families.QWEN, single, config=config, questions=(row(1, None),))
+    config = parse_config(VALUES | {"sampling": evaluation, "evaluation": sampling})
+    with pytest.raises(InvalidArgument, match=r"^evaluation\.max_completion_tokens \(4\) has no room"):
+        await prepare(families.QWEN, single, config=config, questions=(row(1, None),))
