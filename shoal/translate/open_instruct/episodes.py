@@ -32,14 +32,21 @@ EPISODES: list[Field] = [
         why="the setting `tool` of search, browse and python",
         accepts=[None],
     ),
-    composed("tool_configs", "any", [], "environments", why="the settings of each"),
+    composed(
+        "tool_configs",
+        "any",
+        [],
+        "environments",
+        why="the settings of each; ids of dr_agent_mcp's results come from the seed of the episode, where its package "
+        "draws them, and a call that fails is told to the policy at once, where the package tries it three times",
+    ),
     composed(
         "tool_parser_type",
         "text",
         "legacy",
         "episodes.tool_parser data.sources",
         why="the form of calls; results of tools are written by the chat template, as turns of their own, where those "
-        "of legacy (<output>) and dr_tulu (<tool_output>) are in the policy's turn",
+        "of legacy (`<output>`) and dr_tulu (`<tool_output>`) are in the policy's turn",
         aliases=["tool_parser"],
     ),
     composed(
