@@ -26,17 +26,8 @@ from services.coordinator.store.progress import Progress
 from services.coordinator.store.rollouts import list_rollouts
 from services.coordinator.store.rows import TrainedGroup
 from services.coordinator.store.segments.series import Series
-from shoal.rollout import (
-    Completion,
-    FinishReason,
-    Prompt,
-    Rollout,
-    Score,
-    ScoreOutcome,
-    VerifierScore,
-    VersionSpan,
-    WeightVersion,
-)
+from shoal.rollout import Completion, FinishReason, Prompt, Rollout, VersionSpan, WeightVersion
+from shoal.scores import Score, ScoreOutcome, VerifierScore
 from shoal.v1 import coordinator_pb2 as pb
 from shoal.v1 import learner_pb2
 from tests.support.whole_checkpoints import save_whole

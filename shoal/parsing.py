@@ -1,4 +1,4 @@
-"""Parsers of texts that anybody may have written or damaged: whatever is wrong with a text is a `ValueError`.
+"""Parsers of texts and schemas that anybody may have written or damaged: whatever is wrong is a `ValueError`.
 
 The parsers below them raise other errors for deep nesting, for values that a type does not have, and for a few texts
 that they have not thought of. Values that are nested deeper than `MAX_DEPTH` are refused, since whoever reads them
@@ -6,6 +6,7 @@ calls itself for each level.
 """
 
 import ast
+import importlib
 import json
 import warnings
 from collections.abc import Mapping
@@ -73,3 +74,42 @@ def check_depth(value: Any) -> None:
             if len(inner) > left:
                 raise ValueError(f"it has more than {_MAX_VALUES} values, or contains itself")
         level, depth = inner, depth + 1
+
+
+def compile_schema(schema: Any, keywords: Mapping[str, Any]) -> Any:
+    """Returns the `jsonschema` validator of a JSON schema that stands alone (json-schema.org), with checks of our own
+    in place of the library's by keyword.
+
+    Without "$schema" the draft is 2020-12. Raises `ValueError` for what is no schema, and for one that refers to
+    another document, which is not fetched.
+    """
+    jsonschema = importlib.import_module("jsonschema")
+    referencing = importlib.import_module("referencing.jsonschema")
+    registry = importlib.import_module("referencing").Registry()
+    if not isinstance(schema, dict | bool):
+        raise ValueError("a schema is an object")
+    try:
+        kind = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)
+        kind.check_schema(schema)
+        resource = referencing.specification_with(kind.META_SCHEMA["$schema"]).create_resource(schema)
+        _check_references(resource, registry.resolver_with_root(resource))
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    except jsonschema.exceptions.SchemaError as error:
+        raise ValueError(str(error)) from None
+    except importlib.import_module("referencing.exceptions").Unresolvable as error:
+        raise ValueError(f"it refers to something outside of it: {error}") from None
+    if isinstance(schema, dict):
+        # By this key jsonschema would look the class up again below a reference, without `keywords`.
+        schema = {name: value for name, value in schema.items() if name != "$schema"}
+    known = {name: check for name, check in keywords.items() if name in kind.VALIDATORS}
+    return jsonschema.validators.extend(kind, known)(schema, registry=registry)
+
+
+def _check_references(schema: Any, resolver: Any) -> None:
+    """Raises `Unresolvable` for a reference, at any depth, to something outside the schema."""
+    reference = schema.contents.get("$ref") if isinstance(schema.contents, dict) else None
+    if isinstance(reference, str):
+        resolver.lookup(reference)
+    for inner in schema.subresources():
+        _check_references(inner, resolver.in_subresource(inner))

@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from shoal.conversation import ChatMessage, question_of
+from shoal.scores import ScoreOutcome
 
 if TYPE_CHECKING:
     from shoal.arrays import BoolArray, Float32Array, Int32Array
@@ -180,16 +181,6 @@ class Completion:
         return (EpisodeSegment(prompt_token_ids, 0, self.num_tokens),)
 
 
-class ScoreOutcome(StrEnum):
-    """The outcome of scoring a completion."""
-
-    SCORED = "scored"
-    UNSCORABLE = "unscorable"
-    """The completion cannot be judged; it has no reward."""
-    FAILED = "failed"
-    """The verifier broke or timed out; never a reward of 0."""
-
-
 @dataclass(frozen=True)
 class ToolOutcome:
     """What became of a tool call."""
@@ -261,58 +252,6 @@ class Episode:
     def turns_in_time(self) -> tuple[EpisodeTurn, ...]:
         """The turns in the order in which they were sampled, whatever their segments."""
         return tuple(sorted(self.turns, key=lambda turn: turn.number))
-
-
-@dataclass(frozen=True)
-class StepScore:
-    """A verifier's score of one step of a completion."""
-
-    end_char: int
-    """Characters of the completion's text up to the end of the step."""
-    value: float
-
-
-@dataclass(frozen=True)
-class VerifierScore:
-    """The verdict of one verifier on one completion."""
-
-    verifier: str
-    outcome: ScoreOutcome
-    value: float = 0.0
-    """Meaningful only when SCORED."""
-    detail: str = ""
-    duration_s: float = 0.0
-    step_scores: tuple[StepScore, ...] = ()
-    """In order; empty where the verifier scores the whole completion only."""
-    code_digest: str = ""
-    """SHA-256, in hex, of the verifier's code, where that is not part of Shoal."""
-    answer: str | None = None
-    """What was answered, the same text for equal answers, and empty for none; None where the verifier cannot tell."""
-
-
-@dataclass(frozen=True)
-class RewardPart:
-    """One summand of the reward of a completion."""
-
-    name: str
-    """For example "verifiable" or "overlong"."""
-    value: float
-    """The amount that it adds to the reward."""
-
-
-@dataclass(frozen=True)
-class Score:
-    """The reward of one completion."""
-
-    sample_index: int
-    outcome: ScoreOutcome
-    """SCORED only if every verifier scored; else the worst of their outcomes."""
-    reward: float
-    """The reward that the table `reward` of the configuration defines; by default the weighted sum of the verifiers'
-    values. Meaningful only when SCORED."""
-    verifier_scores: tuple[VerifierScore, ...] = ()
-    parts: tuple[RewardPart, ...] = ()
-    """The summands of the reward."""
 
 
 @dataclass(frozen=True)

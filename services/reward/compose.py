@@ -17,7 +17,8 @@ from services.reward.verifiers.think_format import has_think_format
 from shoal.config.composition import FormatRewardConfig
 from shoal.config.run import RunConfig
 from shoal.config.services import RewardConfig
-from shoal.rollout import FinishReason, GroundTruth, RewardPart, Score, ScoreOutcome, VerifierScore
+from shoal.rollout import FinishReason, GroundTruth
+from shoal.scores import RewardPart, Score, ScoreOutcome, VerifierScore
 
 _FROM_BEST_TO_WORST = [ScoreOutcome.SCORED, ScoreOutcome.UNSCORABLE, ScoreOutcome.FAILED]
 _CORRECT = 1.0

@@ -34,7 +34,8 @@ from shoal.config.services import RewardConfig
 from shoal.config.verifiers import BUILT_IN_VERIFIERS, MODEL_VERIFIERS
 from shoal.conversation import ChatMessage
 from shoal.errors import InvalidArgument, ShoalError
-from shoal.rollout import FinishReason, GroundTruth, Prompt, Score, ScoreOutcome, VerifierScore
+from shoal.rollout import FinishReason, GroundTruth, Prompt
+from shoal.scores import Score, ScoreOutcome, VerifierScore
 from shoal.v1 import rollout_pb2
 from shoal.wire import finish_reason_to_wire, int32_to_wire
 

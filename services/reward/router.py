@@ -15,7 +15,8 @@ from services.reward.pool.scorers import CustomScorer, RuleScorer
 from services.reward.remote.servers import ServerScorer
 from shoal.config.services import RewardConfig
 from shoal.data.conversation import unknown_verifier
-from shoal.rollout import GroundTruth, Prompt, VerifierScore
+from shoal.rollout import GroundTruth, Prompt
+from shoal.scores import VerifierScore
 from shoal.v1 import rollout_pb2
 
 SERVER_PATIENCE_S = 60.0

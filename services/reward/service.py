@@ -23,7 +23,8 @@ from shoal.config.run import RunConfig
 from shoal.config.services import RewardConfig
 from shoal.error_reasons import ErrorReason
 from shoal.errors import Aborted, FailedPrecondition, ResourceExhausted, ShoalError
-from shoal.rollout import MAX_WEIGHT, Prompt, Score, ScoreOutcome, VerifierScore
+from shoal.rollout import MAX_WEIGHT, Prompt
+from shoal.scores import Score, ScoreOutcome, VerifierScore
 from shoal.telemetry import metrics, names
 from shoal.v1 import reward_pb2, rollout_pb2, worker_pb2
 from shoal.v1.reward_pb2_grpc import RewardServiceServicer, add_RewardServiceServicer_to_server

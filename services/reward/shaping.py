@@ -8,7 +8,7 @@ from services.reward.verifiers.repetition_penalty import repetition_penalty
 from services.reward.verifiers.soft_overlong import soft_overlong_punishment
 from services.reward.verifiers.think_answer_tags import think_answer_tags
 from shoal.config.services import RewardConfig
-from shoal.rollout import RewardPart
+from shoal.scores import RewardPart
 
 
 def shaping_parts(

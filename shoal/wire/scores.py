@@ -1,6 +1,6 @@
 """Scores as messages."""
 
-from shoal.rollout import RewardPart, Score, ScoreOutcome, StepScore, VerifierScore
+from shoal.scores import RewardPart, Score, ScoreOutcome, StepScore, VerifierScore
 from shoal.v1 import rollout_pb2
 from shoal.wire.fields import invalid
 

@@ -21,7 +21,7 @@ from services.reward.model.reward_model import RewardModel
 from shoal.config.reward_model import RewardModelConfig
 from shoal.conversation import ChatMessage
 from shoal.errors import InvalidArgument
-from shoal.rollout import ScoreOutcome, VerifierScore
+from shoal.scores import ScoreOutcome, VerifierScore
 from tests.integration.test_reward_model import QUESTIONS, direct
 from tests.support.local_stack import LocalStack, free_port, guessing_config, write_config
 from tests.support.tiny_model import make_tiny_reward_model

@@ -16,8 +16,9 @@ import pytest
 
 from services.reward.service import RewardService
 from shoal.errors import InvalidArgument
-from shoal.rollout import GroundTruth, Score, ScoreOutcome
+from shoal.rollout import GroundTruth
 from shoal.rpc.channel import connect
+from shoal.scores import Score, ScoreOutcome
 from shoal.v1 import reward_pb2, worker_pb2
 from shoal.v1.reward_pb2_grpc import RewardServiceStub
 from tests.contract.test_reward_service import TIMEOUT_S, Client, client, completion_request, prompt_request

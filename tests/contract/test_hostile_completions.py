@@ -18,7 +18,8 @@ import pytest_asyncio
 from services.reward.verifiers import code
 from services.reward.verifiers.registry import VERIFIERS
 from shoal.config.verifiers import BUILT_IN_VERIFIERS, JUDGE_VERIFIERS, MODEL_VERIFIERS
-from shoal.rollout import GroundTruth, Score, ScoreOutcome
+from shoal.rollout import GroundTruth
+from shoal.scores import Score, ScoreOutcome
 from tests.support.hostile_completions import LABELS, MARK, PLACES, PROGRAMS, SCRIPTS, SECRET, TEXTS
 from tests.support.reward_client import RewardProcess, completion_request, prompt_request, reward_process
 from tests.support.waiting import eventually

@@ -9,7 +9,8 @@ import pytest
 
 from services.reward.service import RewardService
 from shoal.errors import InvalidArgument
-from shoal.rollout import GroundTruth, ScoreOutcome
+from shoal.rollout import GroundTruth
+from shoal.scores import ScoreOutcome
 from shoal.v1 import coordinator_pb2 as pb
 from shoal.v1 import reward_pb2
 from tests.contract.test_custom_verifiers import write

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shoal.rollout import GroundTruth, Score, ScoreOutcome
+from shoal.rollout import GroundTruth
+from shoal.scores import Score, ScoreOutcome
 from tests.support.reward_client import RewardProcess, reward_process
 
 GROUP_SIZE = 20

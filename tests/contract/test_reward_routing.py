@@ -20,10 +20,11 @@ from services.coordinator.workers.rewards.reward_pool import RewardPool
 from services.reward.service import RewardService
 from shoal.config.load import config_struct, parse_config
 from shoal.errors import InvalidArgument, ResourceExhausted, ShoalError
-from shoal.rollout import Completion, FinishReason, GroundTruth, Prompt, Score, ScoreOutcome
+from shoal.rollout import Completion, FinishReason, GroundTruth, Prompt
 from shoal.rpc.channel import connect
 from shoal.rpc.options import MAX_MESSAGE_BYTES
 from shoal.rpc.server import RpcServer
+from shoal.scores import Score, ScoreOutcome
 from shoal.v1 import reward_pb2, rollout_pb2, worker_pb2
 from shoal.v1.reward_pb2_grpc import (
     RewardServiceServicer,

@@ -12,11 +12,12 @@ import pytest
 from services.reward.remote.servers import ServerScorer
 from shoal.config.custom_verifiers import RewardServerConfig
 from shoal.errors import FailedPrecondition, Internal, InvalidArgument, ResourceExhausted, ShoalError, Unavailable
-from shoal.rollout import GroundTruth, ScoreOutcome
+from shoal.rollout import GroundTruth
 from shoal.rpc.auth import credentials as auth
 from shoal.rpc.auth.credentials import Credentials
 from shoal.rpc.auth.permissions import Role
 from shoal.rpc.server import RpcServer
+from shoal.scores import ScoreOutcome
 from shoal.v1 import reward_pb2, rollout_pb2, worker_pb2
 from shoal.v1.reward_pb2_grpc import RewardServiceServicer, add_RewardServiceServicer_to_server
 from shoal.wire import ground_truth_to_wire

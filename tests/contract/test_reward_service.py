@@ -21,9 +21,10 @@ from services.reward.verifiers.registry import VERIFIERS
 from shoal.config.verifiers import JUDGE_VERIFIERS, MODEL_VERIFIERS
 from shoal.conversation import ChatMessage
 from shoal.errors import FailedPrecondition, InvalidArgument, ResourceExhausted, Unavailable
-from shoal.rollout import GroundTruth, Prompt, ScoreOutcome
+from shoal.rollout import GroundTruth, Prompt
 from shoal.rpc.channel import connect
 from shoal.rpc.server import RpcServer
+from shoal.scores import ScoreOutcome
 from shoal.v1 import reward_pb2, worker_pb2
 from shoal.v1.reward_pb2_grpc import RewardServiceStub
 from shoal.wire import ground_truth_to_wire, prompt_to_wire, score_from_wire

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from shoal.rollout import GroundTruth, ScoreOutcome
+from shoal.rollout import GroundTruth
+from shoal.scores import ScoreOutcome
 from shoal.v1 import worker_pb2
 from tests.contract.test_custom_verifiers import write
 from tests.contract.test_reward_service import Client, client

@@ -13,7 +13,8 @@ from services.reward.shaping import cosine_scaled_length
 from services.reward.verifiers.registry import VERIFIERS
 from shoal.config.composition import FormatRewardConfig
 from shoal.config.services import RewardConfig
-from shoal.rollout import FinishReason, GroundTruth, ScoreOutcome, VerifierScore
+from shoal.rollout import FinishReason, GroundTruth
+from shoal.scores import ScoreOutcome, VerifierScore
 from tests.golden import GoldenCase, golden_cases
 
 _TEXT = ("string_matcher", "string_f1", "puzzle", "flan", "re_search")

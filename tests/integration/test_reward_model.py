@@ -24,9 +24,10 @@ from shoal.config.load import config_struct, parse_config
 from shoal.config.reward_model import RewardModelConfig
 from shoal.conversation import ChatMessage
 from shoal.errors import InvalidArgument
-from shoal.rollout import GroundTruth, Prompt, Score, ScoreOutcome
+from shoal.rollout import GroundTruth, Prompt
 from shoal.rpc.channel import connect
 from shoal.rpc.server import RpcServer
+from shoal.scores import Score, ScoreOutcome
 from shoal.v1 import reward_pb2, rollout_pb2, worker_pb2
 from shoal.v1.reward_pb2_grpc import RewardServiceStub
 from shoal.wire import prompt_to_wire, score_from_wire

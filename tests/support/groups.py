@@ -8,16 +8,8 @@ import numpy as np
 from services.coordinator.rollout.filtering import judge_group
 from services.coordinator.rollout.groups import DropReason, JudgedGroup, SettledGroup
 from shoal.config import RunConfig, parse_config
-from shoal.rollout import (
-    Completion,
-    FinishReason,
-    Prompt,
-    Score,
-    ScoreOutcome,
-    VerifierScore,
-    VersionSpan,
-    WeightVersion,
-)
+from shoal.rollout import Completion, FinishReason, Prompt, VersionSpan, WeightVersion
+from shoal.scores import Score, ScoreOutcome, VerifierScore
 
 PROMPT = Prompt("p:0", np.array([1, 2], np.int32), "?", ())
 NOW = WeightVersion(0, 7)

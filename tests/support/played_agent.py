@@ -24,7 +24,8 @@ from services.coordinator.workers.rewards.growing_group import GrowingGroup
 from services.coordinator.workers.rewards.policy_calls import PolicyAnswer, PolicyCall, PolicyRefusal
 from shoal.config import parse_config
 from shoal.conversation import ChatMessage, ToolDefinition
-from shoal.rollout import Completion, EnvironmentTask, Episode, Prompt, SamplingParams, ScoreOutcome
+from shoal.rollout import Completion, EnvironmentTask, Episode, Prompt, SamplingParams
+from shoal.scores import ScoreOutcome
 from tests.support.turn_generators import TOKENIZER, Generators
 
 ADD = ToolDefinition("add", "Adds.", {"type": "object", "properties": {"text": {"type": "string"}}})

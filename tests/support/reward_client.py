@@ -20,8 +20,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from services.reward.allowed import Allowed
 from shoal.config.load import config_struct, parse_config
-from shoal.rollout import GroundTruth, Prompt, Score
+from shoal.rollout import GroundTruth, Prompt
 from shoal.rpc.channel import connect
+from shoal.scores import Score
 from shoal.v1 import reward_pb2, rollout_pb2, worker_pb2
 from shoal.v1.reward_pb2_grpc import RewardServiceStub
 from shoal.wire import int32_to_wire, prompt_to_wire, score_from_wire

@@ -15,13 +15,13 @@ from shoal.rollout import (
     EpisodeTurn,
     FinishReason,
     Rollout,
-    ScoreOutcome,
     Support,
     TrainBatch,
     TrainGroup,
     VersionSpan,
     WeightVersion,
 )
+from shoal.scores import ScoreOutcome
 
 START = WeightVersion(attempt=0, policy_version=0)
 

@@ -11,7 +11,8 @@ from services.coordinator.rollout.groups import JudgedGroup, counted_tokens
 from services.coordinator.training.step_plan import StepPlan
 from shoal.config import RunConfig
 from shoal.grpo.signal import solved_share, zero_signal_kind
-from shoal.rollout import FinishReason, Rollout, Score, ScoreOutcome, VerifierScore
+from shoal.rollout import FinishReason, Rollout
+from shoal.scores import Score, ScoreOutcome, VerifierScore
 
 FORMAT_VERIFIER = "r1_format"
 """The verifier whose value is the format score of `val/format_scores`."""

@@ -5,7 +5,8 @@ from dataclasses import asdict, dataclass
 from itertools import islice
 from typing import Any
 
-from shoal.rollout import Completion, Prompt, Score, ScoreOutcome
+from shoal.rollout import Completion, Prompt
+from shoal.scores import Score, ScoreOutcome
 from shoal.visible_text import visible
 
 MAX_CHARS = 2000

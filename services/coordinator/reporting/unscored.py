@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from services.coordinator.rollout.groups import JudgedGroup
-from shoal.rollout import Score, ScoreOutcome
+from shoal.scores import Score, ScoreOutcome
 from shoal.visible_text import visible
 
 _MAX_ERROR_CHARS = 300

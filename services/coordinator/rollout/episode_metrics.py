@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 from services.coordinator.rollout.groups import counted_tokens
 from shoal.conversation import ToolCallStatus
-from shoal.rollout import Completion, Episode, Prompt, ScoreOutcome
+from shoal.rollout import Completion, Episode, Prompt
+from shoal.scores import ScoreOutcome
 
 UNKNOWN_TOOL = "unknown"
 """Stands for whatever the policy calls that is no tool."""

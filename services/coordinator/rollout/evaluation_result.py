@@ -10,7 +10,8 @@ from services.coordinator.rollout.episode_metrics import evaluation_metrics, pla
 from services.coordinator.rollout.filtering import CORRECT, is_correct
 from shoal.grpo.intervals import Interval, mean_interval, rate_interval
 from shoal.grpo.pass_at_k import pass_at_k, pass_shares
-from shoal.rollout import Completion, FinishReason, Prompt, Score, ScoreOutcome, WeightVersion
+from shoal.rollout import Completion, FinishReason, Prompt, WeightVersion
+from shoal.scores import Score, ScoreOutcome
 
 
 @dataclass(frozen=True)

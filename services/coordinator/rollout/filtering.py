@@ -7,7 +7,8 @@ reads the `JudgedGroup`.
 from services.coordinator.rollout.groups import DropReason, JudgedGroup, SettledGroup
 from shoal.config import RunConfig
 from shoal.grpo.advantage import WITHIN_GROUP, RewardGroup, has_signal, weighted_sum
-from shoal.rollout import FinishReason, Score, ScoreOutcome
+from shoal.rollout import FinishReason
+from shoal.scores import Score, ScoreOutcome
 
 CORRECT = 1.0
 """The smallest value by which a verifier calls a completion correct."""

@@ -8,7 +8,8 @@ import numpy.typing as npt
 
 from services.coordinator.rollout.token_reward import TokenReward
 from shoal.grpo.advantage import RewardGroup
-from shoal.rollout import Completion, Prompt, Score
+from shoal.rollout import Completion, Prompt
+from shoal.scores import Score
 
 
 class DropReason(StrEnum):

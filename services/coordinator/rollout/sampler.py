@@ -26,7 +26,8 @@ from shoal.concurrency import first_error
 from shoal.config import RunConfig
 from shoal.errors import DeadlineExceeded, InvalidArgument
 from shoal.grpo.seeds import completion_seed
-from shoal.rollout import Completion, Prompt, SamplingParams, Score, ScoreOutcome
+from shoal.rollout import Completion, Prompt, SamplingParams
+from shoal.scores import Score, ScoreOutcome
 from shoal.telemetry import names, trace
 
 MAX_TIMEOUTS = 2

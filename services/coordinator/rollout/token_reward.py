@@ -3,7 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from shoal.rollout import Completion, Prompt, Score, ScoreOutcome
+from shoal.rollout import Completion, Prompt
+from shoal.scores import Score, ScoreOutcome
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,8 @@ from services.coordinator.store.tables.payloads import (
 from services.coordinator.store.tables.schema import create_tables
 from shoal.error_reasons import ErrorReason
 from shoal.errors import DataLoss
-from shoal.rollout import Completion, Prompt, Score, ScoreOutcome
+from shoal.rollout import Completion, Prompt
+from shoal.scores import Score, ScoreOutcome
 
 ResultT = TypeVar("ResultT")
 

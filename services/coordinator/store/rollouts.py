@@ -13,7 +13,8 @@ from services.coordinator.store.segments.series import SEGMENTS
 from services.coordinator.store.tables.blocks import WholeLedger
 from services.coordinator.store.tables.payloads import read_payload
 from shoal.errors import DataLoss, NotFound
-from shoal.rollout import FinishReason, RewardPart, Score, ScoreOutcome, StepScore, VerifierScore, WeightVersion
+from shoal.rollout import FinishReason, WeightVersion
+from shoal.scores import RewardPart, Score, ScoreOutcome, StepScore, VerifierScore
 from shoal.v1 import coordinator_pb2 as pb
 from shoal.v1 import rollout_pb2
 from shoal.wire import finish_reason_to_wire, score_to_wire, version_to_wire

@@ -4,12 +4,8 @@ import json
 from dataclasses import dataclass
 from enum import StrEnum
 
-from shoal.rollout import (
-    Completion,
-    Rollout,
-    Score,
-    ScoreOutcome,
-)
+from shoal.rollout import Completion, Rollout
+from shoal.scores import Score, ScoreOutcome
 
 
 class GroupState(StrEnum):

@@ -4,7 +4,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from shoal.rollout import GroundTruth, Prompt, VerifierScore
+from shoal.rollout import GroundTruth, Prompt
+from shoal.scores import VerifierScore
 from shoal.v1 import rollout_pb2
 from shoal.wire import int32_from_wire
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from shoal.rollout import StepScore
+from shoal.scores import StepScore
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import Any
 from services.reward.environments.pool import EnvironmentPool
 from services.reward.environments.process import CallFailed, EnvironmentProcess, ProcessLost
 from shoal.errors import Aborted, InvalidArgument
-from shoal.rollout import ScoreOutcome
+from shoal.scores import ScoreOutcome
 from shoal.telemetry import metrics, names
 
 _REPLAYS = metrics.counter(names.ENVIRONMENT_REPLAYS)

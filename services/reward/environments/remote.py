@@ -21,9 +21,9 @@ from shoal.errors import (
     ShoalError,
     Unavailable,
 )
-from shoal.rollout import ScoreOutcome
 from shoal.rpc.auth import credentials as auth
 from shoal.rpc.channel import connect
+from shoal.scores import ScoreOutcome
 from shoal.v1 import environment_pb2
 from shoal.v1.environment_pb2_grpc import EnvironmentServiceStub
 

@@ -7,7 +7,8 @@ from typing import Any
 
 from services.reward.environments.episode import Start
 from shoal.conversation import ChatMessage, ToolDefinition
-from shoal.rollout import ScoreOutcome, ToolOutcome
+from shoal.rollout import ToolOutcome
+from shoal.scores import ScoreOutcome
 from shoal.v1 import environment_pb2
 from shoal.wire import finish_reason_from_wire, invalid
 from shoal.wire.conversations import chat_message_from_wire, chat_message_to_wire, struct_from_wire, tool_to_wire

@@ -19,7 +19,7 @@ from services.reward.judge.templates import Template
 from services.reward.remote.http_endpoint import EndpointFailed
 from shoal.config.judge import JudgeConfig
 from shoal.errors import InvalidArgument
-from shoal.rollout import ScoreOutcome, VerifierScore
+from shoal.scores import ScoreOutcome, VerifierScore
 from shoal.telemetry import names
 from shoal.telemetry.metrics import counter
 

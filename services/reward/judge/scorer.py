@@ -7,7 +7,8 @@ from services.reward.judge.judge import MISSING, Judge, JudgeCounts
 from services.reward.judge.labels import JUDGED_LABELS
 from services.reward.judge.rubric import DESCRIPTION as RUBRIC_DESCRIPTION
 from shoal.config.judge import JudgeConfig
-from shoal.rollout import GroundTruth, Prompt, ScoreOutcome, VerifierScore
+from shoal.rollout import GroundTruth, Prompt
+from shoal.scores import ScoreOutcome, VerifierScore
 from shoal.v1 import rollout_pb2
 
 

@@ -14,7 +14,7 @@ from services.reward.process.child_process import PoolProcess
 from services.reward.process.frames import Message
 from shoal.config.reward_model import RewardModelConfig
 from shoal.errors import InvalidArgument, ShoalError, Unavailable
-from shoal.rollout import ScoreOutcome
+from shoal.scores import ScoreOutcome
 
 _log = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from services.reward.remote.http_endpoint import EndpointFailed
 from shoal.config.reward_model import RewardModelConfig
 from shoal.conversation import ChatMessage
 from shoal.errors import InvalidArgument
-from shoal.rollout import ScoreOutcome, VerifierScore
+from shoal.scores import ScoreOutcome, VerifierScore
 
 _MAX_DETAIL_CHARACTERS = 500
 _MAX_LOGITS_SHOWN = 8

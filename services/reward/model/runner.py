@@ -19,7 +19,7 @@ from shoal.config.reward_model import RewardModelConfig
 from shoal.errors import InvalidArgument, ShoalError
 from shoal.models.remote_code import reason_of
 from shoal.models.reward_model import describe_reward_model, rendered
-from shoal.rollout import ScoreOutcome
+from shoal.scores import ScoreOutcome
 from shoal.worker.parent import die_with_parent
 
 NO_TORCH = (

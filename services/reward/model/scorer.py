@@ -5,7 +5,8 @@ from collections.abc import Collection, Sequence
 from services.reward.common.scorer import ListedVerifier
 from services.reward.model.reward_model import MISSING, RewardModel
 from shoal.config.reward_model import RewardModelConfig
-from shoal.rollout import GroundTruth, Prompt, ScoreOutcome, VerifierScore
+from shoal.rollout import GroundTruth, Prompt
+from shoal.scores import ScoreOutcome, VerifierScore
 from shoal.v1 import rollout_pb2
 
 DESCRIPTION = """The score of a reward model, which reads the conversation and the completion (`reward.model`).

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from services.reward.process.frames import Message
-from shoal.rollout import ScoreOutcome, VerifierScore
+from shoal.scores import ScoreOutcome, VerifierScore
 
 _LONG_S = 0.25
 """A verifier is slow if its completions take longer than this on average."""

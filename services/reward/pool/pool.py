@@ -14,7 +14,7 @@ from services.reward.pool.slow import STAGES_S, SlowVerifiers
 from services.reward.process.child_process import PoolProcess
 from services.reward.process.frames import Message
 from shoal.errors import Unavailable
-from shoal.rollout import ScoreOutcome, StepScore, VerifierScore
+from shoal.scores import ScoreOutcome, StepScore, VerifierScore
 from shoal.telemetry import metrics, names
 
 _log = logging.getLogger(__name__)

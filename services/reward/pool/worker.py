@@ -24,7 +24,7 @@ from services.reward.process.frames import Message, encode_frame, read_frame, ta
 from services.reward.process.limits import limit_process
 from services.reward.verifiers.registry import VERIFIERS
 from shoal.grpo.reward_bounds import MAX_REWARD
-from shoal.rollout import ScoreOutcome
+from shoal.scores import ScoreOutcome
 
 _MAX_DETAIL_CHARACTERS = 500
 _MAX_ANSWER_CHARACTERS = 200

@@ -14,7 +14,7 @@ from services.reward.common.text import last_between
 from services.reward.common.verdict import Unscorable, Verdict
 from services.reward.common.verifier import Verifier
 from shoal.config.section import Section
-from shoal.json_schemas import compile_schema
+from shoal.parsing import compile_schema
 
 _FENCE = "```"
 

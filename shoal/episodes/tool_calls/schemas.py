@@ -8,7 +8,7 @@ from typing import Any
 
 from shoal.conversation import ToolDefinition
 from shoal.errors import InvalidArgument
-from shoal.json_schemas import compile_schema
+from shoal.parsing import compile_schema
 
 _UNBOUNDED = ("pattern", "patternProperties", "uniqueItems", "unevaluatedItems", "unevaluatedProperties")
 """Keywords that are left to the tool itself: a policy can find arguments that take them hours."""

@@ -16,17 +16,8 @@ from services.coordinator.store.rows import TrainedGroup
 from services.coordinator.store.run_record import RunRecord, RunState
 from shoal.config import load_config
 from shoal.paths import step_name
-from shoal.rollout import (
-    Completion,
-    FinishReason,
-    Prompt,
-    Rollout,
-    Score,
-    ScoreOutcome,
-    VerifierScore,
-    VersionSpan,
-    WeightVersion,
-)
+from shoal.rollout import Completion, FinishReason, Prompt, Rollout, VersionSpan, WeightVersion
+from shoal.scores import Score, ScoreOutcome, VerifierScore
 from shoal.v1 import learner_pb2
 from tests.support.repository import ROOT
 from tests.support.whole_checkpoints import write_snapshot

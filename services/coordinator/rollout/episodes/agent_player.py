@@ -23,7 +23,8 @@ from shoal.conversation import ChatMessage
 from shoal.episodes.turn_message import turn_message
 from shoal.errors import InvalidArgument
 from shoal.grpo.seeds import turn_seed
-from shoal.rollout import Completion, EpisodeSegment, FinishReason, Prompt, ScoreOutcome
+from shoal.rollout import Completion, EpisodeSegment, FinishReason, Prompt
+from shoal.scores import ScoreOutcome
 from shoal.telemetry import names, trace
 from shoal.token_run import TokenRun, run_of
 

@@ -17,7 +17,8 @@ from services.coordinator.workers.generator_pool import GeneratorPool
 from services.coordinator.workers.turn_batches import EpisodeTurns
 from shoal.concurrency import first_error
 from shoal.grpo.seeds import environment_seed
-from shoal.rollout import Completion, ScoreOutcome
+from shoal.rollout import Completion
+from shoal.scores import ScoreOutcome
 from shoal.telemetry import names, trace
 
 

@@ -17,7 +17,8 @@ from services.coordinator.workers.rewards.episode_messages import BrokenEpisode,
 from services.coordinator.workers.rewards.episode_stream import EnvironmentLost, EpisodeStream
 from shoal.config import RunConfig
 from shoal.errors import DeadlineExceeded
-from shoal.rollout import Completion, Prompt, ScoreOutcome
+from shoal.rollout import Completion, Prompt
+from shoal.scores import ScoreOutcome
 
 _NO_RESULT = EpisodeResult(ScoreOutcome.FAILED, None, {}, "")
 

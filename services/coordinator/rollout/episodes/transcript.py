@@ -8,7 +8,8 @@ import numpy as np
 from services.coordinator.workers.rewards.episode_messages import EpisodeResult, Observation
 from shoal.arrays import Int32Array
 from shoal.conversation import ChatMessage
-from shoal.rollout import Completion, Episode, EpisodeTurn, FinishReason, Prompt, ScoreOutcome, Support
+from shoal.rollout import Completion, Episode, EpisodeTurn, FinishReason, Prompt, Support
+from shoal.scores import ScoreOutcome
 from shoal.token_run import TokenRun, joined
 
 

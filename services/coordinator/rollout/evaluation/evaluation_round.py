@@ -23,7 +23,8 @@ from shoal.concurrency import first_error
 from shoal.config import RunConfig
 from shoal.errors import DeadlineExceeded, InvalidArgument
 from shoal.grpo.seeds import evaluation_environment_seed, evaluation_seed
-from shoal.rollout import Completion, Prompt, SamplingParams, Score, ScoreOutcome, WeightVersion
+from shoal.rollout import Completion, Prompt, SamplingParams, WeightVersion
+from shoal.scores import Score, ScoreOutcome
 
 _log = logging.getLogger(__name__)
 

@@ -9,7 +9,8 @@ from google.protobuf.message import Message
 from google.protobuf.proto import parse_length_prefixed, serialize_length_prefixed
 
 from services.coordinator.store.segments.series import Series
-from shoal.rollout import Completion, Prompt, Rollout, Score
+from shoal.rollout import Completion, Prompt, Rollout
+from shoal.scores import Score
 from shoal.v1 import learner_pb2, rollout_pb2
 from shoal.wire import completion_to_wire, score_to_wire
 from shoal.wire.arrays import float32_to_wire

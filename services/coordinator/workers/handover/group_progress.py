@@ -5,7 +5,8 @@ from dataclasses import replace
 
 from shoal.arrays import Int32Array
 from shoal.errors import Internal
-from shoal.rollout import Completion, Score, WeightVersion
+from shoal.rollout import Completion, WeightVersion
+from shoal.scores import Score
 from shoal.token_run import NO_TOKENS, TokenRun, joined, run_of
 
 _MAX_PREFIX_BYTES = 2 << 20

@@ -29,7 +29,8 @@ from shoal.errors import (
     ShoalError,
     Unavailable,
 )
-from shoal.rollout import GroundTruth, Prompt, Score
+from shoal.rollout import GroundTruth, Prompt
+from shoal.scores import Score
 from shoal.v1 import reward_pb2
 from shoal.wire import completion_to_wire, ground_truth_to_wire, prompt_to_wire, score_from_wire
 

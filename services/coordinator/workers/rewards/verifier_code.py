@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from services.coordinator.store.events import EventLog
 from shoal.data.rows import row_name
-from shoal.rollout import Score
+from shoal.scores import Score
 
 _SHOWN_DIGITS = 12
 

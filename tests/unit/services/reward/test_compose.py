@@ -9,7 +9,8 @@ from pydantic import ValidationError
 from services.reward.compose import Composer, Output
 from shoal.config import RunConfig
 from shoal.config.services import RewardConfig
-from shoal.rollout import FinishReason, GroundTruth, Score, ScoreOutcome, VerifierScore
+from shoal.rollout import FinishReason, GroundTruth
+from shoal.scores import Score, ScoreOutcome, VerifierScore
 
 SCORED, UNSCORABLE, FAILED = ScoreOutcome.SCORED, ScoreOutcome.UNSCORABLE, ScoreOutcome.FAILED
 TRUTHS = [GroundTruth("a", None, 10.0), GroundTruth("b", None, -0.5)]

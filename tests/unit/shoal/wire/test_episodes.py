@@ -13,11 +13,11 @@ from shoal.rollout import (
     EpisodeSegment,
     EpisodeTurn,
     FinishReason,
-    ScoreOutcome,
     ToolOutcome,
     VersionSpan,
     WeightVersion,
 )
+from shoal.scores import ScoreOutcome
 from shoal.wire import completion_from_wire, completion_to_wire
 
 CALL = ToolCall("call-1", "calc", '{"expression": "2*3"}', ToolCallStatus.OK, "<calc>2*3</calc>")

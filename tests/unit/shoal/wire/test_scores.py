@@ -1,6 +1,6 @@
 """Scores as messages."""
 
-from shoal.rollout import RewardPart, Score, ScoreOutcome, StepScore, VerifierScore
+from shoal.scores import RewardPart, Score, ScoreOutcome, StepScore, VerifierScore
 from shoal.wire import score_from_wire, score_to_wire
 
 

@@ -8,17 +8,8 @@ import pytest
 from services.coordinator.launcher.ledger_size import most_ledger_bytes
 from services.coordinator.store.ledger import Ledger
 from shoal.config import RunConfig, parse_config
-from shoal.rollout import (
-    Completion,
-    FinishReason,
-    Prompt,
-    Score,
-    ScoreOutcome,
-    Support,
-    VerifierScore,
-    VersionSpan,
-    WeightVersion,
-)
+from shoal.rollout import Completion, FinishReason, Prompt, Support, VersionSpan, WeightVersion
+from shoal.scores import Score, ScoreOutcome, VerifierScore
 
 
 def config_of(**sections: object) -> RunConfig:

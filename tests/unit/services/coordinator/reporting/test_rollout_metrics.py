@@ -6,7 +6,8 @@ import pytest
 from services.coordinator.reporting.rollout_metrics import rollout_metrics
 from services.coordinator.rollout.groups import DropReason, SettledGroup
 from services.coordinator.training.step_plan import plan_step
-from shoal.rollout import Completion, FinishReason, GroundTruth, RewardPart, Score, ScoreOutcome, VerifierScore
+from shoal.rollout import Completion, FinishReason, GroundTruth
+from shoal.scores import RewardPart, Score, ScoreOutcome, VerifierScore
 from tests.support.groups import NOW, PROMPT, group_config, judged, settled_group
 
 CONFIG = group_config()

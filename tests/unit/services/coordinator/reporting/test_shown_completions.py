@@ -1,7 +1,8 @@
 import numpy as np
 
 from services.coordinator.reporting.shown_completions import MAX_CHARS, shown
-from shoal.rollout import Completion, FinishReason, GroundTruth, Prompt, Score, ScoreOutcome, VerifierScore
+from shoal.rollout import Completion, FinishReason, GroundTruth, Prompt
+from shoal.scores import Score, ScoreOutcome, VerifierScore
 
 NO_TOKENS = np.zeros(0, np.int32)
 

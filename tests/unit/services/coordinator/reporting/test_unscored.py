@@ -2,7 +2,7 @@ from dataclasses import replace
 
 from services.coordinator.reporting.unscored import Unscored, unscored_of
 from services.coordinator.rollout.groups import SettledGroup
-from shoal.rollout import Score, ScoreOutcome, VerifierScore
+from shoal.scores import Score, ScoreOutcome, VerifierScore
 from tests.support.groups import group_config, judged, settled_group
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from services.coordinator.rollout.circuit_breaker import CircuitBreaker
 from shoal.config.services import RewardConfig
-from shoal.rollout import Score, ScoreOutcome, VerifierScore
+from shoal.scores import Score, ScoreOutcome, VerifierScore
 
 SCORED, FAILED = ScoreOutcome.SCORED, ScoreOutcome.FAILED
 

@@ -10,7 +10,8 @@ from services.coordinator.rollout.groups import SettledGroup
 from services.coordinator.rollout.token_reward import turn_rewards
 from services.coordinator.training.step_plan import plan_step
 from shoal.conversation import ChatMessage, ToolCall, ToolCallStatus
-from shoal.rollout import EnvironmentTask, Episode, EpisodeTurn, FinishReason, ScoreOutcome, ToolOutcome
+from shoal.rollout import EnvironmentTask, Episode, EpisodeTurn, FinishReason, ToolOutcome
+from shoal.scores import ScoreOutcome
 from tests.support.groups import NOW, PROMPT, group_config, judged, settled_group
 
 CONFIG = group_config()

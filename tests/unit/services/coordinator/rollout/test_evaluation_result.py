@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from services.coordinator.rollout.evaluation_result import AnsweredQuestion, EvaluationResult
-from shoal.rollout import Prompt, Score, ScoreOutcome, VerifierScore, WeightVersion
+from shoal.rollout import Prompt, WeightVersion
+from shoal.scores import Score, ScoreOutcome, VerifierScore
 
 
 def question(*answers: tuple[str | None, float]) -> AnsweredQuestion:

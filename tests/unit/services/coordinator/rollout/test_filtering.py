@@ -6,7 +6,8 @@ import pytest
 from services.coordinator.rollout.filtering import judge_group
 from services.coordinator.rollout.groups import DropReason
 from services.coordinator.rollout.token_reward import TokenReward
-from shoal.rollout import GroundTruth, Score, ScoreOutcome, VerifierScore
+from shoal.rollout import GroundTruth
+from shoal.scores import Score, ScoreOutcome, VerifierScore
 from tests.support.groups import PROMPT, group_config, settled_group, with_lengths
 
 CONFIG = group_config()

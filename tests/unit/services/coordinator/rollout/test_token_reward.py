@@ -4,16 +4,8 @@ import pytest
 
 from services.coordinator.rollout.token_reward import TokenReward, token_rewards
 from shoal.conversation import ChatMessage
-from shoal.rollout import (
-    Episode,
-    EpisodeTurn,
-    FinishReason,
-    GroundTruth,
-    Score,
-    ScoreOutcome,
-    StepScore,
-    VerifierScore,
-)
+from shoal.rollout import Episode, EpisodeTurn, FinishReason, GroundTruth
+from shoal.scores import Score, ScoreOutcome, StepScore, VerifierScore
 from tests.support.groups import PROMPT, settled_group, with_lengths
 
 WORDS = ["Two ", "and ", "two ", "is ", "four", ""]

@@ -15,16 +15,8 @@ from services.coordinator.store.rollouts import list_rollouts
 from services.coordinator.store.rows import TrainedGroup
 from services.coordinator.store.segments import series
 from shoal.errors import DataLoss, ResourceExhausted
-from shoal.rollout import (
-    Completion,
-    FinishReason,
-    Prompt,
-    Rollout,
-    Score,
-    ScoreOutcome,
-    VersionSpan,
-    WeightVersion,
-)
+from shoal.rollout import Completion, FinishReason, Prompt, Rollout, VersionSpan, WeightVersion
+from shoal.scores import Score, ScoreOutcome
 from shoal.v1 import coordinator_pb2 as pb
 from shoal.v1 import learner_pb2
 from tests.support.mirrored_run import MirroredRun

@@ -22,19 +22,8 @@ from services.coordinator.store.tables.payloads import read_payload
 from services.coordinator.store.tables.schema import SCHEMA, SCHEMA_VERSION
 from shoal.errors import DataLoss, FailedPrecondition, ResourceExhausted
 from shoal.grpo.moments import Moments
-from shoal.rollout import (
-    Completion,
-    FinishReason,
-    Prompt,
-    RewardPart,
-    Rollout,
-    Score,
-    ScoreOutcome,
-    Support,
-    VerifierScore,
-    VersionSpan,
-    WeightVersion,
-)
+from shoal.rollout import Completion, FinishReason, Prompt, Rollout, Support, VersionSpan, WeightVersion
+from shoal.scores import RewardPart, Score, ScoreOutcome, VerifierScore
 from shoal.v1 import coordinator_pb2 as pb
 from shoal.v1 import learner_pb2, rollout_pb2
 from shoal.wire import completion_to_wire

@@ -19,17 +19,9 @@ from services.coordinator.store.segments.series import SEGMENTS
 from services.coordinator.store.tables import blocks
 from services.coordinator.store.tables.blocks import WholeLedger
 from shoal.errors import InvalidArgument
-from shoal.rollout import (
-    Completion,
-    FinishReason,
-    Prompt,
-    Score,
-    ScoreOutcome,
-    VerifierScore,
-    VersionSpan,
-    WeightVersion,
-)
+from shoal.rollout import Completion, FinishReason, Prompt, VersionSpan, WeightVersion
 from shoal.rpc.options import MAX_MESSAGE_BYTES
+from shoal.scores import Score, ScoreOutcome, VerifierScore
 from shoal.v1 import coordinator_pb2 as pb
 from tests.support.whole_checkpoints import write_snapshot
 

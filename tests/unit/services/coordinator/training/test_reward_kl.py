@@ -7,7 +7,8 @@ import pytest
 
 from services.coordinator.training.reward_kl import RewardKlController
 from services.coordinator.workers.learner_client import LearnerClient
-from shoal.rollout import Episode, EpisodeSegment, ScoreOutcome, Support
+from shoal.rollout import Episode, EpisodeSegment, Support
+from shoal.scores import ScoreOutcome
 from tests.support.groups import group_config, judged, settled_group
 
 

@@ -8,16 +8,8 @@ from services.coordinator.rollout.groups import DropReason, SettledGroup
 from services.coordinator.rollout.token_reward import TokenReward
 from services.coordinator.training.step_plan import StepPlan, plan_step
 from shoal.conversation import ChatMessage
-from shoal.rollout import (
-    Episode,
-    EpisodeTurn,
-    FinishReason,
-    GroundTruth,
-    Score,
-    ScoreOutcome,
-    VerifierScore,
-    WeightVersion,
-)
+from shoal.rollout import Episode, EpisodeTurn, FinishReason, GroundTruth, WeightVersion
+from shoal.scores import Score, ScoreOutcome, VerifierScore
 from tests.support.groups import NOW, PROMPT, group_config, judged, settled_group, with_lengths
 
 CONFIG = group_config()

@@ -15,7 +15,8 @@ from services.learner.loss.policy_loss import pick_tokens, row_loss
 from services.learner.model.packing import pack_for_rank
 from services.learner.model.policy import Policy, load_policy
 from shoal.config import RunConfig
-from shoal.rollout import Episode, EpisodeSegment, Rollout, ScoreOutcome, TrainGroup
+from shoal.rollout import Episode, EpisodeSegment, Rollout, TrainGroup
+from shoal.scores import ScoreOutcome
 from tests.support.loss_variants import VARIANTS, variant_config, varied_groups
 from tests.support.tiny_model import make_tiny_model
 

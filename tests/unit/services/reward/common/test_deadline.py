@@ -10,7 +10,7 @@ import pytest_asyncio
 from services.reward.common.deadline import deadline
 from services.reward.common.verdict import Unscorable
 from services.reward.pool.pool import VerifierPool
-from shoal.rollout import ScoreOutcome
+from shoal.scores import ScoreOutcome
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

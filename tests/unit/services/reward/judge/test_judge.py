@@ -16,7 +16,7 @@ from shoal.config.judge import JudgeConfig
 from shoal.config.load import parse_config
 from shoal.config.verifiers import JUDGE_VERIFIERS
 from shoal.errors import InvalidArgument
-from shoal.rollout import ScoreOutcome
+from shoal.scores import ScoreOutcome
 from tests.unit.services.reward.judge.judge_server import JudgeServer, completion, graded, http, judge_server
 
 SCORED, UNSCORABLE, FAILED = ScoreOutcome.SCORED, ScoreOutcome.UNSCORABLE, ScoreOutcome.FAILED

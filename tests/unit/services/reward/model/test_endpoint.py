@@ -16,7 +16,7 @@ from shoal.config.load import parse_config
 from shoal.config.reward_model import RewardModelConfig
 from shoal.conversation import ChatMessage
 from shoal.errors import InvalidArgument, Unavailable
-from shoal.rollout import ScoreOutcome, VerifierScore
+from shoal.scores import ScoreOutcome, VerifierScore
 from tests.unit.services.reward.judge.judge_server import JudgeServer, http, judge_server
 
 SCORED, UNSCORABLE, FAILED = ScoreOutcome.SCORED, ScoreOutcome.UNSCORABLE, ScoreOutcome.FAILED

@@ -3,7 +3,7 @@
 import asyncio
 
 from services.reward.pool.job_queue import Job, JobQueue
-from shoal.rollout import ScoreOutcome, VerifierScore
+from shoal.scores import ScoreOutcome, VerifierScore
 
 
 class Clock:

@@ -13,7 +13,7 @@ import pytest
 
 from services.reward.pool.pool import VerifierPool
 from shoal.errors import Unavailable
-from shoal.rollout import ScoreOutcome
+from shoal.scores import ScoreOutcome
 from tests.support.hostile_completions import ENDLESS
 
 

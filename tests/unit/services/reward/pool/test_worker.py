@@ -18,7 +18,7 @@ from services.reward.pool.worker import judge
 from services.reward.process.frames import encode_frame, read_frame
 from services.reward.verifiers.registry import VERIFIERS
 from shoal.config.custom_verifiers import CustomVerifierConfig
-from shoal.rollout import StepScore
+from shoal.scores import StepScore
 
 
 def raising(error: BaseException) -> Callable[[str, Any], Verdict]:

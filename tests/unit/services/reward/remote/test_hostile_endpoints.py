@@ -21,7 +21,7 @@ from services.reward.remote import http_endpoint
 from shoal.config.judge import JudgeConfig
 from shoal.config.reward_model import RewardModelConfig
 from shoal.conversation import ChatMessage
-from shoal.rollout import ScoreOutcome, VerifierScore
+from shoal.scores import ScoreOutcome, VerifierScore
 from shoal.wire import score_to_wire
 from tests.support.hostile_server import answering, hostile_answers, mutated_answers, response, sends
 
@@ -62,7 +62,7 @@ def check(score: VerifierScore) -> None:
     assert not LEAKS.search(score.detail), f"the reason shows code: {score.detail}"
     assert math.isfinite(score.value), score
     assert score.outcome is ScoreOutcome.SCORED or score.detail, score
-    from shoal.rollout import Score
+    from shoal.scores import Score
 
     score_to_wire(Score(0, score.outcome, score.value, (score,))).SerializeToString()
 

@@ -15,7 +15,7 @@ from services.reward.pool.pool import VerifierPool
 from services.reward.sandbox import run
 from services.reward.sandbox.bubblewrap import Sandbox
 from services.reward.verifiers import code
-from shoal.rollout import ScoreOutcome
+from shoal.scores import ScoreOutcome
 from tests.support.repository import ROOT
 
 SECRET = "shoal-secret-3f29"

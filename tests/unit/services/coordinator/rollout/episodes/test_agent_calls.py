@@ -8,7 +8,7 @@ import pytest
 
 from services.coordinator.workers.rewards.policy_calls import PolicyAnswer, PolicyRefusal, RefusalReason
 from shoal.conversation import ChatMessage, ToolCall, ToolCallStatus
-from shoal.rollout import ScoreOutcome
+from shoal.scores import ScoreOutcome
 from tests.support.played_agent import (
     ADD,
     OPENER,

@@ -14,7 +14,8 @@ from services.coordinator.workers import losses
 from services.coordinator.workers.rewards.episode_stream import EnvironmentLost
 from services.coordinator.workers.rewards.policy_calls import PolicyAnswer, PolicyRefusal, RefusalReason
 from shoal.conversation import ChatMessage, ToolCall, ToolCallStatus
-from shoal.rollout import FinishReason, ScoreOutcome
+from shoal.rollout import FinishReason
+from shoal.scores import ScoreOutcome
 from tests.support.played_agent import (
     ADD,
     OPENER,

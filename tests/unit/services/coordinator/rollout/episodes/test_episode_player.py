@@ -29,16 +29,8 @@ from shoal.config import parse_config
 from shoal.conversation import ChatMessage, ToolDefinition
 from shoal.episodes.suffix import TurnRenderer
 from shoal.errors import DeadlineExceeded, InvalidArgument
-from shoal.rollout import (
-    Completion,
-    EnvironmentTask,
-    Episode,
-    FinishReason,
-    Prompt,
-    SamplingParams,
-    ScoreOutcome,
-    ToolOutcome,
-)
+from shoal.rollout import Completion, EnvironmentTask, Episode, FinishReason, Prompt, SamplingParams, ToolOutcome
+from shoal.scores import ScoreOutcome
 from tests.support import chat_templates as families
 from tests.support.turn_generators import TOKENIZER, Generators, Says
 

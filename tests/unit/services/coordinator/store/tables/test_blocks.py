@@ -20,7 +20,8 @@ from services.coordinator.store.rollouts import (
 from services.coordinator.store.rows import TrainedGroup
 from services.coordinator.store.segments.series import SEGMENTS
 from services.coordinator.store.tables import blocks
-from shoal.rollout import Completion, FinishReason, Prompt, Rollout, Score, ScoreOutcome, VersionSpan, WeightVersion
+from shoal.rollout import Completion, FinishReason, Prompt, Rollout, VersionSpan, WeightVersion
+from shoal.scores import Score, ScoreOutcome
 from shoal.v1 import coordinator_pb2 as pb
 from tests.support.whole_checkpoints import write_snapshot
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from services.coordinator.store.events import EventLog
 from services.coordinator.workers.rewards.verifier_code import VerifierCode
-from shoal.rollout import Score, ScoreOutcome, VerifierScore
+from shoal.scores import Score, ScoreOutcome, VerifierScore
 
 SETTLE_S = 10.0
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from services.reward.pool.pool import VerifierPool
-from shoal.rollout import ScoreOutcome
+from shoal.scores import ScoreOutcome
 
 pytest.importorskip("punkt")
 pytest.importorskip("langdetect")
