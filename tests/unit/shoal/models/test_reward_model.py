@@ -2,7 +2,9 @@
 
 import json
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -36,7 +38,8 @@ def folder(tmp_path: Path) -> Path:
 def test_a_template_without_end_is_refused_before_the_weights_are_read(
     folder: Path, template: str, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rendering, "_FIXED_S", 1.0)
+    if why == "does not end":
+        monkeypatch.setattr(rendering, "_FIXED_S", 1.0)
     began = time.monotonic()
     with pytest.raises(InvalidArgument, match=rf"^reward\.model\.chat_template: .* {why}"):
         describe_reward_model(RewardModelConfig(path=str(folder), chat_template=template))
@@ -44,7 +47,16 @@ def test_a_template_without_end_is_refused_before_the_weights_are_read(
 
 
 def test_a_conversation_that_the_template_cannot_take_costs_no_other_its_text(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rendering, "_FIXED_S", 1.0)
+    render = rendering.BoundedTemplate.render
+
+    def impatient(self: rendering.BoundedTemplate, dialogues: Sequence[rendering.Dialogue]) -> Any:
+        """Waits for the one that does not end no longer than a second: the others may have a process to start."""
+        with monkeypatch.context() as patch:
+            if dialogues[0].messages[0]["content"] == "stay":
+                patch.setattr(rendering, "_FIXED_S", 1.0)
+            return render(self, dialogues)
+
+    monkeypatch.setattr(rendering.BoundedTemplate, "render", impatient)
     tokenizer = make_tokenizer()
     tokenizer.chat_template = (
         "{% set word = messages[0].content %}"

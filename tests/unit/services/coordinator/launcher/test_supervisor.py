@@ -193,7 +193,7 @@ async def test_a_worker_that_hangs_after_its_lease_is_killed_and_restarted_and_o
         monkeypatch.setattr(supervisor_module, "ANSWER_S", 0.5)
         os.kill(hangs.pid, signal.SIGSTOP)
         await supervisor.end_hanging(addresses[0])
-        await eventually(lambda: len(reports) == 3, "the process is restarted")
+        await eventually(lambda: len(reports) >= 3, "the process is restarted")
     finally:
         watching.cancel()
         supervisor.kill()
@@ -225,7 +225,7 @@ async def test_a_process_that_nobody_keeps_a_lease_of_is_asked_again_and_again_a
         assert all(asked) and not reports, f"it answers: {asked}, {reports}"
         monkeypatch.setattr(supervisor_module, "ANSWER_S", 0.5)
         os.kill(hangs.pid, signal.SIGSTOP)
-        await eventually(lambda: len(reports) == 3, "the process is restarted")
+        await eventually(lambda: len(reports) >= 3, "the process is restarted")
     finally:
         for task in working:
             task.cancel()

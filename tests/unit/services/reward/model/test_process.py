@@ -97,11 +97,11 @@ async def test_a_process_killed_from_outside_costs_no_score(make: Make) -> None:
 
 
 async def test_a_hanging_process_is_replaced_and_its_question_fails_at_the_timeout(make: Make) -> None:
-    model = make(batch_size=2, timeout_s=0.5)
+    model = make(batch_size=2, timeout_s=1.0)
     await model.start()
     results = await ask(model, "hang", "bb", "ccc")
     assert logits(results) == ["ModelFailed", 2, 3]
-    assert "reward.model.timeout_s (0.5 s)" in str(results[0]), results[0]
+    assert "reward.model.timeout_s (1 s)" in str(results[0]), results[0]
     assert model.num_restarts == 1
 
 

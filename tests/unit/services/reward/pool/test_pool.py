@@ -103,12 +103,12 @@ async def test_every_completion_is_scored_once_under_repeated_kills(pool: Verifi
 
 
 async def test_a_process_that_hangs_is_killed_at_the_deadline() -> None:
-    pool = VerifierPool(num_processes=1, timeout_s=0.5)
+    pool = VerifierPool(num_processes=1, timeout_s=1.0)
     await pool.start()
     [pid] = await stop_all(pool)
     score = await pool.judge("gsm8k", "5", "5")
     assert (score.outcome, score.value) == (ScoreOutcome.FAILED, 0.0)
-    assert score.duration_s >= 0.5
+    assert score.duration_s >= 1.0
     assert (await pool.judge("gsm8k", "6", "6")).outcome is ScoreOutcome.SCORED
     await pool.close()
     assert not psutil.pid_exists(pid)

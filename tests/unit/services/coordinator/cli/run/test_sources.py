@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
+from services.coordinator.cli.run import sources
 from services.coordinator.store.events import EVENTS, EventLog
 from services.coordinator.store.run_record import RunLock, RunRecord, RunState
 from shoal.config import parse_config
+from tests.support.waiting import PATIENCE_S
 
 Shoal = Callable[..., tuple[int, str, str]]
 
@@ -74,17 +76,41 @@ def take_step(folder: Path, step: int) -> None:
     events.close()
 
 
+class Watched:
+    """Events that say what `shoal run watch` has seen of the coordinator of a folder."""
+
+    def __init__(self) -> None:
+        self.is_there, self.is_gone = threading.Event(), threading.Event()
+
+
+@pytest.fixture
+def watched(monkeypatch: pytest.MonkeyPatch) -> Watched:
+    watched, is_expected = Watched(), sources._Driver.is_expected
+
+    def look(driver: sources._Driver) -> bool:
+        found = is_expected(driver)
+        if driver._is_gone:
+            watched.is_gone.set()
+        elif found:
+            watched.is_there.set()
+        return found
+
+    monkeypatch.setattr(sources._Driver, "is_expected", look)
+    return watched
+
+
 def test_watching_a_live_folder_ends_with_its_coordinator_if_no_other_comes(
-    shoal: Shoal, data_dir: Path, lock: RunLock, monkeypatch: pytest.MonkeyPatch
+    shoal: Shoal, data_dir: Path, lock: RunLock, watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("services.coordinator.client.RECONNECT_S", 1.0)
 
     def drive() -> None:
         """Takes a step and is killed."""
+        watched.is_there.wait(PATIENCE_S)
         take_step(data_dir / "sums", 2)
         lock.release()
 
-    driving = threading.Timer(0.5, drive)
+    driving = threading.Thread(target=drive)
     driving.start()
     code, text, error = shoal("run", "watch", "--after", "2", "--data-dir", str(data_dir))
     driving.join()
@@ -97,13 +123,16 @@ def test_watching_a_live_folder_ends_with_its_coordinator_if_no_other_comes(
     assert error == "the coordinator is gone; waiting 1 s for the next one\n", error
 
 
-def test_watching_a_live_folder_goes_on_with_the_next_coordinator(shoal: Shoal, data_dir: Path, lock: RunLock) -> None:
+def test_watching_a_live_folder_goes_on_with_the_next_coordinator(
+    shoal: Shoal, data_dir: Path, lock: RunLock, watched: Watched
+) -> None:
     folder = data_dir / "sums"
 
     def drive() -> None:
         """Is killed; the next coordinator takes a step and ends the run."""
+        watched.is_there.wait(PATIENCE_S)
         lock.release()
-        time.sleep(0.5)
+        watched.is_gone.wait(PATIENCE_S)
         again = RunLock(folder)
         take_step(folder, 2)
         record = RunRecord.load_as_left(folder)
@@ -111,7 +140,7 @@ def test_watching_a_live_folder_goes_on_with_the_next_coordinator(shoal: Shoal, 
         record.save()
         again.release()
 
-    driving = threading.Timer(0.5, drive)
+    driving = threading.Thread(target=drive)
     driving.start()
     code, text, _ = shoal("run", "watch", "--after", "2", "--data-dir", str(data_dir))
     driving.join()
