@@ -3,9 +3,23 @@
 const MAX_GUESSES = 10;
 
 export const description =
-  'A whole number that is to be guessed, from 1 to `highest` (100): the last number of a turn is the guess, and the ' +
-  'answer is higher or lower. Task: {"number": 42, "highest": 100}, both optional; without a number it is drawn from ' +
-  'the seed. Reward of the turn that hits: 1, and a tenth less for each guess before. Metrics: guesses, solved.';
+  'A whole number that is to be guessed, from 1 to `highest` (100): a call of `guess`, or the last number of a turn ' +
+  'without one, is the guess, and the answer is higher or lower. Task: {"number": 42, "highest": 100}, both ' +
+  'optional; without a number it is drawn from the seed. Reward of the turn that hits: 1, and a tenth less for each ' +
+  'guess before. Metrics: guesses, solved.';
+
+// What the policy may call in place of saying a number. JSON schemas describe the arguments.
+export const tools = [
+  {
+    name: 'guess',
+    description: 'Guess the number.',
+    parameters: {
+      type: 'object',
+      properties: { number: { type: 'integer', description: 'a whole number' } },
+      required: ['number'],
+    },
+  },
+];
 
 export class InvalidTask extends Error {}
 
@@ -30,16 +44,24 @@ export class Game {
     return `I think of a whole number from 1 to ${this.highest}. Guess it: I answer higher or lower.`;
   }
 
-  // Answers a turn: { text, reward, done }, where reward is null for none.
+  // Answers a text: { text }, and { text, reward, done } where something more is to be said of the turn.
   answer(said) {
-    this.guesses += 1;
     const found = said.match(/-?\d+/g);
-    const guess = found ? Number(found[found.length - 1]) : null;
+    return this.guess(found ? Number(found[found.length - 1]) : null);
+  }
+
+  // Answers the call of a tool, in the same form. Its arguments fit the schema.
+  call(name, { number }) {
+    return this.guess(number);
+  }
+
+  guess(guess) {
+    this.guesses += 1;
     this.solved = guess === this.number;
     if (this.solved) return { text: 'Right.', reward: 1 - (this.guesses - 1) / MAX_GUESSES, done: true };
     const hint = guess === null ? 'Say a whole number.' : guess < this.number ? 'Higher.' : 'Lower.';
     const done = this.guesses === MAX_GUESSES;
-    return { text: done ? `${hint} It was ${this.number}.` : hint, reward: null, done };
+    return { text: done ? `${hint} It was ${this.number}.` : hint, done };
   }
 
   metrics() {

@@ -5,7 +5,7 @@
 import { fileURLToPath } from 'node:url';
 import grpc from '@grpc/grpc-js';
 import protoLoader from '@grpc/proto-loader';
-import { description, Game, InvalidTask } from './game.js';
+import { description, Game, InvalidTask, tools } from './game.js';
 
 const NAME = 'higher_or_lower';
 const protos = process.env.SHOAL_PROTOS ?? fileURLToPath(new URL('../../proto', import.meta.url));
@@ -20,7 +20,8 @@ const definition = protoLoader.loadSync('shoal/v1/environment.proto', {
 const { EnvironmentService } = grpc.loadPackageDefinition(definition).shoal.v1;
 
 function listEnvironments(call, reply) {
-  reply(null, { environments: [{ name: NAME, description, is_deterministic: true }] });
+  const listed = tools.map((tool) => ({ ...tool, parameters: struct(tool.parameters) }));
+  reply(null, { environments: [{ name: NAME, description, tools: listed, is_deterministic: true }] });
 }
 
 // The stream is the episode. The start comes first, then turns; each is answered with one observation. After the last
@@ -32,13 +33,31 @@ function runEpisode(call) {
   function play(turn) {
     turns += 1;
     if (turn.number !== turns) throw new Refusal(`turn ${turn.number} came where ${turns} was expected`);
-    return game.answer(turn.message.content);
+    if (turn.message.tool_calls.length) return carriedOut(turn.message.tool_calls);
+    return said(game.answer(turn.message.content));
   }
 
-  function observe({ text, reward = null, done = false }) {
-    const messages = [{ role: 'user', content: text }];
-    call.write({ observation: { turn: turns, messages, done, ...(reward === null ? {} : { reward }) } });
-    if (done) finish();
+  function said({ text, ...others }) {
+    return { messages: [{ role: 'user', content: text }], ...others };
+  }
+
+  // A message answers each call, also one that cannot be carried out. Nothing is called after the end of the game.
+  function carriedOut(calls) {
+    const observation = { messages: [], tool_outcomes: [] };
+    for (const { id, name, status, detail, arguments_json } of calls) {
+      if (observation.done) break;
+      const ok = status === 'TOOL_CALL_STATUS_OK';
+      const { text, ...others } = ok ? game.call(name, JSON.parse(arguments_json)) : { text: `error: ${detail}` };
+      observation.messages.push({ role: 'tool', content: text, tool_call_id: id, name });
+      observation.tool_outcomes.push({ name, ok });
+      Object.assign(observation, others);
+    }
+    return observation;
+  }
+
+  function observe(observation) {
+    call.write({ observation: { turn: turns, ...observation } });
+    if (observation.done) finish();
   }
 
   function finish() {
@@ -53,7 +72,7 @@ function runEpisode(call) {
       game = new Game(plain(start.task), start.seed);
       // An episode that lost its server before: the turns that were played are played again, and the last is answered.
       const answers = start.replay.map(play);
-      observe(answers.at(-1) ?? { text: game.firstWords() });
+      observe(answers.at(-1) ?? said({ text: game.firstWords() }));
     },
     turn: (turn) => observe(play(turn)),
     end: finish,
@@ -84,6 +103,18 @@ function plainValue(value) {
   if (value.kind === 'structValue') return plain(value.structValue);
   if (value.kind === 'listValue') return value.listValue.values.map(plainValue);
   return value.kind === 'nullValue' ? null : value[value.kind];
+}
+
+// Returns an object as a google.protobuf.Struct. As it is, the library would send it without its fields.
+function struct(object) {
+  return { fields: Object.fromEntries(Object.entries(object).map(([name, value]) => [name, structValue(value)])) };
+}
+
+function structValue(value) {
+  if (value === null) return { nullValue: 'NULL_VALUE' };
+  if (Array.isArray(value)) return { listValue: { values: value.map(structValue) } };
+  if (typeof value === 'object') return { structValue: struct(value) };
+  return { [{ string: 'stringValue', number: 'numberValue', boolean: 'boolValue' }[typeof value]]: value };
 }
 
 const server = new grpc.Server();

@@ -5,8 +5,11 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from shoal.conversation import ChatMessage
+from shoal.episodes.tool_calls import make_parser
 from shoal.errors import InvalidArgument
 from shoal.v1 import rollout_pb2
+from shoal.wire.conversations import tool_from_wire
 from tests.support.environment_client import Stage, staged, turn
 from tests.support.node_server import GAME, missing_for_node_server, node_server
 
@@ -34,6 +37,30 @@ async def test_a_game_is_played_to_its_end(stage: Stage) -> None:
     assert right.done and right.reward == pytest.approx(0.7)
     result = await player.result()
     assert result.outcome == rollout_pb2.SCORE_OUTCOME_SCORED and dict(result.metrics) == {"guesses": 4, "solved": 1}
+
+
+async def test_calls_of_its_tool_are_carried_out_and_answered_until_the_game_ends(stage: Stage) -> None:
+    (tool,) = map(tool_from_wire, (await stage.listed())[GAME].tools)
+    number = {"type": "integer", "description": "a whole number"}
+    assert (tool.name, tool.parameters["required"], tool.parameters["properties"]) == (
+        "guess", ["number"], {"number": number},
+    )  # fmt: skip
+    parse = make_parser("tag")
+
+    def said(number: int, text: str) -> ChatMessage:
+        parsed = parse(text, (tool,), number)
+        return ChatMessage("assistant", parsed.content, parsed.calls)
+
+    player = stage.play(GAME, {"number": 42})
+    await player.observe()
+    low = await player.say(said(1, "<guess>7</guess> <guess>x</guess>"))
+    texts = [(message.role, message.name, message.tool_call_id, message.content) for message in low.messages]
+    assert texts[0] == ("tool", "guess", "call-1-1", "Higher."), texts
+    assert texts[1][:3] == ("tool", "guess", "call-1-2") and texts[1][3].startswith("error: "), texts
+    assert [outcome.ok for outcome in low.tool_outcomes] == [True, False] and not low.HasField("reward")
+    right = await player.say(said(2, "<guess>42</guess> <guess>43</guess>"))
+    assert right.done and right.reward == pytest.approx(0.9) and [m.content for m in right.messages] == ["Right."]
+    assert (await player.result()).metrics["guesses"] == 2
 
 
 async def test_an_episode_goes_on_behind_the_turns_that_were_played(stage: Stage) -> None:
