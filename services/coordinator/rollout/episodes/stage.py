@@ -14,6 +14,7 @@ from shoal.config import RunConfig
 from shoal.conversation import ToolDefinition
 from shoal.episodes.suffix import TurnRenderer
 from shoal.episodes.tool_calls import Parser, check_tools, make_parser, stop_strings
+from shoal.errors import InvalidArgument
 from shoal.rollout import EnvironmentTask
 
 _KEPT_RENDERERS = 64
@@ -62,7 +63,8 @@ class Stages:
         return self._stages[name]
 
     async def open(self, infos: Sequence[EnvironmentInfo]) -> None:
-        """Prepares environments. Raises `InvalidArgument` for a chat template that cannot render their episodes."""
+        """Prepares environments. Raises `InvalidArgument` for a chat template that cannot render their episodes, and
+        for tools that cannot be offered."""
         self._stages = await self.beside(lambda: {info.name: self._stage(info) for info in infos})
 
     def of(self, task: EnvironmentTask) -> Stage:
@@ -87,6 +89,7 @@ class Stages:
         )
 
     def _stage(self, info: EnvironmentInfo) -> Stage:
+        _check_tools(info)
         settings = self._config.episodes
         shown = info.tools if settings.tools_in_prompt else ()
         return Stage(
@@ -136,3 +139,17 @@ class Stages:
     def _close(self) -> None:
         if self._base is not None:
             self._base.close()
+
+
+def _check_tools(info: EnvironmentInfo) -> None:
+    try:
+        check_tools(info.tools)
+    except InvalidArgument as error:
+        raise InvalidArgument(f"environments.{info.name} cannot be played: {error.message}") from None
+    for tool in info.tools:
+        if not tool.parameters:
+            raise InvalidArgument(
+                f"environments.{info.name} cannot be played: tool {tool.name!r}: the JSON schema of its parameters is "
+                'empty: that of a tool without any is {"type": "object", "properties": {}}. Some libraries lose the '
+                "fields of a google.protobuf.Struct that they are given as a plain object"
+            )

@@ -34,13 +34,17 @@ def row(number: int, tools: tuple[str, ...] | None) -> Prompt:
 
 
 async def prepare(
-    template: str, *prompts: Prompt, config: RunConfig = CONFIG, questions: tuple[Prompt, ...] = ()
+    template: str,
+    *prompts: Prompt,
+    config: RunConfig = CONFIG,
+    questions: tuple[Prompt, ...] = (),
+    tools: tuple[ToolDefinition, ...] = TOOLS,
 ) -> list[str]:
     """Returns the texts of the prompts as a run samples behind them."""
     tokenizer = families.tokenizer_with(template)
 
     async def listed() -> dict[str, EnvironmentInfo]:
-        return {"research": EnvironmentInfo("research", TOOLS, True, "")}
+        return {"research": EnvironmentInfo("research", tools, True, "")}
 
     events: Any = SimpleNamespace(add=lambda *_, **__: None)
     environments: Any = SimpleNamespace(list=listed)
@@ -88,3 +92,12 @@ async def test_episodes_of_an_evaluation_alone_have_the_room_of_evaluations() ->
     config = parse_config(VALUES | {"sampling": evaluation, "evaluation": sampling})
     with pytest.raises(InvalidArgument, match=r"^evaluation\.max_completion_tokens \(4\) has no room"):
         await prepare(families.QWEN, single, config=config, questions=(row(1, None),))
+
+
+@pytest.mark.parametrize(
+    ("parameters", "why"), [({}, "the JSON schema of its parameters is empty"), ({"type": "strin"}, "no usable JSON")]
+)
+async def test_a_tool_without_a_schema_of_its_parameters_is_refused(parameters: dict[str, Any], why: str) -> None:
+    tools = (*TOOLS, ToolDefinition("go", "", parameters))
+    with pytest.raises(InvalidArgument, match=f"^environments.research cannot be played: tool 'go': .*{why}"):
+        await prepare(families.QWEN, row(0, None), tools=tools)
