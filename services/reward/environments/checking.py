@@ -18,7 +18,9 @@ from services.reward.environments.episode import EpisodeFailed, EpisodeHere, Mes
 from services.reward.environments.local import described
 from services.reward.environments.pool import EnvironmentPool
 from shoal.config.environments import EnvironmentConfig
-from shoal.conversation import ChatMessage, ToolCall, ToolCallStatus
+from shoal.conversation import ChatMessage, ToolCall, ToolCallStatus, ToolDefinition
+from shoal.episodes.tool_calls import make_parser
+from shoal.episodes.typed_call import typed_call
 from shoal.errors import Aborted, InvalidArgument
 from shoal.rollout import FinishReason
 
@@ -48,9 +50,10 @@ async def check(
 ) -> dict[str, Any]:
     """Plays episodes in two processes, one after the other, with the same turns, and compares.
 
-    `tools` are the names of those that are offered, None for all. `texts` are what the policy says; without them each
-    of them is called, or some texts are said. Raises `InvalidArgument` for code that cannot be loaded, or cannot work
-    here, for a task that is none, and for a tool that is not there.
+    `tools` are the names of those that are offered, None for all. `texts` are what the policy says, "/tool {...}" for
+    a call; without them each tool is called, or some texts are said. Raises `InvalidArgument` for code that cannot be
+    loaded, or cannot work here, for a task that is none, for a tool that is not there, and for a call whose arguments
+    are no JSON object.
     """
     with tempfile.TemporaryDirectory() as folder:
         os.environ["TMPDIR"] = folder  # So that what is left there is seen.
@@ -144,7 +147,8 @@ def _offered(tools: Sequence[Message], names: Sequence[str] | None) -> list[Mess
 
 def _turns(texts: Sequence[str], tools: Sequence[Message]) -> list[ChatMessage]:
     if texts or not tools:
-        return [ChatMessage("assistant", text) for text in texts or _TEXTS]
+        definitions = [ToolDefinition(tool["name"], tool["description"], tool["parameters"]) for tool in tools]
+        return [_turn(text, definitions, number) for number, text in enumerate(texts or _TEXTS, start=1)]
     calls = [
         ToolCall(
             f"call-{number}", tool["name"], json.dumps(_sample_arguments(tool["parameters"])), ToolCallStatus.OK, ""
@@ -152,6 +156,15 @@ def _turns(texts: Sequence[str], tools: Sequence[Message]) -> list[ChatMessage]:
         for number, tool in enumerate(tools)
     ]
     return [ChatMessage("assistant", "", (calls[number % len(calls)],)) for number in range(_MAX_TURNS)]
+
+
+def _turn(text: str, tools: Sequence[ToolDefinition], number: int) -> ChatMessage:
+    """Returns what the policy says, with its tool calls; "/tool {...}" is one, as in `shoal env play`."""
+    try:
+        parsed = make_parser("hermes")(typed_call(text, tools), tools, number)
+    except InvalidArgument as error:
+        raise InvalidArgument(f"--turn {text!r:.80}: {error.message}") from None
+    return ChatMessage("assistant", parsed.content, parsed.calls)
 
 
 def _sample_arguments(schema: Message) -> Message:

@@ -146,7 +146,7 @@ def check(
     seed: _Seed = 0,
     turns: Annotated[
         list[str] | None,
-        typer.Option("--turn", metavar="TEXT", help="What the policy says in a turn. Repeatable."),
+        typer.Option("--turn", metavar="TEXT", help="What the policy says in a turn, or /tool {...}. Repeatable."),
     ] = None,
     settings: _Settings = "{}",
     interpreter: _Interpreter = "",

@@ -22,6 +22,7 @@ from services.coordinator.cli.env.process import (
 from shoal.config import RunConfig, dump_config
 from shoal.conversation import ChatMessage, ToolDefinition
 from shoal.episodes.tool_calls import Parser, make_parser
+from shoal.episodes.typed_call import typed_call
 from shoal.errors import InvalidArgument
 from shoal.v1 import environment_pb2 as pb
 from shoal.v1 import rollout_pb2
@@ -63,13 +64,10 @@ class Person:
 
     async def say(self, messages: Sequence[ChatMessage], tools: Sequence[ToolDefinition]) -> str | None:
         while (line := await self._line()) is not None:
-            if not (tools and line.startswith("/")):
-                return line
-            name, _, arguments = line[1:].partition(" ")
-            arguments = arguments.strip() or "{}"
-            if _is_object(arguments):
-                return f'<tool_call>{{"name": {json.dumps(name)}, "arguments": {arguments}}}</tool_call>'
-            print(f"arguments are a JSON object, as in /{name} {_example(name, tools)}; this was no turn")
+            try:
+                return typed_call(line, tools)
+            except InvalidArgument as error:
+                print(f"{error.message}; this was no turn")
         return None
 
     async def _line(self) -> str | None:
@@ -280,16 +278,3 @@ def _show_messages(messages: Iterable[rollout_pb2.ChatMessage]) -> None:
             print(f"{who}: {visible(line)}")
         for call in message.tool_calls:
             print(f"{who}: {visible(f'/{call.name} {call.arguments_json}')}")
-
-
-def _is_object(text: str) -> bool:
-    try:
-        return isinstance(json.loads(text), dict)
-    except (ValueError, RecursionError):
-        return False
-
-
-def _example(name: str, tools: Sequence[ToolDefinition]) -> str:
-    """Returns the arguments of a tool with gaps for their values."""
-    parameters = next((tool.parameters for tool in tools if tool.name == name), {})
-    return "{" + ", ".join(f"{json.dumps(key)}: ..." for key in parameters.get("properties", {})) + "}"

@@ -182,6 +182,11 @@ def test_an_environment_is_played_and_checked_with_some_of_its_tools(shoal: Shoa
     assert "tool browse: error: There is no tool 'browse'; the tools are: search." in out and "tool search: K2" in out
     code, text, error = shoal("env", "check", *arguments, "-o", "json")
     assert (code, json.loads(text)["num_turns"]) == (0, 48), (text, error)
+    calls = ("--turn", "/search", "--turn", "/search {}", "--turn", "Tell me.")
+    code, text, error = shoal("env", "check", f"{games}:Searching", *calls, "-o", "json")
+    assert (code, json.loads(text)["num_turns"]) == (0, 18), (text, error)
+    code, _, error = shoal("env", "check", f"{games}:Searching", "--turn", "/search K2")
+    assert code == 2 and "--turn '/search K2': arguments are a JSON object, as in /search {}" in error, error
     code, text, error = shoal("env", "check", f"{games}:Searching", "-o", "json")
     assert code == 1 and "it should not be called" in text, "without --tools, all are called"
 

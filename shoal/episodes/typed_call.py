@@ -1,0 +1,35 @@
+"""A tool call as a person types it: "/tool {...}"."""
+
+import json
+from collections.abc import Sequence
+
+from shoal.conversation import ToolDefinition
+from shoal.errors import InvalidArgument
+
+
+def typed_call(line: str, tools: Sequence[ToolDefinition]) -> str:
+    """Returns a line as a policy says it: a call in the form "hermes" for "/tool {...}", where there are tools, and any
+    other line unchanged.
+
+    Raises `InvalidArgument` for arguments that are no JSON object.
+    """
+    if not (tools and line.startswith("/")):
+        return line
+    name, _, arguments = line[1:].partition(" ")
+    arguments = arguments.strip() or "{}"
+    if not _is_object(arguments):
+        raise InvalidArgument(f"arguments are a JSON object, as in /{name} {_example(name, tools)}")
+    return f'<tool_call>{{"name": {json.dumps(name)}, "arguments": {arguments}}}</tool_call>'
+
+
+def _is_object(text: str) -> bool:
+    try:
+        return isinstance(json.loads(text), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+def _example(name: str, tools: Sequence[ToolDefinition]) -> str:
+    """Returns the arguments of a tool with gaps for their values."""
+    parameters = next((tool.parameters for tool in tools if tool.name == name), {})
+    return "{" + ", ".join(f"{json.dumps(key)}: ..." for key in parameters.get("properties", {})) + "}"
