@@ -11,6 +11,7 @@ from shoal.rollout import EnvironmentTask, FinishReason, ToolOutcome
 from shoal.scores import ScoreOutcome
 from shoal.v1 import environment_pb2 as pb
 from shoal.v1 import rollout_pb2
+from shoal.visible_text import visible
 from shoal.wire import finish_reason_to_wire
 from shoal.wire.conversations import chat_message_from_wire, chat_message_to_wire, struct_to_wire
 from shoal.wire.episodes import tool_outcome_from_wire
@@ -18,6 +19,7 @@ from shoal.wire.scores import outcome_from_wire
 
 _MAX_DURATION_S = 7 * 86400.0
 """Longer than any episode."""
+_MAX_NAME_CHARS = 100
 
 
 @dataclass(frozen=True)
@@ -126,11 +128,16 @@ def result_from_wire(message: pb.EpisodeResult) -> EpisodeResult:
     return EpisodeResult(
         outcome,
         _finite(message.reward) if message.HasField("reward") else None,
-        dict(message.metrics),
+        {_metric_name(name): value for name, value in message.metrics.items()},
         message.detail,
         {call_id: _finite(reward) for call_id, reward in message.turn_rewards.items()},
         tuple(message.unread_call_ids),
     )
+
+
+def _metric_name(name: str) -> str:
+    """Returns a name of one line that no terminal acts upon: an environment may take it from what the policy said."""
+    return " ".join(visible(name).split())[:_MAX_NAME_CHARS]
 
 
 def _tool_outcome(message: rollout_pb2.ToolOutcome) -> ToolOutcome:

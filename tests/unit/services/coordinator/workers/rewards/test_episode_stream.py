@@ -195,3 +195,10 @@ async def test_a_message_that_cannot_be_read_breaks_the_episode_and_is_no_refusa
     stream = stream_of(Call([pb.RunEpisodeResponse(observation=pb.Observation(messages=[message]))], KILLED))
     with pytest.raises(BrokenEpisode, match="message that cannot be read"):
         await stream.first()
+
+
+async def test_names_of_metrics_are_one_line_without_control_characters() -> None:
+    metrics = {"said \x1b[31m\nred\t": 1.0, "n" * 200: 2.0}
+    result = pb.EpisodeResult(outcome=rollout_pb2.SCORE_OUTCOME_SCORED, metrics=metrics)
+    stream = stream_of(Call([pb.RunEpisodeResponse(result=result)], KILLED))
+    assert (await stream.result()).metrics == {"said <U+001B>[31m red": 1.0, "n" * 100: 2.0}
