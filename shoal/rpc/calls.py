@@ -52,6 +52,8 @@ class Method:
             spans.end(span, grpc.StatusCode.UNAVAILABLE)
             raise ending.channel_closed() from None
         inner.add_done_callback(ending.record)
+        if ending.requests is not None:
+            inner.add_done_callback(ending.requests.end)
         return Call(inner, ending)
 
 
@@ -209,8 +211,21 @@ class _Requests:
     def __init__(self, source: AsyncIterable[Any] | Iterable[Any]) -> None:
         self._source = source
         self.failure: Exception | None = None
+        self._reader: asyncio.Task[Any] | None = None
+        """The task of gRPC that reads them."""
+        self._has_ended = False
+
+    def end(self, _: Any) -> None:
+        """Ends the source with its call. When the peer ends the call, gRPC leaves the reader waiting for the next
+        request until a garbage collection meets it, which asyncio reports as an error."""
+        self._has_ended = True
+        if self._reader is not None:
+            self._reader.cancel()
 
     async def __aiter__(self) -> AsyncIterator[Any]:
+        self._reader = asyncio.current_task()
+        if self._has_ended:
+            return
         try:
             if isinstance(self._source, AsyncIterable):
                 async for request in self._source:

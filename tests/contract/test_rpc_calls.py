@@ -16,6 +16,8 @@ from tests.support.local_stack import free_port
 from tests.support.loopback import GENERATOR, LEARNER, REWARD, serving
 
 TIMEOUT_S = 120
+REFUSED = 99
+"""A sample index for which a stream is refused."""
 
 
 class Recording(
@@ -50,6 +52,8 @@ class Recording(
     async def ScoreGroup(self, request_iterator, context):
         self.begun.set()
         async for request in request_iterator:
+            if request.completion.sample_index == REFUSED:
+                raise errors.InvalidArgument("completion.sample_index")
             yield reward_pb2.ScoreGroupResponse(score={"sample_index": request.completion.sample_index})
 
     async def Configure(self, request, context):
@@ -149,6 +153,22 @@ async def test_the_error_of_a_source_of_requests_is_raised(reward):
     with pytest.raises(LookupError, match="no such group"):
         async for _ in reward.ScoreGroup(broken(), timeout=TIMEOUT_S):
             pass
+
+
+async def test_a_source_of_requests_ends_with_its_call(reward):
+    has_ended = asyncio.Event()
+
+    async def waiting():
+        try:
+            yield completion(REFUSED)
+            await asyncio.sleep(3600)
+        finally:
+            has_ended.set()
+
+    with pytest.raises(errors.InvalidArgument, match="sample_index"):
+        async for _ in reward.ScoreGroup(waiting(), timeout=TIMEOUT_S):
+            pass
+    await within(has_ended)
 
 
 async def test_a_stream_that_the_client_leaves_is_canceled_on_the_server(servicer, generator):

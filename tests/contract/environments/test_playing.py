@@ -1,5 +1,7 @@
 """What happens in an episode: its turns, its result, and what breaks."""
 
+import asyncio
+import gc
 import os
 import signal
 from typing import Any
@@ -9,7 +11,8 @@ import pytest
 from shoal.errors import InvalidArgument
 from shoal.v1 import rollout_pb2
 from shoal.v1.rollout_pb2 import ToolNames
-from tests.support.environment_client import Stage, turn
+from tests.support.environment_client import Stage, staged, turn
+from tests.support.waiting import eventually
 
 CALCULATOR = {"name": "calculator"}
 SCORED, FAILED = rollout_pb2.SCORE_OUTCOME_SCORED, rollout_pb2.SCORE_OUTCOME_FAILED
@@ -142,3 +145,28 @@ async def test_a_long_observation_is_cut_in_its_middle_with_a_note(stage: Stage,
     said = (await player.say("big 2000000")).messages[0].content
     assert len(said) < 1100 and said.startswith("aaa") and said.endswith("z"), said
     assert "[1999001 characters are left out here]" in said
+
+
+async def test_episodes_that_end_or_are_canceled_leave_no_error_in_the_processes_between(
+    stage: Stage, scripted: dict[str, Any]
+) -> None:
+    reported: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
+    async with staged() as behind:
+        await behind.configure(scripted)
+        await stage.configure({"name": "scripted", "server": behind.address})
+        for last in ("wait", "done"):
+            player = stage.play("scripted")
+            await player.observe()
+            player.send(last)
+            if last == "done":
+                # This side leaves its stream of requests open, and so the one between the two services is.
+                kinds = [response.WhichOneof("part") async for response in player.call]
+                assert kinds == ["observation", "result"]
+            player.call.cancel()
+            del player
+        await eventually(lambda: not stage.service.num_open + behind.service.num_open, "every episode has ended")
+        gc.collect()
+        for _ in range(5):
+            await asyncio.sleep(0)
+    assert not reported, f"{len(reported)} errors outside of every call, such as {reported[0]}"
