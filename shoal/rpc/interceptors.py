@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import aclosing, asynccontextmanager, contextmanager
+from functools import partial
 from typing import Any, TypeAlias
 
 import grpc
@@ -126,10 +127,8 @@ class ServiceInterceptor(grpc.aio.ServerInterceptor):
         """
 
         def receiver(requests: AsyncIterator[Any]) -> Receive:
-            async def all_of_them() -> AsyncIterator[Any]:
-                return requests
-
-            return all_of_them if handler.request_streaming else lambda: self._receive_one(requests, method)
+            receive = self._receive_stream if handler.request_streaming else self._receive_one
+            return lambda: receive(requests, method)
 
         async def receiving_unary(requests: AsyncIterator[Any], context: _Context) -> Any:
             return await unary(receiver(requests), context)
@@ -144,14 +143,22 @@ class ServiceInterceptor(grpc.aio.ServerInterceptor):
 
     async def _receive_one(self, requests: AsyncIterator[Any], method: str) -> Any:
         """Returns the one request of a call. Raises `DeadlineExceeded`, and `InvalidArgument` if there is none."""
+        try:
+            return await self._receive_first(requests, f"{method}: the request")
+        except StopAsyncIteration:
+            raise InvalidArgument(f"{method}: the call ended without a request") from None
+
+    async def _receive_stream(self, requests: AsyncIterator[Any], method: str) -> AsyncIterator[Any]:
+        """Returns the requests of a call. Reading the first raises `DeadlineExceeded` where it is late."""
+        return _Stream(requests, partial(self._receive_first, requests, f"{method}: the first message of the stream"))
+
+    async def _receive_first(self, requests: AsyncIterator[Any], what: str) -> Any:
         timeout_s = self._limits.request_timeout_s
         try:
             async with asyncio.timeout(timeout_s):
                 return await anext(requests)
         except TimeoutError:
-            raise DeadlineExceeded(f"{method}: the request did not arrive within {timeout_s:g} s") from None
-        except StopAsyncIteration:
-            raise InvalidArgument(f"{method}: the call ended without a request") from None
+            raise DeadlineExceeded(f"{what} did not arrive within {timeout_s:g} s") from None
 
     @asynccontextmanager
     async def _call(self, method: str, context: _Context) -> AsyncIterator[None]:
@@ -197,6 +204,21 @@ class ServiceInterceptor(grpc.aio.ServerInterceptor):
             yield
         finally:
             self._num_calls[method] -= 1
+
+
+class _Stream:
+    """The requests of a call, the first of which is received in a way of its own."""
+
+    def __init__(self, requests: AsyncIterator[Any], receive_first: Callable[[], Awaitable[Any]]) -> None:
+        self._requests = requests
+        self._receive = receive_first
+
+    def __aiter__(self) -> "_Stream":
+        return self
+
+    async def __anext__(self) -> Any:
+        receive, self._receive = self._receive, partial(anext, self._requests)
+        return await receive()
 
 
 def _respond_of(handler: _Handler) -> Any:

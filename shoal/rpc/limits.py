@@ -42,7 +42,8 @@ class Limits:
     calls: Mapping[str, int] = field(default_factory=lambda: CALLS)
     """More calls of a method at once are refused with RESOURCE_EXHAUSTED (TOO_MANY_CALLS)."""
     request_timeout_s: float = 60.0
-    """Time for the one request of a call to arrive. Streams of requests have the deadline of the call alone."""
+    """Time for the one request of a call to arrive, or the first of a stream. What follows in a stream has the deadline
+    of the call alone."""
     handshake_timeout_s: int = 20
     """Time for a new connection to finish TLS and the begin of HTTP/2."""
     streams: int = 8192

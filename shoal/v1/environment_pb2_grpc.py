@@ -110,6 +110,7 @@ class EnvironmentServiceServicer:
         * `FAILED_PRECONDITION`: not configured.
         * `RESOURCE_EXHAUSTED`: too many episodes are open; begin this one again
         after the delay in `RetryInfo`.
+        * `DEADLINE_EXCEEDED`: the first message did not arrive within a minute.
         * `ABORTED`: the process of the environment ended with the episode. Begin
         it again with the recorded turns, if it is deterministic, else without.
         With the reason SHUTTING_DOWN the service ends: begin it elsewhere.

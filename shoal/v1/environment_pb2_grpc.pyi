@@ -79,6 +79,7 @@ class EnvironmentServiceStub:
     * `FAILED_PRECONDITION`: not configured.
     * `RESOURCE_EXHAUSTED`: too many episodes are open; begin this one again
       after the delay in `RetryInfo`.
+    * `DEADLINE_EXCEEDED`: the first message did not arrive within a minute.
     * `ABORTED`: the process of the environment ended with the episode. Begin
       it again with the recorded turns, if it is deterministic, else without.
       With the reason SHUTTING_DOWN the service ends: begin it elsewhere.
@@ -135,6 +136,7 @@ class EnvironmentServiceAsyncStub(EnvironmentServiceStub):
     * `FAILED_PRECONDITION`: not configured.
     * `RESOURCE_EXHAUSTED`: too many episodes are open; begin this one again
       after the delay in `RetryInfo`.
+    * `DEADLINE_EXCEEDED`: the first message did not arrive within a minute.
     * `ABORTED`: the process of the environment ended with the episode. Begin
       it again with the recorded turns, if it is deterministic, else without.
       With the reason SHUTTING_DOWN the service ends: begin it elsewhere.
@@ -200,6 +202,7 @@ class EnvironmentServiceServicer(metaclass=_abc_1.ABCMeta):
         * `FAILED_PRECONDITION`: not configured.
         * `RESOURCE_EXHAUSTED`: too many episodes are open; begin this one again
           after the delay in `RetryInfo`.
+        * `DEADLINE_EXCEEDED`: the first message did not arrive within a minute.
         * `ABORTED`: the process of the environment ended with the episode. Begin
           it again with the recorded turns, if it is deterministic, else without.
           With the reason SHUTTING_DOWN the service ends: begin it elsewhere.

@@ -159,6 +159,7 @@ class LearnerServiceServicer:
         learner's version: the batch was built for another step.
         * `RESOURCE_EXHAUSTED` with the reason STEP_TOO_LARGE: the stream has more
         bytes than a step of the configuration can have; sent while it arrives.
+        * `DEADLINE_EXCEEDED`: the first message did not arrive within a minute.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

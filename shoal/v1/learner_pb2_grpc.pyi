@@ -87,6 +87,7 @@ class LearnerServiceStub:
       learner's version: the batch was built for another step.
     * `RESOURCE_EXHAUSTED` with the reason STEP_TOO_LARGE: the stream has more
       bytes than a step of the configuration can have; sent while it arrives.
+    * `DEADLINE_EXCEEDED`: the first message did not arrive within a minute.
     """
     ComputeLogprobs: _grpc.UnaryUnaryMultiCallable[_learner_pb2.ComputeLogprobsRequest, _learner_pb2.ComputeLogprobsResponse]
     """Computes the log-probabilities of given tokens under the current weights
@@ -247,6 +248,7 @@ class LearnerServiceAsyncStub(LearnerServiceStub):
       learner's version: the batch was built for another step.
     * `RESOURCE_EXHAUSTED` with the reason STEP_TOO_LARGE: the stream has more
       bytes than a step of the configuration can have; sent while it arrives.
+    * `DEADLINE_EXCEEDED`: the first message did not arrive within a minute.
     """
     ComputeLogprobs: _aio.UnaryUnaryMultiCallable[_learner_pb2.ComputeLogprobsRequest, _learner_pb2.ComputeLogprobsResponse]  # type: ignore[assignment]
     """Computes the log-probabilities of given tokens under the current weights
@@ -416,6 +418,7 @@ class LearnerServiceServicer(metaclass=_abc_1.ABCMeta):
           learner's version: the batch was built for another step.
         * `RESOURCE_EXHAUSTED` with the reason STEP_TOO_LARGE: the stream has more
           bytes than a step of the configuration can have; sent while it arrives.
+        * `DEADLINE_EXCEEDED`: the first message did not arrive within a minute.
         """
 
     @_abc_1.abstractmethod

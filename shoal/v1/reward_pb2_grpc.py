@@ -123,6 +123,7 @@ class RewardServiceServicer:
         * `FAILED_PRECONDITION`: not configured.
         * `RESOURCE_EXHAUSTED`: the queue is full. The completions accepted before
         are scored first; send the others again after the delay in `RetryInfo`.
+        * `DEADLINE_EXCEEDED`: the first message did not arrive within a minute.
         * `ABORTED`: the service was told to end; the reason is SHUTTING_DOWN. The
         completions accepted before are scored first, unless that takes too
         long; send the others to another service.

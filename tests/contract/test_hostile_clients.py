@@ -21,8 +21,8 @@ from shoal.rpc.channel import connect
 from shoal.rpc.limits import CALLS, Limits
 from shoal.rpc.server import RpcServer
 from shoal.v1 import coordinator_pb2 as pb
-from shoal.v1 import coordinator_pb2_grpc
-from tests.support.loopback import ADD_TO_SERVER, COORDINATOR, serving
+from shoal.v1 import coordinator_pb2_grpc, environment_pb2, environment_pb2_grpc
+from tests.support.loopback import ADD_TO_SERVER, COORDINATOR, ENVIRONMENT, serving
 from tests.support.secured import METHODS, Pki
 from tests.support.waiting import PATIENCE_S, eventually
 
@@ -215,6 +215,35 @@ async def test_a_unary_call_without_its_request_ends_at_its_deadline() -> None:
         assert "the request did not arrive within 1 s" in await call.details()
         empty = channel.stream_unary(f"/{COORDINATOR}/GetRun")(iter(()))
         assert await empty.code() is grpc.StatusCode.INVALID_ARGUMENT, await empty.details()
+
+
+class Streaming(environment_pb2_grpc.EnvironmentServiceServicer):
+    """Reads a stream of requests to its end."""
+
+    async def RunEpisode(
+        self, request_iterator: Any, context: Any
+    ) -> AsyncIterator[environment_pb2.RunEpisodeResponse]:
+        numbers = [request.turn.number async for request in request_iterator]
+        yield environment_pb2.RunEpisodeResponse(observation=environment_pb2.Observation(turn=sum(numbers)))
+
+
+async def test_a_stream_of_requests_without_its_first_message_ends_at_its_deadline_and_frees_its_place() -> None:
+    path = f"/{ENVIRONMENT}/RunEpisode"
+    limits = Limits(calls={path: 1}, request_timeout_s=2)
+    async with (
+        serving(Streaming(), ENVIRONMENT, limits=limits) as address,
+        grpc.aio.insecure_channel(address) as channel,
+        connect(address, ENVIRONMENT) as another,
+    ):
+        silent: Any = channel.stream_stream(path)()
+        assert await silent.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        assert "the first message of the stream did not arrive within 2 s" in await silent.details()
+        requests = [environment_pb2.RunEpisodeRequest(turn={"number": number}) for number in (1, 2, 3)]
+        stub = environment_pb2_grpc.EnvironmentServiceStub(another)
+        answers = [answer async for answer in stub.RunEpisode(requests, timeout=PATIENCE_S)]
+        assert [answer.observation.turn for answer in answers] == [6], "all messages arrive"
+        answers = [answer async for answer in stub.RunEpisode([], timeout=PATIENCE_S)]
+        assert [answer.observation.turn for answer in answers] == [0], "a stream may have no message"
 
 
 async def test_watchers_of_the_health_which_needs_no_role_are_limited_and_its_checks_are_not() -> None:
