@@ -16,6 +16,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 from shoal.config.custom_verifiers import ENTRY_POINT_GROUP, is_registered
 from shoal.config.endpoint import EndpointConfig
 from shoal.config.environments import UNBOUNDED_ENVIRONMENT, EnvironmentConfig
+from shoal.config.reward_model import RewardModelConfig
 from shoal.config.services import RewardConfig
 from shoal.error_reasons import ErrorReason
 from shoal.errors import FailedPrecondition
@@ -23,11 +24,13 @@ from shoal.errors import FailedPrecondition
 _FOLDER, _PACKAGE, _KEY = "--allow-verifier-folder", "--allow-verifier-package", "--allow-api-key"
 _SERVER, _INTERPRETER = "--allow-reward-server", "--allow-interpreter"
 _PROGRAM, _VARIABLE = "--allow-program", "--allow-variable"
+_REMOTE_CODE = "--allow-remote-code"
 
 
 @dataclass(frozen=True)
 class Allowed:
-    """The code that custom verifiers and environments may come from, and the keys and the token that may be sent."""
+    """The code that verifiers, environments and a reward model may come from, and the keys and the token that may be
+    sent."""
 
     verifier_folders: tuple[Path, ...] = ()
     """Folders whose files, also those in folders below, may be custom verifiers and environments."""
@@ -44,6 +47,9 @@ class Allowed:
     """Programs that environments may start, each with all its arguments: an interpreter with others runs any code."""
     variables: tuple[str, ...] = ()
     """Environment variables that these programs may get."""
+    remote_code: tuple[str, ...] = ()
+    """Reward models whose own code may run: a folder or hub name as the run gives it, with @ and the revision if it
+    gives one. Anybody may propose a revision of a model at a hub."""
 
     def check(self, config: RewardConfig, environments: Sequence[EnvironmentConfig] = ()) -> None:
         """Raises `FailedPrecondition` that names every field that asks for more than is allowed."""
@@ -51,6 +57,7 @@ class Allowed:
             *self._refused_verifiers(config),
             *self._refused_environments(environments),
             *self._refused_keys(config),
+            *self._refused_remote_code(config.model),
         ]
         if refused:
             lines = "".join(f"\n  {line}" for line in refused)
@@ -149,6 +156,13 @@ class Allowed:
                 f"NAME=URL for it (allowed: {_listed([f'{key}={base}' for key, base in self.api_keys])})"
             )
 
+    def _refused_remote_code(self, model: RewardModelConfig) -> Iterator[str]:
+        if (code := model.remote_code) and code not in self.remote_code:
+            yield (
+                f"reward.model.trust_remote_code: {code} is none of {_REMOTE_CODE} ({_listed(self.remote_code)}): "
+                f"start the service with {_REMOTE_CODE} {shlex.quote(code)}"
+            )
+
 
 def _is_below(url: str, base: str) -> bool:
     """Whether a URL has the scheme, host and port of another one, and a path at or below its path."""
@@ -209,6 +223,11 @@ def add_allowed_options(parser: argparse.ArgumentParser) -> None:
         lines=True,
     )
     add(_VARIABLE, "NAME", "environment variable that programs of `mcp` may get")
+    add(
+        _REMOTE_CODE,
+        "MODEL",
+        "folder or hub name of a reward model whose own code may run, with @REVISION if the run names a revision",
+    )
 
 
 def allowed_by(namespace: argparse.Namespace) -> Allowed:
@@ -221,6 +240,7 @@ def allowed_by(namespace: argparse.Namespace) -> Allowed:
         tuple(namespace.allow_interpreter),
         tuple(namespace.allow_program),
         tuple(namespace.allow_variable),
+        tuple(namespace.allow_remote_code),
     )
 
 

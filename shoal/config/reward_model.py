@@ -27,7 +27,8 @@ class RewardModelConfig(EndpointConfig):
     revision: str | None = None
     """Hub revision of `path`; unset takes the default branch."""
     trust_remote_code: bool = False
-    """Run the Python code that comes with `path`, as `model.trust_remote_code` does for the policy."""
+    """Run the Python code that comes with `path`, as `model.trust_remote_code` does for the policy. The operator of the
+    reward service has to allow it (`--allow-remote-code`)."""
     device: str = Field(default="cpu", pattern=r"^(cpu|cuda(:[0-9]+)?)$")
     """Device of `path`: `cpu`, `cuda`, or one of several GPUs, such as `cuda:1`. Reward services that `shoal train`
     starts share the GPUs with learner and generators."""
@@ -84,6 +85,13 @@ class RewardModelConfig(EndpointConfig):
         if self.base_url and isinstance(self.label, str):
             raise ValueError(f"label must be a number with base_url: a server reports no names (given: {self.label})")
         return self
+
+    @property
+    def remote_code(self) -> str:
+        """The model whose own code is to run: `path`, with @ and `revision` if that is given; empty if none is."""
+        if not (self.path and self.trust_remote_code):
+            return ""
+        return f"{self.path}@{self.revision}" if self.revision else self.path
 
     @property
     def is_given(self) -> bool:

@@ -102,6 +102,8 @@ def _allowed(config: RunConfig) -> tuple[str, ...]:
     for endpoint in (reward.judge, reward.model):
         if endpoint.api_key_env and endpoint.base_url:
             allowed += ("--allow-api-key", f"{endpoint.api_key_env}={endpoint.base_url}")
+    if code := reward.model.remote_code:
+        allowed += ("--allow-remote-code", code)
     return tuple(allowed)
 
 

@@ -74,19 +74,41 @@ def test_a_key_goes_only_to_the_server_that_it_is_for(url: str, is_allowed: bool
     assert (not message) is is_allowed, message
 
 
+@pytest.mark.parametrize(
+    ("model", "is_allowed"),
+    [
+        ({"path": "org/judge"}, True),
+        ({"path": "org/pinned", "revision": "1a2b3c"}, True),
+        ({"path": "org/judge", "revision": "refs/pr/7"}, False),
+        ({"path": "org/pinned"}, False),
+        ({"path": "org/other"}, False),
+        ({"path": "org/other", "trust_remote_code": False}, True),
+        ({"trust_remote_code": True}, True),
+    ],
+)
+def test_the_code_of_a_reward_model_runs_only_if_that_revision_is_allowed(
+    model: dict[str, object], is_allowed: bool
+) -> None:
+    allowed = Allowed(remote_code=("org/judge", "org/pinned@1a2b3c"))
+    message = refusal(allowed, model={"trust_remote_code": True} | model)
+    assert (not message) is is_allowed, message
+    assert is_allowed or ("reward.model.trust_remote_code: org/" in message and "--allow-remote-code org/" in message)
+
+
 def test_options_add_to_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHOAL_ALLOW_VERIFIER_FOLDER", "/a /b")
     monkeypatch.setenv("SHOAL_ALLOW_API_KEY", "K=https://h/v1")
     monkeypatch.setenv("SHOAL_ALLOW_INTERPRETER", "/i")
+    monkeypatch.setenv("SHOAL_ALLOW_REMOTE_CODE", "org/m@1")
     monkeypatch.setenv("SHOAL_ALLOW_PROGRAM", "/bin/e f\n\n/bin/g\n")
     parser = argparse.ArgumentParser()
     add_allowed_options(parser)
     options = ["--allow-verifier-folder", "/c", "--allow-verifier-package", "p", "--allow-reward-server", "h:7"]
-    programs = ["--allow-program", "/bin/a --b 'c d'", "--allow-variable", "V"]
+    programs = ["--allow-program", "/bin/a --b 'c d'", "--allow-variable", "V", "--allow-remote-code", "n"]
     allowed = allowed_by(parser.parse_args([*options, *programs]))
     folders, key = (Path("/a"), Path("/b"), Path("/c")), ("K", "https://h/v1")
     started = (("/bin/e", "f"), ("/bin/g",), ("/bin/a", "--b", "c d"))
-    assert allowed == Allowed(folders, ("p",), (key,), ("h:7",), ("/i",), started, ("V",))
+    assert allowed == Allowed(folders, ("p",), (key,), ("h:7",), ("/i",), started, ("V",), ("org/m@1", "n"))
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,7 @@ def test_reward_services_started_here_allow_what_the_configuration_asks_for_and_
     reward = {
         "custom": {"mine": {"file": "/home/me/run/verifier.py"}, "other": {"entry_point": "pkg.rewards:score"}},
         "judge": {"base_url": "https://api.example.com/v1", "model": "j", "api_key_env": "JUDGE_KEY"},
+        "model": {"path": "org/model", "revision": "1a2b3c", "trust_remote_code": True},
     }
     environments = [
         {"name": "mcp", "settings": {"command": ["/opt/server", "a b"], "variables": ["HUB"]}},
@@ -53,7 +54,7 @@ def test_reward_services_started_here_allow_what_the_configuration_asks_for_and_
         *("--allow-verifier-folder", "/home/me/run", "--allow-verifier-package", "pkg"),
         *("--allow-program", "/opt/server 'a b'", "--allow-variable", "HUB", "--allow-verifier-folder", "/home/me"),
         *("--allow-interpreter", "/opt/python", "--allow-verifier-package", "verifiers"),
-        *("--allow-api-key", "JUDGE_KEY=https://api.example.com/v1"),
+        *("--allow-api-key", "JUDGE_KEY=https://api.example.com/v1", "--allow-remote-code", "org/model@1a2b3c"),
     )
 
 
