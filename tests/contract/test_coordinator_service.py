@@ -288,9 +288,8 @@ async def test_a_lost_learner_ends_the_run_with_a_checkpoint_to_resume_from(clus
     await cluster.add(worker_pb2.WORKER_KIND_REWARD, ScriptedReward(), "reward-0")
     await cluster.add(worker_pb2.WORKER_KIND_GENERATOR, ScriptedGenerator(cluster.plane, delay_s=0.02), "generator-0")
     server = await cluster.add(worker_pb2.WORKER_KIND_LEARNER, cluster.learner, "learner-0")
-    await cluster.start(
-        arithmetic_config(model, run={"num_steps": 1000}, checkpoint={"every_steps": 2}), run_id="orphan"
-    )
+    sections = {"checkpoint": {"every_steps": 2}, "coordinator": {"worker_timeout_s": 3}}
+    await cluster.start(arithmetic_config(model, run={"num_steps": 1000}, **sections), run_id="orphan")
     await cluster.until(lambda event: event.kind == "step" and event.attributes["step"] == 5)
     await cluster.kill(server, "learner-0")
     run, _ = await cluster.end()

@@ -13,6 +13,7 @@ from shoal.v1 import coordinator_pb2 as pb
 from shoal.v1 import generator_pb2, worker_pb2
 from tests.support.cluster import Cluster, kinds
 from tests.support.scripted_workers import ScriptedGenerator, ScriptedReward, arithmetic_config
+from tests.support.waiting import eventually
 
 NUM_PROMPTS = 6
 
@@ -249,7 +250,8 @@ async def test_a_stop_does_not_wait_for_an_evaluation(cluster: Cluster, model: P
     await cluster.start(config(model, {}))
     await until_questions_arrive(generator, 1)
     asking = asyncio.ensure_future(cluster.stub.Evaluate(pb.EvaluateRequest(), timeout=60))
-    await asyncio.sleep(0.2)
+    controls = cluster.runs.active("")._controls
+    await eventually(lambda: controls.evaluation_requests, "the request has arrived")
     await cluster.stub.StopRun(pb.StopRunRequest(), timeout=60)
     run, events = await cluster.end()
     assert run.state == pb.RUN_STATE_STOPPED and not steps_of_evaluations(events), run.message

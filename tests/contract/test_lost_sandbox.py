@@ -127,7 +127,7 @@ async def test_a_run_that_loses_its_sandbox_pauses_and_resumes_without_losing_a_
             assert "bubblewrap is not installed" in outage.message and "shoal run resume" in outage.message, outage
             await until(stub, "state", state="PAUSED")
             # Groups that were scored before may still be trained on; after them, no step may start.
-            await asyncio.sleep(1.0)
+            await stub.SaveCheckpoint(pb.SaveCheckpointRequest(), timeout=120)  # Returns at a step boundary.
             num_batches = len(learner.batches)
             await asyncio.sleep(1.0)
             assert len(learner.batches) == num_batches < NUM_STEPS, f"{len(learner.batches)} of {NUM_STEPS} steps"

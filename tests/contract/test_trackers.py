@@ -55,7 +55,7 @@ async def test_tensorboard_shows_the_values_of_metrics_jsonl_also_after_a_resume
     await cluster.add(worker_pb2.WORKER_KIND_REWARD, ScriptedReward(), "reward-0")
     await cluster.add(worker_pb2.WORKER_KIND_GENERATOR, ScriptedGenerator(cluster.plane, delay_s=0.02), "generator-0")
     server = await cluster.add(worker_pb2.WORKER_KIND_LEARNER, cluster.learner, "learner-0")
-    sections = {"run": {"num_steps": 6}, "checkpoint": {"every_steps": 2}}
+    sections = {"run": {"num_steps": 6}, "checkpoint": {"every_steps": 2}, "coordinator": {"worker_timeout_s": 3}}
     await cluster.start(config(model, {"tensorboard": True}, **sections), run_id="tracked")
     await cluster.until(lambda event: event.kind == "step" and event.attributes["step"] == 3)
     # A lost learner ends the run between checkpoints: the resume discards a step.
