@@ -104,7 +104,10 @@ class Session:
         answers."""
         key = headers.get("idempotency-key", "")
         if key:
-            return next((asked for asked in self._asked.values() if asked.idempotency_key == key), None)
+            earlier = next((asked for asked in self._asked.values() if asked.idempotency_key == key), None)
+            if earlier is not None and earlier.body != body:
+                raise Refused(400, "invalid_value", "Idempotency-Key: another request of the episode has this key")
+            return earlier
         retries = headers.get("x-stainless-retry-count", "0")
         if not retries.isdecimal() or int(retries) == 0:
             return None

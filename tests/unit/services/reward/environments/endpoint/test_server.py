@@ -316,7 +316,9 @@ async def test_a_key_of_idempotency_tells_a_repetition_and_nothing_else_does() -
     async with served() as at:
         ids = [(await at.post(idempotency_key=key)).json()["id"] for key in ("a", "a", "b")]
         ids += [(await at.post()).json()["id"] for _ in range(2)]
+        other = await at.post(body=HELLO | {"max_tokens": 7}, idempotency_key="a")
     assert ids == ["chatcmpl-c1", "chatcmpl-c1", "chatcmpl-c2", "chatcmpl-c3", "chatcmpl-c4"]
+    assert other.status_code == 400 and "another request" in other.text, "another request has the answer of the first"
 
 
 async def test_bodies_are_bounded_and_must_be_json() -> None:
