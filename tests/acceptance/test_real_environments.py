@@ -220,10 +220,16 @@ def test_the_rewards_of_the_server_in_node_are_those_of_its_game(
     for group in groups_of(stack, list(environments), GAME):
         number = 1 + int(group.prompt_id.rpartition(":")[2]) % 3
         for rollout in group.rollouts:
-            guesses = [(re.findall(r"-?\d+", turn.message.content) or [""])[-1] for turn in rollout.episode.turns]
-            hit = guesses.index(str(number)) if str(number) in guesses else None
-            assert rollout.score.reward == pytest.approx(0 if hit is None else 1 - hit / 10), (number, guesses)
-            assert dict(rollout.episode.metrics) == {"guesses": len(guesses), "solved": float(hit is not None)}
+            turns, metrics = rollout.episode.turns, dict(rollout.episode.metrics)
+            for turn in turns:
+                if turn.observations and not turn.message.tool_calls:
+                    said, answer = turn.message.content, turn.observations[0].content
+                    numbers = [int(digits) for digits in re.findall(r"-?[0-9]+", said)]
+                    assert (answer == "Right.") == (numbers[-1:] == [number]), (number, said, answer)
+            answers = [message.content for turn in turns for message in turn.observations]
+            assert metrics["solved"] == ("Right." in answers), answers
+            reward = metrics["solved"] * (1 - (metrics["guesses"] - 1) / 10)
+            assert rollout.score.reward == pytest.approx(reward), metrics
 
 
 def test_the_tokens_of_verifiers_agents_and_the_rewards_of_its_tasks_are_trained_on(
