@@ -13,7 +13,7 @@ from shoal.config.services import EVERY_OTHER_NAME, RewardConfig
 from shoal.config.verifiers import UNLABELED_VERIFIERS
 from shoal.conversation import ChatMessage
 from shoal.data.environments import environment_of
-from shoal.data.rows import Row
+from shoal.data.rows import Row, unicode_of
 from shoal.errors import InvalidArgument
 from shoal.parsing import parse_json
 from shoal.rollout import EnvironmentTask, GroundTruth
@@ -109,7 +109,7 @@ def messages_of(row: Row, value: Any, column: str) -> tuple[ChatMessage, ...]:
             raise InvalidArgument(
                 f"{row.where}: each message in {column} needs a role and a content, both text (found: {message!r:.80})"
             )
-        messages.append(ChatMessage(role, _unicode(row, content, column)))
+        messages.append(ChatMessage(role, unicode_of(row, content, column)))
     return tuple(messages)
 
 
@@ -125,16 +125,6 @@ def _parsed_messages(text: str) -> list[Any] | None:
         isinstance(message, Mapping) and message.keys() >= {"role", "content"} for message in value
     )
     return value if is_messages and value else None
-
-
-def _unicode(row: Row, text: str, column: str) -> str:
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise InvalidArgument(
-            f"{row.where}: {column} is not valid Unicode: a lone surrogate at character {error.start}"
-        ) from None
-    return text
 
 
 def ground_truths_of(
@@ -211,7 +201,7 @@ def _label(row: Row, label: Any, column: str) -> Any:
     if label is None:
         raise InvalidArgument(f"{row.where}: {column} is null; answers need a label to be compared with")
     if isinstance(label, str):
-        return _unicode(row, label, column)
+        return unicode_of(row, label, column)
     if isinstance(label, bool):
         return label
     if isinstance(label, float) and not math.isfinite(label):

@@ -6,13 +6,15 @@ from dataclasses import replace
 from typing import Any
 
 from shoal.config.data import SourceConfig
-from shoal.data.rows import Row
+from shoal.data.rows import Row, unicode_of
 from shoal.errors import InvalidArgument
 from shoal.parsing import parse_json
 from shoal.rollout import EnvironmentTask
 
 _NOT_THE_TASKS = frozenset({"env_name", "is_text_env", "max_steps"})
 """Keys of open-instruct's `env_config` that no environment reads."""
+_MAX_DEPTH = 24
+"""Of a task, which is a level. Each is three levels of a message, and protobuf reads a hundred."""
 _WHOLE_NUMBER = re.compile(r"-?[0-9]{1,15}")
 
 
@@ -69,9 +71,8 @@ def _configured(row: Row, value: Mapping[str, Any] | list[Any], column: str) -> 
         return None
     # Columns of tables have a null for every key that only other rows have, and numbers as text.
     told = {key: item for key, item in named[0].items() if key not in _NOT_THE_TASKS and item is not None}
-    return EnvironmentTask(
-        str(named[0]["env_name"]), {str(key): _json_value(row, _number(item), column) for key, item in told.items()}
-    )
+    task = _json_value(row, {key: _number(item) for key, item in told.items()}, column)
+    return EnvironmentTask(str(named[0]["env_name"]), task)
 
 
 def _number(value: Any) -> Any:
@@ -89,7 +90,8 @@ def _task(row: Row, column: str) -> dict[str, Any]:
         return {}
     if not isinstance(value, Mapping):
         raise InvalidArgument(f"{row.where}: {column} must be a table, or one as JSON text (found: {value!r:.80})")
-    return {str(name): _json_value(row, item, column) for name, item in value.items()}
+    task: dict[str, Any] = _json_value(row, value, column)
+    return task
 
 
 def _tools(row: Row, column: str) -> tuple[str, ...] | None:
@@ -102,18 +104,25 @@ def _tools(row: Row, column: str) -> tuple[str, ...] | None:
             f"environment (found: {value!r:.80}); where the column has something else, name another one with the "
             "source's tools_column, or none with an empty text"
         )
-    return tuple(dict.fromkeys(value))
+    return tuple(dict.fromkeys(unicode_of(row, name, column) for name in value))
 
 
-def _json_value(row: Row, value: Any, column: str) -> Any:
+def _json_value(row: Row, value: Any, column: str, depth: int = 1) -> Any:
     """Returns a value as it travels in a `google.protobuf.Value`. Raises `InvalidArgument` for one that cannot."""
+    if isinstance(value, Mapping | list) and depth > _MAX_DEPTH:
+        raise InvalidArgument(f"{row.where}: {column} is nested deeper than {_MAX_DEPTH} levels; make the task flatter")
     if isinstance(value, Mapping):
-        return {str(name): _json_value(row, item, column) for name, item in value.items()}
+        return {
+            unicode_of(row, str(name), column): _json_value(row, item, column, depth + 1)
+            for name, item in value.items()
+        }
     if isinstance(value, list):
-        return [_json_value(row, item, column) for item in value]
+        return [_json_value(row, item, column, depth + 1) for item in value]
+    if isinstance(value, str):
+        return unicode_of(row, value, column)
     is_exact = not isinstance(value, int) or abs(value) < 2**53
     is_finite = not isinstance(value, float) or abs(value) < float("inf")
-    if value is None or (isinstance(value, str | bool | int | float) and is_exact and is_finite):
+    if value is None or (isinstance(value, bool | int | float) and is_exact and is_finite):
         return value
     raise InvalidArgument(
         f"{row.where}: {column} holds {value!r:.40}, which does not travel as JSON: use text, whole numbers below "

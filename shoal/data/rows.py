@@ -83,3 +83,14 @@ def present_columns(source: SourceConfig, present: Collection[str], where: str) 
         raise InvalidArgument(f"{where}: there is no column {missing[0]!r}; it has: {', '.join(present)}")
     columns = [holder(column) for column in (*wanted, *optional_columns(source))]
     return [column for column in dict.fromkeys(columns) if column in present]
+
+
+def unicode_of(row: Row, text: str, column: str) -> str:
+    """Returns a text of a row. Raises `InvalidArgument` for one with half of a character: no message carries it."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise InvalidArgument(
+            f"{row.where}: {column} is not valid Unicode: a lone surrogate at character {error.start}"
+        ) from None
+    return text

@@ -21,6 +21,8 @@ from shoal.data.rows import Row
 from shoal.data.tasks import make_task
 from shoal.errors import InvalidArgument
 from shoal.rollout import EnvironmentTask
+from shoal.v1 import environment_pb2
+from shoal.wire.prompts import environment_to_wire
 from tests.support.tiny_model import make_tokenizer
 
 NAMED = SourceConfig(path="d", environment_column="env", environment_task_column="task")
@@ -28,6 +30,21 @@ NAMED = SourceConfig(path="d", environment_column="env", environment_task_column
 
 def read(values: Mapping[str, Any], source: SourceConfig = NAMED) -> EnvironmentTask | None:
     return environment_of(Row(0, "d.jsonl:1", values), source, ["counter", "wordle"])
+
+
+def nested(num_levels: int) -> dict[str, Any]:
+    task: dict[str, Any] = {}
+    for _ in range(num_levels - 1):
+        task = {"a": task}
+    return task
+
+
+def test_the_deepest_task_that_is_accepted_reaches_the_environment() -> None:
+    task = read({"env": "counter", "task": nested(24)})
+    assert task is not None
+    start = environment_pb2.EpisodeStart(task=environment_to_wire(task).task)
+    sent = environment_pb2.RunEpisodeRequest(start=start).SerializeToString()
+    assert environment_pb2.RunEpisodeRequest.FromString(sent).start == start
 
 
 def test_a_task_is_a_table_or_one_as_json_text_or_empty() -> None:
@@ -58,6 +75,11 @@ def test_a_row_without_a_name_is_a_prompt_of_one_turn() -> None:
         ({"env": {"env_name": "counter", "target": float("inf")}}, "env holds inf"),
         ({"env": "counter", "task": "{"}, "d.jsonl:1: task is not JSON"),
         ({"env": "counter", "task": [1]}, "task must be a table"),
+        ({"env": "counter", "task": '{"a": ["\\ud800"]}'}, "task is not valid Unicode"),
+        ({"env": "counter", "task": {"\ud800": 1}}, "task is not valid Unicode"),
+        ({"env": {"env_name": "counter", "word": "\ud800"}}, "env is not valid Unicode"),
+        ({"env": "counter", "tools": ["\ud800"]}, "tools is not valid Unicode"),
+        ({"env": "counter", "task": nested(25)}, "task is nested deeper than 24 levels"),
         ({"env": "counter", "task": {"a": {"b": [float("nan")]}}}, "task holds nan"),
         ({"env": "counter", "task": {"a": 2**60}}, "task holds 1152921504606846976"),
         ({"env": "counter", "tools": "add"}, r"d.jsonl:1: tools must be a list of names of tools.*found: 'add'"),
