@@ -183,7 +183,7 @@ async def test_episodes_that_break_or_hang_are_failed_and_their_siblings_are_tra
     stage.fails_at, stage.fails_for = 1, "/0"
     stage.hangs_at, stage.hangs_for = 2, "/1"
     await cluster.add_all(ScriptedPolicy(cluster.plane), rewards=(stage,))
-    limits = {"tool_parser": "tag", "max_losses": 1, "call_timeout_s": 2.0}
+    limits = {"tool_parser": "tag", "max_losses": 1, "call_timeout_s": 0.2}
     config = episode_config(
         model, run={"num_steps": 1}, grpo={"group_size": 4, "groups_per_step": 1, "max_staleness": 0}, episodes=limits
     )
