@@ -201,11 +201,11 @@ async def test_time_in_a_queue_does_not_count_against_the_deadline_of_a_group(cl
     """Sixteen groups, one at a time: the last one waits longer than its deadline."""
     generator = ScriptedGenerator(cluster.plane, delay_s=0.3)
     await cluster.add_all(generator)
-    sections = {"generator": {"max_num_seqs": 1}, "coordinator": {"sampling_timeout_s": 5.0}}
+    sections = {"generator": {"max_num_seqs": 1}, "coordinator": {"sampling_timeout_s": 8.0}}
     grpo = {"max_staleness": 3}
-    await cluster.start(arithmetic_config(model, run={"num_steps": 3}, grpo=grpo, **sections))
+    await cluster.start(arithmetic_config(model, run={"num_steps": 4}, grpo=grpo, **sections))
     run, events = await cluster.end()
-    assert (run.state, run.policy_version) == (pb.RUN_STATE_FINISHED, 3), run.message
+    assert (run.state, run.policy_version) == (pb.RUN_STATE_FINISHED, 4), run.message
     assert not {"group_reissued", "group_dropped"} & set(kinds(events)), kinds(events)
 
 

@@ -36,7 +36,7 @@ class Setting:
     """A fleet with a publisher, and what its events say."""
 
     def __init__(self, folder: Path) -> None:
-        config = fleet_config(timeout_s=TIMEOUT_S, ready_timeout_s=1.0)
+        config = fleet_config(timeout_s=TIMEOUT_S, ready_timeout_s=2.0)
         self.fleet = GlooFleet(folder, config)
         self.events = EventLog(folder / "events.jsonl")
         any_fleet: Any = self.fleet
