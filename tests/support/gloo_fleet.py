@@ -25,7 +25,7 @@ from services.learner.publish import WeightPublisher
 from shoal.arrays import Float32Array
 from shoal.config import RunConfig, parse_config
 from shoal.config.load import config_struct
-from shoal.errors import Unavailable
+from shoal.errors import DeadlineExceeded, Unavailable
 from shoal.rollout import WeightVersion
 from shoal.rpc.channel import connect
 from shoal.rpc.server import RpcServer
@@ -248,7 +248,12 @@ class GlooFleet:
     def notify(self) -> None: ...
 
     async def still_serves(self, member: Member) -> bool:
-        return False
+        """Whether the learner answers, as it does after a broadcast that a generator broke off."""
+        try:
+            await member.stub.GetStatus(learner_pb2.LearnerServiceGetStatusRequest(), timeout=5)
+        except (Unavailable, DeadlineExceeded):
+            return False
+        return True
 
     async def start(self, kind: str, name: str) -> Worker:
         """Starts a process, and configures it."""
