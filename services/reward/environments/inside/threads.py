@@ -11,7 +11,7 @@ def in_thread(work: Callable[[], Any]) -> "asyncio.Future[Any]":
     loop = asyncio.get_running_loop()
     done: asyncio.Future[Any] = loop.create_future()
 
-    def end(value: Any, error: Exception | None) -> None:
+    def end(value: Any, error: BaseException | None) -> None:
         if error is None:
             done.set_result(value)
         else:
@@ -20,12 +20,14 @@ def in_thread(work: Callable[[], Any]) -> "asyncio.Future[Any]":
 
     def run() -> None:
         value: Any = None
-        failure: Exception | None = None
+        failure: BaseException | None = None
         try:
             value = work()
         except SystemExit as error:  # As of a script that is called.
             failure = RuntimeError(f"it called exit({error.code})")
-        except Exception as error:
+        except StopIteration as error:  # No future takes it.
+            failure = RuntimeError(f"it raised StopIteration({error.value!r:.80})")
+        except BaseException as error:  # A thread that only ends keeps whoever waits for it waiting.
             failure = error
         loop.call_soon_threadsafe(end, value, failure)
 
