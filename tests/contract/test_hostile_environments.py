@@ -117,6 +117,13 @@ class Hostile(Environment):
         if os.fork() == 0:
             time.sleep(3600)
         return ",".join(self.heard)
+
+    def fork_and_return(self):
+        child = os.fork()
+        if child == 0:
+            return "of the child"
+        os.waitid(os.P_PID, child, os.WEXITED)
+        return ",".join(self.heard)
 """
 
 
@@ -204,6 +211,16 @@ async def test_what_an_environment_leaves_behind_keeps_no_episode_from_its_end(s
     again = stage.play("hostile", call_timeout_s=CALL_S)
     await again.observe()
     assert (await again.say("a")).messages[0].content == "a"
+
+
+async def test_a_forked_child_that_returns_answers_nothing(stage: Stage) -> None:
+    player = stage.play("hostile")
+    await player.observe()
+    for number in (1, 2, 3):
+        answer = await player.say("fork_and_return")
+        assert answer.messages[0].content == ",".join(["fork_and_return"] * number), "the environment's own answer"
+    player.end()
+    assert (await player.result()).outcome == SCORED
 
 
 async def test_too_many_metrics_fail_the_episode_and_not_the_service(stage: Stage) -> None:

@@ -8,6 +8,7 @@ computed, and ends a process in which one of them hangs.
 import asyncio
 import json
 import logging
+import os
 import traceback
 from collections.abc import Mapping
 from typing import Any, BinaryIO
@@ -41,6 +42,7 @@ def main(memory_bytes: int, parent_pid: int) -> None:
 class _Process:
     def __init__(self, answers: BinaryIO, loop: TimedLoop) -> None:
         self._answers, self._loop = answers, loop
+        self._pid = os.getpid()
         self._reported_s = 0.0
         loop.after_each = self._report
         self._tasks: set[asyncio.Task[None]] = set()
@@ -82,6 +84,8 @@ class _Process:
             self._write({"event": "busy"})
 
     def _write(self, message: Mapping[str, Any]) -> None:
+        if os.getpid() != self._pid:  # A process that the code has forked would answer as well, and take calls.
+            os._exit(0)
         self._reported_s = self._loop.busy_s
         self._answers.write(encode_frame({**message, "busy_s": self._reported_s}))
 
