@@ -10,10 +10,11 @@ The package's server answers with the JSON of the service that it asked; the doc
 """
 
 import hashlib
-import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
+
+from shoal.parsing import parse_json
 
 _PAGE_CHARS = 2000
 """What the policy reads of a page: its beginning."""
@@ -46,7 +47,7 @@ def dr_tulu_result(tool: str, answer: str, id_: str, url: str) -> tuple[str, boo
     `id_` begins the ids of the documents; `url` is the page that the policy asked for, if it asked for one.
     """
     try:
-        said = json.loads(answer)
+        said = parse_json(answer)
     except ValueError:
         said = None
     if not isinstance(said, dict):

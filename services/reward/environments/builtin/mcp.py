@@ -94,8 +94,9 @@ class Mcp(Environment):
         if not ok:
             text = f"error: {text}"
         elif self._has_documents:
-            url = json.loads(call.arguments_json).get("url", "").strip()
-            text, ok = dr_tulu_result(self._offered[call.name].tool, text, result_id(self._seed, call.id), url)
+            url = json.loads(call.arguments_json).get("url")  # The schema may take anything.
+            page = url.strip() if isinstance(url, str) else ""
+            text, ok = dr_tulu_result(self._offered[call.name].tool, text, result_id(self._seed, call.id), page)
         if self._has_documents:
             text = f"<tool_output>{text}</tool_output>"
         message = ChatMessage("tool", text, tool_call_id=call.id, name=call.name)

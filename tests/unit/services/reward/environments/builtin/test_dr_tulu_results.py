@@ -7,6 +7,8 @@ import pytest
 
 from services.reward.environments.builtin.dr_tulu_results import DR_TULU_TOOLS, dr_tulu_result, result_id
 from services.reward.environments.builtin.mcp import Mcp
+from shoal.conversation import ToolCall
+from tests.unit.services.reward.environments.builtin.turns import texts, turn
 
 PAPERS, PAGES, PASSAGES, PAGE, _ = DR_TULU_TOOLS
 URL = "https://example.com/a"
@@ -62,9 +64,20 @@ def test_a_search_without_documents_says_why(tool: str) -> None:
 
 
 def test_an_answer_that_is_no_json_object_is_an_error() -> None:
-    for answer in ("", "words", "[1]", '{"data": '):
+    for answer in ("", "words", "[1]", '{"data": ', "[" * 100_000, '{"data": ' * 100_000):
         text, ok = dr_tulu_result(PAPERS, answer, "1a2b3c4d", "")
         assert (text, ok) == (f"error: {PAPERS} has not answered with a JSON object", False)
+
+
+@pytest.mark.parametrize("url", [None, 5, ["https://example.com/a"], {}])
+async def test_a_url_that_is_no_text_is_none_and_costs_no_episode(url: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def carried_out(_: ToolCall) -> tuple[str, bool, bool]:
+        return json.dumps({"data": [{"snippet": {"text": "Words."}}]}), True, False
+
+    environment = Mcp(url="http://x", results="dr_tulu", tools={"search": {"tool": PAPERS}})
+    monkeypatch.setattr(environment, "_carried_out", carried_out)
+    observation = await environment.step(turn(("search", {"query": "GRPO", "url": url})))
+    assert "Snippet: Words." in texts(observation)[0], observation
 
 
 def test_ids_are_those_of_the_seed_and_of_the_call() -> None:
