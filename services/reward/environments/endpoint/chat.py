@@ -10,9 +10,11 @@ from google.protobuf.message import DecodeError
 from services.reward.environments.endpoint.answers import finish_reason, token_logprobs, usage
 from services.reward.environments.endpoint.fields import check_fields, is_on, listed, positive, texts
 from services.reward.environments.endpoint.refusals import Refused, unsupported
+from shoal.errors import InvalidArgument
 from shoal.parsing import parse_json
 from shoal.v1 import environment_pb2 as pb
 from shoal.v1 import rollout_pb2
+from shoal.wire.conversations import tool_from_wire
 
 AUXILIARY = "auxiliary"
 """Name of the model whose answers are not trained on."""
@@ -93,9 +95,15 @@ def _tool(tool: Any, where: str) -> pb.ToolDefinition:
         described = pb.ToolDefinition(name=function["name"], description=function.get("description") or "")
         parameters = function.get("parameters") or {"type": "object", "properties": {}}
         json_format.ParseDict(parameters, described.parameters)
-        pb.ToolDefinition.FromString(described.SerializeToString())  # Nothing that is nested too deeply to be read.
-    except (KeyError, TypeError, AttributeError, json_format.ParseError, DecodeError):
-        detail = f"{where}.function: must have a name, and parameters as a JSON schema that is not nested deeply"
+        # What the coordinator could not read would cost the episode.
+        tool_from_wire(pb.ToolDefinition.FromString(described.SerializeToString()))
+    except (
+        KeyError, TypeError, AttributeError, OverflowError, json_format.ParseError, DecodeError, InvalidArgument
+    ):  # fmt: skip
+        detail = (
+            f"{where}.function: must have a name, and parameters as a JSON schema that has finite numbers alone and is "
+            "not nested deeply"
+        )
         raise Refused(400, "invalid_value", detail, where) from None
     return described
 

@@ -109,7 +109,7 @@ class Session:
                 raise Refused(400, "invalid_value", "Idempotency-Key: another request of the episode has this key")
             return earlier
         retries = headers.get("x-stainless-retry-count", "0")
-        if not retries.isdecimal() or int(retries) == 0:
+        if not retries.isdecimal() or not retries.strip("0"):
             return None
         same = [asked for asked in self._asked.values() if asked.body == body]
         if orphaned := next((asked for asked in same if asked.is_orphaned), None):

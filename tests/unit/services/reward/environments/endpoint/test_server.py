@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -419,10 +420,14 @@ def calling_with(arguments: str) -> dict[str, Any]:
     return {"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "a", "arguments": arguments}}]}]}
 
 
+def offering(parameters: dict[str, Any]) -> dict[str, Any]:
+    return {"tools": [{"type": "function", "function": {"name": "a", "parameters": parameters}}]}
+
+
 @pytest.mark.parametrize(
     "change",
     [
-        {"tools": [{"type": "function", "function": {"name": "a", "parameters": nested(50)}}]},
+        offering(nested(50)),
         calling_with('{"a":' * 900 + "1" + "}" * 900),
         calling_with('{"a":' * 90_000 + "1" + "}" * 90_000),
     ],
@@ -433,7 +438,16 @@ async def test_what_is_nested_too_deeply_to_travel_is_refused(change: dict[str, 
         assert response.status_code == 400 and not at.calls, response.text
 
 
-@pytest.mark.parametrize("count", [b"\xb2", b"-1", b"x", b""])
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf, 10**400], ids=["nan", "inf", "-inf", "long"])
+async def test_a_schema_with_a_number_that_cannot_travel_is_refused(number: float) -> None:
+    body = json.dumps(HELLO | offering({"properties": {"a": {"maximum": number}}})).encode()
+    async with served() as at:
+        response = await at.post(body=body)
+        assert response.status_code == 400 and not at.calls, response.text
+    assert "finite numbers" in response.json()["error"]["message"], response.text
+
+
+@pytest.mark.parametrize("count", [b"\xb2", b"-1", b"x", b"", b"0" * 5000])
 async def test_a_count_of_retries_that_is_no_number_is_none(count: bytes) -> None:
     async with served() as at:
         response = await at.post(body=HELLO, x_stainless_retry_count=count)
