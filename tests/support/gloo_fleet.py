@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from services.coordinator.workers.member import Member
-from services.coordinator.workers.registry import WorkerRecord
+from services.coordinator.workers.registry import LEASE_S, WorkerRecord
 from services.generator.engine import LoadReport
 from services.generator.service import GeneratorServicer
 from services.learner.publish import WeightPublisher
@@ -250,7 +250,7 @@ class GlooFleet:
     async def still_serves(self, member: Member) -> bool:
         """Whether the learner answers, as it does after a broadcast that a generator broke off."""
         try:
-            await member.stub.GetStatus(learner_pb2.LearnerServiceGetStatusRequest(), timeout=5)
+            await member.stub.GetStatus(learner_pb2.LearnerServiceGetStatusRequest(), timeout=LEASE_S)
         except (Unavailable, DeadlineExceeded):
             return False
         return True
