@@ -12,7 +12,7 @@ from tests.support.chatting_run import chatting_run
 from tests.support.local_stack import LocalStack
 
 pytest.importorskip("openai")
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
 NUM_STEPS, GROUPS, GROUP_SIZE = 4, 4, 4
 AGENT = '''

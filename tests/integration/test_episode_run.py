@@ -11,7 +11,7 @@ from shoal.v1 import rollout_pb2
 from tests.support.chatting_run import chatting_run
 from tests.support.local_stack import LocalStack
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
 NUM_STEPS, GROUPS, GROUP_SIZE = 7, 4, 8
 GAME = '''

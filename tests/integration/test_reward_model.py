@@ -326,12 +326,12 @@ async def test_the_service_scores_by_a_model_beside_it_and_outlives_it(folders: 
 async def configured(stub: RewardServiceStub, values: dict[str, Any]) -> worker_pb2.WorkerStatus:
     """The status once nothing loads any more; until then the service says that it does, and answers."""
     request = reward_pb2.RewardServiceConfigureRequest(run_id="run-1", config=config_struct(parse_config(values)))
-    status = (await stub.Configure(request, timeout=10)).status
+    status = (await stub.Configure(request, timeout=60)).status
     assert status.state == worker_pb2.WORKER_STATE_LOADING, status
     async with asyncio.timeout(120):
         while status.state == worker_pb2.WORKER_STATE_LOADING:
             await asyncio.sleep(0.05)
-            status = (await stub.GetStatus(reward_pb2.RewardServiceGetStatusRequest(), timeout=5)).status
+            status = (await stub.GetStatus(reward_pb2.RewardServiceGetStatusRequest(), timeout=60)).status
     return status
 
 
