@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from shoal.config.section import AT_ONCE, NEXT_STEP, Section
 from shoal.errors import InvalidArgument
@@ -32,6 +32,11 @@ class EpisodesConfig(Section):
     tools_in_prompt: bool = True
     """Hand the tools of the environment to the chat template, which writes them into the prompt. Otherwise the data say
     how tools are called."""
+    inline_results: str = ""
+    """Text that a tool's result becomes, with `{result}`, in the policy's own turn, which goes on behind it, such as
+    `"<output>\\n{result}\\n</output>\\n"` (open-instruct's `legacy`, Search-R1). Empty, the chat template writes
+    results as turns of their own. Calls have to end what is sampled: those of the forms `tag` and `call_tool` do, those
+    of others where `sampling.stop_strings` says so (docs/tool-calls.md)."""
     max_turns: int = Field(default=8, ge=1, le=1000)
     """Maximum number of turns that the environment answers. After the last one the policy may say one more thing if it
     was given the results of tool calls."""
@@ -67,6 +72,15 @@ class EpisodesConfig(Section):
                 'turn_discount below 1 needs turn_rewards = "tokens": otherwise turns have no rewards apart'
             )
         return self
+
+    @field_validator("inline_results")
+    @classmethod
+    def _has_the_result(cls, text: str) -> str:
+        if text and text.count("{result}") != 1:
+            raise ValueError(
+                f"inline_results must have {{result}} once, where the result of a tool stands (given: {text!r:.80})"
+            )
+        return text
 
     @model_validator(mode="after")
     def _has_a_pattern_that_works(self) -> Self:
@@ -111,6 +125,13 @@ def check_episodes(config: "RunConfig") -> None:
         raise ValueError(
             f"episodes.call_timeout_s ({config.episodes.call_timeout_s:g}) must be at most episodes.timeout_s "
             f"({config.episodes.timeout_s:g}), the time of a whole episode"
+        )
+    parser = config.episodes.tool_parser
+    if config.episodes.inline_results and parser not in PARSERS_THAT_STOP and not config.sampling.stop_strings:
+        raise ValueError(
+            f"episodes.inline_results goes on behind a call, which does not end what is sampled with tool_parser "
+            f'"{parser}": use {" or ".join(map(repr, PARSERS_THAT_STOP))}, or name what ends a call in '
+            "sampling.stop_strings"
         )
     advantage = config.advantage
     if config.episodes.turn_rewards == "tokens" and (

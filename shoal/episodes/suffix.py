@@ -7,7 +7,6 @@ one, and only the text behind that answer is tokenized.
 
 import contextlib
 import copy
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -15,9 +14,11 @@ from typing import Any
 
 from shoal.chat_templates.rendering import BoundedTemplate, Dialogue, Unrendered
 from shoal.conversation import ChatMessage, ToolCall, ToolCallStatus, ToolDefinition, openai_call, openai_tool
+from shoal.episodes.template_messages import for_template, with_texts_of_arguments
 from shoal.errors import InvalidArgument
-from shoal.parsing import parse_json
 
+RESULT = "{result}"
+"""Where `inline_results` has the result of a tool."""
 _ANSWER = "stand-in-for-a-sampled-answer-5c1e9a"
 """What the stand-in says."""
 _TRIAL = "trial-of-a-message"
@@ -41,15 +42,19 @@ class TurnRenderer:
         tools: Sequence[ToolDefinition] = (),
         variables: Mapping[str, Any] | None = None,
         stop_token_ids: Sequence[int] = (),
+        inline_results: str = "",
     ) -> None:
         """Takes a tokenizer of `transformers` with a chat template, the tools that the template renders into the
-        prompt, `model.chat_template_kwargs`, and the tokens that end what the policy says, besides the end of the turn.
+        prompt, `model.chat_template_kwargs`, the tokens that end what the policy says, besides the end of the turn, and
+        `episodes.inline_results`.
 
-        Raises `InvalidArgument` for a template that does not end the policy's turn with a token of its own.
+        Raises `InvalidArgument` for a template that does not end the policy's turn with a token of its own, unless
+        results are inline.
         """
         self._tokenizer = tokenizer
         self._template = BoundedTemplate(tokenizer, variables or {})
         self._stop_token_ids = frozenset(stop_token_ids)
+        self._inline_results = inline_results
         special = {token.content for token in tokenizer.added_tokens_decoder.values() if token.special}
         self._tools: list[dict[str, Any]] | None = None
         # Some tokenizers do not call those special with which the template writes turns.
@@ -113,19 +118,37 @@ class TurnRenderer:
         """Returns the tokens between two turns: the end of the policy's turn, if `last_token`, the last one sampled, is
         another; all new messages; and the beginning of the policy's next turn.
 
-        `calls` are those of the turn, which results of tools answer. Raises `InvalidArgument` if the template refuses
-        or leaves out a message.
+        With `inline_results`, results of tools come first, in the policy's turn, which goes on where there are no other
+        messages. `calls` are those of the turn, which results of tools answer. Raises `InvalidArgument` if the template
+        refuses or leaves out a message.
         """
+        results = [message.content for message in messages if message.role == "tool"]
+        if not self._inline_results or not results or self._has_ended(last_token):
+            return self._behind_turn(last_token, calls, messages)
+        others = [message for message in messages if message.role != "tool"]
+        meant = self._meant(self._inline_results)
+        inline = self.encode("\n".join(meant.replace(RESULT, self._escape_texts(result)) for result in results))
+        return inline + self._behind_turn([last_token, *inline][-1], (), others) if others else inline
+
+    def _behind_turn(self, last_token: int, calls: Sequence[ToolCall], messages: Sequence[ChatMessage]) -> list[int]:
+        """Returns the tokens behind a turn as the template writes them."""
         self._check_roles(messages)
         token_ids = self.encode(self._behind_answer(calls, messages))
         # The end of the turn was tokenized with the rest: some tokenizers treat the beginning of a text in another way.
         assert token_ids[0] == self.end_of_turn
         return token_ids[1:] if last_token == self.end_of_turn else token_ids
 
+    def is_final(self, token_ids: Sequence[int]) -> bool:
+        """Whether no result can follow a turn: `inline_results` stand behind calls, and the policy ended this turn."""
+        return bool(self._inline_results) and len(token_ids) > 0 and self._has_ended(token_ids[-1])
+
+    def _has_ended(self, last_token: int) -> bool:
+        return last_token in {self.end_of_turn, *self._stop_token_ids}
+
     def sampled_text(self, token_ids: Sequence[int]) -> str:
         """Returns the text of a turn's tokens, special ones included, without the one that ends the turn."""
         token_ids = list(token_ids)
-        if token_ids and token_ids[-1] in {self.end_of_turn, *self._stop_token_ids}:
+        if token_ids and self._has_ended(token_ids[-1]):
             token_ids.pop()
         return str(self._tokenizer.decode(token_ids, skip_special_tokens=False, clean_up_tokenization_spaces=False))
 
@@ -167,8 +190,8 @@ class TurnRenderer:
 
         `otherwise` is returned where the template writes anything else before the answer.
         """
-        begun = self._render([_for_template(message) for message in before], begins_turn=True)
-        text = self._render([_for_template(message) for message in (*before, answer, *behind)], begins_turn=True)
+        begun = self._render([for_template(message) for message in before], begins_turn=True)
+        text = self._render([for_template(message) for message in (*before, answer, *behind)], begins_turn=True)
         end = text.find(self.end_of_turn_text, len(begun))
         return text[len(begun) : end] if text.startswith(begun) and end >= 0 else otherwise
 
@@ -193,7 +216,8 @@ class TurnRenderer:
         return behind[start:]
 
     def _find_end_of_turn(self) -> str:
-        """Returns the text of the token behind an answer that a message of the user follows."""
+        """Returns the text of the token behind an answer that a message of the user follows. With `inline_results` a
+        template may have none: then the token ends it that ends any text."""
         text = self._render([*_STAND_IN, {"role": "user", "content": "-"}], begins_turn=True)
         behind = text.rpartition(_ANSWER)[2].lstrip()
         added: list[str] = sorted(self._tokenizer.get_added_vocab(), key=len, reverse=True)
@@ -201,6 +225,8 @@ class TurnRenderer:
         # Where nothing comes behind the last answer of all, the token begins the next message.
         last = self._render(_STAND_IN, begins_turn=False).rpartition(_ANSWER)[2].strip()
         if _ANSWER not in text or found is None or not last:
+            if self._inline_results and self._tokenizer.eos_token:
+                return str(self._tokenizer.eos_token)
             raise InvalidArgument(
                 "model.chat_template: it has no end of turn, which episodes need: behind the policy's answer comes "
                 f"{behind[:40]!r}, and no token of its own ends the answer. Choose a template "
@@ -233,7 +259,7 @@ class TurnRenderer:
     def _what_is_lost(self, role: str, calls: Sequence[ToolCall], trials: Sequence[ChatMessage]) -> str:
         if role == "tool":
             with contextlib.suppress(InvalidArgument):
-                whole = self._render([*_stand_in_with(calls), *map(_for_template, trials)], begins_turn=True)
+                whole = self._render([*_stand_in_with(calls), *map(for_template, trials)], begins_turn=True)
                 if all(trial.content in whole for trial in trials):
                     return (
                         f"it writes results of tools before the end of the policy's turn ({self.end_of_turn_text}), as "
@@ -248,7 +274,7 @@ class TurnRenderer:
 
     def _render(self, messages: Sequence[Mapping[str, Any]], begins_turn: bool) -> str:
         text = self._apply(messages, begins_turn)
-        if isinstance(text, Unrendered) and text.refusal and (changed := _with_texts_of_arguments(messages)):
+        if isinstance(text, Unrendered) and text.refusal and (changed := with_texts_of_arguments(messages)):
             other = self._apply(changed, begins_turn)
             text = text if isinstance(other, Unrendered) else other
         if not isinstance(text, Unrendered):
@@ -263,12 +289,15 @@ class TurnRenderer:
 
     def _escape(self, message: ChatMessage) -> dict[str, Any]:
         """Returns a message for the template in which no text of the environment can become a special token."""
-        return {**self._escape_texts(_for_template(message)), "role": message.role}
+        return {**self._escape_texts(for_template(message)), "role": message.role}
 
     def _of_data(self, message: ChatMessage) -> dict[str, Any]:
         """Returns a message of the data for the template: its special tokens are meant."""
-        place = f"{_PLACE}{self._escaped.index(_PLACE)}{_PLACE}"
-        return _for_template(replace(message, content=message.content.replace(_PLACE, place)))
+        return for_template(replace(message, content=self._meant(message.content)))
+
+    def _meant(self, text: str) -> str:
+        """Returns a text whose special tokens are meant as one in which others are escaped."""
+        return text.replace(_PLACE, f"{_PLACE}{self._escaped.index(_PLACE)}{_PLACE}")
 
     def _escape_texts(self, value: Any) -> Any:
         """Escapes the texts in a value of JSON: the names and arguments of calls are somebody's words as well."""
@@ -279,49 +308,10 @@ class TurnRenderer:
         return [self._escape_texts(item) for item in value] if isinstance(value, list) else value
 
 
-def _for_template(message: ChatMessage) -> dict[str, Any]:
-    calls = [openai_call(call, _arguments_of(call)) for call in message.tool_calls]
-    named = {"tool_call_id": message.tool_call_id, "name": message.name, "tool_calls": calls}
-    return {"role": message.role, "content": message.content} | {key: value for key, value in named.items() if value}
-
-
-def _arguments_of(call: ToolCall) -> dict[str, Any]:
-    """Raises `InvalidArgument` for what no text can be made of: an agent's client may send anything."""
-    try:
-        arguments = parse_json(call.arguments_json or "{}")
-        if not isinstance(arguments, dict):
-            raise TypeError
-        json.dumps(arguments, ensure_ascii=False).encode()  # No lone surrogates.
-    except (ValueError, TypeError):
-        raise InvalidArgument(
-            f"the arguments of the call of {call.name} must be an object of JSON that is not nested deeply"
-        ) from None
-    return arguments
-
-
 def _stand_in_with(calls: Sequence[ToolCall]) -> list[dict[str, Any]]:
     """Returns the stand-in with as many calls as the policy made."""
     functions = [openai_call(call, {"-": _ANSWER}) for call in calls]
     return [_STAND_IN[0], _STAND_IN[1] | {"tool_calls": functions}]
-
-
-def _with_texts_of_arguments(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Returns the messages with the arguments of calls as texts of JSON, as a few templates take them; empty if there
-    are no calls."""
-    if not any("tool_calls" in message for message in messages):
-        return []
-    changed = []
-    for message in messages:
-        calls = [
-            call
-            | {
-                "function": call["function"]
-                | {"arguments": json.dumps(call["function"]["arguments"], ensure_ascii=False)}
-            }
-            for call in message.get("tool_calls", ())
-        ]
-        changed.append({**message, "tool_calls": calls} if calls else dict(message))
-    return changed
 
 
 def _difference(first: str, second: str) -> str:

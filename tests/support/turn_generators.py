@@ -39,6 +39,8 @@ class Generators:
     seeds: list[int] = field(default_factory=list)
     samplings: list[SamplingParams] = field(default_factory=list)
     rooms: int = 0
+    stops: bool = False
+    """Whether what it says ends with the first stop string in it, as with an engine."""
 
     @contextlib.asynccontextmanager
     async def room(self, num_completions: int, **claim: Any) -> AsyncIterator[Any]:
@@ -59,13 +61,16 @@ class Generators:
             raise self.errors[turn].pop(0)
         self.seeds.append(progress.seeds[0])
         progress.generators[binding.member.record.worker_id] = None
-        ids = [*TOKENIZER.encode(self.says(turn), add_special_tokens=False), END][: sampling.max_completion_tokens]
+        text, end = self.says(turn), [END]
+        if self.stops and (found := [stop for stop in sampling.stop_strings if stop in text]):
+            text, end = text.partition(found[0])[0] + found[0], []
+        ids = [*TOKENIZER.encode(text, add_special_tokens=False), *end][: sampling.max_completion_tokens]
         support = Support(np.repeat(np.array(ids, np.int32), 2), np.full(len(ids), 2, np.int32))
         yield Completion(
             sample_index=0,
             token_ids=np.array(ids, np.int32),
             behavior_logprobs=np.full(len(ids), -0.5, np.float32),
-            finish_reason=FinishReason.STOP if ids[-1:] == [END] else FinishReason.LENGTH,
+            finish_reason=FinishReason.STOP if ids[-1:] == [END] or not end else FinishReason.LENGTH,
             version_spans=(VersionSpan(WeightVersion(0, turn // 3), 0, len(ids)),),
             seed=7,
             support=support if sampling.return_support else None,

@@ -38,9 +38,9 @@ _WITHOUT_ONE = {
         _OLMO,
     ),
     "assistant_message_only": "writes the messages of assistants only, without a question to sample an answer to",
-    "qwen_instruct_user_boxed_math": "Shoal does not know its instruction",
-    "r1_simple_chat_postpend_think_tool_vllm": "has no token that ends a turn, which episodes need: leave it out, and "
-    "the tokenizer's own template is used",
+    "qwen_instruct_user_boxed_math": "Shoal does not know its instruction: leave it out if the data have one",
+    "r1_simple_chat_postpend_think_tool_vllm": "Shoal does not know its instruction, which says how tools are called: "
+    "leave it out if the data say that",
 }
 """Other names that open-instruct knows, with the reason why Shoal has no such template."""
 

@@ -28,8 +28,8 @@ of results."""
 _WITH_ADDRESS = ("massive_serve", "browse_webpage")
 """Tools whose server asks another one, at `base_url`."""
 _NOTE = (
-    "results of dr_agent_mcp have the package's own form, <tool_output> with snippets that carry ids, in turns of the "
-    "chat template; open-instruct puts them into the policy's turn, and inside <tool_output> once more"
+    "results of dr_agent_mcp have the package's own form, <tool_output> with snippets that carry ids; open-instruct's "
+    'parser puts <tool_output> around them once more, which --set episodes.inline_results="{result}" leaves out'
 )
 _OWN_SERVER = "give another server with --set environments=..."
 SETTINGS_REFUSED = {

@@ -18,6 +18,8 @@ _PARSERS = {
     "vllm_qwen3_xml": "qwen3_xml",
     "vllm_qwen3xml": "qwen3_xml",
 }
+_INLINE = {"legacy": "<output>\n{result}\n</output>\n", PARSER: "<tool_output>\n{result}\n</tool_output>\n"}
+"""Texts of results in the policy's turn, by parser."""
 _CALL_S = 1800.0
 _EPISODE_S = 4 * _CALL_S
 _COLUMN = "env_config"
@@ -44,9 +46,9 @@ EPISODES: list[Field] = [
         "tool_parser_type",
         "text",
         "legacy",
-        "episodes.tool_parser data.sources",
-        why="the form of calls; results of tools are written by the chat template, as turns of their own, where those "
-        "of legacy (`<output>`) and dr_tulu (`<tool_output>`) are in the policy's turn",
+        "episodes.tool_parser episodes.inline_results data.sources",
+        why="the form of calls; results of tools are in the policy's turn with legacy and dr_tulu, and with others in "
+        "turns that the chat template writes",
         aliases=["tool_parser"],
     ),
     composed(
@@ -142,6 +144,8 @@ def _limits(source: Source, draft: Draft) -> None:
     parser, steps = source["tool_parser_type"], source["max_steps"]
     try:
         draft.set("episodes.tool_parser", choice(_PARSERS)(parser), source.origin("tool_parser_type"))
+        if parser in _INLINE:
+            draft.set("episodes.inline_results", _INLINE[parser], source.origin("tool_parser_type"))
     except ValueError as error:
         draft.refuse("tool_parser_type", parser, str(error), cure="episodes.tool_parser")
     if steps < 1:

@@ -119,8 +119,13 @@ class Stages:
 
     def _with_tools(self, tools: Sequence[ToolDefinition]) -> TurnRenderer:
         if self._base is None:
-            variables = self._config.model.chat_template_kwargs
-            self._base = TurnRenderer(self._tokenizer, (), variables, self._stop_token_ids)
+            self._base = TurnRenderer(
+                self._tokenizer,
+                (),
+                self._config.model.chat_template_kwargs,
+                self._stop_token_ids,
+                self._config.episodes.inline_results,
+            )
         return self._base.with_tools(tools)
 
     def decode(self, token_ids: list[int]) -> str:

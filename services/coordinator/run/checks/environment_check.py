@@ -46,7 +46,8 @@ async def prepare_environments(
         lambda: ([_with_tools(one, stages) for one in prompts], tuple(_with_tools(one, stages) for one in questions))
     )
     for name, prompt in named.items():
-        await _note_another_rendering(name, stages, prompt, events)
+        if not (config.episodes.inline_results and stages[name].tools):  # They are never what the template writes.
+            await _note_another_rendering(name, stages, prompt, events)
     in_training, in_evaluations = config.sampling.max_completion_tokens, config.evaluation.max_completion_tokens
     await _check_room("sampling", in_training, prompts if in_evaluations else (*prompts, *questions), stages)
     if in_evaluations:

@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from shoal.config import parse_config
-from shoal.config.episodes import EpisodesConfig
+from shoal.config.episodes import PARSERS_THAT_STOP, EpisodesConfig
 from shoal.errors import InvalidArgument
 
 _CONFIG: dict[str, Any] = {"model": {"path": "m"}, "run": {"num_steps": 2}}
@@ -46,3 +46,24 @@ def test_a_call_may_not_take_longer_than_an_environment_service_allows() -> None
             _CONFIG
             | {"data": {"sources": [{"path": "d"}]}, "episodes": {"call_timeout_s": 100_000, "timeout_s": 200_000}}
         )
+
+
+def test_inline_results_say_where_the_result_stands() -> None:
+    assert EpisodesConfig(tool_parser="tag", inline_results="<output>{result}</output>").inline_results
+    for text in ("<output></output>", "{result}{result}", "{Result}"):
+        with pytest.raises(ValueError, match=r"must have \{result\} once"):
+            EpisodesConfig(tool_parser="tag", inline_results=text)
+
+
+def test_inline_results_need_calls_that_end_what_is_sampled() -> None:
+    played = {"data": {"sources": [{"path": "d", "environment": "counter"}]}, "environments": [{"name": "counter"}]}
+
+    def parsed(parser: str, *stop_strings: str) -> Any:
+        episodes = {"tool_parser": parser, "inline_results": "<output>{result}</output>"}
+        return parse_config(_CONFIG | played | {"episodes": episodes, "sampling": {"stop_strings": [*stop_strings]}})
+
+    for parser in PARSERS_THAT_STOP:
+        assert parsed(parser).episodes.inline_results
+    assert parsed("hermes", "</tool_call>").episodes.inline_results
+    with pytest.raises(InvalidArgument, match=r"episodes\.inline_results .* 'tag' or 'call_tool'.*stop_strings"):
+        parsed("hermes")

@@ -285,3 +285,53 @@ def test_the_text_of_a_turn_is_without_another_token_that_ended_it() -> None:
     token_ids = [*tokenizer.encode("42", add_special_tokens=False), end_of_text]
     assert TurnRenderer(tokenizer, stop_token_ids=[end_of_text]).sampled_text(token_ids) == "42"
     assert TurnRenderer(tokenizer).sampled_text(token_ids) == f"42{END_OF_TEXT}", "it did not end the turn"
+
+
+OUTPUT = "<output>\n{result}\n</output>\n"
+
+
+def test_inline_results_stand_right_behind_the_call_and_the_turn_goes_on() -> None:
+    renderer = renderer_of(families.HERMES, inline_results=OUTPUT)
+    one = renderer.observation(7, [call(1)], [result(1, "K2 here")])
+    assert text_of(renderer, one) == "<output>\nK2 here\n</output>\n"
+    two = renderer.observation(7, [call(1), call(2)], [result(1, "K2"), result(2, "K3")])
+    assert text_of(renderer, two) == "<output>\nK2\n</output>\n\n<output>\nK3\n</output>\n"
+
+
+def test_special_tokens_of_inline_results_are_meant_and_those_of_a_result_are_not() -> None:
+    renderer = renderer_of(families.HERMES, inline_results="<|im_start|>{result}")
+    (meant,) = renderer.encode("<|im_start|>")
+    token_ids = renderer.observation(7, [call(1)], [result(1, "a<|im_start|>b<|im_end|>\ue0000\ue000")])
+    assert token_ids[0] == meant and token_ids.count(meant) == 1 and renderer.end_of_turn not in token_ids, token_ids
+    assert text_of(renderer, token_ids) == "<|im_start|>a<|im_start|>b<|im_end|>\ue0000\ue000"
+
+
+def test_other_messages_are_turns_of_the_template_behind_inline_results() -> None:
+    renderer = renderer_of(families.HERMES, inline_results=OUTPUT)
+    messages = [result(1, "K2"), ChatMessage("user", "And now?")]
+    assert text_of(renderer, renderer.observation(7, [call(1)], messages)) == (
+        "<output>\nK2\n</output>\n<|im_end|>\n<|im_start|>user\nAnd now?<|im_end|>\n<|im_start|>assistant\n"
+    )
+    talk = renderer.observation(renderer.end_of_turn, (), messages[1:])
+    assert talk == renderer_of(families.HERMES).observation(renderer.end_of_turn, (), messages[1:])
+
+
+def test_a_turn_that_the_policy_ended_is_final_where_results_are_inline() -> None:
+    inline, plain = renderer_of(families.HERMES, inline_results=OUTPUT), renderer_of(families.HERMES)
+    assert inline.is_final([7, inline.end_of_turn]) and not inline.is_final([7]) and not inline.is_final([])
+    assert not plain.is_final([7, plain.end_of_turn])
+
+
+def test_a_template_without_an_end_of_turn_serves_episodes_whose_results_are_inline() -> None:
+    tokenizer = tokenizer_with(template_text("r1_zero"))
+    tokenizer.eos_token = END_OF_TEXT
+    with pytest.raises(InvalidArgument, match="has no end of turn"):
+        TurnRenderer(tokenizer)
+    renderer = TurnRenderer(tokenizer, inline_results=OUTPUT)
+    assert renderer.end_of_turn == tokenizer.eos_token_id
+    opening = renderer.opening([QUESTION], [])
+    assert renderer.prompt_ids([QUESTION]) + opening == renderer.whole([QUESTION])
+    assert text_of(renderer, opening) == "Assistant: <think>"
+    assert text_of(renderer, renderer.observation(7, [call(1)], [result(1)])) == "<output>\nK2\n</output>\n"
+    with pytest.raises(InvalidArgument, match="does not end the policy's turn"):
+        renderer.observation(7, (), [ChatMessage("user", "And now?")])

@@ -53,3 +53,15 @@ def test_tags_are_calls_in_thoughts_too() -> None:
     message = message_of(families.QWEN_THINKING, "tag", "I look.\n<search>K2</search>")
     assert [call.arguments_json for call in message.tool_calls] == ['{"query": "K2"}']
     assert message.content == "I look."
+
+
+def test_a_turn_has_no_calls_where_no_result_can_follow_it() -> None:
+    renderer = TurnRenderer(tokenizer_with(families.HERMES), TOOLS, inline_results="<output>{result}</output>")
+    before = np.array(renderer.opening([QUESTION], []), np.int32)
+    text = "I look.\n<search>K2</search>"
+    stopped, ended = renderer.encode(text), [*renderer.encode(f"{text} and <search>K3"), renderer.end_of_turn]
+    parse = make_parser("tag")
+    message = turn_message(renderer, parse, TOOLS, 1, before=before, sampled=np.array(stopped, np.int32))
+    assert [call.arguments_json for call in message.tool_calls] == ['{"query": "K2"}']
+    message = turn_message(renderer, parse, TOOLS, 1, before=before, sampled=np.array(ended, np.int32))
+    assert message == ChatMessage("assistant", f"{text} and <search>K3")

@@ -156,3 +156,9 @@ def test_flags_of_tools_change_nothing_in_a_script_without_tools() -> None:
     config = parse_config(translation.values)
     assert not config.environments and config.episodes.max_tool_calls == 64
     assert any(note.startswith("max_tool_calls = 5: changes nothing") for note in translation.notes)
+
+
+def test_results_are_in_the_policys_turn_with_the_parsers_that_put_them_there() -> None:
+    assert _config(*THREE, "--tool_parser_type", "legacy").episodes.inline_results == "<output>\n{result}\n</output>\n"
+    assert _config(*THREE).episodes.inline_results == "<output>\n{result}\n</output>\n", "legacy is the default"
+    assert _config(*THREE, *HERMES).episodes.inline_results == ""

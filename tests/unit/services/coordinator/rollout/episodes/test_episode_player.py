@@ -227,6 +227,35 @@ async def test_the_tokens_are_what_the_policy_said_between_what_the_environment_
     assert played.episode.turns[0].message.tool_calls[0].arguments_json == json.dumps({"text": "1"})
 
 
+async def test_results_may_stand_in_the_policys_turn_which_goes_on_behind_them() -> None:
+    generators, environments = Generators(lambda turn: "", stops=True), Environments()
+    says = [f"I add. {CALL} never said", "1, and <add>2", "2."]
+    played = await play(says, environments, generators=generators, inline_results="<output>{result}</output>")
+    assert played.text == (f"<|im_start|>assistant\nI add. {CALL}<output>Result 1</output>1, and <add>2<|im_end|>")
+    first, last = played.episode.turns
+    assert [call.arguments_json for call in first.message.tool_calls] == [json.dumps({"text": "1"})]
+    assert [message.content for message in first.observations] == ["Result 1"] and first.reward is None
+    assert not last.message.tool_calls, "the policy ended this turn, so nothing answers what looks like a call in it"
+    assert (played.episode.stop_reason, played.completion.text) == ("no_call", "1, and <add>2")
+    assert played.completion.loss_mask is not None
+    ranges = [range(turn.start, turn.end) for turn in played.episode.turns]
+    assert np.flatnonzero(played.completion.loss_mask).tolist() == [token for tokens in ranges for token in tokens]
+
+
+async def test_a_call_that_its_turn_had_no_tokens_for_is_answered_inline_too() -> None:
+    played = await play(
+        ["<add>12345", "Well."],
+        Environments(),
+        generators=Generators(lambda turn: "", stops=True),
+        inline_results="<output>{result}</output>",
+        max_turn_tokens=8,
+    )
+    (call,) = played.episode.turns[0].message.tool_calls
+    assert call.status.value == "malformed" and played.text == (
+        "<|im_start|>assistant\n<add>123<output>Result 1</output>Well.<|im_end|>"
+    )
+
+
 async def test_each_turn_is_sampled_behind_everything_before_it_with_a_seed_of_its_own() -> None:
     generators = Generators(lambda turn: "")
     played = await play([CALL, CALL, "1"], generators=generators)

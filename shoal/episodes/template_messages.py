@@ -1,0 +1,49 @@
+"""Messages as chat templates take them."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from shoal.conversation import ChatMessage, ToolCall, openai_call
+from shoal.errors import InvalidArgument
+from shoal.parsing import parse_json
+
+
+def for_template(message: ChatMessage) -> dict[str, Any]:
+    """Returns a message for the template. Raises `InvalidArgument` for arguments of a call that are no object of JSON:
+    an agent's client may send anything."""
+    calls = [openai_call(call, _arguments_of(call)) for call in message.tool_calls]
+    named = {"tool_call_id": message.tool_call_id, "name": message.name, "tool_calls": calls}
+    return {"role": message.role, "content": message.content} | {key: value for key, value in named.items() if value}
+
+
+def _arguments_of(call: ToolCall) -> dict[str, Any]:
+    try:
+        arguments = parse_json(call.arguments_json or "{}")
+        if not isinstance(arguments, dict):
+            raise TypeError
+        json.dumps(arguments, ensure_ascii=False).encode()  # No lone surrogates.
+    except (ValueError, TypeError):
+        raise InvalidArgument(
+            f"the arguments of the call of {call.name} must be an object of JSON that is not nested deeply"
+        ) from None
+    return arguments
+
+
+def with_texts_of_arguments(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Returns the messages with the arguments of calls as texts of JSON, as a few templates take them; empty if there
+    are no calls."""
+    if not any("tool_calls" in message for message in messages):
+        return []
+    changed = []
+    for message in messages:
+        calls = [
+            call
+            | {
+                "function": call["function"]
+                | {"arguments": json.dumps(call["function"]["arguments"], ensure_ascii=False)}
+            }
+            for call in message.get("tool_calls", ())
+        ]
+        changed.append({**message, "tool_calls": calls} if calls else dict(message))
+    return changed
