@@ -8,6 +8,7 @@ from typing import TypeAlias
 from services.reward.environments.endpoint.server import PolicyEndpoint
 from services.reward.environments.endpoint.session import Session
 from services.reward.environments.episode import CallerLeft, EpisodeFailed, EpisodeHere
+from services.reward.environments.process import log_raised
 from shoal.v1 import environment_pb2 as pb
 from shoal.wire import invalid
 
@@ -70,9 +71,12 @@ class AgentPlay:
             running.result()
         except EpisodeFailed as error:
             if session.limit is None:
+                if error.traceback:
+                    log_raised(self._start.environment, error.traceback)
                 raise
             # Most agents cannot do anything else when nothing more is sampled for them.
-            _log.info("agent ended by a limit", extra={"episode": self._start.episode_id, "how": str(error)})
+            extra = {"episode": self._start.episode_id, "how": str(error), "traceback": error.traceback}
+            _log.info("agent ended by a limit", extra=extra)
 
     async def _until_idle(self, session: Session) -> None:
         while True:

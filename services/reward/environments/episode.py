@@ -31,9 +31,9 @@ Message = dict[str, Any]
 class EpisodeFailed(Exception):
     """The episode is over without a reward. The message says why."""
 
-    def __init__(self, detail: str, outcome: ScoreOutcome = ScoreOutcome.FAILED) -> None:
+    def __init__(self, detail: str, outcome: ScoreOutcome = ScoreOutcome.FAILED, traceback: str = "") -> None:
         super().__init__(detail)
-        self.outcome = outcome
+        self.outcome, self.traceback = outcome, traceback
 
 
 class CallerLeft(Exception):
@@ -92,13 +92,15 @@ class EpisodeHere:
         return await self._answered("step")
 
     async def run(self, policy: Message) -> None:
-        """Runs an agent, which has been reset, to its end. It has no limit of time here."""
+        """Runs an agent, which has been reset, to its end. It has no limit of time here.
+
+        What it raises is not logged: once its calls are refused, most agents can do nothing but raise.
+        """
         start = self._start
+        given = {"episode": self._key, "task": start.task, "seed": start.seed, "policy": policy}
 
         async def carry_out(process: EnvironmentProcess) -> Message:
-            answer: Message = await process.call(
-                "run", timeout_s=_RUN_TIMEOUT_S, episode=self._key, task=start.task, seed=start.seed, policy=policy
-            )
+            answer: Message = await process.call("run", timeout_s=_RUN_TIMEOUT_S, logs_error=False, **given)
             return answer
 
         self._is_running = True
@@ -223,7 +225,7 @@ class EpisodeHere:
             return self._lost(str(error))
         if error.kind == "unscorable":
             return EpisodeFailed(str(error), ScoreOutcome.UNSCORABLE)
-        return EpisodeFailed(str(error))
+        return EpisodeFailed(str(error), traceback=error.traceback)
 
 
 def digest_of(observation: Message) -> str:

@@ -42,9 +42,9 @@ class CallFailed(Exception):
     """A call was answered with an error. `kind` is "failed", "broken", "late", "invalid_task", "unscorable", "canceled"
     or "cannot_load"; the message is for people."""
 
-    def __init__(self, kind: str, detail: str) -> None:
+    def __init__(self, kind: str, detail: str, traceback: str = "") -> None:
         super().__init__(detail)
-        self.kind = kind
+        self.kind, self.traceback = kind, traceback
 
 
 class ProcessLost(Exception):
@@ -63,6 +63,7 @@ class _Call:
     max_others_s: float
     """Longest time by which others that compute put its limit off."""
     done: "asyncio.Future[Any]"
+    logs_error: bool = True
     began_s: float = 0.0
     busy_before_s: float = 0.0
     """What calls of its process had computed when it began."""
@@ -87,6 +88,11 @@ class _Call:
         else:
             self.done.set_exception(error)
             self.done.exception()  # Retrieved, even if nobody awaits it any more.
+
+
+def log_raised(environment: str, traceback: str) -> None:
+    """Logs what the code of an environment raised."""
+    _log.error("the environment %s raised\n%s", environment, traceback)
 
 
 def _without_proxy() -> dict[str, str]:
@@ -154,9 +160,9 @@ class EnvironmentProcess:
             self._process.kill()
         await self.call("load", timeout_s=LOAD_TIMEOUT_S, code=self.code.message(), max_chars=self.code.max_chars)
 
-    async def call(self, name: str, *, timeout_s: float, **arguments: Any) -> Any:
+    async def call(self, name: str, *, timeout_s: float, logs_error: bool = True, **arguments: Any) -> Any:
         """Returns the answer to a call. The clock begins when the process begins with it, and stands still while other
-        calls compute.
+        calls compute. With `logs_error`, the traceback of what the code raises goes to the log.
 
         Raises `CallFailed`, and `ProcessLost`. A call whose caller is canceled goes on, and its clock as well.
         """
@@ -164,7 +170,7 @@ class EnvironmentProcess:
             raise ProcessLost(self._why, in_call=False)
         number = next(self._numbers)
         done = asyncio.get_running_loop().create_future()
-        call = self._calls[number] = _Call(name, timeout_s, (self._num_sharing - 1) * timeout_s, done)
+        call = self._calls[number] = _Call(name, timeout_s, (self._num_sharing - 1) * timeout_s, done, logs_error)
         limits = {"timeout_s": timeout_s, "max_others_s": call.max_others_s}
         self._process.send({"id": number, "call": name, **limits, **arguments})
         self._watch()
@@ -187,7 +193,7 @@ class EnvironmentProcess:
         else:
             del self._calls[message["id"]]
             if "error" in message:
-                call.end(error=self._failure(message["error"]))
+                call.end(error=self._failure(message["error"], logs=call.logs_error))
             else:
                 call.end(message["value"])
         self._watch()
@@ -201,10 +207,10 @@ class EnvironmentProcess:
             loop = asyncio.get_running_loop()
             self._idle_watch = loop.call_later(_BEGIN_TIMEOUT_S, self.kill, "the process of the environment hung")
 
-    def _failure(self, error: Mapping[str, str]) -> CallFailed:
-        if error["traceback"]:
-            _log.error("the environment %s raised\n%s", self.code.name, error["traceback"])
-        return CallFailed(error["kind"], error["detail"])
+    def _failure(self, error: Mapping[str, str], *, logs: bool) -> CallFailed:
+        if error["traceback"] and logs:
+            log_raised(self.code.name, error["traceback"])
+        return CallFailed(error["kind"], error["detail"], error["traceback"])
 
     def _check(self, number: int) -> None:
         """Waits for the time that a call has left."""

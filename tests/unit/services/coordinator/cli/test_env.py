@@ -18,7 +18,7 @@ from tests.support.repository import ROOT
 Shoal = Callable[..., tuple[int, str, str]]
 
 GAMES = '''
-import json, random, subprocess, tempfile, threading, time, urllib.error, urllib.request
+import asyncio, json, random, subprocess, tempfile, threading, time, urllib.error, urllib.request
 from shoal.environment import Agent, Broken, Environment, Observation, tool
 
 class Doubling(Environment):
@@ -80,6 +80,15 @@ class Adding(Agent):
             request.add_header("Authorization", f"Bearer {policy.api_key}")
             messages.append(json.load(urllib.request.urlopen(request))["choices"][0]["message"])
         return sum(float(message["content"]) for message in messages[1::2])
+
+class Impatient(Adding):
+    """Raises when it is stopped, as clients do whose calls are refused from then on."""
+
+    async def run(self, task, seed, policy):
+        try:
+            return await asyncio.to_thread(super().run, task, seed, policy)
+        except asyncio.CancelledError:
+            raise RuntimeError("409 - the episode has ended") from None
 
 class Raw(Agent):
     """Calls with tokens."""
@@ -275,9 +284,9 @@ def test_code_that_is_no_environment_is_refused(shoal: Shoal, games: str) -> Non
         capture_output=True, text=True, check=False, timeout=120,
     )  # fmt: skip
     assert done.returncode == 2, done.stderr
-    assert "has no environment 'No'; it has: Adding, Careless, Doubling, Raw, Searching. Name a " in done.stderr, (
-        done.stderr
-    )
+    assert (
+        "has no environment 'No'; it has: Adding, Careless, Doubling, Impatient, Raw, Searching. Name a " in done.stderr
+    ), done.stderr
 
 
 def test_the_check_of_what_cannot_work_here_says_why_and_plays_nothing() -> None:
@@ -293,6 +302,12 @@ def test_a_person_answers_the_calls_of_an_agent(games: str) -> None:
     assert code == 0, error
     assert out[:2] == ["user: A number?"] * 2, "each call shows what is new"
     assert json.loads(out[2])["reward"] == 7.0
+
+
+def test_the_end_of_the_input_ends_an_agent_quietly(games: str) -> None:
+    code, out, error = played(f"{games}:Impatient", lines="3\n")
+    assert (code, error) == (0, ""), error
+    assert out[:-1] == ["user: A number?"] * 2 and json.loads(out[-1])["outcome"] == "scored", out
 
 
 def test_an_agent_that_calls_with_tokens_is_told_what_can_be_played(shoal: Shoal, games: str) -> None:

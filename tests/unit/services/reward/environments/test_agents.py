@@ -121,6 +121,25 @@ async def test_an_agent_that_breaks_has_failed_unless_a_limit_broke_it() -> None
         await play(broken)
 
 
+async def test_the_traceback_of_an_agent_is_an_error_of_the_log_unless_its_calls_were_refused(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def run(policy: dict[str, Any]) -> None:
+        await ask(policy)
+        raise EpisodeFailed("KeyError", traceback="Traceback of a KeyError")
+
+    def errors() -> list[str]:
+        return [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+
+    with caplog.at_level("INFO"):
+        await play(run, max_calls=0)
+        await play(run, max_calls=0, requests=[pb.RunEpisodeRequest(end=pb.EpisodeEnd(stop_reason="no_call"))])
+        assert not errors(), errors()
+        with pytest.raises(EpisodeFailed, match="KeyError"):
+            await play(run)
+    assert len(errors()) == 1 and "Traceback of a KeyError" in errors()[0], errors()
+
+
 async def test_the_caller_may_end_an_agent() -> None:
     async def run(policy: dict[str, Any]) -> None:
         await asyncio.Event().wait()
