@@ -45,8 +45,9 @@ class GrpoConfig(Section):
     the statistics of their group."""
     max_skipped_steps: Annotated[int | None, AT_ONCE] = Field(default=None, ge=1)
     """Consecutive skipped steps after which the run ends, with a checkpoint. If unset, steps without a signal never end
-    it, and 3 consecutive ones that the learner refuses do: their loss or gradient is not finite, or
-    `correction.filters` reject every token."""
+    it. 3 consecutive ones that the learner refuses do: their loss or gradient is not finite, or `correction.filters`
+    reject every token. So do 3 or more in which every prompt was asked and no group has rewards to compare: each was
+    refused, lost, timed out, masked or not scored."""
 
     @model_validator(mode="after")
     def _mini_batches_divide(self) -> Self:

@@ -40,6 +40,28 @@ async def test_a_failed_verifier_gives_no_reward_of_zero(cluster: Cluster, model
     assert set(await drop_reasons(cluster)) == {"not_scored"}, await drop_reasons(cluster)
 
 
+async def test_a_run_ends_once_every_prompt_was_asked_in_vain_and_goes_on_from_there(
+    cluster: Cluster, model: Path
+) -> None:
+    reward = ScriptedReward()
+    reward.failing = True
+    await cluster.add_all(ScriptedGenerator(cluster.plane), rewards=(reward,))
+    data = {"sources": [{"task": "arithmetic", "task_size": 13}]}
+    config = arithmetic_config(model, reward={"max_failed_share": 1.0}, data=data, run={"num_steps": 2})
+    await cluster.start(config, run_id="vain")
+    run, events = await cluster.end()
+    assert run.state == pb.RUN_STATE_FAILED and "every prompt was asked in vain" in run.message, run.message
+    assert "not_scored; of the last step, " in run.message and "first: gsm8k: " in run.message, run.message
+    num_skipped = kinds(events).count("step_skipped")
+    assert 4 <= num_skipped <= 7, (
+        f"13 prompts are a pass of 4 steps, and a bit more than 2 of them at most: {num_skipped}"
+    )
+    reward.failing = False
+    await cluster.start({}, run_id="vain", resume=True)
+    run, _ = await cluster.end()
+    assert (run.state, run.policy_version) == (pb.RUN_STATE_FINISHED, 2), run.message
+
+
 async def test_three_steps_that_are_not_finite_end_the_run_with_the_reason(cluster: Cluster, model: Path) -> None:
     cluster.learner.refuse_steps = True
     await cluster.add_all(ScriptedGenerator(cluster.plane))

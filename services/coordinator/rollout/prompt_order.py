@@ -1,6 +1,6 @@
 """The order in which prompts are issued: the data's, without prompts that are learned or cannot be scored."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 
 from services.coordinator.rollout.groups import JudgedGroup
 from services.coordinator.store.progress import IssueState
@@ -55,6 +55,11 @@ class PromptOrder:
             f"({len(self._unusable)}): raise grpo.easy_rate, or add prompts",
             reason=ErrorReason.PROMPTS_EXHAUSTED,
         )
+
+    def has_only(self, prompt_ids: Set[str]) -> bool:
+        """Returns whether every prompt that is still issued is among some."""
+        left_out = self._excluded | self._unusable
+        return all(one.prompt_id in prompt_ids or one.prompt_id in left_out for one in self._prompts.prompts)
 
     def exclude_learned(self, groups: Iterable[JudgedGroup]) -> list[tuple[int, str]]:
         """Excludes the prompts of groups with a share of correct completions of at least `grpo.easy_rate`.

@@ -41,6 +41,7 @@ from services.coordinator.store.ledger import Ledger
 from services.coordinator.store.progress import Progress
 from services.coordinator.store.run_record import RunRecord, RunState
 from services.coordinator.training.reward_kl import RewardKlController
+from services.coordinator.training.skipped_steps import SkippedSteps
 from services.coordinator.workers.fleet import Fleet
 from services.coordinator.workers.generator_pool import GeneratorPool
 from services.coordinator.workers.learner_client import LearnerClient
@@ -311,6 +312,7 @@ class Attempt:
             metrics=self._metrics,
             report=self._report,
             learner_lock=self._fleet.gpu_turns.learner_lock,
+            skipped=SkippedSteps(self._config, prompt_order),
         )
         return RunLoop(
             config=self._config,

@@ -25,19 +25,14 @@ from services.coordinator.store.progress import Progress
 from services.coordinator.store.rows import TrainedGroup
 from services.coordinator.store.run_record import RunRecord
 from services.coordinator.training.reward_kl import RewardKl, RewardKlController
+from services.coordinator.training.skipped_steps import SkippedSteps, empty_reason
 from services.coordinator.training.step_plan import StepPlan, plan_step
 from services.coordinator.workers.learner_client import LearnerClient
 from services.coordinator.workers.weights.publisher import Publisher, PublishReport
 from shoal.config import RunConfig
-from shoal.error_reasons import ErrorReason
-from shoal.errors import FailedPrecondition
 from shoal.grpo.moments import Moments
 
 _log = logging.getLogger(__name__)
-
-MAX_REFUSED_STEPS = 3
-"""Steps in a row that the learner may refuse where `grpo.max_skipped_steps` is unset: unlike prompts without a signal,
-numbers that are not finite do not get better by themselves."""
 
 
 @dataclass(frozen=True)
@@ -74,17 +69,14 @@ class TrainSteps:
     learner_lock: asyncio.Lock
     """Taken by a step and by a catch-up: in the middle of a step, the learner would broadcast weights that are newer
     than their version."""
-    num_skipped: int = 0
-    """Steps in a row that were not applied."""
-    num_refused: int = 0
-    """Steps in a row that the learner refused; one without a group to train on ends the row."""
+    skipped: SkippedSteps
     _taking: "asyncio.Task[_TakenStep | None] | None" = None
     """The step that is not reported yet."""
 
     async def take(self, groups: Sequence[JudgedGroup], timer: StepTimer) -> bool:
         """Takes one step over groups, and publishes its weights; returns whether it was applied.
 
-        Raises `FailedPrecondition` when too many in a row were not (`grpo.max_skipped_steps`).
+        Raises `FailedPrecondition` when too many in a row were not (`SkippedSteps`).
         """
         # The learner finishes a step that it has begun, so its end is written even if the run fails in the meantime.
         self._taking = asyncio.create_task(self._take(groups, timer))
@@ -166,11 +158,11 @@ class TrainSteps:
     async def _take(self, groups: Sequence[JudgedGroup], timer: StepTimer) -> "_TakenStep | None":
         """Trains on groups and writes that to the ledger; returns None for a step that was not applied."""
         plan, kl = await self._plan(groups)
-        skip_reason, learner_metrics = await self._train(plan)
+        skip_reason, learner_metrics = await self._train(groups, plan)
         if skip_reason:
             await self._skip(groups, skip_reason, plan)
             return None
-        self.num_skipped = self.num_refused = 0
+        self.skipped.end_row()
         timer.trained()
         trainer_metrics = self.reward_kl.adapt(kl) | learner_metrics
         await self._write(groups, plan.trained, plan.dropped, plan.moments)
@@ -207,10 +199,10 @@ class TrainSteps:
         )
         return plan, kl
 
-    async def _train(self, plan: StepPlan) -> tuple[str, dict[str, float]]:
+    async def _train(self, groups: Sequence[JudgedGroup], plan: StepPlan) -> tuple[str, dict[str, float]]:
         """Trains the learner; returns why the step was not applied, empty if it was, and the learner's metrics."""
         if not plan.batch.groups:
-            return plan.empty_reason, {}
+            return empty_reason(groups), {}
         sleeps = self.config.generator.sleep_while_training
         async with self.learner_lock:
             if sleeps:
@@ -223,23 +215,13 @@ class TrainSteps:
 
     async def _skip(self, groups: Sequence[JudgedGroup], reason: str, plan: StepPlan) -> None:
         """Drops the groups of a step that was not applied. The version stays."""
-        self.num_skipped += 1
-        self.num_refused = self.num_refused + 1 if plan.trained else 0
+        self.skipped.add(groups)
         wasted = [(group.order_number, DropReason.SKIPPED_STEP) for group in plan.trained]
         await self._write(groups, (), [*plan.dropped, *wasted], plan.moments)
         await self.buffer.release()
-        self.report.skipped_step(self.version.policy_version, reason, self.num_skipped, unscored_of(groups))
-        self._raise_if_too_many(reason)
-
-    def _raise_if_too_many(self, reason: str) -> None:
-        limit = self.config.grpo.max_skipped_steps
-        message = ""
-        if limit is not None and self.num_skipped >= limit:
-            message = f"{self.num_skipped} steps in a row were skipped (grpo.max_skipped_steps)"
-        elif limit is None and self.num_refused >= MAX_REFUSED_STEPS:
-            message = f"the learner refused {self.num_refused} steps in a row"
-        if message:
-            raise FailedPrecondition(f"{message}: {reason}", reason=ErrorReason.STEPS_SKIPPED)
+        unscored = unscored_of(groups)
+        self.report.skipped_step(self.version.policy_version, reason, self.skipped.num_in_a_row, unscored)
+        self.skipped.raise_if_too_many(reason, str(unscored or ""))
 
     async def _write(
         self,

@@ -1,7 +1,6 @@
 """Plans of train steps: which completions are trained on, with which advantages and weights."""
 
 import statistics
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -35,13 +34,6 @@ class StepPlan:
     """Order number and reason of each group that is not trained on, without those dropped before they were scored."""
     moments: Moments = _NO_REWARDS
     """The moments of all rewards that the run has compared, those of this step included."""
-
-    @property
-    def empty_reason(self) -> str:
-        """Why no group is trained on. Example: "no group is trained on: 3 no_signal, 1 not_scored"."""
-        reasons = Counter(reason for _, reason in self.dropped)
-        counts = ", ".join(f"{count} {reason}" for reason, count in sorted(reasons.items()))
-        return f"no group is trained on: {counts or 'all were dropped before'}"
 
 
 def plan_step(

@@ -40,3 +40,8 @@ def test_an_order_without_a_prompt_left_ends_the_run() -> None:
     order = PromptOrder(PROMPTS, IssueState({}, 0, frozenset({"p:0", "p:1"})), unusable=["p:2"])
     with pytest.raises(FailedPrecondition, match=r"all 3 prompts .* \(1\): raise grpo.easy_rate"):
         order.next(0)
+
+
+def test_prompts_that_are_not_issued_any_more_are_not_asked_for() -> None:
+    order = PromptOrder(PROMPTS, IssueState({}, 0, frozenset({"p:0"})), unusable=["p:2"])
+    assert order.has_only({"p:1"}) and not order.has_only({"p:0", "p:2"})

@@ -41,11 +41,6 @@ def test_dropped_groups_are_listed_with_the_reason_unless_they_were_dropped_befo
     assert [train_group.group_id for train_group in plan.batch.groups] == ["g5"]
 
 
-def test_a_step_without_a_trained_group_counts_its_reasons() -> None:
-    plan = plan_of([settled_group(0, [1.0, 1.0]), settled_group(1, [None, None]), settled_group(2, [0.0, 0.0])])
-    assert plan.empty_reason == "no group is trained on: 2 no_signal, 1 not_scored"
-
-
 def test_staleness_counts_from_the_oldest_token() -> None:
     assert plan_of([settled_group(0, [0.0, 1.0], oldest=5)]).trained[0].staleness == 2
 

@@ -1,0 +1,103 @@
+"""Steps in a row that were not applied: how many, and when there are too many to go on."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+from services.coordinator.rollout.groups import DropReason, JudgedGroup
+from services.coordinator.rollout.prompt_order import PromptOrder
+from shoal.config import RunConfig
+from shoal.error_reasons import ErrorReason
+from shoal.errors import FailedPrecondition
+
+MAX_REFUSED_STEPS = 3
+"""Steps in a row that the learner may refuse where `grpo.max_skipped_steps` is unset: unlike prompts without a signal,
+numbers that are not finite do not get better by themselves."""
+
+MIN_FAILED_STEPS = 3
+"""Skipped steps in a row before failed prompts end a run: of a few prompts, one step may ask all."""
+
+_CURES = {
+    DropReason.NOT_SCORED: "`shoal run rollouts --failed` shows what the verifiers said",
+    DropReason.REFUSED: "the group_dropped events have what the workers said",
+    DropReason.LOST: "the group_reissued events have what broke",
+    DropReason.TIMEOUT: "raise coordinator.sampling_timeout_s, or lower sampling.max_completion_tokens",
+    DropReason.MASKED: "raise sampling.max_completion_tokens, or mask less (grpo.mask_truncated_completions, "
+    "grpo.max_wrong_completion_tokens, episodes.truncated)",
+}
+"""By reason to drop a group that failed: where to look, or what to change. Groups that were dropped for another reason
+have rewards; the next completions of their prompts may have a signal."""
+
+
+def empty_reason(groups: Sequence[JudgedGroup]) -> str:
+    """Describes why none of some groups is trained on: "no group is trained on: 3 no_signal, 1 not_scored"."""
+    return f"no group is trained on: {_listed(Counter(group.drop_reason for group in groups if group.drop_reason))}"
+
+
+def _listed(counts: "Counter[DropReason]") -> str:
+    return ", ".join(f"{count} {reason}" for reason, count in sorted(counts.items()))
+
+
+class SkippedSteps:
+    """Counts the steps in a row that were not applied, and ends a run that will not train on anything."""
+
+    def __init__(self, config: RunConfig, prompt_order: PromptOrder) -> None:
+        self._config = config
+        self._prompt_order = prompt_order
+        self.num_in_a_row = 0
+        """Steps in a row that were not applied."""
+        self.num_refused = 0
+        """Steps in a row that the learner refused; one without a group to train on ends the row."""
+        self._failures = Counter[DropReason]()
+        """By reason: groups in a row that failed."""
+        self._failed_prompts = set[str]()
+        """The prompts of those groups."""
+
+    def end_row(self) -> None:
+        """Notes that a step was applied."""
+        self.num_in_a_row = self.num_refused = 0
+        self._forget_failures()
+
+    def add(self, groups: Sequence[JudgedGroup]) -> None:
+        """Counts a step that was not applied: the learner refused it if it had a group to train on."""
+        self.num_in_a_row += 1
+        self.num_refused = self.num_refused + 1 if any(group.is_trained for group in groups) else 0
+        for group in groups:
+            if group.drop_reason in _CURES:
+                self._failures[group.drop_reason] += 1
+                self._failed_prompts.add(group.settled.prompt.prompt_id)
+            else:
+                self._forget_failures()
+
+    def raise_if_too_many(self, reason: str, unscored: str = "") -> None:
+        """Raises `FailedPrecondition` (STEPS_SKIPPED) where the run ends with the step that was added last.
+
+        `reason` says why that one was not applied, and `unscored` which of its completions have no reward.
+        """
+        limit = self._config.grpo.max_skipped_steps
+        message = ""
+        if limit is not None and self.num_in_a_row >= limit:
+            message = f"{self.num_in_a_row} steps in a row were skipped (grpo.max_skipped_steps): {reason}"
+        elif limit is None and self.num_refused >= MAX_REFUSED_STEPS:
+            message = f"the learner refused {self.num_refused} steps in a row: {reason}"
+        elif limit is None and self._every_prompt_failed():
+            message = self._describe_failures(unscored)
+        if message:
+            raise FailedPrecondition(message, reason=ErrorReason.STEPS_SKIPPED)
+
+    def _every_prompt_failed(self) -> bool:
+        return self.num_in_a_row >= MIN_FAILED_STEPS and self._prompt_order.has_only(self._failed_prompts)
+
+    def _describe_failures(self, unscored: str) -> str:
+        return "; ".join(
+            [
+                f"{self.num_in_a_row} steps in a row were skipped, and every prompt was asked in vain; "
+                f"the last {self._failures.total()} groups: {_listed(self._failures)}",
+                *([f"of the last step, {unscored}"] if unscored else []),
+                *(cure for reason, cure in _CURES.items() if reason in self._failures),
+                "grpo.max_skipped_steps lets a run go on for that many such steps",
+            ]
+        )
+
+    def _forget_failures(self) -> None:
+        self._failures.clear()
+        self._failed_prompts.clear()

@@ -1,0 +1,112 @@
+"""How steps that are not applied are counted, and when there are too many of them."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from services.coordinator.rollout.filtering import judge_group
+from services.coordinator.rollout.groups import DropReason, JudgedGroup
+from services.coordinator.rollout.prompt_order import PromptOrder
+from services.coordinator.store.progress import IssueState
+from services.coordinator.training.skipped_steps import SkippedSteps, empty_reason
+from shoal.data.prompt_set import PromptSet
+from shoal.error_reasons import ErrorReason
+from shoal.errors import FailedPrecondition
+from shoal.rollout import Prompt
+from tests.support.groups import group_config, settled_group
+
+PROMPTS = PromptSet([Prompt(f"p:{row}", np.array([1], np.int32), "?", ()) for row in range(3)], ["?"] * 3)
+
+
+def skipped_steps(excluded: frozenset[str] = frozenset(), **grpo: Any) -> SkippedSteps:
+    return SkippedSteps(group_config(grpo=grpo), PromptOrder(PROMPTS, IssueState({}, 0, excluded)))
+
+
+def group_of(prompt: int, rewards: list[float | None], reason: DropReason | None = None) -> JudgedGroup:
+    settled = settled_group(0, rewards, drop_reason=reason)
+    return judge_group(group_config(), replace(settled, prompt=PROMPTS.prompts[prompt]))
+
+
+def with_signal(prompt: int = 0) -> JudgedGroup:
+    return group_of(prompt, [0.0, 1.0])
+
+
+def without_signal(prompt: int = 0) -> JudgedGroup:
+    return group_of(prompt, [1.0, 1.0])
+
+
+def not_scored(prompt: int = 0) -> JudgedGroup:
+    return group_of(prompt, [None, None])
+
+
+def refused(prompt: int = 0) -> JudgedGroup:
+    return group_of(prompt, [], DropReason.REFUSED)
+
+
+def skip(steps: SkippedSteps, *skipped: list[JudgedGroup]) -> None:
+    for groups in skipped:
+        steps.add(groups)
+        steps.raise_if_too_many("why", "2 of 2 completions have no reward")
+
+
+def test_a_step_without_a_signal_ends_a_row_of_refused_steps() -> None:
+    steps = skipped_steps()
+    skip(steps, *[[with_signal()]] * 2, *[[without_signal()]] * 5, *[[with_signal()]] * 2)
+    assert (steps.num_in_a_row, steps.num_refused) == (9, 2)
+    with pytest.raises(FailedPrecondition, match="the learner refused 3 steps in a row: why"):
+        skip(steps, [with_signal()])
+
+
+def test_a_given_limit_counts_every_kind_of_skipped_steps() -> None:
+    steps = skipped_steps(max_skipped_steps=3)
+    skip(steps, [with_signal()], [without_signal()])
+    with pytest.raises(FailedPrecondition, match=r"3 steps in a row were skipped \(grpo\.max_skipped_steps\): why"):
+        skip(steps, [refused()])
+
+
+def test_a_run_ends_once_every_prompt_has_failed_and_says_of_what() -> None:
+    steps = skipped_steps()
+    skip(steps, [not_scored(0), refused(1)], [not_scored(0), not_scored(0)], [refused(1), not_scored(1)])
+    with pytest.raises(FailedPrecondition) as raised:
+        skip(steps, [not_scored(2), refused(1)])
+    message = raised.value.message
+    assert raised.value.reason == ErrorReason.STEPS_SKIPPED
+    assert message.startswith("4 steps in a row were skipped, and every prompt was asked in vain; "), message
+    assert "the last 8 groups: 5 not_scored, 3 refused; " in message, message
+    assert "; of the last step, 2 of 2 completions have no reward; " in message, message
+    assert "run rollouts --failed" in message and "group_dropped" in message, message
+    assert "sampling_timeout_s" not in message and "grpo.max_skipped_steps lets" in message, message
+
+
+def test_few_prompts_that_fail_end_a_run_after_three_steps() -> None:
+    steps = skipped_steps(excluded=frozenset({"p:0", "p:1"}))
+    skip(steps, *[[refused(2)]] * 2)
+    with pytest.raises(FailedPrecondition, match="3 steps in a row were skipped, and every prompt"):
+        skip(steps, [refused(2)])
+
+
+@pytest.mark.parametrize("other", [without_signal(), with_signal()], ids=["no_signal", "refused by the learner"])
+def test_a_group_with_rewards_shows_that_prompts_may_still_give_a_signal(other: JudgedGroup) -> None:
+    steps = skipped_steps()
+    skip(steps, *[[refused(0), refused(1), other, refused(2)]] * 2, [not_scored(0)], [not_scored(0)])
+    with pytest.raises(FailedPrecondition, match="the last 4 groups: 2 not_scored, 2 refused"):
+        skip(steps, [refused(1)])
+
+
+def test_a_step_that_is_applied_ends_the_row() -> None:
+    steps = skipped_steps()
+    skip(steps, *[[refused(0), refused(1)]] * 2)
+    steps.end_row()
+    skip(steps, *[[refused(2)]] * 3)
+    assert steps.num_in_a_row == 3
+
+
+def test_a_given_limit_lets_a_run_go_on_although_every_prompt_failed() -> None:
+    skip(skipped_steps(max_skipped_steps=9), *[[refused(0), refused(1), refused(2)]] * 8)
+
+
+def test_the_reasons_of_a_step_count_groups_that_were_dropped_before_they_were_scored() -> None:
+    groups = [without_signal(), not_scored(), refused(), without_signal()]
+    assert empty_reason(groups) == "no group is trained on: 2 no_signal, 1 not_scored, 1 refused"
