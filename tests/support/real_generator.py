@@ -16,6 +16,7 @@ import psutil
 
 from shoal.arrays import Float32Array
 from shoal.config.load import config_struct, parse_config
+from shoal.errors import Aborted, DeadlineExceeded, ShoalError, Unavailable
 from shoal.rollout import Completion, SamplingParams, WeightVersion
 from shoal.v1 import generator_pb2 as pb
 from shoal.v1 import weights_pb2, worker_pb2
@@ -30,6 +31,8 @@ PROMPT = np.arange(40, 80, dtype=np.int32)
 CANARY = np.arange(100, 132, dtype=np.int32)
 START_TIMEOUT_S = 300.0
 TIMEOUT_S = 60.0
+NUM_TRIES = 5
+"""Of what a machine that stands still for seconds may spoil."""
 
 
 class Generator:
@@ -98,12 +101,14 @@ class Client:
     stub: Any
     generator: Generator
     slowest_status_s: float = 0.0
+    num_statuses: int = 0
     loading_s: float = 0.0
 
     async def status(self) -> pb.GeneratorServiceGetStatusResponse:
         started = time.monotonic()
         response = await self.stub.GetStatus(pb.GeneratorServiceGetStatusRequest(), timeout=TIMEOUT_S)
         self.slowest_status_s = max(self.slowest_status_s, time.monotonic() - started)
+        self.num_statuses += 1
         return response
 
     async def until(self, is_so: Callable[[worker_pb2.WorkerStatus], bool]) -> worker_pb2.WorkerStatus:
@@ -148,6 +153,16 @@ class Client:
         )
         return self.stub.GenerateGroup(request, timeout=timeout_s)
 
+    async def in_flight(self, *seeds: int, max_tokens: int) -> "asyncio.Task[list[Completion]]":
+        """Begins completions, and returns while they are sampled; begins anew those that end before this is seen."""
+        while True:
+            sampling = asyncio.create_task(self.sample(*seeds, max_tokens=max_tokens))
+            while not sampling.done():
+                if (await self.status()).status.load.num_running:
+                    return sampling
+                await asyncio.sleep(0.02)
+            await sampling
+
     async def score(self) -> Float32Array:
         request = pb.ScoreTokensRequest(token_ids=int32_to_wire(CANARY))
         response = await self.stub.ScoreTokens(request, timeout=TIMEOUT_S)
@@ -174,6 +189,27 @@ class Client:
             canary=weights_pb2.Canary(token_ids=int32_to_wire(CANARY)),
         )
         return self.stub.LoadWeights(request, timeout=TIMEOUT_S)
+
+    async def wait_for_nothing(
+        self, tensors: Mapping[str, Any], policy_version: int, timeout_s: float
+    ) -> tuple["Sender", ShoalError, float]:
+        """Begins a load whose sender sends nothing. Returns the sender, the error of the load, and its duration in
+        seconds."""
+        for _ in range(NUM_TRIES):
+            sender = Sender(self.generator, tensors, timeout_s=timeout_s)
+            began = time.monotonic()
+            try:
+                await self.join(sender)
+                began = time.monotonic()
+                async for _ in self.loading(sender.rendezvous.epoch, WeightVersion(0, policy_version)):
+                    pass
+            except (Aborted, DeadlineExceeded, Unavailable) as error:
+                if "a broadcast of 2 members did not end in time" in error.message:
+                    return sender, error, time.monotonic() - began
+                last = error
+            else:
+                raise AssertionError("the load did not fail")
+        raise AssertionError(f"no load ended at the deadline of its broadcast; the last one: {last}")
 
     async def publish(
         self, tensors: Mapping[str, Any], policy_version: int
