@@ -159,14 +159,19 @@ def standing(tmp_path_factory: pytest.TempPathFactory, program: list[str]) -> It
 
 
 def trained(
-    standing: Standing, name: str, form: Form, settings: dict[str, Any], rows: list[dict[str, Any]]
+    standing: Standing,
+    name: str,
+    form: Form,
+    settings: dict[str, Any],
+    rows: list[dict[str, Any]],
+    chat_template: str | None = None,
 ) -> list[pb.Rollout]:
     """Plays a run to its end, and checks what holds for every form; returns the episodes that were trained on."""
     path = standing.folder / f"{name}.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows * GROUPS))
     config = {
         "run": {"num_steps": NUM_STEPS},
-        "model": {"path": MODEL},
+        "model": {"path": MODEL} | ({"chat_template": chat_template} if chat_template else {}),
         "environments": [{"name": "words", "source": "mcp", "settings": settings}],
         "data": {"sources": [{"path": str(path), "environment": "words"}], "max_prompt_tokens": 320},
         "episodes": {
@@ -222,11 +227,14 @@ def test_a_model_is_trained_with_calls_in_each_form(standing: Standing, program:
 
 
 @pytest.mark.timeout(900)
-def test_a_model_is_trained_with_results_in_its_own_turn(standing: Standing, program: list[str]) -> None:
+@pytest.mark.parametrize("template", ["chatml", "r1_zero_plain"])  # The second one has no end of a turn.
+def test_a_model_is_trained_with_results_in_its_own_turn(standing: Standing, program: list[str], template: str) -> None:
     rows = [capitals_inline_of(INLINE, word) for word in WORDS]
     tokenizer = AutoTokenizer.from_pretrained(resolve_model(MODEL, None))
     num_going_on = 0
-    for rollout in trained(standing, "inline", INLINE, {"command": program, "tools": ["upper"]}, rows):
+    for rollout in trained(
+        standing, f"inline-{template}", INLINE, {"command": program, "tools": ["upper"]}, rows, template
+    ):
         turns = rollout.episode.turns
         for turn, following in itertools.pairwise(turns):
             between = "\n".join(f"<output>{result.content}</output>\n" for result in turn.observations)
