@@ -1,6 +1,5 @@
 """What goes to an environment and comes from it in an episode, and the messages of each."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -20,6 +19,10 @@ from shoal.wire.scores import outcome_from_wire
 _MAX_DURATION_S = 7 * 86400.0
 """Longer than any episode."""
 _MAX_NAME_CHARS = 100
+_MAX_DETAIL_CHARS = 500
+_MAX_METRICS = 64
+_MAX_METRIC = 1e300
+"""Larger ones, such as the largest float as the worst score, have no mean."""
 
 
 @dataclass(frozen=True)
@@ -115,21 +118,24 @@ def observation_from_wire(message: pb.Observation) -> Observation:
 
 def result_from_wire(message: pb.EpisodeResult) -> EpisodeResult:
     """Raises `BrokenEpisode` for a result without an outcome, a reward that is no finite number, or too large, and for
-    metrics that are not finite."""
+    too many metrics, or one without a mean."""
     try:
         outcome = outcome_from_wire(message.outcome, "result.outcome")
     except InvalidArgument as error:
         raise BrokenEpisode(f"the environment sent a result that cannot be read: {error.message}") from None
+    if len(message.metrics) > _MAX_METRICS:
+        raise BrokenEpisode(f"the environment gave {len(message.metrics)} metrics, more than {_MAX_METRICS}")
     for name, value in message.metrics.items():
-        if not math.isfinite(value):
+        if not abs(value) <= _MAX_METRIC:  # NaN is not either.
             raise BrokenEpisode(
-                f"the environment gave the metric {name!r:.60} as {value:g}; it must be a finite number"
+                f"the environment gave the metric {name!r:.60} as {value:g}; it must be from {-_MAX_METRIC:g} to "
+                f"{_MAX_METRIC:g}"
             )
     return EpisodeResult(
         outcome,
         _finite(message.reward) if message.HasField("reward") else None,
         {_metric_name(name): value for name, value in message.metrics.items()},
-        message.detail,
+        message.detail[:_MAX_DETAIL_CHARS],
         {call_id: _finite(reward) for call_id, reward in message.turn_rewards.items()},
         tuple(message.unread_call_ids),
     )

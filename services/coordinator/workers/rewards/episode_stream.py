@@ -114,7 +114,7 @@ class EpisodeStream:
         await self._write(request)
         response = await self._read(num_calls)
         if response.HasField("result"):  # It broke: the result says how.
-            raise BrokenEpisode(response.result.detail)
+            raise BrokenEpisode(result_from_wire(response.result).detail)
         observation = response.observation
         if not response.HasField("observation") or observation.turn != number:
             raise self._lost(f"it answered turn {observation.turn} in place of {number}")

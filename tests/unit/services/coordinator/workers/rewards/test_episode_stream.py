@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from types import SimpleNamespace
@@ -24,6 +25,7 @@ from shoal.v1 import rollout_pb2
 START = EpisodeStart("episode", EnvironmentTask("counter", {}), 0, (), 60.0)
 FIRST = pb.RunEpisodeResponse(observation=pb.Observation(turn=0))
 TURN = PolicyTurn(1, ChatMessage("assistant", "1"), FinishReason.STOP, 1)
+SCORED = rollout_pb2.SCORE_OUTCOME_SCORED
 KILLED, DIED = Unavailable("cannot be reached"), Aborted("its process died; begin it again")
 
 
@@ -179,7 +181,9 @@ async def test_a_tool_call_that_ended_before_it_began_took_no_time() -> None:
     [
         (pb.EpisodeResult(), "result.outcome"),
         (pb.EpisodeResult(outcome=77), "result.outcome"),
-        (pb.EpisodeResult(outcome=rollout_pb2.SCORE_OUTCOME_SCORED, metrics={"m": math.nan}), "metric 'm' as nan"),
+        (pb.EpisodeResult(outcome=SCORED, metrics={"m": math.nan}), "metric 'm' as nan"),
+        (pb.EpisodeResult(outcome=SCORED, metrics={"m": sys.float_info.max}), r"as 1\.79769e\+308"),
+        (pb.EpisodeResult(outcome=SCORED, metrics={str(n): 0.0 for n in range(65)}), "65 metrics, more than 64"),
     ],
 )
 async def test_a_result_that_cannot_be_read_breaks_the_episode_and_is_no_refusal_of_its_task(
@@ -195,6 +199,15 @@ async def test_a_message_that_cannot_be_read_breaks_the_episode_and_is_no_refusa
     stream = stream_of(Call([pb.RunEpisodeResponse(observation=pb.Observation(messages=[message]))], KILLED))
     with pytest.raises(BrokenEpisode, match="message that cannot be read"):
         await stream.first()
+
+
+async def test_what_is_told_of_a_result_is_bounded() -> None:
+    for outcome in (SCORED, rollout_pb2.SCORE_OUTCOME_FAILED):
+        response = pb.RunEpisodeResponse(result=pb.EpisodeResult(outcome=outcome, detail="x" * 100_000))
+        assert len((await stream_of(Call([response], KILLED)).result()).detail) == 500
+        with pytest.raises(BrokenEpisode) as broken:
+            await stream_of(Call([response], KILLED)).first()
+        assert len(str(broken.value)) == 500
 
 
 async def test_names_of_metrics_are_one_line_without_control_characters() -> None:
