@@ -9,6 +9,7 @@ from typing import Any
 from services.coordinator.cli.env.process import check_environments
 from services.coordinator.cli.reward_process import call_reward_process, check_custom_verifiers
 from services.coordinator.launcher.disk import expected_disk_use, free_bytes
+from services.coordinator.run.checks.environment_check import missing_tools, unwritten_tools
 from services.coordinator.run.checks.label_check import Labels, left_out
 from services.coordinator.run.checks.preflight import PreparedInputs, check_adapted_layers, check_weights, preflight
 from services.coordinator.run.checks.row_tools import check_tools_of_rows
@@ -80,7 +81,7 @@ def check_inputs(config: RunConfig, data_dir: Path) -> tuple[RunConfig, dict[str
         "model_folder": str(model_folder),
         **_disk_use(config, model_folder, data_dir),
         **_custom_verifiers(config, inputs.verifiers_to_ask_for),
-        **_environments(config, (*prompts, *held_out)),
+        **_environments(config, inputs, (*prompts, *held_out)),
     }
     if config.reward.model.path:
         model = describe_reward_model(config.reward.model, weights=False)
@@ -139,13 +140,16 @@ def _custom_verifiers(config: RunConfig, to_ask_for: Sequence[str]) -> dict[str,
     return facts
 
 
-def _environments(config: RunConfig, prompts: Sequence[Prompt]) -> dict[str, Any]:
-    """Loads the environments, compares the tools of rows with theirs, and names those of servers, which only a run can
-    check."""
+def _environments(config: RunConfig, inputs: PreparedInputs, prompts: Sequence[Prompt]) -> dict[str, Any]:
+    """Loads the environments, compares the tools of rows with theirs, tries to render them, and names those of servers,
+    which only a run can check."""
     facts: dict[str, Any] = {}
-    if tools := check_environments(config):
-        check_tools_of_rows(prompts, {name: known for name, known in tools.items() if known is not None})
-        facts["environments_loaded"] = list(tools)
+    if found := check_environments(config):
+        tools = {name: known for name, known in found.items() if known is not None}
+        check_tools_of_rows(prompts, {name: [tool.name for tool in known] for name, known in tools.items()})
+        for name in unwritten_tools(config, inputs, prompts, tools):
+            print(f"warning: {missing_tools(name)}", file=sys.stderr)
+        facts["environments_loaded"] = list(found)
     if servers := [environment.server for environment in config.environments if environment.server]:
         facts["environment_servers_not_asked"] = servers
     return facts

@@ -3,7 +3,7 @@
 For the command line, which cannot import a service. Each command reads one JSON document from stdin:
 
 * `load` reads {"config": the whole RunConfig}, loads its environments, as a service does when it is configured, and
-  writes the names of the tools of each, by its name, or null for one that cannot work here.
+  writes the tools of each, by its name, or null for one that cannot work here.
 * `serve` reads a line with the same. What cannot be used is listed as unavailable. It serves
   `shoal.v1.EnvironmentService` on a free port of 127.0.0.1, writes {"address"} as a line, and ends with stdin.
 * `check` reads {"config": with one environment, "task", "tools", "seed", "texts"} and writes what it found
@@ -15,6 +15,7 @@ import json
 import logging
 import signal
 import sys
+from typing import Any
 
 from services.reward.environments.checking import check
 from services.reward.environments.environments import Environments
@@ -23,6 +24,7 @@ from services.reward.pool import output as printed_output
 from shoal.config import RunConfig, parse_config
 from shoal.errors import InvalidArgument, ShoalError
 from shoal.rpc.server import RpcServer
+from shoal.wire.json_form import json_form
 from shoal.worker.lifecycle import Lifecycle
 from shoal.worker.parent import die_with_parent
 
@@ -52,12 +54,12 @@ def main() -> int:
     return 0
 
 
-async def _load(config: RunConfig) -> dict[str, list[str] | None]:
+async def _load(config: RunConfig) -> dict[str, list[dict[str, Any]] | None]:
     environments = Environments(config.environments)
     try:
         await environments.find()
         return {
-            info.name: None if info.unavailable else [tool.name for tool in info.tools]
+            info.name: None if info.unavailable else [json_form(tool) for tool in info.tools]
             for info in environments.describe()
         }
     finally:

@@ -15,15 +15,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
+from google.protobuf.json_format import ParseDict
 
 from shoal.config import RunConfig, dump_config, load_config, parse_config
 from shoal.config.environments import BUILT_IN_ENVIRONMENTS, find_environment_files
 from shoal.config.load import apply_override
-from shoal.errors import InvalidArgument
+from shoal.conversation import ToolDefinition
+from shoal.errors import FieldViolation, InvalidArgument
 from shoal.rpc.auth.credentials import Credentials
 from shoal.rpc.channel import connect
 from shoal.v1 import environment_pb2 as pb
 from shoal.v1.environment_pb2_grpc import EnvironmentServiceStub
+from shoal.wire.conversations import tool_from_wire
 
 if TYPE_CHECKING:
     from shoal.v1.environment_pb2_grpc import EnvironmentServiceAsyncStub
@@ -82,9 +85,9 @@ def checked(
     return found
 
 
-def check_environments(config: RunConfig) -> dict[str, list[str] | None]:
-    """Loads the environments of a configuration on this machine, but those of servers. Returns the names of the tools
-    of each, by its name; None for one that cannot work here.
+def check_environments(config: RunConfig) -> dict[str, list[ToolDefinition] | None]:
+    """Loads the environments of a configuration on this machine, but those of servers. Returns the tools of each, by
+    its name; None for one that cannot work here.
 
     Exits, after the reward service's code has printed why, if one has no code, or does not take its settings.
     """
@@ -92,8 +95,11 @@ def check_environments(config: RunConfig) -> dict[str, list[str] | None]:
     if not environments:
         return {}
     request = {"config": dump_config(config.model_copy(update={"environments": environments}))}
-    tools: dict[str, list[str] | None] = _answer("load", request)
-    return tools
+    tools: dict[str, list[dict[str, Any]] | None] = _answer("load", request)
+    return {
+        name: None if tables is None else [tool_from_wire(ParseDict(table, pb.ToolDefinition())) for table in tables]
+        for name, tables in tools.items()
+    }
 
 
 def environments_config(config_file: Path | None, overrides: Sequence[str]) -> RunConfig:
@@ -130,8 +136,19 @@ def with_tables(values: dict[str, Any], tables: Sequence[dict[str, Any]]) -> Run
 
 
 def alone(table: dict[str, Any]) -> RunConfig:
-    """Returns a configuration with one environment, and nothing else that is read."""
-    return with_tables(_UNREAD, [table])
+    """Returns a configuration with one environment, and nothing else that is read.
+
+    Raises `InvalidArgument` that names options instead of fields: the table was made of these.
+    """
+    try:
+        return with_tables(_UNREAD, [table])
+    except InvalidArgument as error:
+        raise InvalidArgument("; ".join(map(_of_option, error.violations)) or error.message) from None
+
+
+def _of_option(violation: FieldViolation) -> str:
+    field = violation.field.removeprefix("environments.0").removeprefix(".")
+    return f"--{field}: {violation.description}" if field else violation.description
 
 
 def json_object(text: str, option: str) -> dict[str, Any]:

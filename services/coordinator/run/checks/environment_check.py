@@ -4,7 +4,7 @@ The tools of an environment are known from its code alone, which a reward servic
 once a service is there.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -16,7 +16,9 @@ from services.coordinator.run.checks.row_tools import check_tools_of_rows
 from services.coordinator.store.events import EventLog
 from services.coordinator.workers.rewards.environment_pool import EnvironmentInfo, EnvironmentPool
 from shoal.config import RunConfig
+from shoal.conversation import ToolDefinition
 from shoal.data.rows import row_name
+from shoal.episodes.suffix import TurnRenderer
 from shoal.episodes.suffix_check import find_difference, trial_turns
 from shoal.errors import InvalidArgument
 from shoal.rollout import Prompt
@@ -143,9 +145,41 @@ def _note_missing_tools(before: Sequence[Prompt], after: Sequence[Prompt], stage
         if stage is None or name in noted or not stage.shows_tools or old.text != new.text:
             continue
         noted.add(name)
-        events.add(
-            "tools_not_in_prompt",
-            f"the chat template writes no tools, so prompts do not tell the policy how to call those of {name}: let "
-            "the data say it, or choose a template that does",
-            environment=name,
-        )
+        events.add("tools_not_in_prompt", missing_tools(name), environment=name)
+
+
+def missing_tools(environment: str) -> str:
+    """Describes an environment whose tools the chat template does not write."""
+    return (
+        "the chat template writes no tools, so prompts do not tell the policy how to call those of "
+        f"{environment}: let the data say it, or choose a template that does"
+    )
+
+
+def unwritten_tools(
+    config: RunConfig, inputs: PreparedInputs, prompts: Sequence[Prompt], tools: Mapping[str, Sequence[ToolDefinition]]
+) -> list[str]:
+    """Returns the environments whose tools the chat template does not write into a prompt, though it is asked to.
+
+    `tools` are those of each environment; prompts of another one are left out. Raises `InvalidArgument` for a template
+    that cannot render episodes.
+    """
+    shown = {name: tools[name] for name in tools if tools[name] and config.episodes.tools_in_prompt}
+    named = {one.environment.environment: one for one in reversed(prompts) if one.environment and _offers(one, shown)}
+    if not named:
+        return []
+    plain = TurnRenderer(inputs.tokenizer, (), config.model.chat_template_kwargs, inputs.stop_token_ids)
+    try:
+        return [
+            name
+            for name, prompt in named.items()
+            if plain.with_tools(shown[name]).prompt(prompt.messages) == plain.prompt(prompt.messages)
+        ]
+    finally:
+        plain.close()
+
+
+def _offers(prompt: Prompt, tools: Mapping[str, Sequence[ToolDefinition]]) -> bool:
+    """Whether a prompt offers any of the tools of its environment."""
+    task = prompt.environment
+    return task is not None and bool(tools.get(task.environment)) and (task.tools is None or len(task.tools) > 0)

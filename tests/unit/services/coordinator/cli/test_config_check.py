@@ -91,6 +91,7 @@ def test_a_deep_check_compares_the_tools_of_rows_with_those_of_their_environment
     rows.write_text('{"messages": "Count.", "tools": ["increment", "submit"]}\n')
     code, facts, error = check(*overrides, "evaluation.every_steps=0")
     assert code == 0 and facts["environments_loaded"] == ["counter"], error
+    assert "warning: the chat template writes no tools" in error and "how to call those of counter" in error, error
 
 
 def test_a_deep_check_says_what_a_custom_verifier_answered(check: Check, tmp_path: Path) -> None:

@@ -278,6 +278,14 @@ def test_the_check_names_what_an_environment_leaves_behind_and_that_it_differs(s
         assert any(part in problem for problem in problems), (part, out)
 
 
+@pytest.mark.parametrize(("command", "source"), [("play", "{games}:Doubling"), ("check", "calculator")])
+def test_an_option_that_is_wrong_is_named_as_it_was_typed(shoal: Shoal, games: str, command: str, source: str) -> None:
+    code, _, error = shoal("env", command, source.format(games=games), "--interpreter", "bin/python")
+    assert code == 2, error
+    assert "error: --interpreter: must be an absolute path, for example" in error and "'bin/python'" in error, error
+    assert "environments" not in error, error
+
+
 def test_code_that_is_no_environment_is_refused(shoal: Shoal, games: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", "from services.coordinator.cli.app import main; main()", "env", "check", f"{games}:No"],

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from services.coordinator.rollout.episodes.stage import Stages
-from services.coordinator.run.checks.environment_check import prepare_environments
+from services.coordinator.run.checks.environment_check import prepare_environments, unwritten_tools
 from services.coordinator.run.checks.preflight import PreparedInputs
 from services.coordinator.workers.rewards.environment_pool import EnvironmentInfo
 from shoal.config import RunConfig, parse_config
@@ -62,6 +62,32 @@ async def test_a_prompt_shows_the_tools_that_its_row_offers() -> None:
     shown = [[tool.name for tool in TOOLS if f'"name": "{tool.name}"' in text] for text in texts]
     assert shown[:2] == [["search", "browse"], ["browse"]]
     assert texts[2] == "", "a prompt without tools is as it was"
+
+
+WRITES_NO_TOOLS = (
+    "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+@pytest.mark.parametrize(
+    ("template", "tools", "episodes", "is_unwritten"),
+    [
+        (families.QWEN, None, {}, False),
+        (WRITES_NO_TOOLS, None, {}, True),
+        (WRITES_NO_TOOLS, ("browse",), {}, True),
+        (WRITES_NO_TOOLS, (), {}, False),
+        (WRITES_NO_TOOLS, None, {"tools_in_prompt": False}, False),
+    ],
+)
+def test_tools_that_the_chat_template_does_not_write_are_found_without_a_run(
+    template: str, tools: tuple[str, ...] | None, episodes: dict[str, Any], is_unwritten: bool
+) -> None:
+    prompts = [row(0, ()), row(1, tools)]
+    inputs = PreparedInputs(families.tokenizer_with(template), PromptSet(prompts, [""] * 2), (), ())
+    config = parse_config(VALUES | {"episodes": episodes})
+    known = {"research": TOOLS, "without": ()}
+    assert unwritten_tools(config, inputs, prompts, known) == ["research"] * is_unwritten
 
 
 async def test_a_row_with_another_tool_is_refused() -> None:
