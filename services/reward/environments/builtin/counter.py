@@ -25,7 +25,8 @@ class Counter(Environment):
             raise InvalidTask('give a whole number, {"target": 5}')
         self._value = 0
         self.metrics |= {"step_count": 0, "final_value": 0, "reached_target": 0}
-        return f"The counter is at 0. Move it to {self._target}, then submit it."
+        ends_it = self.offered_tools is None or "submit" in self.offered_tools
+        return f"The counter is at 0. Move it to {self._target}{', then submit it' if ends_it else ''}."
 
     @tool
     def increment(self) -> Observation:

@@ -97,6 +97,20 @@ def test_the_counter_pays_as_open_instruct_does() -> None:
     assert game.environment.metrics == {"step_count": 5, "final_value": 2, "reached_target": 1}
 
 
+@pytest.mark.parametrize(
+    ("offered", "words"),
+    [
+        (None, "Move it to 5, then submit it."),
+        ({"increment", "submit"}, "Move it to 5, then submit it."),
+        ({"increment"}, "Move it to 5."),
+    ],
+)
+def test_a_counter_asks_for_no_tool_that_the_policy_is_not_offered(offered: set[str] | None, words: str) -> None:
+    counter = Counter()
+    counter.offered_tools = None if offered is None else frozenset(offered)
+    assert text(Game(counter).first) == f"The counter is at 0. {words}"
+
+
 def test_a_counter_without_a_task_has_the_target_of_the_settings_and_a_wrong_submit_costs() -> None:
     game = Game(Counter(target=3))
     assert "Move it to 3" in text(game.first)
