@@ -74,12 +74,12 @@ def list_environments(
 
 
 def _describe(info: "EnvironmentInfo") -> None:
-    print(f"{info.name}{_kind(info)}")
+    print(visible(f"{info.name}{_kind(info)}"))
     if info.unavailable:
         here = "" if info.unavailable.startswith("needs settings: ") else "unavailable here: "
         print(f"    {here}{visible(info.unavailable)}")
     if info.code_digest:
-        print(f"    code {info.code_digest}")
+        print(f"    code {visible(info.code_digest)}")
     for line in info.description.splitlines():
         print(f"    {visible(line)}".rstrip())
 

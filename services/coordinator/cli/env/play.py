@@ -167,7 +167,8 @@ class _Session:
         info = await self._info()
         tools = [tool_from_wire(tool) for tool in info.tools if self._offers(tool.name)]
         for tool in tools:
-            print(f"tool: /{tool.name} {json.dumps(tool.parameters.get('properties', {}))}  {tool.description}")
+            properties = json.dumps(tool.parameters.get("properties", {}))
+            print(visible(f"tool: /{tool.name} {properties}  {tool.description}"))
         async for response in self._stub.RunEpisode(self._stream(), timeout=_EPISODE_TIMEOUT_S):
             if response.WhichOneof("part") == "result":
                 return self._show_result(response.result)
@@ -219,7 +220,7 @@ class _Session:
         num_known = len(roles) - roles[::-1].index("assistant") if "assistant" in roles else 0
         _show_messages(call.messages[num_known:])
         for tool in call.tools:
-            print(f"tool: /{tool.name}  {tool.description}")
+            print(visible(f"tool: /{tool.name}  {tool.description}"))
         messages = [chat_message_from_wire(message) for message in call.messages]
         message = await self._said(messages, [tool_from_wire(tool) for tool in call.tools])
         if message is None and self._num_said < self._voice.max_turns:
@@ -273,7 +274,7 @@ def _refusal(call: pb.PolicyCall, reason: pb.PolicyRefusalReason.ValueType, deta
 
 def _show_messages(messages: Iterable[rollout_pb2.ChatMessage]) -> None:
     for message in messages:
-        who = f"{message.role} {message.name}".strip()
+        who = visible(f"{message.role} {message.name}".strip())
         for line in message.content.splitlines() or ([] if message.tool_calls else [""]):
             print(f"{who}: {visible(line)}")
         for call in message.tool_calls:

@@ -46,7 +46,7 @@ class Searching(Environment):
 
     @tool
     def search(self):
-        """Search."""
+        """Search. \x1b[31m"""
         return "K2"
 
     @tool
@@ -187,7 +187,7 @@ def test_an_environment_is_played_and_checked_with_some_of_its_tools(shoal: Shoa
     arguments = (f"{games}:Searching", "--tools", '["search"]')
     code, out, error = played(*arguments, lines="/browse\n/search\n")
     assert code == 0, error
-    assert out[:2] == ["tool: /search {}  Search.", "user: offered: ['search']"], out
+    assert out[:2] == ["tool: /search {}  Search. <U+001B>[31m", "user: offered: ['search']"], out
     assert "tool browse: error: There is no tool 'browse'; the tools are: search." in out and "tool search: K2" in out
     code, text, error = shoal("env", "check", *arguments, "-o", "json")
     assert (code, json.loads(text)["num_turns"]) == (0, 48), (text, error)
