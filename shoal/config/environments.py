@@ -66,8 +66,8 @@ class EnvironmentConfig(Section):
     max_memory_gib: float = Field(default=4.0, ge=0.25, le=1_048_576)
     """Address space that each process may have, in GiB."""
     reload: bool = False
-    """Use the new code when the file changes: for episodes that begin from then on. A version that does not work is not
-    used. `shoal run resume` reads the code again in any case."""
+    """Use the new code when the file changes: for episodes that begin from then on. A version that does not work, or
+    that has other tools, is not used. `shoal run resume` reads the code again in any case."""
 
     @field_validator("name")
     @classmethod

@@ -59,25 +59,28 @@ class LocalEnvironment:
     def pids(self) -> list[int]:
         return [pid for pool in (self._pool, *self._former) if pool is not None for pid in pool.pids]
 
-    async def find(self) -> None:
+    async def find(self, *, keeps_tools: bool = False) -> None:
         """Loads the code as it is now, in a process, and uses it for the episodes that begin from then on.
 
-        Raises `Unusable`; the former code then stays in use.
+        Raises `Unusable`, with `keeps_tools` also for other tools than those of the code in use; that then stays so.
         """
         async with self._finding:
-            await self._find()
+            await self._find(keeps_tools)
         self.notice = ""
 
-    async def _find(self) -> None:
+    async def _find(self, keeps_tools: bool) -> None:
         code = await asyncio.to_thread(read_code, self.config, self._packages)
         pool = EnvironmentPool(code, self.config.episodes_per_process)
         try:
-            self.info = info_to_wire(code.name, await described(pool))
+            info = info_to_wire(code.name, await described(pool))
             if code.is_built_in:
-                self.info.code_digest = ""
+                info.code_digest = ""
+            if keeps_tools and list(info.tools) != list(self.info.tools):
+                raise Unusable("source", "it has other tools, and prompts of the run show the former ones")
         except BaseException:
             await pool.close()
             raise
+        self.info = info
         former, self._pool = self._pool, pool
         if former is not None:
             self._former.append(former)
@@ -109,7 +112,7 @@ class LocalEnvironment:
         current = self._pool.code
         try:
             if await asyncio.to_thread(read_code, self.config, self._packages) != current:
-                await self.find()
+                await self.find(keeps_tools=True)
                 _log.info("environment has new code", extra={"environment": self.config.name, "file": current.path})
         except Unusable as error:
             self.notice = (

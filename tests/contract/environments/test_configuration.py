@@ -170,7 +170,7 @@ async def test_what_comes_with_shoal_is_listed_with_its_tools(stage: Stage) -> N
     assert bool(listed["python"].unavailable) == (shutil.which("bwrap") is None)
 
 
-async def test_new_code_of_a_watched_file_is_taken_and_code_that_does_not_work_is_not(
+async def test_new_code_of_a_watched_file_is_taken_and_code_that_does_not_work_or_has_other_tools_is_not(
     stage: Stage, scripted: dict[str, Any]
 ) -> None:
     await stage.configure(scripted | {"reload": True})
@@ -188,11 +188,14 @@ async def test_new_code_of_a_watched_file_is_taken_and_code_that_does_not_work_i
     await eventually(lambda: says("SEED 0"))
     file.write_text("import no_such_module\n")
 
-    async def is_reported() -> bool:
-        return "no_such_module" in stage.service.notice
+    async def is_reported(what: str) -> bool:
+        return what in stage.service.notice
 
-    await eventually(is_reported)
+    await eventually(lambda: is_reported("no_such_module"))
     assert await says("SEED 0"), "code that does not work is used"
+    file.write_text(first.replace("tools = (near, far)", "tools = (near,)"))
+    await eventually(lambda: is_reported("it has other tools, and prompts of the run show the former ones"))
+    assert await says("SEED 0") and [tool.name for tool in (await stage.listed())["scripted"].tools] == ["near", "far"]
     file.write_text(first.replace("seed {seed}", "third {seed}"))
     await eventually(lambda: says("third 0"))
     assert not stage.service.notice
