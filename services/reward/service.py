@@ -270,7 +270,7 @@ class RewardService(RewardServiceServicer):
         router = self._ready_router()
         self._allowed.check(self._config, self._environments_config)  # A link may lead elsewhere by now.
         await router.reload_custom()
-        await self.environments.reload()
+        await self.environments.reload(keeps_tools=request.keeps_tools)
         return reward_pb2.ReloadVerifiersResponse()
 
     async def ListVerifiers(

@@ -67,7 +67,7 @@ class EnvironmentConfig(Section):
     """Address space that each process may have, in GiB."""
     reload: bool = False
     """Use the new code when the file changes: for episodes that begin from then on. A version that does not work, or
-    that has other tools, is not used. `shoal run resume` reads the code again in any case."""
+    that lacks a tool of the former one, is not used. `shoal run resume` reads the code again in any case."""
 
     @field_validator("name")
     @classmethod

@@ -27,7 +27,7 @@ from shoal.v1 import rollout_pb2 as shoal_dot_v1_dot_rollout__pb2
 from shoal.v1 import worker_pb2 as shoal_dot_v1_dot_worker__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15shoal/v1/reward.proto\x12\x08shoal.v1\x1a\x1cgoogle/protobuf/struct.proto\x1a\x16shoal/v1/rollout.proto\x1a\x15shoal/v1/worker.proto\"X\n\x1dRewardServiceConfigureRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\'\n\x06\x63onfig\x18\x02 \x01(\x0b\x32\x17.google.protobuf.Struct\"H\n\x1eRewardServiceConfigureResponse\x12&\n\x06status\x18\x01 \x01(\x0b\x32\x16.shoal.v1.WorkerStatus\"k\n\x11ScoreGroupRequest\x12\"\n\x06prompt\x18\x01 \x01(\x0b\x32\x10.shoal.v1.PromptH\x00\x12*\n\ncompletion\x18\x02 \x01(\x0b\x32\x14.shoal.v1.CompletionH\x00\x42\x06\n\x04part\"4\n\x12ScoreGroupResponse\x12\x1e\n\x05score\x18\x01 \x01(\x0b\x32\x0f.shoal.v1.Score\"B\n\x12\x43heckLabelsRequest\x12,\n\rground_truths\x18\x01 \x03(\x0b\x32\x15.shoal.v1.GroundTruth\"?\n\x13\x43heckLabelsResponse\x12(\n\x08problems\x18\x01 \x03(\x0b\x32\x16.shoal.v1.LabelProblem\"-\n\x0cLabelProblem\x12\r\n\x05index\x18\x01 \x01(\x05\x12\x0e\n\x06reason\x18\x02 \x01(\t\"\x18\n\x16ReloadVerifiersRequest\"\x19\n\x17ReloadVerifiersResponse\"\x16\n\x14ListVerifiersRequest\"B\n\x15ListVerifiersResponse\x12)\n\tverifiers\x18\x01 \x03(\x0b\x32\x16.shoal.v1.VerifierInfo\"[\n\x0cVerifierInfo\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x02 \x01(\t\x12\x13\n\x0b\x63ode_digest\x18\x03 \x01(\t\x12\x13\n\x0bunavailable\x18\x04 \x01(\t\"\x1f\n\x1dRewardServiceGetStatusRequest\"\xf5\x01\n\x1eRewardServiceGetStatusResponse\x12&\n\x06status\x18\x01 \x01(\x0b\x32\x16.shoal.v1.WorkerStatus\x12\x11\n\tpool_pids\x18\x02 \x03(\x05\x12K\n\nnum_scored\x18\x03 \x03(\x0b\x32\x37.shoal.v1.RewardServiceGetStatusResponse.NumScoredEntry\x12\x19\n\x11num_pool_restarts\x18\x04 \x01(\x03\x1a\x30\n\x0eNumScoredEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\x32\x92\x04\n\rRewardService\x12^\n\tConfigure\x12\'.shoal.v1.RewardServiceConfigureRequest\x1a(.shoal.v1.RewardServiceConfigureResponse\x12K\n\nScoreGroup\x12\x1b.shoal.v1.ScoreGroupRequest\x1a\x1c.shoal.v1.ScoreGroupResponse(\x01\x30\x01\x12J\n\x0b\x43heckLabels\x12\x1c.shoal.v1.CheckLabelsRequest\x1a\x1d.shoal.v1.CheckLabelsResponse\x12V\n\x0fReloadVerifiers\x12 .shoal.v1.ReloadVerifiersRequest\x1a!.shoal.v1.ReloadVerifiersResponse\x12P\n\rListVerifiers\x12\x1e.shoal.v1.ListVerifiersRequest\x1a\x1f.shoal.v1.ListVerifiersResponse\x12^\n\tGetStatus\x12\'.shoal.v1.RewardServiceGetStatusRequest\x1a(.shoal.v1.RewardServiceGetStatusResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15shoal/v1/reward.proto\x12\x08shoal.v1\x1a\x1cgoogle/protobuf/struct.proto\x1a\x16shoal/v1/rollout.proto\x1a\x15shoal/v1/worker.proto\"X\n\x1dRewardServiceConfigureRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\'\n\x06\x63onfig\x18\x02 \x01(\x0b\x32\x17.google.protobuf.Struct\"H\n\x1eRewardServiceConfigureResponse\x12&\n\x06status\x18\x01 \x01(\x0b\x32\x16.shoal.v1.WorkerStatus\"k\n\x11ScoreGroupRequest\x12\"\n\x06prompt\x18\x01 \x01(\x0b\x32\x10.shoal.v1.PromptH\x00\x12*\n\ncompletion\x18\x02 \x01(\x0b\x32\x14.shoal.v1.CompletionH\x00\x42\x06\n\x04part\"4\n\x12ScoreGroupResponse\x12\x1e\n\x05score\x18\x01 \x01(\x0b\x32\x0f.shoal.v1.Score\"B\n\x12\x43heckLabelsRequest\x12,\n\rground_truths\x18\x01 \x03(\x0b\x32\x15.shoal.v1.GroundTruth\"?\n\x13\x43heckLabelsResponse\x12(\n\x08problems\x18\x01 \x03(\x0b\x32\x16.shoal.v1.LabelProblem\"-\n\x0cLabelProblem\x12\r\n\x05index\x18\x01 \x01(\x05\x12\x0e\n\x06reason\x18\x02 \x01(\t\"-\n\x16ReloadVerifiersRequest\x12\x13\n\x0bkeeps_tools\x18\x01 \x01(\x08\"\x19\n\x17ReloadVerifiersResponse\"\x16\n\x14ListVerifiersRequest\"B\n\x15ListVerifiersResponse\x12)\n\tverifiers\x18\x01 \x03(\x0b\x32\x16.shoal.v1.VerifierInfo\"[\n\x0cVerifierInfo\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x02 \x01(\t\x12\x13\n\x0b\x63ode_digest\x18\x03 \x01(\t\x12\x13\n\x0bunavailable\x18\x04 \x01(\t\"\x1f\n\x1dRewardServiceGetStatusRequest\"\xf5\x01\n\x1eRewardServiceGetStatusResponse\x12&\n\x06status\x18\x01 \x01(\x0b\x32\x16.shoal.v1.WorkerStatus\x12\x11\n\tpool_pids\x18\x02 \x03(\x05\x12K\n\nnum_scored\x18\x03 \x03(\x0b\x32\x37.shoal.v1.RewardServiceGetStatusResponse.NumScoredEntry\x12\x19\n\x11num_pool_restarts\x18\x04 \x01(\x03\x1a\x30\n\x0eNumScoredEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\x32\x92\x04\n\rRewardService\x12^\n\tConfigure\x12\'.shoal.v1.RewardServiceConfigureRequest\x1a(.shoal.v1.RewardServiceConfigureResponse\x12K\n\nScoreGroup\x12\x1b.shoal.v1.ScoreGroupRequest\x1a\x1c.shoal.v1.ScoreGroupResponse(\x01\x30\x01\x12J\n\x0b\x43heckLabels\x12\x1c.shoal.v1.CheckLabelsRequest\x1a\x1d.shoal.v1.CheckLabelsResponse\x12V\n\x0fReloadVerifiers\x12 .shoal.v1.ReloadVerifiersRequest\x1a!.shoal.v1.ReloadVerifiersResponse\x12P\n\rListVerifiers\x12\x1e.shoal.v1.ListVerifiersRequest\x1a\x1f.shoal.v1.ListVerifiersResponse\x12^\n\tGetStatus\x12\'.shoal.v1.RewardServiceGetStatusRequest\x1a(.shoal.v1.RewardServiceGetStatusResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -51,21 +51,21 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_LABELPROBLEM']._serialized_start=572
   _globals['_LABELPROBLEM']._serialized_end=617
   _globals['_RELOADVERIFIERSREQUEST']._serialized_start=619
-  _globals['_RELOADVERIFIERSREQUEST']._serialized_end=643
-  _globals['_RELOADVERIFIERSRESPONSE']._serialized_start=645
-  _globals['_RELOADVERIFIERSRESPONSE']._serialized_end=670
-  _globals['_LISTVERIFIERSREQUEST']._serialized_start=672
-  _globals['_LISTVERIFIERSREQUEST']._serialized_end=694
-  _globals['_LISTVERIFIERSRESPONSE']._serialized_start=696
-  _globals['_LISTVERIFIERSRESPONSE']._serialized_end=762
-  _globals['_VERIFIERINFO']._serialized_start=764
-  _globals['_VERIFIERINFO']._serialized_end=855
-  _globals['_REWARDSERVICEGETSTATUSREQUEST']._serialized_start=857
-  _globals['_REWARDSERVICEGETSTATUSREQUEST']._serialized_end=888
-  _globals['_REWARDSERVICEGETSTATUSRESPONSE']._serialized_start=891
-  _globals['_REWARDSERVICEGETSTATUSRESPONSE']._serialized_end=1136
-  _globals['_REWARDSERVICEGETSTATUSRESPONSE_NUMSCOREDENTRY']._serialized_start=1088
-  _globals['_REWARDSERVICEGETSTATUSRESPONSE_NUMSCOREDENTRY']._serialized_end=1136
-  _globals['_REWARDSERVICE']._serialized_start=1139
-  _globals['_REWARDSERVICE']._serialized_end=1669
+  _globals['_RELOADVERIFIERSREQUEST']._serialized_end=664
+  _globals['_RELOADVERIFIERSRESPONSE']._serialized_start=666
+  _globals['_RELOADVERIFIERSRESPONSE']._serialized_end=691
+  _globals['_LISTVERIFIERSREQUEST']._serialized_start=693
+  _globals['_LISTVERIFIERSREQUEST']._serialized_end=715
+  _globals['_LISTVERIFIERSRESPONSE']._serialized_start=717
+  _globals['_LISTVERIFIERSRESPONSE']._serialized_end=783
+  _globals['_VERIFIERINFO']._serialized_start=785
+  _globals['_VERIFIERINFO']._serialized_end=876
+  _globals['_REWARDSERVICEGETSTATUSREQUEST']._serialized_start=878
+  _globals['_REWARDSERVICEGETSTATUSREQUEST']._serialized_end=909
+  _globals['_REWARDSERVICEGETSTATUSRESPONSE']._serialized_start=912
+  _globals['_REWARDSERVICEGETSTATUSRESPONSE']._serialized_end=1157
+  _globals['_REWARDSERVICEGETSTATUSRESPONSE_NUMSCOREDENTRY']._serialized_start=1109
+  _globals['_REWARDSERVICEGETSTATUSRESPONSE_NUMSCOREDENTRY']._serialized_end=1157
+  _globals['_REWARDSERVICE']._serialized_start=1160
+  _globals['_REWARDSERVICE']._serialized_end=1690
 # @@protoc_insertion_point(module_scope)

@@ -211,12 +211,19 @@ class ReloadVerifiersRequest(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    KEEPS_TOOLS_FIELD_NUMBER: _builtins.int
+    keeps_tools: _builtins.bool
+    """Code of an environment that lacks a tool which it had, or has it with other
+    parameters, cannot be used: the caller has prompts that show it.
+    """
     def __init__(
         self,
+        *,
+        keeps_tools: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["keeps_tools", b"keeps_tools"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -93,17 +93,19 @@ class RewardServiceStub:
     """
     ReloadVerifiers: _grpc.UnaryUnaryMultiCallable[_reward_pb2.ReloadVerifiersRequest, _reward_pb2.ReloadVerifiersResponse]
     """Reads the code of custom verifiers again, for the completions that are not
-    judged yet.
+    judged yet, and that of environments, for the episodes that begin from then
+    on.
 
     Tries all of them first: if one cannot be used, none changes. Replaces the
     pool's processes, so that modules that the code imports are read again
     too; the completions that they judge are judged again. Without custom
-    verifiers it does nothing. Safe to retry.
+    verifiers and environments it does nothing. Safe to retry.
 
     Errors:
 
     * `INVALID_ARGUMENT`: the code of a verifier cannot be used; the details
-      name each. All verifiers keep their former code.
+      name each. All verifiers keep their former code. So does an environment
+      whose code cannot be used.
     * `FAILED_PRECONDITION`: not configured.
     * `ABORTED`: the service was told to end; the reason is SHUTTING_DOWN.
     * `UNIMPLEMENTED`: a custom server may omit this method.
@@ -182,17 +184,19 @@ class RewardServiceAsyncStub(RewardServiceStub):
     """
     ReloadVerifiers: _aio.UnaryUnaryMultiCallable[_reward_pb2.ReloadVerifiersRequest, _reward_pb2.ReloadVerifiersResponse]  # type: ignore[assignment]
     """Reads the code of custom verifiers again, for the completions that are not
-    judged yet.
+    judged yet, and that of environments, for the episodes that begin from then
+    on.
 
     Tries all of them first: if one cannot be used, none changes. Replaces the
     pool's processes, so that modules that the code imports are read again
     too; the completions that they judge are judged again. Without custom
-    verifiers it does nothing. Safe to retry.
+    verifiers and environments it does nothing. Safe to retry.
 
     Errors:
 
     * `INVALID_ARGUMENT`: the code of a verifier cannot be used; the details
-      name each. All verifiers keep their former code.
+      name each. All verifiers keep their former code. So does an environment
+      whose code cannot be used.
     * `FAILED_PRECONDITION`: not configured.
     * `ABORTED`: the service was told to end; the reason is SHUTTING_DOWN.
     * `UNIMPLEMENTED`: a custom server may omit this method.
@@ -292,17 +296,19 @@ class RewardServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_reward_pb2.ReloadVerifiersResponse, _abc.Awaitable[_reward_pb2.ReloadVerifiersResponse]]:
         """Reads the code of custom verifiers again, for the completions that are not
-        judged yet.
+        judged yet, and that of environments, for the episodes that begin from then
+        on.
 
         Tries all of them first: if one cannot be used, none changes. Replaces the
         pool's processes, so that modules that the code imports are read again
         too; the completions that they judge are judged again. Without custom
-        verifiers it does nothing. Safe to retry.
+        verifiers and environments it does nothing. Safe to retry.
 
         Errors:
 
         * `INVALID_ARGUMENT`: the code of a verifier cannot be used; the details
-          name each. All verifiers keep their former code.
+          name each. All verifiers keep their former code. So does an environment
+          whose code cannot be used.
         * `FAILED_PRECONDITION`: not configured.
         * `ABORTED`: the service was told to end; the reason is SHUTTING_DOWN.
         * `UNIMPLEMENTED`: a custom server may omit this method.

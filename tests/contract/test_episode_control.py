@@ -11,8 +11,10 @@ from google.protobuf import json_format
 from google.protobuf.struct_pb2 import Struct
 
 from services.coordinator.client import coordinator, follow
+from shoal.errors import InvalidArgument
 from shoal.v1 import coordinator_pb2 as pb
 from shoal.v1 import environment_pb2
+from tests.contract.test_agents import Says, playing, rollouts_of
 from tests.contract.test_episodes import episode_config
 from tests.support.cluster import Cluster, kinds
 from tests.support.coordinator_process import CoordinatorProcess, workers
@@ -145,3 +147,34 @@ async def test_episodes_of_a_killed_coordinator_are_played_again_and_count_once(
     assert batches == Counter(group.group_id for group in groups), "a group was trained on twice, or lost"
     assert all(len(rollout.episode.turns) == 3 for group in groups for rollout in group.rollouts)
     assert not stage.num_open, "the episodes of the killed coordinator are open"
+
+
+TOOLS = """
+from shoal.environment import Environment, Observation, tool
+
+class Adding(Environment):
+    is_deterministic = True
+
+    @tool
+    def add(self, text: str):
+        return Observation("ok", reward=float(len(text)), done=True)
+"""
+
+
+async def test_a_resume_with_code_that_lacks_a_tool_of_the_prompts_leaves_the_run_paused(
+    cluster: Cluster, model: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "tools.py"
+    file.write_text(TOOLS)
+    says: Says = lambda text, seed: f"<add>{'x' * (seed % 7)}</add>"  # noqa: E731
+    async with playing(cluster, model, file, "Adding", says, num_steps=4):
+        await cluster.until(lambda event: event.kind == "step")
+        await cluster.stub.PauseRun(pb.PauseRunRequest(), timeout=60)
+        file.write_text(TOOLS.replace("def add", "def sum"))
+        with pytest.raises(InvalidArgument, match="has no tool 'add' with the parameters that prompts of the run show"):
+            await cluster.stub.ResumeRun(pb.ResumeRunRequest(), timeout=60)
+        assert (await cluster.run()).state == pb.RUN_STATE_PAUSED
+        file.write_text(TOOLS.replace('"ok"', '"fine"'))
+        await cluster.stub.ResumeRun(pb.ResumeRunRequest(), timeout=60)
+        rollouts = await rollouts_of(cluster)
+    assert {outcome.ok for r in rollouts for turn in r.episode.turns for outcome in turn.tool_outcomes} == {True}

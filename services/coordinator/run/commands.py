@@ -56,12 +56,13 @@ class RunCommands:
             await self._resume()
 
     async def resume(self) -> None:
-        """Resumes a paused run, with the code that its custom verifiers have by now.
+        """Resumes a paused run, with the code that its custom verifiers and environments have by now.
 
-        Raises `InvalidArgument` if that code cannot be used; the run then stays paused.
+        Raises `InvalidArgument` if that code cannot be used; the run then stays paused. An environment has to keep its
+        tools, which prompts show.
         """
         if self._controls.is_paused and self._rewards is not None:
-            await self._rewards.reload_verifiers()
+            await self._rewards.reload_verifiers(keeps_tools=True)
         await self._resume()
 
     async def _pause(self, reason: str, *, pauses_itself: bool = False) -> None:

@@ -44,15 +44,15 @@ class Environments:
         """A message for people: files whose new version is not used. Empty if there are none."""
         return "; ".join(filter(None, (environment.notice for environment in self._environments.values())))
 
-    async def find(self, *, lists_unusable: bool = False) -> None:
-        """Loads every environment once, in a process, and asks servers. Again, it takes the code as it is by then.
+    async def find(self, *, lists_unusable: bool = False, keeps_tools: bool = False) -> None:
+        """Loads every environment once, in a process, and asks servers. Again, it takes the code as it is by then,
+        with `keeps_tools` only if no tool is lost.
 
         Raises `InvalidArgument` that names each table that cannot be used, and why; with `lists_unusable` these are
         listed as unavailable instead.
         """
-        results = await asyncio.gather(
-            *(environment.find() for environment in self._environments.values()), return_exceptions=True
-        )
+        finding = [environment.find(keeps_tools=keeps_tools) for environment in self._environments.values()]
+        results = await asyncio.gather(*finding, return_exceptions=True)
         problems = []
         for name, result in zip(self._environments, results, strict=True):
             if isinstance(result, Unusable) and lists_unusable:

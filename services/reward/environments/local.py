@@ -62,7 +62,7 @@ class LocalEnvironment:
     async def find(self, *, keeps_tools: bool = False) -> None:
         """Loads the code as it is now, in a process, and uses it for the episodes that begin from then on.
 
-        Raises `Unusable`, with `keeps_tools` also for other tools than those of the code in use; that then stays so.
+        Raises `Unusable`, with `keeps_tools` also for code that lacks a tool of that in use, which then stays so.
         """
         async with self._finding:
             await self._find(keeps_tools)
@@ -75,8 +75,8 @@ class LocalEnvironment:
             info = info_to_wire(code.name, await described(pool))
             if code.is_built_in:
                 info.code_digest = ""
-            if keeps_tools and list(info.tools) != list(self.info.tools):
-                raise Unusable("source", "it has other tools, and prompts of the run show the former ones")
+            if keeps_tools and (why := lost_tool(self.info, info)):
+                raise Unusable("source", why)
         except BaseException:
             await pool.close()
             raise
@@ -198,6 +198,18 @@ class LocalEnvironment:
         self._beside.add(task)
         task.add_done_callback(self._beside.discard)
         return task
+
+
+def lost_tool(former: environment_pb2.EnvironmentInfo, info: environment_pb2.EnvironmentInfo) -> str:
+    """Returns what is wrong where an environment has a former tool no longer, or with other parameters; else empty."""
+    parameters = {tool.name: tool.parameters for tool in info.tools}
+    for tool in former.tools:
+        if parameters.get(tool.name) != tool.parameters:
+            return (
+                f"it has no tool {tool.name!r} with the parameters that prompts of the run show: give it back, or stop "
+                "the run, and go on with `shoal train --resume`"
+            )
+    return ""
 
 
 async def described(pool: EnvironmentPool) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import grpc.aio
 
 from services.reward.environments.agents import Requests
 from services.reward.environments.inside.answers import cut
-from services.reward.environments.local import Responses
+from services.reward.environments.local import Responses, lost_tool
 from services.reward.environments.wire import failure_to_wire
 from shoal.config.environments import EnvironmentConfig
 from shoal.error_reasons import ErrorReason
@@ -49,9 +49,9 @@ class RemoteEnvironment:
         self._channel: grpc.aio.Channel = connect(config.server, SERVICE, credentials)
         self._stub = EnvironmentServiceStub(self._channel)
 
-    async def find(self) -> None:
+    async def find(self, *, keeps_tools: bool = False) -> None:
         """Asks the server what it has. Raises `FailedPrecondition` if it does not answer, `InvalidArgument` if it has
-        no environment of that name."""
+        no environment of that name, with `keeps_tools` also if that lacks a tool that it had."""
         give_up = time.monotonic() + self._patience_s
         while True:
             try:
@@ -71,7 +71,10 @@ class RemoteEnvironment:
                 f"{self._field}: {self.config.server} has no environment {self.config.name!r}; it has: "
                 f"{', '.join(sorted(found)) or 'none'}"
             )
-        self.info = found[self.config.name]
+        info = found[self.config.name]
+        if keeps_tools and (why := lost_tool(self.info, info)):
+            raise InvalidArgument(f"{self._field}: {why}")
+        self.info = info
 
     def watch(self) -> None:
         """Does nothing: the server decides what it runs."""

@@ -59,9 +59,9 @@ class EnvironmentService(EnvironmentServiceServicer):
         await environments.find(lists_unusable=lists_unusable)
         environments.watch()
 
-    async def reload(self) -> None:
-        """Reads the code of all environments again, for the episodes that begin from then on."""
-        await self._environments.find()
+    async def reload(self, *, keeps_tools: bool) -> None:
+        """Reads the code of all environments again, for the episodes that begin from then on. Raises as `find`."""
+        await self._environments.find(keeps_tools=keeps_tools)
 
     async def wait_until_none_is_open(self) -> None:
         await self._nothing_open.wait()

@@ -92,6 +92,30 @@ async def test_code_is_read_again_for_the_episodes_that_begin_then(
     assert (await reward.listed())["scripted"].code_digest != before
 
 
+async def test_code_without_a_tool_that_prompts_show_is_taken_by_a_new_attempt_alone(
+    reward: RewardStage, scripted: dict[str, Any]
+) -> None:
+    await reward.configure(scripted)
+    file = Path(scripted["source"].partition(":")[0])
+    first = file.read_text()
+
+    async def tools_after(source: str, *, keeps_tools: bool) -> list[str]:
+        file.write_text(source)
+        request = reward_pb2.ReloadVerifiersRequest(keeps_tools=keeps_tools)
+        await reward.reward_stub.ReloadVerifiers(request, timeout=60)
+        return [tool.name for tool in (await reward.listed())["scripted"].tools]
+
+    for lost, other in (("(near, far)", "(near,)"), ("def far()", "def far(steps: int)")):
+        with pytest.raises(
+            InvalidArgument, match=r"environments\.scripted\.source: it has no tool 'far' with the param"
+        ):
+            await tools_after(first.replace(lost, other), keeps_tools=True)
+    assert (await reward.play("scripted").observe()).messages[0].content == "seed 0", "the former code goes on"
+    more = first.replace("def far(): ...", "def far(): ...\ndef beyond(): ...").replace("far)", "far, beyond)")
+    assert await tools_after(more, keeps_tools=True) == ["near", "far", "beyond"]
+    assert await tools_after(first.replace("(near, far)", "(near,)"), keeps_tools=False) == ["near"]
+
+
 async def test_an_environment_that_cannot_be_loaded_fails_the_service_with_its_name(
     reward: RewardStage, tmp_path: Path
 ) -> None:
@@ -170,7 +194,7 @@ async def test_what_comes_with_shoal_is_listed_with_its_tools(stage: Stage) -> N
     assert bool(listed["python"].unavailable) == (shutil.which("bwrap") is None)
 
 
-async def test_new_code_of_a_watched_file_is_taken_and_code_that_does_not_work_or_has_other_tools_is_not(
+async def test_new_code_of_a_watched_file_is_taken_and_code_that_does_not_work_or_lacks_a_tool_is_not(
     stage: Stage, scripted: dict[str, Any]
 ) -> None:
     await stage.configure(scripted | {"reload": True})
@@ -194,7 +218,7 @@ async def test_new_code_of_a_watched_file_is_taken_and_code_that_does_not_work_o
     await eventually(lambda: is_reported("no_such_module"))
     assert await says("SEED 0"), "code that does not work is used"
     file.write_text(first.replace("tools = (near, far)", "tools = (near,)"))
-    await eventually(lambda: is_reported("it has other tools, and prompts of the run show the former ones"))
+    await eventually(lambda: is_reported("it has no tool 'far' with the parameters that prompts of the run show"))
     assert await says("SEED 0") and [tool.name for tool in (await stage.listed())["scripted"].tools] == ["near", "far"]
     file.write_text(first.replace("seed {seed}", "third {seed}"))
     await eventually(lambda: says("third 0"))

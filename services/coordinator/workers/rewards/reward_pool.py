@@ -100,16 +100,17 @@ class RewardPool:
                     raise
                 await self.leave(member, error)
 
-    async def reload_verifiers(self) -> None:
-        """Has every reward service read the code of custom verifiers again.
+    async def reload_verifiers(self, *, keeps_tools: bool = False) -> None:
+        """Has every reward service read the code of custom verifiers and environments again.
 
-        Raises `InvalidArgument` if it cannot be used. A service without this call, or without an answer, is left as it
-        is.
+        Raises `InvalidArgument` if it cannot be used, with `keeps_tools` also where an environment loses a tool. A
+        service without this call, or without an answer, is left as it is.
         """
 
         async def reload(member: Member) -> None:
+            request = reward_pb2.ReloadVerifiersRequest(keeps_tools=keeps_tools)
             with contextlib.suppress(Aborted, Unavailable, DeadlineExceeded, FailedPrecondition):
-                await member.stub.ReloadVerifiers(reward_pb2.ReloadVerifiersRequest(), timeout=RELOAD_TIMEOUT_S)
+                await member.stub.ReloadVerifiers(request, timeout=RELOAD_TIMEOUT_S)
 
         async with first_error(asyncio.TaskGroup()) as tasks:
             for member in self._fleet.rewards:
