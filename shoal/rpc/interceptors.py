@@ -64,13 +64,10 @@ class ServiceInterceptor(grpc.aio.ServerInterceptor):
         method = handler_call_details.method
         if handler is None:
             return None
-        is_open = method.startswith(OPEN_SERVICE)
-        if method.startswith(_INFRASTRUCTURE):
-            return self._guard(handler, method) if is_open or self._credentials.knows_callers else handler
-        return self._wrap(handler, method)
+        return self._guard(handler, method) if method.startswith(_INFRASTRUCTURE) else self._wrap(handler, method)
 
     def _guard(self, handler: _Handler, method: str) -> _Handler:
-        """Adds the check of the caller, and the limit, to a handler of gRPC's own packages, and nothing else."""
+        """Adds the check of the caller, and the limits, to a handler of gRPC's own packages, and nothing else."""
         respond = _respond_of(handler)
 
         @asynccontextmanager

@@ -12,6 +12,7 @@ import grpc
 import psutil
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from shoal.errors import ResourceExhausted
 from shoal.rpc.auth.credentials import Credentials
@@ -244,6 +245,23 @@ async def test_a_stream_of_requests_without_its_first_message_ends_at_its_deadli
         assert [answer.observation.turn for answer in answers] == [6], "all messages arrive"
         answers = [answer async for answer in stub.RunEpisode([], timeout=PATIENCE_S)]
         assert [answer.observation.turn for answer in answers] == [0], "a stream may have no message"
+
+
+async def test_a_call_of_reflection_without_its_first_message_ends_at_its_deadline_and_others_are_answered() -> None:
+    async with (
+        serving(Streaming(), ENVIRONMENT, limits=Limits(request_timeout_s=2)) as address,
+        grpc.aio.insecure_channel(address) as channel,
+    ):
+        stub = reflection_pb2_grpc.ServerReflectionStub(channel)
+        silent: Any = channel.stream_stream("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo")(
+            timeout=PATIENCE_S
+        )
+        asked = [reflection_pb2.ServerReflectionRequest(list_services="")] * 2
+        answers = [answer async for answer in stub.ServerReflectionInfo(iter(asked), timeout=PATIENCE_S)]
+        names = [{service.name for service in answer.list_services_response.service} for answer in answers]
+        assert len(names) == 2 and all(ENVIRONMENT in some for some in names), names
+        assert await silent.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        assert "the first message of the stream did not arrive within 2 s" in await silent.details()
 
 
 async def test_watchers_of_the_health_which_needs_no_role_are_limited_and_its_checks_are_not() -> None:
