@@ -8,7 +8,7 @@ from dataclasses import replace
 import grpc.aio
 
 from services.reward.environments.agents import Requests
-from services.reward.environments.inside.answers import cut
+from services.reward.environments.inside.answers import MAX_MESSAGES, MAX_NAME_CHARS, BadAnswer, check_number, cut
 from services.reward.environments.local import Responses, lost_tool
 from services.reward.environments.wire import failure_to_wire
 from shoal.config.environments import EnvironmentConfig
@@ -101,14 +101,23 @@ class RemoteEnvironment:
             raise Aborted(f"{self._field}: {error.message}; begin the episode again") from None
         except ShoalError as error:
             yield failure_to_wire(ScoreOutcome.FAILED, f"{self._field}: {error.message}"[:500])
+        except BadAnswer as error:
+            yield failure_to_wire(ScoreOutcome.FAILED, f"{self._field}: {error}")
         finally:
             call.cancel()
 
     def _within_bounds(self, response: environment_pb2.RunEpisodeResponse) -> environment_pb2.RunEpisodeResponse:
-        """Cuts what the server says to one turn, as of any environment."""
-        if response.HasField("observation"):
-            messages = response.observation.messages
-            texts = cut([message.content for message in messages], self.config.max_observation_chars)
-            for message, text in zip(messages, texts, strict=True):
-                message.content = text
+        """Cuts what the server says to one turn, as of any environment. Raises `BadAnswer` for too many messages."""
+        if not response.HasField("observation"):
+            return response
+        messages, outcomes = response.observation.messages, response.observation.tool_outcomes
+        check_number(len(messages))
+        texts = cut([message.content for message in messages], self.config.max_observation_chars)
+        for message, text in zip(messages, texts, strict=True):
+            message.content = text
+            message.role, message.name = message.role[:MAX_NAME_CHARS], message.name[:MAX_NAME_CHARS]
+            message.tool_call_id = message.tool_call_id[:MAX_NAME_CHARS]
+        del outcomes[MAX_MESSAGES:]
+        for outcome in outcomes:
+            outcome.name = outcome.name[:MAX_NAME_CHARS]
         return response

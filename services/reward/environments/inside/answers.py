@@ -13,9 +13,10 @@ from shoal.environment import Agent, Environment, Observation
 from shoal.grpo.reward_bounds import MAX_REWARD
 from shoal.rollout import ToolOutcome
 
-_MAX_MESSAGES = 256
+MAX_MESSAGES = 256
+"""In an observation, of messages as well as of outcomes of tool calls."""
+MAX_NAME_CHARS = 100
 _MAX_METRICS = 64
-_MAX_NAME_CHARS = 100
 _MAX_DETAIL_CHARS = 500
 
 
@@ -29,9 +30,8 @@ def observation_of(value: Any, max_chars: int) -> dict[str, Any]:
     Raises `BadAnswer`.
     """
     said = value if isinstance(value, Observation) else Observation(() if value is None else value)
-    messages = list(islice(_messages(said.messages), _MAX_MESSAGES + 1))
-    if len(messages) > _MAX_MESSAGES:
-        raise BadAnswer(f"more than {_MAX_MESSAGES} messages were said at once")
+    messages = list(islice(_messages(said.messages), MAX_MESSAGES + 1))
+    check_number(len(messages))
     contents = cut([message["content"] for message in messages], max_chars)
     return {
         "messages": [message | {"content": content} for message, content in zip(messages, contents, strict=True)],
@@ -39,6 +39,12 @@ def observation_of(value: Any, max_chars: int) -> dict[str, Any]:
         "done": _is_done(said.done),
         "tool_outcomes": _outcomes(said.tool_outcomes),
     }
+
+
+def check_number(num_messages: int) -> None:
+    """Raises `BadAnswer` for more messages than may be said at once."""
+    if num_messages > MAX_MESSAGES:
+        raise BadAnswer(f"more than {MAX_MESSAGES} messages were said at once")
 
 
 def result_of(environment: Environment) -> dict[str, Any]:
@@ -50,8 +56,7 @@ def result_of(environment: Environment) -> dict[str, Any]:
     result = {
         "reward": None if reward is None else _reward(reward, "the reward"),
         "metrics": {
-            _text(str(name))[:_MAX_NAME_CHARS]: _number(value, f"the metric {name!r}")
-            for name, value in metrics.items()
+            _text(str(name))[:MAX_NAME_CHARS]: _number(value, f"the metric {name!r}") for name, value in metrics.items()
         },
         "detail": _text(str(environment.detail or ""))[:_MAX_DETAIL_CHARS],
     }
@@ -61,7 +66,7 @@ def result_of(environment: Environment) -> dict[str, Any]:
 def _turn_rewards(agent: Agent) -> dict[str, float]:
     """Returns them by the ids of calls, which those of chat completions begin with a word of OpenAI's before."""
     return {
-        _text(str(name))[:_MAX_NAME_CHARS].removeprefix("chatcmpl-"): _reward(value, f"the reward of turn {name!r}")
+        _text(str(name))[:MAX_NAME_CHARS].removeprefix("chatcmpl-"): _reward(value, f"the reward of turn {name!r}")
         for name, value in _numbers_by_name(agent.turn_rewards, "self.turn_rewards").items()
     }
 
@@ -84,12 +89,12 @@ def _outcomes(outcomes: Any) -> list[dict[str, Any]]:
         raise BadAnswer(f"tool_outcomes must be a list of shoal.rollout.ToolOutcome (given: {reprlib.repr(outcomes)})")
     return [
         {
-            "name": _text(str(outcome.name))[:_MAX_NAME_CHARS],
+            "name": _text(str(outcome.name))[:MAX_NAME_CHARS],
             "ok": bool(outcome.ok),
             "timed_out": bool(outcome.timed_out),
             "duration_s": _number(outcome.duration_s, "duration_s of a tool outcome"),
         }
-        for outcome in outcomes[:_MAX_MESSAGES]
+        for outcome in outcomes[:MAX_MESSAGES]
     ]
 
 
@@ -119,7 +124,7 @@ def _message(message: Any) -> dict[str, str]:
             "Rewards and ends go into an Observation"
         )
     fields = {name: message.get(name) or "" for name in ("role", "content", "tool_call_id", "name")}
-    return {name: _text(value if name == "content" else str(value)[:_MAX_NAME_CHARS]) for name, value in fields.items()}
+    return {name: _text(value if name == "content" else str(value)[:MAX_NAME_CHARS]) for name, value in fields.items()}
 
 
 def cut(texts: Sequence[str], max_chars: int) -> list[str]:
