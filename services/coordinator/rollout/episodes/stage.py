@@ -119,13 +119,7 @@ class Stages:
 
     def _with_tools(self, tools: Sequence[ToolDefinition]) -> TurnRenderer:
         if self._base is None:
-            self._base = TurnRenderer(
-                self._tokenizer,
-                (),
-                self._config.model.chat_template_kwargs,
-                self._stop_token_ids,
-                self._config.episodes.inline_results,
-            )
+            self._base = plain_renderer(self._config, self._tokenizer, self._stop_token_ids)
         return self._base.with_tools(tools)
 
     def decode(self, token_ids: list[int]) -> str:
@@ -144,6 +138,12 @@ class Stages:
     def _close(self) -> None:
         if self._base is not None:
             self._base.close()
+
+
+def plain_renderer(config: RunConfig, tokenizer: Any, stop_token_ids: Sequence[int]) -> TurnRenderer:
+    """Returns the renderer of a run's episodes, without tools. Raises as the renderer does."""
+    settings = config.model.chat_template_kwargs
+    return TurnRenderer(tokenizer, (), settings, stop_token_ids, config.episodes.inline_results)
 
 
 def _check_tools(info: EnvironmentInfo) -> None:

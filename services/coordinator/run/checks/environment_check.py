@@ -10,7 +10,7 @@ from functools import partial
 
 import numpy as np
 
-from services.coordinator.rollout.episodes.stage import Stage, Stages
+from services.coordinator.rollout.episodes.stage import Stage, Stages, plain_renderer
 from services.coordinator.run.checks.preflight import PreparedInputs
 from services.coordinator.run.checks.row_tools import check_tools_of_rows
 from services.coordinator.store.events import EventLog
@@ -18,7 +18,6 @@ from services.coordinator.workers.rewards.environment_pool import EnvironmentInf
 from shoal.config import RunConfig
 from shoal.conversation import ToolDefinition
 from shoal.data.rows import row_name
-from shoal.episodes.suffix import TurnRenderer
 from shoal.episodes.suffix_check import find_difference, trial_turns
 from shoal.errors import InvalidArgument
 from shoal.rollout import Prompt
@@ -168,7 +167,7 @@ def unwritten_tools(
     named = {one.environment.environment: one for one in reversed(prompts) if one.environment and _offers(one, shown)}
     if not named:
         return []
-    plain = TurnRenderer(inputs.tokenizer, (), config.model.chat_template_kwargs, inputs.stop_token_ids)
+    plain = plain_renderer(config, inputs.tokenizer, inputs.stop_token_ids)
     try:
         return [
             name

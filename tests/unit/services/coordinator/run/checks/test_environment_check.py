@@ -12,6 +12,7 @@ from services.coordinator.rollout.episodes.stage import Stages
 from services.coordinator.run.checks.environment_check import prepare_environments, unwritten_tools
 from services.coordinator.run.checks.preflight import PreparedInputs
 from services.coordinator.workers.rewards.environment_pool import EnvironmentInfo
+from shoal.chat_templates import template_text
 from shoal.config import RunConfig, parse_config
 from shoal.conversation import ChatMessage, ToolDefinition
 from shoal.data import PromptSet
@@ -26,6 +27,7 @@ VALUES: dict[str, Any] = {
     "environments": [{"name": "research", "server": "127.0.0.1:1"}],
 }
 CONFIG = parse_config(VALUES)
+INLINE = {"tool_parser": "tag", "inline_results": "<output>{result}</output>"}
 
 
 def row(number: int, tools: tuple[str, ...] | None) -> Prompt:
@@ -78,6 +80,7 @@ WRITES_NO_TOOLS = (
         (WRITES_NO_TOOLS, ("browse",), {}, True),
         (WRITES_NO_TOOLS, (), {}, False),
         (WRITES_NO_TOOLS, None, {"tools_in_prompt": False}, False),
+        (template_text("r1_zero"), None, INLINE, True),
     ],
 )
 def test_tools_that_the_chat_template_does_not_write_are_found_without_a_run(
@@ -93,6 +96,12 @@ def test_tools_that_the_chat_template_does_not_write_are_found_without_a_run(
 async def test_a_row_with_another_tool_is_refused() -> None:
     with pytest.raises(InvalidArgument, match=r"^d\.jsonl row 2 names the tool 'brows' \(did you mean 'browse'\?\)"):
         await prepare(families.QWEN, row(0, None), row(1, ("brows",)))
+
+
+@pytest.mark.parametrize("template", [families.GEMMA_4, template_text("r1_zero")], ids=["gemma_4", "r1_zero"])
+async def test_a_chat_template_without_turns_for_results_serves_where_they_are_inline(template: str) -> None:
+    (text,) = await prepare(template, row(0, None), config=parse_config(VALUES | {"episodes": INLINE}))
+    assert "Which is the tallest?" in text
 
 
 @pytest.mark.parametrize("template", [families.GEMMA_4, families.GPT_OSS], ids=["gemma_4", "gpt_oss"])
