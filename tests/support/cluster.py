@@ -12,6 +12,7 @@ from google.protobuf.struct_pb2 import Struct
 from services.coordinator.run.runs import Runs
 from services.coordinator.service import CoordinatorServicer
 from services.coordinator.workers.registry import WorkerRegistry
+from shoal.errors import DeadlineExceeded
 from shoal.rpc.channel import connect
 from shoal.rpc.server import RpcServer
 from shoal.v1 import coordinator_pb2 as pb
@@ -19,6 +20,9 @@ from shoal.v1 import coordinator_pb2_grpc, worker_pb2
 from tests.support.loopback import ADD_TO_SERVER, COORDINATOR
 from tests.support.scripted_workers import Plane, ScriptedGenerator, ScriptedLearner, ScriptedReward, serve_worker
 from tests.support.waiting import PATIENCE_S
+
+NUM_SHOWN = 20
+"""Last events of a run that did not come so far in time."""
 
 
 class Cluster:
@@ -86,12 +90,21 @@ class Cluster:
         return (await self.stub.GetRun(pb.GetRunRequest(), timeout=60)).run
 
     async def until(self, condition: Callable[[pb.RunEvent], bool], timeout_s: float = PATIENCE_S) -> list[pb.RunEvent]:
-        """Returns the newest run's events up to the first that meets a condition, or to the end."""
+        """Returns the newest run's events up to the first that meets a condition, or to the end. A run that comes to
+        neither in time fails the test, with its state and its last events."""
         seen = []
-        async for response in self.stub.WatchRun(pb.WatchRunRequest(), timeout=timeout_s):
-            seen.append(response.event)
-            if condition(response.event):
-                break
+        try:
+            async for response in self.stub.WatchRun(pb.WatchRunRequest(), timeout=timeout_s):
+                seen.append(response.event)
+                if condition(response.event):
+                    break
+        except DeadlineExceeded:
+            run = await self.run()
+            last = "".join(f"\n  {event.kind}: {event.message}" for event in seen[-NUM_SHOWN:])
+            raise AssertionError(
+                f"after {timeout_s:g} s the run is {pb.RunState.Name(run.state)} at step {run.policy_version}"
+                f" ({run.message or 'no message'}); the last of its {len(seen)} events:{last}"
+            ) from None
         return seen
 
     async def end(self, timeout_s: float = PATIENCE_S) -> tuple[pb.Run, list[pb.RunEvent]]:
