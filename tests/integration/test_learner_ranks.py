@@ -30,7 +30,7 @@ from tests.support.ranks import run_ranks
 from tests.support.tiny_model import make_tiny_model
 from tests.support.train_batches import make_batch, make_groups
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
 STAGES = ("0", "1", "2", "3", "1-offloaded", "3-offloaded", "0-lora", "2-lora", "3-lora", "0-nf4", "3-nf4")
 FROZEN_STAGES = ("0-frozen", "2-frozen", "3-frozen")

@@ -70,6 +70,9 @@ class Setting:
             dict(event.attributes) | {"message": event.message} for event in events if event.kind == "publish_failed"
         ]
 
+    def failures(self) -> str:
+        return "; ".join(entry["message"] for entry in self.failed())
+
 
 @asynccontextmanager
 async def setting_in(folder: Path, timeout_s: float = TIMEOUT_S) -> AsyncIterator[Setting]:
@@ -134,7 +137,7 @@ async def suffer(folder: Path, faults: Sequence[tuple[str, str]]) -> None:
             report.append(f"{point:9}{action:6}{duration_s:6.2f} s  {[entry['reason'] for entry in failed]}")
             print(report[-1])
             assert duration_s < TIMEOUT_S + GRACE_S, report
-            assert [entry["worker_id"] for entry in failed] == [f"{point}-{action}"], (report, failed)
+            assert [entry["worker_id"] for entry in failed] == [f"{point}-{action}"], (report, setting.failures())
             assert len(loaded) == 2 and not any(bad.member.name == name for name in loaded), (report, loaded)
             for worker in setting.fleet.workers[1:3]:
                 assert await has(worker, version), report
@@ -159,7 +162,7 @@ async def test_a_stopped_generator_that_goes_on_is_caught_up(setting: Setting) -
     await setting.publish(1)
     bad.will("during", "stop")
     loaded, _ = await setting.publish(2)
-    assert len(loaded) == 2 and setting.fleet.out == ["stopped"], [dict(e) for e in setting.failed()]
+    assert len(loaded) == 2 and setting.fleet.out == ["stopped"], setting.failures()
     os.kill(bad.process.pid, signal.SIGCONT)
     await eventually(bad.status)
     bad.member.is_out_of_reach, bad.member.standing.retry_at = False, 0.0
