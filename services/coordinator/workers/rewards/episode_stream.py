@@ -143,6 +143,7 @@ class EpisodeStream:
         """Returns the result of a part of the call. Raises `EnvironmentLost` at the limit, and once the service is
         lost: the connection to a machine that has gone stays silent."""
         work, lost = asyncio.ensure_future(part), asyncio.ensure_future(self._member.lost.wait())
+        work.add_done_callback(_retrieve)
         try:
             await asyncio.wait([work, lost], timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
             if lost.done():
@@ -171,3 +172,9 @@ class EpisodeStream:
 
     def _lost(self, reason: str, *, is_loss: bool = True) -> EnvironmentLost:
         return EnvironmentLost(self._member.name, reason, is_loss=is_loss and not self._member.is_leaving)
+
+
+def _retrieve(work: "asyncio.Future[Any]") -> None:
+    """Takes note of an error for which nobody waits any more: asyncio would report it."""
+    if not work.cancelled():
+        work.exception()

@@ -1,6 +1,7 @@
 """What the end of an episode's stream means."""
 
 import asyncio
+import gc
 import math
 import sys
 from collections.abc import Sequence
@@ -90,6 +91,28 @@ async def test_a_service_that_ends_whenever_an_episode_begins_is_a_loss_each_tim
     with pytest.raises(EnvironmentLost) as lost:
         await stream_of(Call([], KILLED)).first()
     assert lost.value.is_loss
+
+
+async def test_a_call_that_ends_with_an_error_when_nobody_waits_any_more_is_not_reported() -> None:
+    begun, reports = asyncio.Event(), []
+
+    async def write(_: pb.RunEpisodeRequest) -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            raise KILLED from None
+
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reports.append(context))
+    answering = asyncio.create_task(stream_of(SimpleNamespace(done=lambda: False, write=write)).answer(TURN))
+    await begun.wait()
+    answering.cancel()
+    await asyncio.wait([answering])
+    del answering  # It refers to the call.
+    for _ in range(5):
+        await asyncio.sleep(0)
+    gc.collect()
+    assert not reports, reports
 
 
 async def test_an_answer_may_wait_for_all_that_share_its_process(monkeypatch: pytest.MonkeyPatch) -> None:
