@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from services.coordinator.rollout.groups import counted_tokens
+from services.coordinator.workers.rewards.episode_messages import metric_name
 from shoal.conversation import ToolCallStatus
 from shoal.rollout import Completion, Episode, Prompt
 from shoal.scores import ScoreOutcome
@@ -83,7 +84,7 @@ def _tools(calls: Sequence[Sequence[_Call]]) -> dict[str, float]:
     of_all = [call for made in calls for call in made]
     by_tool: dict[str, list[_Call]] = {}
     for call in of_all:
-        by_tool.setdefault(call.tool, []).append(call)
+        by_tool.setdefault(metric_name(call.tool), []).append(call)
     by_tool["aggregate"] = of_all  # Also where a tool is called so.
     metrics = {}
     for tool, made in sorted(by_tool.items()):

@@ -134,15 +134,16 @@ def result_from_wire(message: pb.EpisodeResult) -> EpisodeResult:
     return EpisodeResult(
         outcome,
         _finite(message.reward) if message.HasField("reward") else None,
-        {_metric_name(name): value for name, value in message.metrics.items()},
+        {metric_name(name): value for name, value in message.metrics.items()},
         message.detail[:_MAX_DETAIL_CHARS],
         {call_id: _finite(reward) for call_id, reward in message.turn_rewards.items()},
         tuple(message.unread_call_ids),
     )
 
 
-def _metric_name(name: str) -> str:
-    """Returns a name of one line that no terminal acts upon: an environment may take it from what the policy said."""
+def metric_name(name: str) -> str:
+    """Returns a name of one line that no terminal acts upon: an environment, or an agent for its
+    tools, may take it from anywhere."""
     return " ".join(visible(name).split())[:_MAX_NAME_CHARS]
 
 

@@ -61,6 +61,12 @@ def test_a_tool_with_the_name_of_all_tools_is_counted_with_them() -> None:
     assert metrics["tools/search/avg_calls_per_rollout"] == 0.5
 
 
+def test_names_of_tools_are_one_line_without_control_characters() -> None:
+    group = group_of(0, episode(turn((f"a\nb\x1b[31m{'c' * 200}", ToolCallStatus.OK, True, 1.0))))
+    names = [name for name in episode_metrics(played([(group.prompt, group.completions)])) if "tools/a b" in name]
+    assert f"tools/{'a b<U+001B>[31m'.ljust(100, 'c')}/avg_runtime" in names, names
+
+
 def test_prompts_of_one_turn_have_no_metrics_of_episodes() -> None:
     group = settled_group(0, [1.0, 0.0])
     assert episode_metrics(played([(group.prompt, group.completions)])) == {}
