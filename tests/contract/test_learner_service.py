@@ -7,7 +7,7 @@ import hashlib
 import json
 import shutil
 import threading
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -36,114 +36,27 @@ from shoal.errors import (
     Unavailable,
 )
 from shoal.paths import step_name
-from shoal.rollout import TrainBatch, TrainGroup, WeightVersion
+from shoal.rollout import WeightVersion
 from shoal.rpc.channel import connect
 from shoal.telemetry import learner_metric_table
 from shoal.telemetry.run_metric_table import DISTANCE, TABLE
 from shoal.telemetry.run_metrics import missing, undocumented
-from shoal.v1 import learner_pb2, weights_pb2, worker_pb2
+from shoal.v1 import learner_pb2, worker_pb2
 from shoal.v1.learner_pb2_grpc import LearnerServiceStub
 from shoal.weights.board import open_store
 from shoal.weights.group import BroadcastGroup
 from shoal.weights.manifest import Manifest, hashes_from_wire
 from shoal.weights.rendezvous import Rendezvous
 from shoal.weights.transfer import receive_weights
-from shoal.wire import batch_to_wire, float32_from_wire, int32_to_wire, version_from_wire, version_to_wire
+from shoal.wire import batch_to_wire, float32_from_wire, version_from_wire
 from shoal.worker.lifecycle import Lifecycle
-from shoal.worker.reexec import Reexec
-from tests.support.loopback import LEARNER, NoProgram, serving
+from tests.support.learner_client import CANARY, RUN_ID, TIMEOUT_S, Client
+from tests.support.loopback import LEARNER, serving
 from tests.support.small_disk import small_disk
 from tests.support.tiny_model import make_tiny_model
 from tests.support.train_batches import make_batch, make_groups, with_behavior
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-
-RUN_ID = "run-1"
-TIMEOUT_S = 120.0
-CANARY = np.arange(40, 52, dtype=np.int32)
-
-
-class Client:
-    """A learner, and a stub of its service."""
-
-    def __init__(self, stub: Any, data_dir: Path, config: dict[str, Any], service: LearnerService) -> None:
-        self.stub = stub
-        self.service = service
-        self.run_dir = data_dir / RUN_ID
-        self.config = config
-
-    async def configure(self, run_id: str = RUN_ID, **changes: Any) -> worker_pb2.WorkerStatus:
-        config = config_struct(parse_config(self.config | changes))
-        request = learner_pb2.LearnerServiceConfigureRequest(run_id=run_id, config=config)
-        return (await self.stub.Configure(request, timeout=60)).status
-
-    async def status(self) -> learner_pb2.LearnerServiceGetStatusResponse:
-        return await self.stub.GetStatus(learner_pb2.LearnerServiceGetStatusRequest(), timeout=60)
-
-    async def loaded(self) -> worker_pb2.WorkerState.ValueType:
-        """Polls the status until the model is loaded, as any client must; returns the state."""
-        state = (await self.status()).status.state
-        while state == worker_pb2.WORKER_STATE_LOADING:
-            await asyncio.sleep(0.05)
-            state = (await self.status()).status.state
-        return state
-
-    async def version(self) -> WeightVersion:
-        return version_from_wire((await self.status()).version)
-
-    async def batch(self, step_id: str, groups: Sequence[TrainGroup] | None = None) -> TrainBatch:
-        """Makes a batch for the learner's current version."""
-        return make_batch(step_id, await self.version(), groups=groups)
-
-    async def train(self, batch: TrainBatch) -> learner_pb2.TrainStepResponse:
-        return await self.send(list(batch_to_wire(batch)))
-
-    async def send(self, messages: Sequence[learner_pb2.TrainStepRequest]) -> learner_pb2.TrainStepResponse:
-        async def stream() -> AsyncIterator[learner_pb2.TrainStepRequest]:
-            for message in messages:
-                yield message
-
-        return await self.stub.TrainStep(stream(), timeout=TIMEOUT_S)
-
-    async def logprobs(
-        self,
-        sequence: np.ndarray,
-        temperature: float = 1.0,
-        model: learner_pb2.Model.ValueType = learner_pb2.MODEL_UNSPECIFIED,
-    ) -> np.ndarray:
-        tokens = int32_to_wire(sequence)
-        request = learner_pb2.ComputeLogprobsRequest(token_ids=[tokens], temperature=temperature, model=model)
-        response = await self.stub.ComputeLogprobs(request, timeout=TIMEOUT_S)
-        return float32_from_wire(response.logprobs[0], "logprobs")
-
-    async def create_group(self, epoch: int, world_size: int) -> learner_pb2.CreateWeightGroupResponse:
-        request = learner_pb2.CreateWeightGroupRequest(epoch=epoch, world_size=world_size)
-        return await self.stub.CreateWeightGroup(request, timeout=60)
-
-    async def publish(self, epoch: int) -> learner_pb2.PublishWeightsResponse:
-        canary = weights_pb2.Canary(token_ids=int32_to_wire(CANARY))
-        request = learner_pb2.PublishWeightsRequest(epoch=epoch, canary=canary)
-        return await self.stub.PublishWeights(request, timeout=TIMEOUT_S)
-
-    async def save(
-        self,
-        name: str,
-        keep: Sequence[str] = (),
-        version: WeightVersion | None = None,
-        *,
-        return_when_written: bool = False,
-    ) -> learner_pb2.LearnerServiceSaveCheckpointResponse:
-        request = learner_pb2.LearnerServiceSaveCheckpointRequest(
-            checkpoint_id=name,
-            keep_checkpoint_ids=keep,
-            expected_version=None if version is None else version_to_wire(version),
-            return_when_written=return_when_written,
-        )
-        return await self.stub.SaveCheckpoint(request, timeout=TIMEOUT_S)
-
-    async def load(self, name: str, files: Sequence[learner_pb2.FileDigest], attempt: int) -> WeightVersion:
-        request = learner_pb2.LoadCheckpointRequest(checkpoint_id=name, files=files, attempt=attempt)
-        return version_from_wire((await self.stub.LoadCheckpoint(request, timeout=TIMEOUT_S)).version)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -170,31 +83,6 @@ async def client(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Clie
     await service.close()
 
 
-@pytest_asyncio.fixture(loop_scope="module")
-async def unconfigured(tmp_path: Path) -> AsyncIterator[Client]:
-    """A learner whose other ranks have not joined yet."""
-    service = LearnerService(lambda: threading.Event().wait(), lambda: "127.0.0.1")  # type: ignore[func-returns-value]
-    async with serving(service, LEARNER) as address, connect(address, LEARNER) as channel:
-        config = {"model": {"path": "nowhere"}, "data": {"sources": [{"task": "arithmetic"}]}}
-        yield Client(LearnerServiceStub(channel), tmp_path, config, service)
-
-
-async def test_before_configure_every_call_that_needs_the_model_is_refused(unconfigured: Client) -> None:
-    calls = [
-        unconfigured.train(make_batch()),
-        unconfigured.logprobs(CANARY),
-        unconfigured.create_group(1, 1),
-        unconfigured.publish(1),
-        unconfigured.save("c1"),
-        unconfigured.load("c1", [], 1),
-        unconfigured.stub.ExportModel(learner_pb2.ExportModelRequest(), timeout=60),
-    ]
-    for call in calls:
-        with pytest.raises(FailedPrecondition, match="the learner is IDLE") as caught:
-            await call
-        assert caught.value.reason == "NOT_READY"
-
-
 async def test_a_stream_larger_than_any_step_is_refused_and_the_learner_goes_on(client: Client) -> None:
     batch = await client.batch("too-large")
     header, group, rollout = list(batch_to_wire(batch))[:3]
@@ -204,19 +92,6 @@ async def test_a_stream_larger_than_any_step_is_refused_and_the_learner_goes_on(
     assert caught.value.reason == ErrorReason.STEP_TOO_LARGE
     assert await client.version() == before
     assert (await client.train(batch)).applied
-
-
-async def test_a_configuration_that_does_not_validate_names_the_field(unconfigured: Client) -> None:
-    request = learner_pb2.LearnerServiceConfigureRequest(run_id=RUN_ID)
-    request.config.update({"model": {"path": "m"}, "data": {"sources": [{"task": "t"}]}, "learner": {"zero_stage": 4}})
-    with pytest.raises(InvalidArgument) as caught:
-        await unconfigured.stub.Configure(request, timeout=60)
-    assert [violation.field for violation in caught.value.violations] == ["learner.zero_stage"]
-
-
-async def test_a_run_id_that_leads_out_of_the_data_folder_is_refused(unconfigured: Client) -> None:
-    with pytest.raises(InvalidArgument, match="run_id"):
-        await unconfigured.configure(run_id="../elsewhere")
 
 
 async def test_after_a_missing_model_another_configuration_can_be_loaded(client: Client, tmp_path: Path) -> None:
@@ -234,41 +109,6 @@ async def test_after_a_missing_model_another_configuration_can_be_loaded(client:
             await other.logprobs(CANARY)
         await other.configure()
         assert await other.loaded() == worker_pb2.WORKER_STATE_READY
-
-
-async def test_it_restarts_for_another_configuration_of_its_run(tmp_path: Path) -> None:
-    async with restartable(tmp_path) as (learner, ends):
-        assert (await learner.configure()).state == worker_pb2.WORKER_STATE_LOADING
-        with pytest.raises(Unavailable, match="it restarts") as caught:
-            await learner.configure(run={"seed": 1})
-        assert caught.value.reason == "STARTING_OVER"
-    assert ends == ["SIGTERM"]
-
-
-async def test_it_restarts_once_for_another_run_and_refuses_every_configuration_until_then(tmp_path: Path) -> None:
-    async with restartable(tmp_path) as (learner, ends):
-        for _ in range(2):
-            assert (await learner.configure()).state == worker_pb2.WORKER_STATE_LOADING
-        # Another run; the same, sent again; and the run that it serves, which somebody resumed in between.
-        for run_id in ("run-2", "run-2", RUN_ID):
-            with pytest.raises(Unavailable, match=f"serves run {RUN_ID} .* of run run-2: it restarts") as caught:
-                await learner.configure(run_id)
-            assert caught.value.reason == "STARTING_OVER" and caught.value.retry_after_s, caught.value
-    assert ends == ["SIGTERM"]
-
-
-@contextlib.asynccontextmanager
-async def restartable(folder: Path) -> AsyncIterator[tuple[Client, list[str]]]:
-    """A learner that never loads its model and can restart, and the signals that it sends itself."""
-    ends: list[str] = []
-    service = LearnerService(
-        lambda: threading.Event().wait(),  # type: ignore[arg-type, return-value]
-        lambda: "127.0.0.1",
-        reexec=Reexec(NoProgram(), end=lambda: ends.append("SIGTERM")),
-    )
-    async with serving(service, LEARNER) as address, connect(address, LEARNER) as channel:
-        config = {"model": {"path": "nowhere"}, "data": {"sources": [{"task": "arithmetic"}]}}
-        yield Client(LearnerServiceStub(channel), folder, config, service), ends
 
 
 async def test_the_same_configuration_again_changes_nothing_and_another_is_refused(client: Client) -> None:
