@@ -6,7 +6,9 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -26,18 +28,34 @@ OPTIONS = {
 }
 
 
-@pytest.fixture
-async def pool(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[VerifierPool]:
+PATIENT = {"code": {"timeout_s": 40.0, "total_timeout_s": 50.0}}
+"""For honest programs that sleep for a second."""
+
+
+@asynccontextmanager
+async def running_pool(options: dict[str, Any]) -> AsyncIterator[VerifierPool]:
     if reason := code.unavailable():
         pytest.skip(f"no sandbox: {reason}")
-    monkeypatch.setenv("SHOAL_SECRET", SECRET)
-    pool = VerifierPool(num_processes=1, timeout_s=60.0, options=OPTIONS)
+    pool = VerifierPool(num_processes=1, timeout_s=60.0, options=options)
     await pool.start()
     yield pool
     seen = processes_of(pool)
     await pool.close()
     gone, alive = psutil.wait_procs(seen, timeout=60)
     assert not alive, f"left behind: {alive}; gone: {len(gone)}"
+
+
+@pytest.fixture
+async def pool(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[VerifierPool]:
+    monkeypatch.setenv("SHOAL_SECRET", SECRET)
+    async with running_pool(OPTIONS) as pool:
+        yield pool
+
+
+@pytest.fixture
+async def patient_pool() -> AsyncIterator[VerifierPool]:
+    async with running_pool(PATIENT) as pool:
+        yield pool
 
 
 def processes_of(pool: VerifierPool) -> list[psutil.Process]:
@@ -81,25 +99,25 @@ async def test_one_hanging_process_does_not_stop_the_other() -> None:
     assert (await hanging).outcome is ScoreOutcome.FAILED
 
 
-async def test_a_killed_sandbox_costs_a_retry_and_no_reward(pool: VerifierPool) -> None:
-    await pool.judge("code", "def f(): return 1", ["assert f() == 1"])
+async def test_a_killed_sandbox_costs_a_retry_and_no_reward(patient_pool: VerifierPool) -> None:
+    await patient_pool.judge("code", "def f(): return 1", ["assert f() == 1"])
     slow = "import time\ndef f():\n    time.sleep(1)\n    return 1"
-    judging = asyncio.create_task(pool.judge("code", slow, ["assert f() == 1"]))
+    judging = asyncio.create_task(patient_pool.judge("code", slow, ["assert f() == 1"]))
     await asyncio.sleep(0.4)
-    [sandbox] = psutil.Process(pool.pids[0]).children()
+    [sandbox] = psutil.Process(patient_pool.pids[0]).children()
     sandbox.kill()
     score = await judging
     assert (score.outcome, score.value) == (ScoreOutcome.SCORED, 1.0), score
 
 
-async def test_the_sandbox_of_a_killed_pool_process_ends_with_it(pool: VerifierPool) -> None:
+async def test_the_sandbox_of_a_killed_pool_process_ends_with_it(patient_pool: VerifierPool) -> None:
     program = "import time\ndef f():\n    time.sleep(1)\n    return 1"
-    judging = asyncio.create_task(pool.judge("code", program, ["assert f() == 1"]))
+    judging = asyncio.create_task(patient_pool.judge("code", program, ["assert f() == 1"]))
     async with asyncio.timeout(30):
-        seen = processes_of(pool)
+        seen = processes_of(patient_pool)
         while len(seen) < 4:
             await asyncio.sleep(0.02)
-            seen = processes_of(pool)
+            seen = processes_of(patient_pool)
     seen[0].kill()
     gone, alive = psutil.wait_procs(seen, timeout=60)
     assert not alive, f"left behind: {alive}; gone: {len(gone)}"
