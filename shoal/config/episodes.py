@@ -130,8 +130,8 @@ def check_episodes(config: "RunConfig") -> None:
     if config.episodes.inline_results and parser not in PARSERS_THAT_STOP and not config.sampling.stop_strings:
         raise ValueError(
             f"episodes.inline_results goes on behind a call, which does not end what is sampled with tool_parser "
-            f'"{parser}": use {" or ".join(map(repr, PARSERS_THAT_STOP))}, or name what ends a call in '
-            "sampling.stop_strings"
+            f'"{parser}": use {" or ".join(map(repr, PARSERS_THAT_STOP))}; name what ends a call in '
+            "sampling.stop_strings; or leave it empty, and the chat template writes results"
         )
     advantage = config.advantage
     if config.episodes.turn_rewards == "tokens" and (

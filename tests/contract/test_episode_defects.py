@@ -110,8 +110,8 @@ async def _played(cluster: Cluster, model: Path, *said: str, **episodes: Any) ->
 
 
 async def test_calls_of_one_turn_are_one_turn(cluster: Cluster, model: Path) -> None:
-    two = "<add>1</add> <add>2</add>"
-    for episode in await _played(cluster, model, two, two, "3", max_turns=3):
+    two = "".join(f'<tool_call>{{"name": "add", "arguments": {{"text": "{n}"}}}}</tool_call>' for n in (1, 2))
+    for episode in await _played(cluster, model, two, two, "3", max_turns=3, tool_parser="hermes"):
         assert [len(turn.message.tool_calls) for turn in episode.turns] == [2, 2, 0], episode
         assert episode.stop_reason == "no_call" and not episode.truncated, episode.stop_reason
 

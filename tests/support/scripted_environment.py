@@ -169,7 +169,7 @@ class ScriptedStage(ScriptedReward, ScriptedEnvironment):
 
 
 class ScriptedPolicy(ScriptedGenerator):
-    """Says what a script says to the text so far, token by token, and stops at the end of turn."""
+    """Says what a script says to the text so far, token by token, and stops as an engine does."""
 
     def __init__(self, plane: Plane, says: Callable[[str, int], str] | None = None) -> None:
         super().__init__(plane)
@@ -195,8 +195,13 @@ class ScriptedPolicy(ScriptedGenerator):
         yield generator_pb2.GenerateGroupResponse(has_begun=True)
         await self._running.wait()
         text = ENCODER.decode(np.frombuffer(request.prompt_token_ids, "<i4").tolist(), skip_special_tokens=False)
-        tokens = np.array([*ENCODER.encode(self.says(text, request.seeds[0])).ids, self.end], "<i4")
+        said, end = self.says(text, request.seeds[0]), [self.end]
+        if stops := [stop for stop in request.sampling.stop_strings if stop in said]:
+            stop = min(stops, key=said.index)
+            said, end = said.partition(stop)[0] + stop, []
+        tokens = np.array([*ENCODER.encode(said).ids, *end], "<i4")
         prefix = len(request.prefixes[0].token_ids) // 4 if request.prefixes else 0
+        is_whole = len(tokens) <= request.sampling.max_completion_tokens
         tokens = tokens[prefix : request.sampling.max_completion_tokens]
         if self.holds_after is not None and f"/turn-{self.holds_turn}/" in request.request_id:
             part = self._fields(tokens[: self.holds_after])
@@ -204,7 +209,6 @@ class ScriptedPolicy(ScriptedGenerator):
             self.num_held += 1
             await asyncio.Event().wait()
         self.num_tokens += len(tokens)
-        is_whole = bool(len(tokens)) and tokens[-1] == self.end
         finish = rollout_pb2.FINISH_REASON_STOP if is_whole else rollout_pb2.FINISH_REASON_LENGTH
         completion = rollout_pb2.Completion(
             sample_index=0, finish_reason=finish, seed=request.seeds[0], **self._fields(tokens)

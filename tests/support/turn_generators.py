@@ -63,7 +63,8 @@ class Generators:
         progress.generators[binding.member.record.worker_id] = None
         text, end = self.says(turn), [END]
         if self.stops and (found := [stop for stop in sampling.stop_strings if stop in text]):
-            text, end = text.partition(found[0])[0] + found[0], []
+            first = min(found, key=text.index)
+            text, end = text.partition(first)[0] + first, []
         ids = [*TOKENIZER.encode(text, add_special_tokens=False), *end][: sampling.max_completion_tokens]
         support = Support(np.repeat(np.array(ids, np.int32), 2), np.full(len(ids), 2, np.int32))
         yield Completion(

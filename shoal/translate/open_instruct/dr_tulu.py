@@ -34,7 +34,8 @@ _NOTE = (
 _OWN_SERVER = "give another server with --set environments=..."
 SETTINGS_REFUSED = {
     (DR_TULU, "parser_name"): (
-        f"known: {_FORM}; give another form of calls with --set episodes.tool_parser=... (docs/tool-calls.md)",
+        f"known: {_FORM}; give another form of calls with --set episodes.tool_parser=..., and what ends a call with "
+        "--set sampling.stop_strings=... (docs/tool-calls.md)",
         "episodes.tool_parser",
     ),
     (DR_TULU, "tool_names"): (f"known: {', '.join(_TOOLS)}, with commas; {_OWN_SERVER}", "environments"),

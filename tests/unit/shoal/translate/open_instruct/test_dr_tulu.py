@@ -86,5 +86,6 @@ def test_what_is_not_known_is_refused_by_name_with_the_cure(settings: dict[str, 
 
 def test_a_form_of_ones_own_resolves_a_parser_that_is_not_known() -> None:
     pattern = "episodes.tool_pattern='<tool name=\"(?P<name>[a-z_]+)\">(?P<argument>.*?)</tool>'"
-    config = _config('episodes.tool_parser="regex"', pattern, parser_name="unified")
+    stop = 'sampling.stop_strings=["</tool>"]'
+    config = _config('episodes.tool_parser="regex"', pattern, stop, parser_name="unified")
     assert config.episodes.tool_parser == "regex" and "snippet_search" in config.environments[0].settings["tools"]
