@@ -77,9 +77,7 @@ class EpisodesConfig(Section):
     @classmethod
     def _has_the_result(cls, text: str) -> str:
         if text and text.count("{result}") != 1:
-            raise ValueError(
-                f"inline_results must have {{result}} once, where the result of a tool stands (given: {text!r:.80})"
-            )
+            raise ValueError("must have {result} once, where the result of a tool stands")
         return text
 
     @model_validator(mode="after")

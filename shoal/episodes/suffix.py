@@ -229,8 +229,9 @@ class TurnRenderer:
                 return str(self._tokenizer.eos_token)
             raise InvalidArgument(
                 "model.chat_template: it has no end of turn, which episodes need: behind the policy's answer comes "
-                f"{behind[:40]!r}, and no token of its own ends the answer. Choose a template "
-                'that ends each answer with one, such as model.chat_template = "chatml"'
+                f"{behind[:40]!r}, and no token of its own ends the answer. Choose a template that ends each answer "
+                'with one, such as model.chat_template = "chatml", or put results of tools into the policy\'s turn '
+                "(episodes.inline_results)"
             )
         return found
 
