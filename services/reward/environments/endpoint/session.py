@@ -23,8 +23,15 @@ class _Asked:
     """Digest of what was asked."""
     idempotency_key: str
     reply: "asyncio.Future[pb.PolicyReply]"
-    is_orphaned: bool = False
-    """Whether whoever asked went away before the reply."""
+    num_waiting: int = 0
+    """Requests that wait for the reply: a client may ask again before its first request is seen to have ended."""
+    is_read: bool = False
+    """Whether one of them got the reply."""
+
+    @property
+    def is_orphaned(self) -> bool:
+        """Whether whoever asked went away before the reply."""
+        return not (self.num_waiting or self.is_read)
 
 
 class Session:
@@ -59,12 +66,12 @@ class Session:
         if self.limit is not None:
             raise refused_by(self.limit)
         asked = self._earlier(body, headers) or self._sent(call, body, headers.get("idempotency-key", ""))
-        asked.is_orphaned = False
+        asked.num_waiting += 1
         try:
             reply = await asyncio.shield(asked.reply)
-        except asyncio.CancelledError:
-            asked.is_orphaned = True
-            raise
+        finally:
+            asked.num_waiting -= 1
+        asked.is_read = True
         if reply.HasField("refusal"):
             raise refused_by(reply.refusal)
         return reply
