@@ -50,7 +50,8 @@ class Session:
         self._num_refused: Counter[bytes] = Counter()
         """Requests that were refused for now and may be repeated, by what they ask."""
         self.unread: tuple[str, ...] = ()
-        """Once it is closed: the calls that were answered when nobody waited for the answer, nor asked again."""
+        """Once it is closed: the calls whose answers nobody read. Those on their way are among them, since the caller
+        may answer them before it hears of the end."""
         self._idle_since: float | None = asyncio.get_running_loop().time()
         self.is_closed = False
 
@@ -97,9 +98,7 @@ class Session:
         if self.is_closed:
             return
         self.is_closed = True
-        self.unread = tuple(
-            call_id for call_id, asked in self._asked.items() if asked.reply.done() and asked.is_orphaned
-        )
+        self.unread = tuple(call_id for call_id, asked in self._asked.items() if not asked.is_read)
         for asked in self._asked.values():
             if not asked.reply.done():
                 asked.reply.set_exception(ended())
