@@ -438,6 +438,14 @@ async def test_what_is_nested_too_deeply_to_travel_is_refused(change: dict[str, 
         assert response.status_code == 400 and not at.calls, response.text
 
 
+async def test_every_schema_that_is_taken_can_be_read_at_the_other_end() -> None:
+    async with served() as at:
+        statuses = [(await at.post(body=HELLO | offering(nested(levels)))).status_code for levels in range(25, 40)]
+        assert {*statuses} == {200, 400}, statuses
+        for call in at.calls:
+            pb.RunEpisodeResponse.FromString(pb.RunEpisodeResponse(call=call).SerializeToString())
+
+
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf, 10**400], ids=["nan", "inf", "-inf", "long"])
 async def test_a_schema_with_a_number_that_cannot_travel_is_refused(number: float) -> None:
     body = json.dumps(HELLO | offering({"properties": {"a": {"maximum": number}}})).encode()
