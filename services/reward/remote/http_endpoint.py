@@ -117,8 +117,8 @@ class HttpEndpoint:
     async def ask(self, body: Mapping[str, Any], read: Callable[[Any], T]) -> T:
         """Sends `body` until there is an answer, at most `max_attempts` times; returns `read` of the answer's JSON.
 
-        `read` raises LookupError, TypeError or ValueError for anything but a good answer. Raises `EndpointFailed`, and
-        `Unscorable` if the server cannot take this question, while it may take others.
+        `read` raises LookupError, TypeError, ValueError or AttributeError for anything but a good answer. Raises
+        `EndpointFailed`, and `Unscorable` if the server cannot take this question, while it may take others.
         """
         config = self._config
         why = ""
@@ -190,7 +190,7 @@ class HttpEndpoint:
     def _read(self, content: bytes, read: Callable[[Any], T]) -> T:
         try:
             return read(json.loads(content))
-        except (ValueError, RecursionError, LookupError, TypeError, OverflowError):
+        except (ValueError, RecursionError, LookupError, TypeError, AttributeError, OverflowError):
             body = self._safe(content.decode("utf-8", "replace"))[:_SHOWN]
             raise _Transient(f"{self._url} answered 200 without a {self._expected}: {body!r}") from None
 

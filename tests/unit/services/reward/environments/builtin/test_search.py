@@ -85,6 +85,24 @@ async def test_an_outage_fails_the_episode(server: WebServer, status: int) -> No
     assert len(server.bodies) == (2 if status == 503 else 1)
 
 
+@pytest.mark.parametrize(
+    ("service", "value"),
+    [
+        ("serper", None),
+        ("serper", {"organic": ["K2"]}),
+        ("s2", {"data": [{"paper": "K2"}]}),
+        ("plain", {"results": [None]}),
+    ],
+)
+async def test_an_answer_of_another_form_is_an_outage_and_no_words_for_the_policy(
+    server: WebServer, service: str, value: Any
+) -> None:
+    server.answers = [(200, value)]
+    with pytest.raises(Broken, match="answered 200 without a list of results"):
+        await answer(server, service=service, max_attempts=2)
+    assert len(server.bodies) == 2
+
+
 async def test_a_call_that_is_none_is_answered_without_asking(server: WebServer) -> None:
     search = Search(base_url=server.address)
     assert texts(await search.step(turn(("search", {"query": " "}), ("find", {})))) == [
