@@ -31,7 +31,7 @@ class Browse(WebTool):
         if max_chars < 1:
             raise ValueError(f"max_chars must be at least 1 (given: {max_chars})")
         route, self._body, self._read, request = _SERVICES[service]
-        self._max_chars, self._blocked = max_chars, [host.lower().strip(".") for host in blocked]
+        self._max_chars, self._blocked = max_chars, [_in_ascii(host.strip(".")) for host in blocked]
         super().__init__(endpoint, route, expected="page", **request)
 
         async def browse(url: str) -> str:
@@ -47,18 +47,31 @@ class Browse(WebTool):
 
     async def _browse(self, url: str) -> str:
         url = url.strip()
-        try:
-            parts = urlsplit(url)
-            host = (parts.hostname or "").rstrip(".")
-        except ValueError:
-            parts, host = urlsplit(""), ""
-        if parts.scheme not in ("http", "https") or not host:
+        host = _host_of(url)
+        if not host:
             raise ToolError(f"{url[:100]!r} is no address of a page: it must begin with https:// or http://")
         if any(f".{host}".endswith(f".{blocked}") for blocked in self._blocked):
             raise ToolError(f"{host} may not be read")
         title, text = await self.ask(self._body(url), self._read, outage_is_told=True)
         page = f"# {title}\n\n{text}" if title else text
         return shortened(page, self._max_chars) if text else "The page has no text."
+
+
+def _host_of(url: str) -> str:
+    """Returns the host that a browser would ask for a page; empty for what is no address of one."""
+    try:
+        parts = urlsplit(url)
+        host = _in_ascii(parts.hostname or "").rstrip(".")
+    except ValueError:
+        return ""
+    # Browsers take what is behind a backslash for the path, and decode what is behind a percent sign.
+    is_plain = not {"\\", "%"} & {*parts.netloc}
+    return host if parts.scheme in ("http", "https") and is_plain else ""
+
+
+def _in_ascii(host: str) -> str:
+    """Returns the one name of a host that has several forms in Unicode. Raises `ValueError`."""
+    return host.encode("idna").decode().lower()
 
 
 def _read_jina(answer: Any) -> tuple[str, str]:

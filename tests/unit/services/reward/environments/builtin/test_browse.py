@@ -62,11 +62,29 @@ async def test_what_is_no_address_of_a_page_is_not_asked_for(server: WebServer, 
     assert not server.bodies
 
 
-@pytest.mark.parametrize("host", ["answers.org", "www.answers.org", "ANSWERS.org.", "user@answers.org:80"])
+@pytest.mark.parametrize(
+    "host",
+    [
+        "answers.org", "www.answers.org", "ANSWERS.org.", "user@answers.org:80", "\uff21nswers.org",
+        "answers\u3002org", "ans\u00adwers.org",
+    ],
+)  # fmt: skip
 async def test_blocked_hosts_and_those_below_them_are_refused(server: WebServer, host: str) -> None:
     text = await read(server, f"https://{host}/k2", blocked=["Answers.org"])
     assert text.startswith("error: ") and "may not be read" in text
     assert not server.bodies
+
+
+@pytest.mark.parametrize("host", ["answers.org\\@k2.org", "answers.org\\.k2.org", "answers%2Eorg", "answers..org"])
+async def test_a_host_that_browsers_read_in_another_way_is_none(server: WebServer, host: str) -> None:
+    assert "is no address of a page" in await read(server, f"https://{host}/k2", blocked=["answers.org"])
+    assert not server.bodies
+
+
+async def test_a_host_in_another_script_may_be_read_or_blocked(server: WebServer) -> None:
+    server.answers = [(200, {"text": "x"})]
+    assert await read(server, "https://m\u00fcnchen.de/a%20b", blocked=["answers.org"]) == "x"
+    assert "may not be read" in await read(server, "https://xn--mnchen-3ya.de/", blocked=["M\u00fcnchen.de"])
 
 
 async def test_a_host_whose_name_only_ends_alike_is_not_blocked(server: WebServer) -> None:
