@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from shoal.errors import Aborted, ShoalError
+from shoal.errors import Aborted, InvalidArgument, ShoalError
 from shoal.v1 import rollout_pb2
 from tests.support.environment_client import Stage, staged
 from tests.support.waiting import eventually
@@ -261,4 +261,26 @@ async def test_code_that_raises_anything_as_it_is_imported_is_refused_with_its_l
     file.write_text("class Stop(BaseException): ...\nraise Stop('no')\n")
     async with staged() as stage:
         with pytest.raises(ShoalError, match=r"odd\.py does not import: Stop at odd\.py:2: no"):
+            await stage.configure({"name": "odd", "source": f"{file}:Odd"})
+
+
+@pytest.mark.parametrize(
+    ("tool", "why"),
+    [
+        ('"x", "", {"required": {"a"}}', "Object of type set is not JSON serializable"),
+        ('"x", "", {"maximum": float("inf")}', "Out of range float values"),
+        ('"x\\ud800", "", {}', "surrogates not allowed"),
+        ('5, "", {}', ""),
+        ('"x", "", nested', ""),
+    ],
+)
+async def test_tools_that_cannot_travel_are_refused_at_once(tool: str, why: str, tmp_path: Path) -> None:
+    file = tmp_path / "odd.py"
+    file.write_text(
+        "from shoal.conversation import ToolDefinition\nfrom shoal.environment import Environment\n"
+        "nested = {}\nfor _ in range(60):\n    nested = {'a': nested}\n"
+        f"class Odd(Environment):\n    tools = (ToolDefinition({tool}),)\n"
+    )
+    async with staged() as stage, asyncio.timeout(60):
+        with pytest.raises(InvalidArgument, match=rf"^environments\.odd\.source: .*tools .*cannot be listed: .*{why}"):
             await stage.configure({"name": "odd", "source": f"{file}:Odd"})

@@ -6,6 +6,9 @@ from collections.abc import AsyncGenerator, Awaitable, Coroutine
 from contextlib import aclosing
 from typing import Any, TypeAlias
 
+from google.protobuf import json_format
+from google.protobuf.message import DecodeError
+
 from services.reward.custom.code import Unusable
 from services.reward.custom.custom_verifiers import MISSING, POLL_S, SHOWN_DIGITS, file_state
 from services.reward.environments.agents import AgentPlay, Requests
@@ -72,7 +75,7 @@ class LocalEnvironment:
         code = await asyncio.to_thread(read_code, self.config, self._packages)
         pool = EnvironmentPool(code, self.config.episodes_per_process)
         try:
-            info = info_to_wire(code.name, await described(pool))
+            info = _listed(code.name, await described(pool))
             if code.is_built_in:
                 info.code_digest = ""
             if keeps_tools and (why := lost_tool(self.info, info)):
@@ -198,6 +201,14 @@ class LocalEnvironment:
         self._beside.add(task)
         task.add_done_callback(self._beside.discard)
         return task
+
+
+def _listed(name: str, described: dict[str, Any]) -> environment_pb2.EnvironmentInfo:
+    """Raises `Unusable` for tools that no message has room for."""
+    try:
+        return info_to_wire(name, described)
+    except (TypeError, DecodeError, json_format.ParseError) as error:
+        raise Unusable("source", f"its tools cannot be listed: {error}") from None
 
 
 def lost_tool(former: environment_pb2.EnvironmentInfo, info: environment_pb2.EnvironmentInfo) -> str:

@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 import importlib
 import inspect
+import json
 import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
@@ -54,7 +55,8 @@ class Loaded:
                 raise CannotLoad(f"needs settings: {why}") from error
             raise CannotLoad(f"{name} cannot be made with the settings {settings}: {why}") from error
         try:
-            tools = await environment.listed_tools()
+            tools = [asdict(tool) for tool, _ in (await environment.listed_tools()).values()]
+            json.dumps(tools, ensure_ascii=False, allow_nan=False).encode()  # They travel so.
         except Exception as error:
             raise CannotLoad(f"the tools of {name} cannot be listed: {error}") from error
         finally:
@@ -64,7 +66,7 @@ class Loaded:
                     await closing
         return {
             "description": inspect.getdoc(self._found) if isinstance(self._found, type) else FunctionTools.__doc__,
-            "tools": [asdict(tool) for tool, _ in tools.values()],
+            "tools": tools,
             # Whatever a program does between two calls of the policy, it cannot be brought there again.
             "is_deterministic": bool(environment.is_deterministic) and not isinstance(environment, Agent),
             "is_agent": isinstance(environment, Agent),
