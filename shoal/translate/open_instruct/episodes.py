@@ -123,12 +123,12 @@ def compose_episodes(source: Source, draft: Draft) -> dict[str, str]:
 
 def _game(name: str, tools: list[Any], draft: Draft) -> dict[str, Any]:
     """Returns the table of a game, which may have tools beside it."""
-    tables = {tool.name: tool_table(tool, draft) for tool in tools}
-    game = tables.pop(name)
+    tables = [tool_table(tool, draft) for tool in tools]
+    game = tables.pop([tool.name for tool in tools].index(name))
     if not tables:
         settings = {key: value for key, value in game.items() if key != "source"}
         return {"name": name} | ({"settings": settings} if settings else {})
-    return {"name": name, "source": "toolbox", "settings": {"tools": list(tables.values()), "environment": game}}
+    return {"name": name, "source": "toolbox", "settings": {"tools": tables, "environment": game}}
 
 
 def _tools(tools: list[Any], draft: Draft) -> dict[str, Any]:

@@ -89,6 +89,11 @@ def test_a_game_may_have_tools_beside_it() -> None:
     assert (environment.name, environment.source) == ("wordle", "toolbox")
     assert environment.settings["environment"] == {"source": "wordle"}
     assert [tool["source"] for tool in environment.settings["tools"]] == ["python"]
+    names = ("--tool_call_names", "wordle", "quick", "slow")
+    settings = ("--tool_configs", "{}", "{}", '{"timeout": 60}')
+    (environment,) = _config("--tools", "wordle", "python", "python", *names, *settings, *HERMES).environments
+    tools = [(tool["tool"], tool["timeout_s"]) for tool in environment.settings["tools"]]
+    assert tools == [("quick", 3), ("slow", 60)], "one tool may be there twice"
 
 
 @pytest.mark.parametrize(
