@@ -4,7 +4,7 @@ A group is judged when it settles, and again where the configuration changes bef
 reads the `JudgedGroup`.
 """
 
-from services.coordinator.rollout.groups import DropReason, JudgedGroup, SettledGroup
+from services.coordinator.rollout.groups import DropReason, JudgedGroup, SettledGroup, num_counted_tokens
 from shoal.config import RunConfig
 from shoal.grpo.advantage import WITHIN_GROUP, RewardGroup, has_signal, weighted_sum
 from shoal.rollout import FinishReason
@@ -89,7 +89,7 @@ def _reward_group(config: RunConfig, group: SettledGroup) -> RewardGroup:
         rewards=tuple(_reward(score, weights, partial=partial) for score in group.scores),
         parts=parts if config.advantage.per_verifier else (),
         part_weights=weights if config.advantage.per_verifier else (),
-        num_tokens=tuple(completion.num_tokens for completion in group.completions),
+        num_tokens=tuple(map(num_counted_tokens, group.completions)),
         greedy_reward=_reward(group.greedy_score, weights, partial=partial) if group.greedy_score else None,
     )
 
@@ -117,7 +117,7 @@ def _unmasked_indices(config: RunConfig, group: SettledGroup, rewards: RewardGro
         and not (masks_truncated and completion.finish_reason is FinishReason.LENGTH)
         and not (
             config.grpo.max_wrong_completion_tokens is not None
-            and completion.num_tokens >= config.grpo.max_wrong_completion_tokens
+            and num_counted_tokens(completion) >= config.grpo.max_wrong_completion_tokens
             and not is_correct(score)
         )
     )

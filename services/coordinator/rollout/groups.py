@@ -84,3 +84,8 @@ class JudgedGroup:
 def counted_tokens(completion: Completion) -> npt.NDArray[np.bool_]:
     """Returns [T]: True where a token counts in the loss."""
     return np.ones(completion.num_tokens, dtype=bool) if completion.loss_mask is None else completion.loss_mask
+
+
+def num_counted_tokens(completion: Completion) -> int:
+    """Returns how long a completion is to what goes by length: what an environment says makes no episode longer."""
+    return int(counted_tokens(completion).sum())

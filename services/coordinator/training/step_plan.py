@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from services.coordinator.rollout.groups import DropReason, JudgedGroup, counted_tokens
+from services.coordinator.rollout.groups import DropReason, JudgedGroup, counted_tokens, num_counted_tokens
 from services.coordinator.store.rows import TrainedGroup
 from services.coordinator.training.reward_kl import Float64Array, RewardKl
 from shoal.config import RunConfig
@@ -138,7 +138,7 @@ def _rollouts(
             for (index, order), tokens in zip(orders, found, strict=True):
                 advantages_T[index] = tokens[np.argsort(order)]
         else:
-            num_tokens = [_num_counted(completions[index]) for index in part]
+            num_tokens = [num_counted_tokens(completions[index]) for index in part]
             uniform = uniform_advantages(config.advantage, values, num_tokens)
             for index, advantage in zip(part, uniform, strict=True):
                 advantages[index] = advantage
@@ -229,11 +229,7 @@ def _weights(config: RunConfig, samples: Samples) -> list[float]:
     if config.loss.difficulty_weight:
         weights = difficulty_weights([group.correct_share or 0.0 for group, _ in samples])
     if config.loss.length_weight:
-        lengths = length_weights([group.settled.completions[index].num_tokens for group, index in samples])
+        lengths = length_weights([num_counted_tokens(group.settled.completions[index]) for group, index in samples])
         weights = [weight * length for weight, length in zip(weights, lengths, strict=True)]
     mean = statistics.fmean(weights) if weights else 1.0
     return [weight / mean for weight in weights]
-
-
-def _num_counted(completion: Completion) -> int:
-    return int(counted_tokens(completion).sum())

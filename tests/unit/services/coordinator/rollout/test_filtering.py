@@ -1,6 +1,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from services.coordinator.rollout.filtering import judge_group
@@ -56,8 +57,12 @@ def test_a_group_without_an_unmasked_completion_is_dropped() -> None:
 
 def test_wrong_completions_from_a_length_on_are_not_trained_on() -> None:
     config = group_config(grpo={"max_wrong_completion_tokens": 9})
-    group = judge_group(config, with_lengths(settled_group(0, [1.0, 0.0, 0.0]), [9, 9, 3]))
-    assert group.trained_indices == (0, 2)
+    settled = with_lengths(settled_group(0, [1.0, 0.0, 0.0]), [9, 9, 3])
+    assert judge_group(config, settled).trained_indices == (0, 2)
+    first, wrong, last = settled.completions
+    played = replace(wrong, loss_mask=np.arange(9) != 4)
+    group = judge_group(config, replace(settled, completions=(first, played, last)))
+    assert group.trained_indices == (0, 1, 2), "the environment has said one of the tokens"
 
 
 @pytest.mark.parametrize(

@@ -77,6 +77,21 @@ def test_shorter_completions_weigh_more_and_the_mean_weight_is_1() -> None:
     assert [rollout.weight for rollout in plan.trained[0].rollouts] == pytest.approx([1.5, 1.0, 0.5])
 
 
+@pytest.mark.parametrize(
+    "section", [{"loss": {"length_weight": True}}, {"advantage": {"scale": "none", "baseline": "length_weighted"}}]
+)
+def test_an_episode_is_no_longer_for_what_its_environment_says(section: dict[str, dict[str, object]]) -> None:
+    masks = [np.arange(num_tokens) < num_sampled for num_tokens, num_sampled in ((9, 1), (2, 2), (4, 3))]
+    played = with_lengths(settled_group(0, [1.0, 0.0, 0.0]), [9, 2, 4])
+    completions = [replace(each, loss_mask=mask) for each, mask in zip(played.completions, masks, strict=True)]
+    alone = with_lengths(settled_group(0, [1.0, 0.0, 0.0]), [1, 2, 3])
+    found, wanted = (
+        [(rollout.advantage, rollout.weight) for rollout in plan_of([group], **section).trained[0].rollouts]
+        for group in (replace(played, completions=tuple(completions)), alone)
+    )
+    assert found == wanted
+
+
 def test_rollouts_carry_the_partial_rewards() -> None:
     truths = (GroundTruth("a", 1, 1.0), GroundTruth("b", 1, 0.5))
     first = VerifierScore("a", ScoreOutcome.SCORED, 1.0)
