@@ -2,7 +2,8 @@
 
 They were written without a look at the verifiers. A row has `verifier`, `completion`, `label`, `options` unless they
 are the defaults, `expected` (a value, or "unscorable"), `why` where it is not plain, and `returns` where the verifier
-is known to return something else.
+is known to return something else. The rows of `kinds` and `code_kinds` are of kinds that verifiers had judged wrong:
+each names its `kind`, and says in `cheat` whether the completion tries to be paid for what it did not do.
 """
 
 import json
@@ -15,6 +16,8 @@ from services.reward.verifiers.registry import VERIFIERS
 Row = dict[str, Any]
 _FOLDER = Path(__file__).parent
 FAMILIES = tuple(sorted(file.stem for file in _FOLDER.glob("*.jsonl")))
+PROGRAMS = ("code", "code_kinds")
+"""Families whose rows take a sandbox."""
 
 
 def read_rows(family: str) -> list[Row]:
