@@ -23,6 +23,8 @@ _BUCKET_ELEMENTS = 50_000_000
 """Number of gradients that DeepSpeed reduces at once; `services/learner/engine/deepspeed_settings.py` sets it."""
 _FLAT_ELEMENTS = 500_000_000
 """Number of gradients that DeepSpeed flattens at stage 0, after the backward pass."""
+_HEAD_BLOCK_BYTES = 256 << 20
+"""Float32 values of the vocabulary that the output layer has at once; `services/learner/model/logprobs.py` sets it."""
 _LIVE_ELEMENTS = 1_000_000_000
 """Number of parameters that DeepSpeed keeps gathered at stage 3 (its `stage3_max_live_parameters`)."""
 _BATCHED_TOKENS = 8192
@@ -60,7 +62,8 @@ def learner_memory(config: RunConfig, shape: ModelShape) -> Memory:
     With adapters all this is for the adapters. The frozen model is in the type that it computes in, or in 4 bits.
     """
     learner = config.learner
-    stage, num_ranks = learner.zero_stage, config.launch.num_learner_ranks
+    num_ranks = config.launch.num_learner_ranks
+    stage = learner.stage_on(num_ranks)
     compute = _FLOAT32 if learner.compute_dtype == "float32" else _BFLOAT16
     trained = num_adapter_weights(learner.lora, shape.linear_layers) if learner.lora.is_on else shape.num_parameters
     own = trained / num_ranks
@@ -149,14 +152,16 @@ def _attention_share(config: RunConfig) -> float:
 
 
 def _output_layer(config: RunConfig, shape: ModelShape, compute: int) -> float:
-    """Estimates a chunk of logits, which their gradient overwrites, and the layer's gradient, as sum and addend.
+    """Estimates a chunk of logits, which their gradient overwrites, two blocks of it in float32, and the layer's
+    gradient, as sum and addend.
 
     A frozen layer has no gradient.
     """
     learner = config.learner
     tokens = min(learner.logits_chunk_tokens, learner.pack_tokens / learner.sequence_parallel_size)
     gradient = 0 if learner.lora.is_on else 2 * compute * shape.vocab_size * shape.hidden
-    return compute * shape.vocab_size * tokens + gradient
+    blocks = 2 * min(_FLOAT32 * shape.vocab_size * tokens, _HEAD_BLOCK_BYTES)
+    return compute * shape.vocab_size * tokens + blocks + gradient
 
 
 def generator_memory(config: RunConfig, shape: ModelShape, *, num_sequences: int | None = None) -> Memory:
