@@ -49,9 +49,10 @@ class RowShare:
 def check_heads(num_heads: int, size: int) -> None:
     """Raises `InvalidArgument` when the heads cannot be split evenly."""
     if num_heads % size:
+        fitting = ", ".join(str(number) for number in range(1, num_heads + 1) if num_heads % number == 0)
         raise InvalidArgument(
             f"learner.sequence_parallel_size ({size}) must divide the model's attention heads ({num_heads}): each rank "
-            "computes attention for its share of them"
+            f"computes attention for its share of them. For this model it is one of {fitting}"
         )
 
 
