@@ -13,7 +13,7 @@ import sys
 import threading
 from typing import TYPE_CHECKING
 
-from services.learner.ranks.launch import Followers, is_launched, limit_threads
+from services.learner.ranks.launch import Followers, is_launched, let_segments_grow, limit_threads
 from shoal.worker.arguments import WorkerArguments, add_grace_option, add_worker_options, worker_arguments
 from shoal.worker.parent import die_with_parent
 from shoal.worker.reexec import RESTART_EXIT_CODE, Program, Reexec
@@ -50,6 +50,7 @@ def main() -> int:
     if missing:
         print(f"the learner needs {', '.join(missing)}: pip install 'shoal[learner]'", file=sys.stderr)
         return EXTRA_MISSING
+    let_segments_grow()
     if is_launched():
         world_size = os.environ.get("WORLD_SIZE", "1")
         if num_ranks is not None and str(num_ranks) != world_size:

@@ -40,6 +40,16 @@ def limit_threads(num_ranks: int) -> None:
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 
+def let_segments_grow() -> None:
+    """Lets torch's allocator grow its segments on a GPU, unless the environment configures it. Call it before importing
+    torch.
+
+    Each packed row has its own size. Segments of fixed size would fragment the memory until a row finds no room.
+    """
+    if not {"PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"} & os.environ.keys():
+        os.environ["PYTORCH_ALLOC_CONF"] = "expandable_segments:True"
+
+
 class Followers:
     """The ranks other than rank 0, as its child processes. They end with rank 0, and it notices when one fails."""
 
