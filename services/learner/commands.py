@@ -21,7 +21,13 @@ from services.learner.model.model_check import check_model
 from services.learner.model.policy import load_policy, load_reference
 from services.learner.publish import WeightPublisher, make_manifest, published_tensors
 from services.learner.ranks.process_group import Command, ProcessGroup, split_messages
-from services.learner.storage.checkpoints import FileDigest, is_there, load_checkpoint, write_checkpoint
+from services.learner.storage.checkpoints import (
+    FileDigest,
+    is_there,
+    load_checkpoint,
+    write_checkpoint,
+    written_stage,
+)
 from services.learner.storage.export import delete_other_exports, export_model
 from services.learner.storage.finishing import CheckpointFinisher
 from shoal.arrays import Float32Array
@@ -75,14 +81,19 @@ class LearnerCommands:
             raise _not_configured()
         return self._manifest
 
-    def configure(self, run_id: str, config: RunConfig, progress: Progress = silent) -> None:
+    def configure(
+        self, run_id: str, config: RunConfig, progress: Progress = silent, *, zero_stage: int | None = None
+    ) -> None:
         """Loads the run's model, and drops the one loaded before.
 
-        Raises `InvalidArgument`, on every rank alike, when a rank cannot load it.
+        `zero_stage` is that of the checkpoint to restore, where the configuration leaves it open. Raises
+        `InvalidArgument`, on every rank alike, when a rank cannot load the model.
         """
         self._run_dir = self._data_dir / run_id
         self._shares_gpu = config.launch.single_gpu
-        settings, process_group = config.learner, self.process_group
+        process_group = self.process_group
+        stage = config.learner.stage_on(process_group.size) if zero_stage is None else zero_stage
+        settings = config.learner.model_copy(update={"zero_stage": stage})
         if self._learner is not None:
             self._learner.engine.close()
             if isinstance(self._learner.reference, ReferenceModel):
@@ -242,10 +253,16 @@ class LearnerCommands:
         """Restores a checkpoint, as `storage.checkpoints.load_checkpoint`; without an id, the configured model."""
         self._finisher.wait()
         if request.checkpoint_id:
+            checkpoints = self._run_dir / "checkpoints"
             files = [FileDigest(file.path, file.num_bytes, file.sha256) for file in request.files]
+            if self.learner.config.learner.zero_stage is None:
+                with self.process_group.raising_on_all():
+                    stage = written_stage(checkpoints, request.checkpoint_id, files)
+                if stage != self.learner.engine.zero_stage:
+                    self.configure(self._run_dir.name, self.learner.config, progress, zero_stage=stage)
             load_checkpoint(
                 self.learner,
-                self._run_dir / "checkpoints",
+                checkpoints,
                 request.checkpoint_id,
                 files=files,
                 attempt=request.attempt,

@@ -40,9 +40,10 @@ _USED_BY: dict[str, tuple[str, ...]] = {
 
 
 class LearnerConfig(Section):
-    zero_stage: Annotated[Literal[0, 1, 2, 3], _SHARDED] = 2
+    zero_stage: Annotated[Literal[0, 1, 2, 3] | None, _SHARDED] = None
     """DeepSpeed ZeRO stage, which decides what is sharded over the ranks: nothing, optimizer, + gradients,
-    + parameters."""
+    + parameters. Unset is 0 on one rank, which has nothing to share, and 2 on several or with `offload_optimizer`; a
+    run that is resumed on another number of ranks keeps the stage of its checkpoint."""
     compute_dtype: Literal["float32", "bfloat16"] = "bfloat16"
     """Type of forward and backward. Trained weights and optimizer are always float32."""
     offload_optimizer: Annotated[bool, _SHARDED] = False
@@ -113,6 +114,12 @@ class LearnerConfig(Section):
     they are."""
     lora: LoraConfig = LoraConfig()
 
+    def stage_on(self, num_ranks: int) -> Literal[0, 1, 2, 3]:
+        """Returns the ZeRO stage of a learner with this number of ranks."""
+        if self.zero_stage is not None:
+            return self.zero_stage
+        return 2 if num_ranks > 1 or self.offload_optimizer else 0
+
     @model_validator(mode="after")
     def _freezes_a_part(self) -> Self:
         if "" in self.freeze:
@@ -126,16 +133,17 @@ class LearnerConfig(Section):
     @model_validator(mode="after")
     def _sharding_parts_fit(self) -> Self:
         stage = self.zero_stage
+        given = "unset" if stage is None else stage
         if self.offload_optimizer and stage == 0:
             raise ValueError("offload_optimizer needs zero_stage 1, 2 or 3 (it is 0): only ZeRO can offload")
         if self.offload_parameters and (stage != 3 or not self.offload_optimizer):
             raise ValueError(
-                f"offload_parameters needs zero_stage 3 (it is {stage}) and offload_optimizer: it keeps the shards in "
+                f"offload_parameters needs zero_stage 3 (it is {given}) and offload_optimizer: it keeps the shards in "
                 "the host's memory, and the weights that they are copied from"
             )
         for name in ("zero_hpz_partition_size", "sequence_parallel_size"):
             if getattr(self, name) > 1 and stage != 3:
-                raise ValueError(f"{name} ({getattr(self, name)}) above 1 needs zero_stage 3 (it is {stage})")
+                raise ValueError(f"{name} ({getattr(self, name)}) above 1 needs zero_stage 3 (it is {given})")
         return self
 
     @model_validator(mode="after")

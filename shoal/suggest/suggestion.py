@@ -69,7 +69,7 @@ def suggest(task: str, gpu_memory_gb: float, model: str, rates: Rates = H100) ->
 
 def _placements(*, is_small: bool) -> list[dict[str, Any]]:
     """Lists placements from the fewest GPUs to the most, and on one GPU from the whole model to the smallest."""
-    alone = {"launch.single_gpu": True, "learner.zero_stage": 0, "launch.num_learner_ranks": 1}
+    alone = {"launch.single_gpu": True, "launch.num_learner_ranks": 1}
     placements: list[dict[str, Any]] = [{**alone, "learner.gradient_checkpointing": False}]
     placements.append({**alone, "learner.gradient_checkpointing": True})
     apart = {**alone, "launch.single_gpu": False, "learner.gradient_checkpointing": True}
@@ -119,9 +119,7 @@ def _draft(task: str, chosen: Task, gpu_memory_gb: float, model: str, placement:
         "launch.single_gpu": "generator and learner fit one GPU"
         if shares
         else "generator and learner need separate GPUs",
-        "learner.zero_stage": "ranks share weights, gradients and optimizer, which do not fit one GPU"
-        if placement["learner.zero_stage"] == 3
-        else "one rank has nothing to share",
+        "learner.zero_stage": "ranks share weights, gradients and optimizer, which do not fit one GPU",
         "launch.num_learner_ranks": "the fewest ranks whose memory suffices",
         "learner.gradient_checkpointing": "activations do not fit beside the rest: they are computed twice"
         if placement["learner.gradient_checkpointing"]

@@ -2,7 +2,8 @@
 
 Usage: main() with the arguments FOLDER TIMES STAGE..., by tests/support/ranks.py. The learner of two ranks saves after
 three steps and takes three more; the others wait for its checkpoint, restore it and take the same three, TIMES times.
-Each writes its results to FOLDER/stage-<stage>-of-<ranks>.json. A stage is ZeRO's, and may end with "-lora".
+Each writes its results to FOLDER/stage-<stage>-of-<ranks>.json. A stage is ZeRO's or "unset", and may
+end with "-lora".
 """
 
 import json
@@ -84,7 +85,7 @@ def make_config(folder: Path, stage: str) -> RunConfig:
             "kl": {"coef": 0.1, **follows},
             "run": {"num_steps": 8},
             "learner": {
-                "zero_stage": int(number),
+                "zero_stage": None if number == "unset" else int(number),
                 "compute_dtype": "float32",
                 "learning_rate": 1e-3,
                 "lr_scheduler": "linear",

@@ -1,4 +1,7 @@
-"""A checkpoint of two ranks at ZeRO stage 3, restored on one. tests/acceptance/test_resharding.py has every stage."""
+"""Checkpoints of two ranks, restored on one: at ZeRO stage 3, and at the stage that they chose themselves.
+
+tests/acceptance/test_resharding.py has every stage.
+"""
 
 from pathlib import Path
 
@@ -13,6 +16,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 def test_what_two_ranks_saved_goes_on_on_one_with_the_same_losses(tmp_path: Path) -> None:
     make_tiny_model(tmp_path / "model")
-    run_ranks("tests.integration.learner_resharding", (1, 2), str(tmp_path), "1", "3")
-    assert_same_losses(tmp_path, "3", 1)
-    assert result_of(tmp_path, "3", 1)["left"] == ["learner"], "the converted files are deleted"
+    run_ranks("tests.integration.learner_resharding", (1, 2), str(tmp_path), "1", "3", "unset")
+    for stage in ("3", "unset"):
+        assert_same_losses(tmp_path, stage, 1)
+        assert result_of(tmp_path, stage, 1)["left"] == ["learner"], "the converted files are deleted"

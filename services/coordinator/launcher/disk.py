@@ -83,9 +83,10 @@ def expected_disk_use(model_folder: Path, config: RunConfig, run_folder: Path | 
     weight_bytes = sum(path.stat().st_size for path in model_folder.glob("*.safetensors"))
     reference_bytes = _REFERENCE_BYTES if config.kl.needs_reference and config.kl.reference_update_steps else 0
     others = _other_checkpoints(config)
+    stage = config.learner.stage_on(config.launch.num_learner_ranks)
     use = DiskUse(
         num_weights=_num_trained(config, model_folder, weight_bytes // element_bytes),
-        bytes_per_weight=_TRAINING_STATE_BYTES + _WHOLE_WEIGHTS_BYTES[config.learner.zero_stage] + reference_bytes,
+        bytes_per_weight=_TRAINING_STATE_BYTES + _WHOLE_WEIGHTS_BYTES[stage] + reference_bytes,
         num_checkpoints=config.checkpoint.keep_last + 1 + len(others),
         why_checkpoints=", and ".join(["checkpoint.keep_last + 1", *others]),
         export_bytes=weight_bytes * (1 + _most_exports(config)),

@@ -50,7 +50,8 @@ class DeepSpeedEngine:
     def __init__(self, policy: Policy, config: LearnerConfig, *, device: torch.device) -> None:
         start_deepspeed(device)
         self.device = device
-        self._stage = config.zero_stage
+        assert config.zero_stage is not None, "the caller knows the number of ranks"
+        self.zero_stage = config.zero_stage
         self._is_offloaded = config.offload_optimizer
         self._max_grad_norm = config.max_grad_norm
         self._weights = list_weights(policy.lm)
@@ -106,7 +107,7 @@ class DeepSpeedEngine:
         """
         for group in self._engine.optimizer.param_groups:
             group["lr"] = learning_rate
-        return self._step_replicated(refuse) if self._stage == 0 else self._step_sharded(refuse)
+        return self._step_replicated(refuse) if self.zero_stage == 0 else self._step_sharded(refuse)
 
     def _step_replicated(self, refuse: bool) -> StepOutcome:
         """Takes a step at stage 0, where DeepSpeed averages the gradients but does not check them."""
@@ -143,7 +144,7 @@ class DeepSpeedEngine:
 
     def full_parameters(self, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
         """Yields each whole parameter by name, as `whole_weights`, in the order of `shapes`; exhaust the iterator."""
-        return whole_weights(self._weights, dtype, is_sharded=self._stage == 3)
+        return whole_weights(self._weights, dtype, is_sharded=self.zero_stage == 3)
 
     @property
     def adapter_shapes(self) -> dict[str, tuple[int, ...]]:
@@ -152,7 +153,7 @@ class DeepSpeedEngine:
 
     def adapter_parameters(self) -> Iterator[tuple[str, Tensor]]:
         """Yields the matrices of each adapter, as `whole_adapters`, in the order of `adapter_shapes`."""
-        return whole_adapters(self._weights, is_sharded=self._stage == 3)
+        return whole_adapters(self._weights, is_sharded=self.zero_stage == 3)
 
     def save(self, folder: Path) -> OSError | None:
         """Writes this rank's shards of parameters and optimizer below an existing folder, and syncs none to disk.
@@ -182,7 +183,7 @@ class DeepSpeedEngine:
         settings of the optimizer stay those of the configuration: DeepSpeed would restore them as well.
         """
         settings = [{name: group[name] for name in _SETTINGS} for group in self._engine.optimizer.param_groups]
-        if self._stage == 3:
+        if self.zero_stage == 3:
             # The optimizer takes the tensors that are read as its own: without this, both would be in memory.
             self._engine.basic_optimizer.state.clear()
         self._engine._config.load_universal_checkpoint = is_universal
@@ -191,7 +192,7 @@ class DeepSpeedEngine:
             self._separate_steps()
         for group, own in zip(self._engine.optimizer.param_groups, settings, strict=True):
             group.update(own)
-        if self._stage:
+        if self.zero_stage:
             self._engine.optimizer.clip_grad = self._max_grad_norm
 
     def _separate_steps(self) -> None:

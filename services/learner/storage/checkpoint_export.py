@@ -70,7 +70,7 @@ def export_checkpoint(
     reads_files = has_frozen and not adapter_only
     source = resolve_model(config.model.path, config.model.revision, weights=reads_files)
     lm = _model(config, source) if reads_files else _shape_of_model(config, source)
-    _fill(lm, _trained(checkpoint, settings.zero_stage), checkpoint)
+    _fill(lm, _trained(checkpoint, is_sharded=settings.zero_stage == 3), checkpoint)
     weights = list_weights(lm)
     if not adapter_only:
         dtype = getattr(torch, model_config(source).dtype)
@@ -108,9 +108,9 @@ def _shape_of_model(config: RunConfig, source: Path) -> Any:
     return lm
 
 
-def _trained(checkpoint: Path, zero_stage: int) -> dict[str, Tensor]:
+def _trained(checkpoint: Path, *, is_sharded: bool) -> dict[str, Tensor]:
     """Returns the trained parameters in float32, by their names in the learner's model."""
-    if zero_stage == 3:
+    if is_sharded:
         from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint
 
         state = get_fp32_state_dict_from_zero_checkpoint(str(checkpoint), tag=_TAG, exclude_frozen_parameters=True)

@@ -104,6 +104,11 @@ def is_there(checkpoints: Path, name: str, files: Iterable[FileDigest]) -> bool:
         return False
 
 
+def written_stage(checkpoints: Path, name: str, files: Sequence[FileDigest]) -> int:
+    """Returns the ZeRO stage that wrote a checkpoint. Raises `NotFound`, and `DataLoss` for a damaged summary."""
+    return int(_verified_summary(checkpoints / name / LEARNER_FOLDER, files, name)["zero_stage"])
+
+
 def load_checkpoint(
     learner: LearnerState,
     checkpoints: Path,
@@ -122,18 +127,14 @@ def load_checkpoint(
     process_group = learner.process_group
     folder = checkpoints / name / LEARNER_FOLDER
     with process_group.raising_on_all():
-        if not folder.is_dir():
-            raise NotFound(
-                f"checkpoint {name} not found: {folder} does not exist", reason=ErrorReason.NO_SUCH_CHECKPOINT
-            )
+        summary = _verified_summary(folder, files, name)
         if process_group.rank == 0:
             discard_universal_form(folder.parent)
-        summary = _verified_summary(folder, files, name)
         _check_fits(summary, learner, name)
         progress("verifying the digests of its files")
         for file in files[process_group.rank :: process_group.size]:
             verify(folder, file)
-    if learner.config.learner.zero_stage and summary["num_ranks"] != process_group.size:
+    if learner.engine.zero_stage and summary["num_ranks"] != process_group.size:
         progress(f"converting the state of {summary['num_ranks']} ranks for {process_group.size}")
         with universal_form(folder.parent, folder, process_group) as universal:
             progress("reading weights and optimizer")
@@ -158,7 +159,7 @@ def moving_reference(learner: LearnerState) -> ReferenceModel | None:
 def _summary(learner: LearnerState) -> dict[str, Any]:
     return {
         "num_ranks": learner.process_group.size,
-        "zero_stage": learner.config.learner.zero_stage,
+        "zero_stage": learner.engine.zero_stage,
         "has_reference": moving_reference(learner) is not None,
         "attempt": learner.version.attempt,
         "policy_version": learner.version.policy_version,
@@ -168,6 +169,8 @@ def _summary(learner: LearnerState) -> dict[str, Any]:
 
 
 def _verified_summary(folder: Path, files: Sequence[FileDigest], name: str) -> dict[str, Any]:
+    if not folder.is_dir():
+        raise NotFound(f"checkpoint {name} not found: {folder} does not exist", reason=ErrorReason.NO_SUCH_CHECKPOINT)
     of_summary = [file for file in files if file.path == _SUMMARY]
     if not of_summary:
         raise DataLoss(f"checkpoint {name}: {_SUMMARY} is not among its files", reason=ErrorReason.CHECKPOINT_DAMAGED)
@@ -182,7 +185,7 @@ def _verified_summary(folder: Path, files: Sequence[FileDigest], name: str) -> d
 
 def _check_fits(summary: dict[str, Any], learner: LearnerState, name: str) -> None:
     here = {
-        "zero_stage": learner.config.learner.zero_stage,
+        "zero_stage": learner.engine.zero_stage,
         "has_reference": moving_reference(learner) is not None,
     }
     for field, value in here.items():

@@ -19,13 +19,13 @@ def run_of(num_ranks: int = 1, **learner: Any) -> RunConfig:
 @pytest.mark.parametrize(
     ("num_ranks", "learner", "message"),
     [
-        (2, {"sequence_parallel_size": 2}, r"sequence_parallel_size \(2\) above 1 needs zero_stage 3 \(it is 2\)"),
+        (2, {"sequence_parallel_size": 2}, r"sequence_parallel_size \(2\) above 1 needs zero_stage 3 \(it is unset\)"),
         (3, {"sequence_parallel_size": 2, "zero_stage": 3}, r"must divide the learner's ranks, .*\(3\)"),
         (3, {"zero_hpz_partition_size": 2, "zero_stage": 3}, r"zero_hpz_partition_size \(2\) must divide"),
         (1, {"zero_hpz_partition_size": 2}, "needs zero_stage 3"),
         (1, {"offload_optimizer": True, "zero_stage": 0}, "offload_optimizer needs zero_stage 1, 2 or 3"),
         (1, {"offload_parameters": True, "zero_stage": 3}, "needs zero_stage 3 .* and offload_optimizer"),
-        (1, {"offload_parameters": True, "offload_optimizer": True}, r"needs zero_stage 3 \(it is 2\)"),
+        (1, {"offload_parameters": True, "offload_optimizer": True}, r"needs zero_stage 3 \(it is unset\)"),
     ],
 )
 def test_impossible_sharding_is_refused(num_ranks: int, learner: dict[str, Any], message: str) -> None:

@@ -15,10 +15,9 @@ ONE_RANK = SimpleNamespace(rank=0, size=1, raising_on_all=contextlib.nullcontext
 
 
 def learner(zero_stage: int) -> Any:
-    config = SimpleNamespace(
-        learner=SimpleNamespace(zero_stage=zero_stage), kl=SimpleNamespace(reference_update_steps=None)
-    )
-    return SimpleNamespace(process_group=ONE_RANK, config=config, reference=None)
+    config = SimpleNamespace(kl=SimpleNamespace(reference_update_steps=None))
+    engine = SimpleNamespace(zero_stage=zero_stage)
+    return SimpleNamespace(process_group=ONE_RANK, config=config, engine=engine, reference=None)
 
 
 def test_another_zero_stage_is_refused_by_name_before_the_shards_are_read(tmp_path: Path) -> None:
