@@ -137,11 +137,8 @@ class LearnerCommands:
             reference = PolicyWithoutAdapters(engine, policy.lm)
         self._learner = Learner(config, process_group, engine, reference, lm=policy.lm, model=model)
         self._manifest = make_manifest(engine, config, model)
-        num_parameters = sum(math.prod(shape) for shape in engine.shapes.values())
-        _log.info(
-            "model loaded",
-            extra={"model": str(folder), "num_parameters": num_parameters, "num_trained": engine.num_trained},
-        )
+        sizes = {"num_parameters": sum(map(math.prod, engine.shapes.values())), "num_trained": engine.num_trained}
+        _log.info("model loaded", extra={"model": str(folder), "zero_stage": stage, **sizes})
 
     def set_hyperparameters(self, config: RunConfig) -> None:
         """Replaces the configuration, which differs in live fields alone; see `shoal.config.live`."""

@@ -36,6 +36,8 @@ STAGES = ("0", "1", "2", "3", "1-offloaded", "3-offloaded", "0-lora", "2-lora", 
 FROZEN_STAGES = ("0-frozen", "2-frozen", "3-frozen")
 RANDOM_STAGES = ("2-dropout",)
 """Those in which ranks draw different numbers."""
+SUMMED_STAGES = ("3-bfloat16",)
+"""Those in which each rank has one row, so that a gradient is the sum of two numbers in bfloat16."""
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +45,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The results of one rank and of two ranks, which have done everything at every stage side by side."""
     folder = tmp_path_factory.mktemp("ranks")
     make_tiny_model(folder / "model")
-    run_ranks("tests.integration.learner_ranks", (1, 2), str(folder), *STAGES, *FROZEN_STAGES, *RANDOM_STAGES)
+    run_ranks(
+        "tests.integration.learner_ranks", (1, 2), str(folder), *STAGES, *FROZEN_STAGES, *RANDOM_STAGES, *SUMMED_STAGES
+    )
     return folder
 
 
@@ -66,6 +70,14 @@ def test_the_gradient_on_two_ranks_is_that_of_one(folder: Path, stage: str) -> N
     difference = torch.cat([(one[name] - two[name]).flatten() for name in one]).norm()
     whole = torch.cat([gradient.flatten() for gradient in one.values()]).norm()
     assert float(difference / whole) <= 1e-5, f"relative L2 distance {float(difference / whole):.2e}"
+
+
+def test_gradients_in_bfloat16_are_added_in_float32_at_stage_3(folder: Path) -> None:
+    gradient = gradient_of(folder, "3-bfloat16", 2)["model.layers.0.mlp.down_proj.weight"]
+    nonzero = gradient[gradient != 0]
+    share = float((nonzero != nonzero.bfloat16().float()).float().mean())
+    # Of the sums of two numbers with eight bits each, few have eight bits; rounded, all would.
+    assert share > 0.3, f"{share:.0%} of the sums of {nonzero.numel()} have more bits than bfloat16"
 
 
 @pytest.mark.parametrize("stage", STAGES)

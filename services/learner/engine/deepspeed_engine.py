@@ -4,7 +4,7 @@ Trained parameters, gradients and optimizer state are float32 at every ZeRO stag
 reinforcement learning an update is smaller than the resolution of a bfloat16 weight. Only the forward and backward
 passes compute in bfloat16 (autocast, inside the policy). So up to stage 2 DeepSpeed sees a plain float32 model. At
 stage 3 parameters are gathered for every layer, and DeepSpeed's own `torch_autocast` gathers them in bfloat16: half
-the traffic, and no second copy in the backward pass.
+the traffic, and no second copy in the backward pass. Ranks add gradients in float32.
 
 Frozen parameters have no gradient, no optimizer state and no place in a checkpoint.
 """
@@ -18,7 +18,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from services.learner.engine.deepspeed_settings import deepspeed, policy_settings, release, start_deepspeed
+from services.learner.engine.deepspeed_settings import (
+    deepspeed,
+    policy_settings,
+    release,
+    start_deepspeed,
+    sum_in_float32,
+)
 from services.learner.engine.optimizer import make_optimizer
 from services.learner.engine.whole_weights import adapter_shapes, whole_adapters, whole_weights
 from services.learner.model.packing import PackedRow
@@ -67,6 +73,8 @@ class DeepSpeedEngine:
             config=policy_settings(config),
             dist_init_required=False,
         )
+        if self.zero_stage == 3 and config.compute_dtype == "bfloat16":
+            sum_in_float32(self._engine.optimizer)
         self._storage = _Storage()
         self._engine.checkpoint_engine = self._storage
         # DeepSpeed copies its conversion script beside the files on rank 0 alone: on a full disk that would fail while

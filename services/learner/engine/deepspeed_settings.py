@@ -83,6 +83,24 @@ def reference_sharding(config: LearnerConfig) -> dict[str, Any]:
     return zero
 
 
+def sum_in_float32(sharding: Any) -> None:
+    """Makes ranks add gradients in float32 at stage 3, where `torch_autocast` would add them in bfloat16.
+
+    Sums of bfloat16 err by 0.7 % on 32 ranks and 1.9 % on 256, the gradients themselves by 0.2 %. Stage 3 reads no
+    `communication_data_type` beside `torch_autocast`, so this wraps the method through which every bucket goes.
+    """
+    name = "_DeepSpeedZeroOptimizer_Stage3__avg_scatter_grads"
+    average = getattr(sharding, name)
+
+    def average_in_float32(parameters: list[torch.nn.Parameter], _: torch.dtype) -> list[torch.Tensor]:
+        for parameter in parameters:
+            parameter.grad.data = parameter.grad.float()
+        averaged: list[torch.Tensor] = average(parameters, torch.float32)
+        return averaged
+
+    setattr(sharding, name, average_in_float32)
+
+
 def release(engine: Any, parameters: Sequence[torch.nn.Parameter]) -> None:
     """Destroys a DeepSpeed engine and releases its memory.
 
