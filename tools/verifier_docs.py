@@ -12,6 +12,7 @@ import inspect
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from services.reward.common.verifier import Verifier
 from services.reward.judge.labels import JUDGED_LABELS
 from services.reward.judge.rubric import DESCRIPTION as RUBRIC_DESCRIPTION
 from services.reward.judge.scorer import JudgeScorer
@@ -50,6 +51,8 @@ def config_module() -> str:
             _names("JUDGE_VERIFIERS", judged, "Judged by a language model, so they need `reward.judge`."),
             _names("MODEL_VERIFIERS", models, "Scored by a reward model, so they need `reward.model`."),
             _names("UNLABELED_VERIFIERS", unlabeled, "They read no label, so data may omit it."),
+            _names("ZERO_AT_BEST", _with_best("zero"), "Their best value is 0: penalties, and what judges nothing."),
+            _names("MEASURES", [*_with_best("measure"), *models], "They reach 1, which calls nothing correct."),
             "BUILT_IN_VERIFIERS = RULE_VERIFIERS | JUDGE_VERIFIERS | MODEL_VERIFIERS\n",
         ]
     )
@@ -63,6 +66,10 @@ def config_module() -> str:
     ]
     config = "class VerifiersConfig(Section):\n" + "".join(fields)
     return "\n\n".join([f"{CONFIG_HEADER}\n{names}", *classes, config])
+
+
+def _with_best(best: str) -> list[str]:
+    return [name for name, verifier in ALL_VERIFIERS.items() if verifier.best == best]
 
 
 def _names(constant: str, names: Iterable[str], meaning: str) -> str:
@@ -80,20 +87,28 @@ def page() -> str:
 def table() -> str:
     """Returns the table of all built-in verifiers, by name."""
     rows = "".join(f"| `{name}` | {' | '.join(cells)} |\n" for name, *cells in sorted(_rows()))
-    head = "| name | what it judges | value | same answers, for maj@k | needs |"
-    return f"\n{head}\n| --- | --- | --- | --- | --- |\n{rows}\n"
+    head = '| name | what it judges | value | says "correct" | same answers, for maj@k | needs |'
+    return f"\n{head}\n| --- | --- | --- | --- | --- | --- |\n{rows}\n"
 
 
 def _rows() -> Iterator[tuple[str, ...]]:
     for name, verifier in ALL_VERIFIERS.items():
         needs = [f"`shoal[{verifier.extra}]`"] if verifier.extra != "reward" else []
         needs += {"num_tokens": ["token ids"], "token_ids": ["token ids"], "text": []}[verifier.reads]
-        yield name, verifier.summary.rstrip("."), verifier.values, verifier.same_answers, ", ".join(needs)
+        says = _says(verifier)
+        yield name, verifier.summary.rstrip("."), verifier.values, says, verifier.same_answers, ", ".join(needs)
     for name, label in JUDGED_LABELS.items():
-        yield name, _first_line(label.description), "0 to 1", "", "`reward.judge`"
-    yield "rubric", _first_line(RUBRIC_DESCRIPTION), "-1 to 1", "", "`reward.judge`"
+        yield name, _first_line(label.description), "0 to 1", "yes", "", "`reward.judge`"
+    yield "rubric", _first_line(RUBRIC_DESCRIPTION), "-1 to 1", "yes", "", "`reward.judge`"
     for name in ModelScorer.NAMES:
-        yield name, _first_line(MODEL_DESCRIPTION), "any number, or 0 to 1", "", "`reward.model`"
+        yield name, _first_line(MODEL_DESCRIPTION), "any number, or 0 to 1", "", "", "`reward.model`"
+
+
+def _says(verifier: Verifier) -> str:
+    """Says whether its best value calls a completion correct."""
+    if verifier.best != "correct":
+        return ""
+    return "yes, where it reaches 1" if hasattr(verifier.options, "reaches_1") else "yes"
 
 
 def _first_line(description: str) -> str:

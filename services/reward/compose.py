@@ -17,12 +17,11 @@ from services.reward.verifiers.think_format import has_think_format
 from shoal.config.composition import FormatRewardConfig
 from shoal.config.run import RunConfig
 from shoal.config.services import RewardConfig
+from shoal.grpo.correctness import deciding_values, verdict
 from shoal.rollout import FinishReason, GroundTruth
 from shoal.scores import RewardPart, Score, ScoreOutcome, VerifierScore
 
 _FROM_BEST_TO_WORST = [ScoreOutcome.SCORED, ScoreOutcome.UNSCORABLE, ScoreOutcome.FAILED]
-_CORRECT = 1.0
-"""The value from which a completion counts as correct."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +82,7 @@ class Composer:
             # Its length is unknown, and 0 tokens would get the best reward.
             return Score(sample_index, ScoreOutcome.UNSCORABLE, 0.0, tuple(parts))
         verified = math.fsum(truth.weight * part.value for truth, part in zip(truths, parts, strict=True))
-        correct = all(part.value >= _CORRECT for part in parts)
+        correct = bool(verdict(deciding_values(self.config, parts, self._environment_reward(output))))
         verifiers = [truth.verifier for truth in truths]
         reward, shares = self.compose(verified, output, correct=correct, verifiers=verifiers)
         return Score(sample_index, outcome, reward, tuple(parts), shares)
@@ -119,8 +118,7 @@ class Composer:
             return 0.0, []
         total = self.config.verification_reward * verified
         shares = [RewardPart("verifiable", total)]
-        if output.turn_rewards or output.episode_reward is not None:
-            environment = self._environment_reward(output)
+        if (environment := self._environment_reward(output)) is not None:
             shares.append(RewardPart("environment", environment))
             total += environment
         if self.config.only_reward_good_outputs:
@@ -129,7 +127,10 @@ class Composer:
             total += correction
         return total, shares
 
-    def _environment_reward(self, output: Output) -> float:
+    def _environment_reward(self, output: Output) -> float | None:
+        """Returns what the environment pays; None where there is none, or it has paid nothing."""
+        if not output.turn_rewards and output.episode_reward is None:
+            return None
         paid = output.turn_rewards if self.turns == "sum" else output.turn_rewards[-1:] if self.turns == "last" else ()
         return math.fsum((*paid, output.episode_reward or 0.0))
 

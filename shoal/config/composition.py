@@ -55,7 +55,7 @@ class LengthPenaltyConfig(Section):
     max_length_tokens: int | None = Field(default=None, ge=1)
     """Length from which the full penalty applies; if unset, `sampling.max_completion_tokens`."""
     only_correct: bool = True
-    """Penalize only completions that every verifier finds correct, so that a wrong one gains nothing by being short."""
+    """Penalize only correct completions, so that a wrong one gains nothing by being short."""
 
 
 class CosineLengthConfig(Section):

@@ -94,6 +94,11 @@ class RewardConfig(Section):
     every name that the table does not have."""
     weights: dict[str, float] = Field(default_factory=dict)
     """Verifier -> factor of its values, in addition to the weight of the source; 1 by default."""
+    correct: list[str] = Field(default_factory=list)
+    """Verifiers that say whether a completion is correct: where it has values of several of them, each must be at least
+    1. If empty, all that can reach 1, but for `max_length`, `reasoning_steps` and `reward_model`. Custom verifiers
+    and those of other servers count among these. Metrics, `grpo.difficulty_low` and the like, `length` and `cosine`
+    go by it."""
     format: FormatRewardConfig = FormatRewardConfig()
     """A reward for the required format."""
     style: StyleConfig = StyleConfig()
@@ -132,6 +137,11 @@ class RewardConfig(Section):
     def _names_are_in_lower_case(cls, table: dict[str, Any]) -> dict[str, Any]:
         # The names in the data are read in lower case, too.
         return {name.lower(): value.lower() if isinstance(value, str) else value for name, value in table.items()}
+
+    @field_validator("correct")
+    @classmethod
+    def _correct_is_in_lower_case(cls, correct: list[str]) -> list[str]:
+        return [name.lower() for name in correct]
 
     @property
     def verifiers_here(self) -> frozenset[str]:

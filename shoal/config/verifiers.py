@@ -77,6 +77,24 @@ UNLABELED_VERIFIERS = frozenset(
 )
 """They read no label, so data may omit it."""
 
+ZERO_AT_BEST = frozenset(
+    {
+        "passthrough",
+        "repetition_penalty",
+        "soft_overlong",
+    }
+)
+"""Their best value is 0: penalties, and what judges nothing."""
+
+MEASURES = frozenset(
+    {
+        "max_length",
+        "reasoning_steps",
+        "reward_model",
+    }
+)
+"""They reach 1, which calls nothing correct."""
+
 BUILT_IN_VERIFIERS = RULE_VERIFIERS | JUDGE_VERIFIERS | MODEL_VERIFIERS
 
 
@@ -96,6 +114,11 @@ class CodeOptions(Section):
     """A passed test counts the share of its time that is left; open-instruct's `code_apply_perf_penalty`."""
     any_tag: bool = False
     """Drop any word after the opening backticks, not just "python"."""
+
+    @property
+    def reaches_1(self) -> bool:
+        """Whether the best value is at least 1: a test that takes time never counts wholly with `reward_speed`."""
+        return not self.reward_speed
 
 
 class Gsm8kOptions(Section):
@@ -155,6 +178,11 @@ class MultipleChoiceOptions(Section):
 class FormatOptions(Section):
     reward: float = 1.0
     """Value of a completion in the right format."""
+
+    @property
+    def reaches_1(self) -> bool:
+        """Whether the best value is at least 1."""
+        return self.reward >= 1
 
 
 class ReasoningGymOptions(Section):

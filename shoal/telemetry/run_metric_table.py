@@ -9,6 +9,7 @@ from shoal.telemetry.learner_metric_table import LEARNER
 from shoal.telemetry.run_metrics import (
     ALWAYS,
     COMPARED,
+    JUDGED,
     KL_IN_REWARD,
     MEASURED,
     PLAYED,
@@ -18,6 +19,7 @@ from shoal.telemetry.run_metrics import (
     SAMPLED,
     SCORED,
     TRAINED,
+    VARYING,
     WITH_KL,
     MetricSection,
     RunMetric,
@@ -49,9 +51,9 @@ REWARDS = MetricSection(
         RunMetric(
             "objective/verifiable_correct_rate",
             "share",
-            "scored completions with a value of at least 1 from every verifier",
+            "correct completions, among the scored ones of which a verifier or an environment says it",
             "",
-            SCORED,
+            JUDGED,
         ),
         RunMetric("objective/<verifier>_reward", "value", "mean value of one verifier", "", SCORED),
         RunMetric(
@@ -88,7 +90,7 @@ REWARDS = MetricSection(
             "",
             SCORED,
         ),
-        RunMetric("other/unsolved_batch_size_ratio", "share", "scored completions that are not correct", "", SCORED),
+        RunMetric("other/unsolved_batch_size_ratio", "share", "scored completions that are not correct", "", JUDGED),
         RunMetric(
             "objective/running_reward_mean",
             "reward",
@@ -253,8 +255,8 @@ TIME = MetricSection(
 
 EVALUATION = MetricSection(
     "Evaluations",
-    "An evaluation has a separate line in `metrics.jsonl`, with the step of the policy that answered. An answer is "
-    "correct when its value is at least 1 from every verifier.",
+    "An evaluation has a separate line in `metrics.jsonl`, with the step of the policy that answered. What counts as "
+    "correct: [rewards.md](rewards.md#what-is-correct).",
     (
         RunMetric("eval/num_prompts", "questions", "questions"),
         RunMetric(
@@ -263,11 +265,19 @@ EVALUATION = MetricSection(
         RunMetric("eval/unscored_rate", "share", "answers without a reward; they count in no other metric"),
         RunMetric("eval/scores", "reward", "mean reward of the answers", "", SCORED),
         RunMetric(
+            "eval/scores_low",
+            "reward",
+            "lower end of its 95 % confidence interval (Student), with the mean rewards of the questions as the sample",
+            "",
+            VARYING,
+        ),
+        RunMetric("eval/scores_high", "reward", "upper end of that interval", "", VARYING),
+        RunMetric(
             "eval/verifiable_correct_rate",
             "share",
             "correct answers; avg@n, with n = `evaluation.samples_per_prompt`",
             "",
-            SCORED,
+            JUDGED,
         ),
         RunMetric(
             "eval/verifiable_correct_rate_low",
@@ -275,9 +285,9 @@ EVALUATION = MetricSection(
             "lower end of the 95 % confidence interval of `eval/verifiable_correct_rate` (Wilson); the more the "
             "answers to a question agree, the fewer draws they count as",
             "",
-            SCORED,
+            JUDGED,
         ),
-        RunMetric("eval/verifiable_correct_rate_high", "share", "upper end of that interval", "", SCORED),
+        RunMetric("eval/verifiable_correct_rate_high", "share", "upper end of that interval", "", JUDGED),
         RunMetric(
             "eval/correct_rate_change",
             "share",
@@ -299,16 +309,16 @@ EVALUATION = MetricSection(
             "unbiased estimate of the probability that one of k answers is correct, for each k of "
             "`evaluation.pass_at_k`; mean over questions with at least k scored answers",
             "1 - C(n - c, k) / C(n, k), with c of a question's n answers correct (arXiv:2107.03374)",
-            SCORED,
+            JUDGED,
         ),
         RunMetric(
             "eval/pass_at_<k>_low",
             "share",
             "lower end of its 95 % confidence interval (Wilson), with the questions as the sample",
             "",
-            SCORED,
+            JUDGED,
         ),
-        RunMetric("eval/pass_at_<k>_high", "share", "upper end of that interval", "", SCORED),
+        RunMetric("eval/pass_at_<k>_high", "share", "upper end of that interval", "", JUDGED),
         RunMetric(
             "eval/maj_at_<k>",
             "share",
@@ -333,13 +343,13 @@ EVALUATION = MetricSection(
             SCORED,
         ),
         RunMetric(
-            "eval/source/<source>/correct_rate", "share", "correct answers to the questions of one source", "", SCORED
+            "eval/source/<source>/correct_rate", "share", "correct answers to the questions of one source", "", JUDGED
         ),
         RunMetric(
-            "eval/source/<source>/correct_rate_low", "share", "lower end of its 95 % confidence interval", "", SCORED
+            "eval/source/<source>/correct_rate_low", "share", "lower end of its 95 % confidence interval", "", JUDGED
         ),
-        RunMetric("eval/source/<source>/correct_rate_high", "share", "upper end of that interval", "", SCORED),
-        RunMetric("eval/source/<source>/pass_at_<k>", "share", "pass@k of the questions of one source", "", SCORED),
+        RunMetric("eval/source/<source>/correct_rate_high", "share", "upper end of that interval", "", JUDGED),
+        RunMetric("eval/source/<source>/pass_at_<k>", "share", "pass@k of the questions of one source", "", JUDGED),
         RunMetric("eval/source/<source>/maj_at_<k>", "share", "maj@k of the questions of one source", "", COMPARED),
         RunMetric("eval/verifier/<verifier>/reward", "value", "mean value of one verifier", "", SCORED),
         RunMetric(

@@ -22,6 +22,8 @@ class Presence:
 
 
 ALWAYS = Presence("", lambda config: True)
+VARYING = Presence("with two questions or more, whose rewards differ", lambda config: False)
+JUDGED = Presence("when a verifier or an environment says what is correct", lambda config: False)
 SCORED = Presence("when a completion was scored", lambda config: False)
 COMPARED = Presence(
     "with more than two answers a question, where one verifier of each compares answers with each other",

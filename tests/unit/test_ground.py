@@ -56,6 +56,18 @@ def test_every_metric_of_a_step_is_documented() -> None:
     assert not sorted(name for name in named if f"`{name}`" not in text)
 
 
+def test_a_verifier_of_reward_correct_that_no_row_names_is_refused(tmp_path: Path) -> None:
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"messages": "1 + 1?", "ground_truth": "2", "dataset": "gsm8k"}\n')
+    values = load_config(ROOT / "configs" / "quickstart.toml").model_dump(exclude_unset=True)
+    values["data"], values["reward"] = {"sources": [{"path": str(rows)}]}, {"correct": ["gsm8k", "math"]}
+    values.pop("evaluation", None)
+    with pytest.raises(InvalidArgument, match=r"reward\.correct: .*'math'; rows name: gsm8k"):
+        preflight(parse_config(values))
+    values["reward"] = {"correct": ["gsm8k"]}
+    assert len(preflight(parse_config(values)).prompts) == 1
+
+
 def test_data_that_need_a_judge_are_refused_where_none_is_configured(tmp_path: Path) -> None:
     rows = tmp_path / "rows.jsonl"
     rows.write_text(

@@ -276,7 +276,7 @@ class Report:
         ]
         if (majority := metrics.get(f"eval/maj_at_{result.num_samples}")) is not None:
             details.append(f"maj@{result.num_samples} {majority:.1%}")
-        rates = {source: metrics[f"eval/source/{source}/correct_rate"] for source in result.sources}
+        rates = {source: metrics.get(f"eval/source/{source}/correct_rate", 0.0) for source in result.sources}
         details += [f"{source} {rate:.1%}" for source, rate in rates.items() if len(rates) > 1]
         message = (
             f"the policy of step {step} answers {result.correct_rate:.1%} of {len(result.answered)} held-out questions"

@@ -6,10 +6,11 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from services.coordinator.rollout.episode_metrics import episode_metrics, played
-from services.coordinator.rollout.filtering import CORRECT, is_correct
 from services.coordinator.rollout.groups import JudgedGroup, counted_tokens
 from services.coordinator.training.step_plan import StepPlan
 from shoal.config import RunConfig
+from shoal.config.services import RewardConfig
+from shoal.grpo.correctness import CORRECT, is_correct
 from shoal.grpo.signal import solved_share, zero_signal_kind
 from shoal.rollout import FinishReason, Rollout
 from shoal.scores import Score, ScoreOutcome, VerifierScore
@@ -24,8 +25,8 @@ def rollout_metrics(config: RunConfig, groups: Sequence[JudgedGroup], plan: Step
     return (
         _counts(groups, plan)
         | _signal(config, groups)
-        | _lengths(groups, plan)
-        | _scores(scores)
+        | _lengths(config.reward, groups, plan)
+        | _scores(config.reward, scores)
         | _verifiers([part for score in scores for part in score.verifier_scores])
         | _advantages(plan)
         | _moments(config, plan)
@@ -70,7 +71,7 @@ def _signal(config: RunConfig, groups: Sequence[JudgedGroup]) -> dict[str, float
     return metrics
 
 
-def _lengths(groups: Sequence[JudgedGroup], plan: StepPlan) -> dict[str, float]:
+def _lengths(reward: RewardConfig, groups: Sequence[JudgedGroup], plan: StepPlan) -> dict[str, float]:
     pairs = [pair for group in groups for pair in zip(group.settled.completions, group.settled.scores, strict=True)]
     completions = [completion for completion, _ in pairs]
     num_stopped = sum(completion.finish_reason is FinishReason.STOP for completion in completions)
@@ -88,16 +89,16 @@ def _lengths(groups: Sequence[JudgedGroup], plan: StepPlan) -> dict[str, float]:
         "other/real_batch_size_ratio": num_trained / len(completions),
     }
     for name, truth in (("solved", True), ("unsolved", False)):
-        if chosen := [c.num_tokens for c, score in pairs if _is(score, truth)]:
+        if chosen := [c.num_tokens for c, score in pairs if _is(reward, score, truth)]:
             metrics[f"val/sequence_lengths_{name}"] = statistics.fmean(chosen)
     return metrics
 
 
-def _is(score: Score, correct: bool) -> bool:
-    return score.outcome is ScoreOutcome.SCORED and is_correct(score) is correct
+def _is(reward: RewardConfig, score: Score, correct: bool) -> bool:
+    return score.outcome is ScoreOutcome.SCORED and is_correct(reward, score) is correct
 
 
-def _scores(scores: Sequence[Score]) -> dict[str, float]:
+def _scores(reward: RewardConfig, scores: Sequence[Score]) -> dict[str, float]:
     metrics = {}
     formats = [
         part.value
@@ -115,9 +116,10 @@ def _scores(scores: Sequence[Score]) -> dict[str, float]:
         "objective/scores": statistics.fmean(rewards),
         "objective/scores_mean": statistics.fmean(rewards),
         "objective/reward_std": statistics.pstdev(rewards),
-        "objective/verifiable_correct_rate": _share(map(is_correct, scored)),
-        "other/unsolved_batch_size_ratio": 1 - _share(map(is_correct, scored)),
     }
+    if verdicts := [verdict for score in scored if (verdict := is_correct(reward, score)) is not None]:
+        metrics["objective/verifiable_correct_rate"] = _share(verdicts)
+        metrics["other/unsolved_batch_size_ratio"] = 1 - _share(verdicts)
     by_part: dict[str, list[float]] = {}
     for score in scored:
         for share in score.parts:

@@ -2,13 +2,14 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from statistics import fmean
 
 from services.coordinator.rollout.episode_metrics import evaluation_metrics, played
-from services.coordinator.rollout.filtering import CORRECT, is_correct
-from shoal.grpo.intervals import Interval, mean_interval, rate_interval
+from shoal.config.services import RewardConfig
+from shoal.grpo.correctness import CORRECT, is_correct
+from shoal.grpo.intervals import Interval, mean_interval, rate_interval, reward_interval
 from shoal.grpo.pass_at_k import pass_at_k, pass_shares
 from shoal.rollout import Completion, FinishReason, Prompt, WeightVersion
 from shoal.scores import Score, ScoreOutcome
@@ -21,26 +22,29 @@ class AnsweredQuestion:
     prompt: Prompt
     completions: Sequence[Completion]
     scores: Sequence[Score]
+    reward: RewardConfig = field(default_factory=RewardConfig)
+    """Says which verifiers call an answer correct."""
 
     @property
     def scored(self) -> list[Score]:
         """The scores of the answers that could be judged."""
         return [score for score in self.scores if score.outcome is ScoreOutcome.SCORED]
 
-    @property
+    @cached_property
     def correct(self) -> list[bool]:
-        """Whether each answer that could be judged is correct."""
-        return [is_correct(score) for score in self.scored]
+        """Whether each answer that could be judged is correct; empty where nobody says which are."""
+        verdicts = [is_correct(self.reward, score) for score in self.scored]
+        return [verdict for verdict in verdicts if verdict is not None]
 
     @property
     def majority(self) -> float | None:
         """The probability that the most frequent answer is correct, one of those that are equally frequent drawn.
 
         An answer that was not found has no vote; without votes it is 0. None unless exactly one verifier of each score
-        compares answers with each other.
+        compares answers with each other, and somebody says which are correct.
         """
         votes = [[part.answer for part in score.verifier_scores if part.answer is not None] for score in self.scored]
-        if any(len(answers) != 1 for answers in votes):
+        if any(len(answers) != 1 for answers in votes) or len(self.correct) != len(votes):
             return None
         counts = Counter(answer for (answer,) in votes if answer)
         winners = {answer for answer, count in counts.items() if count == max(counts.values())}
@@ -72,10 +76,15 @@ class EvaluationResult:
         """The scores of all answers that could be judged."""
         return [score for question in self.answered for score in question.scored]
 
+    @cached_property
+    def correct(self) -> list[bool]:
+        """Whether each answer that could be judged is correct; empty where nobody says which are."""
+        return [verdict for question in self.answered for verdict in question.correct]
+
     @property
     def correct_rate(self) -> float:
         """Share of the scored answers that are correct; 0 without any."""
-        return _mean(is_correct(score) for score in self.scored)
+        return _mean(self.correct)
 
     @cached_property
     def correct_rate_interval(self) -> Interval:
@@ -84,7 +93,7 @@ class EvaluationResult:
 
     @property
     def correct_rates(self) -> dict[str, float]:
-        """The share of correct answers by prompt id, of the questions with a scored answer."""
+        """The share of correct answers by prompt id, of the questions with an answer that is correct or wrong."""
         return {
             question.prompt.prompt_id: fmean(correct) for question in self.answered if (correct := question.correct)
         }
@@ -98,6 +107,13 @@ class EvaluationResult:
     def mean_reward(self) -> float:
         """Mean reward of the scored answers; 0 without any."""
         return _mean(score.reward for score in self.scored)
+
+    @cached_property
+    def mean_reward_interval(self) -> Interval | None:
+        """The 95 % confidence interval of the mean over questions of their mean rewards; None where these are equal."""
+        return reward_interval(
+            [fmean(score.reward for score in question.scored) for question in self.answered if question.scored]
+        )
 
     @cached_property
     def pass_at_k(self) -> dict[int, float]:
@@ -141,8 +157,9 @@ class EvaluationResult:
             }
             metrics |= evaluation_metrics(played((one.prompt, one.completions) for one in self.answered))
         if self.scored:
-            metrics["eval/scores"] = self.mean_reward
-            metrics |= _with_interval("eval/verifiable_correct_rate", self.correct_rate, self.correct_rate_interval)
+            metrics |= _with_interval("eval/scores", self.mean_reward, self.mean_reward_interval)
+            if self.correct:
+                metrics |= _with_interval("eval/verifiable_correct_rate", self.correct_rate, self.correct_rate_interval)
             for k, shares in pass_shares([question.correct for question in self.answered], self.ks).items():
                 metrics |= _with_interval(f"eval/pass_at_{k}", fmean(shares), mean_interval(shares))
             if (majority := self.majority) is not None:
@@ -158,8 +175,9 @@ class EvaluationResult:
             scores = [score for question in questions for score in question.scored]
             correct, name = [question.correct for question in questions], f"eval/source/{source}"
             metrics[f"{name}/scores"] = _mean(score.reward for score in scores)
-            rate = _mean(is_correct(score) for score in scores)
-            metrics |= _with_interval(f"{name}/correct_rate", rate, rate_interval(correct))
+            if any(correct):
+                rate = _mean(verdict for verdicts in correct for verdict in verdicts)
+                metrics |= _with_interval(f"{name}/correct_rate", rate, rate_interval(correct))
             metrics |= {f"{name}/pass_at_{k}": rate for k, rate in pass_at_k(correct, self.ks).items()}
             if (majority := self._majority(questions)) is not None:
                 metrics[f"{name}/maj_at_{self.num_samples}"] = fmean(majority)
@@ -177,7 +195,9 @@ class EvaluationResult:
         return metrics
 
 
-def _with_interval(name: str, value: float, interval: Interval) -> dict[str, float]:
+def _with_interval(name: str, value: float, interval: Interval | None) -> dict[str, float]:
+    if interval is None:
+        return {name: value}
     return {name: value, f"{name}_low": interval.low, f"{name}_high": interval.high}
 
 

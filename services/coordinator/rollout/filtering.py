@@ -4,20 +4,22 @@ A group is judged when it settles, and again where the configuration changes bef
 reads the `JudgedGroup`.
 """
 
+import math
+
 from services.coordinator.rollout.groups import DropReason, JudgedGroup, SettledGroup, num_counted_tokens
 from shoal.config import RunConfig
+from shoal.config.services import RewardConfig
+from shoal.config.verifiers import ZERO_AT_BEST
 from shoal.grpo.advantage import WITHIN_GROUP, RewardGroup, has_signal, weighted_sum
+from shoal.grpo.correctness import CORRECT, is_correct
 from shoal.rollout import FinishReason
 from shoal.scores import Score, ScoreOutcome
-
-CORRECT = 1.0
-"""The smallest value by which a verifier calls a completion correct."""
 
 
 def judge_group(config: RunConfig, group: SettledGroup) -> JudgedGroup:
     """Judges a settled group. The verdict depends on the group and the configuration alone."""
     rewards = _reward_group(config, group)
-    share = _correct_share(group)
+    share = _correct_share(config.reward, group)
     unmasked = _unmasked_indices(config, group, rewards)
     reason = group.drop_reason or _drop_reason(config, group, rewards, share, unmasked)
     return JudgedGroup(
@@ -28,13 +30,6 @@ def judge_group(config: RunConfig, group: SettledGroup) -> JudgedGroup:
         drop_reason=reason,
         trained_indices=() if reason else unmasked,
     )
-
-
-def is_correct(score: Score) -> bool:
-    """Returns whether every verifier calls a scored completion correct; without one, whether its environment does."""
-    if not score.verifier_scores:
-        return score.reward >= CORRECT
-    return all(part.value >= CORRECT for part in score.verifier_scores)
 
 
 def _drop_reason(
@@ -57,14 +52,16 @@ def _drop_reason(
     return None if unmasked else DropReason.MASKED
 
 
-def _correct_share(group: SettledGroup) -> float | None:
+def _correct_share(reward: RewardConfig, group: SettledGroup) -> float | None:
     scored = [score for score in group.scores if score.outcome is ScoreOutcome.SCORED]
-    return sum(map(is_correct, scored)) / len(scored) if scored else None
+    verdicts = [verdict for score in scored if (verdict := is_correct(reward, score)) is not None]
+    return sum(verdicts) / len(verdicts) if verdicts else None
 
 
 def _max_reward(config: RunConfig, group: SettledGroup) -> float:
     reward = config.reward
-    paid = reward.verification_reward * sum(truth.weight for truth in group.prompt.ground_truths) * CORRECT
+    weights = [truth.weight for truth in group.prompt.ground_truths if truth.verifier not in ZERO_AT_BEST]
+    paid = reward.verification_reward * math.fsum(weights) * CORRECT
     if group.prompt.environment is not None and not group.prompt.ground_truths:
         paid = CORRECT
     if not reward.apply_verifiable_reward:
@@ -118,6 +115,6 @@ def _unmasked_indices(config: RunConfig, group: SettledGroup, rewards: RewardGro
         and not (
             config.grpo.max_wrong_completion_tokens is not None
             and num_counted_tokens(completion) >= config.grpo.max_wrong_completion_tokens
-            and not is_correct(score)
+            and is_correct(config.reward, score) is False
         )
     )

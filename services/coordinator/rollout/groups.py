@@ -64,7 +64,7 @@ class JudgedGroup:
     max_reward: float
     """The reward of a completion that every verifier calls correct and whose format is right, before length terms."""
     correct_share: float | None
-    """The share of correct completions among the scored ones; None without a scored one."""
+    """The share of correct completions among the scored ones; None where nobody says which are."""
     drop_reason: DropReason | None
     """None for a group that is trained on."""
     trained_indices: tuple[int, ...]

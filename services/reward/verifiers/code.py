@@ -41,6 +41,11 @@ class CodeOptions(Section):
     any_tag: bool = False
     """Drop any word after the opening backticks, not just "python"."""
 
+    @property
+    def reaches_1(self) -> bool:
+        """Whether the best value is at least 1: a test that takes time never counts wholly with `reward_speed`."""
+        return not self.reward_speed
+
 
 def load() -> None:
     """Starts a first sandbox, so that no completion's deadline pays for it."""

@@ -24,4 +24,6 @@ def verify(completion: str, label: Any, options: LengthOptions = LengthOptions()
     return Verdict(1 - abs(num_tokens - wanted) / options.max_length_tokens, f"{num_tokens} tokens")
 
 
-VERIFIER = Verifier(verify, values="1 at most, unbounded below", options=LengthOptions, reads="num_tokens")
+VERIFIER = Verifier(
+    verify, values="1 at most, unbounded below", best="measure", options=LengthOptions, reads="num_tokens"
+)

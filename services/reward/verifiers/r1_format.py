@@ -13,6 +13,11 @@ class FormatOptions(Section):
     reward: float = 1.0
     """Value of a completion in the right format."""
 
+    @property
+    def reaches_1(self) -> bool:
+        """Whether the best value is at least 1."""
+        return self.reward >= 1
+
 
 def verify(completion: str, label: Any, options: FormatOptions = FormatOptions()) -> Verdict:
     """Looks for the end of thoughts that is followed at once, white space aside, by an answer in tags.

@@ -37,4 +37,4 @@ def repetition_penalty(units: Sequence[Hashable], ngram_size: int, max_penalty: 
     return max_penalty * (1 - len(distinct) / num_ngrams)
 
 
-VERIFIER = Verifier(verify, values="`max_penalty` to 0", options=RepetitionOptions, reads="token_ids")
+VERIFIER = Verifier(verify, values="`max_penalty` to 0", best="zero", options=RepetitionOptions, reads="token_ids")

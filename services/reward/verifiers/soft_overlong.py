@@ -36,4 +36,4 @@ def soft_overlong_punishment(num_tokens: int, max_length_tokens: int, soft_cache
     return -excess / soft_cache_tokens if excess > 0 else 0.0
 
 
-VERIFIER = Verifier(verify, values="-1 to 0", options=SoftOverlongOptions, reads="num_tokens")
+VERIFIER = Verifier(verify, values="-1 to 0", best="zero", options=SoftOverlongOptions, reads="num_tokens")

@@ -81,7 +81,7 @@ class EvaluationRound:
                 self.all_sampled.set()
             scores = await self._score(prompt, completions, name, losses)
             self.num_scored += 1
-            return AnsweredQuestion(prompt, completions, scores)
+            return AnsweredQuestion(prompt, completions, scores, self.config.reward)
 
         async with first_error(asyncio.TaskGroup()) as tasks:
             answers = [tasks.create_task(answer(index, prompt)) for index, prompt in enumerate(prompts)]

@@ -1,7 +1,7 @@
 """Preflight: checks of model and data before anything heavy starts."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -11,6 +11,7 @@ from services.coordinator.remote.file_systems import file_system
 from services.coordinator.run.checks.extras import check_extras, tracking_extras
 from shoal.config import RunConfig
 from shoal.config.data import SourceConfig
+from shoal.config.services import RewardConfig
 from shoal.config.verifiers import JUDGE_VERIFIERS, MODEL_VERIFIERS
 from shoal.data import PromptSet, held_out_prompts, load_prompts
 from shoal.data.rows import row_name
@@ -46,8 +47,9 @@ def preflight(config: RunConfig) -> PreparedInputs:
     service can ask for it, at a server of `reward.servers`.
 
     Raises `InvalidArgument`, with the field at fault, for a missing model, a tokenizer of another model, no prompt, no
-    prompt that is short enough, no evaluation question that is not trained on, or a label that needs a judge or a
-    reward model where none is configured; and `FailedPrecondition` for a tracker whose package is not installed.
+    prompt that is short enough, no evaluation question that is not trained on, a verifier of `reward.correct` that no
+    row names, or a label that needs a judge or a reward model where none is configured; and `FailedPrecondition` for a
+    tracker whose package is not installed.
     """
     check_extras(tracking_extras(config))
     check_mirror(config)
@@ -77,6 +79,7 @@ def preflight(config: RunConfig) -> PreparedInputs:
     every_prompt = (*prompts.prompts, *evaluation_prompts)
     _check_judges(config, every_prompt)
     named = {truth.verifier for prompt in every_prompt for truth in prompt.ground_truths}
+    _check_correct(config.reward, named)
     return PreparedInputs(
         tokenizer=tokenizer,
         prompts=prompts,
@@ -119,6 +122,16 @@ def _check_judges(config: RunConfig, prompts: Sequence[Prompt]) -> None:
                     f"{truth.verifier!r}, which a language model judges; set it to an OpenAI-compatible endpoint, as "
                     'in "http://127.0.0.1:8000/v1", and reward.judge.model to the model\'s name there'
                 )
+
+
+def _check_correct(reward: RewardConfig, named: Collection[str]) -> None:
+    """Raises `InvalidArgument` for a verifier of `reward.correct` that no row names."""
+    if unused := [name for name in reward.correct if name not in named]:
+        raise InvalidArgument(
+            f"reward.correct: no row names the verifier {unused[0]!r}; rows name: "
+            f"{', '.join(sorted(named)) or 'none'}; list those that say whether an answer is correct, or leave the "
+            "field out"
+        )
 
 
 def check_weights(config: RunConfig) -> Path:

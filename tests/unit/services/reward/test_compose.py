@@ -186,6 +186,32 @@ def test_separate_verifier_values_allow_no_composition(advantage: str) -> None:
         RunConfig.model_validate(run | {"reward": {"overlong": {"factor": 1}}})
 
 
+@pytest.mark.parametrize("beside", ["soft_overlong", "repetition_penalty", "passthrough", "reasoning_steps"])
+def test_the_cosine_pays_a_right_answer_as_correct_beside_a_verifier_that_says_nothing(beside: str) -> None:
+    truths = [GroundTruth("gsm8k", "5"), GroundTruth(beside, "64")]
+    output = Output("5", FinishReason.STOP, range(1))
+    for value, paid in ((1.0, 1.0), (0.0, -1.0)):
+        judged = [VerifierScore("gsm8k", SCORED, value), VerifierScore(beside, SCORED, 0.0)]
+        score = composer(1024, cosine={"factor": 1}).score(0, truths, judged, output)
+        assert parts(score)["cosine"] == pytest.approx(paid, abs=1e-5), (beside, value)
+
+
+def test_the_length_penalty_takes_named_verifiers_at_their_word() -> None:
+    truths = [GroundTruth("gsm8k", "5"), GroundTruth("brevity", "", 0.3)]
+    judged = [VerifierScore("gsm8k", SCORED, 1.0), VerifierScore("brevity", SCORED, 0.5)]
+    output = Output("5", FinishReason.STOP, range(50))
+    for named, paid in ((["gsm8k"], -0.5), (["gsm8k", "brevity"], 0.0), ([], 0.0)):
+        score = composer(100, length={"coef": 1}, correct=named).score(0, truths, judged, output)
+        assert parts(score)["length"] == paid, named
+
+
+@pytest.mark.parametrize(("paid", "cosine"), [(1.0, 1.0), (0.0, -1.0), (None, -1.0)])
+def test_the_cosine_goes_by_an_environment_that_judges_alone(paid: float | None, cosine: float) -> None:
+    output = Output("5", FinishReason.STOP, range(1), episode_reward=paid)
+    score = composer(1024, cosine={"factor": 1}).score(0, [], [], output)
+    assert parts(score)["cosine"] == pytest.approx(cosine, abs=1e-5)
+
+
 @pytest.mark.parametrize(("turns", "paid"), [("sum", 5.75), ("last", 5.25), ("tokens", 5.0)])
 def test_the_reward_of_an_environment_is_a_part_beside_that_of_the_verifiers(turns: Any, paid: float) -> None:
     output = Output("5", FinishReason.STOP, turn_rewards=(0.5, 0.25), episode_reward=3.0)

@@ -398,6 +398,22 @@ def test_settings_of_an_unknown_verifier_are_refused(tmp_path: Path, field: str)
         load({"path": path}, reward=RewardConfig(**settings))
 
 
+@pytest.mark.parametrize(
+    ("reward", "value"),
+    [
+        ({"correct": ["gsm9k"]}, "no verifier is called 'gsm9k'"),
+        ({"correct": ["gsm8k", "soft_overlong"]}, "'soft_overlong'.*best value is below 1"),
+        ({"correct": ["r1_format"], "verifiers": {"r1_format": {"reward": 0.5}}}, "'r1_format'.*best value is below 1"),
+    ],
+)
+def test_a_verifier_that_never_calls_a_completion_correct_is_refused(
+    tmp_path: Path, reward: dict[str, Any], value: str
+) -> None:
+    path = write_jsonl(tmp_path / "rows.jsonl", [{"messages": "1 + 1?", "ground_truth": "2", "dataset": "gsm8k"}])
+    with pytest.raises(InvalidArgument, match=f"reward.correct: .*{value}"):
+        load({"path": path}, reward=RewardConfig.model_validate(reward))
+
+
 def test_values_for_the_chat_template_reach_the_prompts(tmp_path: Path) -> None:
     tokenizer = make_tokenizer()
     tokenizer.chat_template = "{{ messages[0].content }}{% if not think %}!{% endif %}"

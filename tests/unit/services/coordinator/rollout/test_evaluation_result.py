@@ -47,6 +47,27 @@ def metrics(num_samples: int, *questions: AnsweredQuestion) -> dict[str, float]:
     return EvaluationResult(WeightVersion(0, 1), questions, num_samples, 1.0).metrics()
 
 
+def test_where_nobody_says_what_is_correct_there_is_a_reward_and_no_rate() -> None:
+    scores = tuple(
+        Score(
+            index, ScoreOutcome.SCORED, value, (VerifierScore("reward_model", ScoreOutcome.SCORED, value, answer="5"),)
+        )
+        for index, value in enumerate((2.0, 4.0, 3.0))
+    )
+    found = metrics(3, AnsweredQuestion(Prompt("sums:0", np.zeros(1, np.int32), "", ()), (), scores))
+    assert found["eval/scores"] == found["eval/verifier/reward_model/reward"] == 3.0
+    rates = [name for name in found if "correct" in name or "_at_" in name]
+    assert rates == ["eval/verifier/reward_model/correct_rate"]
+
+
+def test_the_mean_reward_has_an_interval_over_questions() -> None:
+    found = metrics(2, question(("5", 1.0), ("6", 0.5)), question(("5", 0.25), ("6", 0.25)), question(WRONG, WRONG))
+    # Means of the questions 0.75, 0.25, 0: deviation 0.3819, Student's quantile with 2 degrees of freedom 4.303.
+    assert found["eval/scores"] == pytest.approx(1 / 3)
+    assert found["eval/scores_high"] - found["eval/scores"] == pytest.approx(4.303 * 0.3819 / 3**0.5, rel=0.04)
+    assert "eval/scores_low" not in metrics(1, question(RIGHT), question(RIGHT)), "equal rewards show no spread"
+
+
 def test_the_majority_is_a_metric_over_questions_with_all_answers_and_by_source() -> None:
     found = metrics(3, question(RIGHT, RIGHT, WRONG), question(WRONG, WRONG, RIGHT), question(RIGHT, RIGHT))
     assert found["eval/maj_at_3"] == found["eval/source/sums/maj_at_3"] == 0.5

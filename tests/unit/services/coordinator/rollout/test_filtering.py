@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from services.coordinator.rollout.filtering import judge_group
-from services.coordinator.rollout.groups import DropReason
+from services.coordinator.rollout.groups import DropReason, SettledGroup
 from services.coordinator.rollout.token_reward import TokenReward
 from shoal.rollout import GroundTruth
 from shoal.scores import Score, ScoreOutcome, VerifierScore
@@ -74,6 +74,39 @@ def test_groups_outside_the_configured_difficulty_are_dropped(
 ) -> None:
     config = group_config(grpo={"difficulty_low": 0.4, "difficulty_high": 0.6})
     assert judge_group(config, settled_group(3, rewards)).drop_reason is reason
+
+
+def combined(*verdicts: tuple[float, float], verifiers: tuple[str, str] = ("gsm8k", "soft_overlong")) -> SettledGroup:
+    """A group with the values of two verifiers."""
+    scores = tuple(
+        Score(
+            index,
+            ScoreOutcome.SCORED,
+            sum(values),
+            tuple(VerifierScore(*pair) for pair in zip(verifiers, [ScoreOutcome.SCORED] * 2, values, strict=True)),
+        )
+        for index, values in enumerate(verdicts)
+    )
+    truths = tuple(GroundTruth(name, "5") for name in verifiers)
+    return replace(settled_group(0, [0.0] * len(scores)), prompt=replace(PROMPT, ground_truths=truths), scores=scores)
+
+
+def test_a_penalty_beside_a_verifier_leaves_the_share_of_correct_completions_alone() -> None:
+    solved = combined((1.0, 0.0), (1.0, -0.5))
+    group = judge_group(group_config(grpo={"difficulty_low": 0}), solved)
+    assert (group.correct_share, group.drop_reason, group.max_reward) == (1.0, None, 1.0)
+    easy = judge_group(group_config(grpo={"difficulty_high": 1}), solved)
+    assert easy.drop_reason is DropReason.TOO_EASY
+    named = judge_group(
+        group_config(reward={"correct": ["gsm8k"]}), combined((1.0, 0.2), (1.0, 0.4), verifiers=("gsm8k", "brevity"))
+    )
+    assert named.correct_share == 1.0
+
+
+def test_no_drop_rule_applies_where_nobody_says_what_is_correct() -> None:
+    config = group_config(grpo={"difficulty_low": 0, "difficulty_high": 1, "max_wrong_completion_tokens": 1})
+    group = judge_group(config, combined((0.3, 0.0), (0.7, -0.5), verifiers=("reward_model", "soft_overlong")))
+    assert (group.correct_share, group.drop_reason, group.trained_indices) == (None, None, (0, 1))
 
 
 def test_groups_without_a_signal_are_trained_on_with_keep_zero_signal() -> None:
