@@ -1,6 +1,6 @@
 """The `[grpo]` and `[sampling]` tables: the algorithm, and how completions are drawn."""
 
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
@@ -31,6 +31,11 @@ class GrpoConfig(Section):
     trains on the groups that have signal."""
     keep_zero_signal: bool = False
     """Also train on groups whose rewards are all equal; they count in the divisor and in the KL."""
+    filter_groups_by: Literal["reward", "correct"] = "reward"
+    """Which groups are left out for having no signal. `reward`: groups whose rewards are all equal. `correct`: also
+    groups that are equal in what says "correct" (`reward.correct`), the verifiers' values and an environment's reward:
+    all right, or all wrong, and different in length or style alone. verl's `filter_groups.metric`: `acc` is `correct`,
+    `seq_reward` is `reward`."""
     easy_rate: float | None = Field(default=None, gt=0, le=1)
     """Exclude a prompt from the rest of the run once its group has at least this mean correct rate."""
     difficulty_low: Annotated[float | None, NEXT_STEP] = Field(default=None, ge=0, lt=1)
@@ -59,6 +64,11 @@ class GrpoConfig(Section):
         if self.active_sampling and self.keep_zero_signal:
             raise ValueError(
                 "active_sampling replaces groups without signal, keep_zero_signal trains on them: choose one"
+            )
+        if self.filter_groups_by == "correct" and self.keep_zero_signal:
+            raise ValueError(
+                'filter_groups_by "correct" leaves out groups that are equally correct, keep_zero_signal trains on '
+                "them: choose one"
             )
         low, high = self.difficulty_low, self.difficulty_high
         if low is not None and high is not None and low >= high:

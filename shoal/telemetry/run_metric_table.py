@@ -149,6 +149,12 @@ COMPLETIONS = MetricSection(
             "scored groups without a signal",
             "`batch/filtered_prompts` / scored groups",
         ),
+        RunMetric(
+            "batch/all_wrong_prompts",
+            "groups",
+            "groups trained on whose completions are all wrong, and differ in other parts of their rewards alone: "
+            "length, style, verifiers that do not say what is correct",
+        ),
         RunMetric("batch/refills", "groups", "groups that active sampling took beyond `grpo.groups_per_step`"),
         RunMetric("batch/no_resampled_prompts", "prompts", "prompts that are no longer sampled (`grpo.easy_rate`)"),
         RunMetric("batch/total_prompts", "prompts", "prompts in the data"),

@@ -68,6 +68,24 @@ def test_a_verifier_of_reward_correct_that_no_row_names_is_refused(tmp_path: Pat
     assert len(preflight(parse_config(values)).prompts) == 1
 
 
+def test_a_filter_by_what_is_correct_is_refused_where_nobody_says_it(tmp_path: Path) -> None:
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"messages": "1 + 1?", "ground_truth": "2"}\n')
+    values = load_config(ROOT / "configs" / "quickstart.toml").model_dump(exclude_unset=True)
+    values["grpo"] |= {"filter_groups_by": "correct"}
+    values.pop("evaluation", None)
+    for verifiers, problem in (
+        (["soft_overlong", "max_length"], "max_length, soft_overlong"),
+        (["gsm8k", "max_length"], ""),
+    ):
+        values["data"] = {"sources": [{"path": str(rows), "verifier": verifiers}]}
+        if not problem:
+            assert len(preflight(parse_config(values)).prompts) == 1
+            continue
+        with pytest.raises(InvalidArgument, match=f'grpo.filter_groups_by: "correct".*{problem}'):
+            preflight(parse_config(values))
+
+
 def test_data_that_need_a_judge_are_refused_where_none_is_configured(tmp_path: Path) -> None:
     rows = tmp_path / "rows.jsonl"
     rows.write_text(

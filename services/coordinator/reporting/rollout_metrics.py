@@ -64,6 +64,7 @@ def _signal(config: RunConfig, groups: Sequence[JudgedGroup]) -> dict[str, float
         "batch/filtered_prompts_solved": float(kinds["solved"]),
         "batch/filtered_prompts_nonzero": float(kinds["nonzero"]),
         "batch/filtered_prompts_pct": num_zero_signal / kinds.total() if kinds.total() else 0.0,
+        "batch/all_wrong_prompts": float(sum(group.learns_from_shaping_alone for group in groups)),
         "batch/refills": float(max(0, len(groups) - config.grpo.groups_per_step)),
     }
     if solved:

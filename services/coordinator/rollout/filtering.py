@@ -11,7 +11,7 @@ from shoal.config import RunConfig
 from shoal.config.services import RewardConfig
 from shoal.config.verifiers import ZERO_AT_BEST
 from shoal.grpo.advantage import WITHIN_GROUP, RewardGroup, has_signal, weighted_sum
-from shoal.grpo.correctness import CORRECT, is_correct
+from shoal.grpo.correctness import CORRECT, deciding_values, environment_reward, is_correct
 from shoal.rollout import FinishReason
 from shoal.scores import Score, ScoreOutcome
 
@@ -20,30 +20,42 @@ def judge_group(config: RunConfig, group: SettledGroup) -> JudgedGroup:
     """Judges a settled group. The verdict depends on the group and the configuration alone."""
     rewards = _reward_group(config, group)
     share = _correct_share(config.reward, group)
+    verdicts_differ = _verdicts_differ(config.reward, group)
     unmasked = _unmasked_indices(config, group, rewards)
-    reason = group.drop_reason or _drop_reason(config, group, rewards, share, unmasked)
+    reason = (
+        group.drop_reason
+        or _signal_problem(config, group, rewards, verdicts_differ=verdicts_differ)
+        or _other_problem(config, share, unmasked)
+    )
     return JudgedGroup(
         settled=group,
         rewards=rewards,
         max_reward=_max_reward(config, group),
         correct_share=share,
+        verdicts_differ=verdicts_differ,
         drop_reason=reason,
         trained_indices=() if reason else unmasked,
     )
 
 
-def _drop_reason(
-    config: RunConfig, group: SettledGroup, rewards: RewardGroup, share: float | None, unmasked: tuple[int, ...]
+def _signal_problem(
+    config: RunConfig, group: SettledGroup, rewards: RewardGroup, *, verdicts_differ: bool | None
 ) -> DropReason | None:
-    """The first rule that drops a scored group; None when it is trained on."""
+    """The first rule that drops a scored group for what its rewards and verdicts lack."""
     num_needed = 2 if config.advantage.baseline in WITHIN_GROUP else 1
     num_scored = sum(reward is not None for reward in rewards.rewards)
     greedy_is_missing = config.advantage.baseline == "greedy" and rewards.greedy_reward is None
     if num_scored < num_needed or greedy_is_missing:
         return DropReason.NOT_SCORED
-    steps_differ = len({reward.value for rewards in group.step_rewards for reward in rewards}) > 1
-    if not config.grpo.keep_zero_signal and not steps_differ and not has_signal(config.advantage, rewards):
+    if not config.grpo.keep_zero_signal and not _steps_differ(group) and not has_signal(config.advantage, rewards):
         return DropReason.NO_SIGNAL
+    if config.grpo.filter_groups_by == "correct" and verdicts_differ is False:
+        return DropReason.EQUAL_VERDICTS
+    return None
+
+
+def _other_problem(config: RunConfig, share: float | None, unmasked: tuple[int, ...]) -> DropReason | None:
+    """The first rule that drops a scored group for its difficulty, or for what masks leave of it."""
     low, high = config.grpo.difficulty_low, config.grpo.difficulty_high
     if share is not None and low is not None and share <= low:
         return DropReason.TOO_HARD
@@ -56,6 +68,23 @@ def _correct_share(reward: RewardConfig, group: SettledGroup) -> float | None:
     scored = [score for score in group.scores if score.outcome is ScoreOutcome.SCORED]
     verdicts = [verdict for score in scored if (verdict := is_correct(reward, score)) is not None]
     return sum(verdicts) / len(verdicts) if verdicts else None
+
+
+def _verdicts_differ(reward: RewardConfig, group: SettledGroup) -> bool | None:
+    """Whether what decides what is correct differs; the reward of an environment is no shaping, and counts as well."""
+    scored = [score for score in group.scores if score.outcome is ScoreOutcome.SCORED]
+    paid = [environment_reward(score) for score in scored]
+    deciding = [
+        (deciding_values(reward, score.verifier_scores, earned), earned)
+        for score, earned in zip(scored, paid, strict=True)
+    ]
+    if len(deciding) < 2 or not any(values for values, _ in deciding):
+        return None
+    return _steps_differ(group) or len(set(deciding)) > 1
+
+
+def _steps_differ(group: SettledGroup) -> bool:
+    return len({reward.value for rewards in group.step_rewards for reward in rewards}) > 1
 
 
 def _max_reward(config: RunConfig, group: SettledGroup) -> float:

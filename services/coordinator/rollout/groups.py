@@ -25,6 +25,8 @@ class DropReason(StrEnum):
     """Too few completions have a reward, or the greedy baseline has none."""
     NO_SIGNAL = "no_signal"
     """Training on it would change nothing: for most baselines, all rewards are equal."""
+    EQUAL_VERDICTS = "equal_verdicts"
+    """Its completions are equally correct, and `grpo.filter_groups_by` is "correct"."""
     TOO_HARD = "too_hard"
     """Its share of correct completions is at most `grpo.difficulty_low`."""
     TOO_EASY = "too_easy"
@@ -65,6 +67,9 @@ class JudgedGroup:
     """The reward of a completion that every verifier calls correct and whose format is right, before length terms."""
     correct_share: float | None
     """The share of correct completions among the scored ones; None where nobody says which are."""
+    verdicts_differ: bool | None
+    """Whether what decides what is correct differs within the group; None where nobody says what is correct, and for
+    fewer than two scored completions."""
     drop_reason: DropReason | None
     """None for a group that is trained on."""
     trained_indices: tuple[int, ...]
@@ -74,6 +79,12 @@ class JudgedGroup:
     def is_trained(self) -> bool:
         """Whether the group is trained on."""
         return self.drop_reason is None
+
+    @property
+    def learns_from_shaping_alone(self) -> bool:
+        """Whether the group is trained on though all its completions are wrong: other parts of their rewards differ."""
+        rewards = {reward for reward in self.rewards.rewards if reward is not None}
+        return self.is_trained and self.correct_share == 0 and self.verdicts_differ is False and len(rewards) > 1
 
     @property
     def order_number(self) -> int:

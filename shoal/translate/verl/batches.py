@@ -11,6 +11,9 @@ _SAMPLED = "rollout.total_rollout_steps"
 _SYNC_STEP = "trainer.v1.separate_async.parameter_sync_step"
 _MODE, _SPAN = "trainer.v1.trainer_mode", "trainer.v1.sampler.max_off_policy_threshold"
 
+_FILTERS = {None: "reward", "acc": "correct", "score": "correct", "seq_reward": "reward", "seq_final_reward": "reward"}
+"""verl's metric -> `grpo.filter_groups_by`. `acc` and `score` are the scorer's values, without the overlong penalty."""
+
 
 def compose_batches(source: Source, draft: Draft) -> None:
     """Sets mini-batches, GPUs, steps, checkpoints and refills."""
@@ -30,14 +33,24 @@ def compose_batches(source: Source, draft: Draft) -> None:
     _pace(source, draft)
     saves = source["trainer.save_freq"]
     draft.set("checkpoint.every_steps", saves if saves > 0 else 50, source.origin("trainer.save_freq"))
-    refills = source["algorithm.filter_groups.max_num_gen_batches"]
-    if source["algorithm.filter_groups.enable"]:
-        draft.set("grpo.keep_zero_signal", False, source.origin("algorithm.filter_groups.enable"))
-        draft.set(
-            "grpo.max_refills",
-            refills if refills > 0 else 100,
-            source.origin("algorithm.filter_groups.max_num_gen_batches"),
-        )
+    _filter_groups(source, draft)
+
+
+def _filter_groups(source: Source, draft: Draft) -> None:
+    """Sets which groups are left out, and how many replace them: those that are equal in verl's metric."""
+    enable, refills, metric = (
+        f"algorithm.filter_groups.{name}" for name in ("enable", "max_num_gen_batches", "metric")
+    )
+    if not source[enable]:
+        source.note_unused(draft, metric, why="changes nothing without filter_groups.enable")
+        return
+    draft.set("grpo.keep_zero_signal", False, source.origin(enable))
+    draft.set("grpo.max_refills", source[refills] if source[refills] > 0 else 100, source.origin(refills))
+    if source[metric] not in _FILTERS:
+        known = ", ".join(filter(None, _FILTERS))
+        draft.refuse(metric, source[metric], f"known: {known}", cure="grpo.filter_groups_by")
+    else:
+        draft.set("grpo.filter_groups_by", _FILTERS[source[metric]], source.origin(metric))
 
 
 def schedule_steps(source: Source) -> int:

@@ -79,7 +79,7 @@ FIELDS: list[Field] = [
     composed("algorithm.kl_ctrl.horizon", "integer", 10_000, "kl.horizon"),
     composed("algorithm.kl_ctrl.target_kl", "number", 0.1, "kl.target"),
     mapped("algorithm.filter_groups.enable", "flag", False, "grpo.active_sampling"),
-    ignored("algorithm.filter_groups.metric", "groups whose rewards are all equal are left out"),
+    composed("algorithm.filter_groups.metric", "text", None, "grpo.filter_groups_by"),
     composed("algorithm.filter_groups.max_num_gen_batches", "integer", 0, "grpo.max_refills"),
     composed("algorithm.rollout_correction.rollout_is", "text", None, "correction.weight"),
     composed("algorithm.rollout_correction.rollout_is_threshold", "any", "2.0", "correction.weight_high"),

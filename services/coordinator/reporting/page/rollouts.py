@@ -18,6 +18,7 @@ _REASONS: dict[str, str] = {
     DropReason.LOST: "sampling or scoring it failed coordinator.max_group_losses times",
     DropReason.NOT_SCORED: "too few completions have a reward",
     DropReason.NO_SIGNAL: "all rewards are equal, so training on it would change nothing",
+    DropReason.EQUAL_VERDICTS: 'its completions are equally correct, and grpo.filter_groups_by is "correct"',
     DropReason.TOO_HARD: "its share of correct completions is at most grpo.difficulty_low",
     DropReason.TOO_EASY: "its share of correct completions is at least grpo.difficulty_high",
     DropReason.MASKED: "every completion with a reward is masked",

@@ -11,11 +11,11 @@ from services.coordinator.remote.file_systems import file_system
 from services.coordinator.run.checks.extras import check_extras, tracking_extras
 from shoal.config import RunConfig
 from shoal.config.data import SourceConfig
-from shoal.config.services import RewardConfig
 from shoal.config.verifiers import JUDGE_VERIFIERS, MODEL_VERIFIERS
 from shoal.data import PromptSet, held_out_prompts, load_prompts
 from shoal.data.rows import row_name
 from shoal.errors import InvalidArgument
+from shoal.grpo.correctness import says_correct
 from shoal.models.adapter_check import check_adapter_targets
 from shoal.models.model_folder import load_tokenizer, model_config, resolve_model, stop_token_ids
 from shoal.rollout import Prompt
@@ -79,7 +79,7 @@ def preflight(config: RunConfig) -> PreparedInputs:
     every_prompt = (*prompts.prompts, *evaluation_prompts)
     _check_judges(config, every_prompt)
     named = {truth.verifier for prompt in every_prompt for truth in prompt.ground_truths}
-    _check_correct(config.reward, named)
+    _check_correct(config, named, plays_episodes=any(prompt.environment is not None for prompt in prompts.prompts))
     return PreparedInputs(
         tokenizer=tokenizer,
         prompts=prompts,
@@ -124,13 +124,22 @@ def _check_judges(config: RunConfig, prompts: Sequence[Prompt]) -> None:
                 )
 
 
-def _check_correct(reward: RewardConfig, named: Collection[str]) -> None:
-    """Raises `InvalidArgument` for a verifier of `reward.correct` that no row names."""
+def _check_correct(config: RunConfig, named: Collection[str], *, plays_episodes: bool) -> None:
+    """Raises `InvalidArgument` for a verifier of `reward.correct` that no row names, and where groups are filtered by
+    what is correct and nobody says it."""
+    reward = config.reward
     if unused := [name for name in reward.correct if name not in named]:
         raise InvalidArgument(
             f"reward.correct: no row names the verifier {unused[0]!r}; rows name: "
             f"{', '.join(sorted(named)) or 'none'}; list those that say whether an answer is correct, or leave the "
             "field out"
+        )
+    says = plays_episodes or any(says_correct(reward, name) for name in named)
+    if config.grpo.filter_groups_by == "correct" and not says:
+        raise InvalidArgument(
+            'grpo.filter_groups_by: "correct" needs a verifier that says what is correct, and none of '
+            f'{", ".join(sorted(named))} does: set it to "reward", or name in reward.correct those whose value of 1 '
+            "means so"
         )
 
 

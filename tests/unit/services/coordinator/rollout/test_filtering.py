@@ -8,7 +8,7 @@ from services.coordinator.rollout.filtering import judge_group
 from services.coordinator.rollout.groups import DropReason, SettledGroup
 from services.coordinator.rollout.token_reward import TokenReward
 from shoal.rollout import GroundTruth
-from shoal.scores import Score, ScoreOutcome, VerifierScore
+from shoal.scores import RewardPart, Score, ScoreOutcome, VerifierScore
 from tests.support.groups import PROMPT, group_config, settled_group, with_lengths
 
 CONFIG = group_config()
@@ -101,6 +101,45 @@ def test_a_penalty_beside_a_verifier_leaves_the_share_of_correct_completions_alo
         group_config(reward={"correct": ["gsm8k"]}), combined((1.0, 0.2), (1.0, 0.4), verifiers=("gsm8k", "brevity"))
     )
     assert named.correct_share == 1.0
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "by_correct", "from_shaping"),
+    [
+        ([(0.0, 0.0), (0.0, -0.5)], DropReason.EQUAL_VERDICTS, True),
+        ([(1.0, 0.0), (1.0, -0.5)], DropReason.EQUAL_VERDICTS, False),
+        ([(1.0, 0.0), (0.0, -0.5)], None, False),
+        ([(0.25, 0.0), (0.5, -0.5)], None, False),  # Shares of the tests, for example, differ.
+        ([(0.0, -0.5), (0.0, -0.5)], DropReason.NO_SIGNAL, False),
+    ],
+)
+def test_groups_that_shaping_alone_tells_apart_are_counted_and_left_out_on_demand(
+    verdicts: list[tuple[float, float]], by_correct: DropReason | None, from_shaping: bool
+) -> None:
+    settled = combined(*verdicts)
+    group, zero_signal = judge_group(CONFIG, settled), by_correct is DropReason.NO_SIGNAL
+    assert (group.is_trained, group.learns_from_shaping_alone) == (not zero_signal, from_shaping)
+    filtered = judge_group(group_config(grpo={"filter_groups_by": "correct"}), settled)
+    assert (filtered.drop_reason, filtered.learns_from_shaping_alone) == (by_correct, False)
+    if from_shaping:
+        hard = judge_group(group_config(grpo={"difficulty_low": 0}), settled)
+        assert hard.drop_reason is DropReason.TOO_HARD
+
+
+def test_a_filter_by_what_is_correct_keeps_groups_of_which_nobody_says_it_and_those_of_one_completion() -> None:
+    config = group_config(grpo={"filter_groups_by": "correct"}, advantage={"baseline": "none", "scale": "none"})
+    unjudged = combined((0.3, 0.0), (0.7, -0.5), verifiers=("reward_model", "soft_overlong"))
+    assert judge_group(config, unjudged).is_trained
+    assert judge_group(config, combined((1.0, -0.5))).is_trained
+
+
+def test_rewards_of_steps_and_environments_that_differ_are_no_shaping() -> None:
+    config = group_config(grpo={"filter_groups_by": "correct"})
+    wrong = combined((0.0, 0.0), (0.0, -0.5))
+    paid = [replace(score, parts=(RewardPart("environment", n),)) for n, score in enumerate(wrong.scores)]
+    assert judge_group(config, replace(wrong, scores=tuple(paid))).is_trained
+    steps = replace(wrong, step_rewards=((TokenReward(0, 1.0),), (TokenReward(0, 0.0),)))
+    assert judge_group(config, steps).is_trained and not judge_group(CONFIG, steps).learns_from_shaping_alone
 
 
 def test_no_drop_rule_applies_where_nobody_says_what_is_correct() -> None:

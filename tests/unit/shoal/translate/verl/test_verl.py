@@ -52,6 +52,17 @@ def test_overrides_of_verl_are_translated(name: str, value: Any, expected: dict[
     assert got == expected
 
 
+@pytest.mark.parametrize(
+    ("metric", "filter_groups_by"),
+    [("acc", "correct"), ("score", "correct"), ("seq_reward", "reward"), (None, "reward")],
+)
+def test_the_metric_that_verl_filters_groups_by_is_translated(metric: str | None, filter_groups_by: str) -> None:
+    filters = {"algorithm.filter_groups.enable": True, "algorithm.filter_groups.metric": metric}
+    assert config_of("verl", VERL | filters).grpo.filter_groups_by == filter_groups_by
+    (refusal,) = translate_values("verl", VERL | filters | {"algorithm.filter_groups.metric": "pass_rate"}).blocking
+    assert refusal.name == "algorithm.filter_groups.metric" and "acc" in refusal.reason
+
+
 def test_agents_of_verl_are_refused_until_environments_are_declared() -> None:
     turns = {"enable": True, "max_assistant_turns": 4, "format": "qwen3_coder", "max_parallel_calls": 1}
     agents = VERL | {f"actor_rollout_ref.rollout.multi_turn.{name}": value for name, value in turns.items()}
