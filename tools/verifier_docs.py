@@ -94,7 +94,7 @@ def table() -> str:
 def _rows() -> Iterator[tuple[str, ...]]:
     for name, verifier in ALL_VERIFIERS.items():
         needs = [f"`shoal[{verifier.extra}]`"] if verifier.extra != "reward" else []
-        needs += {"num_tokens": ["token ids"], "token_ids": ["token ids"], "text": []}[verifier.reads]
+        needs += ["token ids"] if verifier.reads in ("num_tokens", "token_ids") else []
         says = _says(verifier)
         yield name, verifier.summary.rstrip("."), verifier.values, says, verifier.same_answers, ", ".join(needs)
     for name, label in JUDGED_LABELS.items():

@@ -4,8 +4,8 @@ For the command line, which cannot import a service. Each command reads one JSON
 whole RunConfig, ...}, and writes one to stdout:
 
 * `score` also reads "rows": [{"truths": [[verifier, label, weight], ...], "messages": [[role, content], ...],
-  "completion", "finish_reason", "token_ids"}, ...]. It writes the scores in the order of the rows, and the judge's
-  counts.
+  "completion", "finish_reason", "token_ids"}, ...], and "prompt", a text, of rows that have one. It writes the scores
+  in the order of the rows, and the judge's counts.
 * `check` also reads "labels": [[verifier, label], ...] and writes what is wrong with each label, "" for nothing.
 * `list` writes the verifiers.
 * `try` also reads "examples": {verifier: a row with "where"}, and has each custom verifier judge its own. It writes
@@ -176,7 +176,7 @@ async def check_labels(config: RewardConfig, labels: Sequence[tuple[str, Any]]) 
 def _prompt(number: int, row: Mapping[str, Any]) -> Prompt:
     truths = tuple(GroundTruth(*truth) for truth in row["truths"])
     messages = tuple(ChatMessage(role, content) for role, content in row["messages"])
-    return Prompt(f"row:{number}", np.zeros(0, np.int32), "", truths, messages)
+    return Prompt(f"row:{number}", np.zeros(0, np.int32), row.get("prompt", ""), truths, messages)
 
 
 def _completion(index: int, row: Mapping[str, Any]) -> rollout_pb2.Completion:

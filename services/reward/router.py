@@ -35,14 +35,17 @@ class Router:
         get this process's token.
         """
         self.pool = VerifierPool(
-            num_processes=config.num_processes, timeout_s=config.timeout_s, options=config.verifiers.model_dump()
+            num_processes=config.num_processes,
+            timeout_s=config.timeout_s,
+            options=config.verifiers.model_dump(),
+            keep_thoughts=config.keep_thoughts,
         )
-        self._judge = JudgeScorer(config.judge)
+        self._judge = JudgeScorer(config.judge, config.keep_thoughts)
         self._custom = CustomScorer(config.custom, self.pool, packages)
         self._servers = ServerScorer(config.servers, token_servers)
         self._scorers: tuple[Scorer, ...] = (
             self._judge,
-            RuleScorer(self.pool),
+            RuleScorer(self.pool, config.keep_thoughts),
             ModelScorer(config.model),
             self._custom,
             self._servers,

@@ -52,7 +52,7 @@ class RewardModelConfig(EndpointConfig):
     """Add the tokenizer's special tokens to the output of the chat template. Encoders such as BERT need them; templates
     of language models mostly write them themselves."""
     after_thoughts: bool = False
-    """Show the model only what follows the last `</think>` of a completion."""
+    """Show the model only what a completion has outside of thoughts."""
     max_length_tokens: int | None = Field(default=None, ge=1)
     """Longest input, prompt and completion together; if unset, the model's own limit."""
     too_long: Literal["unscorable", "cut_start", "cut_end"] = "unscorable"

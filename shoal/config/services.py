@@ -22,7 +22,7 @@ from shoal.config.custom_verifiers import (
 from shoal.config.judge import JudgeConfig
 from shoal.config.reward_model import RewardModelConfig
 from shoal.config.section import AT_ONCE, Section
-from shoal.config.verifiers import BUILT_IN_VERIFIERS, VerifiersConfig
+from shoal.config.verifiers import BUILT_IN_VERIFIERS, JUDGE_VERIFIERS, RULE_VERIFIERS, VerifiersConfig
 
 EVERY_OTHER_NAME = "*"
 """In `reward.remap`, every name that the table does not have."""
@@ -99,6 +99,10 @@ class RewardConfig(Section):
     1. If empty, all that can reach 1, but for `max_length`, `reasoning_steps` and `reward_model`. Custom verifiers
     and those of other servers count among these. Metrics, `grpo.difficulty_low` and the like, `length` and `cosine`
     go by it."""
+    keep_thoughts: list[str] = Field(default_factory=list)
+    """Built-in verifiers that judge thoughts as well. The others judge what a completion has outside of its thoughts,
+    and give an unfinished thought nothing (docs/rewards.md has the marks). Verifiers of form and length, and your own,
+    always get the whole text."""
     format: FormatRewardConfig = FormatRewardConfig()
     """A reward for the required format."""
     style: StyleConfig = StyleConfig()
@@ -142,6 +146,17 @@ class RewardConfig(Section):
     @classmethod
     def _correct_is_in_lower_case(cls, correct: list[str]) -> list[str]:
         return [name.lower() for name in correct]
+
+    @field_validator("keep_thoughts")
+    @classmethod
+    def _keepers_are_built_in(cls, names: list[str]) -> list[str]:
+        names = [name.lower() for name in names]
+        if unknown := sorted({*names} - (RULE_VERIFIERS | JUDGE_VERIFIERS)):
+            raise ValueError(
+                f"{', '.join(unknown)}: no built-in verifier or judge of this name reads answers; your own verifiers "
+                "always get the whole text, and reward.model.after_thoughts decides what a reward model is shown"
+            )
+        return names
 
     @property
     def verifiers_here(self) -> frozenset[str]:

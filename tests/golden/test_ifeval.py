@@ -30,4 +30,4 @@ def test_an_instruction_checker_gives_open_instructs_verdict(case: GoldenCase) -
 def test_a_completion_scores_the_fraction_of_its_instructions(case: GoldenCase) -> None:
     label = {"instruction_id": case.inputs["instruction_ids"], "kwargs": case.inputs["kwargs"]}
     for form in (label, [label], str([label])):
-        case.check("score", verify.verify(case.inputs["response"], form).value)
+        case.check("score", verify.VERIFIER.judge(case.inputs["response"], form, (), {}).value)

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from services.reward.common.text import normalized, without_thinking
+from services.reward.common.text import normalized, without_tags
 from services.reward.compose import Composer, Output
 from services.reward.shaping import cosine_scaled_length
 from services.reward.verifiers.registry import VERIFIERS
+from shoal.chat_templates.thoughts import without_thoughts
 from shoal.config.composition import FormatRewardConfig
 from shoal.config.services import RewardConfig
 from shoal.rollout import FinishReason, GroundTruth
@@ -84,7 +85,7 @@ def test_answers_are_normalized_as_open_instruct_does(case: GoldenCase) -> None:
 
 @golden_cases("other_verifiers", only=("remove_thinking",))
 def test_thoughts_are_removed_as_open_instruct_does(case: GoldenCase) -> None:
-    assert without_thinking(case.inputs["text"]) == case.expected["text"]
+    assert without_tags(without_thoughts(case.inputs["text"])) == case.expected["text"]
 
 
 @golden_cases("other_verifiers", only=("reward_composition",))

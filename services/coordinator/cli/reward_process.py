@@ -138,6 +138,7 @@ def _item(row: Row, config: RunConfig) -> dict[str, Any]:
         raise InvalidArgument(f"{row.where}: token_ids must be a list of integers from 0 to 2^31 - 1")
     return {
         "truths": truths,
+        "prompt": prompt if isinstance(prompt, str) else "",
         "messages": [[turn.role, turn.content] for turn in messages_of(row, prompt, "prompt")] if prompt else [],
         "completion": completion,
         "finish_reason": finish,

@@ -18,6 +18,7 @@ from services.coordinator.workers.handover.resuming import resumable_tokens
 from services.coordinator.workers.losses import WorkFailed
 from services.coordinator.workers.rewards.growing_group import GrowingGroup
 from services.coordinator.workers.turn_batches import TurnRounds
+from shoal.chat_templates.completion_text import text_decoder
 from shoal.config import RunConfig
 from shoal.rollout import Completion, SamplingParams
 from shoal.telemetry import metrics, names, trace
@@ -62,6 +63,7 @@ class CompletionSampler:
         self._controls = controls
         self._generators = generators
         self._tokenizer = tokenizer
+        self._text_of = text_decoder(tokenizer)
         self._num_awaited = 0
 
     @property
@@ -141,6 +143,5 @@ class CompletionSampler:
         return str(self._tokenizer.decode(token_ids, skip_special_tokens=False))
 
     async def with_text(self, completion: Completion) -> Completion:
-        """Returns the completion with its text, without special tokens."""
-        text = await asyncio.to_thread(self._tokenizer.decode, completion.token_ids.tolist(), skip_special_tokens=True)
-        return replace(completion, text=str(text))
+        """Returns the completion with its text, without special tokens but for marks of thoughts."""
+        return replace(completion, text=await asyncio.to_thread(self._text_of, completion.token_ids.tolist()))

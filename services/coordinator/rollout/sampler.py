@@ -22,6 +22,7 @@ from services.coordinator.workers.handover.group_progress import GroupProgress
 from services.coordinator.workers.losses import Losses, WorkFailed
 from services.coordinator.workers.rewards.growing_group import GrowingGroup
 from services.coordinator.workers.rewards.reward_pool import RewardPool
+from shoal.chat_templates.completion_text import text_decoder
 from shoal.concurrency import first_error
 from shoal.config import RunConfig
 from shoal.errors import DeadlineExceeded, InvalidArgument
@@ -239,9 +240,7 @@ class Sampler:
     def _step_rewards(
         self, prompt: Prompt, completions: Sequence[Completion], scores: Sequence[Score]
     ) -> tuple[tuple[TokenReward, ...], ...]:
-        def text_of(token_ids: list[int]) -> str:
-            return str(self._tokenizer.decode(token_ids, skip_special_tokens=True))
-
+        text_of = text_decoder(self._tokenizer)
         return tuple(
             token_rewards(prompt, completion, score, text_of)
             for completion, score in zip(completions, scores, strict=True)

@@ -4,6 +4,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from shoal.chat_templates.thoughts import opened_thought
 from shoal.rollout import GroundTruth, Prompt
 from shoal.scores import VerifierScore
 from shoal.v1 import rollout_pb2
@@ -57,6 +58,12 @@ class Scorer(Protocol):
     async def describe(self) -> Sequence[ListedVerifier]:
         """Describes all its verifiers."""
         ...
+
+
+def whole_text(prompt: Prompt, completion: rollout_pb2.Completion) -> str:
+    """Returns the completion's text behind the mark of the thought that the prompt has opened, if it has: without the
+    mark, nobody sees that a completion which never ends the thought is one."""
+    return opened_thought(prompt.text) + completion.text
 
 
 def token_ids(completion: rollout_pb2.Completion) -> Sequence[int]:

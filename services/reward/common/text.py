@@ -38,10 +38,11 @@ def normalized(text: str) -> str:
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
 
 
-def without_thinking(text: str) -> str:
-    """Returns the text after the last </think>, without answer tags."""
-    answer = text.replace("<|assistant|>", "").strip().rpartition("</think>")[2]
-    return answer.replace("<answer>", "").replace("</answer>", "").strip()
+def without_tags(answer: str) -> str:
+    """Returns an answer without answer tags and markers of the assistant's turn."""
+    for tag in ("<|assistant|>", "<answer>", "</answer>"):
+        answer = answer.replace(tag, "")
+    return answer.strip()
 
 
 def last_between(text: str, start: str, end: str) -> str | None:

@@ -3,11 +3,12 @@
 import importlib.util
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
 from services.reward.common.verdict import Unscorable, Verdict
+from shoal.chat_templates.thoughts import without_thoughts
 from shoal.config.section import Section
 
 
@@ -16,8 +17,8 @@ class Verifier:
     """How completions are judged under one name: the name of the module that declares it as `VERIFIER`."""
 
     verify: Callable[..., Verdict]
-    """Completion and label -> verdict. Raises `Unscorable`; any other exception means that the verifier broke. Takes
-    `options` as a third argument, and the keyword that `reads` names."""
+    """Text and label -> verdict. Raises `Unscorable`; any other exception means that the verifier broke. Takes
+    `options` as a third argument. `reads` says which text, and which keyword."""
     values: str
     """Range of the value, for people: "1 or 0"."""
     best: Literal["correct", "measure", "zero"] = "correct"
@@ -27,8 +28,9 @@ class Verifier:
     options: type[Section] | None = None
     """The table `reward.verifiers.<name>`. tools/verifier_docs.py copies its source into shoal/config/verifiers.py, so
     it may use nothing but `Section`, `Field` and `Literal`."""
-    reads: Literal["text", "num_tokens", "token_ids"] = "text"
-    """What `verify` reads of the completion besides its text, and the keyword that carries it."""
+    reads: Literal["answer", "completion", "num_tokens", "token_ids"] = "answer"
+    """What `verify` reads. `answer`: the completion's text outside of thoughts. The others get the whole text, because
+    they judge its form or its length and not what it answers, and the last two also the keyword that they name."""
     load: Callable[[], None] = lambda: None
     """Imports what `verify` needs. Called once in each process, outside any deadline of a completion."""
     package: str = ""
@@ -59,10 +61,22 @@ class Verifier:
             return ""
         return f"it needs the package {self.package}: pip install 'shoal[{self.extra}]'"
 
-    def judge(self, completion: str, label: Any, token_ids: Sequence[int], options: Mapping[str, Any]) -> Verdict:
-        """Calls `verify` with what it reads. Raises what `verify` raises."""
+    def judge(
+        self,
+        completion: str,
+        label: Any,
+        token_ids: Sequence[int],
+        options: Mapping[str, Any],
+        *,
+        keep_thoughts: bool = False,
+    ) -> Verdict:
+        """Calls `verify` with what it reads, or with the whole text to `keep_thoughts`. Raises what `verify` raises."""
         arguments = [self.options.model_validate(options)] if self.options else []
-        if self.reads == "text":
+        if self.reads == "answer" and not keep_thoughts:
+            answer = without_thoughts(completion)
+            verdict = self.verify(answer, label, *arguments)
+            return verdict if answer or not completion else replace(verdict, detail="nothing but thoughts")
+        if self.reads in ("answer", "completion"):
             return self.verify(completion, label, *arguments)
         if completion and not token_ids:
             raise Unscorable("the completion came without token ids, which this verifier reads")

@@ -5,7 +5,7 @@ import hashlib
 import json
 import time
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,6 +17,7 @@ from services.reward.judge.reply import read_grade
 from services.reward.judge.rubric import CRITERION, read_rubric, weighted
 from services.reward.judge.templates import Template
 from services.reward.remote.http_endpoint import EndpointFailed
+from shoal.chat_templates.thoughts import without_thoughts
 from shoal.config.judge import JudgeConfig
 from shoal.errors import InvalidArgument
 from shoal.scores import ScoreOutcome, VerifierScore
@@ -60,11 +61,13 @@ class JudgeCounts:
 class Judge:
     """Scores completions by questions to a language model. Belongs to one event loop."""
 
-    def __init__(self, config: JudgeConfig) -> None:
-        """Raises `InvalidArgument` if `config` names no endpoint, or a key that is not in the environment."""
+    def __init__(self, config: JudgeConfig, keep_thoughts: Collection[str] = ()) -> None:
+        """`keep_thoughts`: labels whose judge is shown thoughts as well. Raises `InvalidArgument` if `config` names no
+        endpoint, or a key that is not in the environment."""
         if not config.base_url:
             raise InvalidArgument(MISSING)
         self._config = config
+        self._keep_thoughts = keep_thoughts
         self._endpoint = Endpoint(config)
         custom = Template(config.template or DEFAULT.text, config.min_score, config.max_score)
         self._labels: Mapping[str, JudgedLabel] = {
@@ -97,12 +100,13 @@ class Judge:
         """Scores a completion. Never raises, except when canceled: an error is an outcome."""
         started = time.perf_counter()
         outcome, value = ScoreOutcome.FAILED, 0.0
+        answer = tagged_or_all(completion if verifier in self._keep_thoughts else without_thoughts(completion))
         try:
             if verifier == "rubric":
-                value, detail = await self._by_criteria(question, completion, label)
+                value, detail = await self._by_criteria(question, answer, label)
             else:
                 judged = self._labels[verifier]
-                values = judged.values(question, answer_of(completion), label)
+                values = judged.values(question, answer, label)
                 graded = await self._grade(judged.template, values)
                 value, detail = graded.value, self._detail(graded, judged.template)
             outcome = ScoreOutcome.SCORED
@@ -127,9 +131,9 @@ class Judge:
             return str(error)
         return ""
 
-    async def _by_criteria(self, question: str, completion: str, label: Any) -> tuple[float, str]:
+    async def _by_criteria(self, question: str, answer: str, label: Any) -> tuple[float, str]:
         query, criteria = read_rubric(label)
-        values = {"question": query or question, "answer": tagged_or_all(completion)}
+        values = {"question": query or question, "answer": answer}
         graded = await asyncio.gather(
             *(self._grade(CRITERION, {**values, "rubric": criterion.description}) for criterion in criteria),
             return_exceptions=True,
@@ -225,15 +229,10 @@ class Judge:
         return f"SCORE {graded.score:g} of {template.lowest:g} to {template.highest:g}; {paid}; {graded.reasoning}"
 
 
-def answer_of(completion: str) -> str:
-    """Returns what a judge is shown: after the last </think>, the last <answer>...</answer>, or all without one."""
-    return tagged_or_all(completion.rpartition("</think>")[2])
-
-
-def tagged_or_all(completion: str) -> str:
-    """Returns the last <answer>...</answer>, or the whole completion without one."""
-    answer = last_between(completion, "<answer>", "</answer>")
-    return (completion if answer is None else answer).strip()
+def tagged_or_all(text: str) -> str:
+    """Returns the last <answer>...</answer>, or the whole text without one."""
+    answer = last_between(text, "<answer>", "</answer>")
+    return (text if answer is None else answer).strip()
 
 
 def _key(template: Template, values: Mapping[str, str]) -> bytes:

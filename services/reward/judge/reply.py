@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from services.reward.common.verdict import Unscorable
+from shoal.chat_templates.thoughts import without_thoughts
 
 _FENCED = re.compile(r"\A```(?:json)?[ \t]*\n(.*)\n```\Z", re.DOTALL | re.IGNORECASE)
 _SHOWN = 120
@@ -22,15 +23,15 @@ class Grade:
 def read_grade(reply: str, lowest: float, highest: float) -> Grade:
     """Reads the grade of a reply: one JSON object with a number SCORE from `lowest` to `highest`.
 
-    Thoughts up to the last </think> and one code fence around the object are allowed, other text is not. Raises
+    Thoughts and one code fence around the object are allowed, other text is not. Raises
     `Unscorable` for everything else: a guessed grade would be a reward that no judge gave.
     """
     text = reply.strip()
     try:
-        # Try the whole reply first: a </think> inside the JSON may be a quotation from the answer.
+        # Try the whole reply first: a mark of thoughts inside the JSON may be a quotation from the answer.
         verdict = _parsed(text)
     except (ValueError, RecursionError):
-        text = reply.rpartition("</think>")[2].strip()
+        text = without_thoughts(reply).strip()
         if fenced := _FENCED.match(text):
             text = fenced[1].strip()
         try:

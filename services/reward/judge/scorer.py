@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Sequence
 
-from services.reward.common.scorer import ListedVerifier
+from services.reward.common.scorer import ListedVerifier, whole_text
 from services.reward.judge.judge import MISSING, Judge, JudgeCounts
 from services.reward.judge.labels import JUDGED_LABELS
 from services.reward.judge.rubric import DESCRIPTION as RUBRIC_DESCRIPTION
@@ -17,8 +17,10 @@ class JudgeScorer:
 
     NAMES = (*JUDGED_LABELS, "rubric")
 
-    def __init__(self, config: JudgeConfig) -> None:
+    def __init__(self, config: JudgeConfig, keep_thoughts: Collection[str] = ()) -> None:
+        """`keep_thoughts`: as in `reward`."""
         self._config = config
+        self._keep_thoughts = keep_thoughts
         self._judge: Judge | None = None
         self.names: Collection[str] = self.NAMES
 
@@ -32,7 +34,7 @@ class JudgeScorer:
 
     async def start(self) -> None:
         if self._config.base_url:
-            self._judge = Judge(self._config)
+            self._judge = Judge(self._config, self._keep_thoughts)
 
     async def close(self) -> None:
         if self._judge is not None:
@@ -41,7 +43,8 @@ class JudgeScorer:
     async def score(self, truth: GroundTruth, prompt: Prompt, completion: rollout_pb2.Completion) -> VerifierScore:
         if self._judge is None:
             return VerifierScore(truth.verifier, ScoreOutcome.FAILED, detail="there is no judge")
-        return await self._judge.judge(truth.verifier, prompt.question, completion.text, truth.label)
+        text = completion.text if truth.verifier in self._keep_thoughts else whole_text(prompt, completion)
+        return await self._judge.judge(truth.verifier, prompt.question, text, truth.label)
 
     async def label_problem(self, truth: GroundTruth) -> str:
         return "" if self._judge is None else self._judge.label_problem(truth.verifier, truth.label)

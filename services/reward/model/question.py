@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import TypedDict
 
 from services.reward.common.text import clean, without_turns
+from shoal.chat_templates.thoughts import opened_thought, without_thoughts
 from shoal.config.reward_model import RewardModelConfig
 from shoal.conversation import ChatMessage
 
@@ -24,7 +25,7 @@ def question_for(
 
     Markers of turns in the completion are broken up: it cannot end its own turn and have another user praise it.
     """
-    answer = completion.rpartition("</think>")[2].lstrip() if config.after_thoughts else completion
+    answer = without_thoughts(opened_thought(prompt_text) + completion) if config.after_thoughts else completion
     answer = clean(without_turns(answer))
     if not messages:
         return {"text": clean(prompt_text) + answer}

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -54,11 +54,17 @@ class VerifierPool:
     """
 
     def __init__(
-        self, *, num_processes: int, timeout_s: float, options: Mapping[str, Mapping[str, Any]] | None = None
+        self,
+        *,
+        num_processes: int,
+        timeout_s: float,
+        options: Mapping[str, Mapping[str, Any]] | None = None,
+        keep_thoughts: Collection[str] = (),
     ) -> None:
         """`timeout_s`: longest time for one verifier on one completion. `options`: by verifier, if not the
-        defaults."""
+        defaults. `keep_thoughts`: verifiers that read thoughts as well."""
         self._options = options or {}
+        self._keep_thoughts = list(keep_thoughts)
         self._custom: dict[str, CustomVerifier] = {}
         self._tracebacks: set[tuple[str, str]] = set()
         """Verifier and traceback of those in the log."""
@@ -241,7 +247,7 @@ class VerifierPool:
                 seat.is_ready = True
                 seat.ready.set()
                 self._failed_starts = 0
-                process.send({"options": self._options})
+                process.send({"options": self._options, "keep_thoughts": self._keep_thoughts})
                 for custom in self._custom.values():
                     process.send({"code": asdict(custom.code)})
                 self._release(seat)

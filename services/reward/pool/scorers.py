@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
 
-from services.reward.common.scorer import ListedVerifier, token_ids
+from services.reward.common.scorer import ListedVerifier, token_ids, whole_text
 from services.reward.custom.arguments import CustomArguments
 from services.reward.custom.custom_verifiers import CustomVerifiers
 from services.reward.pool.pool import VerifierPool
@@ -17,8 +17,10 @@ from shoal.v1 import rollout_pb2
 class RuleScorer:
     """The verifiers of `services/reward/verifiers`. Starts and closes the pool."""
 
-    def __init__(self, pool: VerifierPool) -> None:
+    def __init__(self, pool: VerifierPool, keep_thoughts: Collection[str] = ()) -> None:
+        """`keep_thoughts`: as in `reward`."""
         self._pool = pool
+        self._keep_thoughts = keep_thoughts
         self.names: Collection[str] = ALL_VERIFIERS.keys()
 
     def unavailable(self, name: str) -> str:
@@ -31,8 +33,11 @@ class RuleScorer:
         await self._pool.close()
 
     async def score(self, truth: GroundTruth, prompt: Prompt, completion: rollout_pb2.Completion) -> VerifierScore:
-        tokens = () if VERIFIERS[truth.verifier].reads == "text" else token_ids(completion)
-        return await self._pool.judge(truth.verifier, completion.text, truth.label, tokens)
+        reads = VERIFIERS[truth.verifier].reads
+        is_cut = reads == "answer" and truth.verifier not in self._keep_thoughts
+        text = whole_text(prompt, completion) if is_cut else completion.text
+        tokens = token_ids(completion) if reads in ("num_tokens", "token_ids") else ()
+        return await self._pool.judge(truth.verifier, text, truth.label, tokens)
 
     async def label_problem(self, truth: GroundTruth) -> str:
         # Verifiers read their label before the completion. So judging an empty completion checks the label: it costs

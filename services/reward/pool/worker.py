@@ -12,6 +12,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -37,6 +38,7 @@ def main() -> None:
     answers.write(encode_frame({"event": "ready"}))
     loaded: set[str] = set()
     options: dict[str, Message] = {}
+    keep_thoughts: list[str] = []
     custom = LoadedVerifiers()
 
     def load(loads: Callable[[], None]) -> None:
@@ -51,7 +53,7 @@ def main() -> None:
             with suppress(OSError):  # A verifier may have closed it.
                 os.write(2, MARK + speaking.encode() + b"\n")
         if "options" in job:
-            options = job["options"]
+            options, keep_thoughts = job["options"], job["keep_thoughts"]
         elif "code" in job:
             custom.use(Code(**job["code"]))
         elif (name := job["verifier"]) in custom:
@@ -67,7 +69,14 @@ def main() -> None:
             if name not in loaded:
                 load(VERIFIERS[name].load)
                 loaded.add(name)
-            verdict = judge(name, job["completion"], job["label"], job["token_ids"], options.get(name, {}))
+            verdict = judge(
+                name,
+                job["completion"],
+                job["label"],
+                job["token_ids"],
+                options.get(name, {}),
+                keep_thoughts=name in keep_thoughts,
+            )
             answers.write(encode_frame(verdict))
 
 
@@ -88,9 +97,12 @@ def judge(
     label: Any,
     token_ids: Sequence[int] = (),
     options: Mapping[str, Any] = MappingProxyType({}),
+    *,
+    keep_thoughts: bool = False,
 ) -> Message:
     """Answers one job: outcome, value, detail and duration_s."""
-    return _answer(lambda: VERIFIERS[verifier].judge(completion, label, token_ids, options), _error_line)
+    judging = partial(VERIFIERS[verifier].judge, completion, label, token_ids, options, keep_thoughts=keep_thoughts)
+    return _answer(judging, _error_line)
 
 
 def judge_custom(custom: LoadedVerifiers, name: str, arguments: Mapping[str, Any]) -> Message:

@@ -32,7 +32,7 @@ def load() -> None:
 def verify(completion: str, label: Any, options: JsonSchemaOptions = JsonSchemaOptions()) -> Verdict:
     """Validates the completion's JSON against the label's schema.
 
-    The JSON is the text after the last </think>, or the last fenced block in it, or the last <answer>...</answer>.
+    The JSON is the whole answer, or the last fenced block in it, or the last <answer>...</answer>.
     Label: a JSON schema, as an object or as text; without "$schema" its draft is 2020-12. References to other
     documents are not followed. Value: 1 if the JSON is valid, else 0. JSON that is nested too deeply, or takes longer
     than `timeout_s` to validate, makes the completion unscorable.
@@ -82,9 +82,8 @@ def _refuse(constant: str) -> None:
 
 
 def _json_text(completion: str) -> str:
-    text = completion.rpartition("</think>")[2]
-    answer = last_between(text, "<answer>", "</answer>")
-    text = text if answer is None else answer
+    answer = last_between(completion, "<answer>", "</answer>")
+    text = completion if answer is None else answer
     block = last_between(text, _FENCE, _FENCE)
     if block is None:
         return text.strip()

@@ -3,7 +3,7 @@
 from typing import Any
 
 from services.reward.common import language
-from services.reward.common.text import without_thinking
+from services.reward.common.text import without_tags
 from services.reward.common.verdict import Unscorable, Verdict, acceptable_texts
 from services.reward.common.verifier import Verifier
 
@@ -17,14 +17,14 @@ def load() -> None:
 
 
 def verify(completion: str, label: Any) -> Verdict:
-    """Detects the language of the text after the last </think>, without answer tags.
+    """Detects the language of the answer, without answer tags.
 
     Label: a language code in any case, "de", "pt" or "zh-tw" ("zh" is Chinese in either script), or a list of accepted
     ones. Value: 1 if the language that langdetect finds likeliest is one of them, else 0; 0 where no language can be
     detected, as in an empty answer or a bare number.
     """
     wanted = {code for text in acceptable_texts(label) for code in _codes(text)}
-    found = language.language_of(without_thinking(completion))
+    found = language.language_of(without_tags(completion))
     return Verdict(float(found in wanted), found or "no language detected")
 
 

@@ -87,13 +87,12 @@ def verify(completion: str, label: Any, options: MultipleChoiceOptions = Multipl
     or before "is correct", unless the clause denies it or begins with "if" or the like; after "option" or "choice", at
     the end of a phrase or where others are excluded; written as a choice, "(B)", "**B**", or "B." and "B)" at the start
     of a line; or the only letter of the text. If several options are named in one of these last ways and not excluded,
-    none is chosen, unless the last has been named before. Thoughts up to the last </think> do not count. Several
-    letters in one position, "B or C", are all chosen.
+    none is chosen, unless the last has been named before. Several letters in one position, "B or C", are all chosen.
     Label: a letter with or without parentheses, or a list of accepted ones.
     Value: 1 if each chosen letter is the label's, in any case, else 0; `values` has others.
     """
     wanted = {_wanted(text) for text in acceptable_texts(label)}
-    text = unicodedata.normalize("NFKC", completion.rpartition("</think>")[2])
+    text = unicodedata.normalize("NFKC", completion)
     letters = _choice(text, options.strict)
     is_right = bool(letters) and wanted.issuperset(letters)
     return Verdict(

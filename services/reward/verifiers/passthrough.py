@@ -11,4 +11,4 @@ def verify(completion: str, label: Any) -> Verdict:
     return Verdict(0.0)
 
 
-VERIFIER = Verifier(verify, values="0", best="zero")
+VERIFIER = Verifier(verify, values="0", best="zero", reads="completion")

@@ -3,18 +3,18 @@
 from typing import Any
 
 from services.reward.common.answers import word_form
-from services.reward.common.text import same_words, without_thinking
+from services.reward.common.text import same_words, without_tags
 from services.reward.common.verdict import Verdict, acceptable_texts
 from services.reward.common.verifier import Verifier
 
 
 def verify(completion: str, label: Any) -> Verdict:
-    """Compares the text after the last </think> with the label.
+    """Compares the whole answer with the label.
 
     Ignores case, ASCII punctuation, articles, white space and answer tags. Label: a text or number, or a list of
     accepted ones. Value: 1 if they are equal, else 0.
     """
-    answer = without_thinking(completion)
+    answer = without_tags(completion)
     correct = any(same_words(answer, text) for text in acceptable_texts(label))
     return Verdict(float(correct), answer, word_form(answer))
 

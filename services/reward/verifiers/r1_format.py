@@ -43,4 +43,4 @@ def has_r1_format(completion: str) -> bool:
     return False
 
 
-VERIFIER = Verifier(verify, values="`reward` or 0", options=FormatOptions)
+VERIFIER = Verifier(verify, values="`reward` or 0", options=FormatOptions, reads="completion")

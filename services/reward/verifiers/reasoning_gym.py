@@ -27,13 +27,13 @@ class ReasoningGymOptions(Section):
 def verify(completion: str, label: Any, options: ReasoningGymOptions = ReasoningGymOptions()) -> Verdict:
     """Scores the answer with the task that generated the question.
 
-    The answer is the last <answer>...</answer>; without one, the text after the last </think>, or the whole
-    completion. Label: {"task": name, "options": JSON text, "entry": JSON text}, as a source with `task` makes it.
-    Value: 0 to 1; many tasks give 0.01 to 0.05 for a wrong answer in the right form. Unscorable past `timeout_s`.
+    The answer is the last <answer>...</answer>, or the whole text without one. Label: {"task": name, "options": JSON
+    text, "entry": JSON text}, as a source with `task` makes it. Value: 0 to 1; many tasks give 0.01 to 0.05 for a wrong
+    answer in the right form. Unscorable past `timeout_s`.
     """
     task, task_options, entry = _read(label)
     tagged = last_between(completion, "<answer>", "</answer>")
-    answer = (completion.rpartition("</think>")[2] if tagged is None else tagged).strip()
+    answer = (completion if tagged is None else tagged).strip()
     with deadline(options.timeout_s, f"the scorer of {task}"):
         return Verdict(float(_scorer(task, task_options).score_answer(answer, entry)), answer)
 

@@ -24,4 +24,4 @@ def reasoning_steps(completion: str) -> float:
     return min(1.0, len(_SIGN.findall(completion)) / _ENOUGH)
 
 
-VERIFIER = Verifier(verify, values="0 to 1", best="measure")
+VERIFIER = Verifier(verify, values="0 to 1", best="measure", reads="completion")

@@ -2,18 +2,18 @@
 
 from typing import Any
 
-from services.reward.common.text import token_f1, without_thinking
+from services.reward.common.text import token_f1, without_tags
 from services.reward.common.verdict import Verdict, acceptable_texts
 from services.reward.common.verifier import Verifier
 
 
 def verify(completion: str, label: Any) -> Verdict:
-    """Compares the words after the last </think> with those of the label.
+    """Compares the words of the answer with those of the label.
 
     Ignores case, ASCII punctuation, articles and answer tags. Label: a text or number, or a list of those, of which
     the best counts. Value: the F1 of the words, 0 to 1.
     """
-    answer = without_thinking(completion)
+    answer = without_tags(completion)
     return Verdict(max(token_f1(answer, text) for text in acceptable_texts(label)), answer)
 
 

@@ -9,13 +9,13 @@ from services.reward.common.verifier import Verifier
 
 
 def verify(completion: str, label: Any) -> Verdict:
-    """Compares the last <answer>...</answer> after the thoughts with the label.
+    """Compares the last <answer>...</answer> with the label.
 
     Ignores case, ASCII punctuation, articles and white space. Label: a text or number, or a list of accepted ones.
     Value: 1 if they are equal, else 0; 0 without both tags.
     """
     wanted = acceptable_texts(label)
-    answer = last_between(completion.rpartition("</think>")[2], "<answer>", "</answer>")
+    answer = last_between(completion, "<answer>", "</answer>")
     if answer is None:
         return Verdict(0.0, "no <answer>...</answer>", answer="")
     return Verdict(float(any(same_words(answer, text) for text in wanted)), answer.strip(), word_form(answer))

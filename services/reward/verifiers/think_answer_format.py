@@ -46,4 +46,4 @@ def _after(text: str, part: str, start: int) -> int:
     return found + len(part) if found >= 0 else -1
 
 
-VERIFIER = Verifier(verify, values="1 or 0", options=ThinkAnswerOptions)
+VERIFIER = Verifier(verify, values="1 or 0", options=ThinkAnswerOptions, reads="completion")

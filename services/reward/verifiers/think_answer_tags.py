@@ -22,4 +22,4 @@ def think_answer_tags(completion: str) -> float:
     return sum(completion.count(tag) == 1 for tag in _TAGS) / len(_TAGS)
 
 
-VERIFIER = Verifier(verify, values="0 to 1")
+VERIFIER = Verifier(verify, values="0 to 1", reads="completion")

@@ -20,4 +20,4 @@ def has_think_format(completion: str) -> bool:
     return completion.startswith(_START) and _END in completion and completion.count(_START) == 1
 
 
-VERIFIER = Verifier(verify, values="1 or 0")
+VERIFIER = Verifier(verify, values="1 or 0", reads="completion")

@@ -46,10 +46,10 @@ class ReasoningGym(Environment):
 
     def step(self, turn: Turn) -> Observation:
         # It imports the package, which takes some seconds.
-        from services.reward.verifiers.reasoning_gym import verify
+        from services.reward.verifiers.reasoning_gym import VERIFIER
 
         try:
-            score = verify(turn.text, self._label).value
+            score = VERIFIER.judge(turn.text, self._label, (), {}).value
         except CannotScore as error:
             raise Unscorable(str(error)) from None
         self.metrics["tries"] = turn.number

@@ -6,7 +6,7 @@ from pydantic import Field
 
 from services.reward.common import language
 from services.reward.common.deadline import deadline
-from services.reward.common.text import without_thinking
+from services.reward.common.text import without_tags
 from services.reward.common.verdict import Unscorable, Verdict
 from services.reward.common.verifier import Verifier
 from services.reward.verifiers.ifeval import sentences
@@ -33,7 +33,7 @@ def load() -> None:
 def verify(completion: str, label: Any, options: InstructionOptions = InstructionOptions()) -> Verdict:
     """Checks instructions by open-instruct's ids: those of IFEval (arXiv:2311.07911) and 29 more.
 
-    The answer is the text after the last </think>, without answer tags. Label: {"instruction_id": [...], "kwargs":
+    The answer is read without answer tags. Label: {"instruction_id": [...], "kwargs":
     [...]}, or a list of such objects, as objects or as JSON or Python text. Value: the fraction of the instructions
     that the answer follows, 0 to 1; 0 for an empty answer or list. `strict_wording` judges by the wording of the
     instructions where open-instruct's checkers judge something else; docs/rewards.md lists the differences.
@@ -52,7 +52,7 @@ VERIFIER = Verifier(verify, values="0 to 1", options=InstructionOptions, load=lo
 
 def follow(completion: str, instructions: list[Instruction], timeout_s: float) -> Verdict:
     """Returns the fraction of the instructions that the answer follows. Raises `Unscorable`."""
-    answer = without_thinking(completion)
+    answer = without_tags(completion)
     # Check all instructions, even on an empty answer: whether a label is scorable must not depend on the completion.
     with deadline(timeout_s, "checking the instructions"):
         broken = [name for name, constraint, arguments in instructions if not constraint.follows(answer, arguments)]

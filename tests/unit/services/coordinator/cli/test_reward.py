@@ -89,6 +89,31 @@ def test_a_failing_verifier_is_shown_with_its_whole_cause_and_ends_with_code_1(s
     assert score(*["raise"] * 8)[1].count("lines 1, 2, 3, 4, 5 and 3 more: mine failed") == 1
 
 
+def test_thoughts_are_no_answers_unless_they_are_kept(shoal: Shoal, tmp_path: Path) -> None:
+    label = {"ground_truth": "5", "verifier": "gsm8k"}
+    rows = [
+        RIGHT,
+        {"completion": "<think>so 5", **label},
+        {"completion": "so 5", "prompt": "2 + 3?", **label},
+        {"completion": "so 5", "prompt": "User: 2 + 3?\nAssistant: <think>", **label},
+        {"completion": "so 5</think>5", "prompt": "User: 2 + 3?\nAssistant: <think>", **label},
+    ]
+
+    def rewards(*settings: str) -> list[float]:
+        code, out, error = shoal("reward", "score", rows_file(tmp_path, *rows), *settings, "-o", "json")
+        assert code == 0, error
+        return [row["reward"] for row in json.loads(out)["rows"]]
+
+    assert rewards() == [1, 0, 1, 0, 1]
+    assert rewards("--set", 'reward.keep_thoughts=["GSM8K"]') == [1, 1, 1, 1, 1]
+
+
+def test_only_verifiers_that_read_answers_keep_thoughts(shoal: Shoal, tmp_path: Path) -> None:
+    row = rows_file(tmp_path, RIGHT)
+    code, _, error = shoal("reward", "score", row, "--set", 'reward.keep_thoughts=["gsm8k", "mine"]')
+    assert code == 2 and "reward.keep_thoughts" in error and "mine" in error, error
+
+
 def test_a_judge_scores_rows_and_its_cost_is_shown(shoal: Shoal, tmp_path: Path) -> None:
     rows = [
         {"completion": "<think>x</think>Four.", "prompt": "2 + 2?", "ground_truth": "4", "verifier": "llm_judge"},

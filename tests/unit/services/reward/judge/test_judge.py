@@ -4,12 +4,12 @@ import asyncio
 import json
 import re
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 import pytest
 
-from services.reward.judge.judge import Judge, answer_of
+from services.reward.judge.judge import Judge
 from services.reward.judge.labels import JUDGED_LABELS
 from services.reward.remote import http_endpoint as endpoint
 from shoal.config.judge import JudgeConfig
@@ -34,8 +34,8 @@ async def make(server: JudgeServer, monkeypatch: pytest.MonkeyPatch) -> AsyncIte
     monkeypatch.setattr(endpoint, "_FIRST_PAUSE_S", 0.001)
     judges = []
 
-    def make_judge(**settings: Any) -> Judge:
-        judges.append(Judge(JudgeConfig(**{"base_url": server.url, "model": "judge", **settings})))
+    def make_judge(keep_thoughts: Sequence[str] = (), **settings: Any) -> Judge:
+        judges.append(Judge(JudgeConfig(**{"base_url": server.url, "model": "judge", **settings}), keep_thoughts))
         return judges[-1]
 
     yield make_judge
@@ -167,17 +167,28 @@ async def test_a_label_without_a_field_of_the_template_is_unscorable_and_sends_n
     assert not server.requests
 
 
+@pytest.mark.parametrize("name", ["llm_judge", "rubric"])
 @pytest.mark.parametrize(
-    ("completion_text", "shown"),
+    ("completion_text", "shown", "hidden"),
     [
-        ("<think>x</think> b", "b"),
-        ("<answer>a</answer><answer> c </answer>", "c"),
-        ("<think><answer>x</answer></think>b", "b"),
-        ("", ""),
+        ("<think>xxx</think> bbb", "bbb", "xxx"),
+        ("<answer>aaa</answer><answer> ccc </answer>", "ccc", "aaa"),
+        ("<think><answer>xxx</answer></think>bbb", "bbb", "xxx"),
+        ("bbb <think>xxx", "bbb", "xxx"),
     ],
 )
-def test_the_judge_sees_the_answer_without_thoughts(completion_text: str, shown: str) -> None:
-    assert answer_of(completion_text) == shown
+async def test_a_judge_is_shown_the_answer_without_thoughts(
+    server: JudgeServer, make: Make, name: str, completion_text: str, shown: str, hidden: str
+) -> None:
+    server.script = lambda number, body: graded(1)
+    score = await make().judge(name, "Q", completion_text, CRITERIA if name == "rubric" else "L")
+    assert score.outcome is SCORED, score
+    assert all(shown in user(request) and hidden not in user(request) for request in server.requests)
+
+
+async def test_a_judge_is_shown_thoughts_if_they_are_kept(server: JudgeServer, make: Make) -> None:
+    await make(keep_thoughts=["llm_judge"]).judge("llm_judge", "Q", "<think>xxx</think>bbb", "L")
+    assert "<think>xxx</think>bbb" in user(server.requests[0])
 
 
 # Responses.

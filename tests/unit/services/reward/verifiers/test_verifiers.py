@@ -21,7 +21,7 @@ def quiet() -> Iterator[None]:
 
 
 def value(verifier: str, completion: str, label: Any) -> float:
-    return VERIFIERS[verifier].verify(completion, label).value
+    return VERIFIERS[verifier].judge(completion, label, (), {}).value
 
 
 @pytest.mark.parametrize(

@@ -83,7 +83,7 @@ def follows(name: str, response: str, *, strict: bool = False, **kwargs: Any) ->
 
 
 def score(completion: str, label: Any) -> float:
-    return verify.verify(completion, label).value
+    return verify.VERIFIER.judge(completion, label, (), {}).value
 
 
 def test_there_are_54_constraints_and_25_older_functions() -> None:
@@ -160,7 +160,7 @@ def test_only_the_text_after_the_thinking_counts_and_an_empty_answer_scores_zero
     answers = ["<think>a, b</think> c", "<think>a</think> b, c", "<think>a, b", "a</think>  <answer> </answer>"]
     assert [score(answer, label) for answer in answers] == [1.0, 0.0, 0.0, 0.0]
     old = {"func_name": "validate_no_commas"}
-    assert [ifeval_old.verify(answer, old).value for answer in answers] == [1.0, 0.0, 0.0, 0.0]
+    assert [ifeval_old.VERIFIER.judge(answer, old, (), {}).value for answer in answers] == [1.0, 0.0, 0.0, 0.0]
 
 
 def test_the_detail_names_the_instructions_that_were_not_followed() -> None:

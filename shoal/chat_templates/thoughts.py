@@ -1,0 +1,86 @@
+"""Thoughts in what a model writes. Everything outside of them is its answer.
+
+The marks are those of the models' own chat templates and of the parsers that engines have for them. Marks that are
+ordinary words, such as Granite's "Here is my thought process:", are not among them.
+"""
+
+import re
+from collections.abc import Sequence
+
+_TAGS = ("think", "thinking", "thought", "reasoning", "seed:think", "mm:think")
+MARKS = {f"<{tag}>": f"</{tag}>" for tag in _TAGS} | {
+    "[THINK]": "[/THINK]",
+    "<|START_THINKING|>": "<|END_THINKING|>",
+    "<|begin_of_thought|>": "<|end_of_thought|>",
+    "◁think▷": "◁/think▷",
+    "<|channel>thought": "<channel|>",
+    "<|channel|>analysis<|message|>": "<|channel|>final<|message|>",
+}
+"""The mark that begins a thought -> the one that ends it. Those in the form of XML count in any case. docs/rewards.md
+says whose they are."""
+
+_ENDS = frozenset(MARKS.values())
+_MARK = re.compile(
+    r"[<\[◁](?:" + "|".join(re.escape(mark[1:]) for mark in sorted([*MARKS, *_ENDS], key=len, reverse=True)) + ")",
+    re.IGNORECASE,
+)
+_QUOTES = "\"'`"
+
+
+def without_thoughts(text: str) -> str:
+    """Returns the text outside of all thoughts: the answer. A text without marks of thoughts is returned as it is; the
+    others lose the white space around each thought, and what stands before and behind one is on two lines.
+    """
+    spans = thoughts(text)
+    if not spans:
+        return text
+    starts, ends = [start for start, _ in spans], [end for _, end in spans]
+    pieces = [text[start:end] for start, end in zip([0, *ends], [*starts, len(text)], strict=True)]
+    first, last = pieces[0].rstrip(), pieces[-1].lstrip()
+    return "\n".join(filter(None, [first, *(piece.strip() for piece in pieces[1:-1]), last]))
+
+
+def thoughts(text: str) -> Sequence[tuple[int, int]]:
+    """Returns where each thought begins and ends, marks included, in order.
+
+    A thought ends with the first mark that belongs to the one that began it, and without such a mark at the end of the
+    text. A mark that ends a thought which nothing began ends one that began with the text: the prompt had opened it
+    (`opened_thought`). Outside of thoughts a mark in quotation marks or backticks is mentioned, and means nothing.
+    Takes time linear in the text.
+    """
+    spans: list[tuple[int, int]] = []
+    start, closing = 0, ""
+    for found in _MARK.finditer(text):
+        mark = _canonical(found[0])
+        if closing:
+            if mark == closing:
+                spans.append((start, found.end()))
+                closing = ""
+        elif mark in MARKS and not _is_quoted(found):
+            start, closing = found.start(), MARKS[mark]
+        elif mark in _ENDS and not _is_quoted(found):
+            spans = [(0, found.end())]
+    if closing:
+        spans.append((start, len(text)))
+    return spans
+
+
+def opened_thought(prompt: str) -> str:
+    """Returns the mark of the thought that a prompt ends in, as chat templates leave one open for the policy; empty if
+    it ends in none."""
+    end = prompt[-_LONGEST * 2 :].rstrip()
+    return next((mark for mark in MARKS if end.endswith(mark)), "")
+
+
+_LONGEST = max(map(len, MARKS))
+
+
+def _canonical(mark: str) -> str:
+    return mark if mark in MARKS or mark in _ENDS else mark.lower()
+
+
+def _is_quoted(found: re.Match[str]) -> bool:
+    """Returns whether a mark stands between two equal quotation marks, neither of which belongs to a fence."""
+    text, start, end = found.string, found.start(), found.end()
+    before, after = text[max(start - 2, 0) : start], text[end : end + 2]
+    return before[-1:] in _QUOTES and before[-1:] == after[:1] != "" and "```"[:2] not in (before, after)
