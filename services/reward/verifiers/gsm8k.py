@@ -10,13 +10,27 @@ from services.reward.common.verifier import Verifier
 from shoal.config.section import Section
 
 _THOUSANDS = re.compile(r"(?<=[0-9]),(?=[0-9]{3}(?![0-9]))")
+# What separates thousands besides the comma: LaTeX's {,} \, ,\! and ~, and spaces at which no line breaks. An ordinary
+# space separates numbers as well.
+_COMMA = r"(?:\{(?:,|\\[,;: ]|~)(?:\\!)?\}(?:\\!)?|,\\!|\\!,|\\mathord\{,\})"
+_SPACE = r"(?:\\[,;:! ]|\\thinspace\s?|~|&(?:nbsp|thinsp|#160|#8239);|[\u00a0\u2005-\u200a\u202f])"
+_GROUPED = re.compile(rf"(?<![0-9.])[0-9]{{1,3}}(?:(?:{_COMMA}|{_SPACE}|,)[0-9]{{3}})+(?![0-9])")
+_NO_DIGITS = re.compile("[^0-9]+")
+# What stands before the tail of a number that is grouped in another way: 1'000, 1_000, 12{,}5, 1.234,56, 10,00,000.
+_TAIL = re.compile(rf"(?:[0-9](?:{_COMMA}|['\u2019_])|[0-9]\.[0-9]{{3}},|[0-9],(?=0[0-9]))([0-9]+(?:\.[0-9]+)?)\Z")
+_LONGEST_SPACE = 14
+"""Characters of the longest form of a separator, and of a digit before it."""
+_CURRENCY = r"(?:\\?\$|[€£¥₹₩₽₺₪₫฿])"
 # The dot of "Rs.500" is no decimal point.
 _NUMBER = re.compile(r"[0-9]+(?:\.[0-9]+)?|(?<![A-Za-z])\.[0-9]+")
-# Minus signs are the hyphen, U+2212 and the en dash. An en dash, or any before a dollar sign, is none after a word, a
-# number or a bracket, as in "$10-$15"; at the start of a line the hyphen before a dollar sign and the en dash are marks
-# of a list.
-_SIGN = re.compile(r"([-+\u2212]|(?<![\w)$])(?:\u2212|(?<!\n)[-\u2013])\\?\$|\+\\?\$|(?<![\w)$\n])\u2013)\Z")
-_PLAIN_NUMBER = re.compile(r"\$?[-+\u2212]?\$?(?:[0-9]+(?:\.[0-9]+)?|\.[0-9]+)")
+# Minus signs are the hyphen, U+2212 and the en dash. An en dash, or any before a currency, is none after a word, a
+# number or a bracket, as in "$10-$15"; at the start of a line the hyphen before a currency and the en dash are marks of
+# a list.
+_SIGN = re.compile(
+    rf"([-+\u2212]|(?<![\w)$€£¥₹])(?:\u2212|(?<!\n)[-\u2013]){_CURRENCY}|\+{_CURRENCY}|(?<![\w)$\n])\u2013)\Z"
+)
+_PLAIN_NUMBER = re.compile(rf"{_CURRENCY}?[-+\u2212]?{_CURRENCY}?(?:[0-9]+(?:\.[0-9]+)?|\.[0-9]+){_CURRENCY}?")
+_CURRENCIES = re.compile(_CURRENCY)
 # As open-instruct reads them: neighbors of a comma are used up by it, and digits are those of any script.
 _ANY_COMMA = re.compile(r"(\d),(\d)")
 _SIGNED_NUMBER = re.compile(r"[-+]?\d*\.\d+|[-+]?\d+")
@@ -33,10 +47,11 @@ def verify(completion: str, label: Any, options: Gsm8kOptions = Gsm8kOptions()) 
     """Compares the last number of the completion with the label.
 
     Label: a number, as text or number; a whole GSM8K solution, of which the part after "####" counts; or a list of
-    accepted ones. Value: 1 if the numbers are equal, else 0. Thousands separators are dropped and 5.0 equals 5. A
-    minus sign, "-" or "\u2212", belongs to the number that it touches, or whose dollar sign it touches unless it stands
-    between two numbers or begins a line. A number with a plus sign is the tail of a sum that was not worked out, and
-    equals nothing.
+    accepted ones. Value: 1 if the numbers are equal, else 0. 5.0 equals 5. Separators of thousands are dropped: the
+    comma, those of LaTeX such as {,} and \\,, and no-break and thin spaces; the tail of a number that is grouped in any
+    other way, 1'000 or 1_000, equals nothing. A minus sign, "-" or "\u2212", belongs to the number that it touches, or
+    whose currency it touches unless it stands between two numbers or begins a line. A number with a plus sign is the
+    tail of a sum that was not worked out, and equals nothing.
 
     With `equality` "text" the last number, or the whole text without one, must equal the label letter for letter,
     case aside, and every comma between digits is dropped: open-instruct's rule.
@@ -46,21 +61,31 @@ def verify(completion: str, label: Any, options: Gsm8kOptions = Gsm8kOptions()) 
     wanted = [_label_number(text) for text in acceptable_texts(label)]
     last = _last_number(completion)
     if last is None:
-        return Verdict(0.0, "no number", answer="")
+        return Verdict(0.0, "no plain number", answer="")
     correct = not last.startswith("+") and Decimal(last) in wanted
     return Verdict(float(correct), last, number_form(last))
 
 
 def _last_number(text: str) -> str | None:
-    """Returns the last number with its sign, written as a `Decimal` is."""
-    text = _THOUSANDS.sub("", text)
+    """Returns the last number with its sign, written as a `Decimal` is; None if there is none, or only its tail could
+    be read."""
+    text = _without_separators(text)
     numbers = _NUMBER.findall(text)
     if not numbers:
         return None
     number: str = numbers[-1]
     start = text.rindex(number)
+    if _TAIL.search(text, max(start - _LONGEST_SPACE, 0), start + len(number)):
+        return None
     sign = _SIGN.search(text, max(start - 4, 0), start)
     return number if sign is None else f"{'+' if sign[1][0] == '+' else '-'}{number}"
+
+
+def _without_separators(text: str) -> str:
+    """Returns the text without separators of thousands."""
+    if not text.isascii() or "\\" in text or "{,}" in text or "~" in text or "&" in text:
+        text = _GROUPED.sub(lambda found: _NO_DIGITS.sub("", found[0]), text)
+    return _THOUSANDS.sub("", text)
 
 
 def _compare_as_text(completion: str, wanted: list[str]) -> Verdict:
@@ -71,10 +96,10 @@ def _compare_as_text(completion: str, wanted: list[str]) -> Verdict:
 
 
 def _label_number(text: str) -> Decimal:
-    answer = _THOUSANDS.sub("", text.rpartition(_SOLUTION_MARK)[2].strip())
+    answer = _without_separators(text.rpartition(_SOLUTION_MARK)[2].strip())
     if not _PLAIN_NUMBER.fullmatch(answer):
         raise Unscorable(f"the label holds no plain number: {answer!r:.80}")
-    return Decimal(answer.replace("$", "").replace("\u2212", "-"))
+    return Decimal(_CURRENCIES.sub("", answer).replace("\u2212", "-"))
 
 
 VERIFIER = Verifier(

@@ -61,6 +61,10 @@ def value(verifier: str, completion: str, label: Any) -> float:
         ("a\u20135", "5", 1.0),
         ("a loss of \u2013$5", "-5", 1.0),
         ("Rs.500", "500", 1.0),
+        ("-€40", "-40", 1.0),
+        ("+£5", "5", 0.0),
+        ("1250", "£1,250", 1.0),
+        ("9500", r"$9{,}500", 1.0),
         ("7", ["6", "7"], 1.0),
         ("18", "She makes 9 * 2 = $<<9*2=18>>18.\n#### 18", 1.0),
         ("2", "Twelve hundred.\n#### 1,200", 0.0),
@@ -69,6 +73,43 @@ def value(verifier: str, completion: str, label: Any) -> float:
 )
 def test_gsm8k_compares_the_last_number(completion: str, label: Any, expected: float) -> None:
     assert value("gsm8k", completion, label) == expected
+
+
+@pytest.mark.parametrize(
+    "number",
+    [
+        *(
+            "9{,}500",
+            r"9\,500",
+            r"9,\!500",
+            r"9\;500",
+            r"9\ 500",
+            "9~500",
+            r"9{\,}500",
+            r"9\mathord{,}500",
+            "9&nbsp;500",
+        ),
+        *("9\u00a0500", "9\u202f500", "9\u2009500", "9\u2007500"),
+    ],
+)
+def test_gsm8k_reads_grouped_numbers_whole(number: str) -> None:
+    for completion, label, expected in [
+        (f"It is ${number}$.", "9500", 1.0),
+        (f"It is -{number}", "-9500", 1.0),
+        (f"{number}.50", "9500.5", 1.0),
+        (f"So {number}", "500", 0.0),
+        (f"1{number[1:]}{number[1:]}", "1500500", 1.0),
+        (f"{number}0", "9500", 0.0),
+    ]:
+        assert value("gsm8k", completion, label) == expected, completion
+
+
+@pytest.mark.parametrize(
+    ("completion", "tail"),
+    [("1'250", "250"), ("1\u2019250", "250"), ("1_000", "0"), ("12{,}5", "5"), ("1.234,56", "56"), ("10,00,000", "0")],
+)
+def test_gsm8k_never_pays_the_tail_of_a_number(completion: str, tail: str) -> None:
+    assert value("gsm8k", completion, tail) == 0.0
 
 
 @pytest.mark.parametrize("label", ["five", "", None, [], True, {"answer": "5"}, "1/2", "#### "])
