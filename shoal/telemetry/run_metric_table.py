@@ -357,6 +357,9 @@ EVALUATION = MetricSection(
         RunMetric("eval/source/<source>/correct_rate_high", "share", "upper end of that interval", "", JUDGED),
         RunMetric("eval/source/<source>/pass_at_<k>", "share", "pass@k of the questions of one source", "", JUDGED),
         RunMetric("eval/source/<source>/maj_at_<k>", "share", "maj@k of the questions of one source", "", COMPARED),
+        RunMetric(
+            "eval/reward/<part>", "reward", "mean of one part of the reward; the parts sum to `eval/scores`", "", SCORED
+        ),
         RunMetric("eval/verifier/<verifier>/reward", "value", "mean value of one verifier", "", SCORED),
         RunMetric(
             "eval/verifier/<verifier>/correct_rate",

@@ -11,7 +11,9 @@ from contextlib import AbstractAsyncContextManager
 from services.coordinator.reporting.best_step import best_of
 from services.coordinator.reporting.effective_time import EffectiveTime
 from services.coordinator.reporting.evaluation_history import EvaluationHistory
+from services.coordinator.reporting.evaluation_words import describe_evaluation
 from services.coordinator.reporting.remaining_time import RemainingTime
+from services.coordinator.reporting.reward_parts import correct_by
 from services.coordinator.reporting.shown_completions import Judged, shown
 from services.coordinator.reporting.step_file import StepFile
 from services.coordinator.reporting.trackers.trackers import Trackers
@@ -142,9 +144,15 @@ class Report:
         self._save_record()
         self._metrics_file.add(step, metrics)
         self._trackers.log(step, metrics)
-        correct_rate = metrics.get("objective/verifiable_correct_rate", 0.0)
+        correct_rate = metrics.get("objective/verifiable_correct_rate")
+        words = (
+            f"reward {metrics.get('objective/scores', 0.0):.2f}"
+            if correct_rate is None
+            else f"{correct_rate:.1%} correct"
+        )
         telemetry.gauge(names.RUN_POLICY_VERSION).set(step)
-        telemetry.gauge(names.RUN_CORRECT_RATE).set(correct_rate)
+        if correct_rate is not None:
+            telemetry.gauge(names.RUN_CORRECT_RATE).set(correct_rate)
         telemetry.gauge(names.RUN_EFFECTIVE_TIME).set(self._effective.share)
         telemetry.histogram(names.RUN_STEP).record(metrics["time/step"])
         telemetry.histogram(names.RUN_STEP_WAIT).record(metrics["time/waiting_for_groups"])
@@ -156,11 +164,12 @@ class Report:
         telemetry.counter(names.RUN_GROUPS).add(num_dropped, {names.STATE: "DROPPED"})
         self._events.add(
             "step",
-            f"step {step}/{num_steps}: {correct_rate:.1%} correct" + (f"; {unscored}" if unscored else ""),
+            f"step {step}/{num_steps}: {words}" + (f"; {unscored}" if unscored else ""),
             step=step,
             num_steps=num_steps,
             remaining_s=self._remaining.after_step(step, metrics["time/step"]),
             metrics=metrics,
+            correct_by=correct_by(self._config.reward, metrics),
             **({"unscored": unscored.attributes()} if unscored else {}),
         )
 
@@ -268,23 +277,10 @@ class Report:
         if self._config.tracking.completions_every_steps:
             self._show("eval_completions", step, [(q.prompt, q.completions, q.scores) for q in result.answered])
         low, high = result.correct_rate_interval
-        details = [f"95% interval: {low:.1%} to {high:.1%}"]
-        details += [
-            f"pass@{k} {rate:.1%}, {metrics[f'eval/pass_at_{k}_low']:.1%} to {metrics[f'eval/pass_at_{k}_high']:.1%}"
-            for k, rate in result.pass_at_k.items()
-            if k > 1
-        ]
-        if (majority := metrics.get(f"eval/maj_at_{result.num_samples}")) is not None:
-            details.append(f"maj@{result.num_samples} {majority:.1%}")
-        rates = {source: metrics.get(f"eval/source/{source}/correct_rate", 0.0) for source in result.sources}
-        details += [f"{source} {rate:.1%}" for source, rate in rates.items() if len(rates) > 1]
-        message = (
-            f"the policy of step {step} answers {result.correct_rate:.1%} of {len(result.answered)} held-out questions"
-            f" correctly ({'; '.join(details)})"
-        )
+        reward_low, reward_high = result.mean_reward_interval or (result.mean_reward, result.mean_reward)
         self._events.add(
             "evaluation",
-            f"{message}; since step {change.since_step}: {change}" if change else message,
+            describe_evaluation(self._config.reward, result, metrics, change),
             policy_version=step,
             attempt=result.version.attempt,
             num_prompts=len(result.answered),
@@ -293,6 +289,9 @@ class Report:
             correct_rate_low=low,
             correct_rate_high=high,
             mean_reward=result.mean_reward,
+            mean_reward_low=reward_low,
+            mean_reward_high=reward_high,
+            correct_by=correct_by(self._config.reward, metrics),
             metrics=metrics,
             **({"change": change.attributes()} if change else {}),
         )

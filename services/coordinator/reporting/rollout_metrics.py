@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from services.coordinator.rollout.episode_metrics import episode_metrics, played
+from services.coordinator.rollout.evaluation_result import mean_parts
 from services.coordinator.rollout.groups import JudgedGroup, counted_tokens
 from services.coordinator.training.step_plan import StepPlan
 from shoal.config import RunConfig
@@ -121,12 +122,7 @@ def _scores(reward: RewardConfig, scores: Sequence[Score]) -> dict[str, float]:
     if verdicts := [verdict for score in scored if (verdict := is_correct(reward, score)) is not None]:
         metrics["objective/verifiable_correct_rate"] = _share(verdicts)
         metrics["other/unsolved_batch_size_ratio"] = 1 - _share(verdicts)
-    by_part: dict[str, list[float]] = {}
-    for score in scored:
-        for share in score.parts:
-            by_part.setdefault(share.name, []).append(share.value)
-    # A part that a completion lacks is 0 there.
-    metrics |= {f"reward/{name}": math.fsum(values) / len(scored) for name, values in sorted(by_part.items())}
+    metrics |= mean_parts("reward", scored)
     by_verifier: dict[str, list[float]] = {}
     for score in scored:
         for part in score.verifier_scores:

@@ -1,5 +1,6 @@
 """The result of an evaluation."""
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -188,7 +189,7 @@ class EvaluationResult:
         for score in self.scored:
             for part in score.verifier_scores:
                 values.setdefault(part.verifier, []).append(part.value)
-        metrics = {}
+        metrics = mean_parts("eval/reward", self.scored)
         for verifier, measured in sorted(values.items()):
             metrics[f"eval/verifier/{verifier}/reward"] = fmean(measured)
             metrics[f"eval/verifier/{verifier}/correct_rate"] = _mean(value >= CORRECT for value in measured)
@@ -205,3 +206,15 @@ def _mean(values: Iterable[float]) -> float:
     """The mean; 0 of no values."""
     listed = list(values)
     return fmean(listed) if listed else 0.0
+
+
+def mean_parts(prefix: str, scored: Sequence[Score]) -> dict[str, float]:
+    """Returns the mean of each part of the rewards of scored completions, as metrics under a prefix.
+
+    A part that a completion lacks is 0 there.
+    """
+    by_part: dict[str, list[float]] = {}
+    for score in scored:
+        for share in score.parts:
+            by_part.setdefault(share.name, []).append(share.value)
+    return {f"{prefix}/{name}": math.fsum(values) / len(scored) for name, values in sorted(by_part.items())}

@@ -12,7 +12,9 @@ from typing import Any
 
 import yaml
 
+from services.coordinator.cli.export.reward_section import reward_rows, shaping
 from services.coordinator.reporting.page.axes import SHARE, plain
+from services.coordinator.reporting.reward_parts import part_metrics
 from services.coordinator.reporting.step_file import StepFile
 from services.coordinator.store.run_record import RunRecord
 from shoal import __version__
@@ -28,6 +30,7 @@ _CURVES = {
     "val/sequence_lengths": ("Tokens of a completion", plain),
 }
 _MAX_ROWS = 12
+_REWARD_TITLES = ("Verifier", "Function", "Weight", "Says what is correct")
 _RATE = "eval/verifiable_correct_rate"
 _RATE_OF_MANY = re.compile(r"eval/(?:pass|maj)_at_[0-9]+")
 _NAME = re.compile(r"[A-Za-z_][\w.-]*")
@@ -38,7 +41,7 @@ def model_card(record: RunRecord, config: RunConfig, step: int, repo: str = "", 
     """Returns the card as Markdown with its header; `repo` is the repository that it is for, if it is for one."""
     rows = [row for row in StepFile(record.folder / "metrics.jsonl").read() if row["step"] <= step]
     steps = [row for row in rows if "eval/num_prompts" not in row]
-    evaluations = [row for row in rows if _RATE in row]
+    evaluations = [row for row in rows if "eval/scores" in row or _RATE in row]
     base = _public_name(config.model.path)
     parts = [
         _header(config, is_adapter=is_adapter),
@@ -46,6 +49,7 @@ def model_card(record: RunRecord, config: RunConfig, step: int, repo: str = "", 
         f"arXiv:2402.03300) for {step} of {config.run.num_steps} steps, by Shoal {__version__}.",
         f"## Load it\n\n{_loading(repo, step, base if is_adapter else '')}",
         f"## Training\n\n{_table(('', ''), _facts(config))}",
+        *([f"### Reward\n\n{_table(_REWARD_TITLES, rewarded)}"] if (rewarded := reward_rows(config, steps)) else []),
         *([f"### Curves\n\n{_curves(steps)}"] if steps else []),
         *([f"## Evaluation\n\n{_evaluations(evaluations)}"] if evaluations else []),
         f"## Configuration\n\nWhat differs from the defaults:\n\n```toml\n{_settings(config)}```",
@@ -135,17 +139,22 @@ def _curves(steps: Sequence[Mapping[str, float]]) -> str:
 
 def _evaluations(evaluations: Sequence[Mapping[str, float]]) -> str:
     names = sorted({name for row in evaluations for name in row if _RATE_OF_MANY.fullmatch(name)}, key=_k_of)
+    parts = part_metrics({name: 0.0 for row in evaluations for name in row})
     rows = [
         (
             str(row["step"]),
             f"{row['eval/num_prompts']:,.0f}",
-            SHARE.value(row[_RATE]),
-            " to ".join(_value(row, f"{_RATE}_{end}", SHARE.value) for end in ("low", "high")),
+            _value(row, _RATE, SHARE.value),
+            _interval(row, _RATE, SHARE.value),
             *(_value(row, name, SHARE.value) for name in names),
+            _value(row, "eval/scores", plain),
+            _interval(row, "eval/scores", plain),
+            *(_value(row, name, plain) for name in parts.values()),
         )
         for row in evaluations
     ]
-    titles = ("Step", "Held-out questions", "Correct", "95% interval", *map(_title_of, names))
+    rates = ("Correct", "95% interval", *map(_title_of, names))
+    titles = ("Step", "Held-out questions", *rates, "Reward", "95% interval", *parts)
     return _table(titles, rows)
 
 
@@ -162,6 +171,11 @@ def _value(row: Mapping[str, float], name: str, text: Any) -> str:
     return str(text(row[name])) if name in row else "-"
 
 
+def _interval(row: Mapping[str, float], name: str, text: Any) -> str:
+    ends = [f"{name}_{end}" for end in ("low", "high")]
+    return " to ".join(_value(row, end, text) for end in ends) if all(end in row for end in ends) else "-"
+
+
 def _table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     lines = [titles, ["---"] * len(titles), *rows]
     return "\n".join("| " + " | ".join(cell.replace("|", r"\|") for cell in line) + " |" for line in lines)
@@ -170,8 +184,8 @@ def _table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 def _settings(config: RunConfig) -> str:
     """Returns the listed tables as TOML, without defaults and without what may be a path or an address."""
     lines = ["[run]", f"num_steps = {config.run.num_steps}", f"seed = {config.run.seed}"]
-    for name in _TABLES:
-        values = getattr(config, name).model_dump(mode="json", exclude_defaults=True)
+    tables = {name: getattr(config, name).model_dump(mode="json", exclude_defaults=True) for name in _TABLES}
+    for name, values in (tables | {"reward": shaping(config)}).items():
         if fields := list(_fields(values)):
             lines += ["", f"[{name}]", *fields]
     return "\n".join(lines) + "\n"

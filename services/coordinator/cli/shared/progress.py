@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from google.protobuf import json_format
 
 from services.coordinator.reporting.evaluation_history import RateChange
+from services.coordinator.reporting.reward_parts import meaning_of_correct, part_words
 from services.coordinator.reporting.unscored import Unscored
 from shoal.quantities import format_duration
 from shoal.v1 import coordinator_pb2 as pb
@@ -28,9 +29,11 @@ class Column(NamedTuple):
 
 TOKENS_PER_SECOND = "tokens per second of the whole step"
 """Not a metric of the run: the quotient of two."""
+_ALL_WRONG = "batch/all_wrong_prompts"
 STEP_COLUMNS = (
     Column("reward", "objective/scores", "{:.2f}"),
     Column("correct", "objective/verifiable_correct_rate", "{:.0%}"),
+    Column("all wrong", _ALL_WRONG, "{:.0f}"),
     Column("loss", "loss/policy_avg", "{:+.4f}"),
     Column("kl", "objective/kl3", "{:.4f}"),
     Column("entropy", "policy/entropy_avg", "{:.2f}"),
@@ -64,6 +67,10 @@ LEGEND = (
     "gap: mean difference between the engine's and the learner's log-probability of a token, which should stay small; "
     "stale: age, in steps, of the oldest weights that sampled what was trained on (at most grpo.max_staleness)"
 )
+ALL_WRONG_LEGEND = (
+    "all wrong: groups trained on without a correct completion, which shaping alone tells apart; "
+    "grpo.difficulty_low = 0 leaves them out"
+)
 _ERASE_LINE = "\x1b[1A\x1b[2K"
 """Moves the cursor up by one line, and erases that."""
 # Too frequent for people; `shoal run watch --output json` has them.
@@ -73,6 +80,8 @@ _QUIET = frozenset({"publish"})
 def step_line(step: int, num_steps: int, metrics: Mapping[str, float]) -> str:
     """Formats a train step as one readable line, without the metrics that were not measured.
 
+    A reward of several parts is followed by their means: "reward 0.31 (gsm8k 0.33, overlong -0.02)".
+
     Example: "step  3/20  reward 0.31  correct 31%  loss +0.0123  entropy 0.42  grad 1.31  stale 1  6.3 s"
     """
     if "val/num_step_tokens" in metrics and metrics.get("time/step", 0) > 0:
@@ -80,9 +89,13 @@ def step_line(step: int, num_steps: int, metrics: Mapping[str, float]) -> str:
     width = len(str(num_steps))
     parts = [f"step {step:>{width}}/{num_steps}"]
     for column in STEP_COLUMNS:
-        if (value := metrics.get(column.metric)) is not None:
-            text = column.format.format(value)
-            parts.append(f"{text} s" if column.label == "s" else f"{column.label} {text}")
+        value = metrics.get(column.metric)
+        if value is None or (column.metric == _ALL_WRONG and not value):
+            continue
+        text = column.format.format(value)
+        if column.label == "reward" and (words := part_words(metrics)):
+            text += f" ({words})"
+        parts.append(f"{text} s" if column.label == "s" else f"{column.label} {text}")
     return "  ".join(parts)
 
 
@@ -111,7 +124,7 @@ class ProgressView:
         self._last_event_s: float | None = None
         self._evaluations: list[dict[str, Any]] = []
         self._exported = ""
-        self._has_legend = False
+        self._legends: set[str] = set()
         self._console: Any = None
         if sys.stdout.isatty():
             from rich.console import Console
@@ -171,10 +184,14 @@ class ProgressView:
             self.write(event.message, event.kind, self._last_event_s)
 
     def _show_step(self, attributes: Mapping[str, Any], time_s: float) -> None:
-        if not self._has_legend:
-            self._has_legend = True
-            self.write(LEGEND, time_s=time_s)
-        line = step_line(int(attributes["step"]), int(attributes["num_steps"]), attributes.get("metrics", {}))
+        metrics = attributes.get("metrics", {})
+        legends = [LEGEND, meaning_of_correct(attributes.get("correct_by", ()))]
+        legends += [ALL_WRONG_LEGEND] if metrics.get(_ALL_WRONG) else []
+        for legend in filter(None, legends):
+            if legend not in self._legends:
+                self._legends.add(legend)
+                self.write(legend, time_s=time_s)
+        line = step_line(int(attributes["step"]), int(attributes["num_steps"]), metrics)
         if remaining_s := attributes.get("remaining_s"):
             line += f"  left {format_duration(remaining_s)}"
         self.write(line, "step", time_s)

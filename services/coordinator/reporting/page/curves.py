@@ -7,9 +7,11 @@ from statistics import fmean
 from services.coordinator.reporting.page import axes
 from services.coordinator.reporting.page.chart import Chart, Curve, Steps, Style, draw
 from services.coordinator.reporting.page.paths import Values
+from services.coordinator.reporting.reward_parts import part_metrics
 
 MAX_POINTS = 300
 """Of a longer run each point stands for several steps: a chart is no wider, and the page stays small."""
+MAX_PARTS = 4
 MIN_TREND_POINTS = 30
 TREND_SHARE = 0.1
 """The share of the points that a point of the trend is the mean of."""
@@ -39,6 +41,8 @@ class Panel:
     metrics: tuple[Metric, ...]
     top: float = 0.0
     has_trend: bool = False
+    has_parts: bool = False
+    """Whether the parts of the mean reward are curves as well, where there are several."""
 
 
 PANELS = (
@@ -48,11 +52,12 @@ PANELS = (
         "Mean over the completions of a step, trained on or not.",
         (Metric("mean", "objective/scores"),),
         has_trend=True,
+        has_parts=True,
     ),
     Panel(
         "Correct rate",
         axes.SHARE,
-        "Completions that every verifier calls correct, among the scored ones.",
+        "Completions that are correct, among the ones of which a verifier or an environment says it.",
         (Metric("correct", "objective/verifiable_correct_rate"),),
         top=1.0,
         has_trend=True,
@@ -107,9 +112,9 @@ def draw_panels(
     )
     for panel in PANELS:
         curves = []
-        for metric in panel.metrics:
+        for metric in (*panel.metrics, *(_parts(rows) if panel.has_parts else ())):
             values = [_value(metric, point) for point in points]
-            trend = _trend(values) if panel.has_trend else ()
+            trend = _trend(values) if panel.has_trend and metric in panel.metrics else ()
             curves.append(Curve(metric.label, values, metric.style, trend))
         yield panel, draw(panel.title, panel.unit, panel.note, steps, curves, panel.top)
 
@@ -126,6 +131,12 @@ def how_to_read(num_steps: int, attempts: Mapping[int, str]) -> str:
         places = ", ".join(f"step {step:,} ({words})" for step, words in attempts.items())
         sentences.append(f"Dotted lines are where the run was resumed from: {places}.")
     return " ".join(sentences)
+
+
+def _parts(rows: Sequence[Row]) -> list[Metric]:
+    """Returns the parts of the mean reward as metrics, as many as a chart has colors for."""
+    names = part_metrics({name: 0.0 for row in rows for name in row})
+    return [Metric(label, name) for label, name in names.items()][:MAX_PARTS]
 
 
 def _steps_per_point(num_steps: int) -> int:
@@ -151,17 +162,29 @@ def _trend(values: Values) -> Values:
     return [None if value is None else fmean(near) for value, near in zip(values, means, strict=True)]
 
 
-def draw_evaluations(rows: Sequence[Row], last_step: int, attempts: Mapping[int, str]) -> Chart | None:
-    """Draws the correct rate on the held-out questions, with its intervals; None without a scored evaluation."""
+def draw_evaluations(rows: Sequence[Row], last_step: int, attempts: Mapping[int, str]) -> list[Chart]:
+    """Draws correct rate and mean reward of the held-out questions, with their intervals, and the parts of the reward;
+    nothing without a scored evaluation."""
     numbers = [int(row["step"]) for row in rows]
     steps = Steps(numbers, [_name(number, number) for number in numbers], last_step, list(attempts))
-    curve = Curve(
-        "correct",
-        [row.get("eval/verifiable_correct_rate") for row in rows],
-        intervals=[_interval(row, "eval/verifiable_correct_rate") for row in rows],
+    correct, reward = (
+        _with_intervals(rows, label, name)
+        for label, name in (("correct", "eval/verifiable_correct_rate"), ("mean", "eval/scores"))
     )
-    note = "Bars are 95% confidence intervals."
-    return draw("Held-out questions", axes.SHARE, note if any(curve.intervals) else "", steps, [curve], top=1.0)
+    parts = [Curve(part.label, [row.get(part.name) for row in rows]) for part in _parts(rows)]
+    charts = (
+        draw("Correct on held-out questions", axes.SHARE, _bars(correct), steps, [correct], top=1.0),
+        draw("Reward on held-out questions", axes.REWARD, _bars(reward), steps, [reward, *parts]),
+    )
+    return [chart for chart in charts if chart is not None]
+
+
+def _with_intervals(rows: Sequence[Row], label: str, name: str) -> Curve:
+    return Curve(label, [row.get(name) for row in rows], intervals=[_interval(row, name) for row in rows])
+
+
+def _bars(curve: Curve) -> str:
+    return "Bars are 95% confidence intervals." if any(curve.intervals) else ""
 
 
 def _interval(row: Row, name: str) -> tuple[float, float] | None:

@@ -27,6 +27,7 @@ from services.coordinator.reporting.page.summary import (
     utc,
     verdict,
 )
+from services.coordinator.reporting.reward_parts import part_means
 from shoal.visible_text import visible
 
 MAX_TABLE_ROWS = 200
@@ -51,7 +52,7 @@ def render(run: RunView) -> str:
             evaluations=evaluations,
             verdict=verdict(evaluations),
             sources=rates_by_source(evaluations[-1]) if evaluations else [],
-            evaluation_chart=draw_evaluations(evaluations, last_step, run.attempts),
+            evaluation_charts=draw_evaluations(evaluations, last_step, run.attempts),
             panels=list(draw_panels(steps, last_step, run.attempts)),
             fate_of_groups=fate_of_groups(run.num_groups, run.num_dropped, has_ended=run.record.state.has_ended),
             groups=run.groups,
@@ -73,7 +74,7 @@ def _environment() -> Environment:
     environment.filters |= {
         "visible": visible, "excerpt": excerpt,
         "plain": plain, "signed": signed, "points": points, "share": SHARE.value,
-        "pass_rates": pass_rates,
+        "pass_rates": pass_rates, "reward_parts": part_means,
         "fate": rollouts.fate_of, "reward": rollouts.reward_of, "outcome": rollouts.outcome_of,
         "how_sampled": rollouts.how_sampled, "bars": rollouts.reward_bars,
         "words": words_of, "ending": ending_of,

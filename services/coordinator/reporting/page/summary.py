@@ -28,6 +28,7 @@ def key_numbers(record: RunRecord, steps: Sequence[Row], evaluations: Sequence[R
     yield from _latest("Reward", steps, "objective/scores", plain)
     yield from _latest("Correct in training", steps, "objective/verifiable_correct_rate", SHARE.value)
     yield from _latest("Correct on held-out questions", evaluations, "eval/verifiable_correct_rate", SHARE.value)
+    yield from _latest("Reward on held-out questions", evaluations, "eval/scores", plain)
     if record.attempt and steps and (share := steps[-1].get("time/effective_share")) is not None:
         yield Fact("Effective time", SHARE.value(share), "the rest is start-up, restarts and repeated steps")
 
@@ -112,10 +113,15 @@ def pass_rates(evaluation: Row) -> list[tuple[int, float]]:
 def verdict(evaluations: Sequence[Row]) -> str:
     """Says how the last scored evaluation went, and whether it differs from the first by more than noise."""
     rate, change = "eval/verifiable_correct_rate", "eval/correct_rate_change"
-    scored = [row for row in evaluations if rate in row]
+    scored = [row for row in evaluations if rate in row or "eval/scores" in row]
     if not scored:
         return "No answer is scored."
     last = scored[-1]
+    if rate not in last:
+        return (
+            f"The policy of step {last['step']:,.0f} earns {plain(last['eval/scores'])} on average for "
+            f"{last['eval/num_prompts']:,.0f} held-out questions. No verifier says which answers are correct."
+        )
     text = (
         f"The policy of step {last['step']:,.0f} answers {SHARE.value(last[rate])} of "
         f"{last['eval/num_prompts']:,.0f} held-out questions correctly"

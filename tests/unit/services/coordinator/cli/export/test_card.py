@@ -68,6 +68,37 @@ def test_a_card_says_what_was_trained_how_and_how_well(tmp_path: Path) -> None:
     assert header["datasets"] == ["someone/sums"] and "base_model" not in header, header
 
 
+def test_a_card_says_what_was_rewarded(tmp_path: Path) -> None:
+    record = RunRecord("sums", tmp_path, policy_version=2, num_steps=2)
+    verdicts = {"eval/scores": 0.4, "eval/verifier/gsm8k/reward": 0.3, "eval/verifier/brevity/reward": 0.5}
+    rows = [
+        {"step": 0, "eval/num_prompts": 9, "eval/scores_low": 0.2, "eval/scores_high": 0.6, **verdicts},
+        {
+            "step": 1,
+            **{f"objective/{name}_{what}": 0.5 for name in ("gsm8k", "brevity") for what in ("reward", "correct_rate")},
+        },
+    ]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    values = config_values(tmp_path)
+    values["reward"] = {
+        "correct": ["gsm8k"],
+        "weights": {"brevity": 0.3},
+        "cosine": {"factor": 0.5},
+        "custom": {"brevity": {"file": "/srv/rewards/brevity.py", "arguments": {"key": "s3cret"}}},
+        "judge": {"base_url": "http://10.0.0.7:8000/v1", "model": "judge", "api_key_env": "KEY_OF_THE_JUDGE"},
+    }
+    text = model_card(record, parse_config(values), 2)
+    for words in (
+        "| brevity | brevity.py: score | 0.3 | no |",
+        "| gsm8k | Shoal | 1 | yes |",
+        "| Step | Held-out questions | Correct | 95% interval | Reward | 95% interval | brevity | gsm8k |",
+        "| 0 | 9 | - | - | 0.4 | 0.2 to 0.6 | 0.5 | 0.3 |",
+        '[reward]\ncorrect = ["gsm8k"]\ncosine.factor = 0.5',
+    ):
+        assert words in text, text
+    assert not [secret for secret in SECRETS if secret in text]
+
+
 def test_the_card_of_an_adapter_says_how_to_load_it_onto_its_base(tmp_path: Path) -> None:
     card(tmp_path, 50)
     record = RunRecord("sums", tmp_path, policy_version=50, num_steps=50)

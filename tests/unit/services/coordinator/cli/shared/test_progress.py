@@ -40,6 +40,38 @@ def test_metrics_that_were_not_measured_are_left_out() -> None:
     assert step_line(1, 5, {"objective/scores": 0.0}) == "step 1/5  reward 0.00"
 
 
+def test_a_combined_reward_is_followed_by_the_means_of_its_parts() -> None:
+    metrics = {
+        "objective/scores": 0.13,
+        "objective/non_score_reward": 0.0,
+        "objective/verifiable_correct_rate": 0.25,
+        "objective/gsm8k_reward": 0.25,
+        "objective/gsm8k_correct_rate": 0.25,
+        "objective/soft_overlong_reward": -0.2,
+        "objective/soft_overlong_correct_rate": 0.0,
+        "reward/verifiable": 0.05,
+        "reward/cosine": 0.08,
+        "batch/all_wrong_prompts": 2.0,
+    }
+    parts = "gsm8k 0.25, soft_overlong -0.20, cosine 0.08"
+    assert step_line(1, 5, metrics) == f"step 1/5  reward 0.13 ({parts})  correct 25%  all wrong 2"
+    assert step_line(1, 5, metrics | {"batch/all_wrong_prompts": 0.0}).endswith("correct 25%")
+    # Without a verifier's name there is nothing to tell apart; without a verdict there is no rate.
+    assert step_line(1, 5, {"objective/scores": 0.1, "reward/verifiable": 0.0, "reward/environment": 0.1}) == (
+        "step 1/5  reward 0.10"
+    )
+
+
+def test_what_correct_means_is_told_once_where_several_verifiers_judge(capsys) -> None:  # type: ignore[no-untyped-def]
+    view = ProgressView()
+    metrics = {"batch/all_wrong_prompts": 1.0}
+    for step in (1, 2):
+        view.show(_event("step", step=step, num_steps=2, metrics=metrics, correct_by=["gsm8k", "r1_format"]))
+    written = capsys.readouterr().out
+    assert written.count("correct: at least 1 from gsm8k and r1_format") == 1
+    assert written.count("grpo.difficulty_low = 0") == 1 and written.count("all wrong 1") == 2
+
+
 def _evaluation(before: float, after: float, low: float, high: float, num_questions: int) -> dict[str, object]:
     change = {"since_step": 0, "rate_before": before, "rate": after, "low": low, "high": high}
     return {"policy_version": 20, "change": {**change, "num_questions": num_questions}}

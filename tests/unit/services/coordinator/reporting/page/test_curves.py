@@ -70,10 +70,28 @@ def test_a_resumed_run_says_where() -> None:
 def test_evaluations_have_intervals_where_the_run_measured_them(has_interval: bool) -> None:
     rate = "eval/verifiable_correct_rate"
     ends = {f"{rate}_low": 0.2, f"{rate}_high": 0.4} if has_interval else {}
-    chart = draw_evaluations([{"step": 0, "eval/num_prompts": 10, rate: 0.3, **ends}], 4, {})
+    (chart,) = draw_evaluations([{"step": 0, "eval/num_prompts": 10, rate: 0.3, **ends}], 4, {})
     assert texts(chart) == [["30.0% (20.0% to 40.0%)" if has_interval else "30.0%"]]
-    assert chart is not None and bool(chart.note) is has_interval
+    assert bool(chart.note) is has_interval
 
 
 def test_an_evaluation_without_a_scored_answer_is_no_chart() -> None:
-    assert draw_evaluations([{"step": 0, "eval/num_prompts": 10}], 0, {}) is None
+    assert draw_evaluations([{"step": 0, "eval/num_prompts": 10}], 0, {}) == []
+
+
+def test_the_mean_reward_of_an_evaluation_is_a_chart_with_its_interval_and_parts() -> None:
+    row = {"step": 0, "eval/num_prompts": 10, "eval/verifiable_correct_rate": 0.3, "eval/scores": 0.4}
+    row |= {"eval/scores_low": 0.2, "eval/scores_high": 0.6, "eval/reward/verifiable": 0.4}
+    row |= {"eval/verifier/gsm8k/reward": 0.3, "eval/verifier/brevity/reward": 0.5}
+    correct, reward = draw_evaluations([row], 4, {})
+    assert [entry.label for entry in correct.entries] == ["correct"]
+    assert texts(reward) == [["0.4 (0.2 to 0.6)"], ["0.5"], ["0.3"]]
+    assert [entry.label for entry in reward.entries] == ["mean", "brevity", "gsm8k"]
+
+
+def test_the_parts_of_a_combined_reward_are_curves_beside_its_mean() -> None:
+    alone = {"step": 1, "objective/scores": 0.5, "objective/gsm8k_reward": 0.5, "objective/gsm8k_correct_rate": 0.5}
+    chart = panels([alone | {"objective/non_score_reward": 0.0, "reward/verifiable": 0.5}])["Reward"]
+    assert chart is not None and [entry.label for entry in chart.entries] == ["mean"]
+    chart = panels([alone | {"reward/verifiable": 0.6, "reward/overlong": -0.1}])["Reward"]
+    assert chart is not None and [entry.label for entry in chart.entries] == ["mean", "gsm8k", "overlong"]

@@ -1,0 +1,59 @@
+"""The part of a model card that says what the model was rewarded for."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from services.coordinator.reporting.reward_parts import verifier_names
+from shoal.config import RunConfig
+from shoal.config.verifiers import BUILT_IN_VERIFIERS, JUDGE_VERIFIERS, MODEL_VERIFIERS
+from shoal.grpo.correctness import says_correct
+
+_SHAPING = (
+    "correct", "verification_reward", "apply_verifiable_reward", "only_reward_good_outputs", "non_stop_penalty",
+    "format", "style", "overlong", "length", "cosine", "repetition", "verifiers",
+)  # fmt: skip
+"""Fields of `[reward]` that say how a reward is made, and nothing of where."""
+
+
+def reward_rows(config: RunConfig, steps: Sequence[Mapping[str, float]]) -> list[tuple[str, str, str, str]]:
+    """Returns a row for each verifier that judged in some steps, with its function, weight, and whether it says what is
+    correct; and one for each environment."""
+    measured = {name: 0.0 for row in steps for name in row}
+    rows = [
+        (name, _function(config, name), _weight(config, name), "yes" if says_correct(config.reward, name) else "no")
+        for name in verifier_names(measured)
+    ]
+    return rows + [(environment.name, "an environment", "1", "") for environment in config.environments]
+
+
+def shaping(config: RunConfig) -> dict[str, Any]:
+    """Returns what of `[reward]` shapes a reward and differs from the defaults."""
+    values = config.reward.model_dump(mode="json", exclude_defaults=True)
+    return {name: values[name] for name in _SHAPING if name in values}
+
+
+def _function(config: RunConfig, verifier: str) -> str:
+    """Names what computes a verifier's values, without folder and address."""
+    reward = config.reward
+    if verifier in reward.custom:
+        custom = reward.custom[verifier]
+        return custom.entry_point or f"{Path(custom.file).name}: {custom.function}"
+    if verifier in JUDGE_VERIFIERS:
+        return f"a judge, {_last(reward.judge.model)}"
+    if verifier in MODEL_VERIFIERS:
+        return f"a reward model, {_last(reward.model.path)}" if reward.model.path else "a reward model"
+    return "Shoal" if verifier in BUILT_IN_VERIFIERS else "another package or server"
+
+
+def _last(path: str) -> str:
+    return Path(path).name
+
+
+def _weight(config: RunConfig, verifier: str) -> str:
+    factor = config.reward.weights.get(verifier, 1.0)
+    return " or ".join(_numbers(factor * source.weight for source in config.data.sources))
+
+
+def _numbers(values: Iterator[float]) -> list[str]:
+    return [f"{value:g}" for value in sorted(set(values))]
