@@ -59,15 +59,20 @@ class ChatMessage:
     tool_call_id: str = ""
     """Of a tool's turn: the call that it answers."""
     name: str = ""
-    """Of a tool's turn: the tool."""
+    """Of a tool's turn: the tool; of another's: who speaks."""
+
+
+def words_of(message: ChatMessage) -> str:
+    """Renders a message for people: its content, and its calls as they were written."""
+    return "\n".join(part for part in (message.content, *(call.raw for call in message.tool_calls)) if part)
 
 
 def question_of(messages: Sequence[ChatMessage]) -> str:
     """Renders a conversation for people: a single message unchanged, several (also system messages) as lines of
     "role: content"."""
     if len(messages) == 1:
-        return messages[0].content
-    return "\n".join(f"{message.role}: {message.content}" for message in messages)
+        return words_of(messages[0])
+    return "\n".join(f"{message.role}: {words_of(message)}" for message in messages)
 
 
 def openai_tool(tool: ToolDefinition) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import ast
 import importlib
 import json
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 MAX_DEPTH = 64
@@ -18,10 +18,10 @@ _MAX_VALUES = 1_000_000
 _TOO_DEEP = f"it is nested deeper than {MAX_DEPTH} levels"
 
 
-def parse_json(text: str | bytes) -> Any:
-    """Returns the values of a JSON text. Raises `ValueError`."""
+def parse_json(text: str | bytes, **hooks: Callable[[Any], Any]) -> Any:
+    """Returns the values of a JSON text. `hooks` are those of `json.loads`. Raises `ValueError`."""
     try:
-        value = json.loads(text)
+        value = json.loads(text, **hooks)
     except RecursionError:
         raise ValueError(_TOO_DEEP) from None
     opened = text.count("[") + text.count("{") if isinstance(text, str) else text.count(b"[") + text.count(b"{")

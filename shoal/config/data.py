@@ -35,11 +35,13 @@ class SourceConfig(Section):
     count: int | None = Field(default=None, ge=1, le=10_000_000)
     """Number of rows to use; more than the source has repeats rows. Cannot be combined with `fraction`."""
     messages_column: str = "messages"
-    """Column with the chat messages (a list of role and content, or that list as JSON text), or with a plain
-    question."""
+    """Column with the chat messages (a list of role and content, or that list as JSON text), or with a plain question.
+    A content is a text, or a list of parts of the type "text". `tool_calls`, `tool_call_id` and `name` go to the chat
+    template as well; other fields with words in them, and images, are refused. A final message of the assistant is left
+    out."""
     ground_truth_column: str = "ground_truth"
     """Column with the label, or list of labels, that verifiers compare answers with. A dot selects a key in a column of
-    tables, as in verl's `reward_model.ground_truth`."""
+    tables, as in verl's `reward_model.ground_truth`. A number is compared as the text in the data."""
     label_columns: dict[str, str] = Field(default_factory=dict)
     """Columns that make up the label, in place of `ground_truth_column`: the label is then a table with the value of
     each column under its name here. A column that a row does not have is null."""

@@ -4,6 +4,7 @@ import difflib
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -11,11 +12,21 @@ import numpy as np
 from shoal.config.data import SourceConfig
 from shoal.config.services import EVERY_OTHER_NAME, RewardConfig
 from shoal.config.verifiers import UNLABELED_VERIFIERS
-from shoal.conversation import ChatMessage
+from shoal.conversation import ChatMessage, words_of
 from shoal.data.environments import environment_of
-from shoal.data.rows import Row, unicode_of
+from shoal.data.json_text import WrittenNumber
+from shoal.data.messages import messages_of
+from shoal.data.rows import (
+    Row,
+    column_of,
+    is_empty,
+    media_columns,
+    optional_columns,
+    refuse_media_column,
+    unicode_of,
+    wanted_columns,
+)
 from shoal.errors import InvalidArgument
-from shoal.parsing import parse_json
 from shoal.rollout import EnvironmentTask, GroundTruth
 
 PASSTHROUGH = "passthrough"
@@ -40,7 +51,7 @@ class Conversation:
     def question(self) -> str:
         """The messages without system messages, each as "role: content"."""
         messages = [message for message in self.messages if message.role != "system"]
-        return "\n".join(f"{message.role}: {message.content}" for message in messages)
+        return "\n".join(f"{message.role}: {words_of(message)}" for message in messages)
 
 
 def conversation_of(
@@ -52,14 +63,13 @@ def conversation_of(
 ) -> Conversation:
     """Reads a row by the columns that the source names.
 
-    Drops a final message of the assistant, which is the reference answer. A system prompt of the source replaces the
+    A final message of the assistant, the reference answer, is left out. A system prompt of the source replaces the
     row's own.
 
     Raises `InvalidArgument`, which names the row and what is wrong with it.
     """
-    messages = messages_of(row, _column(row, source.messages_column), source.messages_column)
-    if len(messages) > 1 and messages[-1].role == "assistant":
-        messages = messages[:-1]
+    _check_columns_beside(row, source)
+    messages = messages_of(row, column_of(row, source.messages_column), source.messages_column, has_answer=True)
     if source.system_prompt is not None:
         messages = messages[1:] if messages[0].role == "system" else messages
         messages = (ChatMessage("system", source.system_prompt), *messages)
@@ -70,61 +80,23 @@ def conversation_of(
     return Conversation(row.where, messages, truths, environment)
 
 
+def _check_columns_beside(row: Row, source: SourceConfig) -> None:
+    """Raises `InvalidArgument` for images and the like beside the text, without which it would be asked."""
+    read = {*wanted_columns(source), *optional_columns(source)}
+    for column in media_columns(row.values, read):
+        if not is_empty(row.values[column]):
+            refuse_media_column(row.where, column)
+
+
 def _rewards_alone(row: Row, source: SourceConfig) -> bool:
     """Whether a row with an environment has no verifier, so that the reward is the environment's alone."""
     named = source.verifier if source.verifier is not None else row.values.get(source.verifier_column)
     return not named or named in (PASSTHROUGH, [PASSTHROUGH])
 
 
-def _column(row: Row, name: str) -> Any:
-    """Returns the value in a column of a row; a dot in the name selects a key in a column of tables."""
-    if name not in row.values and "." in name:
-        outer, _, inner = name.partition(".")
-        value = row.values.get(outer)
-        for part in inner.split("."):
-            value = value.get(part) if isinstance(value, Mapping) else None
-        if value is not None:
-            return value
-    if name not in row.values:
-        raise InvalidArgument(f"{row.where}: there is no column {name!r}; the row has: {', '.join(row.values)}")
-    return row.values[name]
-
-
 def _optional(row: Row, name: str) -> Any:
     """Returns the value in a column, or None where the row has no such column."""
-    return _column(row, name) if name in row.values or "." in name else None
-
-
-def messages_of(row: Row, value: Any, column: str) -> tuple[ChatMessage, ...]:
-    """Reads a list of messages, or one question, as messages. Raises `InvalidArgument`."""
-    if isinstance(value, str):
-        value = _parsed_messages(value) or [{"role": "user", "content": value}]
-    if not isinstance(value, list) or not value:
-        raise InvalidArgument(f"{row.where}: {column} must be a question or a list of messages (found: {value!r:.80})")
-    messages = []
-    for message in value:
-        role = message.get("role") if isinstance(message, Mapping) else None
-        content = message.get("content") if isinstance(message, Mapping) else None
-        if not isinstance(role, str) or not isinstance(content, str):
-            raise InvalidArgument(
-                f"{row.where}: each message in {column} needs a role and a content, both text (found: {message!r:.80})"
-            )
-        messages.append(ChatMessage(role, unicode_of(row, content, column)))
-    return tuple(messages)
-
-
-def _parsed_messages(text: str) -> list[Any] | None:
-    """Returns the messages that a text is in JSON; None for any other text, which is a question."""
-    if not text.lstrip().startswith("["):
-        return None
-    try:
-        value = parse_json(text)
-    except ValueError:
-        return None
-    is_messages = isinstance(value, list) and all(
-        isinstance(message, Mapping) and message.keys() >= {"role", "content"} for message in value
-    )
-    return value if is_messages and value else None
+    return column_of(row, name) if name in row.values or "." in name else None
 
 
 def ground_truths_of(
@@ -136,7 +108,7 @@ def ground_truths_of(
 
     Raises `InvalidArgument` for a row without label or verifier, or with an unknown verifier.
     """
-    named = source.verifier if source.verifier is not None else _column(row, source.verifier_column)
+    named = source.verifier if source.verifier is not None else column_of(row, source.verifier_column)
     if isinstance(named, str):
         names = [named]
     elif isinstance(named, list) and named and all(isinstance(name, str) for name in named):
@@ -155,7 +127,7 @@ def ground_truths_of(
     elif UNLABELED_VERIFIERS.issuperset(verifiers) and row.values.get(source.ground_truth_column) is None:
         labels = [None] * len(verifiers)
     else:
-        label = _column(row, source.ground_truth_column)
+        label = column_of(row, source.ground_truth_column)
         labels = label if isinstance(named, list) and isinstance(label, list) else [label]
         if isinstance(source.verifier, list):
             labels = [label] * len(verifiers)
@@ -207,9 +179,11 @@ def _label(row: Row, label: Any, column: str) -> Any:
     if isinstance(label, float) and not math.isfinite(label):
         raise InvalidArgument(f"{row.where}: {column} is {label}; no answer can be compared with it")
     if isinstance(label, float):
-        return np.format_float_positional(label, trim="-")  # 72 and 0.00001, not 72.0 and 1e-05
+        return _text_of(label)
     if isinstance(label, int):
         return str(label)
+    if isinstance(label, Decimal) and label.is_finite():
+        return f"{label:f}"
     if isinstance(label, list):
         return [None if item is None else _label(row, item, column) for item in label]
     if isinstance(label, Mapping):
@@ -217,11 +191,22 @@ def _label(row: Row, label: Any, column: str) -> Any:
     raise InvalidArgument(f"{row.where}: {column} must be JSON (found: {type(label).__name__})")
 
 
+def _text_of(number: float) -> str:
+    """Returns the text of a number: as it was written, in full.
+
+    A program writes 72.0 for 72 and 1e-05 for 0.00001; such a text is not what anybody chose. Nor is an exponent what
+    an answer has, so it is written out where the double is all that it says.
+    """
+    if isinstance(number, WrittenNumber) and not number.is_of_program:
+        return number.text
+    return np.format_float_positional(number, trim="-")
+
+
 def _value(row: Row, value: Any, column: str) -> Any:
     """Converts a value inside a label's object, where 5 in {"maximum": 5} stays a number and does not become "5"."""
     if isinstance(value, list):
         return [_value(row, item, column) for item in value]
-    is_exact = isinstance(value, float) or (isinstance(value, int) and abs(value) <= _MAX_EXACT)
-    if value is None or (is_exact and math.isfinite(value)):
-        return value
+    is_exact = value.is_exact if isinstance(value, WrittenNumber) else isinstance(value, float)
+    if value is None or (is_exact and math.isfinite(value)) or (isinstance(value, int) and abs(value) <= _MAX_EXACT):
+        return float(value) if isinstance(value, WrittenNumber) else value
     return _label(row, value, column)

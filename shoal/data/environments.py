@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 from shoal.config.data import SourceConfig
+from shoal.data.json_text import parse_json_text
 from shoal.data.rows import Row, unicode_of
 from shoal.errors import InvalidArgument
-from shoal.parsing import parse_json
 from shoal.rollout import EnvironmentTask
 
 _NOT_THE_TASKS = frozenset({"env_name", "is_text_env", "max_steps"})
@@ -83,7 +83,7 @@ def _task(row: Row, column: str) -> dict[str, Any]:
     value = row.values.get(column) if column else None
     if isinstance(value, str):
         try:
-            value = parse_json(value)
+            value = parse_json_text(value)
         except ValueError as error:
             raise InvalidArgument(f"{row.where}: {column} is not JSON: {error}") from None
     if value is None:

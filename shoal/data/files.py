@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from shoal.config.data import SourceConfig
-from shoal.data.rows import Row, RowSource, present_columns
+from shoal.data.arrow import MEDIA_ROWS, check_media, rows_of
+from shoal.data.json_text import parse_json_text
+from shoal.data.rows import Row, RowSource, media_columns, present_columns
 from shoal.errors import InvalidArgument
-from shoal.parsing import parse_json
 from shoal.paths import local_path, why_unread
 
 
@@ -63,14 +64,28 @@ def _jsonl(path: Path) -> Iterator[Row]:
                 line = line.removeprefix(b"\xef\xbb\xbf")
             if not line.strip():
                 continue
-            try:
-                values = parse_json(line.decode("utf-8"))
-            except ValueError as error:
-                raise InvalidArgument(f"{where}: not a line of JSON: {error}") from None
-            if not isinstance(values, dict):
-                raise InvalidArgument(f"{where}: each line must be one JSON object (found: {type(values).__name__})")
-            yield Row(number, where, values)
+            yield Row(number, where, _object(line, where, is_first=number == 0))
             number += 1
+
+
+def _object(line: bytes, where: str, *, is_first: bool) -> dict[str, Any]:
+    """Reads a line of JSONL. Raises `InvalidArgument`."""
+    problem, values = "", None
+    try:
+        values = parse_json_text(line.decode("utf-8"))
+    except ValueError as error:
+        problem = f"not a line of JSON: {error}"
+    if isinstance(values, dict):
+        return values
+    if is_first and line.lstrip().startswith(b"["):
+        raise InvalidArgument(
+            f"{where}: the file begins with '[': it is one JSON array, and JSONL has one object in each line, without "
+            "brackets and commas around them; convert it with: jq -c '.[]' ARRAY.json > ROWS.jsonl"
+        )
+    problem = problem or f"each line must be one JSON object (found: {type(values).__name__})"
+    if line.strip() in (b"{", b"[", b"}", b"]"):
+        problem += "; JSONL has each object whole in one line: convert it with: jq -c . FILE.json > ROWS.jsonl"
+    raise InvalidArgument(f"{where}: {problem}")
 
 
 def _parquet(path: Path, source: SourceConfig) -> Iterator[Row]:
@@ -79,12 +94,15 @@ def _parquet(path: Path, source: SourceConfig) -> Iterator[Row]:
 
     try:
         with pyarrow.parquet.ParquetFile(path) as file:
-            columns = present_columns(source, file.schema_arrow.names, str(path))
+            schema = file.schema_arrow
+            columns = present_columns(source, schema.names, str(path))
+            for column in media_columns(schema.names, columns):
+                parts = file.iter_batches(batch_size=MEDIA_ROWS, columns=[column])
+                check_media(column, (part.column(0) for part in parts), f"{path} row")
             number = 0
             for batch in file.iter_batches(columns=columns):
-                values: dict[str, Any]
-                for values in batch.to_pylist():
-                    yield Row(number, f"{path} row {number + 1}", values)
+                for values in rows_of(batch):
+                    yield Row(number, f"{path} row {number + 1}", values, is_of_table=True)
                     number += 1
     except (pyarrow.ArrowException, ValueError, TypeError, OverflowError) as error:
         raise InvalidArgument(f"{path} cannot be read as Parquet: {error}") from None

@@ -1,9 +1,12 @@
 """Rows from Hugging Face data sets."""
 
 from shoal.config.data import SourceConfig
-from shoal.data.rows import Row, RowSource, present_columns
+from shoal.data.arrow import MEDIA_ROWS, check_media, rows_of
+from shoal.data.rows import Row, RowSource, media_columns, present_columns
 from shoal.errors import InvalidArgument
 from shoal.paths import local_path
+
+_BATCH_ROWS = 10_000
 
 
 def read_dataset(source: SourceConfig) -> RowSource:
@@ -33,8 +36,17 @@ def read_dataset(source: SourceConfig) -> RowSource:
         raise InvalidArgument(f"data set {name} (split {source.split}) cannot be loaded: {cause}") from error
     columns = present_columns(source, table.column_names, f"data set {name}")
     label = "/".join(part for part in (name, source.dataset_config, source.split) if part)
+    for column in media_columns(table.column_names, columns):
+        parts = table.select_columns([column]).with_format("arrow").iter(batch_size=MEDIA_ROWS)
+        check_media(column, (part.column(0) for part in parts), f"{label} row")
+    batches = (
+        batch
+        for part in table.select_columns(columns).with_format("arrow").iter(batch_size=_BATCH_ROWS)
+        for batch in part.to_batches()
+    )
     rows = [
-        Row(number, f"{label} row {number + 1}", values) for number, values in enumerate(table.select_columns(columns))
+        Row(number, f"{label} row {number + 1}", values, is_of_table=True)
+        for number, values in enumerate(values for batch in batches for values in rows_of(batch))
     ]
     if not rows:
         raise InvalidArgument(f"data set {label} is empty: it needs at least one row")

@@ -1,9 +1,11 @@
 """The texts of prompts: a chat template applied to their conversations."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from shoal.chat_templates.rendering import Dialogue, Unrendered, render_texts
+from shoal.chat_templates.rendering import BoundedTemplate, Dialogue, Unrendered
+from shoal.chat_templates.template_messages import for_template, with_texts_of_arguments
 from shoal.data.conversation import Conversation
 from shoal.errors import InvalidArgument
 
@@ -13,25 +15,75 @@ def render(conversations: Sequence[Conversation], tokenizer: Any, variables: Map
 
     It ends with the beginning of the policy's turn, but for an environment: what that says first comes before.
 
-    Raises `InvalidArgument`, with the row, where there is no template, or where it fails, does not end in time, or
-    takes too much memory.
+    Raises `InvalidArgument`, with the row, where there is no template, or where it fails, does not end in time, takes
+    too much memory, or leaves out calls of tools.
     """
     if not tokenizer.chat_template:
         raise InvalidArgument(
-            "model.chat_template: the tokenizer has no chat template; set one, for example "
-            "'{% for message in messages %}{{ message.content }}\\n{% endfor %}'"
+            'model.chat_template: the tokenizer has no chat template; set one by name, such as "chatml" (turns between '
+            '<|im_start|> and <|im_end|>) or "simple" (the bare messages, for a base model), or give a file or a text '
+            "of Jinja"
         )
-    outcomes = render_texts(tokenizer, [_dialogue(conversation) for conversation in conversations], variables)
+    template = BoundedTemplate(tokenizer, variables)
+    try:
+        texts = _texts(template, conversations, [_dialogue(conversation) for conversation in conversations])
+        _check_calls_are_written(template, conversations, texts)
+    finally:
+        template.close()
+    return texts
+
+
+def _texts(
+    template: BoundedTemplate, conversations: Sequence[Conversation], dialogues: Sequence[Dialogue]
+) -> list[str]:
+    outcomes = template.render(dialogues)
+    # A few templates take the arguments of calls as texts.
+    changed = {
+        index: replace(dialogues[index], messages=messages)
+        for index, outcome in enumerate(outcomes)
+        if isinstance(outcome, Unrendered)
+        and outcome.refusal
+        and (messages := with_texts_of_arguments(dialogues[index].messages))
+    }
+    for index, outcome in zip(changed, template.render([*changed.values()]), strict=False):
+        outcomes[index] = outcomes[index] if isinstance(outcome, Unrendered) else outcome
     texts = []
     for conversation, outcome in zip(conversations, outcomes, strict=False):
         if isinstance(outcome, Unrendered):
-            raise InvalidArgument(
-                f"{conversation.where}: the chat template (model.chat_template, else the tokenizer's own) {outcome.why}"
-            )
+            raise _refusal(conversation, outcome.why)
         texts.append(outcome)
     return texts
 
 
+def _check_calls_are_written(
+    template: BoundedTemplate, conversations: Sequence[Conversation], texts: Sequence[str]
+) -> None:
+    """Raises `InvalidArgument` for calls that the template leaves out, as many do in silence: the text is the same
+    without them."""
+    calling = [
+        (conversation, text)
+        for conversation, text in zip(conversations, texts, strict=True)
+        if any(message.tool_calls for message in conversation.messages)
+    ]
+    silent = template.render([_dialogue(_without_calls(conversation)) for conversation, _ in calling])
+    for (conversation, text), without in zip(calling, silent, strict=False):
+        if without == text:
+            raise _refusal(
+                conversation,
+                "leaves out the tool_calls of messages: choose one that writes them, or write them into the content",
+            )
+
+
+def _without_calls(conversation: Conversation) -> Conversation:
+    return replace(conversation, messages=tuple(replace(message, tool_calls=()) for message in conversation.messages))
+
+
 def _dialogue(conversation: Conversation) -> Dialogue:
-    messages = [{"role": message.role, "content": message.content} for message in conversation.messages]
+    messages = [for_template(message) for message in conversation.messages]
     return Dialogue(messages, begins_turn=conversation.environment is None)
+
+
+def _refusal(conversation: Conversation, what: str) -> InvalidArgument:
+    return InvalidArgument(
+        f"{conversation.where}: the chat template (model.chat_template, else the tokenizer's own) {what}"
+    )

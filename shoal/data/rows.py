@@ -1,11 +1,15 @@
 """Rows: the records of a source, before they become prompts."""
 
-from collections.abc import Collection, Mapping
+import re
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from shoal.config.data import SourceConfig
 from shoal.errors import InvalidArgument
+
+_MEDIA_COLUMN = re.compile(r"(image|audio|video)s?", re.IGNORECASE)
+_MEDIA = re.compile(r"image|audio|video", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -17,6 +21,8 @@ class Row:
     where: str
     """Location for messages, counted from 1: "questions.jsonl:7", "questions.parquet row 7"."""
     values: Mapping[str, Any]
+    is_of_table: bool = False
+    """Whether it comes from columns, which have a null for every name that only other rows have."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +41,22 @@ def row_name(prompt_id: str) -> str:
     """
     source, _, index = prompt_id.rpartition(":")
     return f"{source} row {int(index) + 1}" if source and index.isdecimal() else prompt_id
+
+
+def column_of(row: Row, name: str) -> Any:
+    """Returns the value in a column of a row; a dot in the name selects a key in a column of tables.
+
+    Raises `InvalidArgument` where the row has no such column."""
+    if name not in row.values and "." in name:
+        outer, _, inner = name.partition(".")
+        value = row.values.get(outer)
+        for part in inner.split("."):
+            value = value.get(part) if isinstance(value, Mapping) else None
+        if value is not None:
+            return value
+    if name not in row.values:
+        raise InvalidArgument(f"{row.where}: there is no column {name!r}; the row has: {', '.join(row.values)}")
+    return row.values[name]
 
 
 def wanted_columns(source: SourceConfig) -> list[str]:
@@ -94,3 +116,36 @@ def unicode_of(row: Row, text: str, column: str) -> str:
             f"{row.where}: {column} is not valid Unicode: a lone surrogate at character {error.start}"
         ) from None
     return text
+
+
+def kind_of_media(name: Any) -> str:
+    """Returns which medium a type of a part, or a field, names: "image" for image_url; empty for none."""
+    found = _MEDIA.search(name) if isinstance(name, str) else None
+    return found[0].lower() if found else ""
+
+
+def media_refusal(kind: str) -> str:
+    """Says why a medium is refused."""
+    return f"training on {'images' if kind == 'image' else kind} is not available; use data whose questions are text"
+
+
+def media_columns(columns: Iterable[str], read: Collection[str]) -> list[str]:
+    """Returns the columns of media beside those that are `read`."""
+    return [name for name in columns if _MEDIA_COLUMN.fullmatch(name) and name not in read]
+
+
+def refuse_media_column(where: str, column: str) -> None:
+    """Raises `InvalidArgument` for a row with something in a column of media."""
+    raise InvalidArgument(
+        f"{where}: the column {column!r} holds what the prompt would not show: {media_refusal(kind_of_media(column))}, "
+        "or remove the column where the questions stand without it"
+    )
+
+
+def is_empty(value: Any) -> bool:
+    """Whether a value says nothing: null, an empty text, list or table, and lists and tables of such alone."""
+    if value is None or value == "":
+        return True
+    if isinstance(value, Mapping):
+        return all(map(is_empty, value.values()))
+    return isinstance(value, list) and all(map(is_empty, value))

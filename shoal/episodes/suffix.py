@@ -13,8 +13,8 @@ from dataclasses import replace
 from typing import Any
 
 from shoal.chat_templates.rendering import BoundedTemplate, Dialogue, Unrendered
+from shoal.chat_templates.template_messages import for_template, with_texts_of_arguments
 from shoal.conversation import ChatMessage, ToolCall, ToolCallStatus, ToolDefinition, openai_call, openai_tool
-from shoal.episodes.template_messages import for_template, with_texts_of_arguments
 from shoal.errors import InvalidArgument
 
 RESULT = "{result}"

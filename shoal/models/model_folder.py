@@ -20,6 +20,7 @@ _SMALL_FILES = ["*.json", "*.jinja", "*.model", "*.py", "*.tiktoken", "*.txt"]
 _WEIGHT_FILES = ["*.safetensors"]
 _ADAPTER = "adapter_config.json"
 _TEKKEN = "tekken.json"
+_VOCABULARY_FILES = ["tokenizer.json", "*.model", "vocab.*", "merges.txt", "*.tiktoken", _TEKKEN]
 _MERGE = "give a model with the adapter merged into its weights (merge_and_unload of peft)"
 # Largest share of ids that may mean something else than in the model's tokenizer: reserved tokens may be renamed.
 _MAX_FOREIGN_IDS = 0.01
@@ -218,6 +219,7 @@ def _has_tokenizer(folder: Path) -> bool:
 
 def tokenizer_in(folder: Path, field: str, *, trust_remote_code: bool = False) -> Any:
     """Loads the tokenizer in a folder. Raises `InvalidArgument`, which names the field."""
+    _check_vocabulary(folder, field, trust_remote_code=trust_remote_code)
     warn_of_code(folder, trust_remote_code=trust_remote_code)
     # Otherwise transformers warns about missing torch where only the tokenizer is needed.
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
@@ -238,6 +240,18 @@ def tokenizer_in(folder: Path, field: str, *, trust_remote_code: bool = False) -
             "no special token in a text; give a folder with tokenizer.json, as converted models have it"
         )
     return tokenizer
+
+
+def _check_vocabulary(folder: Path, field: str, *, trust_remote_code: bool) -> None:
+    """Refuses a folder without a vocabulary: for some models transformers makes an empty tokenizer, for others it asks
+    for a package that would not help."""
+    files = [*_VOCABULARY_FILES, *(["*.py"] if trust_remote_code else [])]
+    if not any(any(folder.glob(pattern)) for pattern in files):
+        raise InvalidArgument(
+            f"{field}: {folder} holds no tokenizer (no tokenizer.json, tokenizer.model or vocabulary of another kind); "
+            "copy the tokenizer's files there from the model that it was made from, or name their folder as "
+            "model.tokenizer"
+        )
 
 
 def check_own_method(tokenizer: Any, chat_template: str | None, field: str) -> None:

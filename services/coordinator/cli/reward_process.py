@@ -17,9 +17,11 @@ from shoal.config.custom_verifiers import find_files
 from shoal.config.data import SourceConfig
 from shoal.config.load import apply_override
 from shoal.config.verifiers import JUDGE_VERIFIERS, MODEL_VERIFIERS
-from shoal.data.conversation import Conversation, ground_truths_of, messages_of
+from shoal.conversation import words_of
+from shoal.data.conversation import Conversation, ground_truths_of
 from shoal.data.files import read_files
 from shoal.data.load import check_verifier_names, first_conversations
+from shoal.data.messages import messages_of
 from shoal.data.rows import Row
 from shoal.errors import InvalidArgument
 from shoal.models.model_folder import load_tokenizer
@@ -107,7 +109,7 @@ def _example(verifier: str, conversation: Conversation) -> dict[str, Any]:
     return {
         "where": conversation.where,
         "truths": [[verifier, label, 1.0]],
-        "messages": [[message.role, message.content] for message in conversation.messages],
+        "messages": [[message.role, words_of(message)] for message in conversation.messages],
         "completion": completion,
         "finish_reason": FinishReason.STOP,
         "token_ids": list(completion.encode()),  # Any tokens will do, and no tokenizer is loaded yet.
@@ -139,7 +141,7 @@ def _item(row: Row, config: RunConfig) -> dict[str, Any]:
     return {
         "truths": truths,
         "prompt": prompt if isinstance(prompt, str) else "",
-        "messages": [[turn.role, turn.content] for turn in messages_of(row, prompt, "prompt")] if prompt else [],
+        "messages": [[turn.role, words_of(turn)] for turn in messages_of(row, prompt, "prompt")] if prompt else [],
         "completion": completion,
         "finish_reason": finish,
         "token_ids": token_ids,

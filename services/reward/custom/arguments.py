@@ -3,6 +3,7 @@
 from collections.abc import Collection
 from typing import Any
 
+from shoal.chat_templates.template_messages import for_template
 from shoal.rollout import GroundTruth, Prompt
 from shoal.v1 import rollout_pb2
 from shoal.wire import finish_reason_from_wire, int32_from_wire
@@ -31,7 +32,7 @@ class CustomArguments:
             case "prompt":
                 return self._prompt.question
             case "messages":
-                return [{"role": message.role, "content": message.content} for message in self._prompt.messages]
+                return list(map(for_template, self._prompt.messages))
             case "token_ids":
                 return self._token_ids.tolist()
         return self._values[name]

@@ -1,9 +1,11 @@
 """The question to a reward model."""
 
 from collections.abc import Sequence
-from typing import TypedDict
+from dataclasses import replace
+from typing import Any, TypedDict
 
 from services.reward.common.text import clean, without_turns
+from shoal.chat_templates.template_messages import for_template
 from shoal.chat_templates.thoughts import opened_thought, without_thoughts
 from shoal.config.reward_model import RewardModelConfig
 from shoal.conversation import ChatMessage
@@ -12,7 +14,7 @@ from shoal.conversation import ChatMessage
 class Question(TypedDict, total=False):
     """A prompt and its completion, under one of the two keys. It travels as JSON."""
 
-    messages: list[dict[str, str]]
+    messages: list[dict[str, Any]]
     """Messages with role and content, the completion last. The model's chat template is not yet applied."""
     text: str
     """The prompt's text followed by the completion, if the prompt's messages are not known."""
@@ -29,5 +31,5 @@ def question_for(
     answer = clean(without_turns(answer))
     if not messages:
         return {"text": clean(prompt_text) + answer}
-    turns = [{"role": message.role, "content": clean(message.content)} for message in messages]
+    turns = [for_template(replace(message, content=clean(message.content))) for message in messages]
     return {"messages": [*turns, {"role": "assistant", "content": answer}]}

@@ -1,12 +1,19 @@
 """Tests of reading a row as messages and labels."""
 
+from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow
+import pyarrow.parquet
 import pytest
 
 from shoal.config.data import SourceConfig
 from shoal.config.services import RewardConfig
 from shoal.data.conversation import conversation_of
+from shoal.data.files import read_files
+from shoal.data.hub import read_dataset
 from shoal.data.rows import Row
 from shoal.errors import InvalidArgument
 
@@ -39,3 +46,62 @@ def test_each_of_several_verifiers_of_a_source_reads_the_whole_label() -> None:
         ("math", ["2", "two"], 2.0),
         ("exact_string", ["2", "two"], 1.0),
     ]
+
+
+@pytest.mark.parametrize(
+    ("written", "text"),
+    [
+        ("18.90", "18.90"),
+        ("0.12345678901234567890", "0.12345678901234567890"),
+        ("1.23456789012345678e5", "1.23456789012345678e5"),
+        ("12345678901234567890", "12345678901234567890"),
+        ("72.00", "72.00"),
+        ("72.0", "72"),  # As programs write it.
+        ("1e-05", "0.00001"),
+        ("1E-5", "0.00001"),
+        ("-2.5", "-2.5"),
+        ("1e-400", "1e-400"),
+        ("1e-99999999999999999999", "1e-99999999999999999999"),
+    ],
+)
+def test_a_number_as_a_label_is_the_text_in_the_data(tmp_path: Path, written: str, text: str) -> None:
+    line = (
+        f'{{"messages": "?", "dataset": ["gsm8k", "gsm8k"], "ground_truth": [{written}, "1"], "a": {{"b": {written}}}}}'
+    )
+    (tmp_path / "rows.jsonl").write_text(f"{line}\n", encoding="utf-8")
+    for column, verifier in (("ground_truth", None), ("a.b", "gsm8k")):
+        source = SourceConfig(path=str(tmp_path / "rows.jsonl"), ground_truth_column=column, verifier=verifier)
+        [row] = read_files(source).rows
+        assert conversation_of(row, source, ["gsm8k"], RewardConfig()).ground_truths[0].label == text
+
+
+def test_a_number_inside_an_object_is_a_double_where_that_is_all_it_says(tmp_path: Path) -> None:
+    line = '{"messages": "?", "dataset": "gsm8k", "ground_truth": {"a": 18.90, "b": 0.12345678901234567890, "c": 1e-5}}'
+    (tmp_path / "rows.jsonl").write_text(f"{line}\n", encoding="utf-8")
+    [row] = read_files(SourceConfig(path=str(tmp_path / "rows.jsonl"))).rows
+    [truth] = conversation_of(row, SourceConfig(path="-"), ["gsm8k"], RewardConfig()).ground_truths
+    assert truth.label == {"a": 18.9, "b": "0.12345678901234567890", "c": 0.00001}
+    assert type(truth.label["a"]) is float
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "labels"),
+    [
+        (pyarrow.float32(), [0.1, 18.9, 72.0], ["0.1", "18.9", "72"]),
+        (pyarrow.float16(), [np.float16(0.1), np.float16(2048.0)], ["0.1", "2048"]),
+        (pyarrow.float64(), [0.1, 0.30000000000000004], ["0.1", "0.30000000000000004"]),
+        (pyarrow.decimal128(5, 2), [Decimal("18.90")], ["18.90"]),
+        (pyarrow.list_(pyarrow.float32()), [[0.1, None, 0.2]], [["0.1", None, "0.2"]]),
+        (pyarrow.struct([("x", pyarrow.float32())]), [{"x": 0.1}], [{"x": 0.1}]),
+    ],
+)
+def test_a_narrow_number_of_a_table_is_the_shortest_text_that_it_is_stored_for(
+    tmp_path: Path, kind: pyarrow.DataType, values: list[Any], labels: list[Any]
+) -> None:
+    columns = {"messages": ["?"] * len(values), "dataset": ["gsm8k"] * len(values)}
+    table = pyarrow.table({**columns, "ground_truth": pyarrow.array(values, kind)})
+    pyarrow.parquet.write_table(table, tmp_path / "rows.parquet")
+    for source in (SourceConfig(path=str(tmp_path / "rows.parquet")), SourceConfig(dataset=str(tmp_path))):
+        rows = (read_files(source) if source.path else read_dataset(source)).rows
+        found = [conversation_of(row, source, ["gsm8k"], RewardConfig()).ground_truths for row in rows]
+        assert [truth.label for (truth,) in found] == labels, f"{source}"

@@ -275,7 +275,7 @@ def test_prompts_that_are_too_long_are_dropped_and_counted(tmp_path: Path) -> No
         (b'{"messages": [], "ground_truth": "4", "dataset": "gsm8k"}', r"rows\.jsonl:2: messages must be a question"),
         (
             b'{"messages": [{"role": "user"}], "ground_truth": "4", "dataset": "gsm8k"}',
-            r"rows\.jsonl:2: each message in messages needs",
+            r"rows\.jsonl:2: messages\[0\] needs a content",
         ),
         (b'{"messages": "\\ud800", "ground_truth": "4", "dataset": "gsm8k"}', r"rows\.jsonl:2: .*lone surrogate"),
         (
@@ -287,11 +287,27 @@ def test_prompts_that_are_too_long_are_dropped_and_counted(tmp_path: Path) -> No
         (b'{"messages": "a", "ground_truth": null, "dataset": "gsm8k"}', r"rows\.jsonl:2: ground_truth is null"),
         (b'{"messages": "a", "ground_truth": NaN, "dataset": "gsm8k"}', r"rows\.jsonl:2: ground_truth is nan"),
         (b'{"messages": ' + b"[" * 100_000, r"rows\.jsonl:2: not a line of JSON"),
+        (
+            b'{"messages": "a", "ground_truth": "4", "dataset": "gsm8k", "ground_truth": "5"}',
+            r"rows\.jsonl:2: not a line of JSON: the key 'ground_truth' is there twice",
+        ),
+        (
+            b'{"messages": "a", "ground_truth": {"b": [{"c": 1, "c": 1}]}, "dataset": "gsm8k"}',
+            r"rows\.jsonl:2: .* 'c' is there twice",
+        ),
+        (b"{", r"rows\.jsonl:2: not a line of JSON: .*; JSONL has each object whole in one line"),
     ],
 )
 def test_a_malformed_row_is_refused_with_file_and_line(tmp_path: Path, line: bytes, message: str) -> None:
     (tmp_path / "rows.jsonl").write_bytes(json.dumps(ROW).encode() + b"\n" + line + b"\n")
     with pytest.raises(InvalidArgument, match=message):
+        load({"path": str(tmp_path / "rows.jsonl")})
+
+
+@pytest.mark.parametrize("indent", [None, 2])
+def test_a_json_array_is_named_as_such(tmp_path: Path, indent: int | None) -> None:
+    (tmp_path / "rows.jsonl").write_text("\n" + json.dumps([ROW, ROW], indent=indent), encoding="utf-8")
+    with pytest.raises(InvalidArgument, match=r"rows\.jsonl:2: .* one JSON array, .* jq -c '\.\[\]'"):
         load({"path": str(tmp_path / "rows.jsonl")})
 
 

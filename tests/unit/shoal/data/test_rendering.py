@@ -45,6 +45,11 @@ def refusal(template: str) -> str:
     return caught.value.message
 
 
+def test_a_tokenizer_without_a_template_is_refused_with_the_name_of_one() -> None:
+    with pytest.raises(InvalidArgument, match=r'^model\.chat_template: .* no chat template; .* "chatml"'):
+        rendered("", conversations("a"))
+
+
 def test_texts_come_in_the_order_of_the_rows() -> None:
     assert rendered("<{{ messages[0].content }}>", conversations("a", "\ud800", "ü")) == ["<a>", "<\ud800>", "<ü>"]
     assert rendered("anything", []) == []

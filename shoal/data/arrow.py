@@ -1,0 +1,57 @@
+"""Values of Arrow tables, in which Parquet files and Hugging Face data sets come."""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from shoal.data.rows import is_empty, refuse_media_column
+
+if TYPE_CHECKING:
+    import pyarrow
+
+MEDIA_ROWS = 64
+"""Rows of media that are looked at at once: each may have megabytes."""
+
+_Convert = Callable[[Any], Any]
+
+
+def rows_of(batch: "pyarrow.RecordBatch") -> Iterator[dict[str, Any]]:
+    """Yields the rows of a batch; a number of 16 or 32 bits is the shortest decimal that is stored so: 0.1, not
+    0.10000000149011612."""
+    conversions = {field.name: convert for field in batch.schema if (convert := _conversion(field.type)) is not None}
+    values: dict[str, Any]
+    for values in batch.to_pylist():
+        yield values | {name: convert(values[name]) for name, convert in conversions.items()}
+
+
+def check_media(column: str, parts: Iterable["pyarrow.Array"], rows: str) -> None:
+    """Raises `InvalidArgument` for the first row with something in a column of media. `rows` begins the row's name."""
+    number = 0
+    for part in parts:
+        for value in part:
+            number += 1
+            if value.is_valid and not is_empty(value.as_py()):
+                refuse_media_column(f"{rows} {number}", column)
+
+
+def _conversion(kind: "pyarrow.DataType") -> _Convert | None:
+    """Returns what makes decimals of the narrow numbers in values of a type; None where there are none."""
+    import pyarrow
+
+    if pyarrow.types.is_float16(kind) or pyarrow.types.is_float32(kind):
+        narrow = np.float16 if pyarrow.types.is_float16(kind) else np.float32
+        return lambda value: None if value is None else float(str(narrow(value)))
+    if pyarrow.types.is_struct(kind):
+        inner = {field.name: convert for field in kind.fields if (convert := _conversion(field.type)) is not None}
+        return _for_tables(inner) if inner else None
+    is_list = pyarrow.types.is_list(kind) or pyarrow.types.is_large_list(kind) or pyarrow.types.is_fixed_size_list(kind)
+    each = _conversion(kind.value_type) if is_list else None
+    return None if each is None else lambda value: None if value is None else [each(item) for item in value]
+
+
+def _for_tables(inner: dict[str, _Convert]) -> _Convert:
+    def convert(value: Any) -> Any:
+        return None if value is None else value | {name: each(value[name]) for name, each in inner.items()}
+
+    return convert
