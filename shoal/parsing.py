@@ -9,7 +9,7 @@ import ast
 import importlib
 import json
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 MAX_DEPTH = 64
@@ -18,7 +18,7 @@ _MAX_VALUES = 1_000_000
 _TOO_DEEP = f"it is nested deeper than {MAX_DEPTH} levels"
 
 
-def parse_json(text: str | bytes, **hooks: Callable[[Any], Any]) -> Any:
+def parse_json(text: str | bytes, **hooks: Any) -> Any:
     """Returns the values of a JSON text. `hooks` are those of `json.loads`. Raises `ValueError`."""
     try:
         value = json.loads(text, **hooks)
