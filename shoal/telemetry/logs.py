@@ -13,6 +13,8 @@ _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", 
 class JsonFormatter(logging.Formatter):
     """Formats a record: `time`, `level`, `service`, `event`, `logger`, the trace if there is one, fields of `extra=`.
 
+    The event is what was logged, or its kind where `extra=` has an `event`; what was logged is the `message` then.
+
     Example: {"time": "2026-01-01T12:00:00.000Z", "level": "INFO", "service": "shoal-reward",
     "event": "registered", "logger": "shoal.worker", "coordinator": "10.0.0.1:7000"}
     """
@@ -29,6 +31,8 @@ class JsonFormatter(logging.Formatter):
             "event": record.getMessage(),
             "logger": record.name,
         }
+        if hasattr(record, "event"):
+            fields["message"] = record.getMessage()
         span_context = trace.get_current_span().get_span_context()
         if span_context.is_valid:
             fields["trace_id"] = trace.format_trace_id(span_context.trace_id)

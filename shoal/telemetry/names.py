@@ -211,7 +211,10 @@ RUN_EFFECTIVE_TIME = MetricName(
     "Share of the run's time, pauses apart, in which it took steps that no attempt had taken before.",
 )
 RUN_GROUPS = MetricName(
-    "shoal.run.groups", Instrument.COUNTER, "{group}", "Groups that train steps have consumed, by ledger state."
+    "shoal.run.groups",
+    Instrument.COUNTER,
+    "{group}",
+    "Groups that train steps, applied or skipped, have used up, by ledger state.",
 )
 RUN_SAMPLING = MetricName(
     "shoal.run.sampling",
@@ -263,7 +266,9 @@ def as_markdown() -> str:
         "Prometheus, with `_` for dots, the unit at the end of the name, and `_total` at the end of counters.",
         "",
         "Logs are one JSON object a line, on stderr or in `--log-file`, with `time`, `level`, `service`, `event`,",
-        "`logger`, and `trace_id` and `span_id` within a span. `SHOAL_LOG_LEVEL` (default `INFO`) sets the level.",
+        "`logger`, and `trace_id` and `span_id` within a span. The line of a run's event has its kind as `event`, and",
+        "`message`, `run_id` and `attributes`; tables, such as a step's metrics, are in `events.jsonl` alone.",
+        "`SHOAL_LOG_LEVEL` (default `INFO`) sets the level.",
         "",
         "## Spans",
         "",

@@ -16,6 +16,7 @@ from services.coordinator.reporting.remaining_time import RemainingTime
 from services.coordinator.reporting.reward_parts import correct_by
 from services.coordinator.reporting.shown_completions import Judged, shown
 from services.coordinator.reporting.step_file import StepFile
+from services.coordinator.reporting.telemetry import export_dropped_groups, export_step
 from services.coordinator.reporting.trackers.trackers import Trackers
 from services.coordinator.reporting.unscored import Unscored
 from services.coordinator.rollout.evaluation_result import EvaluationResult
@@ -28,8 +29,6 @@ from shoal.concurrency import to_the_end
 from shoal.config import RunConfig
 from shoal.errors import ResourceExhausted, ShoalError
 from shoal.quantities import format_bytes, format_duration
-from shoal.telemetry import metrics as telemetry
-from shoal.telemetry import names
 
 _log = logging.getLogger(__name__)
 
@@ -81,7 +80,7 @@ class Report:
         else:
             message = f"a defect in the coordinator, see its log: {type(error).__name__}: {error}"
         if checkpoint_id := self._record.last_checkpoint_id:
-            message += f"; resume from {checkpoint_id} with: shoal train --resume {self._record.run_id}"
+            message += f"; resume from {checkpoint_id} with: {self._record.resume_command()}"
         self.state(RunState.FAILED, message)
 
     def restarting(self, reason: str, pause_s: float, max_restarts: int) -> None:
@@ -150,18 +149,7 @@ class Report:
             if correct_rate is None
             else f"{correct_rate:.1%} correct"
         )
-        telemetry.gauge(names.RUN_POLICY_VERSION).set(step)
-        if correct_rate is not None:
-            telemetry.gauge(names.RUN_CORRECT_RATE).set(correct_rate)
-        telemetry.gauge(names.RUN_EFFECTIVE_TIME).set(self._effective.share)
-        telemetry.histogram(names.RUN_STEP).record(metrics["time/step"])
-        telemetry.histogram(names.RUN_STEP_WAIT).record(metrics["time/waiting_for_groups"])
-        telemetry.histogram(names.RUN_PUBLISH).record(metrics["time/publishing"])
-        num_trained, num_dropped = (
-            int(metrics.get(name, 0)) for name in ("val/total_reward_groups", "val/num_groups_dropped")
-        )
-        telemetry.counter(names.RUN_GROUPS).add(num_trained, {names.STATE: "TRAINED"})
-        telemetry.counter(names.RUN_GROUPS).add(num_dropped, {names.STATE: "DROPPED"})
+        export_step(step, metrics)
         self._events.add(
             "step",
             f"step {step}/{num_steps}: {words}" + (f"; {unscored}" if unscored else ""),
@@ -189,9 +177,13 @@ class Report:
             self._events.add("completions", f"{name} of step {step}:\n{texts}", step=step, name=name, completions=rows)
 
     def skipped_step(
-        self, policy_version: int, reason: str, num_in_a_row: int, unscored: Unscored | None = None
+        self, policy_version: int, reason: str, num_in_a_row: int, unscored: Unscored | None = None, *, num_groups: int
     ) -> None:
-        """Reports a step that was not applied, and its completions without a reward; the version stays."""
+        """Reports a step that was not applied, and its completions without a reward; the version stays.
+
+        All of its groups are dropped.
+        """
+        export_dropped_groups(num_groups)
         count = f" ({num_in_a_row} in a row)" if num_in_a_row > 1 else ""
         self._events.add(
             "step_skipped",

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from services.coordinator.reporting.report import Report
-from services.coordinator.reporting.spans import publish_spans
 from services.coordinator.reporting.step_metrics import FinishedStep, StepMetrics, StepTimer
+from services.coordinator.reporting.telemetry import publish_spans
 from services.coordinator.reporting.unscored import unscored_of
 from services.coordinator.rollout.buffer import PacingBuffer
 from services.coordinator.rollout.current_version import CurrentVersion
@@ -220,7 +220,8 @@ class TrainSteps:
         await self._write(groups, (), [*plan.dropped, *wasted], plan.moments)
         await self.buffer.release()
         unscored = unscored_of(groups)
-        self.report.skipped_step(self.version.policy_version, reason, self.skipped.num_in_a_row, unscored)
+        num_in_a_row = self.skipped.num_in_a_row
+        self.report.skipped_step(self.version.policy_version, reason, num_in_a_row, unscored, num_groups=len(groups))
         self.skipped.raise_if_too_many(reason, str(unscored or ""))
 
     async def _write(

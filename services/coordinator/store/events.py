@@ -5,7 +5,7 @@ import json
 import logging
 import re
 import time
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -45,6 +45,7 @@ class EventLog:
         Only a log that is not past changes the file.
         """
         self._file = LineFile(path)
+        self._run_id = path.parent.name
         if not is_past:
             self._file.cut()
         self._pages = EventPages(path, partial(_parse, path=path))
@@ -62,7 +63,7 @@ class EventLog:
             attributes=json_format.Parse(json.dumps(attributes, ensure_ascii=False).encode(errors="replace"), Struct()),
         )
         event.event_time.FromMicroseconds(int(time.time() * 1e6))
-        _log.info(message, extra={"event": kind})
+        _log.info(message, extra={"event": kind, "run_id": self._run_id, "attributes": _plain(attributes)})
         line = json_line(event)
         self._pages.add(event, len(line) + 1)
         self._file.add(line)
@@ -190,6 +191,11 @@ def read_events_from(
     parsed = (_parse(line, path) for line in lines if not _is_up_to(after_sequence, line))
     events = [event for event in parsed if event is not None and event.sequence > after_sequence]
     return [event for event in events if not kinds or event.kind in kinds], position + len(whole + newline)
+
+
+def _plain(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the attributes for a log's line, without tables and lists: `events.jsonl` has the texts and metrics."""
+    return {name: value for name, value in attributes.items() if not isinstance(value, (Mapping, list, tuple))}
 
 
 def _is_up_to(sequence: int, line: bytes) -> bool:

@@ -34,3 +34,9 @@ def test_an_exception_stays_on_the_line():
     except LookupError as error:
         fields = line(exc_info=(type(error), error, error.__traceback__))
     assert "Traceback" in fields["exception"] and "gone" in fields["exception"]
+
+
+def test_a_line_whose_event_is_a_kind_keeps_the_message():
+    fields = line(message="step 3/20: 31.0% correct", extra={"event": "step", "attributes": {"step": 3}})
+    assert (fields["event"], fields["message"]) == ("step", "step 3/20: 31.0% correct")
+    assert fields["attributes"] == {"step": 3}

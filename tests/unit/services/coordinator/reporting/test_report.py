@@ -1,11 +1,16 @@
 import json
+from collections import Counter
 from pathlib import Path
+
+import pytest
 
 from services.coordinator.reporting.report import Report
 from services.coordinator.store.events import EventLog, read_events
 from services.coordinator.store.run_record import RunRecord, RunState
 from shoal.config import parse_config
 from shoal.errors import FailedPrecondition
+from shoal.telemetry import metrics as telemetry
+from shoal.telemetry import names
 
 CONFIG = parse_config({"model": {"path": "m"}, "data": {"sources": [{"task": "arithmetic"}]}})
 
@@ -26,8 +31,24 @@ async def test_a_metric_that_is_not_finite_is_left_out_of_file_event_and_record(
 
 async def test_the_message_of_a_failed_run_names_the_checkpoint_to_resume_from(tmp_path: Path) -> None:
     events = EventLog(tmp_path / "events.jsonl")
-    record = RunRecord("run", tmp_path, last_checkpoint_id="step-00000004")
+    record = RunRecord("run", tmp_path / "run", last_checkpoint_id="step-00000004")
+    record.folder.mkdir()
     Report(record, events, CONFIG).failure(FailedPrecondition("the learner is gone"))
     events.close()
     assert record.state is RunState.FAILED
-    assert record.message == "the learner is gone; resume from step-00000004 with: shoal train --resume run"
+    command = f"shoal train --resume run --data-dir {tmp_path}"
+    assert record.message == f"the learner is gone; resume from step-00000004 with: {command}"
+
+
+async def test_groups_of_skipped_steps_count_as_dropped_for_prometheus(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted = Counter[str]()
+    monkeypatch.setattr(
+        telemetry.counter(names.RUN_GROUPS), "add", lambda number, labels: counted.update({labels[names.STATE]: number})
+    )
+    report = Report(RunRecord("run", tmp_path), EventLog(tmp_path / "events.jsonl"), CONFIG)
+    report.skipped_step(0, "no signal", 1, num_groups=4)
+    times = {"time/step": 1.0, "time/waiting_for_groups": 0.0, "time/publishing": 0.0}
+    report.step(1, {**times, "val/total_reward_groups": 3.0, "val/num_groups_dropped": 1.0})
+    assert counted == {"DROPPED": 5, "TRAINED": 3}, counted

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 from pathlib import Path
 from unittest.mock import patch
 
@@ -11,6 +12,7 @@ from services.coordinator.store import events as module
 from services.coordinator.store.event_pages import PAGE_BYTES
 from services.coordinator.store.events import EVENTS, EventLog, PastLogs, follow_events, read_events
 from shoal.errors import FailedPrecondition
+from shoal.telemetry.logs import JsonFormatter
 from shoal.v1.coordinator_pb2 import RunEvent, WatchRunResponse
 from shoal.wire.json_form import json_line
 from tests.support.watched_events import past, watched
@@ -218,3 +220,14 @@ async def test_a_log_that_has_grown_since_is_read_anew(log: Path) -> None:
     EventLog(log).add("state", "FINISHED")  # Another coordinator went on with the run.
     assert (await watched_past(logs, log, NUM_EVENTS - 1)) == [NUM_EVENTS, NUM_EVENTS + 1]
     assert await watched_past(logs, log.with_name("no-such-log")) == []
+
+
+def test_the_log_has_what_an_event_says_without_its_tables(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    (tmp_path / "run-7").mkdir()
+    log = EventLog(tmp_path / "run-7" / "events.jsonl")
+    log.add("step_skipped", "step 3 was skipped", reason="no signal", num_in_a_row=2, unscored={"a": 1}, name="x")
+    [record] = caplog.records
+    line = json.loads(JsonFormatter("shoal-coordinator").format(record))
+    assert (line["event"], line["message"], line["run_id"]) == ("step_skipped", "step 3 was skipped", "run-7"), line
+    assert line["attributes"] == {"reason": "no signal", "num_in_a_row": 2, "name": "x"}, line
