@@ -49,9 +49,10 @@ class GrpoConfig(Section):
     """Do not train on wrong completions of at least this many tokens (ROLL's `error_max_len_clip`). They still count in
     the statistics of their group."""
     max_skipped_steps: Annotated[int | None, AT_ONCE] = Field(default=None, ge=1)
-    """Consecutive skipped steps after which the run ends, with a checkpoint. If unset, steps without a signal never end
-    it. 3 consecutive ones that the learner refuses do: their loss or gradient is not finite, or `correction.filters`
-    reject every token. So do 3 or more in which every prompt was asked and no group has rewards to compare: each was
+    """Consecutive skipped steps after which the run ends, with a checkpoint. If unset, it ends after 3 or more with 100
+    groups or more none of which has a signal: then fewer than 3 of 100 groups have one, with 95 % confidence. It also
+    ends after 3 that the learner refuses: their loss or gradient is not finite, or `correction.filters` reject every
+    token. So it does after 3 or more in which every prompt was asked and no group has rewards to compare: each was
     refused, lost, timed out, masked or not scored."""
 
     @model_validator(mode="after")

@@ -1,10 +1,20 @@
-"""Steps in a row that were not applied: how many, and when there are too many to go on."""
+"""Steps in a row that were not applied: how many, and when there are too many to go on.
+
+By default a run ends that will not train on anything. `grpo.max_skipped_steps` sets another limit.
+
+    what the steps had                          ends after
+    groups to train on, which the learner       3 steps
+    refused
+    groups that failed: not scored, lost, ...   3 steps, once every prompt was asked in vain
+    groups with rewards, and no signal          3 steps with 100 groups
+"""
 
 from collections import Counter
 from collections.abc import Sequence
 
 from services.coordinator.rollout.groups import DropReason, JudgedGroup
 from services.coordinator.rollout.prompt_order import PromptOrder
+from services.coordinator.training.signal_advice import SilentGroups
 from shoal.config import RunConfig
 from shoal.error_reasons import ErrorReason
 from shoal.errors import FailedPrecondition
@@ -16,8 +26,14 @@ numbers that are not finite do not get better by themselves."""
 MIN_FAILED_STEPS = 3
 """Skipped steps in a row before failed prompts end a run: of a few prompts, one step may ask all."""
 
+MIN_GROUPS_WITHOUT_SIGNAL = 100
+"""Groups in a row, of at least three steps, that end a run if nothing can be learned from any of them. By the rule of
+three, fewer than 3 of 100 groups of its prompts have a signal then, with 95 % confidence: the run pays for samples and
+learns nothing. A few hard steps at the beginning do not end it."""
+
+_LIMIT = "grpo.max_skipped_steps lets a run go on for that many such steps"
 _CURES = {
-    DropReason.NOT_SCORED: "`shoal run rollouts --failed` shows what the verifiers said",
+    DropReason.NOT_SCORED: "`{look} --failed` shows what the verifiers said",
     DropReason.REFUSED: "the group_dropped events have what the workers said",
     DropReason.LOST: "the group_reissued events have what broke",
     DropReason.TIMEOUT: "raise coordinator.sampling_timeout_s, or lower sampling.max_completion_tokens",
@@ -40,8 +56,10 @@ def _listed(counts: "Counter[DropReason]") -> str:
 class SkippedSteps:
     """Counts the steps in a row that were not applied, and ends a run that will not train on anything."""
 
-    def __init__(self, config: RunConfig, prompt_order: PromptOrder) -> None:
+    def __init__(self, config: RunConfig, prompt_order: PromptOrder, *, look: str = "shoal run rollouts") -> None:
+        """`look` is the command that lists the run's groups."""
         self._config = config
+        self._look = look
         self._prompt_order = prompt_order
         self.num_in_a_row = 0
         """Steps in a row that were not applied."""
@@ -51,16 +69,24 @@ class SkippedSteps:
         """By reason: groups in a row that failed."""
         self._failed_prompts = set[str]()
         """The prompts of those groups."""
+        self._silent = SilentGroups()
+        """Groups in a row that have rewards, and nothing to learn from."""
 
     def end_row(self) -> None:
         """Notes that a step was applied."""
         self.num_in_a_row = self.num_refused = 0
+        self._silent = SilentGroups()
         self._forget_failures()
 
     def add(self, groups: Sequence[JudgedGroup]) -> None:
         """Counts a step that was not applied: the learner refused it if it had a group to train on."""
         self.num_in_a_row += 1
-        self.num_refused = self.num_refused + 1 if any(group.is_trained for group in groups) else 0
+        is_refused = any(group.is_trained for group in groups)
+        self.num_refused = self.num_refused + 1 if is_refused else 0
+        if is_refused:
+            self._silent = SilentGroups()
+        else:
+            self._silent.add(groups)
         for group in groups:
             if group.drop_reason in _CURES:
                 self._failures[group.drop_reason] += 1
@@ -81,11 +107,19 @@ class SkippedSteps:
             message = f"the learner refused {self.num_refused} steps in a row: {reason}"
         elif limit is None and self._every_prompt_failed():
             message = self._describe_failures(unscored)
+        elif limit is None and self._has_no_signal():
+            message = (
+                f"{self.num_in_a_row} steps in a row were skipped, and none of their {self._silent.num_groups} groups "
+                f"with rewards has a signal; {self._silent.advice(self._look)}; {_LIMIT}"
+            )
         if message:
             raise FailedPrecondition(message, reason=ErrorReason.STEPS_SKIPPED)
 
     def _every_prompt_failed(self) -> bool:
         return self.num_in_a_row >= MIN_FAILED_STEPS and self._prompt_order.has_only(self._failed_prompts)
+
+    def _has_no_signal(self) -> bool:
+        return self.num_in_a_row >= MIN_FAILED_STEPS and self._silent.num_groups >= MIN_GROUPS_WITHOUT_SIGNAL
 
     def _describe_failures(self, unscored: str) -> str:
         return "; ".join(
@@ -93,8 +127,8 @@ class SkippedSteps:
                 f"{self.num_in_a_row} steps in a row were skipped, and every prompt was asked in vain; "
                 f"the last {self._failures.total()} groups: {_listed(self._failures)}",
                 *([f"of the last step, {unscored}"] if unscored else []),
-                *(cure for reason, cure in _CURES.items() if reason in self._failures),
-                "grpo.max_skipped_steps lets a run go on for that many such steps",
+                *(cure.format(look=self._look) for reason, cure in _CURES.items() if reason in self._failures),
+                _LIMIT,
             ]
         )
 

@@ -110,3 +110,33 @@ def test_a_given_limit_lets_a_run_go_on_although_every_prompt_failed() -> None:
 def test_the_reasons_of_a_step_count_groups_that_were_dropped_before_they_were_scored() -> None:
     groups = [without_signal(), not_scored(), refused(), without_signal()]
     assert empty_reason(groups) == "no group is trained on: 2 no_signal, 1 not_scored, 1 refused"
+
+
+def test_a_run_ends_once_a_hundred_groups_have_had_no_signal_and_says_what_they_have_in_common() -> None:
+    steps = skipped_steps()
+    wrong = group_of(0, [0.0, 0.0])
+    skip(steps, [wrong] * 90, [without_signal()] * 9)
+    steps.add([without_signal()])
+    with pytest.raises(FailedPrecondition) as raised:
+        steps.raise_if_too_many("why")
+    message = raised.value.message
+    assert raised.value.reason == ErrorReason.STEPS_SKIPPED
+    assert message.startswith("3 steps in a row were skipped, and none of their 100 groups"), message
+    assert message.index("in 90 the completions are all wrong") < message.index("in 10 the completions are all right")
+    assert "run rollouts --dropped --last 5" in message and "grpo.max_skipped_steps lets" in message, message
+
+
+def test_steps_without_a_signal_end_no_run_before_a_hundred_groups_nor_before_three_steps() -> None:
+    skip(skipped_steps(), *[[without_signal()] * 4] * 24)
+    skip(skipped_steps(), *[[without_signal()] * 500] * 2)
+
+
+def test_a_group_with_a_signal_begins_the_count_of_groups_without_one_anew() -> None:
+    steps = skipped_steps()
+    skip(steps, *[[without_signal()] * 40] * 2, [with_signal(), *[without_signal()] * 40], [without_signal()] * 99)
+    steps.end_row()
+    skip(steps, *[[without_signal()] * 49] * 2)
+
+
+def test_a_given_limit_lets_a_run_go_on_without_a_signal() -> None:
+    skip(skipped_steps(max_skipped_steps=30), *[[without_signal()] * 50] * 29)
