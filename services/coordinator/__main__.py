@@ -13,12 +13,13 @@ from pathlib import Path
 
 from services.coordinator.audit import record_call
 from services.coordinator.launcher.checks import check_folder
+from services.coordinator.launcher.plan import LOOPBACK
 from services.coordinator.run.runs import Runs
 from services.coordinator.service import CoordinatorServicer
 from services.coordinator.workers.registry import WorkerRegistry
 from shoal.errors import ShoalError
 from shoal.models.no_torch import hide_torch
-from shoal.network import host_of
+from shoal.network import host_of, is_wildcard
 from shoal.rpc.auth import credentials as auth
 from shoal.rpc.auth.options import add_security_options
 from shoal.rpc.auth.permissions import Role
@@ -119,6 +120,8 @@ async def _serve(arguments: argparse.Namespace) -> None:
     )
     server.add(add_CoordinatorServiceServicer_to_server, CoordinatorServicer(runs, registry), SERVICE)
     await server.open()  # A coordinator that cannot serve must not begin an attempt of its run.
+    host = LOOPBACK if is_wildcard(host_of(arguments.listen)) else arguments.listen.rpartition(":")[0]
+    runs.address = f"{host}:{server.port}"
     runs.take_up()
     await server.start()
     await server.set_serving(SERVICE, True)

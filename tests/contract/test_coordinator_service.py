@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 from services.coordinator.run.runs import Runs
+from services.coordinator.store.rollouts import list_rollouts
 from services.coordinator.store.run_record import RunState
 from services.coordinator.workers.registry import WorkerRegistry
 from shoal.errors import AlreadyExists, DeadlineExceeded, FailedPrecondition, InvalidArgument, NotFound
 from shoal.v1 import coordinator_pb2 as pb
-from shoal.v1 import worker_pb2
+from shoal.v1 import rollout_pb2, worker_pb2
 from tests.support.cluster import Cluster, kinds
 from tests.support.scripted_workers import (
     Plane,
@@ -23,7 +24,7 @@ from tests.support.scripted_workers import (
     ScriptedReward,
     arithmetic_config,
 )
-from tests.support.waiting import PATIENCE_S
+from tests.support.waiting import PATIENCE_S, eventually
 
 GENERATOR = worker_pb2.WORKER_KIND_GENERATOR
 
@@ -454,10 +455,17 @@ async def test_an_outage_of_rewards_pauses_the_run_and_what_failed_is_scored_aga
     reward = ScriptedReward()
     reward.failing = True
     await cluster.add_all(ScriptedGenerator(cluster.plane), rewards=(reward,))
-    await cluster.start(arithmetic_config(model, run={"num_steps": 3}, reward={"outage_window": 8}))
+    run = await cluster.start(arithmetic_config(model, run={"num_steps": 3}, reward={"outage_window": 8}))
     events = await cluster.until(lambda event: event.kind == "reward_outage")
     assert "shoal run resume" in events[-1].message, events[-1].message
     await cluster.until(lambda event: event.kind == "state" and event.attributes["state"] == "PAUSED")
+
+    async def shows_failures() -> bool:
+        listed = list_rollouts(Path(run.path), pb.ListRolloutsRequest(failed=True))
+        verdicts = [verdict for group in listed.groups for verdict in group.rollouts[0].score.verifier_scores]
+        return any(verdict.outcome == rollout_pb2.SCORE_OUTCOME_FAILED for verdict in verdicts)
+
+    await eventually(shows_failures, "the folder shows what failed while the run is paused")
     reward.failing = False
     await cluster.stub.ResumeRun(pb.ResumeRunRequest(), timeout=60)
     run, events = await cluster.end()

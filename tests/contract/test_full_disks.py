@@ -10,6 +10,7 @@ import pytest
 
 from services.coordinator.run import full_disk
 from services.coordinator.store.events import read_events
+from services.coordinator.store.run_folders import RunFolders
 from services.coordinator.store.run_record import RunRecord, RunState
 from shoal.v1 import coordinator_pb2 as pb
 from shoal.v1 import worker_pb2
@@ -83,9 +84,12 @@ async def test_a_run_pauses_while_its_disk_is_full_and_goes_on_by_itself(
     disk.fill()
     paused = await until_state(small_cluster, pb.RUN_STATE_PAUSED)
     assert f"the disk of {disk.folder}/full" in paused.message and "free some space" in paused.message, paused.message
+    shown = RunFolders(disk.folder).find("full")
+    assert shown.state is RunState.PAUSED and "disk" in shown.message, shown
     disk.free()
     run, events = await small_cluster.end()
     assert (run.state, run.policy_version, run.attempt) == (pb.RUN_STATE_FINISHED, 12, 0), run.message
+    assert RunFolders(disk.folder).find("full").state is RunState.FINISHED
     await check_lineage(small_cluster, 12)
     stored = read_events(disk.folder / "full" / "events.jsonl")
     assert [event.sequence for event in stored] == [event.sequence for event in events], kinds(stored)

@@ -122,9 +122,9 @@ class TrainSession:
         if not self._is_accepted or self._stub is None:
             self._view.write("interrupted before the run began", "notice")
             return code
-        self._view.write(
-            f"{self._signals[0].name}: stopping with a checkpoint; Ctrl-C again ends everything at once", "notice"
-        )
+        first = self._signals[0]
+        another = "Ctrl-C again" if first == signal.SIGINT else f"another {first.name}"
+        self._view.write(f"{first.name}: stopping with a checkpoint; {another} ends everything at once", "notice")
         second_signal = asyncio.create_task(self._wait_for_signals(2))
         stopping = asyncio.create_task(self._request_stop(self._stub))
         try:
@@ -176,9 +176,8 @@ class TrainSession:
             finally:
                 asking.cancel()
         if run.state == pb.RUN_STATE_FAILED:
-            raise Internal(
-                f"the run failed: {run.message}\nlogs: {self._run.folder / 'logs'}\n{self._run.how_to_resume()}"
-            )
+            logs = f"the run failed: {run.message}\nlogs: {self._run.folder / 'logs'}"
+            raise Internal(logs if "--resume" in run.message else f"{logs}\n{self._run.how_to_resume()}")
         self._view.summarize(run)
         return ExitCode.OK
 

@@ -1,7 +1,6 @@
 """A run of `shoal train`: its checks before a process starts, and the command that resumes it."""
 
 import contextlib
-import shlex
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from services.coordinator.store.run_record import (
     RunLock,
     RunRecord,
     RunState,
+    data_dir_option,
     holds_run,
     is_driven,
     new_run_id,
@@ -57,13 +57,14 @@ class LocalRun:
         """Names the command that resumes the run, and the checkpoint that it resumes from."""
         committed = Checkpoints(self.folder).committed()
         start = f"from checkpoint {committed[-1]}" if committed else "from its beginning (there is no checkpoint yet)"
-        return f"resume {start} with: shoal train --resume {self.request.run_id}{_data_dir_option(self.data_dir)}"
+        return f"resume {start} with: shoal train --resume {self.request.run_id}{data_dir_option(self.data_dir)}"
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
         """Keeps the run's folder from another `shoal train`. Raises `FailedPrecondition` while another one has it."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        lock = RunLock(self.folder, TRAIN_LOCK, holder="another `shoal train`")
+        cure = "stop it there" if self.request.resume else "stop it there, or choose another name with --name"
+        lock = RunLock(self.folder, TRAIN_LOCK, holder="another `shoal train`", cure=cure)
         try:
             yield
         finally:
@@ -137,13 +138,9 @@ def _check_not_driven(data_dir: Path, run_id: str) -> None:
     if RUN_NAME.fullmatch(run_id) and is_driven(data_dir / run_id):
         raise FailedPrecondition(
             f"--resume: run {run_id} is active: a coordinator drives it; watch it with shoal run watch {run_id}"
-            f"{_data_dir_option(data_dir)}, or stop it there first",
+            f"{data_dir_option(data_dir)}, or stop it there first",
             reason=ErrorReason.RUN_ACTIVE,
         )
-
-
-def _data_dir_option(data_dir: Path) -> str:
-    return "" if data_dir == Path("runs").absolute() else f" --data-dir {shlex.quote(str(data_dir))}"
 
 
 def _check_unfinished(folder: Path) -> None:
@@ -167,6 +164,6 @@ def _new_name(name: str, config: RunConfig, data_dir: Path) -> str:
     if holds_run(data_dir / name):
         raise AlreadyExists(
             f"--name: there is a run {name} in {data_dir}; choose another name, or resume that run: "
-            f"shoal train --resume {name}"
+            f"shoal train --resume {name}{data_dir_option(data_dir)}"
         )
     return name

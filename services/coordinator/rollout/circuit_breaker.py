@@ -15,10 +15,14 @@ from shoal.visible_text import visible
 _ENVIRONMENT = "environments."
 """Before the name of an environment, where verifiers have their names."""
 _REMEDIES = {
-    "verifier": "fix the verifier, or the server that it asks, then run: shoal run resume (it reads custom code again, "
-    "and what failed is scored again)",
-    "environment": "fix the environment, or the reward services that it runs in, then run: shoal run resume (it reads "
-    "its code again, and the episodes that failed are played again)",
+    "verifier": (
+        "fix the verifier, or the server that it asks",
+        "it reads custom code again, and what failed is scored again",
+    ),
+    "environment": (
+        "fix the environment, or the reward services that it runs in",
+        "it reads its code again, and the episodes that failed are played again",
+    ),
 }
 
 
@@ -62,12 +66,15 @@ class CircuitBreaker:
     like any other, and a single group is enough to open the breaker once more. So a second failure drops nothing.
     """
 
-    def __init__(self, config: RewardConfig, events: EventLog, pause: Callable[[str], Awaitable[None]]) -> None:
-        """`pause` pauses the run for the reason that it is given."""
+    def __init__(
+        self, config: RewardConfig, events: EventLog, pause: Callable[[str], Awaitable[None]], *, resume_command: str
+    ) -> None:
+        """`pause` pauses the run for the reason that it is given, and `resume_command` resumes it."""
         self._max_failed_share = config.max_failed_share
         self._window = config.outage_window
         self._events = events
         self._pause = pause
+        self._resume_command = resume_command
         self._failed: defaultdict[str, deque[bool]] = defaultdict(lambda: deque(maxlen=self._window))
         """By verifier: whether it FAILED on each of its latest completions."""
         self._num_seen: Counter[str] = Counter()
@@ -182,9 +189,11 @@ class CircuitBreaker:
             ("environment", "episodes") if verifier.startswith(_ENVIRONMENT) else ("verifier", "completions")
         )
         name = verifier.removeprefix(_ENVIRONMENT)
+        cure, effect = _REMEDIES[kind]
         message = (
             f"the {kind} {name} failed{again} on {sum(latest)} of its last {len(latest)} {of_what}"
-            f" ({visible(detail) or 'it gave no reason'}): the run is paused; {_REMEDIES[kind]}"
+            f" ({visible(detail) or 'it gave no reason'}): the run is paused; {cure}, then run: "
+            f"{self._resume_command} ({effect})"
         )
         event = "environment_outage" if kind == "environment" else "reward_outage"
         self._events.add(event, message, failed_share=sum(latest) / len(latest), **{kind: name})

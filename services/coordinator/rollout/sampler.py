@@ -296,6 +296,7 @@ class Sampler:
                 )
                 if not await self._breaker.rejects(scores, num_outages=num_outages, is_retry=is_retry):
                     return scores
+                await self._show_rejected(request, scores)
                 known.clear()
                 is_retry = True
                 await self._controls.unpaused()
@@ -308,6 +309,7 @@ class Sampler:
         is_retry = order_number in self._played_in_outage
         if not await self._breaker.rejects(verdicts, num_outages=num_outages, is_retry=is_retry):
             return
+        await self._show_rejected(request, verdicts)
         await self._controls.unpaused()
         self._breaker.close()
         self._played_in_outage.add(order_number)
@@ -315,6 +317,11 @@ class Sampler:
         for index in broken:
             del progress.completions[index]
         raise _PlayedInOutage(f"{len(broken)} of its episodes FAILED in an outage of the environment {environment}")
+
+    async def _show_rejected(self, request: GroupRequest, scores: Sequence[Score]) -> None:
+        """Shows in the ledger why a group waits for the end of an outage."""
+        if not request.is_greedy:
+            await self._ledger.rejected(request.group.order_number, scores)
 
     async def with_text(self, completion: Completion) -> Completion:
         """Returns the completion with its text, without special tokens."""

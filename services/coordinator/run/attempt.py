@@ -87,7 +87,7 @@ class Attempt:
         self._report = report
         self._events = events
         self._version = CurrentVersion(WeightVersion(record.attempt, 0))
-        self._full_disk = FullDisk(controls, commands)
+        self._full_disk = FullDisk(controls, commands, record.folder)
         self._ledger = Ledger(record.folder / "ledger.sqlite", record.attempt, self._full_disk.written)
         self._learner = LearnerClient(fleet, config, events)
         self._publisher = Publisher(
@@ -157,7 +157,12 @@ class Attempt:
             generators=generators,
             rewards=self._rewards,
             episodes=self._episodes,
-            breaker=CircuitBreaker(self._config.reward, self._events, self._commands.pause),
+            breaker=CircuitBreaker(
+                self._config.reward,
+                self._events,
+                self._commands.pause,
+                resume_command=self._record.command("run resume"),
+            ),
             ledger=self._ledger,
             events=self._events,
             tokenizer=self._inputs.tokenizer,
@@ -312,7 +317,7 @@ class Attempt:
             metrics=self._metrics,
             report=self._report,
             learner_lock=self._fleet.gpu_turns.learner_lock,
-            skipped=SkippedSteps(self._config, prompt_order),
+            skipped=SkippedSteps(self._config, prompt_order, look=self._record.folder_command("run rollouts")),
         )
         return RunLoop(
             config=self._config,

@@ -1,13 +1,16 @@
 """Full disks: the run stands still until there is room, and goes on by itself."""
 
+import contextlib
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import TypeVar
 
 from services.coordinator.rollout.controls import RunControls, StopMode
 from services.coordinator.run.commands import RunCommands
 from services.coordinator.store.files.disk_errors import is_full
+from services.coordinator.store.run_record import DISK_LOCK, RunLock
 from shoal.concurrency import Signal
-from shoal.errors import ResourceExhausted
+from shoal.errors import ResourceExhausted, ShoalError
 
 ResultT = TypeVar("ResultT")
 
@@ -18,12 +21,17 @@ MIN_PAUSE_S, MAX_PAUSE_S = 1.0, 30.0
 class FullDisk:
     """Repeats writes that met a full disk, and keeps the run paused meanwhile."""
 
-    def __init__(self, controls: RunControls, commands: RunCommands) -> None:
+    def __init__(self, controls: RunControls, commands: RunCommands, folder: Path) -> None:
+        """`folder` is the run's, where a lock shows readers that the run waits: its record may have no room for it."""
         self._controls = controls
+        self._folder = folder
+        with contextlib.suppress(OSError):
+            (folder / DISK_LOCK).touch()
         self._commands = commands
         self._changed = Signal()
         self._num_waiting = 0
         self._message = ""
+        self._lock: RunLock | None = None
 
     async def written(self, write: Callable[[], Awaitable[ResultT]]) -> ResultT:
         """Returns the result of `write`, which is repeated while it raises that a disk is full.
@@ -40,6 +48,7 @@ class FullDisk:
     async def _repeat(self, write: Callable[[], Awaitable[ResultT]], error: ResourceExhausted) -> ResultT:
         pause_s = MIN_PAUSE_S
         self._num_waiting += 1
+        self._show()
         try:
             while self._controls.stop is not StopMode.NOW:
                 self._message = error.message
@@ -55,7 +64,17 @@ class FullDisk:
             raise error
         finally:
             self._num_waiting -= 1
+            self._show()
             self._changed.notify()
+
+    def _show(self) -> None:
+        """Holds the lock while a write waits. Without it, only the coordinator says that the run is paused."""
+        if self._num_waiting and self._lock is None:
+            with contextlib.suppress(ShoalError):
+                self._lock = RunLock(self._folder, DISK_LOCK)
+        elif not self._num_waiting and self._lock is not None:
+            self._lock.release()
+            self._lock = None
 
     async def guard(self) -> None:
         """Pauses the run while a write waits, forever."""

@@ -65,6 +65,8 @@ class Runs:
         `learner_data_dir` is the learner's data folder as this machine sees it, by default the same one.
         """
         self.folders = RunFolders(data_dir)
+        self.address = ""
+        """Where this coordinator is reached from its own machine, for the commands that messages tell."""
         self._name = name
         self._learner_data_dir = (learner_data_dir or data_dir).absolute()
         self._registry = registry
@@ -214,7 +216,7 @@ class Runs:
             record.folder.mkdir(parents=True, exist_ok=True)
             lock = RunLock(record.folder)
             events = EventLog(record.folder / EVENTS)
-            record.coordinator = self._name
+            record.coordinator, record.address = self._name, self.address
             # It may have been changed for the next step of a coordinator that ended before.
             record.num_steps = config.run.num_steps
             try:
@@ -252,10 +254,10 @@ class Runs:
     async def _only_one(self) -> AsyncIterator[None]:
         """Raises `FailedPrecondition` while a run is active or being started."""
         if self._starting.locked() or self._is_busy or self._queue:
+            follow = f"{self._active.record.command('run watch')} follows it; " if self._active else ""
             name = self._active.record.run_id if self._active else "another one"
             raise FailedPrecondition(
-                f"a run is active: {name}; follow it with shoal run watch, stop it first, or queue the new one (shoal "
-                "run start --queue)",
+                f"a run is active: {name}; {follow}stop it first, or queue the new one with --queue of shoal run start",
                 reason=ErrorReason.RUN_ACTIVE,
             )
         async with self._starting:

@@ -47,6 +47,7 @@ from services.coordinator.store.tables.payloads import (
     write_payload,
 )
 from services.coordinator.store.tables.schema import create_tables
+from services.coordinator.store.tables.transitions import move_group
 from shoal.error_reasons import ErrorReason
 from shoal.errors import DataLoss
 from shoal.rollout import Completion, Prompt
@@ -139,7 +140,7 @@ class Ledger:
             )
             connection.execute("DELETE FROM completions WHERE order_number = ?", (order_number,))
             forget_samples(connection, order_number)
-            self._transition(connection, order_number, GroupState.ISSUED, policy_version, detail)
+            self._move(connection, order_number, GroupState.ISSUED, policy_version, detail)
 
         await self._write(write)
 
@@ -168,12 +169,7 @@ class Ledger:
         all_scores = list(scores)
 
         def write(connection: sqlite3.Connection) -> None:
-            self._payload(connection, order_number, PayloadKind.SCORES, records.score_record(all_scores))
-            connection.executemany(
-                "UPDATE completions SET outcome = ?, reward = ?, reward_parts = ?"
-                " WHERE order_number = ? AND sample_index = ?",
-                [scored_row(order_number, score) for score in all_scores],
-            )
+            self._add_scores(connection, order_number, all_scores)
             if greedy is not None and greedy.outcome is ScoreOutcome.SCORED:
                 connection.execute(
                     "UPDATE groups SET greedy_reward = ? WHERE order_number = ?", (greedy.reward, order_number)
@@ -181,6 +177,18 @@ class Ledger:
             self._move(connection, order_number, GroupState.SCORED, policy_version, "")
 
         await self._write(write)
+
+    async def rejected(self, order_number: int, scores: Sequence[Score]) -> None:
+        """Records the scores of a group that is to be scored again, so that its failures can be looked at meanwhile."""
+        await self._write(lambda connection: self._add_scores(connection, order_number, scores))
+
+    def _add_scores(self, connection: sqlite3.Connection, order_number: int, scores: Sequence[Score]) -> None:
+        self._payload(connection, order_number, PayloadKind.SCORES, records.score_record(scores))
+        connection.executemany(
+            "UPDATE completions SET outcome = ?, reward = ?, reward_parts = ?"
+            " WHERE order_number = ? AND sample_index = ?",
+            [scored_row(order_number, score) for score in scores],
+        )
 
     async def dropped(self, order_number: int, reason: str, policy_version: int) -> None:
         """Records that a group is not trained on, whatever becomes of the next step."""
@@ -296,17 +304,7 @@ class Ledger:
     def _move(
         self, connection: sqlite3.Connection, order_number: int, state: GroupState, policy_version: int, detail: str
     ) -> None:
-        connection.execute("UPDATE groups SET state = ? WHERE order_number = ?", (state.value, order_number))
-        self._transition(connection, order_number, state, policy_version, detail)
-
-    def _transition(
-        self, connection: sqlite3.Connection, order_number: int, state: GroupState, policy_version: int, detail: str
-    ) -> None:
-        connection.execute(
-            "INSERT INTO transitions (order_number, state, time_s, attempt, policy_version, detail)"
-            " VALUES (?, ?, ?, ?, ?, ?)",
-            (order_number, state.value, time.time(), self._attempt, policy_version, detail),
-        )
+        move_group(connection, order_number, state, attempt=self._attempt, policy_version=policy_version, detail=detail)
 
     async def _write(self, work: Callable[[sqlite3.Connection], object]) -> None:
         """Runs `work` in one transaction, whose failure leaves the ledger as it was."""

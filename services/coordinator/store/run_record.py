@@ -3,6 +3,7 @@
 import contextlib
 import fcntl
 import json
+import shlex
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -27,6 +28,8 @@ from shoal.v1 import coordinator_pb2
 RECORD = "run.json"
 LOCK = "lock"
 TRAIN_LOCK = "train.lock"
+DISK_LOCK = "full-disk.lock"
+"""Held while the run waits for room on a disk: then its record cannot say so, and a lock takes no room."""
 TRAIN_NAME = "shoal-train-"
 """Begins the name of each coordinator of `shoal train`. Once that has ended, no other coordinator has the name."""
 _LOCK_ATTEMPTS = 5
@@ -41,7 +44,9 @@ class RunLock:
     writes into the run's folder before its coordinator does.
     """
 
-    def __init__(self, folder: Path, name: str = LOCK, *, holder: str = "another coordinator") -> None:
+    def __init__(
+        self, folder: Path, name: str = LOCK, *, holder: str = "another coordinator", cure: str = "stop it there"
+    ) -> None:
         """Takes a lock of a run's folder. Raises `FailedPrecondition` when another process, a `holder`, has it."""
         with writing(folder / name):
             self._file = (folder / name).open("w")
@@ -51,9 +56,7 @@ class RunLock:
                 return
             time.sleep(_LOCK_PAUSE_S)
         self._file.close()
-        raise FailedPrecondition(
-            f"run {folder.name} is driven by {holder}; stop it there", reason=ErrorReason.RUN_ACTIVE
-        )
+        raise FailedPrecondition(f"run {folder.name} is driven by {holder}; {cure}", reason=ErrorReason.RUN_ACTIVE)
 
     def release(self) -> None:
         """Releases the run for other coordinators."""
@@ -65,8 +68,12 @@ def is_driven(folder: Path) -> bool:
 
     Raises `DataLoss` where the lock cannot be opened.
     """
+    return _is_held(folder / LOCK)
+
+
+def _is_held(path: Path) -> bool:
     try:
-        with (folder / LOCK).open() as file:
+        with path.open() as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
@@ -74,7 +81,7 @@ def is_driven(folder: Path) -> bool:
         return False
     except OSError as error:
         raise DataLoss(
-            f"{folder / LOCK} cannot be opened: {why_unread(error)}; make the folder readable for this user"
+            f"{path} cannot be opened: {why_unread(error)}; make the folder readable for this user"
         ) from None
     return False
 
@@ -86,6 +93,11 @@ def holds_run(folder: Path) -> bool:
         return has_file or any(folder.glob("checkpoints/*/manifest.json"))
     except PermissionError:
         return True
+
+
+def data_dir_option(data_dir: Path) -> str:
+    """Returns the option that names a folder of runs in a command; empty for the default, the folder `runs` here."""
+    return "" if data_dir == Path("runs").absolute() else f" --data-dir {shlex.quote(str(data_dir))}"
 
 
 def new_run_id(name: str) -> str:
@@ -137,6 +149,8 @@ class RunRecord:
     """The steps whose models are in the run's exports, in order."""
     coordinator: str = ""
     """Name of the coordinator that drives the run, and takes it up again at its start if it was killed."""
+    address: str = ""
+    """Where that coordinator is reached from its own machine, as host:port; empty if it does not say."""
     furthest_step: _Count = 0
     """The last step that any attempt has trained; those up to it are repeated after a restore."""
     restart_reasons: list[str] = field(default_factory=list)
@@ -158,6 +172,19 @@ class RunRecord:
         if step > self.furthest_step:
             self.furthest_step, self.restart_reasons = step, []
 
+    def command(self, words: str) -> str:
+        """Returns a command that asks the coordinator about the run: "shoal run pause RUN --coordinator HOST:PORT"."""
+        return f"shoal {words} {self.run_id}" + (f" --coordinator {self.address}" if self.address else "")
+
+    def folder_command(self, words: str) -> str:
+        """Returns a command that reads the run's folder: "shoal run rollouts RUN --data-dir FOLDER"."""
+        return f"shoal {words} {self.run_id}{data_dir_option(self.folder.parent)}"
+
+    def resume_command(self) -> str:
+        """Returns the command that resumes the run once it has ended, where it ran before."""
+        is_of_train = self.coordinator.startswith(TRAIN_NAME) or not self.address
+        return self.folder_command("train --resume") if is_of_train else self.command("run resume")
+
     def next_weight_epoch(self) -> int:
         """Returns an epoch that no broadcast group of this run has had.
 
@@ -169,17 +196,22 @@ class RunRecord:
 
     @classmethod
     def load(cls, folder: Path) -> "RunRecord":
-        """Reads `run.json`. A run that has not ended and that nobody drives is shown as FAILED.
+        """Reads `run.json`. A run that has not ended and that nobody drives is shown as FAILED, and one that waits for
+        room on a disk as PAUSED.
 
         Raises `DataLoss` when the file cannot be read.
         """
         record = cls.load_as_left(folder)
-        if not record.state.has_ended and not is_driven(folder):
+        is_left = not record.state.has_ended and not is_driven(folder)
+        if not is_left and record.state in (RunState.STARTING, RunState.RUNNING) and _is_held(folder / DISK_LOCK):
+            record.state = RunState.PAUSED
+            record.message = "a disk that the run writes to is full: the run is paused, and goes on once there is room"
+        if is_left:
             record.state = RunState.FAILED
             returns = "" if record.coordinator.startswith(TRAIN_NAME) else "it goes on at that one's next start, or "
             record.message = (
                 f"the coordinator ended at step {record.policy_version}; {returns}resume with: "
-                f"shoal train --resume {record.run_id}"
+                f"{record.folder_command('train --resume')}"
             )
         return record
 
@@ -249,5 +281,5 @@ def _cure(folder: Path) -> str:
     """Says how a run gets a file back that nothing else in its folder has."""
     return (
         f"restore the file from a copy, or, if the run has a mirror, rename {folder} and take the run from there: "
-        f"shoal train --resume {folder.name} --set checkpoint.mirror=URL"
+        f"shoal train --resume {folder.name} --set checkpoint.mirror=URL{data_dir_option(folder.parent)}"
     )

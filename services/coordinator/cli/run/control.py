@@ -1,5 +1,7 @@
 """`shoal run start | pause | resume | update | stop | checkpoint | evaluate`: control the runs of a coordinator."""
 
+import shlex
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Annotated
 
@@ -75,7 +77,10 @@ def resume(
         print_run(client.start_run(address, resume_request(run, overrides or [])), output)
     elif overrides:
         raise FailedPrecondition(
-            "--set resumes a run that has ended with changes, so name it; to change an active run: shoal run update"
+            "--set resumes a run that has ended with changes, so name it; to change an active run: "
+            + shlex.join(
+                ["shoal", "run", "update", *([run] if run else []), *_set(overrides), "--coordinator", address]
+            )
         )
     else:
         print_run(client.resume_run(address, run), output)
@@ -140,3 +145,7 @@ def evaluate(run: RunName = "", coordinator: Coordinator = "", output: OutputOpt
         f"{response.num_scored} answers were scored"
     )
     print_pairs([(name, f"{value:g}") for name, value in sorted(response.metrics.items())])
+
+
+def _set(overrides: Sequence[str]) -> list[str]:
+    return [argument for override in overrides for argument in ("--set", override)]

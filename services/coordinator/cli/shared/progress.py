@@ -49,6 +49,19 @@ _STYLES = {
     "completions": "",
     "restored": "bold",
     "error": "bold red",
+    "reward_outage": "bold red",
+    "environment_outage": "bold red",
+    "restarting": "yellow",
+    "interrupted": "bold",
+    "checkpoint_failed": "red",
+    "checkpoint_damaged": "red",
+    "segment_damaged": "red",
+    "mirror_failed": "red",
+    "tracker_failed": "yellow",
+    "tools_not_in_prompt": "yellow",
+    "rendering_differs": "yellow",
+    "prompts_left_out": "yellow",
+    "worker_notice": "yellow",
     "worker_lost": "yellow",
     "worker_restarting": "yellow",
     "worker_failed": "red",
@@ -63,6 +76,8 @@ _STYLES = {
     "process": "yellow",
     "notice": "bold",
 }
+_STATE_STYLES = {"PAUSED": "bold yellow", "FAILED": "bold red"}
+"""Of a run's states that somebody has to see."""
 LEGEND = (
     "gap: mean difference between the engine's and the learner's log-probability of a token, which should stay small; "
     "stale: age, in steps, of the oldest weights that sampled what was trained on (at most grpo.max_staleness)"
@@ -125,6 +140,7 @@ class ProgressView:
         self._evaluations: list[dict[str, Any]] = []
         self._exported = ""
         self._legends: set[str] = set()
+        self._last_message = ""
         self._console: Any = None
         if sys.stdout.isatty():
             from rich.console import Console
@@ -132,21 +148,22 @@ class ProgressView:
             self._console = Console(highlight=False)
         self._ends_with_progress = False
 
-    def write(self, text: str, kind: str = "", time_s: float | None = None) -> None:
-        """Writes one line in the style of an event kind; on a terminal the next line replaces one of "progress".
+    def write(self, text: str, kind: str = "", time_s: float | None = None, *, style: str = "") -> None:
+        """Writes one line, on a terminal in a style, by default that of an event kind; the next line replaces one of
+        "progress" there.
 
         `time_s` is its time in seconds since the epoch, the present if it is left out.
         """
         line = f"[{(time.time() if time_s is None else time_s) - self._began_s:6.1f} s] {text}"
         try:
-            self._print(line, kind)
+            self._print(line, kind, style or _STYLES.get(kind, "dim"))
         except OSError as error:
             if not self._outlives_output:
                 raise
             if error.errno != errno.ENOSPC:  # Nobody reads it any more, nor what Python flushes at its exit.
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
-    def _print(self, line: str, kind: str) -> None:
+    def _print(self, line: str, kind: str, style: str) -> None:
         if self._console is None:
             print(line, flush=True)
             return
@@ -155,7 +172,7 @@ class ProgressView:
         if self._ends_with_progress:
             print(_ERASE_LINE, end="")
         self._ends_with_progress = kind == "progress"
-        shown = Text(line, style=_STYLES.get(kind, "dim"))
+        shown = Text(line, style=style)
         if self._ends_with_progress:
             shown.truncate(self._console.width, overflow="ellipsis")  # A line that wraps could not be replaced.
         self._console.print(shown, soft_wrap=True)
@@ -180,8 +197,11 @@ class ProgressView:
             self._show_step(json_format.MessageToDict(event.attributes), self._last_event_s)
             return
         self.remember(event)
-        if event.kind not in _QUIET:
-            self.write(event.message, event.kind, self._last_event_s)
+        # What pauses a run says why and how it goes on, as the state does that follows.
+        is_said = event.kind == "state" and event.message == self._last_message
+        self._last_message = event.message
+        if event.kind not in _QUIET and not is_said and not _is_repeated(event):
+            self.write(event.message, event.kind, self._last_event_s, style=_style_of(event))
 
     def _show_step(self, attributes: Mapping[str, Any], time_s: float) -> None:
         metrics = attributes.get("metrics", {})
@@ -216,6 +236,19 @@ class ProgressView:
         if self._exported:
             self.write(f"the trained model: {self._exported}", "notice", self._last_event_s)
         self.write(f"the run's folder: {run.path}", "notice", self._last_event_s)
+
+
+def _style_of(event: pb.RunEvent) -> str:
+    """Returns the style of an event where it goes by more than its kind; else nothing."""
+    state = json_format.MessageToDict(event.attributes).get("state", "") if event.kind == "state" else ""
+    return _STATE_STYLES.get(state, "")
+
+
+def _is_repeated(event: pb.RunEvent) -> bool:
+    """Whether a step was skipped after many others: of those in a row, the 1st, 2nd, 4th, 8th and so on are shown."""
+    attributes = json_format.MessageToDict(event.attributes)
+    num_in_a_row = int(attributes.get("num_in_a_row", 0)) if event.kind == "step_skipped" else 0
+    return num_in_a_row & (num_in_a_row - 1) > 0
 
 
 def evaluation_summary(last: Mapping[str, Any]) -> str:

@@ -23,7 +23,12 @@ class Run:
     def __init__(self, **reward: Any) -> None:
         self.events = Events()
         self.num_pauses = 0
-        self.breaker = CircuitBreaker(RewardConfig(**reward), self.events, self._pause)  # type: ignore[arg-type]
+        self.breaker = CircuitBreaker(
+            RewardConfig(**reward),
+            self.events,  # type: ignore[arg-type]
+            self._pause,
+            resume_command="shoal run resume r --coordinator h:7",
+        )
 
     async def _pause(self, message: str) -> None:
         self.num_pauses += 1
@@ -65,6 +70,7 @@ async def test_failures_beyond_the_share_pause_the_run_and_the_event_names_verif
     assert (kind, run.num_pauses) == ("reward_outage", 1)
     assert attributes == {"verifier": "code", "failed_share": 5 / 8}, attributes
     assert "code failed on 5 of its last 8" in message and "bubblewrap is gone" in message, message
+    assert "shoal run resume r --coordinator h:7 " in message, message
 
 
 async def test_the_reason_of_an_outage_keeps_no_control_characters_of_a_completion() -> None:

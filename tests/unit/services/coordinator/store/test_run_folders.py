@@ -29,7 +29,7 @@ def test_a_run_whose_coordinator_is_gone_has_failed_and_one_that_is_driven_has_n
     before = (tmp_path / "left" / "run.json").read_bytes()
     driven, left = (RunFolders(tmp_path).find(name) for name in ("driven", "left"))
     assert driven.state is RunState.RUNNING
-    assert left.state is RunState.FAILED and left.message.endswith("shoal train --resume left"), left.message
+    assert left.state is RunState.FAILED and left.message.endswith(f"shoal train --resume left --data-dir {tmp_path}")
     assert (tmp_path / "left" / "run.json").read_bytes() == before, "reading changed the run"
     lock.release()
     assert RunFolders(tmp_path).find("driven").state is RunState.FAILED

@@ -3,9 +3,10 @@ from pathlib import Path
 import pytest
 
 from services.coordinator.store.run_folders import RunFolders
-from services.coordinator.store.run_record import RunRecord, RunState, new_run_id
+from services.coordinator.store.run_record import TRAIN_NAME, RunRecord, RunState, new_run_id
 from shoal.config.run import RUN_NAME
 from shoal.errors import DataLoss
+from tests.support.parsed_commands import parse_command
 
 
 @pytest.mark.parametrize(
@@ -64,3 +65,23 @@ def test_a_run_that_nobody_drives_names_what_takes_it_up(tmp_path: Path, coordin
     shown = RunRecord.load(tmp_path)
     assert shown.state is RunState.FAILED and "resume with: shoal train --resume sums" in shown.message
     assert ("it goes on at that one's next start" in shown.message) == returns, shown.message
+
+
+def test_the_commands_that_messages_tell_are_commands_of_shoal(tmp_path: Path) -> None:
+    of_train = RunRecord("a-1", tmp_path / "it's" / "a-1", coordinator=f"{TRAIN_NAME}0", address="127.0.0.1:4711")
+    of_service = RunRecord("a-1", tmp_path / "a-1", coordinator="c", address="10.0.0.1:50050")
+    given = {
+        of_train.resume_command(): {"resume": "a-1", "data_dir": tmp_path / "it's"},
+        of_service.resume_command(): {"run": "a-1", "coordinator": "10.0.0.1:50050"},
+        of_train.command("run resume"): {"run": "a-1", "coordinator": "127.0.0.1:4711"},
+        of_train.command("run watch"): {"run": "a-1", "coordinator": "127.0.0.1:4711"},
+        f"{of_service.folder_command('run rollouts')} --failed": {"run": "a-1", "data_dir": tmp_path, "failed": True},
+    }
+    for command, expected in given.items():
+        parsed = parse_command(command)
+        assert {name: parsed[name] for name in expected} == expected, (command, parsed)
+
+
+def test_a_run_in_the_folder_runs_here_needs_no_option(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert RunRecord("a", tmp_path / "runs" / "a").resume_command() == "shoal train --resume a"

@@ -118,7 +118,7 @@ def test_watching_a_live_folder_ends_with_its_coordinator_if_no_other_comes(
     assert code == 1 and lines[:2] == [
         "step 2/5",
         "the coordinator ended at step 1; it goes on at that one's next start, or resume with: shoal train --resume "
-        "sums",
+        f"sums --data-dir {data_dir}",
     ], text  # fmt: skip
     assert error == "the coordinator is gone; waiting 1 s for the next one\n", error
 

@@ -202,3 +202,22 @@ def test_progress_of_a_run_outlives_its_output_and_that_of_a_watch_does_not(
         ProgressView(outlives_output=True).write("step 1")
         is_lost = os.fstat(log.fileno()).st_ino != (tmp_path / "log").stat().st_ino
         assert is_lost == (code != errno.ENOSPC), "a full disk may have room again; whoever has gone does not return"
+
+
+def test_what_pauses_a_run_is_said_once_and_bold(monkeypatch: pytest.MonkeyPatch) -> None:
+    text, styles = "the verifier judge failed: the run is paused", list[str]()
+    view = ProgressView()
+    monkeypatch.setattr(view, "_print", lambda line, kind, style: styles.append(f"{style}: {line.partition('] ')[2]}"))
+    view.show(_event("reward_outage", text))
+    view.show(_event("state", text, state="PAUSED"))
+    view.show(_event("state", "a disk is full", state="PAUSED"))
+    view.show(_event("state", "training from step 0", state="RUNNING"))
+    assert styles == [f"bold red: {text}", "bold yellow: a disk is full", "dim: training from step 0"], styles
+
+
+def test_of_many_skipped_steps_in_a_row_few_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    view = ProgressView()
+    for number in range(1, 21):
+        view.show(_event("step_skipped", f"({number} in a row)", num_in_a_row=number))
+    shown = [line.partition("(")[2] for line in capsys.readouterr().out.splitlines()]
+    assert shown == [f"{number} in a row)" for number in (1, 2, 4, 8, 16)], shown
