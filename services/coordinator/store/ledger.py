@@ -304,7 +304,9 @@ class Ledger:
     def _move(
         self, connection: sqlite3.Connection, order_number: int, state: GroupState, policy_version: int, detail: str
     ) -> None:
-        move_group(connection, order_number, state, attempt=self._attempt, policy_version=policy_version, detail=detail)
+        move_group(
+            connection, order_number, state.value, attempt=self._attempt, policy_version=policy_version, detail=detail
+        )
 
     async def _write(self, work: Callable[[sqlite3.Connection], object]) -> None:
         """Runs `work` in one transaction, whose failure leaves the ledger as it was."""

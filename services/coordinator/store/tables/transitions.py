@@ -3,22 +3,20 @@
 import sqlite3
 import time
 
-from services.coordinator.store.rows import GroupState
-
 
 def move_group(
     connection: sqlite3.Connection,
     order_number: int,
-    state: GroupState,
+    state: str,
     *,
     attempt: int,
     policy_version: int,
     detail: str = "",
 ) -> None:
     """Sets the state of a group, and records when it entered it."""
-    connection.execute("UPDATE groups SET state = ? WHERE order_number = ?", (state.value, order_number))
+    connection.execute("UPDATE groups SET state = ? WHERE order_number = ?", (state, order_number))
     connection.execute(
         "INSERT INTO transitions (order_number, state, time_s, attempt, policy_version, detail)"
         " VALUES (?, ?, ?, ?, ?, ?)",
-        (order_number, state.value, time.time(), attempt, policy_version, detail),
+        (order_number, state, time.time(), attempt, policy_version, detail),
     )
