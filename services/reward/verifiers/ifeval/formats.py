@@ -1,8 +1,8 @@
 """Constraints on layout: `detectable_format:*` and `detectable_content:*`."""
 
-import json
 import re
 
+from services.reward.common.json_text import is_json
 from services.reward.verifiers.ifeval.arguments import Arguments
 from services.reward.verifiers.ifeval.sentences import ruled_sentences
 
@@ -142,12 +142,3 @@ def bracketed(text: str) -> list[str]:
             found.append(line[start + 1 : end])
             start = line.find("[", end)
     return found
-
-
-def is_json(text: str) -> bool:
-    """Returns whether `text` parses as JSON. JSON nested deeper than about 1,000 levels does not."""
-    try:
-        json.loads(text)
-    except (ValueError, RecursionError):
-        return False
-    return True

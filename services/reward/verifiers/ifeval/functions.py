@@ -6,10 +6,11 @@ regular expressions, numbers are exact, and most comparisons are case-sensitive.
 
 import re
 
+from services.reward.common.json_text import is_json
 from services.reward.common.language import is_language
 from services.reward.verifiers.ifeval.arguments import Arguments
 from services.reward.verifiers.ifeval.catalog import Constraint
-from services.reward.verifiers.ifeval.formats import bracketed, is_json
+from services.reward.verifiers.ifeval.formats import bracketed
 
 _WORD = re.compile(r"\w+")
 _CAPITALS = re.compile(r"\b[A-Z]+\b")

@@ -35,15 +35,13 @@ def verify(completion: str, label: Any, options: InstructionOptions = Instructio
 
     The answer is read without answer tags. Label: {"instruction_id": [...], "kwargs":
     [...]}, or a list of such objects, as objects or as JSON or Python text. Value: the fraction of the instructions
-    that the answer follows, 0 to 1; 0 for an empty answer or list. `strict_wording` judges by the wording of the
+    that the answer follows, 0 to 1; 0 for an empty answer. `strict_wording` judges by the wording of the
     instructions where open-instruct's checkers judge something else; docs/rewards.md lists the differences.
     Unscorable past `timeout_s`.
     """
     instructions = read_instructions(label, strict_wording=options.strict_wording)
     if not instructions:
-        if options.strict_wording:
-            raise Unscorable("the label has no instruction")
-        return Verdict(0.0, "the label has no instruction")
+        raise Unscorable("the label has no instruction")
     return follow(completion, instructions, options.timeout_s)
 
 

@@ -229,6 +229,65 @@ def test_a_number_too_large_for_a_schema_to_divide_is_unscorable() -> None:
 
 
 @pytest.mark.parametrize(
+    "number", ["1e400", "-1e400", "2.5E+999", "1e9999999999999999999", "1e-99999999", "7" * 20_000]
+)
+@pytest.mark.parametrize("document", ["[{}]", '{{"a": {{"b": [1, {}]}}}}'])
+def test_json_with_a_number_that_is_not_computed_is_unscorable(number: str, document: str) -> None:
+    VERIFIERS["json_schema"].load()
+    with pytest.raises(Unscorable, match="too large"):
+        value("json_schema", document.format(number), {})
+    assert value("json_schema", document.format(number)[:-1], {}) == 0.0, "it is no JSON"
+
+
+@pytest.mark.parametrize(
+    ("number", "schema", "expected"),
+    [
+        ("9007199254740993", {"maximum": 9007199254740992}, 0.0),
+        ("9007199254740993.0", {"maximum": 9007199254740992}, 0.0),
+        ("1.0000000000000000001", {"maximum": 1}, 0.0),
+        ("1e-400", {"exclusiveMinimum": 0}, 1.0),
+        ("0.1", {"maximum": 0.1}, 1.0),
+        ("0.30", {"enum": [0.3]}, 1.0),
+        ("0.30000000000000000001", {"const": 0.3}, 0.0),
+        ("3.0", {"type": "integer", "const": 3}, 1.0),
+        ("7" * 5000, {"type": "integer", "minimum": 0}, 1.0),
+        ("7" * 5000, {"type": "string"}, 0.0),
+        ("1e400", {"type": "number"}, 1.0),
+        ("1e400", {"maximum": 5}, 0.0),
+        ("true", {"const": 1}, 0.0),
+    ],
+)
+def test_a_schema_compares_numbers_as_they_are_written(number: str, schema: Any, expected: float) -> None:
+    VERIFIERS["json_schema"].load()
+    assert value("json_schema", number, schema) == expected
+
+
+@pytest.mark.parametrize(
+    ("completion", "expected"),
+    [
+        ('```json\n{"age": 3, "code": "```py\\nx\\n```"}\n```', 1.0),
+        ('{"age": 3, "code": "```py\\nx\\n```"}', 1.0),
+        ('{"age": 3, "text": "<answer>x</answer>"}', 1.0),
+        ('<answer>{"age": 3, "code": "```"}</answer>', 1.0),
+        ('Use ```this```:\n```json\n{"age": 3}\n```', 1.0),
+        ('```python\nprint("```")\n```\n```json\n{"age": 3}\n```', 1.0),
+        ('```json {"age": 3} ```', 1.0),
+        ('~~~json\n{"age": 3}\n~~~', 1.0),
+        ('\ufeff{"age": 3}', 1.0),
+        ('```json\n{"age": 3}\n```\nNo:\n```json\n{"age": "```"}\n```', 0.0),
+        ('```json\n{"age": 3} and more\n```', 0.0),
+        ('```json\n{"age": 3}\n', 0.0),
+        ('{"age": "x", "age": 3}', 1.0),
+        ('{"age": 3, "age": "x"}', 0.0),
+        ("```json" * 2000, 0.0),
+    ],
+)
+def test_fences_and_tags_inside_a_text_of_the_json_are_text(completion: str, expected: float) -> None:
+    VERIFIERS["json_schema"].load()
+    assert value("json_schema", completion, SCHEMA) == expected
+
+
+@pytest.mark.parametrize(
     ("number", "factor", "expected"),
     [
         ("0.3", 0.1, 1.0),

@@ -125,6 +125,8 @@ def test_numbers_may_be_floats_and_kwargs_of_the_wrong_type_are_unscorable(judge
         (None, "not an object with a list instruction_id"),
         (3.0, "not an object with a list instruction_id"),
         ({"instruction_id": "punctuation:no_comma"}, "not an object with a list instruction_id"),
+        ("[]", "the label has no instruction"),
+        ([{"instruction_id": [], "kwargs": []}, "{'instruction_id': []}"], "the label has no instruction"),
         ({"instruction_id": ["no:such"], "kwargs": [None]}, "there is no instruction 'no:such'; there are change_case"),
         ({"instruction_id": [["x"]], "kwargs": [None]}, "there is no instruction"),
         ({"instruction_id": ["punctuation:no_comma"], "kwargs": []}, "as long as instruction_id, 1"),
@@ -161,6 +163,23 @@ def test_only_the_text_after_the_thinking_counts_and_an_empty_answer_scores_zero
     assert [score(answer, label) for answer in answers] == [1.0, 0.0, 0.0, 0.0]
     old = {"func_name": "validate_no_commas"}
     assert [ifeval_old.VERIFIER.judge(answer, old, (), {}).value for answer in answers] == [1.0, 0.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        ("NaN", 0.0),
+        ('{"a": [-Infinity]}', 0.0),
+        ("```json\n[Infinity]\n```", 0.0),
+        ('["NaN"]', 1.0),
+        ("[1e400]", 1.0),
+        ("7" * 5000, 1.0),
+    ],
+)
+def test_nan_and_infinity_are_no_json(answer: str, expected: float) -> None:
+    assert score(answer, {"instruction_id": ["detectable_format:json_format"], "kwargs": [{}]}) == expected
+    if "```" not in answer:
+        assert ifeval_old.verify(answer, {"func_name": "validate_json_format"}).value == expected
 
 
 def test_the_detail_names_the_instructions_that_were_not_followed() -> None:

@@ -1,0 +1,172 @@
+"""JSON in an answer: where it stands, and its values with numbers as they are written."""
+
+import json
+import re
+from collections.abc import Callable
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
+from services.reward.common.text import last_between
+
+_FENCE = re.compile(r"`{3,}|(?:(?<=\n)|\A)~{3,}")
+_TAG = re.compile(r"[ \t]*[\w+.#-]*")
+_SPACES = re.compile(r"\s*")
+_BYTE_ORDER_MARK = "\ufeff"
+_MAX_FENCES = 1000
+"""Fences up to which blocks are read one after the other. To read one takes time linear in the text."""
+_MAX_DIGITS = 10_000
+"""Digits up to which a whole number is computed, in some milliseconds."""
+_MAX_EXPONENT = 10_000
+_PLAIN_DIGITS = 4300
+"""Digits up to which Python converts a whole number to text and back."""
+
+
+class NumberTooLarge(Exception):
+    """A number whose value is not computed: it is beyond a double, or has too many digits."""
+
+
+def json_part(answer: str) -> str:
+    """Returns the JSON of an answer: all of it if that is JSON, else its last fenced block, else all of it.
+
+    A fence inside a text of the JSON ends no block.
+    """
+    text = answer.strip().removeprefix(_BYTE_ORDER_MARK).lstrip()
+    if _value_end(text, 0) == len(text):
+        return text
+    block = _last_block(text)
+    return text if block is None else block.strip()
+
+
+def exact_json(text: str) -> Any:
+    """Returns the values of JSON. A number is a whole one or a `Decimal`, exactly as it is written, 3.0 as 3.
+
+    The last of several equal keys counts. Raises `ValueError` for what is no JSON, NaN and Infinity among it,
+    `RecursionError` for deep nesting, and `NumberTooLarge` for JSON with such a number, unless it is that number alone.
+    """
+    too_large: list[str] = []
+
+    def read(number: str, value: Callable[[str], Any]) -> Any:
+        try:
+            return value(number)
+        except NumberTooLarge:
+            too_large.append(number)
+            return None
+
+    values = json.loads(
+        text,
+        parse_int=lambda number: read(number, _whole),
+        parse_float=lambda number: read(number, _fraction),
+        parse_constant=_refuse,
+    )
+    if too_large and text.strip() == too_large[0]:
+        return _decimal(too_large[0])
+    if too_large:
+        raise NumberTooLarge(f"{too_large[0]:.20}")
+    return values
+
+
+def is_json(text: str) -> bool:
+    """Returns whether a text is JSON. JSON nested deeper than about 1,000 levels is not."""
+    try:
+        json.loads(text, parse_int=str, parse_float=str, parse_constant=_refuse)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+class _Decimal(Decimal):
+    """A number that messages show as it is written."""
+
+    __repr__ = Decimal.__str__
+
+
+class _LongInteger(int):
+    """A whole number that Python does not convert to text."""
+
+    def __repr__(self) -> str:
+        return f"a number of {self.bit_length()} bits"
+
+    __str__ = __repr__
+
+
+def _whole(number: str) -> int:
+    if len(number) <= _PLAIN_DIGITS:
+        return int(number)
+    if len(number) > _MAX_DIGITS:
+        raise NumberTooLarge
+    return _LongInteger(Decimal(number))
+
+
+def _fraction(number: str) -> int | Decimal:
+    if float(number) in (float("inf"), float("-inf")) or len(number) > _MAX_DIGITS:
+        raise NumberTooLarge
+    value = _decimal(number)
+    return int(value) if value == value.to_integral_value() else value
+
+
+def _decimal(number: str) -> Decimal:
+    try:
+        value = _Decimal(number)
+    except InvalidOperation:  # Its exponent has too many digits.
+        raise NumberTooLarge(f"{number:.20}") from None
+    if value and abs(value.adjusted()) > _MAX_EXPONENT:
+        raise NumberTooLarge(f"{number:.20}")
+    return value
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is not JSON")
+
+
+_DECODER = json.JSONDecoder(parse_int=str, parse_float=str)
+
+
+def _value_end(text: str, start: int) -> int:
+    """Returns where the JSON value that begins at a place ends; -1 if none begins there."""
+    try:
+        return _DECODER.raw_decode(text, start)[1]
+    except (ValueError, RecursionError):
+        return -1
+
+
+def _last_block(text: str) -> str | None:
+    """Returns the last block between fences, without its tag; None without one."""
+    if text.count("```") + text.count("~~~") > _MAX_FENCES:
+        return last_between(text, "```", "```")
+    block, position = None, 0
+    while opening := _FENCE.search(text, position):
+        found = _json_block(text, opening) or _plain_block(text, opening)
+        if found is None:
+            break
+        block, position = found
+    return block
+
+
+def _json_block(text: str, opening: re.Match[str]) -> tuple[str, int] | None:
+    """Returns a block of one JSON value, and where its closing fence ends; None for any other block."""
+    for start in {opening.end(), _end_of(_TAG, text, opening.end())}:
+        begin = _end_of(_SPACES, text, start)
+        end = _value_end(text, begin)
+        closing = _end_of(_SPACES, text, end) if end >= 0 else end
+        if end >= 0 and text.startswith(opening[0], closing):
+            return text[begin:end], closing + len(opening[0])
+    return None
+
+
+def _plain_block(text: str, opening: re.Match[str]) -> tuple[str, int] | None:
+    """Returns any block and where its closing fence ends; None if it is cut off. One whose opening fence ends its line
+    is closed at the beginning of a line, if it is there."""
+    fence, start = opening[0], opening.end()
+    tag_end = _end_of(_TAG, text, start)
+    closing = -1
+    if text[tag_end : tag_end + 1] in ("\n", "\r"):
+        start, closing = tag_end, text.find(f"\n{fence}", tag_end) + 1
+    closing = closing if closing > 0 else text.find(fence, start)
+    return (text[start:closing], closing + len(fence)) if closing >= 0 else None
+
+
+def _end_of(pattern: re.Pattern[str], text: str, start: int) -> int:
+    """Returns where a pattern that also matches the empty text ends."""
+    found = pattern.match(text, start)
+    assert found is not None
+    return found.end()
