@@ -1,6 +1,7 @@
 """Prompt sets: prompts in an endless order, whose only state is a position."""
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -44,9 +45,46 @@ class PromptSet:
         return self.prompts[int(self._order[1][index])]
 
 
-def held_out_prompts(candidates: PromptSet, trained_on: Iterable[str], num_prompts: int) -> list[Prompt]:
+_WHY_LEFT_OUT = {
+    "trained_on": "whose question is among the training prompts",
+    "repeated": "that another row asks",
+    "too_long": "with more than data.max_prompt_tokens tokens",
+    "malformed_label": "with a label that their verifier cannot use",
+}
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """The held-out questions of a run, and how many others are left out."""
+
+    prompts: tuple[Prompt, ...] = ()
+    num_wanted: int = 0
+    """`evaluation.num_prompts`"""
+    left_out: Mapping[str, int] = field(default_factory=dict)
+    """The number of questions left out before the last one that is asked, by the reason; no reason without any."""
+
+    def without(self, reason: str, prompt_ids: Collection[str]) -> "HeldOut":
+        """Leaves out the questions with some ids, for a reason."""
+        kept = tuple(prompt for prompt in self.prompts if prompt.prompt_id not in prompt_ids)
+        num_left_out = self.left_out.get(reason, 0) + len(self.prompts) - len(kept)
+        return HeldOut(kept, self.num_wanted, {**self.left_out, **({reason: num_left_out} if num_left_out else {})})
+
+    def __str__(self) -> str:
+        """Says how many questions are asked, and how many are left out for which reason."""
+        listed = "".join(f", {count} {_WHY_LEFT_OUT[reason]}" for reason, count in self.left_out.items())
+        total = sum(self.left_out.values())
+        why = f", and {total} are left out: {listed.removeprefix(', ')}" if total else ""
+        return f"{len(self.prompts)} held-out questions are asked of {self.num_wanted} (evaluation.num_prompts){why}"
+
+    @property
+    def lacks_questions(self) -> bool:
+        """Whether fewer questions are asked than the configuration wants, since others are left out."""
+        return len(self.prompts) < self.num_wanted and bool(self.left_out)
+
+
+def held_out_prompts(candidates: PromptSet, trained_on: Iterable[str], num_prompts: int) -> HeldOut:
     """Returns the first `num_prompts` candidates, in order, whose question is not in `trained_on`, each question once.
-    Returns fewer if there are not enough.
+    Returns fewer if there are not enough. Counts the candidates that are left out before the last one that is asked.
 
     Rows that name an environment are questions of their own, also with equal words and tasks: what it draws differs.
 
@@ -54,9 +92,16 @@ def held_out_prompts(candidates: PromptSet, trained_on: Iterable[str], num_promp
     """
     known, seen = frozenset(trained_on), set[tuple[str, str]]()
     chosen: list[Prompt] = []
+    left_out = Counter(too_long=candidates.num_dropped_too_long)
     for prompt, question in zip(candidates.prompts, candidates.questions, strict=True):
+        if len(chosen) == num_prompts:
+            break
         key = (question, prompt.prompt_id if prompt.environment is not None else "")
-        if question not in known and key not in seen and len(chosen) < num_prompts:
+        if question in known:
+            left_out["trained_on"] += 1
+        elif key in seen:
+            left_out["repeated"] += 1
+        else:
             seen.add(key)
             chosen.append(prompt)
     if not chosen:
@@ -64,4 +109,6 @@ def held_out_prompts(candidates: PromptSet, trained_on: Iterable[str], num_promp
             f"evaluation.sources: all {len(candidates)} questions are among the training prompts; "
             "give another task_seed, split or file, or set evaluation.held_out to false to ask them anyway"
         )
-    return chosen
+    return HeldOut(
+        tuple(chosen), num_prompts, {reason: left_out[reason] for reason in _WHY_LEFT_OUT if left_out[reason]}
+    )

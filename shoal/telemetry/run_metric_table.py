@@ -266,6 +266,12 @@ EVALUATION = MetricSection(
     (
         RunMetric("eval/num_prompts", "questions", "questions"),
         RunMetric(
+            "eval/num_prompts_left_out",
+            "questions",
+            "questions of the sources that are not asked: trained on, repeated, too long, or with a malformed label; "
+            "the `evaluation` event has each number",
+        ),
+        RunMetric(
             "eval/num_completions", "answers", "requested answers", "questions x `evaluation.samples_per_prompt`"
         ),
         RunMetric("eval/unscored_rate", "share", "answers without a reward; they count in no other metric"),

@@ -66,7 +66,9 @@ def check_inputs(config: RunConfig, data_dir: Path) -> tuple[RunConfig, dict[str
         print(f"note: {note}", file=sys.stderr)
     num_labels, unusable = _check_labels(config, inputs)
     prompts = [prompt for prompt in inputs.prompts.prompts if prompt.prompt_id not in unusable]
-    held_out = [prompt for prompt in inputs.evaluation_prompts if prompt.prompt_id not in unusable]
+    held_out = inputs.held_out.without("malformed_label", unusable)
+    if held_out.lacks_questions:
+        print(f"note: {held_out}", file=sys.stderr)
     facts = {
         "train_steps": config.run.num_steps,
         "prompts": len(prompts),
@@ -74,14 +76,15 @@ def check_inputs(config: RunConfig, data_dir: Path) -> tuple[RunConfig, dict[str
         "labels_looked_at": num_labels,
         "prompts_left_out_for_labels": len(inputs.prompts.prompts) - len(prompts),
         "longest_prompt_tokens": max(len(prompt.token_ids) for prompt in prompts),
-        "held_out_prompts": len(held_out),
-        "held_out_prompts_left_out_for_labels": len(inputs.evaluation_prompts) - len(held_out),
+        "held_out_prompts": len(held_out.prompts),
+        "held_out_prompts_left_out_for_labels": len(inputs.evaluation_prompts) - len(held_out.prompts),
+        **({"held_out_prompts_left_out": dict(held_out.left_out)} if held_out.left_out else {}),
         "stop_token_ids": list(inputs.stop_token_ids),
         "passes_over_the_data": round(config.run.num_steps * config.grpo.groups_per_step / len(prompts), 3),
         "model_folder": str(model_folder),
         **_disk_use(config, model_folder, data_dir),
         **_custom_verifiers(config, inputs.verifiers_to_ask_for),
-        **_environments(config, inputs, (*prompts, *held_out)),
+        **_environments(config, inputs, (*prompts, *held_out.prompts)),
     }
     if config.reward.model.path:
         model = describe_reward_model(config.reward.model, weights=False)

@@ -276,6 +276,7 @@ class Report:
             policy_version=step,
             attempt=result.version.attempt,
             num_prompts=len(result.answered),
+            left_out=dict(result.left_out),
             num_scored=len(result.scored),
             correct_rate=result.correct_rate,
             correct_rate_low=low,

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from statistics import fmean
@@ -71,6 +71,8 @@ class EvaluationResult:
     """Seconds from the first question to the last token."""
     ks: tuple[int, ...] = ()
     """The k of pass@k; the powers of 2 and `num_samples` where it is empty."""
+    left_out: Mapping[str, int] = field(default_factory=dict)
+    """The number of questions that were left out, by the reason."""
 
     @cached_property
     def scored(self) -> list[Score]:
@@ -140,6 +142,7 @@ class EvaluationResult:
         num_requested = len(self.answered) * self.num_samples
         metrics = {
             "eval/num_prompts": float(len(self.answered)),
+            "eval/num_prompts_left_out": float(sum(self.left_out.values())),
             "eval/num_completions": float(num_requested),
             "eval/unscored_rate": 1 - len(self.scored) / num_requested,
             "time/evaluating": self.sampling_s,

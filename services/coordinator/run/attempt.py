@@ -175,7 +175,7 @@ class Attempt:
     def _make_evaluations(self, generators: GeneratorPool) -> Evaluations:
         return Evaluations(
             self._config,
-            self._inputs.evaluation_prompts,
+            self._inputs.held_out,
             f"{self._record.run_id}/{self._record.attempt}",
             version=self._version,
             controls=self._controls,
@@ -254,8 +254,11 @@ class Attempt:
         self._inputs, too_long = await prepare_environments(
             self._config, self._inputs, self._environments, self._stages, self._events
         )
+        held_out = self._inputs.held_out.without("malformed_label", checking.result()).without("too_long", too_long)
+        if held_out.lacks_questions:
+            self._events.add("questions_left_out", str(held_out), left_out=dict(held_out.left_out))
+        self.evaluations.ask(held_out)
         unusable = checking.result() | too_long
-        self.evaluations.ask([q for q in self._inputs.evaluation_prompts if q.prompt_id not in unusable])
         loop = await self._recovered_loop(unusable)
         await self._publisher.publish(self._version.weights)
         await self._commands.follow_pause()

@@ -24,9 +24,9 @@ from services.coordinator.run.step_boundary import StepBoundary
 from services.coordinator.workers.generator_pool import GeneratorPool
 from services.coordinator.workers.rewards.reward_pool import RewardPool
 from shoal.config import RunConfig
+from shoal.data import HeldOut
 from shoal.error_reasons import ErrorReason
 from shoal.errors import FailedPrecondition, ShoalError
-from shoal.rollout import Prompt
 
 
 class Evaluations:
@@ -35,7 +35,7 @@ class Evaluations:
     def __init__(
         self,
         config: RunConfig,
-        prompts: Sequence[Prompt],
+        held_out: HeldOut,
         name: str,
         *,
         version: CurrentVersion,
@@ -50,7 +50,7 @@ class Evaluations:
     ) -> None:
         """`name` distinguishes the requests of this run and attempt from others."""
         self._config = config
-        self._prompts = prompts
+        self._held_out = held_out
         self._name = name
         self._version = version
         self._controls = controls
@@ -70,9 +70,9 @@ class Evaluations:
         self.blocked_s = 0.0
         """Total time that the training loop has stood still for evaluations, pauses apart."""
 
-    def ask(self, prompts: Sequence[Prompt]) -> None:
+    def ask(self, held_out: HeldOut) -> None:
         """Replaces the questions by those that can be asked, before the first evaluation."""
-        self._prompts = prompts
+        self._held_out = held_out
 
     async def request(self) -> EvaluationResult:
         """Requests an evaluation at the next step boundary, and waits for the result.
@@ -80,7 +80,7 @@ class Evaluations:
         A paused run is evaluated at once, and stays paused. Raises `FailedPrecondition` when the run has no questions,
         or ends before the result.
         """
-        if not self._prompts:
+        if not self._held_out.prompts:
             raise FailedPrecondition(
                 "the run has no held-out questions: it was started without evaluation.sources",
                 reason=ErrorReason.NO_QUESTIONS,
@@ -95,7 +95,7 @@ class Evaluations:
 
     async def run_last(self) -> None:
         """Evaluates the policy that a stopped run ends with, if there are questions, and it has not been."""
-        if self._prompts:
+        if self._held_out.prompts:
             await self._run_once()
 
     async def _run_once(self) -> None:
@@ -173,7 +173,7 @@ class Evaluations:
                 f"evaluating the policy of step {evaluation.version.policy_version}",
                 lambda: "" if self._controls.stands_still else evaluation.describe_progress(),
             ):
-                result = await evaluation.result(self._prompts)
+                result = await evaluation.result(self._held_out)
             if after is not None:
                 await after
             self._report.evaluation(result)

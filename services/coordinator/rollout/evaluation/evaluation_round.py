@@ -21,6 +21,7 @@ from services.coordinator.workers.rewards.reward_pool import RewardPool
 from services.coordinator.workers.turn_batches import EpisodeTurns, turn_rounds_of
 from shoal.concurrency import first_error
 from shoal.config import RunConfig
+from shoal.data import HeldOut
 from shoal.errors import DeadlineExceeded, InvalidArgument
 from shoal.grpo.seeds import evaluation_environment_seed, evaluation_seed
 from shoal.rollout import Completion, Prompt, SamplingParams, WeightVersion
@@ -58,9 +59,9 @@ class EvaluationRound:
         num_sampled = self.num_questions - self.num_unsampled
         return f"{num_sampled} of {self.num_questions} questions sampled, {self.num_scored} scored"
 
-    async def result(self, prompts: Sequence[Prompt]) -> EvaluationResult:
+    async def result(self, held_out: HeldOut) -> EvaluationResult:
         """Samples and scores the answers to all questions."""
-        began = self.controls.running_s()
+        began, prompts = self.controls.running_s(), held_out.prompts
         self.num_unsampled = self.num_questions = len(prompts)
         num_samples = self.config.evaluation.samples_per_prompt
         single = self._seats(prompts, "single", plays_episodes=False)
@@ -91,6 +92,7 @@ class EvaluationRound:
             num_samples=num_samples,
             sampling_s=sampled_s,
             ks=tuple(self.config.evaluation.pass_at_k),
+            left_out=held_out.left_out,
         )
 
     def _seats(self, prompts: Sequence[Prompt], kind: str, *, plays_episodes: bool) -> dict[int, Seat]:

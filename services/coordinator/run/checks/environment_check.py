@@ -56,7 +56,9 @@ async def prepare_environments(
     _note_missing_tools((*prompts, *questions), (*rendered, *asked), stages, events)
     limit = config.data.max_prompt_tokens
     too_long = _too_long("prompts", rendered, limit, events) | _too_long("held-out questions", asked, limit, events)
-    inputs = replace(inputs, prompts=replace(inputs.prompts, prompts=rendered), evaluation_prompts=asked)
+    inputs = replace(
+        inputs, prompts=replace(inputs.prompts, prompts=rendered), held_out=replace(inputs.held_out, prompts=asked)
+    )
     return inputs, too_long
 
 

@@ -12,7 +12,7 @@ from services.coordinator.run.checks.extras import check_extras, tracking_extras
 from shoal.config import RunConfig
 from shoal.config.data import SourceConfig
 from shoal.config.verifiers import JUDGE_VERIFIERS, MODEL_VERIFIERS
-from shoal.data import PromptSet, held_out_prompts, load_prompts
+from shoal.data import HeldOut, PromptSet, held_out_prompts, load_prompts
 from shoal.data.rows import row_name
 from shoal.errors import InvalidArgument
 from shoal.grpo.correctness import says_correct
@@ -32,12 +32,17 @@ class PreparedInputs:
     """A `transformers` tokenizer."""
     prompts: PromptSet
     """The prompts to train on."""
-    evaluation_prompts: tuple[Prompt, ...]
+    held_out: HeldOut
     """Held-out questions, none of which is in `prompts`; empty without `evaluation.sources`."""
     stop_token_ids: tuple[int, ...]
     """Tokens that end a completion."""
     verifiers_to_ask_for: tuple[str, ...] = ()
     """Verifiers in the data that only a reward service can know; it is asked once it is registered."""
+
+    @property
+    def evaluation_prompts(self) -> tuple[Prompt, ...]:
+        """The held-out questions."""
+        return self.held_out.prompts
 
 
 def preflight(config: RunConfig) -> PreparedInputs:
@@ -71,19 +76,19 @@ def preflight(config: RunConfig) -> PreparedInputs:
         )
 
     prompts = load(config.data.sources)
-    evaluation_prompts: tuple[Prompt, ...] = ()
+    held_out = HeldOut()
     if config.evaluation.sources:
         candidates = load(config.evaluation.sources)
         trained_on = prompts.questions if config.evaluation.held_out else ()
-        evaluation_prompts = tuple(held_out_prompts(candidates, trained_on, config.evaluation.num_prompts))
-    every_prompt = (*prompts.prompts, *evaluation_prompts)
+        held_out = held_out_prompts(candidates, trained_on, config.evaluation.num_prompts)
+    every_prompt = (*prompts.prompts, *held_out.prompts)
     _check_judges(config, every_prompt)
     named = {truth.verifier for prompt in every_prompt for truth in prompt.ground_truths}
-    _check_correct(config, named, plays_episodes=any(prompt.environment is not None for prompt in prompts.prompts))
+    _check_correct(config, named, prompts.prompts)
     return PreparedInputs(
         tokenizer=tokenizer,
         prompts=prompts,
-        evaluation_prompts=evaluation_prompts,
+        held_out=held_out,
         stop_token_ids=stop_token_ids(config.model, tokenizer),
         verifiers_to_ask_for=tuple(sorted(named - config.reward.verifiers_here)),
     )
@@ -124,7 +129,7 @@ def _check_judges(config: RunConfig, prompts: Sequence[Prompt]) -> None:
                 )
 
 
-def _check_correct(config: RunConfig, named: Collection[str], *, plays_episodes: bool) -> None:
+def _check_correct(config: RunConfig, named: Collection[str], prompts: Sequence[Prompt]) -> None:
     """Raises `InvalidArgument` for a verifier of `reward.correct` that no row names, and where groups are filtered by
     what is correct and nobody says it."""
     reward = config.reward
@@ -134,11 +139,12 @@ def _check_correct(config: RunConfig, named: Collection[str], *, plays_episodes:
             f"{', '.join(sorted(named)) or 'none'}; list those that say whether an answer is correct, or leave the "
             "field out"
         )
-    says = plays_episodes or any(says_correct(reward, name) for name in named)
+    judges = {truth.verifier for prompt in prompts for truth in prompt.ground_truths}
+    says = any(says_correct(reward, name) for name in judges) or any(prompt.environment for prompt in prompts)
     if config.grpo.filter_groups_by == "correct" and not says:
         raise InvalidArgument(
             'grpo.filter_groups_by: "correct" needs a verifier that says what is correct, and none of '
-            f'{", ".join(sorted(named))} does: set it to "reward", or name in reward.correct those whose value of 1 '
+            f'{", ".join(sorted(judges))} does: set it to "reward", or name in reward.correct those whose value of 1 '
             "means so"
         )
 

@@ -235,7 +235,9 @@ def test_held_out_games_are_questions_of_their_own_unless_training_has_their_wor
 
     trained, candidates = prompts("a.jsonl", {"n": 1}), prompts("b.jsonl", {"n": 1}, {"n": 2}, {"n": 2})
     chosen = held_out_prompts(candidates, trained.questions, 10)
-    assert [one.prompt_id.rpartition("/")[2] for one in chosen] == ["b.jsonl:1", "b.jsonl:2"], "what they draw differs"
+    assert [one.prompt_id.rpartition("/")[2] for one in chosen.prompts] == ["b.jsonl:1", "b.jsonl:2"], (
+        "what they draw differs"
+    )
 
 
 def test_one_environment_is_named_for_a_source() -> None:

@@ -1,5 +1,7 @@
 """Tests of the order of prompts, and of held-out prompts."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -53,7 +55,25 @@ def test_a_position_before_the_first_is_refused() -> None:
 
 def test_held_out_prompts_contain_no_training_question_and_no_duplicate() -> None:
     held_out = held_out_prompts(prompt_set(["a", "x", "b", "x", "y", "z"]), ["a", "b"], 2)
-    assert [prompt.text for prompt in held_out] == ["x", "y"]
+    assert [prompt.text for prompt in held_out.prompts] == ["x", "y"]
+    assert held_out.left_out == {"trained_on": 2, "repeated": 1} and not held_out.lacks_questions
+
+
+def test_questions_that_are_left_out_are_counted_by_the_reason() -> None:
+    candidates = replace(prompt_set(["a", "x", "x", "y"]), num_dropped_too_long=3)
+    held_out = held_out_prompts(candidates, ["a"], 40)
+    assert held_out.left_out == {"trained_on": 1, "repeated": 1, "too_long": 3} and held_out.lacks_questions
+    assert str(held_out).startswith(
+        "2 held-out questions are asked of 40 (evaluation.num_prompts), and 5 are left out: 1"
+    )
+    unusable = held_out.without("malformed_label", {held_out.prompts[0].prompt_id}).without("too_long", ())
+    assert [prompt.text for prompt in unusable.prompts] == ["y"]
+    assert unusable.left_out == {**held_out.left_out, "malformed_label": 1}
+
+
+def test_a_short_file_of_which_all_is_asked_leaves_nothing_out() -> None:
+    held_out = held_out_prompts(prompt_set(["x", "y"]), ["a"], 40)
+    assert (held_out.left_out, held_out.lacks_questions) == ({}, False)
 
 
 def test_an_evaluation_without_held_out_questions_is_refused() -> None:

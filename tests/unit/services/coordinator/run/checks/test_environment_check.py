@@ -15,7 +15,7 @@ from services.coordinator.workers.rewards.environment_pool import EnvironmentInf
 from shoal.chat_templates import template_text
 from shoal.config import RunConfig, parse_config
 from shoal.conversation import ChatMessage, ToolDefinition
-from shoal.data import PromptSet
+from shoal.data import HeldOut, PromptSet
 from shoal.errors import InvalidArgument
 from shoal.rollout import EnvironmentTask, Prompt
 from tests.support import chat_templates as families
@@ -52,7 +52,7 @@ async def prepare(
     environments: Any = SimpleNamespace(list=listed)
     stages = Stages(config, tokenizer)
     try:
-        inputs = PreparedInputs(tokenizer, PromptSet(list(prompts), [""] * len(prompts)), questions, ())
+        inputs = PreparedInputs(tokenizer, PromptSet(list(prompts), [""] * len(prompts)), HeldOut(questions), ())
         prepared, _ = await prepare_environments(config, inputs, environments, stages, events)
     finally:
         stages.close()
@@ -87,7 +87,7 @@ def test_tools_that_the_chat_template_does_not_write_are_found_without_a_run(
     template: str, tools: tuple[str, ...] | None, episodes: dict[str, Any], is_unwritten: bool
 ) -> None:
     prompts = [row(0, ()), row(1, tools)]
-    inputs = PreparedInputs(families.tokenizer_with(template), PromptSet(prompts, [""] * 2), (), ())
+    inputs = PreparedInputs(families.tokenizer_with(template), PromptSet(prompts, [""] * 2), HeldOut(), ())
     config = parse_config(VALUES | {"episodes": episodes})
     known = {"research": TOOLS, "without": ()}
     assert unwritten_tools(config, inputs, prompts, known) == ["research"] * is_unwritten
