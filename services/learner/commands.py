@@ -29,6 +29,7 @@ from services.learner.storage.checkpoints import (
     written_stage,
 )
 from services.learner.storage.export import delete_other_exports, export_model
+from services.learner.storage.file_tensors import FileTensors
 from services.learner.storage.finishing import CheckpointFinisher
 from shoal.arrays import Float32Array
 from shoal.config import RunConfig, parse_config
@@ -86,8 +87,9 @@ class LearnerCommands:
     ) -> None:
         """Loads the run's model, and drops the one loaded before.
 
-        `zero_stage` is that of the checkpoint to restore, where the configuration leaves it open. Raises
-        `InvalidArgument`, on every rank alike, when a rank cannot load the model.
+        `zero_stage` is that of the checkpoint to restore, where the configuration leaves it open. Raises, on every rank
+        alike, `InvalidArgument` when a rank cannot load the model, and `FailedPrecondition` where an export could not
+        have the form of its files.
         """
         self._run_dir = self._data_dir / run_id
         self._shares_gpu = config.launch.single_gpu
@@ -130,6 +132,9 @@ class LearnerCommands:
         progress("setting up DeepSpeed and the optimizer")
         engine = DeepSpeedEngine(policy, settings, device=process_group.device)
         engine.set_entropy_gradient(config.loss.entropy_coef != 0)
+        with process_group.raising_on_all():
+            # An export would find it out once everything is trained.
+            FileTensors(policy.lm, engine.shapes, getattr(torch, model.dtype), folder)
         reference: Reference | None = None
         if loaded is not None:
             reference = ReferenceModel(loaded, settings, device=process_group.device)

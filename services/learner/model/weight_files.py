@@ -35,6 +35,11 @@ class WeightFiles:
             file: Any = safe_open(path, "pt")
             self._file_of |= dict.fromkeys(file.keys(), file)
 
+    @property
+    def names(self) -> list[str]:
+        """The names of all tensors, in the order of the files."""
+        return list(self._file_of)
+
     def __contains__(self, name: str) -> bool:
         return name in self._file_of
 

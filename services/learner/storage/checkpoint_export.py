@@ -22,7 +22,8 @@ from services.learner.model.weights import list_weights
 from services.learner.storage.adapter_folder import ADAPTER_FOLDER, write_adapter_folder
 from services.learner.storage.atomic_folder import list_files, storage_errors, sync
 from services.learner.storage.checkpoints import FileDigest, verify
-from services.learner.storage.export import write_companions
+from services.learner.storage.companions import write_companions
+from services.learner.storage.file_tensors import FileTensors
 from services.learner.storage.weights_folder import write_weights_folder
 from shoal.config import RunConfig, parse_config
 from shoal.error_reasons import ErrorReason
@@ -68,15 +69,15 @@ def export_checkpoint(
     settings = config.learner
     has_frozen = settings.lora.is_on or bool(settings.freeze)
     reads_files = has_frozen and not adapter_only
-    source = resolve_model(config.model.path, config.model.revision, weights=reads_files)
+    source = resolve_model(config.model.path, config.model.revision, weights=not adapter_only)
     lm = _model(config, source) if reads_files else _shape_of_model(config, source)
     _fill(lm, _trained(checkpoint, is_sharded=settings.zero_stage == 3), checkpoint)
     weights = list_weights(lm)
     if not adapter_only:
         dtype = getattr(torch, model_config(source).dtype)
-        shapes = {weight.name: weight.shape for weight in weights}
-        write_weights_folder(folder, shapes, whole_weights(weights, dtype, is_sharded=False), dtype)
-        write_companions(folder, lm, config.model, dtype)
+        tensors = FileTensors(lm, {weight.name: weight.shape for weight in weights}, dtype, source)
+        write_weights_folder(folder, tensors.forms, tensors.stream(whole_weights(weights, dtype, is_sharded=False)))
+        write_companions(folder, lm, config.model)
     if settings.lora.is_on:
         adapters, target = whole_adapters(weights, is_sharded=False), folder / ADAPTER_FOLDER
         write_adapter_folder(target, adapter_shapes(weights), adapters, settings.lora, config.model)

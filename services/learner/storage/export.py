@@ -1,8 +1,6 @@
 """Export of the policy as a Hugging Face model folder."""
 
-import copy
-import shutil
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
@@ -23,16 +21,16 @@ from services.learner.storage.atomic_folder import (
     storage_error,
     sync,
 )
-from services.learner.storage.weights_folder import Shapes, write_weights_folder
+from services.learner.storage.companions import write_companions
+from services.learner.storage.file_tensors import FileTensors
+from services.learner.storage.weights_folder import uniform, write_weights_folder
 from shoal.config.lora import LoraConfig
 from shoal.config.model import ModelConfig
 from shoal.error_reasons import ErrorReason
 from shoal.errors import FailedPrecondition, ShoalError
-from shoal.models.model_folder import load_tokenizer, resolve_model
+from shoal.models.model_folder import resolve_model
 from shoal.paths import is_step_name
 from shoal.worker.progress import Progress, silent
-
-_GENERATION_CONFIG = "generation_config.json"
 
 
 def export_model(
@@ -46,9 +44,10 @@ def export_model(
     lora: LoraConfig | None = None,
     progress: Progress = silent,
 ) -> None:
-    """Writes weights in `dtype`, configuration, generation configuration and tokenizer. Call it on all ranks.
+    """Writes the model's files with the trained weights, in `dtype`, in place of their own. Call it on all ranks.
 
-    With `lora` the weights are merged with the adapters, which the folder contains as well, in `adapter`.
+    Names and files are those of the source, so the folder loads wherever the source does. With `lora` the weights are
+    merged with the adapters, which the folder contains as well, in `adapter`.
 
     The folder appears whole or not at all. Raises, on every rank alike, `ResourceExhausted` when the disk is full and
     `FailedPrecondition` when a part cannot be written.
@@ -59,11 +58,12 @@ def export_model(
     if process_group.rank == 0:
         try:
             partial = start_folder(folder)
-            write_weights_folder(partial, engine.shapes, tensors, dtype)
+            files = FileTensors(lm, engine.shapes, dtype, resolve_model(model.path, model.revision))
+            write_weights_folder(partial, files.forms, files.stream(tensors))
             if lora is not None:
                 write_adapter_folder(partial / ADAPTER_FOLDER, engine.adapter_shapes, adapters, lora, model)
             progress("writing configuration and tokenizer")
-            write_companions(partial, lm, model, dtype)
+            write_companions(partial, lm, model)
             for path in list_files(partial):
                 sync(partial / path)
             finish_folder(folder)
@@ -101,7 +101,10 @@ def _counted(tensors: Iterator[tuple[str, Tensor]], progress: Progress) -> Itera
 
 
 def write_weights(
-    folder: Path, shapes: Shapes, tensors: Iterator[tuple[str, Tensor]], process_group: ProcessGroup
+    folder: Path,
+    shapes: Mapping[str, tuple[int, ...]],
+    tensors: Iterator[tuple[str, Tensor]],
+    process_group: ProcessGroup,
 ) -> OSError | None:
     """Writes float32 safetensors into a new folder. Call it on all ranks: all gather, and rank 0 writes.
 
@@ -111,30 +114,9 @@ def write_weights(
     if process_group.rank == 0:
         try:
             folder.mkdir()
-            write_weights_folder(folder, shapes, tensors, torch.float32)
+            write_weights_folder(folder, uniform(shapes, torch.float32), tensors)
         except OSError as raised:
             error = raised
     for _ in tensors:
         pass
     return error
-
-
-def write_companions(folder: Path, lm: Any, model: ModelConfig, dtype: torch.dtype) -> None:
-    """Writes what belongs to the weights of a model: configuration, generation configuration and tokenizer."""
-    config = copy.deepcopy(lm.config)
-    config.dtype = dtype
-    config.architectures = [type(lm).__name__]
-    if hasattr(config, "quantization_config"):
-        # Only the learner holds 4-bit codes; what it writes is dequantized.
-        del config.quantization_config
-    config.save_pretrained(folder)
-    source = resolve_model(model.path, model.revision, weights=False)
-    if (source / _GENERATION_CONFIG).is_file():
-        # Copied unchanged: transformers reads files that it refuses to write, such as a temperature without do_sample.
-        shutil.copyfile(source / _GENERATION_CONFIG, folder / _GENERATION_CONFIG)
-    elif lm.generation_config is not None:
-        lm.generation_config.save_pretrained(folder)
-    load_tokenizer(model).save_pretrained(folder)
-    if model.trust_remote_code:
-        for code in source.glob("*.py"):  # The configuration refers to them.
-            shutil.copyfile(code, folder / code.name)

@@ -8,68 +8,89 @@ import json
 import math
 import struct
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-Shapes = Mapping[str, tuple[int, ...]]
+
+@dataclass(frozen=True)
+class Form:
+    """What a file says of a tensor."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the tensor's values."""
+        return math.prod(self.shape) * int(self.dtype.itemsize)
+
+
+Forms = Mapping[str, Form]
 
 _FILE_BYTES = 4 << 30
 """Most bytes of one file, unless a single tensor has more."""
-_TYPES = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
+_TYPES = {
+    torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16",
+    torch.float8_e4m3fn: "F8_E4M3", torch.float8_e5m2: "F8_E5M2",
+    torch.int64: "I64", torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL",
+}  # fmt: skip
 
 
-def write_weights_folder(
-    folder: Path, shapes: Shapes, tensors: Iterator[tuple[str, Tensor]], dtype: torch.dtype
-) -> None:
-    """Writes tensors in `dtype` into a folder, with an index if there are several files, and syncs none to disk.
+def uniform(shapes: Mapping[str, tuple[int, ...]], dtype: torch.dtype) -> Forms:
+    """Returns the forms of tensors that all have one type."""
+    return {name: Form(shape, dtype) for name, shape in shapes.items()}
 
-    `tensors` yields the tensors of `shapes` in that order. Raises `OSError` when a file cannot be written.
+
+def write_weights_folder(folder: Path, forms: Forms, tensors: Iterator[tuple[str, Tensor]]) -> None:
+    """Writes tensors into a folder, each in its form, with an index if there are several files; syncs none to disk.
+
+    `tensors` yields the tensors of `forms` in that order. Raises `OSError` when a file cannot be written.
     """
-    files = _split(shapes, dtype.itemsize)
+    files = _split(forms)
     names = [f"model-{number:05d}-of-{len(files):05d}.safetensors" for number in range(1, len(files) + 1)]
     if len(files) == 1:
         names = ["model.safetensors"]
     for name, part in zip(names, files, strict=True):
-        write_weights_file(folder / name, part, tensors, dtype)
+        write_weights_file(folder / name, part, tensors)
     if len(files) > 1:
         weight_map = {tensor: name for name, part in zip(names, files, strict=True) for tensor in part}
-        size = sum(math.prod(shape) for shape in shapes.values()) * dtype.itemsize
+        size = sum(form.num_bytes for form in forms.values())
         index = {"metadata": {"total_size": size}, "weight_map": weight_map}
         (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=2))
 
 
-def _split(shapes: Shapes, itemsize: int) -> list[dict[str, tuple[int, ...]]]:
-    files: list[dict[str, tuple[int, ...]]] = [{}]
+def _split(forms: Forms) -> list[dict[str, Form]]:
+    files: list[dict[str, Form]] = [{}]
     size = 0
-    for name, shape in shapes.items():
-        num_bytes = math.prod(shape) * itemsize
-        if files[-1] and size + num_bytes > _FILE_BYTES:
+    for name, form in forms.items():
+        if files[-1] and size + form.num_bytes > _FILE_BYTES:
             files.append({})
             size = 0
-        files[-1][name] = shape
-        size += num_bytes
+        files[-1][name] = form
+        size += form.num_bytes
     return files
 
 
-def write_weights_file(path: Path, shapes: Shapes, tensors: Iterator[tuple[str, Tensor]], dtype: torch.dtype) -> None:
-    """Writes the tensors of `shapes`, which `tensors` yields next, in `dtype`. Raises `OSError` as the folder."""
+def write_weights_file(path: Path, forms: Forms, tensors: Iterator[tuple[str, Tensor]]) -> None:
+    """Writes the tensors of `forms`, which `tensors` yields next. Raises `OSError` as the folder."""
     with path.open("wb") as file:
-        header = _header(shapes, dtype)
+        header = _header(forms)
         file.write(struct.pack("<Q", len(header)) + header)
-        for expected in shapes:
+        for expected, form in forms.items():
             name, tensor = next(tensors)
-            assert (name, tuple(tensor.shape)) == (expected, shapes[name])
-            file.write(tensor.detach().to("cpu", dtype).contiguous().flatten().view(torch.uint8).numpy())
+            assert (name, tuple(tensor.shape)) == (expected, form.shape)
+            file.write(tensor.detach().to("cpu", form.dtype).contiguous().flatten().view(torch.uint8).numpy())
 
 
-def _header(shapes: Shapes, dtype: torch.dtype) -> bytes:
+def _header(forms: Forms) -> bytes:
     header: dict[str, object] = {"__metadata__": {"format": "pt"}}
     start = 0
-    for name, shape in shapes.items():
-        end = start + math.prod(shape) * dtype.itemsize
-        header[name] = {"dtype": _TYPES[dtype], "shape": list(shape), "data_offsets": [start, end]}
+    for name, form in forms.items():
+        end = start + form.num_bytes
+        header[name] = {"dtype": _TYPES[form.dtype], "shape": list(form.shape), "data_offsets": [start, end]}
         start = end
     text = json.dumps(header).encode()
     # Readers map the file: the tensors begin at a multiple of 8.

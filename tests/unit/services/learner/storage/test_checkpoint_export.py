@@ -13,8 +13,11 @@ from transformers import AutoModelForCausalLM
 from services.learner.model.policy import load_policy
 from services.learner.storage.checkpoint_export import export_checkpoint
 from services.learner.storage.checkpoints import FileDigest
+from services.learner.storage.export import export_model
 from shoal.config import RunConfig, parse_config
 from shoal.errors import FailedPrecondition
+from tests.support.plain_export import Parameters, one_rank
+from tests.support.published_models import make_published_model
 from tests.support.tiny_model import make_tiny_model
 
 TOKENS = torch.arange(40, 80)[None]
@@ -90,6 +93,21 @@ def test_a_checkpoint_of_a_part_gives_the_whole_model(tmp_path: Path, frozen: li
     assert all(torch.equal(written[name], trained[name].data) for name in written)
     same = {name for name in written if torch.equal(written[name], original[name])}
     assert same and all(name.startswith(tuple(frozen)) for name in same)
+
+
+@pytest.mark.parametrize("family", ["qwen2.5", "glm4-moe", "pythia"])
+def test_a_checkpoint_gives_the_files_that_the_learner_exports(tmp_path: Path, family: str) -> None:
+    make_published_model(tmp_path / "source", family)
+    config = make_config(tmp_path, {})
+    checkpoint, files, policy = write_checkpoint(tmp_path, config)
+    (tmp_path / "model").mkdir()
+    export_checkpoint(config, checkpoint, files, tmp_path / "model")
+    engine: Any = Parameters(policy.lm)
+    export_model(engine, policy.lm, config.model, tmp_path / "learners", one_rank(), dtype=torch.float32)
+    names = {path.name for path in (tmp_path / "learners").iterdir()}
+    assert names == {path.name for path in (tmp_path / "model").iterdir()}
+    for name in names:
+        assert (tmp_path / "model" / name).read_bytes() == (tmp_path / "learners" / name).read_bytes(), name
 
 
 @pytest.mark.parametrize("learner", [{}, {"freeze": ["model.layers.0."]}, {"lora": {"rank": 4}}])

@@ -2,10 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,61 +10,27 @@ import torch
 from peft import PeftModel
 from transformers import AutoModelForCausalLM, GenerationConfig
 
-from services.learner.engine.whole_weights import adapter_shapes, whole_adapters, whole_weights
-from services.learner.model.language_model import load_whole
 from services.learner.model.packing import sequence_row
-from services.learner.model.policy import load_policy
-from services.learner.model.weights import list_weights
-from services.learner.ranks.process_group import ProcessGroup
 from services.learner.storage.export import delete_other_exports, export_model
-from shoal.config.learner import LearnerConfig
 from shoal.config.lora import LoraConfig
 from shoal.config.model import ModelConfig
 from shoal.errors import FailedPrecondition, InvalidArgument
+from tests.support.plain_export import Adapted, Parameters, export_trained, one_rank
 from tests.support.tiny_model import make_tiny_model
-
-
-class Parameters:
-    """A fake engine for exports, which counts the tensors that it yields."""
-
-    def __init__(self, lm: Any) -> None:
-        self.lm = lm
-        self.num_given = 0
-        self.shapes = {name: tuple(parameter.shape) for name, parameter in lm.named_parameters()}
-
-    def full_parameters(self, dtype: torch.dtype) -> Iterator[tuple[str, torch.Tensor]]:
-        for name, parameter in self.lm.named_parameters():
-            self.num_given += 1
-            yield name, parameter.data
-
-
-def one_rank() -> ProcessGroup:
-    process_group = object.__new__(ProcessGroup)
-    process_group.rank, process_group.size = 0, 1
-    return process_group
-
-
-def export(source: Path, folder: Path) -> None:
-    lm = AutoModelForCausalLM.from_pretrained(source)
-    engine: Any = Parameters(lm)
-    try:
-        export_model(engine, lm, ModelConfig(path=str(source)), folder, one_rank(), dtype=torch.float32)
-    finally:
-        assert engine.num_given == len(list(lm.parameters())), "the other ranks gather every tensor"
 
 
 def test_a_generation_config_that_transformers_would_not_write_is_exported_unchanged(tmp_path: Path) -> None:
     source = make_tiny_model(tmp_path / "source")
     own = json.loads((source / "generation_config.json").read_text()) | {"do_sample": False, "temperature": 0.7}
     (source / "generation_config.json").write_text(json.dumps(own))
-    export(source, tmp_path / "model")
+    export_trained(source, tmp_path / "model")
     assert json.loads((tmp_path / "model" / "generation_config.json").read_text()) == own
 
 
 def test_a_model_without_a_generation_config_gets_one(tmp_path: Path) -> None:
     source = make_tiny_model(tmp_path / "source")
     (source / "generation_config.json").unlink()
-    export(source, tmp_path / "model")
+    export_trained(source, tmp_path / "model")
     assert GenerationConfig.from_pretrained(tmp_path / "model").eos_token_id is not None
 
 
@@ -75,7 +38,7 @@ def test_the_files_of_an_export_follow_the_umask(tmp_path: Path) -> None:
     source = make_tiny_model(tmp_path / "source")
     before = os.umask(0o027)
     try:
-        export(source, tmp_path / "model")
+        export_trained(source, tmp_path / "model")
     finally:
         os.umask(before)
     modes = {path.name: oct(path.stat().st_mode & 0o777) for path in (tmp_path / "model").iterdir()}
@@ -87,24 +50,19 @@ def test_an_export_without_a_tokenizer_raises_and_leaves_nothing(tmp_path: Path)
     for name in ("tokenizer.json", "tokenizer_config.json"):
         (source / name).unlink()
     with pytest.raises(InvalidArgument, match="no tokenizer can be loaded"):
-        export(source, tmp_path / "run" / "model")
+        export_trained(source, tmp_path / "run" / "model")
     assert not (tmp_path / "run").exists()
 
 
-def test_an_export_that_transformers_refuses_to_write_raises_and_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_export_whose_source_is_damaged_raises_and_leaves_nothing(tmp_path: Path) -> None:
     source = make_tiny_model(tmp_path / "source")
-
-    def refuse(folder: Path) -> None:
-        raise ValueError("no such thing")
-
-    monkeypatch.setattr(
-        "services.learner.storage.export.load_tokenizer", lambda model: SimpleNamespace(save_pretrained=refuse)
-    )
-    with pytest.raises(FailedPrecondition, match="the model cannot be exported: no such thing"):
-        export(source, tmp_path / "run" / "model")
-    assert not (tmp_path / "run").exists()
+    lm = AutoModelForCausalLM.from_pretrained(source)
+    whole = (source / "model.safetensors").read_bytes()
+    (source / "model.safetensors").write_bytes(whole[:1000])
+    engine: Any = Parameters(lm)
+    with pytest.raises(FailedPrecondition, match="cannot be written as its files have them: SafetensorError"):
+        export_model(engine, lm, ModelConfig(path=str(source)), tmp_path / "model", one_rank(), dtype=torch.float32)
+    assert not (tmp_path / "model").exists() and engine.num_given == len(engine.shapes), "all ranks gather everything"
 
 
 def test_exports_that_are_not_kept_are_deleted_with_what_an_interruption_left(tmp_path: Path) -> None:
@@ -132,28 +90,6 @@ def test_a_deletion_that_is_interrupted_leaves_no_part_under_the_name(
     monkeypatch.setattr("services.learner.storage.atomic_folder.shutil.rmtree", lambda *_, **__: None)
     delete_other_exports(tmp_path, set())
     assert [path.name for path in tmp_path.iterdir()] == ["step-00000010.deleted"]
-
-
-class Adapted(Parameters):
-    """A fake engine of a model with adapters, which move its log-probabilities."""
-
-    def __init__(self, source: Path, lora: LoraConfig) -> None:
-        load = partial(load_whole, quantization=lora.quantization)
-        policy = load_policy(source, LearnerConfig(compute_dtype="float32", lora=lora), seed=1, load=load)
-        self.policy = policy
-        super().__init__(policy.lm)
-        self.weights = list_weights(policy.lm)
-        self.shapes = {weight.name: weight.shape for weight in self.weights}
-        self.adapter_shapes = adapter_shapes(self.weights)
-        for weight in self.weights:
-            if weight.adapter is not None:
-                weight.adapter.b_OR.data.normal_(std=0.05, generator=torch.Generator().manual_seed(2))
-
-    def full_parameters(self, dtype: torch.dtype) -> Iterator[tuple[str, torch.Tensor]]:
-        return whole_weights(self.weights, dtype, is_sharded=False)
-
-    def adapter_parameters(self) -> Iterator[tuple[str, torch.Tensor]]:
-        return whole_adapters(self.weights, is_sharded=False)
 
 
 @pytest.mark.parametrize("targets", [["all-linear"], ["q_proj", "model.layers.1.mlp.up_proj"]])
@@ -189,6 +125,7 @@ def test_the_export_of_a_4_bit_model_is_a_model_of_plain_weights_that_computes_t
     export_model(engine, engine.lm, ModelConfig(path=str(source)), folder, one_rank(), dtype=torch.float32, lora=lora)
     merged = AutoModelForCausalLM.from_pretrained(folder)
     assert {parameter.dtype for parameter in merged.parameters()} == {torch.float32}
+    assert (folder / "config.json").read_bytes() == (source / "config.json").read_bytes(), "it names no quantization"
     tokens = torch.arange(40, 80)
     with torch.no_grad():
         expected, _ = engine.policy(sequence_row([tokens.int().numpy()]), 1.0)

@@ -1,0 +1,135 @@
+"""What belongs to the weights of an exported model: configuration, generation configuration, tokenizer and code.
+
+They are the source's own files, changed only where training changed what they say. Written anew by this version of
+transformers they would be unreadable for earlier ones, which take a default for what they do not find.
+"""
+
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from shoal.chat_templates import template_text
+from shoal.config.model import ModelConfig
+from shoal.errors import InvalidArgument
+from shoal.models.model_folder import load_tokenizer, read_json, resolve_model, stop_token_ids, tokenizer_folder
+
+_CONFIG = "config.json"
+_GENERATION_CONFIG = "generation_config.json"
+_TOKENIZER_CONFIG = "tokenizer_config.json"
+_TEMPLATE = "chat_template.jinja"
+_PROCESSOR_TEMPLATE = "chat_template.json"
+_NAMED_TEMPLATES = "additional_chat_templates"
+_TOKENIZER_FILES = (
+    "tokenizer.json", _TOKENIZER_CONFIG, "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt",
+    "vocab.txt", "*.model", "*.model.v*", "*.tiktoken", "tekken.json", _TEMPLATE, _PROCESSOR_TEMPLATE,
+)  # fmt: skip
+"""Every name that a tokenizer of transformers has for a file of its own."""
+_PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json", "video_preprocessor_config.json")
+"""Files of models that read more than text: engines ask for them even where only text is sent."""
+_CODE = "*.py"
+_CODE_MAP = "auto_map"
+_TIES = "tie_word_embeddings"
+_TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id")
+
+
+def write_companions(folder: Path, lm: Any, model: ModelConfig) -> None:
+    """Writes configuration, generation configuration, tokenizer and trusted code beside the weights of a model.
+
+    Raises `InvalidArgument` where the source has no tokenizer.
+    """
+    source = resolve_model(model.path, model.revision, weights=False)
+    tokenizer = load_tokenizer(model)
+    stops = stop_token_ids(model, tokenizer)
+    tokenizer_source = source if model.tokenizer is None else tokenizer_folder(model.tokenizer)
+    _write_config(folder, source, is_untied=_is_untied(lm))
+    _write_generation_config(folder, source, stops)
+    _copy(tokenizer_source, folder, _TOKENIZER_FILES)
+    _copy(source, folder, _PROCESSOR_FILES)
+    if model.chat_template is None:
+        if (tokenizer_source / _NAMED_TEMPLATES).is_dir():
+            (folder / _NAMED_TEMPLATES).mkdir()
+            _copy(tokenizer_source / _NAMED_TEMPLATES, folder / _NAMED_TEMPLATES, ("*.jinja",))
+    else:
+        _set_template(folder, template_text(model.chat_template))
+    if model.trust_remote_code:
+        _copy_code(source, tokenizer_source, folder)
+    else:
+        # What was trained and encoded are classes of transformers, and code that nobody trusts does not travel.
+        for name in (_CONFIG, _TOKENIZER_CONFIG):
+            _change(folder / name, {_CODE_MAP: None})
+
+
+def _is_untied(lm: Any) -> bool:
+    """Whether the output layer has weights of its own, though the configuration says that they are the embedding's.
+
+    transformers trains it so where the source's files have different values for the two.
+    """
+    head, embedding = lm.get_output_embeddings(), lm.get_input_embeddings()
+    return bool(getattr(lm.config, _TIES, False)) and head.weight is not embedding.weight
+
+
+def _write_config(folder: Path, source: Path, *, is_untied: bool) -> None:
+    _copy(source, folder, (_CONFIG,))
+    if is_untied:
+        part = read_json(source / _CONFIG).get("text_config")
+        inner = {"text_config": part | {_TIES: False}} if isinstance(part, dict) and _TIES in part else {}
+        _change(folder / _CONFIG, {_TIES: False, **inner})
+
+
+def _write_generation_config(folder: Path, source: Path, stops: Sequence[int]) -> None:
+    """Writes the source's file; the tokens that ended the run's completions are among those that end generation."""
+    path = folder / _GENERATION_CONFIG
+    values = read_json(source / _GENERATION_CONFIG, optional=True)
+    if values:
+        _copy(source, folder, (_GENERATION_CONFIG,))
+    else:
+        config = read_json(source / _CONFIG)
+        values = {name: config[name] for name in _TOKENS if config.get(name) is not None}
+        _write_json(path, values)
+    given = values.get("eos_token_id")
+    ends = given if isinstance(given, list) else [] if given is None else [given]
+    if missing := [token for token in stops if token not in ends]:
+        _change(path, {"eos_token_id": [*ends, *missing]})
+
+
+def _set_template(folder: Path, template: str) -> None:
+    """Puts a chat template in the place of the tokenizer's, wherever that is."""
+    if (folder / _TEMPLATE).is_file():
+        (folder / _TEMPLATE).write_text(template, encoding="utf-8")
+    if (folder / _PROCESSOR_TEMPLATE).is_file():
+        _change(folder / _PROCESSOR_TEMPLATE, {"chat_template": template})
+    values = read_json(folder / _TOKENIZER_CONFIG, optional=True)
+    if "chat_template" in values or not (folder / _TEMPLATE).is_file():
+        _write_json(folder / _TOKENIZER_CONFIG, {**values, "chat_template": template})
+
+
+def _copy_code(source: Path, tokenizer_source: Path, folder: Path) -> None:
+    _copy(source, folder, (_CODE,))
+    for file in tokenizer_source.glob(_CODE):
+        own = folder / file.name
+        if own.is_file() and own.read_bytes() != file.read_bytes():
+            raise InvalidArgument(
+                f"model.tokenizer: {file} and the model's own file of that name differ, and an export has room for one "
+                "alone; rename one, in auto_map too"
+            )
+        shutil.copyfile(file, own)
+
+
+def _copy(source: Path, folder: Path, patterns: Sequence[str]) -> None:
+    for pattern in patterns:
+        for file in source.glob(pattern):
+            shutil.copyfile(file, folder / file.name)
+
+
+def _change(path: Path, changes: dict[str, Any]) -> None:
+    """Changes values of a file of JSON, where None leaves one out. A file that says so already stays as it is."""
+    before = read_json(path, optional=True)
+    after = {name: value for name, value in (before | changes).items() if value is not None or name not in changes}
+    if after != before:
+        _write_json(path, after)
+
+
+def _write_json(path: Path, values: dict[str, Any]) -> None:
+    path.write_text(json.dumps(values, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -1,0 +1,119 @@
+"""The tensors of a model under the names, and in the forms, that its files have.
+
+transformers renames and fuses tensors while it loads some models (the experts of a mixture become one tensor), and can
+go back. Every other program, and earlier versions of transformers, read the files' names alone.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from torch import Tensor, nn
+
+from services.learner.model.weight_files import WeightFiles, find_weight_files
+from services.learner.storage.weights_folder import Form, Forms
+from shoal.error_reasons import ErrorReason
+from shoal.errors import FailedPrecondition
+
+_CONVERSION_ERRORS = (AttributeError, KeyError, NotImplementedError, RuntimeError, TypeError, ValueError)
+"""Whatever transformers' conversions raise for tensors that they cannot turn back."""
+NamedTensors = Iterable[tuple[str, Tensor]]
+
+
+class FileTensors:
+    """Turns a model's tensors into those of its files, and adds what the model does not train.
+
+    The source's files may hold more than parameters: buffers such as the balance of a router's experts, and layers that
+    transformers leaves out. These stay as they are.
+    """
+
+    def __init__(self, lm: Any, shapes: Mapping[str, tuple[int, ...]], dtype: torch.dtype, source: Path) -> None:
+        """`shapes` are the model's own, in the order of its tensors; `source` is the folder that it was loaded from.
+
+        Raises `FailedPrecondition` for files that cannot be read, and for a model that transformers cannot turn back
+        into their tensors.
+        """
+        self._lm = lm
+        try:
+            self._source = WeightFiles(find_weight_files(source))
+            _set_conversions(lm, self._source.names)
+            empty = ((name, torch.empty(shape, device="meta")) for name, shape in shapes.items())
+            own = {name: Form(tuple(tensor.shape), dtype) for name, tensor in self._reverted(empty)}
+            tied = {name for name, _ in self._reverted((name, torch.empty(0, device="meta")) for name in _tied(lm))}
+        except (OSError, SafetensorError, *_CONVERSION_ERRORS) as error:
+            raise _not_exported(lm, f"{type(error).__name__}: {error}") from error
+        unknown = [name for name in own if name not in self._source]
+        self._check_forms(own, unknown)
+        others = {} if unknown else self._forms_without({*own, *tied})
+        # The widest types come first: so each tensor begins at a multiple of its type's size.
+        self._before = {name: form for name, form in others.items() if form.dtype.itemsize > dtype.itemsize}
+        self._after = {name: form for name, form in others.items() if name not in self._before}
+        self.forms: Forms = {**self._before, **own, **self._after}
+        """Shape and type of each tensor that `stream` yields, in that order."""
+
+    def stream(self, tensors: NamedTensors) -> Iterator[tuple[str, Tensor]]:
+        """Yields the tensors of the files, made of the model's own, one at a time."""
+        yield from ((name, self._source.tensor(name)) for name in self._before)
+        yield from self._reverted(tensors)
+        yield from ((name, self._source.tensor(name)) for name in self._after)
+
+    def _forms_without(self, names: set[str]) -> dict[str, Form]:
+        """Returns the forms of the other tensors in the files, those of the widest types first."""
+        others = ((name, self._source.tensor(name)) for name in self._source.names if name not in names)
+        forms = {name: Form(tuple(tensor.shape), tensor.dtype) for name, tensor in others}
+        return dict(sorted(forms.items(), key=lambda item: -item[1].dtype.itemsize))
+
+    def _reverted(self, tensors: NamedTensors) -> Iterator[tuple[str, Tensor]]:
+        from transformers.core_model_loading import revert_weight_conversion
+
+        for name, tensor in tensors:
+            yield from revert_weight_conversion(self._lm, {name: tensor}).items()
+
+    def _check_forms(self, own: Forms, unknown: list[str]) -> None:
+        for name, form in own.items():
+            if name in self._source and (shape := self._source.form(name)[1]) != form.shape:
+                raise _not_exported(
+                    self._lm,
+                    f"its files have {name} with shape {list(shape)}, and transformers gives {list(form.shape)} back",
+                )
+        if unknown and (buffers := list(_saved_buffers(self._lm))):
+            raise _not_exported(
+                self._lm,
+                f"its files have no tensor {unknown[0]}, so {buffers[0]}, which is not trained, cannot be taken from "
+                "them; save the model with transformers' save_pretrained",
+            )
+
+
+def _not_exported(lm: Any, why: str) -> FailedPrecondition:
+    return FailedPrecondition(
+        f"model.path: the weights of {type(lm).__name__} cannot be written as its files have them: {why}",
+        reason=ErrorReason.NOT_EXPORTED,
+    )
+
+
+def _set_conversions(lm: Any, names: Iterable[str]) -> None:
+    """Lets transformers know with which conversions these files are read, as it does where it loads them itself."""
+    from transformers.conversion_mapping import get_model_conversion_mapping
+    from transformers.core_model_loading import WeightConverter, rename_source_key
+
+    conversions = get_model_conversion_mapping(lm)
+    converters = [conversion for conversion in conversions if isinstance(conversion, WeightConverter)]
+    renamings = [conversion for conversion in conversions if not isinstance(conversion, WeightConverter)]
+    for name in names:
+        rename_source_key(name, renamings, converters)
+    lm._weight_conversions = [conversion for conversion in conversions if conversion.was_used()]
+
+
+def _tied(lm: Any) -> list[str]:
+    """Lists the names of parameters that are another's: they have no value of their own."""
+    own = {name for name, _ in lm.named_parameters()}
+    tied = [name for name, _ in lm.named_parameters(remove_duplicate=False) if name not in own]
+    return [name.replace(".base_layer.", ".") for name in tied]
+
+
+def _saved_buffers(lm: nn.Module) -> Iterator[str]:
+    for path, module in lm.named_modules():
+        for name in module._buffers.keys() - module._non_persistent_buffers_set:
+            yield f"{path}.{name}"

@@ -1,0 +1,57 @@
+"""`python load_models.py`: loads models with whatever transformers this Python has, and says what they compute.
+
+Reads {name: {"folder": ..., "token_ids": [...], "text": ..., "messages": [...]}} from stdin, and writes for each name
+{"logits": [[...]], "text_ids": [...], "chat_ids": [...], "missing": [...]}, or {"error": ...}. Where peft is installed
+and the folder has an adapter, "adapter_logits" are those of the model "base" with it. Imports nothing of this project.
+"""
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+
+def load(request: dict[str, Any]) -> dict[str, Any]:
+    """Returns what a model computes, in float32."""
+    folder = Path(request["folder"])
+    lm, report = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, output_loading_info=True)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    answer = {
+        "logits": _logits(lm, request["token_ids"]),
+        "text_ids": tokenizer(request["text"])["input_ids"],
+        "chat_ids": tokenizer.apply_chat_template(request["messages"], add_generation_prompt=True, return_dict=False),
+        "end_ids": lm.generation_config.eos_token_id,
+        "missing": sorted(report["missing_keys"]),
+    }
+    if (folder / "adapter").is_dir() and importlib.util.find_spec("peft"):
+        from peft import PeftModel
+
+        base = AutoModelForCausalLM.from_pretrained(request["base"], dtype=torch.float32)
+        adapted = PeftModel.from_pretrained(base, folder / "adapter")
+        answer["adapter_logits"] = _logits(adapted, request["token_ids"])
+    return answer
+
+
+def _logits(lm: Any, token_ids: list[int]) -> list[list[float]]:
+    with torch.no_grad():
+        values: list[list[float]] = lm(torch.tensor(token_ids)[None]).logits[0].tolist()
+    return values
+
+
+def main() -> None:
+    """Answers the request on stdin."""
+    answers = {}
+    for name, request in json.load(sys.stdin).items():
+        try:
+            answers[name] = load(request)
+        except Exception as error:
+            answers[name] = {"error": f"{type(error).__name__}: {error}"}
+    json.dump(answers, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()
