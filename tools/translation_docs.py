@@ -62,6 +62,8 @@ No field is dropped silently. Each one has one of these fates:
 * **not yet available**: refused, because the feature is still to come;
 * **refused**: not planned, or there is a better way; the reason names it.
 
+Variables of the environment that a launch script exports, and that no word of it uses, are named in a note.
+
 A refusal that would change the training blocks the translation: nothing is printed, and the exit code is 2. Resolve it
 with a setting of Shoal's, `--set A.B=VALUE`, or leave the field out on purpose with `--skip NAME` or `--skip all`; the
 head of the file then lists it. [configs/recipes](../configs/recipes/README.md) has translations of open-instruct's own

@@ -27,6 +27,8 @@ class Launch:
     notes: tuple[str, ...] = ()
     variables: Mapping[str, str] = field(default_factory=dict)
     """The environment: what the script assigns, and what the launcher's `--env NAME=VALUE` adds."""
+    exported: tuple[str, ...] = ()
+    """Variables of the environment that the script sets for the trainer alone: no word of it uses them."""
 
 
 def read_launch(text: str, programs: Sequence[re.Pattern[str]], *, path: Path) -> Launch:
@@ -57,9 +59,11 @@ def read_launch(text: str, programs: Sequence[re.Pattern[str]], *, path: Path) -
         last = replace(last, notes=("the script runs the trainer again for longer: the last length counts",))
     guesses = [f"{name} = {value}" for name, value in script.guesses.items() if name in script.used]
     assigned = {name: word.text for name, word in script.variables.items() if not word.unknown}
-    given = (word.partition("=") for flag, word in pairwise(last.launcher) if flag == "--env")
-    variables = assigned | {name: value for name, _, value in given}
-    return replace(last, guesses=tuple(guesses), variables=variables)
+    given = {
+        word.partition("=")[0]: word.partition("=")[2] for flag, word in pairwise(last.launcher) if flag == "--env"
+    }
+    exported = [name for name in {**script.exported, **given} if name not in script.used]
+    return replace(last, guesses=tuple(guesses), variables=assigned | given, exported=tuple(exported))
 
 
 def _without_length(arguments: Sequence[Word]) -> tuple[Word, ...]:

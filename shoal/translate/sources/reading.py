@@ -64,6 +64,11 @@ def _read_script(system: System, text: str, path: Path, settings: Settings) -> N
         settings.take({"num_processes": processes})
     settings.take({name: value for name in system.environment if (value := launch.variables.get(name))})
     settings.notes += launch.notes
+    if exported := [name for name in launch.exported if name not in system.environment]:
+        settings.notes.append(
+            f"variables of the environment are left out ({', '.join(exported)}): what {system.name} reads from them is "
+            "decided by settings here; the services inherit what is exported where they start"
+        )
     for guess in launch.guesses:
         settings.notes.append(f"{guess} depends on a test that only a run of the script could decide: check the value")
     if "mock_data" in launch.program:

@@ -23,5 +23,7 @@ class Script:
     """Variables whose value depends on an undecided test, and the value that was chosen."""
     used: set[str] = field(default_factory=set)
     """Variables that some command uses."""
+    exported: dict[str, None] = field(default_factory=dict)
+    """Variables of the environment of its commands, in the order of the script."""
     folder: str = ""
     """The folder of the script; empty if it is unknown."""

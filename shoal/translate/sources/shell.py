@@ -20,7 +20,8 @@ from shoal.translate.sources.script import Script, Word
 
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=")
-_KEYWORDS = ("export", "readonly", "declare", "local", "typeset", "do", "{", *Branches.KEYWORDS)
+_DECLARATIONS = ("export", "readonly", "declare", "local", "typeset")
+_KEYWORDS = (*_DECLARATIONS, "do", "{", *Branches.KEYWORDS)
 _REDIRECTION = re.compile(r"&?[<>]{1,3}[&|-]?")
 _ARRAY = re.compile(r"([A-Za-z_]\w*)(\+?)=$")
 _ELEMENT = re.compile(r"\[(\d+)\]")
@@ -283,10 +284,16 @@ class _Reader:
         if self._only_words:
             self._script.commands.append(words)
             return
+        exports = False
         while words and words[0].text in _KEYWORDS:
+            keyword = words[0].text
             is_known = len(words) > 1 and not words[1].unknown
-            self._branches.turn(words[0].text, words[1].text if is_known else None)
+            self._branches.turn(keyword, words[1].text if is_known else None)
             words = words[1:]
+            exports |= keyword == "export"
+            while keyword in _DECLARATIONS and words and words[0].text.startswith("-"):
+                exports = "x" in words[0].text or (exports and "n" not in words[0].text)
+                words = words[1:]
         known = not any(word.unknown for word in words)
         runs = self._branches.enter([*(word.text for word in words), *arrays], ended_by, is_known=known)
         if runs is False and not (words and is_test(words[0].text)):
@@ -301,18 +308,29 @@ class _Reader:
             several = Word("", (f"${words[1].text}, one of {len(values)} values of a loop",))
             self._script.variables[words[1].text] = values[0] if len(values) == 1 else several
             words = []
-        while words and (match := _ASSIGNMENT.match(words[0].text)):
-            name, value = match[1], Word(words[0].text[match.end() :], words[0].unknown)
-            before = self._script.variables.get(name)
-            if match[2] and before is not None:
-                value = Word(before.text + value.text, tuple(dict.fromkeys(before.unknown + value.unknown)))
-            self._script.guesses.pop(name, None)
-            if runs is None and before is not None and before != value:
-                self._script.guesses[name] = value.text
-            self._script.variables[name] = value
+        assigned = []
+        while words and (match := _ASSIGNMENT.match(words[0].text) or words[0].text == "env"):
+            if isinstance(match, re.Match):
+                self._assign(match[1], words[0], appends=bool(match[2]), is_guess=runs is None)
+                assigned.append(match[1])
             words = words[1:]
-        if words:
+        if exports:
+            self._script.exported |= dict.fromkeys([*assigned, *(w.text for w in words if _NAME.fullmatch(w.text))])
+        elif words:
+            # Assignments before a command are of its environment.
+            self._script.exported |= dict.fromkeys(assigned)
             self._script.commands.append(words)
+
+    def _assign(self, name: str, word: Word, *, appends: bool, is_guess: bool) -> None:
+        """Takes NAME=value; `is_guess` says that a test decides on it that only a shell could."""
+        value = Word(word.text.partition("=")[2], word.unknown)
+        before = self._script.variables.get(name)
+        if appends and before is not None:
+            value = Word(before.text + value.text, tuple(dict.fromkeys(before.unknown + value.unknown)))
+        self._script.guesses.pop(name, None)
+        if is_guess and before is not None and before != value:
+            self._script.guesses[name] = value.text
+        self._script.variables[name] = value
 
 
 def _words_of(text: str, script: Script) -> list[Word]:

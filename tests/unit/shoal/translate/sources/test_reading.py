@@ -486,3 +486,23 @@ def test_a_flag_that_needs_a_value_and_has_none_is_refused(flags: list[str], nam
     )
     (refusal,) = translation.blocking
     assert refusal.name == name and "has no value: the flag needs one" in str(refusal)
+
+
+def test_variables_of_the_environment_that_a_script_exports_are_named_unless_its_words_use_them(tmp_path: Path) -> None:
+    script = (
+        "export VLLM_ATTENTION_BACKEND=XFORMERS MODEL=/m/base\nCUDA_VISIBLE_DEVICES=0 python3 -m "
+        "verl.trainer.main_ppo algorithm.adv_estimator=grpo data.train_files=d.parquet "
+        "actor_rollout_ref.model.path=$MODEL\n"
+    )
+    (note,) = (n for n in _from_file("verl", tmp_path / "run.sh", script).notes if "variables of the environment" in n)
+    assert "(VLLM_ATTENTION_BACKEND, CUDA_VISIBLE_DEVICES)" in note, note
+
+
+def test_variables_that_the_translation_reads_are_not_named_as_left_out(tmp_path: Path) -> None:
+    script = (
+        "export HOSTED_VLLM_API_BASE=http://judge:8000/v1\npython mason.py --env NCCL_DEBUG=INFO -- "
+        "python open_instruct/grpo_fast.py --model_name_or_path m\n"
+    )
+    notes = _from_file("open-instruct", tmp_path / "run.sh", script).notes
+    (note,) = (note for note in notes if "variables of the environment" in note)
+    assert "(NCCL_DEBUG)" in note, note

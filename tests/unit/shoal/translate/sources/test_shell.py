@@ -221,3 +221,20 @@ def test_folders_of_a_script_need_no_run(value: str, expected: str) -> None:
     script = read_script(f"AT={value}\nrun $AT", Path("/a/b"))
     assert script.commands == [[Word("run"), Word(expected, script.variables["AT"].unknown)]]
     assert bool(script.variables["AT"].unknown) == ("OTHER" in value)
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("export A=1 B=2", ["A", "B"]),
+        ("A=1\nexport A", ["A"]),
+        ("declare -x A=1\ntypeset -gx B=2", ["A", "B"]),
+        ("A=1 B=2 python a.py", ["A", "B"]),
+        ("A=1 env B=2 python a.py", ["A", "B"]),
+        ('[ -n "$X" ] && export A=1', ["A"]),
+        ("A=1\nreadonly B=2\ndeclare -i C=3\nexport -n A", []),
+    ],
+)
+def test_variables_of_the_environment_are_told_from_those_of_the_script(text: str, names: list[str]) -> None:
+    assert list(read_script(text).exported) == names
+    assert all(read_script(text).variables[name].text in "123" for name in names)
