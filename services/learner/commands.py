@@ -96,11 +96,7 @@ class LearnerCommands:
         process_group = self.process_group
         stage = config.learner.stage_on(process_group.size) if zero_stage is None else zero_stage
         settings = config.learner.model_copy(update={"zero_stage": stage})
-        if self._learner is not None:
-            self._learner.engine.close()
-            if isinstance(self._learner.reference, ReferenceModel):
-                self._learner.reference.close()
-            self._learner = None
+        self._drop_learner()
         check_machine(settings, device=process_group.device, num_ranks=process_group.size)
         settle_kernels(config, device=process_group.device)
         process_group.form_sequence_groups(settings.sequence_parallel_size)
@@ -144,6 +140,13 @@ class LearnerCommands:
         self._manifest = make_manifest(engine, config, model)
         sizes = {"num_parameters": sum(map(math.prod, engine.shapes.values())), "num_trained": engine.num_trained}
         _log.info("model loaded", extra={"model": str(folder), "zero_stage": stage, **sizes})
+
+    def _drop_learner(self) -> None:
+        if self._learner is not None:
+            self._learner.engine.close()
+            if isinstance(self._learner.reference, ReferenceModel):
+                self._learner.reference.close()
+            self._learner = None
 
     def set_hyperparameters(self, config: RunConfig) -> None:
         """Replaces the configuration, which differs in live fields alone; see `shoal.config.live`."""

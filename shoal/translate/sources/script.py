@@ -1,6 +1,10 @@
 """What a shell script says: its commands and variables."""
 
+import re
 from dataclasses import dataclass, field
+
+NAME = re.compile(r"[A-Za-z_]\w*")
+ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=")
 
 
 @dataclass(frozen=True)
@@ -27,3 +31,31 @@ class Script:
     """Variables of the environment of its commands, in the order of the script."""
     folder: str = ""
     """The folder of the script; empty if it is unknown."""
+
+    def take(self, words: list[Word], *, exports: bool, is_guess: bool) -> None:
+        """Takes the words of one command, which may begin with assignments, or be nothing else.
+
+        `exports` says that they stand behind `export`, `is_guess` that only a shell could decide whether they run.
+        """
+        assigned = []
+        while words and (match := ASSIGNMENT.match(words[0].text) or words[0].text == "env"):
+            if isinstance(match, re.Match):
+                self._assign(match[1], words[0], appends=bool(match[2]), is_guess=is_guess)
+                assigned.append(match[1])
+            words = words[1:]
+        if exports:
+            self.exported |= dict.fromkeys([*assigned, *(word.text for word in words if NAME.fullmatch(word.text))])
+        elif words:
+            # Assignments before a command are of its environment.
+            self.exported |= dict.fromkeys(assigned)
+            self.commands.append(words)
+
+    def _assign(self, name: str, word: Word, *, appends: bool, is_guess: bool) -> None:
+        value = Word(word.text.partition("=")[2], word.unknown)
+        before = self.variables.get(name)
+        if appends and before is not None:
+            value = Word(before.text + value.text, tuple(dict.fromkeys(before.unknown + value.unknown)))
+        self.guesses.pop(name, None)
+        if is_guess and before is not None and before != value:
+            self.guesses[name] = value.text
+        self.variables[name] = value

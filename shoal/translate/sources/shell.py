@@ -16,10 +16,8 @@ from shoal.errors import InvalidArgument
 from shoal.translate.sources.brackets import array_end, closing
 from shoal.translate.sources.branches import Branches, is_test
 from shoal.translate.sources.expansion import arithmetic, cut, folder_named, probed
-from shoal.translate.sources.script import Script, Word
+from shoal.translate.sources.script import ASSIGNMENT, NAME, Script, Word
 
-_NAME = re.compile(r"[A-Za-z_]\w*")
-_ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=")
 _DECLARATIONS = ("export", "readonly", "declare", "local", "typeset")
 _KEYWORDS = (*_DECLARATIONS, "do", "{", *Branches.KEYWORDS)
 _REDIRECTION = re.compile(r"&?[<>]{1,3}[&|-]?")
@@ -169,7 +167,7 @@ class _Reader:
         elif text.startswith("${", start):
             self._at = closing(text, start + 1, "{}")
             self._insert(text[start + 2 : self._at - 1], quoted=quoted)
-        elif name := _NAME.match(text, start + 1):
+        elif name := NAME.match(text, start + 1):
             self._at = name.end()
             self._insert(name[0], quoted=quoted)
         elif start + 1 < len(text) and text[start + 1] in "@*#?$!-0123456789":
@@ -194,7 +192,7 @@ class _Reader:
 
     def _insert(self, inner: str, *, quoted: bool) -> None:
         """Inserts `${inner}`: the value of a variable, or its default."""
-        match = _NAME.match(inner)
+        match = NAME.match(inner)
         name, rest = (match[0], inner[match.end() :]) if match else ("", inner)
         if rest in ("[@]", "[*]") and name in self._script.arrays:
             self._script.used.add(name)
@@ -254,7 +252,7 @@ class _Reader:
         self._parts.append(text)
         may_assign = text.endswith("=") and len(self._parts) <= _MAX_NAME_PARTS
         if may_assign and not (self._assigns or self._only_words or self._takes_arguments()):
-            self._assigns = bool(_ASSIGNMENT.fullmatch("".join(self._parts)))
+            self._assigns = bool(ASSIGNMENT.fullmatch("".join(self._parts)))
 
     def _takes_arguments(self) -> bool:
         return any(word.text not in _KEYWORDS and not word.text.startswith("-") for word in self._words)
@@ -308,29 +306,7 @@ class _Reader:
             several = Word("", (f"${words[1].text}, one of {len(values)} values of a loop",))
             self._script.variables[words[1].text] = values[0] if len(values) == 1 else several
             words = []
-        assigned = []
-        while words and (match := _ASSIGNMENT.match(words[0].text) or words[0].text == "env"):
-            if isinstance(match, re.Match):
-                self._assign(match[1], words[0], appends=bool(match[2]), is_guess=runs is None)
-                assigned.append(match[1])
-            words = words[1:]
-        if exports:
-            self._script.exported |= dict.fromkeys([*assigned, *(w.text for w in words if _NAME.fullmatch(w.text))])
-        elif words:
-            # Assignments before a command are of its environment.
-            self._script.exported |= dict.fromkeys(assigned)
-            self._script.commands.append(words)
-
-    def _assign(self, name: str, word: Word, *, appends: bool, is_guess: bool) -> None:
-        """Takes NAME=value; `is_guess` says that a test decides on it that only a shell could."""
-        value = Word(word.text.partition("=")[2], word.unknown)
-        before = self._script.variables.get(name)
-        if appends and before is not None:
-            value = Word(before.text + value.text, tuple(dict.fromkeys(before.unknown + value.unknown)))
-        self._script.guesses.pop(name, None)
-        if is_guess and before is not None and before != value:
-            self._script.guesses[name] = value.text
-        self._script.variables[name] = value
+        self._script.take(words, exports=exports, is_guess=runs is None)
 
 
 def _words_of(text: str, script: Script) -> list[Word]:
