@@ -1,23 +1,144 @@
 """The program in a completion."""
 
 import re
+from dataclasses import dataclass
 
-_FENCED = re.compile(r"```(.*?)```", re.DOTALL)
-_TAG = re.compile(r"[A-Za-z0-9_+.#-]*\Z")
 _PYTHON_TAG = "python"
+_WORD = re.compile(r"[A-Za-z0-9_+.#-]*\Z")
+# Backticks, and what else is on their line.
+_FENCE = re.compile(r"(?<!`)(?P<ticks>`{3,}+)(?P<info>[^`\n]*+)$", re.MULTILINE)
+_TAG = re.compile(r"\s*(?:[A-Za-z][\w+.#-]*(?<!\.))?\s*\Z")
+_INDENT = re.compile(r"[ \t]*(?:(?:[-*+]|\d+[.)])[ \t]+)*\Z")
+# Backticks, and what may contain some in Python: comments, and strings, which end with their line or the text at last.
+_PYTHON = re.compile(
+    r"#[^\n]*"
+    r"|'''(?:\\.|[^\\])*?(?:'''|(?P<cut>\Z))"
+    r'|"""(?:\\.|[^\\])*?(?:"""|(?P<cut_too>\Z))'
+    r"|'(?:\\.|[^\\'\n])*'?"
+    r'|"(?:\\.|[^\\"\n])*"?'
+    r"|(?P<ticks>`{3,})(?P<info>[^`\n]*)",
+    re.DOTALL,
+)
+_SPAN = re.compile(r"```(.*?)```", re.DOTALL)
+_MAX_MISSES = 8
+"""Each miss reads the rest of the text, which may have thousands of blocks."""
 
 
 def program_text(completion: str, *, any_tag: bool = False) -> str:
-    """Returns the last block between triple backticks, or the whole text without one.
+    """Returns the last block between triple backticks, or the whole text without one; nothing if the block is cut off.
 
-    Drops the tag "python" right after the opening backticks. Any other tag, or one after a space, stays in the program
-    and breaks it, as in open-instruct; `any_tag` drops any single word on the opening line.
+    Backticks in strings and comments of the program do not end it. Drops the tag "python" right after the opening
+    backticks. Any other tag, or one after a space, stays in the program and breaks it, as in open-instruct; `any_tag`
+    drops any single word on the opening line.
     """
-    blocks = _FENCED.findall(completion)
-    text = blocks[-1] if blocks else completion
+    if "```" not in completion or _is_python(completion):
+        return completion.strip()
+    block = _last_block(completion)
+    text = block.text if block is not None else _last_span(completion)
+    if text is None:
+        return completion.strip()
     first_line, newline, rest = text.partition("\n")
-    if blocks and any_tag and newline and _TAG.match(first_line.strip()):
-        text = rest
-    elif blocks:
-        text = text.removeprefix(_PYTHON_TAG)
-    return text.strip()
+    if any_tag and newline and _WORD.match(first_line.strip()):
+        return rest.strip()
+    return text.removeprefix(_PYTHON_TAG).strip()
+
+
+@dataclass(frozen=True)
+class _Block:
+    text: str
+    """From behind the opening backticks on; empty if the block is cut off."""
+    end: int
+
+
+def _is_python(text: str) -> bool:
+    """Returns whether the text is a program without fences, whose strings and comments have all its backticks."""
+    return not any(
+        match["ticks"] or match["cut"] is not None or match["cut_too"] is not None for match in _PYTHON.finditer(text)
+    )
+
+
+def _last_span(text: str) -> str | None:
+    """Returns what is between the last two backticks of a text without blocks, as in ```f = abs```."""
+    spans = _SPAN.findall(text)
+    return spans[-1] if spans else None
+
+
+def _last_block(text: str) -> _Block | None:
+    last: _Block | None = None
+    num_misses = position = 0
+    while opening := _opening(text, position, last):
+        closing = _closing_in_python(text, opening) if num_misses < _MAX_MISSES else None
+        if closing is None:
+            num_misses += 1
+            closing = _closing_line(text, opening)
+        if closing is None:
+            return _Block("", len(text))
+        if _opens(text, closing):
+            # The block before was never closed.
+            position = closing.start()
+            continue
+        last = _Block(_content(text, opening, closing), closing.end("ticks"))
+        position = last.end
+    return last
+
+
+def _opening(text: str, position: int, last: _Block | None) -> re.Match[str] | None:
+    """Returns the next backticks that begin a block: at the begin of a line, or with nothing but a tag behind them."""
+    for fence in _FENCE.finditer(text, position):
+        begins_line = _INDENT.match(_before(text, fence)) is not None
+        if not begins_line and not _TAG.match(fence["info"]):
+            continue
+        is_stray = not begins_line or last is None or not text[last.end : fence.start()].strip()
+        if is_stray and not text[fence.end("ticks") :].strip():
+            continue
+        return fence
+    return None
+
+
+def _opens(text: str, fence: re.Match[str]) -> bool:
+    """Returns whether backticks that are no part of the program begin another block."""
+    info = fence["info"]
+    return not _before(text, fence).strip() and not info[:1].isspace() and bool(info) and _TAG.match(info) is not None
+
+
+def _closing_in_python(text: str, opening: re.Match[str]) -> re.Match[str] | None:
+    """Returns the next backticks that are in no string and no comment; None if strings cannot be told."""
+    num_ticks = len(opening["ticks"])
+    for match in _PYTHON.finditer(text, opening.start("info")):
+        if len(match["ticks"] or "") >= num_ticks:
+            return match
+        if "```" in match[0] and not _are_pairs(match[0]):
+            return None
+    return None
+
+
+def _are_pairs(string: str) -> bool:
+    """Returns whether blocks in a string are closed before others begin: else its quotes are of different blocks."""
+    is_open = False
+    for fence in _FENCE.finditer(string):
+        begins_line, has_tag = not _before(string, fence).strip(), bool(fence["info"].strip())
+        if begins_line and is_open and has_tag:
+            return False
+        if begins_line:
+            is_open = not is_open
+    return True
+
+
+def _closing_line(text: str, opening: re.Match[str]) -> re.Match[str] | None:
+    """Returns the next backticks that end a line."""
+    num_ticks = len(opening["ticks"])
+    fences = _FENCE.finditer(text, opening.end())
+    return next((fence for fence in fences if len(fence["ticks"]) >= num_ticks and _TAG.match(fence["info"])), None)
+
+
+def _content(text: str, opening: re.Match[str], closing: re.Match[str]) -> str:
+    """Returns what is between two fences, without the indent of the first."""
+    before = _before(text, opening)
+    content = text[opening.start("info") : closing.start()]
+    width = len(before) if _INDENT.match(before) else 0
+    return re.sub(rf"(?m)(?<=\n)[ \t]{{1,{width}}}", "", content) if width else content
+
+
+def _before(text: str, fence: re.Match[str]) -> str:
+    """Returns what is before backticks on their line."""
+    return text[text.rfind("\n", 0, fence.start()) + 1 : fence.start()]

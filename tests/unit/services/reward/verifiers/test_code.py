@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from services.reward.common.code_text import program_text
 from services.reward.common.verdict import Unscorable
 from services.reward.pool.worker import judge
 from services.reward.sandbox import run
@@ -40,25 +39,6 @@ def passed(program: str, *tests: str) -> list[bool]:
 def prints(program: str, stdin: str, stdout: str) -> bool:
     label = [{"input": stdin, "output": stdout}]
     return code_stdio.verify(program, label, PATIENT).value == 1.0
-
-
-@pytest.mark.parametrize(
-    ("completion", "any_tag", "program"),
-    [
-        ("```python\na=1\n```\nand\n```\nb=2\n```", False, "b=2"),
-        ("no block", False, "no block"),
-        ("```py\nc=3\n```", False, "py\nc=3"),
-        ("```py\nc=3\n```", True, "c=3"),
-        ("``` python3 \nc=3\n```", True, "c=3"),
-        ("```c=3\n```", True, "c=3"),
-        ("```python\nnever closed", False, "```python\nnever closed"),
-        ("", False, ""),
-    ],
-)
-def test_the_program_is_the_last_code_block_or_the_whole_completion(
-    completion: str, any_tag: bool, program: str
-) -> None:
-    assert program_text(completion, any_tag=any_tag) == program
 
 
 def test_the_value_is_the_fraction_of_tests_that_pass() -> None:
