@@ -16,8 +16,8 @@ def verify(completion: str, label: Any, options: CodeOptions = CodeOptions()) ->
 
     Program: as for `code`. Label: a list of {"input": text, "output": text}, or that as JSON text; numbers are
     accepted as texts. A test passes if the script ends with status 0 within `timeout_s` and prints the expected lines
-    to its standard output, white space around them aside; lines of numbers are compared by value. Value: as for
-    `code`, with the same options. Source: open-instruct's label of this name.
+    to its standard output, white space around them aside; lines of numbers are compared by value, those with zeros in
+    front as texts. Value: as for `code`, with the same options. Source: open-instruct's label of this name.
     """
     tests = [_stdio_test(item, position) for position, item in enumerate(read_tests(label))]
     return run_tests(completion, tests, run.PROGRAM, options)

@@ -1,13 +1,19 @@
 """Comparison of outputs."""
 
-from decimal import Decimal, InvalidOperation
+import re
+from decimal import Decimal
+
+# As programs print numbers. Of one with zeros in front, such as "0011", nobody knows whether it is a number or a text.
+_NUMBER = re.compile(r"[+-]?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,9})?")
+_DIGITS = re.compile(r"[0-9]+")
 
 
 def same_output(got: str, wanted: str) -> bool:
     """Compares two outputs line by line, ignoring white space around lines and around the whole; numbers by value."""
     got_lines, wanted_lines = _lines(got), _lines(wanted)
     return len(got_lines) == len(wanted_lines) and all(
-        one == other or _same_numbers(one, other) for one, other in zip(got_lines, wanted_lines, strict=True)
+        one == other or _same_numbers(one.split(), other.split())
+        for one, other in zip(got_lines, wanted_lines, strict=True)
     )
 
 
@@ -15,8 +21,13 @@ def _lines(text: str) -> list[str]:
     return [line.strip() for line in text.strip().split("\n")]
 
 
-def _same_numbers(one: str, other: str) -> bool:
-    try:
-        return [Decimal(word) for word in one.split()] == [Decimal(word) for word in other.split()]
-    except InvalidOperation:
-        return False
+def _same_numbers(one: list[str], other: list[str]) -> bool:
+    """Compares two lines of numbers, white space between them aside; numbers with zeros in front as texts."""
+    return len(one) == len(other) and all(_same_number(*pair) for pair in zip(one, other, strict=True))
+
+
+def _same_number(one: str, other: str) -> bool:
+    if one == other:
+        return _NUMBER.fullmatch(one) is not None or _DIGITS.fullmatch(one) is not None
+    is_pair = _NUMBER.fullmatch(one) is not None and _NUMBER.fullmatch(other) is not None
+    return is_pair and Decimal(one) == Decimal(other)
