@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -86,15 +86,21 @@ def command(limits: Limits) -> list[str]:
         "limits": limits.as_rlimits(),
         "start_timeout_s": _START_TIMEOUT_S,
         "examiner_bytes": _EXAMINER_BYTES,
+        "files_bytes": limits.files_mib * _MIB,
+        "devices": _DEVICES,
     }
-    return sandboxed("main.py", settings, {"/tmp": limits.files_mib})
+    # The first process mounts a folder for each run of the program, and gives this up in all processes that it starts.
+    return sandboxed("main.py", settings, {}, privileges=["CAP_SYS_ADMIN"])
 
 
-def sandboxed(main: str, settings: Message, folders: Mapping[str, int], python: str = "") -> list[str]:
+def sandboxed(
+    main: str, settings: Message, folders: Mapping[str, int], python: str = "", privileges: Sequence[str] = ()
+) -> list[str]:
     """Returns the command line of a sandbox whose first process is a file of `inside`, with `settings` as its argument.
 
     `folders` are empty ones in memory, the only ones that can be written, with their sizes in MiB; `python`
-    is the interpreter, by default ours. Raises `SandboxUnavailable` if it cannot work here.
+    is the interpreter, by default ours; `privileges` are capabilities that it has in its namespaces. Raises
+    `SandboxUnavailable` if it cannot work here.
     """
     bwrap = shutil.which("bwrap")
     if bwrap is None:
@@ -106,13 +112,14 @@ def sandboxed(main: str, settings: Message, folders: Mapping[str, int], python: 
     return [
         *_EXPENDABLE, bwrap,
         "--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try",
-        "--die-with-parent", "--new-session", "--as-pid-1", "--cap-drop", "ALL", "--uid", "65534", "--gid", "65534",
-        "--hostname", "sandbox",
+        "--die-with-parent", "--new-session", "--as-pid-1", "--uid", "65534", "--gid", "65534",
+        "--cap-drop", "ALL", *(word for name in privileges for word in ("--cap-add", name)), "--hostname", "sandbox",
         "--clearenv", *(word for name, value in _ENVIRONMENT.items() for word in ("--setenv", name, value)),
         *_system_folders(),
         *([] if Path(prefix).is_relative_to("/usr") else ["--ro-bind", prefix, prefix]),
         "--ro-bind", str(_INSIDE), f"{CODE}/services/reward/sandbox/inside",
         *(word for name in _DEVICES for word in ("--dev-bind", name, name)),
+        "--dir", "/tmp",
         *(
             word
             for folder, mib in folders.items()

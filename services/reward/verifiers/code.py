@@ -68,12 +68,13 @@ def unavailable() -> str:
 def verify(completion: str, label: Any, options: CodeOptions = CodeOptions()) -> Verdict:
     """Runs the completion's program and Python tests that use its definitions.
 
-    Program: the last block between triple backticks (a tag "python" is dropped; with `any_tag` every tag), or the
-    whole completion. Label: a list of Python texts, or such a list as JSON text. Each is a test, "assert add(1, 2) ==
-    3", that passes if it raises nothing within `timeout_s`; the program's own statements are run anew for each test
-    and count. Value: the share of tests that pass, 0 to 1; 0 below `pass_rate_threshold`. Without `partial_credit` 1
-    if all pass, else 0. With `reward_speed` each passed test counts the share of its time that is left. Source:
-    open-instruct's label of this name.
+    Program: the last block between triple backticks (a tag "python" is dropped; with `any_tag` every tag), none if that
+    block is never closed, or the whole completion without one. Label: a list of Python texts, or such a list as JSON
+    text. Each is a test, "assert add(1, 2) == 3", that passes if it raises nothing within `timeout_s`; the program's
+    own statements are run anew for each test, in an empty folder, and count. Builtins and what else tests compare with
+    are the library's, whatever the program binds to those names. Value: the share of tests that pass, 0 to 1; 0 below
+    `pass_rate_threshold`. Without `partial_credit` 1 if all pass, else 0. With `reward_speed` each passed test counts
+    the share of its time that is left. Source: open-instruct's label of this name.
     """
     tests = [_test_text(item, position) for position, item in enumerate(read_tests(label))]
     return run_tests(completion, tests, run.FUNCTIONS, options)

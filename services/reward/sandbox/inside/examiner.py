@@ -3,10 +3,8 @@
 It gets one job, writes the verdict of each test to a pipe that the program's process does not have, and ends.
 """
 
-import ast
 import builtins
 import contextlib
-import importlib
 import os
 import select
 import signal
@@ -17,6 +15,8 @@ from typing import Any
 
 from services.reward.sandbox.inside import seccomp
 from services.reward.sandbox.inside.channel import Channel, Closed, Message, Unreadable
+from services.reward.sandbox.inside.names import names_of
+from services.reward.sandbox.inside.namespaces import WRITABLE
 from services.reward.sandbox.inside.remote import CannotCross, Subject
 from services.reward.sandbox.inside.stdio import same_output
 from services.reward.sandbox.inside.subject import FUNCTIONS, OUTPUT, PROGRAM
@@ -30,28 +30,6 @@ _EXIT_PATIENCE_S = 0.5
 # A program that used less than this share of its time on the processor was kept waiting, or waited itself: it is run
 # once more, with this many times the time.
 _STARVED, _MORE_PATIENCE = 0.5, 3
-# Modules that the tests take from the standard library when the program imports them, so that a program that changes
-# its own copies does not change the tests.
-_TRUSTED_MODULES = frozenset(
-    (
-        "bisect", "cmath", "collections", "copy", "dataclasses", "datetime", "decimal", "enum", "fractions",
-        "functools", "heapq", "itertools", "json", "math", "numbers", "operator", "random", "re", "statistics",
-        "string", "typing",
-    )
-)  # fmt: skip
-
-# Names with which tests compare, and where they come from: a program must not replace them.
-_COMPARED_WITH = {
-    "cmath": (), "itertools": (), "json": (), "re": (), "unittest": (), "numpy": (), "pytest": ("approx",),
-    "math": ("ceil", "floor", "inf", "isclose", "isfinite", "isinf", "isnan", "nan", "pi", "sqrt"),
-    "collections": ("Counter", "OrderedDict", "defaultdict", "deque"),
-    "copy": ("deepcopy",), "decimal": ("Decimal",), "fractions": ("Fraction",),
-}  # fmt: skip
-_COMPARERS = {
-    "np": ("numpy", ""),
-    **{module: (module, "") for module in _COMPARED_WITH},
-    **{name: (module, name) for module, names in _COMPARED_WITH.items() for name in names},
-}
 
 
 class _OutOfTime(BaseException):
@@ -147,6 +125,8 @@ class _Keeper:
         """Yields the file descriptors of a process: its channel and, for a script, its input and output."""
         self._connection.send(f"start {kind}".encode())
         _, descriptors, _, _ = socket.recv_fds(self._connection, 16, 3)
+        # Tests read what the program writes, and the other way round.
+        os.chdir(WRITABLE)
         try:
             yield descriptors
         finally:
@@ -157,6 +137,8 @@ class _Keeper:
 
     def end(self, patience_s: float) -> int | None:
         """Ends the process; returns its exit status, or None if it had to be killed or is gone already."""
+        # It takes the folder with it.
+        os.chdir("/")
         self._connection.send(f"end {patience_s}".encode())
         status, cpu_s = self._connection.recv(64).decode().split()
         self.cpu_s += float(cpu_s)
@@ -165,7 +147,6 @@ class _Keeper:
 
 def _examine_functions(job: Message, test: str, keeper: _Keeper) -> None:
     """Runs one test against a new process of the program. Raises unless the test passes."""
-    tree = ast.parse(test)
     with keeper.process(FUNCTIONS) as [descriptor]:
         signal.setitimer(signal.ITIMER_REAL, max(keeper.deadline - time.monotonic(), 0.001))
         subject = Subject(Channel(descriptor, descriptor, max_bytes=_MAX_VALUE_BYTES), keeper.deadline)
@@ -183,57 +164,13 @@ def _examine_functions(job: Message, test: str, keeper: _Keeper) -> None:
             raise _CannotLoad(f"the program raised {type(error).__name__}") from None
         namespace: dict[str, Any] = {"__name__": "test", "__builtins__": builtins}
         # The other process has compiled it, so it can be parsed here.
-        namespace |= _imports(job["program"])
-        namespace |= _names(tree, subject, set(namespace))
-        exec(compile(tree, "test", "exec", dont_inherit=True), namespace)
-
-
-def _names(tree: ast.AST, subject: Subject, known: set[str]) -> dict[str, Any]:
-    """Returns the names that the test takes from the program.
-
-    Builtins and what tests compare with, such as `math` and `Counter`, come from this process, whatever the program
-    binds to those names, or it could replace `abs` or `isclose`. They are taken from the program only if the test takes
-    nothing else from it: then they are what it tests.
-    """
-    used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} - known
-    shadowing = {name for name in used if hasattr(builtins, name) or name in _COMPARERS}
-    if not (names := subject.names(sorted(used - shadowing))):
-        return subject.names(sorted(shadowing))
-    for name in sorted(shadowing & _COMPARERS.keys()):
-        module, attribute = _COMPARERS[name]
-        with contextlib.suppress(ImportError):
-            content = importlib.import_module(module)
-            names[name] = getattr(content, attribute) if attribute else content
-    return names
-
-
-def _imports(program: str) -> dict[str, Any]:
-    """Returns the names that the program imports from trusted modules, unless it also binds them itself."""
-    found: dict[str, Any] = {}
-    statements = ast.parse(program).body
-    for statement in statements:
-        if isinstance(statement, ast.Import):
-            for alias in statement.names:
-                if alias.name.partition(".")[0] in _TRUSTED_MODULES:
-                    module = importlib.import_module(alias.name if alias.asname else alias.name.partition(".")[0])
-                    found[alias.asname or alias.name.partition(".")[0]] = module
-        elif isinstance(statement, ast.ImportFrom) and statement.module in _TRUSTED_MODULES and not statement.level:
-            content = vars(importlib.import_module(statement.module))
-            for alias in statement.names:
-                if alias.name == "*":
-                    public = content.get("__all__", [name for name in content if not name.startswith("_")])
-                    found |= {name: content[name] for name in public if not hasattr(builtins, name)}
-                elif alias.name in content:
-                    found[alias.asname or alias.name] = content[alias.name]
-    bound = {node.id for node in ast.walk(ast.Module(statements, [])) if _is_binding(node)}  # type: ignore[attr-defined]
-    bound |= {
-        node.name for node in statements if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
-    }
-    return {name: value for name, value in found.items() if name not in bound}
-
-
-def _is_binding(node: ast.AST) -> bool:
-    return isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+        namespace |= names_of(test, job["program"], subject, namespace.keys())
+        exec(compile(test, "test", "exec", dont_inherit=True), namespace)
+        # A test that catches every exception catches these as well.
+        if subject.failure is not None:
+            raise subject.failure
+        if time.monotonic() >= keeper.deadline:
+            raise TimeoutError
 
 
 def _examine_output(job: Message, test: Message, keeper: _Keeper) -> None:

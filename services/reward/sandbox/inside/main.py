@@ -1,7 +1,8 @@
 """The first process of the sandbox: `python main.py LIMITS`. It keeps the others, and reads neither program nor test.
 
 For each job it forks an examiner from the warm interpreter, and for that examiner the processes in which the program
-runs. As the first process of its namespace it cannot be killed from inside, and it can kill all other processes.
+runs, each with a namespace and an empty folder of its own. As the first process of its namespace it cannot be killed
+from inside, and it can kill all other processes.
 """
 
 import ctypes
@@ -18,7 +19,6 @@ import time
 from typing import Any
 
 JOBS_FD, VERDICTS_FD = 0, 1
-_WRITABLE, _WRITABLE_MODE = "/tmp", 0o700
 _PR_SET_DUMPABLE = 4
 # The examiner enforces each test's deadline; if it is this late, the examiner itself hangs.
 _GRACE_S = 1.0
@@ -33,25 +33,29 @@ def main() -> None:
     # No process may trace this one or those that are forked from it.
     ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
     sys.path.insert(0, settings["code"])
-    from services.reward.sandbox.inside import examiner, seccomp, subject
+    from services.reward.sandbox.inside import examiner, namespaces, seccomp, subject
 
     for name in _PRELOADED:
         importlib.import_module(name)
     sys.path.remove(settings["code"])
     seccomp.prepare()
+    for device in settings["devices"]:
+        namespaces.make_read_only(device)
+    # A folder in which a process stands is not removed with its files.
+    os.chdir("/")
     gc.freeze()
     _say({"event": "ready"})
     poll = select.poll()
     poll.register(JOBS_FD, select.POLLIN)
-    while poll.poll()[0][1] & select.POLLIN and (pending := _Job(settings)):
+    while poll.poll()[0][1] & select.POLLIN and (pending := _Job(settings, namespaces)):
         pending.run(examiner.main, subject.main)
 
 
 class _Job:
     """The job of one program and its tests."""
 
-    def __init__(self, settings: dict[str, Any]) -> None:
-        self._settings = settings
+    def __init__(self, settings: dict[str, Any], namespaces: Any) -> None:
+        self._settings, self._namespaces = settings, namespaces
         self._subject_pid = 0
         self._deadline = time.monotonic() + settings["start_timeout_s"]
 
@@ -60,14 +64,16 @@ class _Job:
         examiner_pid = os.fork()
         if not examiner_pid:
             connection.close()
-            _in_child(lambda: _be_examiner(examine, other_end, self._settings))
+            self._in_child(lambda: _be_examiner(examine, other_end, self._settings))
         other_end.close()
         ended = self._serve(connection, be_subject)
         status = _reap(examiner_pid, 1.0)[0] if ended else None
         connection.close()
         _kill_all()
+        if self._subject_pid:
+            self._namespaces.unmount_folder()
         why = "finished" if status == 0 else "hung" if not ended else "died"
-        _say({"event": "end", "why": why, "is_clean": _is_clean()})
+        _say({"event": "end", "why": why})
 
     def _serve(self, connection: socket.socket, be_subject: Any) -> bool:
         """Serves the examiner until it ends; returns False if it hangs."""
@@ -85,16 +91,15 @@ class _Job:
             elif command == "start":
                 self._start(connection, argument, be_subject)
             elif command == "end":
-                status, cpu_s = _reap(self._subject_pid, float(argument)) if self._subject_pid else (None, 0.0)
-                self._subject_pid = 0
+                status, cpu_s = self._end(float(argument))
                 connection.send(f"{'none' if status is None else status} {cpu_s}".encode())
             else:
                 return True
 
     def _start(self, connection: socket.socket, kind: str, be_subject: Any) -> None:
         """Forks a process for the program and sends its file descriptors to the examiner."""
-        if self._subject_pid:
-            _reap(self._subject_pid, 0.0)
+        self._end(0.0)
+        self._namespaces.mount_folder(self._settings["files_bytes"])
         ours, theirs = socket.socketpair()
         nothing = os.open(os.devnull, os.O_RDWR)
         give, take = [ours.fileno()], [nothing, nothing, nothing, theirs.fileno()]
@@ -103,14 +108,34 @@ class _Job:
             from_program, stdout = os.pipe()
             give += [to_program, from_program]
             take[:2] = [stdin, stdout]
-        self._subject_pid = os.fork()
+        self._subject_pid = self._namespaces.fork_apart()
         if not self._subject_pid:
-            _in_child(lambda: _be_subject(be_subject, kind, take, self._settings["limits"]))
+            self._in_child(lambda: _be_subject(be_subject, kind, take, self._settings["limits"]))
         socket.send_fds(connection, [b"started"], give)
         for descriptor in {*give, *take}:
             os.close(descriptor)
         ours.detach()
         theirs.detach()
+
+    def _end(self, patience_s: float) -> tuple[int | None, float]:
+        """Ends the program's process, and with it its folder; returns as `_reap` does."""
+        if not self._subject_pid:
+            return None, 0.0
+        ended = _reap(self._subject_pid, patience_s)
+        self._subject_pid = 0
+        self._namespaces.unmount_folder()
+        return ended
+
+    def _in_child(self, work: Any) -> None:
+        """Runs `work` without rights and ends the process with the status that it returns, whatever happens."""
+        status = 1
+        try:
+            self._namespaces.drop_capabilities()
+            for number in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(number, signal.SIG_DFL)
+            status = work()
+        finally:
+            os._exit(status)
 
 
 def _be_examiner(examine: Any, keeper: socket.socket, settings: dict[str, Any]) -> int:
@@ -133,17 +158,6 @@ def _be_subject(be_subject: Any, kind: str, descriptors: list[int], limits: dict
     os.closerange(len(high), 100 + len(high))
     status: int = be_subject(kind, limits)
     return status
-
-
-def _in_child(work: Any) -> None:
-    """Runs `work` and ends the process with the status that it returns, whatever happens."""
-    status = 1
-    try:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, signal.SIG_DFL)
-        status = work()
-    finally:
-        os._exit(status)
 
 
 def _reap(pid: int, patience_s: float) -> tuple[int | None, float]:
@@ -170,14 +184,6 @@ def _kill_all() -> None:
             os.waitpid(-1, 0)
         except ChildProcessError:
             return
-
-
-def _is_clean() -> bool:
-    """Returns whether the program left the only writable folder as it was."""
-    try:
-        return not os.listdir(_WRITABLE) and os.stat(_WRITABLE).st_mode & 0o7777 == _WRITABLE_MODE
-    except OSError:
-        return False
 
 
 def _say(message: dict[str, Any]) -> None:

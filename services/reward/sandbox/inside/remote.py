@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from services.reward.sandbox.inside.channel import Channel, Message, Unreadable
+from services.reward.sandbox.inside.channel import Channel, Closed, Message, Unreadable
 from services.reward.sandbox.inside.values import decode, encode
 
 _NOTHING = object()
@@ -31,15 +31,17 @@ class Subject:
         self._channel, self._deadline = channel, deadline
         self._callbacks: list[Callable[..., Any]] = []
         self._exceptions: dict[str, type[BaseException]] = {}
+        self.failure: Exception | None = None
+        """Why the conversation has ended, if it has."""
 
     def load(self, program: str) -> None:
         """Runs the program's own statements. Raises what they raise."""
-        self._channel.send({"program": program}, deadline=self._deadline)
+        self._send({"program": program})
         self._reply()
 
     def names(self, wanted: list[str]) -> dict[str, Any]:
         """Returns the values of those names that the program has bound."""
-        self._channel.send({"names": wanted}, deadline=self._deadline)
+        self._send({"names": wanted})
         found = self._reply().get("value")
         if not isinstance(found, dict):
             raise Unreadable("no names")
@@ -56,7 +58,7 @@ class Subject:
             "args": [self.encode(item) for item in args],
             "kwargs": {name: self.encode(item) for name, item in kwargs.items()},
         }
-        self._channel.send(request, deadline=self._deadline)
+        self._send(request)
         reply = self._reply()
         try:
             for index, after in reply.get("changed", {}).items():
@@ -74,11 +76,25 @@ class Subject:
         except (ValueError, TypeError, LookupError, ArithmeticError, RecursionError) as error:
             raise Unreadable(f"no value: {error}") from None
 
+    def _send(self, message: Message) -> None:
+        try:
+            self._channel.send(message, deadline=self._deadline)
+        except (Closed, TimeoutError) as error:
+            self.failure = error
+            raise
+
+    def _receive(self) -> Message:
+        try:
+            return self._channel.receive(deadline=self._deadline)
+        except (Closed, Unreadable, TimeoutError) as error:
+            self.failure = error
+            raise
+
     def _reply(self) -> Message:
         while True:
-            message = self._channel.receive(deadline=self._deadline)
+            message = self._receive()
             if "callback" in message:
-                self._channel.send(self._called_back(message), deadline=self._deadline)
+                self._send(self._called_back(message))
             elif "raised" in message:
                 raise self._exception(message)
             else:
@@ -184,9 +200,15 @@ def _forward_as(operation: str, kind: type) -> Callable[..., Any]:
     return method
 
 
-def _forward_reflected(operation: str) -> Callable[..., Any]:
-    def method(self: "Remote", other: Any) -> Any:
-        return self._subject.do(operation, other, self)
+def _calculate(operation: str, *, reflected: bool = False) -> Callable[..., Any]:
+    """Returns an arithmetic operation. What it makes of a difference is one."""
+
+    def method(self: "Remote", *others: Any) -> Any:
+        operands = (*others, self) if reflected else (self, *others)
+        result = self._subject.do(operation, *operands)
+        if any(isinstance(operand, Remote) and operand._is_difference for operand in operands):
+            _as_object(self, result)._be_difference()
+        return result
 
     return method
 
@@ -196,25 +218,35 @@ def _hold_against(operation: str, *, reflected: bool = False) -> Callable[..., A
 
     It shows one of the program's objects that number, so the program does not get to say how far it is.
     """
+    calculate = _calculate(operation, reflected=reflected)
 
     def method(self: "Remote", other: Any) -> Any:
-        result = self._subject.do(operation, *((other, self) if reflected else (self, other)))
+        result = calculate(self, other)
         if isinstance(other, int | float | complex):
-            if not isinstance(result, Remote):
-                raise TypeError(f"the program's {self._kind} is no number")
-            object.__setattr__(result, "_is_difference", operation == "sub")
+            _as_object(self, result)
+            if operation == "sub":
+                result._be_difference()
         return result
 
     return method
 
 
-def _measure(operation: str) -> Callable[..., Any]:
+def _measure(operation: str, kind: type = object) -> Callable[..., Any]:
+    """Returns an operation that finds out how large an object of the program is, unless it is a difference."""
+
     def method(self: "Remote") -> Any:
         if self._is_difference:
             raise TypeError(f"the program's {self._kind} is no number")
-        return self._subject.do(operation, self)
+        return _forward_as(operation, kind)(self)
 
     return method
+
+
+def _as_object(operand: "Remote", result: Any) -> "Remote":
+    """Returns the result of a calculation with an object of the program. Raises `TypeError` for plain data."""
+    if not isinstance(result, Remote):
+        raise TypeError(f"the program's {operand._kind} is no number")
+    return result
 
 
 def _compare(operation: str, compare: Callable[[Any, Any], Any]) -> Callable[..., Any]:
@@ -248,6 +280,9 @@ class Remote:
         """The class, for tests that check whether a result is a generator."""
         return _KINDS.get(object.__getattribute__(self, "_kind"), Remote)
 
+    def _be_difference(self) -> None:
+        object.__setattr__(self, "_is_difference", True)
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self._subject.do("call", self, *args, **kwargs)
 
@@ -279,22 +314,23 @@ class Remote:
     __gt__ = _compare("gt", lambda left, right: left > right)
     __ge__ = _compare("ge", lambda left, right: left >= right)
     __enter__, __iter__, __next__ = _forward("enter"), _forward("iter"), _forward("next")
-    __len__, __bool__, __contains__ = _forward_as("len", int), _forward_as("bool", bool), _forward_as("contains", bool)
+    __contains__ = _forward_as("contains", bool)
     __str__, __repr__, __format__ = _forward_as("str", str), _forward_as("repr", str), _forward_as("format", str)
-    __int__, __float__ = _measure("int"), _measure("float")
+    __int__, __float__, __abs__ = _measure("int"), _measure("float"), _measure("abs")
+    __len__, __bool__ = _measure("len", int), _measure("bool", bool)
     __getitem__, __setitem__, __delitem__ = _forward("getitem"), _forward("setitem"), _forward("delitem")
-    __reversed__, __abs__ = _forward("reversed"), _measure("abs")
-    __neg__, __pos__, __invert__ = _forward("neg"), _forward("pos"), _forward("invert")
-    __add__, __radd__ = _forward("add"), _forward_reflected("add")
+    __reversed__ = _forward("reversed")
+    __neg__, __pos__, __invert__ = _calculate("neg"), _calculate("pos"), _calculate("invert")
+    __add__, __radd__ = _calculate("add"), _calculate("add", reflected=True)
     __sub__, __rsub__ = _hold_against("sub"), _hold_against("sub", reflected=True)
-    __mul__, __rmul__ = _forward("mul"), _forward_reflected("mul")
-    __matmul__, __rmatmul__ = _forward("matmul"), _forward_reflected("matmul")
+    __mul__, __rmul__ = _calculate("mul"), _calculate("mul", reflected=True)
+    __matmul__, __rmatmul__ = _calculate("matmul"), _calculate("matmul", reflected=True)
     __truediv__, __rtruediv__ = _hold_against("truediv"), _hold_against("truediv", reflected=True)
     __floordiv__, __rfloordiv__ = _hold_against("floordiv"), _hold_against("floordiv", reflected=True)
     __mod__, __rmod__ = _hold_against("mod"), _hold_against("mod", reflected=True)
-    __pow__, __rpow__ = _forward("pow"), _forward_reflected("pow")
-    __and__, __rand__ = _forward("and_"), _forward_reflected("and_")
-    __or__, __ror__ = _forward("or_"), _forward_reflected("or_")
-    __xor__, __rxor__ = _forward("xor"), _forward_reflected("xor")
-    __lshift__, __rlshift__ = _forward("lshift"), _forward_reflected("lshift")
-    __rshift__, __rrshift__ = _forward("rshift"), _forward_reflected("rshift")
+    __pow__, __rpow__ = _calculate("pow"), _calculate("pow", reflected=True)
+    __and__, __rand__ = _calculate("and_"), _calculate("and_", reflected=True)
+    __or__, __ror__ = _calculate("or_"), _calculate("or_", reflected=True)
+    __xor__, __rxor__ = _calculate("xor"), _calculate("xor", reflected=True)
+    __lshift__, __rlshift__ = _calculate("lshift"), _calculate("lshift", reflected=True)
+    __rshift__, __rrshift__ = _calculate("rshift"), _calculate("rshift", reflected=True)

@@ -14,6 +14,7 @@ from typing import Any
 
 from services.reward.sandbox.inside import seccomp
 from services.reward.sandbox.inside.channel import Channel, Message
+from services.reward.sandbox.inside.namespaces import WRITABLE
 from services.reward.sandbox.inside.values import decode, encode, plain_copy
 
 CHANNEL_FD = 3
@@ -82,7 +83,7 @@ def _confine(limits: dict[str, int]) -> None:
         value = value if hard == resource.RLIM_INFINITY else min(value, hard)
         resource.setrlimit(number, (value, value))
     seccomp.confine()
-    os.chdir("/tmp")
+    os.chdir(WRITABLE)
     sys.argv = [f"{_MODULE}.py"]
     utf8: dict[str, Any] = {"encoding": "utf-8", "errors": "surrogateescape", "closefd": False}
     # Normally added by `site`, which is not imported, since it also adds installed packages.

@@ -125,22 +125,21 @@ async def test_the_sandbox_of_a_killed_pool_process_ends_with_it(patient_pool: V
     assert (score.outcome, score.value) == (ScoreOutcome.SCORED, 1.0), score
 
 
-def test_a_sandbox_is_reused_until_a_program_leaves_something_in_it() -> None:
+def test_a_sandbox_is_reused_whatever_a_program_leaves_in_it() -> None:
     if reason := code.unavailable():
         pytest.skip(f"no sandbox: {reason}")
     limits = run.Limits(timeout_s=20.0)
 
     def sandbox_after(program: str) -> int:
-        run.run_tests(program, ["f()"], kind=run.FUNCTIONS, limits=limits, total_timeout_s=60.0)
-        return run._kept[limits].pid if limits in run._kept else 0
+        [result] = run.run_tests(program, ["f()"], kind=run.FUNCTIONS, limits=limits, total_timeout_s=60.0)
+        assert result.passed, result.detail
+        return run._kept[limits].pid
 
-    clean = "def f(): pass"
-    first = sandbox_after(clean)
-    assert sandbox_after(clean) == first
-    assert sandbox_after("def f(): open('/tmp/x', 'w')") == 0
-    assert not psutil.pid_exists(first)
-    assert sandbox_after(clean) != first
+    first = sandbox_after("def f(): pass")
+    assert sandbox_after("import os\ndef f(): open('/tmp/x', 'w'); os.chmod('/tmp', 0)") == first
+    assert sandbox_after("import os\ndef f(): assert os.listdir('/tmp') == []") == first
     run.close()
+    assert not psutil.pid_exists(first)
 
 
 def test_the_command_reports_whether_the_sandbox_works_and_how_to_fix_it() -> None:
