@@ -168,7 +168,7 @@ class LengthOptions(Section):
 
 class MultipleChoiceOptions(Section):
     strict: bool = False
-    """Accept only a marked answer: in a box, in <answer> tags, or after "answer is" or "answer:"."""
+    """Accept only an answer in a box, in <answer> tags, after "answer is" or "answer:", or a correction of it."""
     values: Literal["unit", "loose", "soft", "strict"] = "unit"
     """Values of a right letter in a box, a right one elsewhere, a wrong one in a box, and the rest: 1, 1, 0, 0
     (`unit`); or those of ROLL's crossthinkqa: 1, 1, -1, -1 (`loose`), 1, 0.5, -0.5, -1 (`soft`), 1, -1, -1, -1

@@ -2,9 +2,9 @@
 
 import re
 import unicodedata
-from collections import deque
 from typing import Any, Literal
 
+from services.reward.common.statements import is_conditional, is_stated
 from services.reward.common.text import last_between
 from services.reward.common.verdict import Unscorable, Verdict, acceptable_texts
 from services.reward.common.verifier import Verifier
@@ -37,6 +37,7 @@ _NOT = r"\b(?:not|cannot|never)\b|n['’]t\b"
 _IS = r"(?i:is|(?:would|must|should|will)\s+be)"
 
 _FIRST = re.compile(_LETTER)
+_BOXED = re.compile(rf"\\boxed\{{\s{{0,9}}{_NOUN}{_LETTER}(?=[^}}\n]{{0,200}}\}})")
 _ANNOUNCED = re.compile(
     rf"\b(?i:answer|ans)[*_\s]{{0,9}}(?:{_IS}\b)?[*_\s]{{0,9}}(?i:most\s)?[-:=]?\s{{0,9}}{_NOUN}{_LETTER}"
 )
@@ -45,6 +46,22 @@ _CLAIMED = re.compile(
     r"|(?i:so|thus|hence|therefore)(?!,?\sI\b)"
     rf"|(?i:choice|option|solution|one)(?:(?:\s[a-z]{{1,12}})?\s{_IS}|:)),?:?\s{_NOUN}{_LETTER}{_PHRASE_ENDS}"
     r"|(?<!nor )(?<![A-Za-z'’])([A-Z])[)\]}*_$]{0,9}\s{1,9}is\s(?:the\s)?(?:correct|right|best|answer)\b"
+)
+# "not B but C", and what corrects: "No, C", "Wait, it is C", "Actually C", "but it is C".
+_CONTRASTED = re.compile(
+    rf"(?:\b(?:not|never)|n['’]t)\s{_NOUN}{_LETTER}(?:[,\s]{{1,3}}(?:or|and|nor)?\s?\(?[A-Z]\)?(?![A-Za-z])){{0,9}}[)\]}}*_$,;—–-]{{0,9}}\s{{0,3}}(?:but|rather|instead)[\s,]{{1,3}}"
+    rf"(?:(?:rather|instead|it\sis|it['’]s)[\s,]{{1,3}})?{_NOUN}{_LETTER}{_PHRASE_ENDS}"
+)
+_AGAIN = (
+    r"(?i:it\sis|it['’]s|it\swas|that['’]s|(?:the|my)\s(?:correct\s|right\s|real\s|final\s)?answer\s(?:is|should\sbe|must\sbe)|i\smeant?"
+    r"|(?:it\s|that\s)?(?:should|must|has\sto|would)\sbe|is|i\s(?:choose|pick|select|say|think|meant)|wait|no|nope|actually|rather|sorry|instead"
+    r"|make\s(?:that|it)|correction|choose|pick)"
+)
+_CORRECTED = re.compile(
+    r"(?:\b(?i:yes|no|nope|wait|actually|correction|corrected|sorry|oops|hmm+|or\srather|scratch\sthat|i\smeant?|make\s(?:that|it)"
+    r"|on\ssecond\sthoughts?|instead|should\shave\sbeen|should\sbe)[\s,.:;!…—–-]{1,5}"
+    rf"(?:{_AGAIN}[\s,.:;!…—–-]{{1,5}}){{0,3}}|\b(?i:but|however)[\s,]{{1,3}}(?:{_AGAIN}[\s,:]{{1,3}}){{1,3}})"
+    rf"{_NOUN}{_LETTER}{_PHRASE_ENDS}"
 )
 _DENIED = re.compile(rf"(?i)(?:{_NOT}|\b(?:if|suppose|assume|might|whether)\b){_CLAUSE}")
 _OPTION = re.compile(rf"\b(?i:option|choice)\s{_LETTER}")
@@ -65,14 +82,15 @@ _STANDING = re.compile(
     r"^[ \t]{0,9}\*{0,2}([A-Z])(?:[).:*,]|[ \t]{1,9}[-–—][ \t]|[ \t]{0,9}$)|\(([A-Z])\)|\*\*([A-Z])\*\*", re.MULTILINE
 )
 _ALONE = re.compile(r"[^A-Za-z]*[A-Za-z](?:[^A-Za-z]+(?:(?:or|and)[^A-Za-z]+)?[A-Za-z](?![A-Za-z]))*[^A-Za-z]*")
-_BOX = "\\boxed{"
 _MORE = re.compile(_MORE_LETTERS)
+_MAX_STATEMENTS = 200
+"""Choices that a text states, asks or denies, of which the last ones are looked at."""
 _SINGLE = re.compile(r"(?<![A-Za-z])[A-Za-z](?![A-Za-z])")
 
 
 class MultipleChoiceOptions(Section):
     strict: bool = False
-    """Accept only a marked answer: in a box, in <answer> tags, or after "answer is" or "answer:"."""
+    """Accept only an answer in a box, in <answer> tags, after "answer is" or "answer:", or a correction of it."""
     values: Literal["unit", "loose", "soft", "strict"] = "unit"
     """Values of a right letter in a box, a right one elsewhere, a wrong one in a box, and the rest: 1, 1, 0, 0
     (`unit`); or those of ROLL's crossthinkqa: 1, 1, -1, -1 (`loose`), 1, 0.5, -0.5, -1 (`soft`), 1, -1, -1, -1
@@ -82,12 +100,13 @@ class MultipleChoiceOptions(Section):
 def verify(completion: str, label: Any, options: MultipleChoiceOptions = MultipleChoiceOptions()) -> Verdict:
     """Compares the chosen letter with the label's.
 
-    The choice is the first of these that the completion has: the letter in the last <answer>...</answer>, in the last
-    box, after the last "answer is" or "answer:"; unless `strict`, after the last "I choose", "it is", "so" and the like
-    or before "is correct", unless the clause denies it or begins with "if" or the like; after "option" or "choice", at
-    the end of a phrase or where others are excluded; written as a choice, "(B)", "**B**", or "B." and "B)" at the start
-    of a line; or the only letter of the text. If several options are named in one of these last ways and not excluded,
-    none is chosen, unless the last has been named before. Several letters in one position, "B or C", are all chosen.
+    The choice is the letter in the last <answer>...</answer>, or else the last that the text states: in a box; after
+    "answer is" or "answer:"; as a correction, "No, C" or "not B but C"; unless `strict`, after "I choose", "it is" and
+    the like or before "is correct". What the text denies, asks, supposes, quotes, calls false or takes back is not
+    stated. If it states none, and unless `strict`, it is the letter after "option" or "choice", at the end of a phrase
+    or where others are excluded; written as a choice, "(B)", "**B**", or "B." and "B)" at the start of a line; or the
+    only letter of the text. If several options are named in one of these last ways and not excluded, none is chosen,
+    unless the last has been named before. Several letters in one position, "B or C", are all chosen.
     Label: a letter with or without parentheses, or a list of accepted ones.
     Value: 1 if each chosen letter is the label's, in any case, else 0; `values` has others.
     """
@@ -96,7 +115,7 @@ def verify(completion: str, label: Any, options: MultipleChoiceOptions = Multipl
     letters = _choice(text, options.strict)
     is_right = bool(letters) and wanted.issuperset(letters)
     return Verdict(
-        _VALUES[options.values][is_right, _BOX in text], letters or "no choice", "".join(sorted(set(letters)))
+        _VALUES[options.values][is_right, "\\boxed{" in text], letters or "no choice", "".join(sorted(set(letters)))
     )
 
 
@@ -118,22 +137,45 @@ def _wanted(label: str) -> str:
 
 def _choice(text: str, strict: bool) -> str:
     """Returns the chosen letters, in upper case, or an empty text."""
+    text = _DECORATION.sub("", text)
     tagged = last_between(text, "<answer>", "</answer>")
-    if tagged is None and _BOX in text:
-        tagged = text.rpartition(_BOX)[2]
     if tagged is not None:
-        tagged = _DECORATION.sub("", tagged)
-        if found := _FIRST.match(tagged):
-            return _with_more(found, tagged)
-    plain = _DECORATION.sub("", text) if tagged is None else tagged
-    if found := _last(_ANNOUNCED, plain) or (None if strict else _last(_CLAIMED, plain, unless=_DENIED)):
-        return _with_more(found, plain)
-    return "" if strict else _named(plain)
+        text = tagged
+        if found := _FIRST.match(text):
+            return _with_more(found, text)
+    marked = [found for pattern in (_BOXED, _ANNOUNCED) for found in pattern.finditer(text)]
+    others = [found for pattern in (_CONTRASTED, _CORRECTED) for found in pattern.finditer(text)]
+    if strict:
+        first = min((found.start() for found in marked), default=len(text))
+        others = [found for found in others if found.start() > first]
+    else:
+        others += [found for found in _CLAIMED.finditer(text) if not _is_after(_DENIED, found, text)]
+    said = sorted(marked + others, key=_end)[-_MAX_STATEMENTS:]
+    if last := _last_stated(said, text):
+        return _with_more(last, text)
+    return "" if strict else _named(text, [found.span() for found in said])
 
 
-def _named(text: str) -> str:
-    """Returns the letter that the text names as a choice without saying that it chooses it."""
-    options, standing = list(_OPTION.finditer(text)), list(_STANDING.finditer(text))
+def _last_stated(said: list[re.Match[str]], text: str) -> re.Match[str] | None:
+    """Returns the last choice that the text states; one on a condition only if it states no other."""
+    conditional = None
+    for found in reversed(said):
+        if is_stated(text, found.start(), _end_of_letters(found, text)):
+            if not is_conditional(text, found.start()):
+                return found
+            conditional = conditional or found
+    return conditional
+
+
+def _named(text: str, unstated: list[tuple[int, int]]) -> str:
+    """Returns the letter that the text names as a choice without saying that it chooses it, outside of the places that
+    name one without stating it."""
+
+    def matches(pattern: re.Pattern[str]) -> list[re.Match[str]]:
+        found = pattern.finditer(text)
+        return [one for one in found if not any(start < one.end() and one.start() < end for start, end in unstated)]
+
+    options, standing = matches(_OPTION), matches(_STANDING)
     excluded = {_letter(found) for found in options if _EXCLUDED_AFTER.match(text, found.end())}
     excluded |= {_letter(found) for found in options + standing if _is_after(_EXCLUDED_BEFORE, found, text)}
     options, standing = ([found for found in named if _letter(found) not in excluded] for named in (options, standing))
@@ -154,7 +196,7 @@ def _is_listing(named: list[re.Match[str]]) -> bool:
 
 def _with_more(found: re.Match[str], text: str) -> str:
     """Returns the letter found and those named with it."""
-    more = _MORE.match(text, found.end(found.lastindex or 0))
+    more = _MORE.match(text, _end(found))
     others = _SINGLE.findall(more[0]) if more else []
     return "".join([_letter(found), *others]).upper()
 
@@ -163,11 +205,15 @@ def _letter(found: re.Match[str]) -> str:
     return found[found.lastindex or 0]
 
 
-def _last(pattern: re.Pattern[str], text: str, unless: re.Pattern[str] | None = None) -> re.Match[str] | None:
-    """Returns the last match; with `unless`, the last whose letter does not stand right after a match of that."""
-    matches = (found for found in pattern.finditer(text) if unless is None or not _is_after(unless, found, text))
-    found = deque(matches, maxlen=1)
-    return found[0] if found else None
+def _end(found: re.Match[str]) -> int:
+    """Returns where the letter found ends."""
+    return found.end(found.lastindex or 0)
+
+
+def _end_of_letters(found: re.Match[str], text: str) -> int:
+    """Returns where a match ends, or the last of the letters named with its own."""
+    more = _MORE.match(text, _end(found))
+    return max(found.end(), more.end() if more else 0)
 
 
 def _is_after(pattern: re.Pattern[str], found: re.Match[str], text: str) -> bool:
