@@ -20,12 +20,15 @@ from services.generator.vllm_sampling import fits_masks, keep_finite_logprobs, n
 from shoal.config.run import RunConfig
 from shoal.error_reasons import ErrorReason
 from shoal.errors import FailedPrecondition, Internal, InvalidArgument, Unavailable
+from shoal.models.head_sizes import head_sizes
 from shoal.models.model_folder import tokenizer_folder
 from shoal.models.remote_code import warn_of_code
 from shoal.weights.manifest import ELEMENT_BYTES
 
 if TYPE_CHECKING:
     from vllm.v1.engine.async_llm import AsyncLLM
+
+    from services.generator.cache_use import CacheUse
 
 T = TypeVar("T")
 
@@ -86,6 +89,7 @@ class StartedVllm:
     """Shape of each tensor of a publish, by name: those of the model, or of its adapter."""
     error_file: Path
     """File to which the engine's processes write the errors that they log."""
+    cache_use: "CacheUse"
 
     def errors(self) -> list[str]:
         """Returns the errors that the engine's processes have logged, oldest first, one line each."""
@@ -113,7 +117,8 @@ def start_vllm(config: RunConfig) -> StartedVllm:
     import_vllm()
     _check_sockets_fit()
     from vllm.platforms import current_platform
-    from vllm.v1.engine.async_llm import AsyncLLM
+
+    from services.generator.cache_use import start_engine
 
     _settle_kernels(config, on_cpu=current_platform.is_cpu())
     if current_platform.is_cpu():
@@ -138,8 +143,8 @@ def start_vllm(config: RunConfig) -> StartedVllm:
             # In a thread, because this process only waits while the engine's process starts.
             with ThreadPoolExecutor(1) as beside:
                 shapes = beside.submit(lambda: adapter or expected_tensors(model.folder, trust_remote_code=trusts))
-                llm = AsyncLLM.from_engine_args(arguments)
-                return StartedVllm(llm, shapes.result(), error_file)
+                llm, cache_use = start_engine(arguments)
+                return StartedVllm(llm, shapes.result(), error_file, cache_use)
         except (ValueError, OSError) as error:
             raise InvalidArgument(
                 f"vLLM refuses model or settings: {error}", reason=ErrorReason.ENGINE_REFUSED
@@ -279,15 +284,15 @@ def _check_head_size(folder: Path, *, trust_remote_code: bool) -> None:
     from transformers import AutoConfig
     from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend
 
-    config = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code).get_text_config()
-    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    config = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
     supported = CPUAttentionBackend.get_supported_head_sizes()
-    if head_dim not in supported:
-        raise InvalidArgument(
-            f"model.path: {folder} has heads of size {head_dim}; vLLM on CPU supports only "
-            f"{', '.join(map(str, supported))}; use another model, or a GPU",
-            reason=ErrorReason.ENGINE_REFUSED,
-        )
+    for size in head_sizes(config):
+        if size not in supported:
+            raise InvalidArgument(
+                f"model.path: {folder} has heads of size {size}; vLLM on CPU supports only "
+                f"{', '.join(map(str, supported))}; use another model, or a GPU",
+                reason=ErrorReason.ENGINE_REFUSED,
+            )
 
 
 def in_permanent_thread(work: Callable[[], T]) -> Future[T]:

@@ -19,6 +19,7 @@ from services.learner.model.packing import Layout
 from services.learner.model.sequence_parallel import SharedLayout, heads_for_tokens, tokens_for_heads
 from shoal.config.learner import LearnerConfig
 from shoal.errors import InvalidArgument
+from shoal.models.head_sizes import head_sizes
 
 _SHORT_ON_CPU = 256
 """Up to this length plain matrix products beat torch's fused kernel on a CPU: 15-fold in bfloat16 at 56 tokens."""
@@ -40,7 +41,7 @@ def choose_attention(config: LearnerConfig, model_config: Any) -> str:
     attention: str = config.attention
     if attention not in ("auto", "flash_attention_2"):
         return attention
-    obstacle = _flash_obstacle(config.compute_dtype, model_config.get_text_config())
+    obstacle = _flash_obstacle(config.compute_dtype, model_config)
     if obstacle is None:
         return "flash_attention_2"
     if attention == "auto":
@@ -48,7 +49,7 @@ def choose_attention(config: LearnerConfig, model_config: Any) -> str:
     raise InvalidArgument(f"learner.attention: flash_attention_2 {obstacle}; choose auto or sdpa")
 
 
-def _flash_obstacle(compute_dtype: str, text_config: Any) -> str | None:
+def _flash_obstacle(compute_dtype: str, model_config: Any) -> str | None:
     """Returns why flash-attn cannot compute a model here; None if it can."""
     from transformers.utils import is_flash_attn_greater_or_equal
 
@@ -58,10 +59,8 @@ def _flash_obstacle(compute_dtype: str, text_config: Any) -> str | None:
         return f"needs the package flash-attn, version {_FLASH_VERSION} or newer"
     if compute_dtype != "bfloat16":
         return f"computes in bfloat16 only, and learner.compute_dtype is {compute_dtype}"
-    heads = getattr(text_config, "num_attention_heads", 1)  # Models without attention are refused later, by name.
-    size = getattr(text_config, "head_dim", None) or text_config.hidden_size // heads
-    if size > _FLASH_HEAD_SIZE:
-        return f"takes heads of size {_FLASH_HEAD_SIZE} at most, and this model's have {size}"
+    if (largest := head_sizes(model_config)[-1]) > _FLASH_HEAD_SIZE:
+        return f"takes heads of size {_FLASH_HEAD_SIZE} at most, and this model has some of {largest}"
     return None
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from transformers import (
     AutoModelForCausalLM,
     Gemma2Config,
+    Gemma4TextConfig,
     LlamaConfig,
     MambaConfig,
     MistralConfig,
@@ -165,7 +166,7 @@ def test_auto_is_flash_attention_where_gpu_package_type_and_model_allow_it(monke
         ({"version": ""}, {}, {}, "needs the package flash-attn, version 2.6.0 or newer"),
         ({"version": "2.5.9"}, {}, {}, "needs the package flash-attn, version 2.6.0 or newer"),
         ({}, {"compute_dtype": "float32"}, {}, "computes in bfloat16 only, and learner.compute_dtype is float32"),
-        ({}, {}, {"head_dim": 512}, "takes heads of size 256 at most, and this model's have 512"),
+        ({}, {}, {"head_dim": 512}, "takes heads of size 256 at most, and this model has some of 512"),
     ],
 )
 def test_what_keeps_flash_attention_from_computing_is_named_and_auto_avoids_it(
@@ -176,6 +177,17 @@ def test_what_keeps_flash_attention_from_computing_is_named_and_auto_avoids_it(
     assert choose_attention(LearnerConfig(**settings), config) == "sdpa"
     with pytest.raises(InvalidArgument, match=rf"learner\.attention: flash_attention_2 {why}.*choose auto or sdpa"):
         choose_attention(LearnerConfig(attention="flash_attention_2", **settings), config)
+
+
+def test_layers_with_heads_of_their_own_size_are_counted_where_flash_attention_is_chosen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    _gpu(monkeypatch)
+    kinds = ["sliding_attention", "full_attention"]
+    model = Gemma4TextConfig(num_hidden_layers=2, layer_types=kinds, head_dim=64, global_head_dim=512)
+    assert choose_attention(LearnerConfig(), model) == "sdpa"
+    with pytest.raises(InvalidArgument, match=r"flash_attention_2 takes heads of size 256 at most.*some of 512"):
+        choose_attention(LearnerConfig(attention="flash_attention_2"), model)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,45 @@
+"""How much of its key-value cache an engine uses. Import it where vLLM may be imported."""
+
+from typing import Any
+
+from vllm.v1.engine.async_llm import AsyncLLM
+from vllm.v1.metrics.loggers import PrometheusStatLogger
+
+
+class CacheUse(PrometheusStatLogger):
+    """Keeps what vLLM's scheduler reports after each of its steps.
+
+    vLLM collects the scheduler's statistics only for a logger, and adds its own for Prometheus unless it is given one.
+    """
+
+    def __init__(self, vllm_config: Any, engine_indexes: list[int] | None = None) -> None:
+        self.share: float | None = None
+        """Share of the cache in use, 0 to 1; None before the first step."""
+
+    def record(
+        self, scheduler_stats: Any, iteration_stats: Any, mm_cache_stats: Any = None, engine_idx: int = 0
+    ) -> None:
+        if scheduler_stats is not None:
+            self.share = float(scheduler_stats.kv_cache_usage)
+
+    def record_sleep_state(self, sleep: int = 0, level: int = 0) -> None:
+        pass
+
+    def record_admission_rejection(self, reason: str) -> None:
+        pass
+
+    def log_engine_initialized(self) -> None:
+        pass
+
+    def log(self) -> None:
+        pass
+
+
+def start_engine(arguments: Any) -> tuple[AsyncLLM, CacheUse]:
+    """Starts an engine that reports the use of its cache. Raises the errors of vLLM."""
+    llm = AsyncLLM.from_engine_args(arguments, stat_loggers=[CacheUse])
+    # Otherwise vLLM would time each token, for statistics that nobody reads.
+    llm.log_stats = False
+    assert llm.logger_manager is not None
+    (use,) = (logger for logger in llm.logger_manager.stat_loggers if isinstance(logger, CacheUse))
+    return llm, use

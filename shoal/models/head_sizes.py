@@ -1,0 +1,18 @@
+"""The sizes of a model's attention heads."""
+
+from typing import Any
+
+
+def head_sizes(config: Any) -> list[int]:
+    """Lists the sizes of the attention heads in a configuration of transformers, each once, the smallest first.
+
+    Most models have one. Layers may differ, as those of Gemma 4 do; then the configuration refuses to name one of all.
+    """
+    text = config.get_text_config()
+    layers = text.per_layer_config if getattr(text, "is_heterogeneous", False) else [text]
+    sizes = set()
+    for layer in layers:
+        # Models without attention are refused later, by name.
+        num_heads = getattr(layer, "num_attention_heads", 1)
+        sizes.add(getattr(layer, "head_dim", None) or layer.hidden_size // num_heads)
+    return sorted(sizes)
