@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from shoal.arrays import Float32Array
+from shoal.error_reasons import ErrorReason
+from shoal.errors import Aborted, Unavailable
 from shoal.rollout import FinishReason, SamplingParams, WeightVersion
 from shoal.token_run import TokenRun
 from shoal.weights.manifest import Manifest, TensorHash
@@ -54,6 +56,14 @@ class Engine(Protocol):
     @property
     def vocab_size(self) -> int:
         """Size of the vocabulary. Larger token ids may kill the engine, so the caller refuses them."""
+
+    @property
+    def dtype(self) -> str:
+        """Type in which it computes, by its name in torch: "bfloat16"."""
+
+    @property
+    def kv_cache_use(self) -> float | None:
+        """Share of the key-value cache that requests use, 0 to 1; None before the engine has computed anything."""
 
     async def sample(
         self,
@@ -123,3 +133,13 @@ class Engine(Protocol):
 
     async def close(self) -> None:
         """Ends the engine and its processes."""
+
+
+def request_dropped() -> Aborted:
+    """Makes the error of a request that `abort_all` dropped."""
+    return Aborted("the engine dropped the request; sample it again", reason=ErrorReason.REQUEST_DROPPED)
+
+
+def engine_died() -> Unavailable:
+    """Makes the error of a call to an engine that has died."""
+    return Unavailable("the engine has died", reason=ErrorReason.ENGINE_DEAD)

@@ -8,6 +8,7 @@ from shoal.config.lora import LoraConfig
 from shoal.config.run import RunConfig
 from shoal.error_reasons import ErrorReason
 from shoal.errors import InvalidArgument
+from shoal.models.file_names import FileNames
 from shoal.models.linear_layers import find_targets
 from shoal.models.model_folder import model_config, resolve_model
 from shoal.weights.adapter import adapter_shapes
@@ -43,12 +44,12 @@ def checked_model(config: RunConfig) -> CheckedModel:
 
 
 def expected_tensors(folder: Path, *, trust_remote_code: bool = False) -> dict[str, tuple[int, ...]]:
-    """Returns name and shape of each tensor of a model in transformers, tied ones once, without loading any.
+    """Returns name and shape of each tensor of a publish, tied ones once, without loading any.
 
-    Raises `InvalidArgument` for a model that transformers cannot build.
+    Raises `InvalidArgument` for a model that transformers cannot build, and as `FileNames.shapes`.
     """
     model = _empty_model(folder, trust_remote_code=trust_remote_code)
-    return {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
+    return FileNames(model).shapes({name: tuple(parameter.shape) for name, parameter in model.named_parameters()})
 
 
 def expected_adapter(folder: Path, lora: LoraConfig, *, trust_remote_code: bool = False) -> dict[str, tuple[int, ...]]:

@@ -7,9 +7,10 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from services.generator.engine import LoadReport, Sample
+from services.generator.engine import LoadReport, Sample, engine_died, request_dropped
 from services.generator.model_check import manifest_violation
 from services.generator.vllm_sampling import (
     finish_reason,
@@ -21,11 +22,10 @@ from services.generator.vllm_sampling import (
 )
 from services.generator.vllm_start import StartedVllm, in_permanent_thread, start_vllm
 from services.generator.workers.reports import error_of, hashes_of_all, translated
-from shoal import errors
 from shoal.arrays import Float32Array
 from shoal.config.run import RunConfig
 from shoal.error_reasons import ErrorReason
-from shoal.errors import Aborted, DeadlineExceeded, Internal, InvalidArgument, ShoalError, Unavailable
+from shoal.errors import DeadlineExceeded, FailedPrecondition, Internal, InvalidArgument, ShoalError, Unavailable
 from shoal.rollout import SamplingParams, WeightVersion
 from shoal.token_run import TokenRun, joined
 from shoal.weights.board import GroupBoard, open_store
@@ -58,6 +58,7 @@ class VllmEngine:
         self._hostname = hostname
         self._numbers = itertools.count()
         self._in_flight: set[str] = set()
+        self._num_loads = 0
         self._rendezvous: Rendezvous | None = None
         self._board: GroupBoard | None = None
         self._ranks: range = range(0)
@@ -81,7 +82,7 @@ class VllmEngine:
             # The first call binds the engine's sockets to this event loop, and proves that the engine answers.
             await engine._alive(started.llm.get_supported_tasks())
         except EngineDeadError as error:
-            raise _dead() from error
+            raise engine_died() from error
         log.info("engine started", extra={"model": config.model.path, "duration_s": time.monotonic() - began})
         return engine
 
@@ -105,6 +106,14 @@ class VllmEngine:
     def vocab_size(self) -> int:
         return int(self._llm.model_config.get_vocab_size())
 
+    @property
+    def dtype(self) -> str:
+        return str(self._llm.model_config.dtype).removeprefix("torch.")
+
+    @property
+    def kv_cache_use(self) -> float | None:
+        return self._started.cache_use.share
+
     async def sample(
         self,
         prompt_token_ids: Sequence[int],
@@ -118,12 +127,8 @@ class VllmEngine:
                 "sampling.stop_strings: this engine was started without a tokenizer, so it cannot find strings; set "
                 "sampling.stop_strings in the configuration of the run"
             )
-
-        def make_params() -> Any:
-            return sampling_params(
-                sampling, seed, report_every=report_every, masks=self._returns_masks, vocab_size=self.vocab_size
-            )
-
+        masks, size = self._returns_masks, self.vocab_size
+        make_params = partial(sampling_params, sampling, seed, report_every=report_every, masks=masks, vocab_size=size)
         runs: list[TokenRun] = []
         num_tokens, ended = 0, None
         async with aclosing(self._generate(prompt_token_ids, make_params)) as outputs:
@@ -135,7 +140,7 @@ class VllmEngine:
                 if ended in (None, "abort"):
                     on_tokens(run)
         if ended in (None, "abort"):
-            raise _dropped()
+            raise request_dropped()
         return Sample(joined(runs), finish_reason(ended))
 
     async def admitted(self) -> None:
@@ -146,10 +151,10 @@ class VllmEngine:
                 return
 
     async def score(self, token_ids: Sequence[int]) -> Float32Array:
-        masks = self._returns_masks
-        outputs = [output async for output in self._generate(token_ids, lambda: scoring_params(masks=masks))]
+        make_params = partial(scoring_params, masks=self._returns_masks)
+        outputs = [output async for output in self._generate(token_ids, make_params)]
         if not outputs or outputs[-1].outputs[0].finish_reason == "abort":
-            raise _dropped()
+            raise request_dropped()
         return read_logprobs(outputs[-1])
 
     def _generate(
@@ -171,14 +176,16 @@ class VllmEngine:
         request_id = str(next(self._numbers))
         self._in_flight.add(request_id)
         try:
-            prompt = tokens_input(list(token_ids))
+            # A request reads the cached prefixes of requests that began between the same loads alone. Versions would
+            # not do: the next run of this engine counts from 0 again.
+            prompt = tokens_input(list(token_ids), cache_salt=str(self._num_loads))
             async with aclosing(self._llm.generate(prompt, make_params(), request_id, lora_request=lora)) as outputs:
                 async for output in outputs:
                     if not output.finished:
                         output.outputs[0].weight_versions = versions_so_far(self._llm, request_id)
                     yield output
         except EngineDeadError as error:
-            raise _dead() from error
+            raise engine_died() from error
         except (VLLMClientError, ValueError) as error:
             raise InvalidArgument(f"vLLM refuses the request: {error}") from error
         except EngineGenerateError as error:
@@ -197,7 +204,7 @@ class VllmEngine:
 
     async def sleep(self) -> None:
         if not self._llm.model_config.enable_sleep_mode:
-            raise errors.FailedPrecondition(
+            raise FailedPrecondition(
                 "the engine cannot free its memory: set generator.sleep_while_training to true",
                 reason=ErrorReason.CANNOT_SLEEP,
             )
@@ -256,6 +263,7 @@ class VllmEngine:
         from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
 
         board, load_id, deadline = self._begin_load()
+        self._num_loads += 1
         await translated(self._llm.start_weight_update(), "start a weight update")
         update = asyncio.create_task(
             self._llm.update_weights(WeightTransferUpdateRequest(update_info={"load_id": load_id}))
@@ -287,7 +295,7 @@ class VllmEngine:
     def _begin_load(self) -> tuple[GroupBoard, str, float]:
         """Returns the group's board, an id for a load, and its deadline in `time.monotonic()`."""
         if self._rendezvous is None or self._board is None:
-            raise errors.FailedPrecondition("the generator is in no weight group", reason=ErrorReason.NOT_A_MEMBER)
+            raise FailedPrecondition("the generator is in no weight group", reason=ErrorReason.NOT_A_MEMBER)
         return self._board, str(next(self._numbers)), time.monotonic() + self._rendezvous.timeout_s
 
     async def _until(self, board: GroupBoard, is_so: Callable[[], bool], deadline: float) -> None:
@@ -327,7 +335,7 @@ class VllmEngine:
             if not task.done():
                 task.cancel()
         if self._death.done() and not self._death.cancelled():
-            raise _dead()
+            raise engine_died()
         return await task
 
     async def close(self) -> None:
@@ -339,11 +347,3 @@ class VllmEngine:
         # The engine keeps nothing that an orderly end would save.
         await asyncio.to_thread(self._llm.shutdown, _END_S)
         self._started.delete_files()
-
-
-def _dropped() -> Aborted:
-    return Aborted("the engine dropped the request; sample it again", reason=ErrorReason.REQUEST_DROPPED)
-
-
-def _dead() -> Unavailable:
-    return Unavailable("the engine has died", reason=ErrorReason.ENGINE_DEAD)

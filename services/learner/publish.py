@@ -27,9 +27,10 @@ _log = logging.getLogger(__name__)
 
 
 def make_manifest(engine: "DeepSpeedEngine", config: RunConfig, model: ModelDescription) -> Manifest:
-    """Lists the tensors to broadcast, in the type that the generators use: every parameter, or those of adapters."""
+    """Lists the tensors to broadcast, in the type that the generators use: those of the files, or those of adapters."""
     dtype = next(name for name in (config.weights.dtype, config.generator.dtype, model.dtype) if name != "auto")
-    shapes = engine.adapter_shapes if config.generator.lora == "adapter" else engine.shapes
+    is_adapter = config.generator.lora == "adapter"
+    shapes = engine.adapter_shapes if is_adapter else engine.file_names.shapes(engine.shapes)
     return Manifest(tuple(TensorSpec(name, dtype, shape) for name, shape in shapes.items()))
 
 
@@ -37,7 +38,7 @@ def published_tensors(engine: "DeepSpeedEngine", config: RunConfig, manifest: Ma
     """Yields the whole tensors of the manifest, in its order; exhaust the iterator on all ranks."""
     if config.generator.lora == "adapter":
         return engine.adapter_parameters()
-    return engine.full_parameters(getattr(torch, manifest.tensors[0].dtype))
+    return engine.file_names.tensors(engine.full_parameters(getattr(torch, manifest.tensors[0].dtype)))
 
 
 class WeightPublisher:

@@ -11,6 +11,7 @@ from shoal.chat_templates.template_program import environment
 from shoal.config.model import ModelConfig
 from shoal.errors import InvalidArgument
 from shoal.models.packaged_model import PACKAGE_PREFIX, resolve_packaged_model
+from shoal.models.refused_kinds import REFUSED_KINDS
 from shoal.models.remote_code import reason_of, warn_of_code
 from shoal.parsing import parse_json
 from shoal.paths import local_path, why_unread
@@ -104,8 +105,8 @@ def hub_revision(path: str, revision: str | None) -> str | None:
 def model_config(path: str | Path, revision: str | None = None) -> ModelDescription:
     """Reads config.json and generation_config.json of a model.
 
-    Raises `InvalidArgument` when config.json is missing, or describes no language model, and for
-    weights that are quantized or have an adapter beside them.
+    Raises `InvalidArgument` when config.json is missing, or describes no language model, and for a kind of model that
+    is refused, weights that are quantized, and an adapter beside them.
     """
     return _describe(resolve_model(str(path), revision, weights=False))
 
@@ -118,6 +119,10 @@ def _describe(folder: Path) -> ModelDescription:
     text = {**config, **(part if isinstance(part, dict) else {})}
     if not isinstance(text.get("vocab_size"), int):
         raise InvalidArgument(f"model.path: {folder / 'config.json'} has no vocab_size: not a language model")
+    if (refusal := REFUSED_KINDS.get(str(text.get("model_type")))) is not None:
+        raise InvalidArgument(
+            f"model.path: {folder} is of the kind {text['model_type']}, which cannot be trained: {refusal}"
+        )
     if (folder / _ADAPTER).is_file():
         # transformers would load it, and an engine would not.
         raise InvalidArgument(f"model.path: {folder} has an adapter beside the model; {_MERGE}")

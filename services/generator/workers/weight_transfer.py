@@ -19,6 +19,7 @@ from vllm.distributed.weight_transfer.base import (
     WeightTransferInitInfo,
     WeightTransferUpdateInfo,
 )
+from vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method import UnquantizedFusedMoEMethod
 from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
@@ -93,6 +94,10 @@ class BroadcastWeightTransferEngine(WeightTransferEngine[JoinInfo, LoadInfo]):
 
     def start_weight_update(self) -> None:
         """Prepares the model for a whole new set of weights."""
+        if self.device.type == "cpu":
+            for layer in self.model.modules():
+                if isinstance(method := getattr(layer, "quant_method", None), UnquantizedFusedMoEMethod):
+                    pack_at_each_load(method)
         initialize_layerwise_reload(self.model)
 
     def update_weights(self, update_info: dict[str, Any]) -> None:
@@ -166,7 +171,28 @@ class BroadcastWeightTransferEngine(WeightTransferEngine[JoinInfo, LoadInfo]):
                 f"vLLM's loader took {len(hashes)} of {len(self._manifest.tensors)} tensors",
                 reason=ErrorReason.WEIGHTS_REFUSED,
             )
+        if missed := self._missed_layers():
+            raise DataLoss(
+                f"vLLM took all tensors, and {len(missed)} layers got none of them, among them {missed[0]}",
+                reason=ErrorReason.WEIGHTS_REFUSED,
+            )
         return hashes, receive_s
+
+    def _missed_layers(self) -> list[str]:
+        """Lists the layers that have weights and received none; a tied head receives none, and shares its weight.
+
+        Some models copy tensors into their parameters past vLLM's loaders. During a load the parameters have no memory:
+        the copy goes nowhere, and in the end the layer has its former weights.
+        """
+        is_tied = self.model_config.hf_text_config.tie_word_embeddings
+        return [
+            name
+            for name, layer in self.model.named_modules()
+            if get_layerwise_info(layer).can_load()
+            and not get_layerwise_info(layer).load_numel
+            and next(layer.parameters(recurse=False), None) is not None
+            and not (is_tied and isinstance(layer, ParallelLMHead))
+        ]
 
     def finish_weight_update(self) -> None:
         """Completes the load of the received tensors."""
@@ -250,6 +276,24 @@ class WorkerExtension:
         engine = self.weight_transfer_engine
         with set_current_vllm_config(engine.vllm_config):
             engine.abandon()
+
+
+def pack_at_each_load(method: Any) -> None:
+    """Lets vLLM's method of a layer of experts pack their weights at each load; alone it does so at the first.
+
+    On CPU the experts multiply with packed copies of their weights.
+    """
+    if hasattr(method, "_packs_at_first_load"):
+        return
+    method._packs_at_first_load = method.process_weights_after_loading
+
+    def process_weights_after_loading(layer: torch.nn.Module) -> None:
+        kernel = method.moe_kernel
+        method._packs_at_first_load(layer)
+        if kernel is not None:
+            kernel.fused_experts.process_weights_after_loading(layer)
+
+    method.process_weights_after_loading = process_weights_after_loading
 
 
 def _connect(group: BroadcastGroup, device: torch.device) -> None:

@@ -31,6 +31,7 @@ from services.learner.model.packing import PackedRow
 from services.learner.model.policy import Policy
 from services.learner.model.weights import list_weights, whole_shape
 from shoal.config.learner import LearnerConfig
+from shoal.models.file_names import FileNames
 
 _TAG = "state"
 _SETTINGS = ("betas", "eps", "weight_decay")
@@ -61,6 +62,7 @@ class DeepSpeedEngine:
         self._is_offloaded = config.offload_optimizer
         self._max_grad_norm = config.max_grad_norm
         self._weights = list_weights(policy.lm)
+        self.file_names = FileNames(policy.lm)
         named = list(policy.lm.named_parameters())
         self._parameters = [parameter for _, parameter in named]
         self._trained = [(name, parameter) for name, parameter in named if parameter.requires_grad]

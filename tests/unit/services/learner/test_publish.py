@@ -7,10 +7,12 @@ from typing import Any
 import psutil
 import pytest
 import torch
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from services.learner.publish import WeightPublisher, make_manifest, published_tensors
 from shoal.config import parse_config
 from shoal.errors import InvalidArgument, Unavailable
+from shoal.models.file_names import FileNames
 from shoal.weights.board import open_store
 from shoal.weights.group import BroadcastGroup
 from shoal.weights.manifest import Manifest, TensorSpec
@@ -90,6 +92,7 @@ def test_a_publish_carries_the_whole_model_or_the_adapters_alone(way: str, publi
     )
     whole, adapter = torch.ones(3, 2), torch.ones(4, 2)
     engine: Any = SimpleNamespace(
+        file_names=FileNames(LlamaForCausalLM(LlamaConfig(hidden_size=32, num_hidden_layers=1, vocab_size=8))),
         shapes={"model.up.weight": (3, 2)},
         adapter_shapes={"up.lora_A.weight": (4, 2)},
         full_parameters=lambda dtype: iter([("model.up.weight", whole)]),

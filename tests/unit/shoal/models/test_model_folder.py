@@ -230,6 +230,14 @@ def test_a_folder_that_is_not_a_model_is_refused(tmp_path: Path) -> None:
         load_tokenizer(ModelConfig(path=write_model(tmp_path / "b", vocab_size=300, model_type="llama")))
 
 
+def test_a_kind_of_model_whose_publish_does_not_arrive_is_refused_by_name(tmp_path: Path) -> None:
+    model = write_model(
+        tmp_path / "model", vocab_size=9, model_type="gpt_oss", quantization_config={"quant_method": "mxfp4"}
+    )
+    with pytest.raises(InvalidArgument, match=r"model\.path: .* kind gpt_oss, which cannot be trained: vLLM 0\.32"):
+        model_config(model)
+
+
 def test_quantized_weights_and_adapters_beside_a_model_are_refused(tmp_path: Path) -> None:
     quantized = write_model(tmp_path / "4bit", vocab_size=9, quantization_config={"quant_method": "bitsandbytes"})
     with pytest.raises(InvalidArgument, match=r"quantized \(bitsandbytes\), and cannot be trained: give the model"):

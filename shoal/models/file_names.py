@@ -1,0 +1,65 @@
+"""The tensors of a model's files, where transformers names or divides its parameters in another way.
+
+transformers keeps all experts of a layer in one parameter, and the files hold each expert's matrices by themselves.
+vLLM's loader is made for the files: it knows none of transformers' names for the experts of Mixtral, for example. So a
+publish sends the tensors of the files.
+"""
+
+from collections.abc import Iterator, Mapping
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from shoal.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class FileNames:
+    """Turns the parameters of a language model of transformers into the tensors of its files.
+
+    It depends on the kind of the model alone, so learner and generator agree. Prefixes that some files of a kind have
+    and others lack stay those of transformers: vLLM takes both.
+    """
+
+    def __init__(self, lm: Any) -> None:
+        from transformers.conversion_mapping import get_model_conversion_mapping
+        from transformers.core_model_loading import PrefixChange
+
+        self._name = type(lm).__name__
+        mapping = get_model_conversion_mapping(lm, add_legacy=False)
+        conversions = [conversion for conversion in mapping if not isinstance(conversion, PrefixChange)]
+        # The rest of a model is not needed to convert its tensors.
+        self._model = SimpleNamespace(_weight_conversions=conversions or None, config=lm.config)
+
+    def shapes(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+        """Returns name and shape of each tensor of the files, in the order of `tensors`.
+
+        `shapes` are those of the parameters, by name. Raises `InvalidArgument` for a model whose files make one tensor
+        of several parameters.
+        """
+        import torch
+
+        found: dict[str, tuple[int, ...]] = {}
+        for name, shape in shapes.items():
+            for file_name, tensor in self._converted(name, torch.empty(shape, device="meta")):
+                if file_name in found:
+                    raise InvalidArgument(
+                        f"model.path: {self._name} cannot be published: its files make one tensor, {file_name}, of "
+                        f"several parameters, among them {name}"
+                    )
+                found[file_name] = tuple(tensor.shape)
+        return found
+
+    def tensors(self, parameters: "Iterator[tuple[str, Tensor]]") -> "Iterator[tuple[str, Tensor]]":
+        """Yields the tensors of the files for whole parameters by name, one parameter at a time."""
+        for name, parameter in parameters:
+            yield from self._converted(name, parameter)
+
+    def _converted(self, name: str, parameter: "Tensor") -> "Iterator[tuple[str, Tensor]]":
+        from transformers.core_model_loading import revert_weight_conversion
+
+        if self._model._weight_conversions is None:
+            yield name, parameter
+        else:
+            yield from revert_weight_conversion(self._model, {name: parameter}).items()
