@@ -176,13 +176,15 @@ class ErrorReason(StrEnum):
     MANIFEST_MISMATCH = "MANIFEST_MISMATCH"
     """The learner's tensors differ from the manifest of the weight group."""
     WEIGHTS_REFUSED = "WEIGHTS_REFUSED"
-    """vLLM cannot load the tensors, or ignored some of them."""
+    """vLLM cannot load the tensors, ignored some of them, or gave a layer none."""
     WEIGHTS_DIFFER = "WEIGHTS_DIFFER"
     """Ranks of one generator received different bytes."""
     WEIGHTS_CORRUPT = "WEIGHTS_CORRUPT"
     """A generator received other bytes than the learner sent."""
     CANARY_DIFFERS = "CANARY_DIFFERS"
-    """The mean difference of the canary's log-probabilities between engine and learner exceeds the tolerance."""
+    """The difference of the canary's log-probabilities between engine and learner exceeds the tolerance."""
+    CANARY_UNMOVED = "CANARY_UNMOVED"
+    """The canary's log-probabilities moved under the learner's new weights, and not at all under the engine's."""
 
     # Training.
     VERSION_MISMATCH = "VERSION_MISMATCH"

@@ -134,7 +134,9 @@ class GeneratorServicer(GeneratorServiceServicer):
             if loaded.canary_logprobs is not None:
                 response.canary.CopyFrom(
                     weights_pb2.Canary(
-                        token_ids=request.canary.token_ids, logprobs=float32_to_wire(loaded.canary_logprobs)
+                        token_ids=request.canary.token_ids,
+                        logprobs=float32_to_wire(loaded.canary_logprobs),
+                        dtype=running.engine.dtype,
                     )
                 )
             yield response

@@ -202,6 +202,7 @@ class LearnerService(LearnerServiceServicer):
                 canary=weights_pb2.Canary(
                     token_ids=canary,
                     logprobs=b"" if sent.canary_logprobs is None else float32_to_wire(sent.canary_logprobs),
+                    dtype=commands.canary_dtype,
                 ),
                 num_bytes=commands.manifest.num_bytes,
                 broadcast_s=sent.finished - started,

@@ -170,21 +170,27 @@ class Canary(_message.Message):
 
     TOKEN_IDS_FIELD_NUMBER: _builtins.int
     LOGPROBS_FIELD_NUMBER: _builtins.int
+    DTYPE_FIELD_NUMBER: _builtins.int
     token_ids: _builtins.bytes
     """int32, little-endian; 4 * P bytes."""
     logprobs: _builtins.bytes
     """Log-probability of each token but the first, at temperature 1. float32,
     little-endian; 4 * (P - 1) bytes. Empty in a request.
     """
+    dtype: _builtins.str
+    """The type that rounded most: of the weights or of what was computed with
+    them: "float32", "bfloat16" or "float16". Empty in a request.
+    """
     def __init__(
         self,
         *,
         token_ids: _builtins.bytes = ...,
         logprobs: _builtins.bytes = ...,
+        dtype: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["logprobs", b"logprobs", "token_ids", b"token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dtype", b"dtype", "logprobs", b"logprobs", "token_ids", b"token_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -17,6 +17,7 @@ wait has a deadline.
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,15 +25,16 @@ from services.coordinator.store.events import EventLog
 from services.coordinator.workers.fleet import Fleet
 from services.coordinator.workers.learner_client import CONTROL_TIMEOUT_S, LearnerClient
 from services.coordinator.workers.member import Member, loaded_version, status_of
+from services.coordinator.workers.weights.canary import Reading
 from services.coordinator.workers.weights.fault_finding import Failures, at_fault
 from services.coordinator.workers.weights.weight_broadcast import Transfer, form_group
-from shoal.arrays import Int32Array
+from shoal.arrays import Float32Array, Int32Array
 from shoal.config import RunConfig
 from shoal.error_reasons import ErrorReason
 from shoal.errors import ShoalError, Unavailable
 from shoal.rollout import WeightVersion
 from shoal.v1 import generator_pb2, weights_pb2
-from shoal.wire import int32_to_wire
+from shoal.wire import float32_from_wire, int32_to_wire
 
 LEAVE_TIMEOUT_S = 5.0
 CANARY_TOKENS = 32
@@ -82,8 +84,10 @@ class Publisher:
         """Members of the current epoch's group, in rank order."""
         self._usual_s: float | None = None
         """The time that the last transfer took whose members all loaded."""
-        self._verified: dict[str, WeightVersion] = {}
-        """By worker id, the last version that passed all checks on a generator."""
+        self._readings: dict[str, Reading] = {}
+        """By worker id, what the canary gave at the last load that passed all checks on a generator."""
+        self._first: dict[str, Float32Array] = {}
+        """By worker id, what the canary gave before the first load of a generator."""
         self.lock = asyncio.Lock()
         """Taken during a publish, and by everything else that pauses or resumes generators."""
 
@@ -138,7 +142,8 @@ class Publisher:
 
         Its own report is not enough: the weights that it loaded may not be those that were sent.
         """
-        if member.standing.is_in_doubt or self._verified.get(member.record.worker_id) != version:
+        reading = self._readings.get(member.record.worker_id)
+        if member.standing.is_in_doubt or reading is None or reading.version != version:
             return False
         try:
             status = await status_of(member)
@@ -213,6 +218,7 @@ class Publisher:
 
         Returns the members that did not load them.
         """
+        await asyncio.gather(*map(self._read_first, members))
         transfer = Transfer(
             self._learner,
             members,
@@ -220,6 +226,7 @@ class Publisher:
             epoch=self._epoch,
             version=version,
             canary=self._canary,
+            before=self._first | self._readings,
             usual_s=self._usual_s,
         )
         began = time.monotonic()
@@ -233,11 +240,25 @@ class Publisher:
                 member.serving = True
                 member.version = version
                 member.standing.loaded()
-                self._verified[member.record.worker_id] = version
+                self._readings[member.record.worker_id] = loaded.canary
                 report.loaded.append(member.name)
                 report.pause_s = max(report.pause_s, loaded.pause_s)
-                report.canary_gap = max(report.canary_gap, loaded.canary_gap)
+                report.canary_gap = max(report.canary_gap, loaded.canary.gap)
         return result.failures
+
+    async def _read_first(self, member: Member) -> None:
+        """Reads what the canary gives with the weights that an engine started with, if it has loaded no others.
+
+        That is worth no failure: a generator that does not answer soon goes without.
+        """
+        worker_id = member.record.worker_id
+        if worker_id in self._first or worker_id in self._readings:
+            return
+        request = generator_pb2.ScoreTokensRequest(token_ids=self._canary.token_ids)
+        with suppress(ShoalError):
+            response = await member.stub.ScoreTokens(request, timeout=self._config.ready_timeout_s)
+            if not response.HasField("version"):
+                self._first[worker_id] = float32_from_wire(response.logprobs, "logprobs")
 
     def _leave_out(self, version: WeightVersion, member: Member, error: ShoalError) -> None:
         """Counts a failed load of a generator, and says what follows."""

@@ -4,22 +4,23 @@ Failures are values here, by worker id: a failed member is the publisher's busin
 """
 
 import asyncio
-from collections.abc import Collection, Coroutine, Iterable, Sequence
+from collections.abc import Collection, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
-
-import numpy as np
 
 from services.coordinator.workers.learner_client import LearnerClient
 from services.coordinator.workers.member import STATUS_TIMEOUT_S, Member
+from services.coordinator.workers.weights.canary import Reading, load_error, reading_of
 from services.coordinator.workers.weights.fault_finding import Failures, is_of_group, unless_silent
+from shoal.arrays import Float32Array
 from shoal.config.services import WeightsConfig
 from shoal.error_reasons import ErrorReason
 from shoal.errors import DataLoss, DeadlineExceeded, ShoalError, Unavailable
 from shoal.rollout import WeightVersion
 from shoal.v1 import generator_pb2, learner_pb2, weights_pb2
-from shoal.wire import float32_from_wire, version_to_wire
+from shoal.wire import version_to_wire
 
 _GRACE_S = 2.0
 """Beyond a deadline that a generator or the learner keeps itself: it says why it failed, if it can."""
@@ -34,8 +35,7 @@ class Loaded:
     """A load that passed its checks."""
 
     pause_s: float
-    canary_gap: float
-    """Mean absolute difference between engine and learner on the canary's log-probabilities."""
+    canary: Reading
 
 
 @dataclass(frozen=True)
@@ -85,14 +85,20 @@ class Transfer:
         epoch: int,
         version: WeightVersion,
         canary: weights_pb2.Canary,
+        before: Mapping[str, Reading | Float32Array] = MappingProxyType({}),
         usual_s: float | None = None,
     ) -> None:
-        """`usual_s` is the time that the last pass took whose members all loaded; None before the first."""
+        """`before` has what the canary gave before, by worker id, as `load_error` takes it.
+
+        `usual_s` is the time that the last pass took whose members all loaded; None before the first.
+        """
         self._learner = learner
         self._members = members
         self._config = config
         self._epoch = epoch
+        self._version = version
         self._canary = canary
+        self._before = before
         self._within_s = _patience_s(members, config, usual_s)
         self._rest_s = config.ready_timeout_s if usual_s is None else min(config.ready_timeout_s, usual_s + _GRACE_S)
         """For the rest of a broadcast that lost a member, which takes less than a whole pass."""
@@ -188,28 +194,15 @@ class Transfer:
                     " the last publish)"
                 )
                 continue
-            gap = _mean_gap(sent.canary, load.done.canary)
-            if (error := self._load_error(sent, load.done, gap)) is not None:
+            reading = reading_of(self._version, sent.canary, load.done.canary)
+            error = _corruption(sent, load.done) or load_error(
+                reading, self._before.get(worker_id), self._config.canary_tolerance
+            )
+            if error is not None:
                 failures[worker_id] = error
             else:
-                loaded[worker_id] = Loaded(load.done.pause_s, gap)
+                loaded[worker_id] = Loaded(load.done.pause_s, reading)
         return TransferResult(failures, loaded, sent)
-
-    def _load_error(
-        self, sent: learner_pb2.PublishWeightsResponse, done: generator_pb2.LoadWeightsResponse, canary_gap: float
-    ) -> DataLoss | None:
-        if differing := differing_tensors(sent.hashes, done.hashes):
-            return DataLoss(
-                f"{len(differing)} of {len(sent.hashes)} tensors arrived changed, the first is {differing[0]}",
-                reason=ErrorReason.WEIGHTS_CORRUPT,
-            )
-        if not canary_gap <= self._config.canary_tolerance:  # Also true of NaN.
-            return DataLoss(
-                f"the canary's log-probabilities differ from the learner's by {canary_gap:.3g} on average, more than "
-                f"weights.canary_tolerance ({self._config.canary_tolerance:g})",
-                reason=ErrorReason.CANARY_DIFFERS,
-            )
-        return None
 
 
 def _patience_s(members: Sequence[Member], config: WeightsConfig, usual_s: float | None) -> float:
@@ -259,6 +252,17 @@ async def _all_ended(tasks: Collection["asyncio.Task[None]"]) -> None:
         await asyncio.wait(tasks)
 
 
+def _corruption(sent: learner_pb2.PublishWeightsResponse, done: generator_pb2.LoadWeightsResponse) -> DataLoss | None:
+    """Returns the error of tensors that arrived changed; None if none did."""
+    differing = differing_tensors(sent.hashes, done.hashes)
+    if not differing:
+        return None
+    return DataLoss(
+        f"{len(differing)} of {len(sent.hashes)} tensors arrived changed, the first is {differing[0]}",
+        reason=ErrorReason.WEIGHTS_CORRUPT,
+    )
+
+
 def differing_tensors(sent: Iterable[weights_pb2.TensorHash], received: Iterable[weights_pb2.TensorHash]) -> list[str]:
     """Returns the names of the tensors that arrived changed, were not sent, or did not arrive."""
     expected = {entry.name: entry.xxh3 for entry in sent}
@@ -282,11 +286,3 @@ async def _end(tasks: dict[str, asyncio.Task[None]]) -> None:
     for task in tasks.values():
         task.cancel()
     await asyncio.gather(*tasks.values(), return_exceptions=True)
-
-
-def _mean_gap(sent: weights_pb2.Canary, received: weights_pb2.Canary) -> float:
-    learner = float32_from_wire(sent.logprobs, "canary.logprobs")
-    engine = float32_from_wire(received.logprobs, "canary.logprobs")
-    if learner.shape != engine.shape or not len(learner):
-        return float("inf")
-    return float(np.abs(learner - engine).mean())

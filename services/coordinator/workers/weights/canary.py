@@ -1,0 +1,111 @@
+"""The canary: a prompt whose log-probabilities show whether an engine has the learner's weights.
+
+The hashes of a publish prove what arrived, and the canary what the engine computes with it. How far correct weights
+differ depends on the types in which both compute, and in the lower ones on the model. So a reading has three limits: of
+the difference itself; of its growth by the first load, which brings an engine weights that are those of its files or
+close to them; and an engine has to move when the learner does.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from shoal.arrays import Float32Array
+from shoal.error_reasons import ErrorReason
+from shoal.errors import DataLoss
+from shoal.rollout import WeightVersion
+from shoal.v1 import weights_pb2
+from shoal.wire import float32_from_wire
+
+_GROWTH = 2.0
+_GROWTH_SHARE = 0.2
+"""The first load may leave `_GROWTH` times the difference that there was, and this share of the tolerance."""
+
+
+@dataclass(frozen=True)
+class Precision:
+    """What the type in which engine and learner compute does to log-probabilities, in nats."""
+
+    tolerance: float
+    """Largest mean difference that correct weights cause, with room to spare."""
+    motion: float
+    """Change of the learner's log-probability of a token after which an engine with its weights has changed as well."""
+
+
+FLOAT32 = Precision(tolerance=1e-3, motion=1e-4)
+"""Correct weights differ by 1e-6 to 1e-5 on average."""
+LOWER = Precision(tolerance=0.25, motion=0.01)
+"""bfloat16 and float16. Correct weights differ by 0.005 to 0.1 on average in bfloat16."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The log-probabilities [P - 1] of the canary's tokens but the first, under one version of the weights."""
+
+    version: WeightVersion
+    learner: Float32Array
+    engine: Float32Array
+    precision: Precision
+
+    @property
+    def gap(self) -> float:
+        """Mean absolute difference between engine and learner."""
+        return self.gap_of(self.engine)
+
+    def gap_of(self, logprobs: Float32Array) -> float:
+        """Mean absolute difference between others and the learner's; infinite where the lengths differ."""
+        if self.learner.shape != logprobs.shape or not len(logprobs):
+            return float("inf")
+        return float(np.abs(self.learner - logprobs).mean())
+
+
+def reading_of(version: WeightVersion, sent: weights_pb2.Canary, received: weights_pb2.Canary) -> Reading:
+    """Reads what learner and generator report. Earlier versions of them do not report in which type they compute."""
+    is_float32 = sent.dtype == received.dtype == "float32"
+    return Reading(
+        version,
+        float32_from_wire(sent.logprobs, "canary.logprobs"),
+        float32_from_wire(received.logprobs, "canary.logprobs"),
+        FLOAT32 if is_float32 else LOWER,
+    )
+
+
+def load_error(reading: Reading, before: Reading | Float32Array | None, tolerance: float | None) -> DataLoss | None:
+    """Returns why the canary shows that an engine does not have the learner's weights; None if it does not.
+
+    `before` is the last reading of the same generator, or the log-probabilities under the weights that its engine
+    started with; `tolerance` is `weights.canary_tolerance`.
+    """
+    limit = reading.precision.tolerance if tolerance is None else tolerance
+    if not reading.gap <= limit:  # Also true of NaN.
+        return DataLoss(
+            f"the canary's log-probabilities differ from the learner's by {reading.gap:.3g} on average, more than "
+            f"weights.canary_tolerance ({limit:g}{'' if tolerance is not None else ', as unset'})",
+            reason=ErrorReason.CANARY_DIFFERS,
+        )
+    if isinstance(before, Reading):
+        return _motion_error(reading, before)
+    return None if before is None else _growth_error(reading, reading.gap_of(before), limit)
+
+
+def _growth_error(reading: Reading, gap_before: float, limit: float) -> DataLoss | None:
+    if reading.gap <= _GROWTH * gap_before + _GROWTH_SHARE * limit:
+        return None
+    return DataLoss(
+        f"the canary's log-probabilities differ from the learner's by {reading.gap:.3g} on average, and by "
+        f"{gap_before:.3g} before this first load: the engine does not compute with the weights that it received",
+        reason=ErrorReason.CANARY_DIFFERS,
+    )
+
+
+def _motion_error(reading: Reading, before: Reading) -> DataLoss | None:
+    if before.version == reading.version or before.learner.shape != reading.learner.shape:
+        return None
+    motion = float(np.abs(reading.learner - before.learner).max())
+    if motion <= reading.precision.motion or not np.array_equal(reading.engine, before.engine):
+        return None
+    return DataLoss(
+        f"the canary's log-probabilities are those of weights {before.version} to the last bit, and the learner's "
+        f"moved by up to {motion:.3g}: the engine does not compute with the weights that it received",
+        reason=ErrorReason.CANARY_UNMOVED,
+    )

@@ -1,0 +1,92 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from services.coordinator.workers.weights.canary import FLOAT32, LOWER, Reading, load_error, reading_of
+from shoal.arrays import Float32Array
+from shoal.error_reasons import ErrorReason
+from shoal.rollout import WeightVersion
+from shoal.v1 import weights_pb2
+from shoal.wire import float32_to_wire
+
+HONEST = np.linspace(-9, -1, 31, dtype=np.float32)
+
+
+def canary(logprobs: Float32Array, dtype: str) -> weights_pb2.Canary:
+    return weights_pb2.Canary(logprobs=float32_to_wire(logprobs), dtype=dtype)
+
+
+def reading(version: int, learner: Float32Array, engine: Float32Array, dtype: str = "float32") -> Reading:
+    return reading_of(WeightVersion(0, version), canary(learner, dtype), canary(engine, dtype))
+
+
+@pytest.mark.parametrize(
+    ("sent", "received", "precision"),
+    [
+        ("float32", "float32", FLOAT32),
+        ("bfloat16", "float32", LOWER),
+        ("float32", "bfloat16", LOWER),
+        ("float16", "float16", LOWER),
+        ("", "float32", LOWER),
+        ("float32", "", LOWER),
+    ],
+)
+def test_the_limits_are_those_of_the_type_that_rounds_most(sent: str, received: str, precision: object) -> None:
+    """A worker of an earlier version does not report its type."""
+    found = reading_of(WeightVersion(0, 1), canary(HONEST, sent), canary(HONEST, received))
+    assert found.precision is precision and load_error(found, None, None) is None
+
+
+def test_one_token_that_differs_is_enough_in_float32() -> None:
+    engine = HONEST.copy()
+    engine[7] += 0.1
+    error = load_error(reading(1, HONEST, engine), None, None)
+    assert error is not None and error.reason == ErrorReason.CANARY_DIFFERS
+    assert "by 0.00323 on average" in error.message and "(0.001, as unset)" in error.message
+    assert load_error(reading(1, HONEST, engine), None, 0.01) is None, "a tolerance that is set is taken"
+    assert load_error(reading(1, HONEST, HONEST + 1e-4), None, None) is None
+    assert load_error(reading(1, HONEST, HONEST + 0.1, "bfloat16"), None, None) is None
+
+
+@pytest.mark.parametrize("engine", [HONEST * np.nan, HONEST[1:], HONEST[:0]], ids=["nan", "shorter", "none"])
+def test_log_probabilities_that_are_no_numbers_or_not_as_many_are_none_of_the_same_weights(
+    engine: Float32Array,
+) -> None:
+    error = load_error(reading(1, HONEST, engine, "bfloat16"), None, 100.0)
+    assert error is not None and error.reason == ErrorReason.CANARY_DIFFERS
+
+
+@pytest.mark.parametrize(
+    ("was", "becomes", "is_right"),
+    [
+        (0.006, 0.16, False),  # A random GLM-4.5-MoE in bfloat16 whose experts are packed in the wrong way.
+        (0.029, 0.029, True),  # A mixture of experts of which some router chooses others.
+        (0.083, 0.083, True),  # SmolLM2-135M in bfloat16.
+        (0.083, 0.24, False),
+        (0.2, 0.05, True),  # A run that goes on: the engine had the weights from before the first step.
+    ],
+)
+def test_a_first_load_may_not_take_an_engine_farther_from_the_learner(
+    was: float, becomes: float, *, is_right: bool
+) -> None:
+    files = (HONEST + was).astype(np.float32)
+    error = load_error(reading(0, HONEST, HONEST + np.float32(becomes), "bfloat16"), files, None)
+    assert (error is None) is is_right, error
+    if error is not None:
+        assert error.reason == ErrorReason.CANARY_DIFFERS and f"by {was} before this first load" in error.message
+
+
+def test_an_engine_that_did_not_move_with_the_learner_has_other_weights_however_little_that_was() -> None:
+    before, moved = reading(1, HONEST, HONEST), HONEST + np.float32(5e-4)
+    error = load_error(reading(2, moved, HONEST), before, None)
+    assert error is not None and error.reason == ErrorReason.CANARY_UNMOVED
+    assert "weights 0.1" in error.message and "by up to 0.0005" in error.message
+    assert load_error(reading(2, moved, moved), before, None) is None
+    assert load_error(reading(1, moved, HONEST), before, None) is None, "the same weights once more"
+    assert load_error(reading(2, HONEST + np.float32(1e-5), HONEST), before, None) is None, "within rounding"
+    assert load_error(reading(2, moved, HONEST), None, None) is None, "the first load of this generator"
+    lower = replace(before, precision=LOWER)
+    assert load_error(reading(2, moved, HONEST, "bfloat16"), lower, None) is None, "within rounding"
+    error = load_error(reading(2, HONEST + np.float32(0.02), HONEST, "bfloat16"), lower, None)
+    assert error is not None and error.reason == ErrorReason.CANARY_UNMOVED
