@@ -1,15 +1,17 @@
 """Estimates the time of a step: cost = G x generate + G x reward + update, with measured rates.
 
-A rate is the arithmetic that a device did per second. It follows from tokens per second, with two operations per
-parameter and sampled token, and six per trained token (eight with checkpointing, which runs the forward pass twice). It
-transfers to other models far better than tokens per second, but is still only a first guess: `shoal train` prints the
-actual time of a step, and `--measured` takes the rates from such a run.
+Sampling is bound by memory: for each token of the completions that an engine samples together, a GPU reads all weights
+once, and the keys and values of each completion. So its rate is in bytes per second. Training is bound by arithmetic:
+six operations per parameter and trained token (eight with checkpointing, which runs the forward pass twice). Both
+rates transfer to other models far better than tokens per second, but are still only a first guess: `shoal train`
+prints the actual time of a step, and `--measured` takes the rates from such a run.
 """
 
 from dataclasses import dataclass
 
 from shoal.config.derived import derived_values
 from shoal.config.run import RunConfig
+from shoal.suggest.memory import engine_bytes
 from shoal.suggest.shape import ModelShape
 
 
@@ -17,13 +19,18 @@ from shoal.suggest.shape import ModelShape
 class Rates:
     """Rates of one device."""
 
-    generate_flops: float
-    """Operations per second of one generator GPU."""
+    generate_bytes: float
+    """Bytes per second that one generator GPU reads while it samples."""
     update_flops: float
     """Operations per second of one learner rank."""
     reward_s: float
     """Seconds of one verifier process per completion."""
     source: str
+    pass_s: float = 0.0
+    """Seconds of each forward pass of an engine, a token of every completion in it, besides what it reads."""
+    seats_share: float = 1.0
+    """Completions that an engine samples at a time, mean over the time in which it samples, as a share of those that
+    it could."""
     step_s: float = 0.0
     """Seconds of each step besides these: reading results, publishing weights."""
     length_share: float = 0.5
@@ -35,14 +42,18 @@ class Rates:
 
 
 H100 = Rates(
-    generate_flops=1.0e13,
+    generate_bytes=2.0e12,
+    pass_s=8e-3,
+    seats_share=0.5,
     update_flops=4.3e13,
     reward_s=5e-4,
     source=(
-        "published figures, not measured here, of one H100: sampling at the 1 % of its arithmetic that the Olmo 3 "
-        "report gives for 7B models (table 23), training at the 11,900 tokens/s that prime-rl's published benchmark "
-        "gives for 0.6B; scoring at 0.5 ms per completion, of which the gsm8k verifier took 0.03 ms on one core "
-        "here, and the call may take the rest; --measured RUN uses the rates of your own run"
+        "not of your machine: sampling at 60 % of the 3.35 TB/s that an H100 is sold with, 8 ms more for each token of "
+        "all completions, as one H200 took with a model of 1.5B, and half of the completions going on, as lengths "
+        "from 0 to the maximum have it; training at the 11,900 tokens/s that prime-rl's published benchmark gives for "
+        "0.6B on an H100, 4 % of its arithmetic, of which one H200 reached 9 % here with 1.5B; scoring at 0.5 ms per "
+        "completion, of which the gsm8k verifier took 0.03 ms on one core here, and the call may take the rest; "
+        "--measured RUN uses the rates of your own run"
     ),
 )
 
@@ -73,13 +84,14 @@ def step_time(config: RunConfig, shape: ModelShape, rates: Rates) -> StepTime:
     Counts trained tokens like `learner_tokens_per_second_step`: a prompt with each completion."""
     derived = derived_values(config)
     mean_tokens = config.sampling.max_completion_tokens * rates.length_share
-    completion_tokens = derived.completions_per_step * mean_tokens
-    prompt_tokens = derived.completions_per_step * config.data.max_prompt_tokens * rates.prompt_share
-    trained_tokens = (completion_tokens + prompt_tokens) * rates.trained_share
-    engines = max(1, derived.num_generator_gpus)
+    mean_prompt = config.data.max_prompt_tokens * rates.prompt_share
+    trained_tokens = derived.completions_per_step * (mean_tokens + mean_prompt) * rates.trained_share
     verifiers = config.launch.num_rewards * config.reward.num_processes
+    seats = seats_in_use(config) * rates.seats_share
+    read_s = pass_bytes(config, shape, seats, mean_prompt + mean_tokens / 2) / rates.generate_bytes
+    num_passes = derived.completions_per_step / config.launch.num_generators * mean_tokens / seats
     return StepTime(
-        generate_s=2 * shape.num_parameters * completion_tokens / (rates.generate_flops * engines),
+        generate_s=num_passes * (read_s + rates.pass_s),
         reward_s=derived.completions_per_step * rates.reward_s / verifiers,
         update_s=operations_per_token(config)
         * shape.num_parameters
@@ -88,6 +100,23 @@ def step_time(config: RunConfig, shape: ModelShape, rates: Rates) -> StepTime:
         / (rates.update_flops * derived.world_size),
         other_s=rates.step_s,
     )
+
+
+def seats_in_use(config: RunConfig) -> float:
+    """Returns the completions that an engine can sample at a time: those in flight, up to its seats."""
+    in_flight = derived_values(config).max_groups_in_flight * config.grpo.group_size
+    return min(config.generator.max_num_seqs, in_flight / config.launch.num_generators)
+
+
+def pass_bytes(config: RunConfig, shape: ModelShape, num_sequences: float, context_tokens: float) -> float:
+    """Returns the bytes that each GPU of an engine reads for one token of each completion.
+
+    `context_tokens` is the mean number of tokens before it.
+    """
+    generator = config.generator
+    gpus = generator.tensor_parallel_size * generator.pipeline_parallel_size
+    values = shape.num_parameters + num_sequences * context_tokens * shape.cache_values_per_token
+    return engine_bytes(config) * values / gpus
 
 
 def operations_per_token(config: RunConfig) -> int:

@@ -10,7 +10,7 @@ from shoal.config.run import RunConfig
 from shoal.errors import InvalidArgument
 from shoal.parsing import parse_json
 from shoal.paths import why_unread
-from shoal.suggest.cost import Rates, operations_per_token
+from shoal.suggest.cost import Rates, operations_per_token, pass_bytes, seats_in_use
 from shoal.suggest.shape import ModelShape, model_shape
 
 _MIN_STEPS = 3
@@ -45,9 +45,10 @@ def _rates(config: RunConfig, shape: ModelShape, rows: Sequence[dict[str, float]
     engines, verifiers = config.launch.num_generators, config.launch.num_rewards * config.reward.num_processes
 
     # Rates count only the seconds in which a service had work.
-    sampled = median(
-        [row["generator_tokens_per_second_step"] / max(1e-3, 1 - row["waiting/generators"]) for row in rows]
-    )
+    busy = [max(1e-3, 1 - row["waiting/generators"]) for row in rows]
+    sampled = median([row["generator_tokens_per_second_step"] / share for row, share in zip(rows, busy, strict=True)])
+    used = median([row["usage/generator_seats"] / share for row, share in zip(rows, busy, strict=True)])
+    seats = max(1e-3, used * config.generator.max_num_seqs)
     trained = median([row["learner_tokens_per_second_step"] for row in rows])
     scoring_s = median([(1 - row["waiting/rewards"]) * row["time/step"] for row in rows])
     outside_s = median(
@@ -57,18 +58,21 @@ def _rates(config: RunConfig, shape: ModelShape, rows: Sequence[dict[str, float]
     trained_share = median([row["val/total_reward_groups"] for row in rows]) / config.grpo.groups_per_step
     sequences = [row["val/total_reward_groups"] * config.grpo.group_size for row in rows]
     whole = median([row["val/num_step_tokens"] / count for row, count in zip(rows, sequences, strict=True) if count])
+    prompts = max(0.0, whole - lengths)
     return Rates(
-        generate_flops=2 * shape.num_parameters * sampled / engines,
+        # An engine makes as many passes a second as each of its completions gets tokens.
+        generate_bytes=pass_bytes(config, shape, seats, prompts + lengths / 2) * sampled / engines / seats,
+        seats_share=min(1.0, seats / seats_in_use(config)),
         update_flops=operations_per_token(config) * shape.num_parameters * trained / derived.world_size,
         reward_s=scoring_s * verifiers / derived.completions_per_step,
         step_s=outside_s,
         length_share=min(1.0, lengths / config.sampling.max_completion_tokens),
-        prompt_share=min(1.0, max(0.0, whole - lengths) / config.data.max_prompt_tokens),
+        prompt_share=min(1.0, prompts / config.data.max_prompt_tokens),
         trained_share=min(1.0, trained_share),
         source=(
             f"measured by run {name}, {len(rows)} steps of {config.model.path}: {sampled:,.0f} tokens/s sampled by "
-            f"{engines} engine(s), {trained:,.0f} tokens/s trained on by {derived.world_size} rank(s), completions "
-            f"of {lengths:.0f} tokens; valid for the machine of that run and for models, lengths and batches like "
-            "its own"
+            f"{engines} engine(s) with {seats:.1f} completions in each at a time, {trained:,.0f} tokens/s trained on "
+            f"by {derived.world_size} rank(s), completions of {lengths:.0f} tokens; valid for the machine of that run "
+            "and for models, lengths and batches like its own"
         ),
     )

@@ -164,6 +164,11 @@ def _output_layer(config: RunConfig, shape: ModelShape, compute: int) -> float:
     return compute * shape.vocab_size * tokens + blocks + gradient
 
 
+def engine_bytes(config: RunConfig) -> int:
+    """Returns the bytes of a value in the engine."""
+    return _FLOAT32 if config.generator.dtype == "float32" else _BFLOAT16
+
+
 def generator_memory(config: RunConfig, shape: ModelShape, *, num_sequences: int | None = None) -> Memory:
     """Estimates the memory of one engine: weights, and a key-value cache for `num_sequences` completions of full
     length.
@@ -171,7 +176,7 @@ def generator_memory(config: RunConfig, shape: ModelShape, *, num_sequences: int
     By default that is the number decoded at once. Types are the engine's; tensor and pipeline parallelism divide both.
     A forward pass adds its activations, and sampling adds float32 logits, their logarithms and their order.
     """
-    num_bytes = _FLOAT32 if config.generator.dtype == "float32" else _BFLOAT16
+    num_bytes = engine_bytes(config)
     shards = config.generator.tensor_parallel_size * config.generator.pipeline_parallel_size
     if num_sequences is None:
         num_sequences = min(config.generator.max_num_seqs, config.grpo.group_size * config.grpo.groups_per_step)

@@ -1,6 +1,7 @@
 """Tests that suggested configurations fit their models and GPUs."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from shoal.config.lora import LoraConfig
 from shoal.errors import InvalidArgument
 from shoal.models.adapter_targets import num_adapter_weights
 from shoal.suggest import suggest
-from shoal.suggest.cost import H100, step_time
+from shoal.suggest.cost import H100, Rates, step_time
 from shoal.suggest.measured import rates_of_run
 from shoal.suggest.memory import _BUCKET_ELEMENTS, generator_memory, learner_memory
 from shoal.suggest.shape import model_shape
@@ -171,8 +172,41 @@ def test_the_cost_model_adds_generation_reward_update_and_other_time(small: str)
     config, shape = suggest("math_reasoning", 80, small).config, model_shape(small)
     step = step_time(config, shape, H100)
     assert step.synchronous_s == step.generate_s + step.reward_s + step.update_s + step.other_s
-    doubled = config.model_copy(update={"grpo": config.grpo.model_copy(update={"group_size": 32})})
-    assert step_time(doubled, shape, H100).generate_s == pytest.approx(2 * step.generate_s)
+
+
+def test_sampling_takes_the_time_of_reading_weights_and_cache_once_for_each_token(small: str) -> None:
+    """By hand: 4 groups of 8 in flight on 2 engines with seats for 8, completions of 100 tokens after prompts of 50."""
+    values = {
+        "model": {"path": small},
+        "data": {"sources": [{"path": "d.jsonl"}], "max_prompt_tokens": 100},
+        "sampling": {"max_completion_tokens": 200},
+        "grpo": {"groups_per_step": 4, "group_size": 8, "max_staleness": 0},
+        "generator": {"max_num_seqs": 8, "dtype": "bfloat16"},
+        "launch": {"num_generators": 2},
+    }
+    config, shape = parse_config(values), model_shape(small)
+    rates = Rates(generate_bytes=1e9, update_flops=1.0, reward_s=0.0, source="", pass_s=0.5)
+    cached = 8 * (50 + 50) * 2 * 24 * 2 * 64  # Keys and values of 24 layers with 2 heads of 64.
+    pass_s = 2 * (shape.num_parameters + cached) / 1e9 + 0.5
+    assert step_time(config, shape, rates).generate_s == pytest.approx(2 * 100 * pass_s), "16 of each engine, 8 at once"
+    half = replace(rates, seats_share=0.5)
+    pass_s = 2 * (shape.num_parameters + cached / 2) / 1e9 + 0.5
+    assert step_time(config, shape, half).generate_s == pytest.approx(4 * 100 * pass_s)
+    values["generator"] |= {"tensor_parallel_size": 2}
+    pass_s = (shape.num_parameters + cached) / 1e9 + 0.5
+    assert step_time(parse_config(values), shape, rates).generate_s == pytest.approx(2 * 100 * pass_s)
+
+
+def test_an_h100_samples_some_ten_thousand_tokens_a_second_from_a_model_of_8b(large: str) -> None:
+    values = {
+        "model": {"path": large},
+        "data": {"sources": [{"path": "d.jsonl"}], "max_prompt_tokens": 1024},
+        "sampling": {"max_completion_tokens": 4096},
+        "grpo": {"groups_per_step": 64, "group_size": 8},
+        "generator": {"max_num_seqs": 512, "dtype": "bfloat16"},
+    }
+    sampled = 512 * 2048 / step_time(parse_config(values), model_shape(large), H100).generate_s
+    assert 5_000 < sampled < 15_000, f"{sampled:,.0f} tokens/s"
 
 
 def _run_folder(folder: Path, model: str, num_steps: int) -> Path:
@@ -184,13 +218,15 @@ def _run_folder(folder: Path, model: str, num_steps: int) -> Path:
         "model": {"path": model},
         "data": {"sources": [{"path": "d.jsonl"}], "max_prompt_tokens": 20},
         "sampling": {"max_completion_tokens": 40},
-        "grpo": {"groups_per_step": 2, "group_size": 4},
+        "grpo": {"groups_per_step": 2, "group_size": 4, "max_staleness": 0},
         "reward": {"num_processes": 3},
+        "generator": {"max_num_seqs": 16},
     }
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(values))
     row = {
-        "generator_tokens_per_second_step": 30.0, "waiting/generators": 0.5, "learner_tokens_per_second_step": 50.0,
+        "generator_tokens_per_second_step": 30.0, "waiting/generators": 0.5, "usage/generator_seats": 6 / 32,
+        "learner_tokens_per_second_step": 50.0,
         "waiting/rewards": 0.9, "time/step": 8.0, "time/training": 4.8, "time/waiting_for_groups": 2.5,
         "val/sequence_lengths": 20.0, "val/num_step_tokens": 4 * 25.0, "val/total_reward_groups": 1.0,
     }  # fmt: skip
@@ -202,7 +238,10 @@ def _run_folder(folder: Path, model: str, num_steps: int) -> Path:
 def test_rates_of_a_run_reproduce_its_step_time(small: str, tmp_path: Path) -> None:
     rates = rates_of_run(_run_folder(tmp_path / "run", small, 5))
     size = model_shape(small).num_parameters
-    assert rates.generate_flops == pytest.approx(2 * size * 60), "30 tokens/s, while generating half of the time"
+    # 30 tokens/s, while generating half of the time; 6 completions at once then, with 5 + 10 tokens before the next.
+    read = 2 * (size + 6 * 15 * 2 * 24 * 2 * 64)
+    assert rates.generate_bytes == pytest.approx(read * 60 / 6), "an engine makes ten passes a second"
+    assert rates.seats_share == pytest.approx(6 / 8)
     assert rates.update_flops == pytest.approx(6 * size * 50)
     assert rates.reward_s == pytest.approx(0.8 * 3 / 8), "0.8 s of three processes for 8 completions"
     assert (rates.length_share, rates.step_s) == (0.5, pytest.approx(0.7))
@@ -211,8 +250,8 @@ def test_rates_of_a_run_reproduce_its_step_time(small: str, tmp_path: Path) -> N
     step = step_time(config, model_shape(small), rates)
     assert step.generate_s == pytest.approx(8 * 20 / 60) and step.update_s == pytest.approx(4 * 25 / 50)
     text = suggest("code", 24, small, rates).toml
-    assert "measured by run run, 4 steps" in text and "published figures" not in text
-    assert "published figures, not measured here" in suggest("code", 24, small).toml
+    assert "measured by run run, 4 steps" in text and "not of your machine" not in text
+    assert "not of your machine" in suggest("code", 24, small).toml
 
 
 def test_a_folder_with_an_incomplete_run_is_refused_as_a_measurement(small: str, tmp_path: Path) -> None:
@@ -222,7 +261,7 @@ def test_a_folder_with_an_incomplete_run_is_refused_as_a_measurement(small: str,
         rates_of_run(_run_folder(tmp_path / "run", small, 2))
     folder = _run_folder(tmp_path / "other", small, 5)
     (folder / "metrics.jsonl").write_text('{"time/step": 1.0}\n' * 5)
-    with pytest.raises(InvalidArgument, match="metrics are incomplete: 'generator_tokens_per_second_step'"):
+    with pytest.raises(InvalidArgument, match="metrics are incomplete: 'waiting/generators'"):
         rates_of_run(folder)
 
 
