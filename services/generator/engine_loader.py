@@ -145,10 +145,15 @@ class EngineLoader:
         in_flight = self._running.requests.num_in_flight
         capacity = self._config.generator.max_num_seqs
         load = worker_pb2.WorkerLoad(
-            num_running=min(in_flight, capacity), num_waiting=max(in_flight - capacity, 0), capacity=capacity
+            num_running=min(in_flight, capacity),
+            num_waiting=max(in_flight - capacity, 0),
+            capacity=capacity,
+            kv_cache_use=self._running.engine.kv_cache_use,
         )
         metrics.gauge(names.GENERATOR_RUNNING).set(load.num_running)
         metrics.gauge(names.GENERATOR_WAITING).set(load.num_waiting)
+        if load.HasField("kv_cache_use"):
+            metrics.gauge(names.GENERATOR_CACHE_USE).set(load.kv_cache_use)
         return self._lifecycle.status(load, loaded=_loaded_state(self._running.weights))
 
     async def drain(self, grace_s: float) -> None:

@@ -18,6 +18,7 @@ from shoal.telemetry.run_metrics import (
     RUNNING,
     SAMPLED,
     SCORED,
+    SEEN,
     TRAINED,
     VARYING,
     WITH_KL,
@@ -256,6 +257,19 @@ TIME = MetricSection(
         ),
         RunMetric("waiting/generators", "share", "time in which no generator had anything to sample"),
         RunMetric("waiting/rewards", "share", "time in which no reward service had anything to score"),
+        RunMetric(
+            "usage/generator_seats",
+            "share",
+            "completions in sampling, of those that all generators can sample at once; mean over the time of the step",
+            "mean completions / (`generator.max_num_seqs` x generators)",
+        ),
+        RunMetric(
+            "usage/kv_cache",
+            "share",
+            "key-value cache in use; mean over the generators and their heartbeats (every 3 s) since the last step, or "
+            "the last one's value",
+            presence=SEEN,
+        ),
     ),
 )
 

@@ -33,6 +33,7 @@ SAMPLED = Presence("when a completion came back", lambda config: False)
 REPEATED = Presence("from the second evaluated step on", lambda config: False)
 TRAINED = Presence("when the step was applied", lambda config: True)
 MEASURED = Presence("where it applies", lambda config: False)
+SEEN = Presence("once a generator has reported it", lambda config: False)
 PLAYED = Presence("when prompts name environments", lambda config: False)
 PUBLISHED = Presence("unless the run stopped before the publish", lambda config: False)
 WITH_REFERENCE = Presence(

@@ -24,19 +24,19 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15shoal/v1/worker.proto\x12\x08shoal.v1\"\x90\x01\n\x0cWorkerStatus\x12$\n\x05state\x18\x01 \x01(\x0e\x32\x15.shoal.v1.WorkerState\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x0e\n\x06run_id\x18\x03 \x01(\t\x12\x15\n\rconfig_digest\x18\x04 \x01(\t\x12\"\n\x04load\x18\x05 \x01(\x0b\x32\x14.shoal.v1.WorkerLoad\"H\n\nWorkerLoad\x12\x13\n\x0bnum_running\x18\x01 \x01(\x05\x12\x13\n\x0bnum_waiting\x18\x02 \x01(\x05\x12\x10\n\x08\x63\x61pacity\x18\x03 \x01(\x05*u\n\nWorkerKind\x12\x1b\n\x17WORKER_KIND_UNSPECIFIED\x10\x00\x12\x19\n\x15WORKER_KIND_GENERATOR\x10\x01\x12\x16\n\x12WORKER_KIND_REWARD\x10\x02\x12\x17\n\x13WORKER_KIND_LEARNER\x10\x03*\xef\x01\n\x0bWorkerState\x12\x1c\n\x18WORKER_STATE_UNSPECIFIED\x10\x00\x12\x15\n\x11WORKER_STATE_IDLE\x10\x01\x12\x18\n\x14WORKER_STATE_LOADING\x10\x02\x12\x16\n\x12WORKER_STATE_READY\x10\x03\x12\x16\n\x12WORKER_STATE_STALE\x10\x04\x12\x17\n\x13WORKER_STATE_PAUSED\x10\x05\x12\x17\n\x13WORKER_STATE_FAILED\x10\x06\x12\x15\n\x11WORKER_STATE_LOST\x10\x07\x12\x18\n\x14WORKER_STATE_LEAVING\x10\x08\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15shoal/v1/worker.proto\x12\x08shoal.v1\"\x90\x01\n\x0cWorkerStatus\x12$\n\x05state\x18\x01 \x01(\x0e\x32\x15.shoal.v1.WorkerState\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x0e\n\x06run_id\x18\x03 \x01(\t\x12\x15\n\rconfig_digest\x18\x04 \x01(\t\x12\"\n\x04load\x18\x05 \x01(\x0b\x32\x14.shoal.v1.WorkerLoad\"t\n\nWorkerLoad\x12\x13\n\x0bnum_running\x18\x01 \x01(\x05\x12\x13\n\x0bnum_waiting\x18\x02 \x01(\x05\x12\x10\n\x08\x63\x61pacity\x18\x03 \x01(\x05\x12\x19\n\x0ckv_cache_use\x18\x04 \x01(\x01H\x00\x88\x01\x01\x42\x0f\n\r_kv_cache_use*u\n\nWorkerKind\x12\x1b\n\x17WORKER_KIND_UNSPECIFIED\x10\x00\x12\x19\n\x15WORKER_KIND_GENERATOR\x10\x01\x12\x16\n\x12WORKER_KIND_REWARD\x10\x02\x12\x17\n\x13WORKER_KIND_LEARNER\x10\x03*\xef\x01\n\x0bWorkerState\x12\x1c\n\x18WORKER_STATE_UNSPECIFIED\x10\x00\x12\x15\n\x11WORKER_STATE_IDLE\x10\x01\x12\x18\n\x14WORKER_STATE_LOADING\x10\x02\x12\x16\n\x12WORKER_STATE_READY\x10\x03\x12\x16\n\x12WORKER_STATE_STALE\x10\x04\x12\x17\n\x13WORKER_STATE_PAUSED\x10\x05\x12\x17\n\x13WORKER_STATE_FAILED\x10\x06\x12\x15\n\x11WORKER_STATE_LOST\x10\x07\x12\x18\n\x14WORKER_STATE_LEAVING\x10\x08\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'shoal.v1.worker_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_WORKERKIND']._serialized_start=256
-  _globals['_WORKERKIND']._serialized_end=373
-  _globals['_WORKERSTATE']._serialized_start=376
-  _globals['_WORKERSTATE']._serialized_end=615
+  _globals['_WORKERKIND']._serialized_start=300
+  _globals['_WORKERKIND']._serialized_end=417
+  _globals['_WORKERSTATE']._serialized_start=420
+  _globals['_WORKERSTATE']._serialized_end=659
   _globals['_WORKERSTATUS']._serialized_start=36
   _globals['_WORKERSTATUS']._serialized_end=180
   _globals['_WORKERLOAD']._serialized_start=182
-  _globals['_WORKERLOAD']._serialized_end=254
+  _globals['_WORKERLOAD']._serialized_end=298
 # @@protoc_insertion_point(module_scope)

@@ -164,23 +164,31 @@ class WorkerLoad(_message.Message):
     NUM_RUNNING_FIELD_NUMBER: _builtins.int
     NUM_WAITING_FIELD_NUMBER: _builtins.int
     CAPACITY_FIELD_NUMBER: _builtins.int
+    KV_CACHE_USE_FIELD_NUMBER: _builtins.int
     num_running: _builtins.int
     """Completions being sampled or scored."""
     num_waiting: _builtins.int
     """Completions waiting in the queue."""
     capacity: _builtins.int
     """Maximum number of completions that run at once."""
+    kv_cache_use: _builtins.float
+    """Share of a generator's key-value cache that completions use, 0 to 1. Unset
+    before its engine has computed anything.
+    """
     def __init__(
         self,
         *,
         num_running: _builtins.int = ...,
         num_waiting: _builtins.int = ...,
         capacity: _builtins.int = ...,
+        kv_cache_use: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_kv_cache_use", b"_kv_cache_use", "kv_cache_use", b"kv_cache_use"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["capacity", b"capacity", "num_running", b"num_running", "num_waiting", b"num_waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_kv_cache_use", b"_kv_cache_use", "capacity", b"capacity", "kv_cache_use", b"kv_cache_use", "num_running", b"num_running", "num_waiting", b"num_waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__kv_cache_use: _TypeAlias = _typing.Literal["kv_cache_use"]  # noqa: Y015
+    _WhichOneofArgType__kv_cache_use: _TypeAlias = _typing.Literal["_kv_cache_use", b"_kv_cache_use"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__kv_cache_use) -> _WhichOneofReturnType__kv_cache_use | None: ...
 
 Global___WorkerLoad: _TypeAlias = WorkerLoad  # noqa: Y015

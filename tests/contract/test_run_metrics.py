@@ -31,7 +31,7 @@ async def test_metrics_jsonl_holds_the_names_of_the_table(cluster: Cluster, mode
         sections = (EVALUATION,) if "eval/num_prompts" in row else COORDINATOR
         assert undocumented(row, TABLE) == [], "add to shoal/telemetry/run_metric_table.py"
         assert missing(row, config, sections) == [], row
-        assert all(0 <= row[name] <= 1 for name in row if name.startswith("waiting/")), row
+        assert all(0 <= row[name] <= 1 for name in row if name.startswith(("waiting/", "usage/"))), row
     steps = [row for row in rows if "time/step" in row]
     # A step's groups may all have been sampled before the step began.
     for name in ("generator_tokens_per_second_step", "reward_tokens_per_second_step"):

@@ -80,6 +80,8 @@ class GlooEngine:
     num_weight_ranks = 1
     max_model_len = 64
     vocab_size = 64
+    dtype = "float32"
+    kv_cache_use: float | None = None
 
     def __init__(self, script: Script) -> None:
         self._script = script

@@ -14,6 +14,7 @@ TIMES_AND_RATES = re.compile(
     r"|.*tokens_per_second.*"  # tokens a second
     r"|tools/.*/avg_runtime"  # seconds, under a name of open-instruct
     r"|waiting/.*"  # shares of time
+    r"|usage/.*"  # means over time
 )
 """Metrics that depend on the clock alone, and so differ between any two runs."""
 

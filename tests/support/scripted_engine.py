@@ -27,6 +27,8 @@ class ScriptedEngine:
     num_weight_ranks = 2
     max_model_len = 16
     vocab_size = 50
+    dtype = "float32"
+    kv_cache_use: float | None = None
 
     def __init__(self) -> None:
         self.version = WeightVersion(0, 0)

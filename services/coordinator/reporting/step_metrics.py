@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from services.coordinator.reporting.rollout_metrics import rollout_metrics
 from services.coordinator.rollout.groups import JudgedGroup
 from services.coordinator.training.step_plan import StepPlan
+from services.coordinator.workers.generator_pool import GeneratorPool
 from services.coordinator.workers.utilization import Utilization
 from services.coordinator.workers.weights.publisher import PublishReport
 from shoal.config import RunConfig
@@ -90,7 +91,7 @@ class StepMetrics:
         config: RunConfig,
         *,
         num_prompts: int,
-        generators: Utilization,
+        generators: GeneratorPool,
         rewards: Utilization,
         running_s: Callable[[], float],
     ) -> None:
@@ -107,7 +108,8 @@ class StepMetrics:
     def begin_training(self) -> None:
         """Starts the clocks of all rates: earlier time counts for no step."""
         self._training_began = self._running_s()
-        self._generators.take()
+        self._generators.utilization.take()
+        self._generators.take_kv_cache_use()
         self._rewards.take()
 
     def of(self, step: FinishedStep) -> dict[str, float]:
@@ -132,17 +134,21 @@ class StepMetrics:
 
     def _rates(self, num_step_tokens: float, *, waited_s: float) -> dict[str, float]:
         """Rates since the last step; for `waited_s` of that time the learner had no groups to train on."""
-        sampled, scored = self._generators.take(), self._rewards.take()
+        sampled, scored = self._generators.utilization.take(), self._rewards.take()
         self._num_tokens += int(num_step_tokens)
         elapsed_s = max(self._running_s() - self._training_began, 1e-9)
-        return {
+        rates = {
             "generator_tokens_per_second_step": sampled.tokens_per_second,
             "reward_tokens_per_second_step": scored.tokens_per_second,
             "learner_tokens_per_second_overall": self._num_tokens / elapsed_s,
             "waiting/learner": min(1.0, waited_s / sampled.duration_s) if sampled.duration_s > 0 else 0.0,
             "waiting/generators": sampled.idle_share,
             "waiting/rewards": scored.idle_share,
+            # The last group on a generator may have more completions than there are seats.
+            "usage/generator_seats": min(1.0, sampled.mean_out / max(1, self._generators.num_seats)),
         }
+        kv_cache_use = self._generators.take_kv_cache_use()
+        return rates if kv_cache_use is None else rates | {"usage/kv_cache": kv_cache_use}
 
 
 def penalized_reward(metrics: Mapping[str, float]) -> dict[str, float]:

@@ -105,7 +105,7 @@ class Attempt:
         self._metrics = StepMetrics(
             config,
             num_prompts=len(inputs.prompts.prompts),
-            generators=generators.utilization,
+            generators=generators,
             rewards=self._rewards.utilization,
             running_s=controls.running_s,
         )

@@ -69,6 +69,20 @@ class GeneratorPool:
         """Number of generators that may be called now."""
         return sum(member.serving for member in self._fleet.generators)
 
+    @property
+    def num_seats(self) -> int:
+        """Number of completions that all generators sample at once."""
+        return self._max_num_seqs * len(self._fleet.generators)
+
+    def take_kv_cache_use(self) -> float | None:
+        """Returns the share of the key-value caches in use, mean over the generators and the time since the last call.
+
+        None before a generator has reported it.
+        """
+        shares = [member.record.kv_cache_use.take() for member in self._fleet.generators]
+        known = [share for share in shares if share is not None]
+        return sum(known) / len(known) if known else None
+
     @contextlib.asynccontextmanager
     async def room(
         self, num_completions: int, *, priority: int, version: WeightVersion | None = None, seat: Seat | None = None

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from services.coordinator.workers.utilization import Samples
 from shoal.concurrency import Signal
 from shoal.error_reasons import ErrorReason
 from shoal.errors import NotFound, PermissionDenied, ResourceExhausted
@@ -58,6 +59,8 @@ class WorkerRecord:
     status: worker_pb2.WorkerStatus = field(
         default_factory=lambda: worker_pb2.WorkerStatus(state=worker_pb2.WORKER_STATE_IDLE)
     )
+    kv_cache_use: Samples = field(default_factory=Samples)
+    """Of a generator, from its heartbeats."""
     lost: bool = False
     loss_reason: str = ""
     quarantine: str = ""
@@ -145,6 +148,8 @@ class WorkerRegistry:
             self._changed.notify()
         record.status.CopyFrom(status)
         record.status.message = status.message[:MAX_MESSAGE_CHARS]
+        if status.load.HasField("kv_cache_use"):
+            record.kv_cache_use.add(status.load.kv_cache_use)
 
     def report_lost(self, worker_id: str, reason: str) -> None:
         """Marks a worker as lost at once, without waiting for its lease to expire."""

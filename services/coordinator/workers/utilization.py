@@ -14,6 +14,8 @@ class Window:
     """Part of `duration_s` in which no completion was outstanding."""
     num_tokens: int
     """Completion tokens that came back."""
+    mean_out: float
+    """Completions that were outstanding, mean over `duration_s`."""
 
     @property
     def idle_share(self) -> float:
@@ -27,35 +29,63 @@ class Window:
 class Utilization:
     """Counts outstanding completions, tokens that came back, and the time without outstanding completions.
 
-    All workers of a kind count as one: time is idle only when none of them has work.
+    All workers of a kind count as one: time is idle only when none of them has work. So a few long completions hide
+    that most workers wait; `Window.mean_out` shows it.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._num_out = 0
-        self._began = self._idle_since = clock()
+        self._began = self._counted_until = clock()
         self._idle_s = 0.0
+        self._out_s = 0.0
         self._num_tokens = 0
 
     def out(self, count: int = 1) -> None:
         """Adds completions that were sent."""
-        if count and not self._num_out:
-            self._idle_s += self._clock() - self._idle_since
+        self._count_time()
         self._num_out += count
 
     def back(self, count: int = 1, *, num_tokens: int = 0) -> None:
         """Removes completions that came back, with their tokens, or will not come back."""
+        self._count_time()
         self._num_out -= count
         self._num_tokens += num_tokens
-        if count and not self._num_out:
-            self._idle_since = self._clock()
 
     def take(self) -> Window:
         """Returns the work since the last call."""
-        now = self._clock()
-        if not self._num_out:
-            self._idle_s += now - self._idle_since
-            self._idle_since = now
-        window = Window(now - self._began, self._idle_s, self._num_tokens)
-        self._began, self._idle_s, self._num_tokens = now, 0.0, 0
+        self._count_time()
+        duration_s = self._counted_until - self._began
+        mean_out = self._out_s / duration_s if duration_s > 0 else float(self._num_out)
+        window = Window(duration_s, self._idle_s, self._num_tokens, mean_out)
+        self._began, self._idle_s, self._out_s, self._num_tokens = self._counted_until, 0.0, 0.0, 0
         return window
+
+    def _count_time(self) -> None:
+        """Counts the time since the last change for the completions that were outstanding."""
+        now = self._clock()
+        passed_s, self._counted_until = now - self._counted_until, now
+        self._out_s += self._num_out * passed_s
+        if not self._num_out:
+            self._idle_s += passed_s
+
+
+class Samples:
+    """Values that come now and then, of which a reader takes the mean."""
+
+    def __init__(self) -> None:
+        self._sum = 0.0
+        self._num = 0
+        self._last: float | None = None
+
+    def add(self, value: float) -> None:
+        """Adds a value."""
+        self._sum += value
+        self._num += 1
+        self._last = value
+
+    def take(self) -> float | None:
+        """Returns the mean of the values since the last call, the last value if none came, None before the first."""
+        mean = self._sum / self._num if self._num else self._last
+        self._sum, self._num = 0.0, 0
+        return mean

@@ -131,6 +131,9 @@ async def test_the_error_for_a_full_queue_contains_a_delay(ready: Generator) -> 
     await ready.until(lambda status: status.load.num_running == 2)
     load = (await ready.status()).status.load
     assert (load.num_running, load.num_waiting, load.capacity) == (2, 1, 2)
+    assert not load.HasField("kv_cache_use"), "the engine has computed nothing yet"
+    ready.engine.kv_cache_use = 0.75
+    assert (await ready.status()).status.load.kv_cache_use == 0.75
     with pytest.raises(ResourceExhausted) as error:
         await ready.sample(request_id="other", seeds=[4, 5])
     assert error.value.retry_after_s == 1.0

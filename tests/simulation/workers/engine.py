@@ -31,6 +31,8 @@ class SimulatedEngine:
     num_weight_ranks = 1
     max_model_len = 2048
     vocab_size = 260
+    dtype = "float32"
+    kv_cache_use: float | None = None
 
     def __init__(self, plane: Plane, process: Process, rng: random.Random) -> None:
         self._plane = plane

@@ -5,7 +5,14 @@ from tests.support.repository import ROOT
 from tests.support.same_runs import TIMES_AND_RATES
 
 PAGE = (ROOT / "docs" / "determinism.md").read_text()
-SHARES_OF_TIME = {"time/effective_share", "waiting/learner", "waiting/generators", "waiting/rewards"}
+SHARES_OF_TIME = {
+    "time/effective_share",
+    "waiting/learner",
+    "waiting/generators",
+    "waiting/rewards",
+    "usage/generator_seats",
+    "usage/kv_cache",
+}
 
 
 def test_metrics_that_are_not_compared_are_times_rates_and_shares_of_time() -> None:
@@ -13,5 +20,5 @@ def test_metrics_that_are_not_compared_are_times_rates_and_shares_of_time() -> N
     left_out = {name for name in metrics if TIMES_AND_RATES.fullmatch(name)}
     of_the_clock = {name for name, unit in metrics.items() if unit in ("s", "tokens/s")} | SHARES_OF_TIME
     assert left_out == of_the_clock, f"compared without reason, or left out: {left_out ^ of_the_clock}"
-    for pattern in ("`time/*`", "`waiting/*`", "`*tokens_per_second*`"):
+    for pattern in ("`time/*`", "`waiting/*`", "`usage/*`", "`*tokens_per_second*`"):
         assert pattern in PAGE, f"the page lacks {pattern}"

@@ -1,4 +1,6 @@
 import time
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -69,8 +71,10 @@ def test_rates_are_since_the_last_step_and_the_learners_is_since_training_began(
 ) -> None:
     clock = Clock(monkeypatch)
     generators, rewards = Utilization(lambda: clock.now), Utilization(lambda: clock.now)
+    shares: list[float | None] = [0.9, None, 0.25]
+    pool: Any = SimpleNamespace(utilization=generators, num_seats=8, take_kv_cache_use=lambda: shares.pop(0))
     config = group_config()
-    metrics = StepMetrics(config, num_prompts=8, generators=generators, rewards=rewards, running_s=time.monotonic)
+    metrics = StepMetrics(config, num_prompts=8, generators=pool, rewards=rewards, running_s=time.monotonic)
     clock.now += 50  # Models load.
     metrics.begin_training()
     groups = judged(config, [settled_group(0, [1.0, 0.0])])
@@ -78,8 +82,10 @@ def test_rates_are_since_the_last_step_and_the_learners_is_since_training_began(
     for num_tokens in (40, 80):
         timer = StepTimer(time.monotonic)
         publish = PublishReport(WeightVersion(0, 1), num_bytes=num_tokens * 100) if rates else None
-        generators.out()
-        clock.now += 4
+        generators.out(4)
+        clock.now += 2
+        generators.back(3)
+        clock.now += 2
         generators.back(num_tokens=num_tokens)
         timer.groups_taken(evaluated_s=0)
         plan = plan_step(config, groups, NOW, "step")
@@ -88,6 +94,10 @@ def test_rates_are_since_the_last_step_and_the_learners_is_since_training_began(
     assert [values["generator_tokens_per_second_step"] for values in rates] == [10, 20]
     assert [values["learner_tokens_per_second_overall"] for values in rates] == [15, 15]
     assert [values["waiting/learner"] for values in rates] == [1, 1]
+    seats = [values["usage/generator_seats"] for values in rates]
+    assert seats == [2.5 / 8, 2.5 / 8], "4 completions for half of the time, then 1; none of it counts as idle"
+    assert [values["waiting/generators"] for values in rates] == [0, 0]
+    assert [values.get("usage/kv_cache") for values in rates] == [None, 0.25], "before training it counts for no step"
     assert [values["time/from_scratch"] for values in rates] == [54, 58]
     assert rates[0]["epoch"] == 1 / 8 and "time/weights_pause" not in rates[0]
     assert "other/published_bytes" not in rates[0] and rates[1]["other/published_bytes"] == 8000

@@ -15,7 +15,7 @@ from services.coordinator.workers.generator_pool import GeneratorPool
 from services.coordinator.workers.handover.group_progress import GroupProgress
 from services.coordinator.workers.losses import WorkFailed
 from services.coordinator.workers.member import Member
-from services.coordinator.workers.registry import WorkerRecord
+from services.coordinator.workers.registry import WorkerRecord, WorkerRegistry
 from shoal.concurrency import Signal
 from shoal.error_reasons import ErrorReason
 from shoal.errors import Aborted, DeadlineExceeded, FailedPrecondition, Internal, ShoalError, Unavailable
@@ -104,6 +104,18 @@ async def test_groups_wait_for_room_in_their_order_and_a_generator_never_runs_dr
     assert groups[2].binding is not None
     await groups[2].leave()
     assert (a.outstanding, b.outstanding) == (0, 0)
+
+
+def test_the_cache_in_use_is_the_mean_over_generators_and_their_heartbeats() -> None:
+    registry = WorkerRegistry()
+    channel: Any = None
+    records = [registry.register(name, worker_pb2.WORKER_KIND_GENERATOR, f"{name}:1", 1) for name in "abc"]
+    pool = pool_of(Fleet(*(Member(record, channel, None) for record in records)))
+    assert (pool.num_seats, pool.take_kv_cache_use()) == (12, None)
+    for name, share in (("a", 0.5), ("a", 1.0), ("b", 0.25), ("c", None)):
+        registry.heartbeat(name, worker_pb2.WorkerStatus(load=worker_pb2.WorkerLoad(kv_cache_use=share)))
+    assert pool.take_kv_cache_use() == 0.5, "0.75 and 0.25; an earlier version does not report it"
+    assert pool.take_kv_cache_use() == 0.625, "the last value where no heartbeat came"
 
 
 async def test_a_group_that_is_canceled_leaves_its_place_and_its_room() -> None:
