@@ -226,7 +226,7 @@ class Publisher:
             epoch=self._epoch,
             version=version,
             canary=self._canary,
-            before=self._first | self._readings,
+            before={**self._first, **self._readings},
             usual_s=self._usual_s,
         )
         began = time.monotonic()
