@@ -28,13 +28,16 @@ from shoal.weights.manifest import ELEMENT_BYTES
 if TYPE_CHECKING:
     from vllm.v1.engine.async_llm import AsyncLLM
 
-    from services.generator.cache_use import CacheUse
+    from services.generator.workers.cache_use import CacheUse
 
 T = TypeVar("T")
 
 CPU_BLOCK_TOKENS = 32
 """Tokens of a key-value block on CPU. vLLM's default, 128, is longer than many prompts: then the completions of a group
 would not share the prompt's cache."""
+
+_BIASED_ROUTERS = ("ernie4_5_moe", "minimax_m2")
+"""Kinds of models with a router's bias and one group of experts. vLLM on CPU has that bias for several groups alone."""
 
 _MAX_SOCKET_FOLDER_BYTES = 70
 """Of 107 bytes that Linux allows for the path of a socket vLLM's names, a slash and a UUID, take 37."""
@@ -118,7 +121,7 @@ def start_vllm(config: RunConfig) -> StartedVllm:
     _check_sockets_fit()
     from vllm.platforms import current_platform
 
-    from services.generator.cache_use import start_engine
+    from services.generator.workers.cache_use import start_engine
 
     _settle_kernels(config, on_cpu=current_platform.is_cpu())
     if current_platform.is_cpu():
@@ -129,7 +132,7 @@ def start_vllm(config: RunConfig) -> StartedVllm:
             )
         # vLLM compiles a few small functions even with enforce_eager. On CPU that needs a C++ compiler and seconds.
         os.environ.setdefault("TORCH_COMPILE_DISABLE", "1")
-        _check_head_size(model.folder, trust_remote_code=trusts)
+        _check_fits_cpu(model.folder, trust_remote_code=trusts)
     adapter: dict[str, tuple[int, ...]] = {}
     if config.generator.lora == "adapter":
         adapter = expected_adapter(model.folder, config.learner.lora, trust_remote_code=trusts)
@@ -279,12 +282,21 @@ def _support_arguments(config: RunConfig, *, on_cpu: bool) -> dict[str, Any]:
     return {"max_logprobs": num_listed(config.sampling.top_k)}
 
 
-def _check_head_size(folder: Path, *, trust_remote_code: bool) -> None:
-    """Raises `InvalidArgument` for a head size without CPU attention in vLLM, which would fail at the first request."""
+def _check_fits_cpu(folder: Path, *, trust_remote_code: bool) -> None:
+    """Raises `InvalidArgument` for a model that vLLM would compute wrongly on a CPU, or fail with the first request.
+
+    That is a head size without CPU attention, or a router that is computed in another way.
+    """
     from transformers import AutoConfig
     from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend
 
     config = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
+    if (kind := config.get_text_config().model_type) in _BIASED_ROUTERS:
+        raise InvalidArgument(
+            f"model.path: {folder} is of the kind {kind}, whose routers choose experts by a score with a bias; vLLM 0.32 "
+            "leaves it out on CPU: use another model, or a GPU",
+            reason=ErrorReason.ENGINE_REFUSED,
+        )
     supported = CPUAttentionBackend.get_supported_head_sizes()
     for size in head_sizes(config):
         if size not in supported:

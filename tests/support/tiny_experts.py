@@ -45,6 +45,9 @@ def make_tiny_experts(folder: Path, family: str, *, seed: int = 1) -> Any:
         for parameter in model.parameters():
             if parameter.ndim >= 2:
                 torch.nn.init.normal_(parameter, std=0.1)
+        for name, buffer in model.named_buffers():
+            if name.endswith("e_score_correction_bias"):
+                torch.nn.init.normal_(buffer, std=0.1)
     model.save_pretrained(folder)
     return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
 

@@ -10,8 +10,15 @@ from typing import Any
 import pytest
 
 from services.generator.model_check import CheckedModel
-from services.generator.vllm_start import _check_sockets_fit, _engine_arguments, _settle_kernels, prepare_environment
+from services.generator.vllm_start import (
+    _check_fits_cpu,
+    _check_sockets_fit,
+    _engine_arguments,
+    _settle_kernels,
+    prepare_environment,
+)
 from shoal.config import parse_config
+from shoal.error_reasons import ErrorReason
 from shoal.errors import FailedPrecondition, InvalidArgument
 from shoal.suggest.memory import GIB
 from tests.support.library_source import class_of, fields_of, source_of
@@ -163,6 +170,41 @@ def test_an_engine_gets_the_threads_of_the_run_and_a_deterministic_run_no_gpu(mo
     assert found == ["3", "AUTO", "FALSE"], "threads, the mode of MKL, and whether it may take fewer threads"
     with pytest.raises(InvalidArgument, match=r"run\.deterministic: this generator computes on a GPU"):
         _settle_kernels(config, on_cpu=False)
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "refusal"),
+    [
+        ("gemma4_text", {"head_dim": 32, "global_head_dim": 64}, None),
+        (
+            "gemma4_text",
+            {"head_dim": 32, "global_head_dim": 48},
+            r"heads of size 48; vLLM on CPU supports only 32, 64;",
+        ),
+        ("llama", {"hidden_size": 64, "num_attention_heads": 4}, "heads of size 16;"),
+        ("qwen3_moe", {"head_dim": 64}, None),
+        ("ernie4_5_moe", {"head_dim": 64}, "kind ernie4_5_moe, whose routers choose experts by a score with a bias"),
+        ("minimax_m2", {"head_dim": 64}, "kind minimax_m2"),
+    ],
+)
+def test_a_model_that_vllm_would_not_compute_right_on_a_cpu_is_refused_by_name(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kind: str, values: dict[str, int], refusal: str | None
+) -> None:
+    from transformers import AutoConfig
+
+    backend = SimpleNamespace(get_supported_head_sizes=lambda: [32, 64])
+    module = ModuleType("vllm.v1.attention.backends.cpu_attn")
+    vars(module).update(CPUAttentionBackend=backend)
+    for name in ("vllm", "vllm.v1", "vllm.v1.attention", "vllm.v1.attention.backends"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    AutoConfig.for_model(kind, **values).save_pretrained(tmp_path)
+    if refusal is None:
+        _check_fits_cpu(tmp_path, trust_remote_code=False)
+        return
+    with pytest.raises(InvalidArgument, match=refusal) as error:
+        _check_fits_cpu(tmp_path, trust_remote_code=False)
+    assert error.value.reason == ErrorReason.ENGINE_REFUSED
 
 
 def test_sockets_are_in_a_folder_whose_path_is_short_enough(monkeypatch: pytest.MonkeyPatch) -> None:
