@@ -293,8 +293,8 @@ def _check_fits_cpu(folder: Path, *, trust_remote_code: bool) -> None:
     config = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
     if (kind := config.get_text_config().model_type) in _BIASED_ROUTERS:
         raise InvalidArgument(
-            f"model.path: {folder} is of the kind {kind}, whose routers choose experts by a score with a bias; vLLM 0.32 "
-            "leaves it out on CPU: use another model, or a GPU",
+            f"model.path: {folder} is of the kind {kind}, whose routers choose experts by a score with a bias; vLLM "
+            "0.32 leaves it out on CPU: use another model, or a GPU",
             reason=ErrorReason.ENGINE_REFUSED,
         )
     supported = CPUAttentionBackend.get_supported_head_sizes()

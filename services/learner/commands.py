@@ -82,12 +82,6 @@ class LearnerCommands:
             raise _not_configured()
         return self._manifest
 
-    @property
-    def canary_dtype(self) -> str:
-        """Type that rounds most in a publish: of the tensors that are sent, or of what the learner computes."""
-        sent = self.manifest.tensors[0].dtype
-        return self.learner.config.learner.compute_dtype if sent == "float32" else sent
-
     def configure(
         self, run_id: str, config: RunConfig, progress: Progress = silent, *, zero_stage: int | None = None
     ) -> None:

@@ -16,6 +16,7 @@ from services.learner.commands import LearnerCommands
 from services.learner.departure import Departure
 from services.learner.learner import StepResult
 from services.learner.once import Once
+from services.learner.publish import canary_dtype
 from services.learner.ranks.beats import SILENT_S, until_silent
 from services.learner.ranks.process_group import Command, join_messages
 from services.learner.request_checks import check_logprobs, check_name, check_run, check_weight_group
@@ -202,7 +203,7 @@ class LearnerService(LearnerServiceServicer):
                 canary=weights_pb2.Canary(
                     token_ids=canary,
                     logprobs=b"" if sent.canary_logprobs is None else float32_to_wire(sent.canary_logprobs),
-                    dtype=commands.canary_dtype,
+                    dtype=canary_dtype(commands.learner.config, commands.manifest),
                 ),
                 num_bytes=commands.manifest.num_bytes,
                 broadcast_s=sent.finished - started,
