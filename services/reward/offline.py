@@ -1,4 +1,4 @@
-"""`python -m services.reward.offline score|check|list|try`: the pool and the rules of the service, without the service.
+"""`python -m services.reward.offline COMMAND`: the pool and the rules of the service, without the service.
 
 For the command line, which cannot import a service. Each command reads one JSON document from stdin, {"config": the
 whole RunConfig, ...}, and writes one to stdout:
@@ -10,6 +10,8 @@ whole RunConfig, ...}, and writes one to stdout:
 * `list` writes the verifiers.
 * `try` also reads "examples": {verifier: a row with "where"}, and has each custom verifier judge its own. It writes
   {verifier: {"digest": of its code, "tried_on": "where", "value": or null}}.
+* `keys` looks for the keys of the judge and of the reward model's server in the environment.
+* `ask` also asks each of the two a question, once, and writes {its table: what came of it}.
 """
 
 import asyncio
@@ -25,7 +27,8 @@ import numpy as np
 
 from services.reward.common.scorer import ListedVerifier
 from services.reward.compose import Composer, Output
-from services.reward.judge.judge import JudgeCounts
+from services.reward.judge.judge import Judge, JudgeCounts
+from services.reward.model.endpoint import ModelEndpoint
 from services.reward.pool import output as verifier_output
 from services.reward.router import Router
 from shoal.config import RunConfig, parse_config
@@ -33,13 +36,14 @@ from shoal.config.reward_model import RewardModelConfig
 from shoal.config.services import RewardConfig
 from shoal.config.verifiers import BUILT_IN_VERIFIERS, MODEL_VERIFIERS
 from shoal.conversation import ChatMessage
-from shoal.errors import InvalidArgument, ShoalError
+from shoal.errors import InvalidArgument, ShoalError, Unavailable
 from shoal.rollout import FinishReason, GroundTruth, Prompt
 from shoal.scores import Score, ScoreOutcome, VerifierScore
 from shoal.v1 import rollout_pb2
 from shoal.wire import finish_reason_to_wire, int32_to_wire
 
 _INVALID, _FAILED, _EXTRA_MISSING = 2, 1, 3
+_FROM_HERE = "; asked once, from this machine: start the server, or correct the address"
 _SERVER_PATIENCE_S = 3.0
 """Short, since a person waits for the answer, and a server that is named here should be up already."""
 
@@ -47,7 +51,7 @@ _SERVER_PATIENCE_S = 3.0
 def main() -> int:
     """Runs one command; returns one of the exit codes of `shoal`."""
     command = sys.argv[1]
-    if command != "try" and importlib.util.find_spec("math_verify") is None:
+    if command not in ("try", "keys", "ask") and importlib.util.find_spec("math_verify") is None:
         print("error: scoring needs math_verify: pip install 'shoal[reward]'", file=sys.stderr)
         return _EXTRA_MISSING
     logging.basicConfig(format="%(message)s", stream=sys.stderr)
@@ -60,6 +64,8 @@ def main() -> int:
             answer = [asdict(one) for one in asyncio.run(_described(config))]
         elif command == "try":
             answer = asyncio.run(try_custom(config, request["examples"]))
+        elif command in ("keys", "ask"):
+            answer = asyncio.run(try_servers(config.reward, asks=command == "ask"))
         elif command == "check":
             answer = asyncio.run(check_labels(config.reward, request["labels"]))
         else:
@@ -171,6 +177,40 @@ async def check_labels(config: RewardConfig, labels: Sequence[tuple[str, Any]]) 
         return [problems.get(number, "") for number in range(len(labels))]
     finally:
         await router.close()
+
+
+async def try_servers(config: RewardConfig, *, asks: bool) -> dict[str, str]:
+    """Looks for the keys of the judge and of the reward model's server in the environment; if it `asks`, also sends
+    each a question, once. Returns by table what came of it.
+
+    Raises `InvalidArgument` for a key that is not there, and for a server that cannot be reached or refuses.
+    """
+    found = dict[str, str]()
+    if config.judge.base_url:
+        judge = Judge(config.judge.model_copy(update={"max_attempts": 1}))
+        try:
+            if asks:
+                found["reward.judge"] = await _ask_judge(judge)
+        finally:
+            await judge.close()
+    if config.model.base_url:
+        model = ModelEndpoint(config.model.model_copy(update={"max_attempts": 1}))
+        try:
+            if asks:
+                await model.start()
+                found["reward.model"] = "it answers"
+        except Unavailable as error:
+            raise InvalidArgument(f"{error.message}{_FROM_HERE}") from None
+        finally:
+            await model.close()
+    return found
+
+
+async def _ask_judge(judge: Judge) -> str:
+    verdict = await judge.judge("llm_judge", "What is 2 + 3?", "5", "5")
+    if verdict.outcome is ScoreOutcome.FAILED:
+        raise InvalidArgument(f"reward.judge.base_url: {verdict.detail}{_FROM_HERE}")
+    return f"{verdict.outcome.value}: {verdict.detail}"
 
 
 def _prompt(number: int, row: Mapping[str, Any]) -> Prompt:

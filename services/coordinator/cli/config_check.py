@@ -7,8 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from services.coordinator.cli.env.process import check_environments
-from services.coordinator.cli.reward_process import call_reward_process, check_custom_verifiers
+from services.coordinator.cli.reward_process import (
+    call_reward_process,
+    check_custom_verifiers,
+    check_reward_servers,
+)
 from services.coordinator.launcher.disk import expected_disk_use, free_bytes
+from services.coordinator.reporting.trackers.wandb import wandb_login_problem
 from services.coordinator.run.checks.environment_check import missing_tools, unwritten_tools
 from services.coordinator.run.checks.label_check import Labels, left_out
 from services.coordinator.run.checks.preflight import PreparedInputs, check_adapted_layers, check_weights, preflight
@@ -53,8 +58,8 @@ def check_config(config: RunConfig) -> dict[str, Any]:
 
 
 def check_inputs(config: RunConfig, data_dir: Path) -> tuple[RunConfig, dict[str, Any]]:
-    """Loads tokenizer and data, checks labels, custom verifiers, environments, adapted layers and disk space, and looks
-    for the model's weights.
+    """Loads tokenizer and data, checks labels, custom verifiers, environments, adapted layers and disk space, looks for
+    the model's weights, and asks the judge, the reward model's server, and Weights & Biases once.
 
     Returns the configuration with its number of steps, and the facts. Raises `InvalidArgument` that names the field at
     fault.
@@ -85,6 +90,7 @@ def check_inputs(config: RunConfig, data_dir: Path) -> tuple[RunConfig, dict[str
         **_disk_use(config, model_folder, data_dir),
         **_custom_verifiers(config, inputs.verifiers_to_ask_for),
         **_environments(config, inputs, (*prompts, *held_out.prompts)),
+        **_servers(config),
     }
     if config.reward.model.path:
         model = describe_reward_model(config.reward.model, weights=False)
@@ -156,6 +162,17 @@ def _environments(config: RunConfig, inputs: PreparedInputs, prompts: Sequence[P
     if servers := [environment.server for environment in config.environments if environment.server]:
         facts["environment_servers_not_asked"] = servers
     return facts
+
+
+def _servers(config: RunConfig) -> dict[str, Any]:
+    """Asks the servers that a run needs once. Warns where Weights & Biases refuses: the run would go on without it."""
+    asked = check_reward_servers(config, asks=True)
+    if config.tracking.wandb == "online":
+        problem = wandb_login_problem()
+        if problem:
+            print(f"warning: tracking.wandb: {problem}; the run would go on without it", file=sys.stderr)
+        asked["tracking.wandb"] = problem or "it takes the key"
+    return {"servers_asked": asked} if asked else {}
 
 
 def _trial(digest: str, tried_on: str, value: float | None) -> str:

@@ -81,6 +81,18 @@ def check_custom_verifiers(config: RunConfig) -> dict[str, dict[str, Any]]:
     return tried
 
 
+def check_reward_servers(config: RunConfig, *, asks: bool) -> dict[str, str]:
+    """Looks for the keys of the judge and of the reward model's server in this environment; if it `asks`, also sends
+    each a question. Returns by table what came of it.
+
+    Exits, after the reward service's code has printed why, if a key is missing or a server does not answer.
+    """
+    if not (config.reward.judge.base_url or config.reward.model.base_url):
+        return {}
+    found: dict[str, str] = call_reward_process("ask" if asks else "keys", {"config": dump_config(config)})
+    return found
+
+
 def call_reward_process(command: str, request: Mapping[str, Any]) -> Any:
     """Runs one command of `services.reward.offline`. Exits with its code when it fails: it has printed the error."""
     done = subprocess.run(

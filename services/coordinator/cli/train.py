@@ -35,7 +35,7 @@ def train(
     Ctrl-C writes a checkpoint and stops; a second one ends everything at once.
     """
     from services.coordinator.cli.env.process import check_environments
-    from services.coordinator.cli.reward_process import check_custom_verifiers
+    from services.coordinator.cli.reward_process import check_custom_verifiers, check_reward_servers
     from services.coordinator.cli.shared.progress import ProgressView
     from services.coordinator.cli.train_session import TrainSession
     from services.coordinator.launcher.disk import free_bytes
@@ -44,6 +44,7 @@ def train(
     from shoal.quantities import format_bytes
 
     def check_code(config: "RunConfig") -> None:
+        check_reward_servers(config, asks=False)
         check_custom_verifiers(config)
         check_environments(config)
 

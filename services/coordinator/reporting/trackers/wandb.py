@@ -7,6 +7,19 @@ from services.coordinator.store.run_record import RunRecord
 from shoal.config import RunConfig, dump_config
 
 LOGIN_TIMEOUT_S = 30.0
+_TRIAL_TIMEOUT_S = 10
+
+
+def wandb_login_problem() -> str:
+    """Tries the key that a run would use. Returns why Weights & Biases takes none; empty if it takes the key."""
+    import wandb
+
+    try:
+        if wandb.login(prompt=False, verify=True, timeout=_TRIAL_TIMEOUT_S):
+            return ""
+    except wandb.Error as error:
+        return str(error).strip().replace("\n", " ")
+    return "there is no API key: set WANDB_API_KEY, or run `wandb login`"
 
 
 class WandbTracker:

@@ -11,6 +11,7 @@ import pytest
 from services.coordinator.launcher import disk
 from shoal.models import adapter_check
 from tests.support.tiny_model import make_tiny_model
+from tests.unit.services.reward.judge.judge_server import graded, http, judge_server_beside
 
 Check = Callable[..., tuple[int, dict[str, Any], str]]
 
@@ -164,3 +165,69 @@ def test_a_deep_check_gives_the_size_of_checkpoints_and_warns_when_the_disk_is_t
     monkeypatch.setattr(disk.shutil, "disk_usage", lambda path: SimpleNamespace(free=1000))
     code, _, error = shoal(*command)
     assert code == 0 and "1000 bytes are free" in error and "which is too little" in error, error
+
+
+AS_JUDGED = ('reward.remap={mine = "llm_judge"}', "reward.judge.model=judge", "data.malformed_labels=keep")
+
+
+def test_a_deep_check_names_the_judges_variable_that_is_not_set(check: Check, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_SUCH_KEY", raising=False)
+    key = ("reward.judge.base_url=http://127.0.0.1:1/v1", "reward.judge.api_key_env=NO_SUCH_KEY")
+    code, _, error = check(*AS_JUDGED, *key)
+    assert code == 2 and "reward.judge.api_key_env: " in error and "NO_SUCH_KEY" in error, error
+
+
+@pytest.mark.parametrize(
+    ("table", "named"),
+    [
+        ("reward.judge", "reward.judge.base_url: the judge gave no answer: http://127.0.0.1:1/v1/chat/completions"),
+        ("reward.model", "reward.model.base_url: http://127.0.0.1:1/classify cannot be reached"),
+    ],
+)
+def test_a_deep_check_names_a_server_that_cannot_be_reached(check: Check, table: str, named: str) -> None:
+    address = "http://127.0.0.1:1" + ("/v1" if table == "reward.judge" else "")
+    to = "llm_judge" if table == "reward.judge" else "reward_model"
+    judged = (f'reward.remap={{mine = "{to}"}}', f"{table}.base_url={address}", "data.malformed_labels=keep")
+    code, _, error = check(*judged, *(["reward.judge.model=judge"] if table == "reward.judge" else []))
+    assert code == 2 and named in error and "from this machine" in error, error
+
+
+@pytest.mark.parametrize(
+    ("answer", "code", "said"),
+    [
+        (graded(9), 0, "scored: SCORE 9 of "),
+        (http(401, "bad key"), 2, "answered 401: bad key"),
+    ],
+)
+def test_a_deep_check_asks_the_judge_one_question(check: Check, answer: bytes, code: int, said: str) -> None:
+    with judge_server_beside() as server:
+        server.script = lambda number, body: answer
+        found, facts, error = check(*AS_JUDGED, f"reward.judge.base_url={server.url}")
+    assert (found, len(server.requests)) == (code, 1), error
+    assert said in (error if code else facts["servers_asked"]["reward.judge"]), (facts, error)
+
+
+@pytest.mark.parametrize(
+    ("key", "answer", "said"),
+    [
+        ("", http(200, "{}"), "there is no API key: set WANDB_API_KEY"),
+        ("a" * 40, http(401, '{"errors": [{"message": "invalid"}]}'), "invalid"),
+        ("a" * 40, http(200, '{"data": {"viewer": {"id": "x", "username": "me", "entity": "me"}}}'), ""),
+    ],
+)
+def test_a_deep_check_tries_the_key_of_weights_and_biases(
+    check: Check, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, key: str, answer: bytes, said: str
+) -> None:
+    wandb = pytest.importorskip("wandb")
+    with judge_server_beside() as server:
+        server.script = lambda number, body: answer
+        for name, value in (("API_KEY", key), ("BASE_URL", server.url.removesuffix("/v1")), ("SILENT", "true")):
+            monkeypatch.setenv(f"WANDB_{name}", value)
+        monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+        try:
+            code, facts, error = check('reward.remap={mine = "passthrough"}', "tracking.wandb=online")
+        finally:
+            wandb.teardown()
+    assert code == 0 and ("warning: tracking.wandb: " in error) == bool(said), error
+    assert said in error, error
+    assert said or facts["servers_asked"] == {"tracking.wandb": "it takes the key"}, facts
