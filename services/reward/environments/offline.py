@@ -41,6 +41,7 @@ def main() -> int:
     try:
         if sys.argv[1] == "check":
             request = json.load(sys.stdin)
+            logging.getLogger().handlers[0].addFilter(_FirstOfEach())
             [environment] = parse_config(request.pop("config")).environments
             found = asyncio.run(check(environment, **request))
             json.dump(found, sys.stdout)
@@ -52,6 +53,20 @@ def main() -> int:
         print(f"error: {error.message}", file=sys.stderr)
         return _INVALID if isinstance(error, InvalidArgument) else _FAILED
     return 0
+
+
+class _FirstOfEach(logging.Filter):
+    """Lets an error through once: the check plays the same episodes again, which raise the same."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._seen = set[str]()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        message = record.getMessage() if record.levelno >= logging.ERROR else ""
+        is_new = not message or message not in self._seen
+        self._seen.add(message)
+        return is_new
 
 
 async def _load(config: RunConfig) -> dict[str, list[dict[str, Any]] | None]:

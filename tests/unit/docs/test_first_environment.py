@@ -1,6 +1,8 @@
 """The files of docs/environments.md work as they are printed there."""
 
 import runpy
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -35,3 +37,20 @@ def test_the_environment_pays_the_second_try_half(folder: Path) -> None:
     assert environment.reset({}, 3) == "What is 31 times 2?" and "user: What is 31 times 2?" in PAGE
     assert environment.step(Turn(1, "61")) == "That is wrong. Try again."
     assert environment.step(Turn(2, "62")) == Observation(reward=0.5, done=True)
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_step_of_its_own_hands_calls_to_the_tools_and_judges_the_answer(folder: Path, is_async: bool) -> None:
+    played = "shoal env play sums.py:Sums"
+    shown = PAGE.partition(f"$ {played}\n")[2].partition("```")[0]
+    lines = [line.removeprefix("> ") for line in shown.splitlines() if line.startswith("> ")]
+    code = Path("sums.py").read_text()
+    if is_async:
+        code = code.replace("def step", "async def step").replace("return super().step", "return await super().step")
+    Path("sums.py").write_text(code)
+    done = subprocess.run(
+        [sys.executable, "-c", "from services.coordinator.cli.app import main; main()", *played.split()[1:]],
+        input="\n".join(lines), capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    said = [line for line in shown.splitlines() if not line.startswith("> ")]
+    assert [line.removeprefix("> ") for line in done.stdout.splitlines()] == said, done.stdout + done.stderr

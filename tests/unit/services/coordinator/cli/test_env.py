@@ -278,6 +278,23 @@ def test_the_check_names_what_an_environment_leaves_behind_and_that_it_differs(s
         assert any(part in problem for problem in problems), (part, out)
 
 
+def test_the_check_shows_a_traceback_once(tmp_path: Path) -> None:
+    file = tmp_path / "broken.py"
+    file.write_text(
+        "from shoal.environment import Environment\n\nclass Broken(Environment):\n    def step(self, turn):\n"
+        "        return turn.no_such_field\n"
+    )
+    main = "from services.coordinator.cli.app import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", main, "env", "check", f"{file}:Broken"],
+        capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 1 and done.stderr.count("no_such_field") == done.stderr.count("Traceback") + 1, (
+        done.stderr
+    )
+    assert done.stderr.count("Traceback") == 1, done.stderr
+
+
 @pytest.mark.parametrize(("command", "source"), [("play", "{games}:Doubling"), ("check", "calculator")])
 def test_an_option_that_is_wrong_is_named_as_it_was_typed(shoal: Shoal, games: str, command: str, source: str) -> None:
     code, _, error = shoal("env", command, source.format(games=games), "--interpreter", "bin/python")
