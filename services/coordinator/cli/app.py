@@ -16,6 +16,14 @@ from shoal.errors import InvalidArgument, ShoalError
 app = command_group("GRPO training of language models as four gRPC services.")
 
 
+def _print_version(is_wanted: bool) -> None:
+    if is_wanted:
+        from shoal import __version__
+
+        print(f"shoal {__version__}")
+        raise typer.Exit
+
+
 @app.callback()
 def credentials(
     tls_dir: Annotated[
@@ -27,6 +35,10 @@ def credentials(
             show_default=False,
         ),
     ] = None,
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=_print_version),
+    ] = False,
 ) -> None:
     """Options before the command hold for every command that calls a coordinator."""
     if tls_dir is not None:

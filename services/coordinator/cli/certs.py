@@ -22,7 +22,8 @@ def certs(
         ),
     ] = None,
 ) -> None:
-    """Make an authority for development, and certificates of all services and roles; a second time, renew these."""
+    """Make certificates for development. Makes an authority and what all services and roles need; a second time, renews
+    these."""
     from shoal.rpc.auth.authority import CERTIFICATE_DAYS, issue_all
 
     hosts = [name.removeprefix("[").removesuffix("]") for name in host or []]
@@ -39,7 +40,7 @@ def token(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Whose token it is, for logs.")],
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Gets the token; name it in SHOAL_TOKEN_FILE.")],
 ) -> None:
-    """Make a token, and print its line for the tokens file of the servers."""
+    """Make a token. Prints its line for the tokens file of the servers."""
     import secrets
 
     from shoal.rpc.auth.authority import write_private

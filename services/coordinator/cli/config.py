@@ -94,7 +94,7 @@ def translate(
         ),
     ] = None,
 ) -> None:
-    """Print another trainer's configuration as TOML; notes and refusals go to standard error.
+    """Print another trainer's configuration as TOML. Notes and refusals go to standard error.
 
     Every field is mapped, or named with the reason why not. Prints no TOML, and exits with code 2, when a refused
     field would change the training.
@@ -133,7 +133,7 @@ def suggest(
         typer.Option(metavar="RUN", help="Expect the rates in this run's folder instead of published ones."),
     ] = None,
 ) -> None:
-    """Print a complete configuration to start from, with reasons, expected memory and expected step time."""
+    """Print a configuration to start from. It has reasons, the expected memory, and the expected time of a step."""
     from shoal.suggest import H100, rates_of_run, suggest
 
     rates = H100 if measured is None else rates_of_run(measured)

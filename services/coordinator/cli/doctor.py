@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def doctor(data_dir: DataDir = Path("runs"), output: OutputOption = Output.TABLE) -> None:
-    """Show what is installed, what would run where, what is missing, and how to get it."""
+    """Show what is installed and what is missing. Says what would run where, and how to get what is not there."""
     from services.coordinator.launcher.findings import examine
 
     versions, devices, findings = examine(data_dir)

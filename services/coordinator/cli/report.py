@@ -27,7 +27,7 @@ def report(
         ),
     ] = None,
 ) -> None:
-    """Write a run's curves, evaluations, and last completions as one HTML page.
+    """Write a run's report, an HTML page. It has curves, evaluations, and the last completions.
 
     The page is made from the run's folder, needs no coordinator, and loads nothing from a network.
     """

@@ -14,7 +14,7 @@ from services.coordinator.cli.shared.options import OutputOption, Overrides, com
 from services.coordinator.cli.shared.output import Output, print_json, print_table
 from shoal.visible_text import visible
 
-app = command_group("Score completions before a GPU is spent on them, and list the verifiers.")
+app = command_group("Score completions without a run, and list the verifiers.")
 
 _MAX_TEXT_CHARS = 60
 """Characters of a completion in a row of the table."""
@@ -41,7 +41,7 @@ def score(
     ] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Score completions as a run would: outcome, reward, its parts, each verifier's value. Needs no service.
+    """Score completions as a run would. Shows outcome, reward, its parts and each verifier's value. Needs no service.
 
     Exits with code 1 if a verifier failed on a row, or if no row has a reward.
     """
@@ -73,7 +73,7 @@ def list_verifiers(
     overrides: Overrides = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Describe every verifier: what it reads, what it returns, and whether it can work here."""
+    """Describe every verifier. Says what it reads, what it returns, and whether it can work here."""
     from services.coordinator.cli.reward_process import describe_verifiers
 
     verifiers = describe_verifiers(config, overrides or [])

@@ -30,7 +30,7 @@ def train(
         typer.Option("--private", help="Keep other users of this machine out: make tokens, which every call needs."),
     ] = False,
 ) -> None:
-    """Train on this machine: starts all four services, shows progress, ends them all.
+    """Train on this machine. Starts all four services, shows progress, and ends them all.
 
     Ctrl-C writes a checkpoint and stops; a second one ends everything at once.
     """

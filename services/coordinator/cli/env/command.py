@@ -14,7 +14,7 @@ from shoal.visible_text import visible
 if TYPE_CHECKING:
     from shoal.v1.environment_pb2 import EnvironmentInfo
 
-app = command_group("Look at environments, play in them, and check those that you write.")
+app = command_group("List environments, play in them, and check your own.")
 
 _Config = Annotated[
     Path | None, typer.Option("--config", metavar="CONFIG", help="Take [[environments]] from this file.")
@@ -38,7 +38,9 @@ _Tools = Annotated[
         show_default=False,
     ),
 ]
-_Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of everything that the environment draws.")]
+_Seed = Annotated[
+    int, typer.Option("--seed", metavar="N", min=0, help="Seed of everything that the environment draws.")
+]
 _Settings = Annotated[str, typer.Option("--settings", metavar="JSON", help="The settings, an object.")]
 _Interpreter = Annotated[str, typer.Option("--interpreter", metavar="PATH", help="Another Python to run it.")]
 
@@ -50,7 +52,7 @@ def list_environments(
     address: _Address = "",
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Describe the environments of a file and those that come with Shoal, or those of a server: tools, tasks, rewards.
+    """Describe environments: their tools, tasks and rewards. Those of a file and of Shoal itself, or a server's.
 
     An agent is a program that calls the policy itself (docs/agents.md).
     """
@@ -113,7 +115,9 @@ def play(
     api_key_env: Annotated[
         str, typer.Option("--api-key-env", metavar="NAME", help="Environment variable with the key of its endpoint.")
     ] = "",
-    max_turns: Annotated[int, typer.Option("--max-turns", min=1, help="Turns that a model plays at most.")] = 8,
+    max_turns: Annotated[
+        int, typer.Option("--max-turns", metavar="N", min=1, help="Turns that a model plays at most.")
+    ] = 8,
     settings: _Settings = "{}",
     interpreter: _Interpreter = "",
     config: _Config = None,
@@ -152,7 +156,7 @@ def check(
     interpreter: _Interpreter = "",
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Check an environment: does it load, repeat itself under a seed, how long does it take, what does it leave behind.
+    """Check an environment. Does it load and repeat itself, how long does it take, what does it leave behind?
 
     Plays a few episodes in two processes. Without --turn it calls each tool, or says some texts. Exits with code 1 if
     there are problems.

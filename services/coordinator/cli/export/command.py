@@ -40,7 +40,7 @@ def export(
         typer.Option(metavar="FOLDER", help="The learner's folder of all runs, where it has one of its own."),
     ] = None,
 ) -> None:
-    """Copy the model of a step elsewhere, from an export or a checkpoint of that step.
+    """Copy the model of a step elsewhere. Takes it from an export or a checkpoint of that step.
 
     The run may go on meanwhile. A checkpoint needs the learner's packages; an export needs none.
     """

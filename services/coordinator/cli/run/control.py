@@ -56,7 +56,7 @@ def start(
 
 
 def pause(run: RunName = "", coordinator: Coordinator = "", output: OutputOption = Output.TABLE) -> None:
-    """Pause a run: no prompt is issued, sampling stops where it is, no step begins."""
+    """Pause a run. No prompt is issued, sampling stops where it is, no step begins."""
     from services.coordinator import client
 
     print_run(client.pause_run(checked_address(coordinator), run), output)
@@ -68,7 +68,7 @@ def resume(
     overrides: Overrides = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Continue a paused run, or resume one that has ended from its last checkpoint, with --set where it may change."""
+    """Continue a paused run, or resume one that has ended. That goes on from its last checkpoint; --set changes it."""
     from services.coordinator import client
     from shoal.errors import FailedPrecondition
 
@@ -92,7 +92,7 @@ def update(
     overrides: Overrides = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Change the configuration of an active run with --set, at once or from its next step on."""
+    """Change the configuration of an active run. Fields of --set take effect at once or from its next step on."""
     from services.coordinator import client
     from shoal.errors import InvalidArgument
 
@@ -133,7 +133,7 @@ def checkpoint(run: RunName = "", coordinator: Coordinator = "", output: OutputO
 
 
 def evaluate(run: RunName = "", coordinator: Coordinator = "", output: OutputOption = Output.TABLE) -> None:
-    """Evaluate the policy on the held-out questions at the next step boundary, also in a pause; wait for the result."""
+    """Evaluate the policy on the held-out questions. Waits for the next step boundary and the result."""
     from services.coordinator import client
 
     response = client.evaluate(checked_address(coordinator), run)

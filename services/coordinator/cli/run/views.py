@@ -39,7 +39,7 @@ def list_runs(
     context: typer.Context,
     coordinator: Coordinator = "",
     data_dir: RunsFolder = RUNS,
-    limit: Annotated[int, typer.Option(min=1, max=500, help="Maximum number of runs to list.")] = 20,
+    limit: Annotated[int, typer.Option(metavar="N", min=1, max=500, help="Maximum number of runs to list.")] = 20,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """List the runs of a coordinator or a folder, newest first."""
@@ -77,10 +77,10 @@ def watch(
     run: AnyRun = "",
     coordinator: Coordinator = "",
     data_dir: RunsFolder = RUNS,
-    after: Annotated[int, typer.Option(min=0, help="Show only the events after this one.")] = 0,
+    after: Annotated[int, typer.Option(metavar="N", min=0, help="Show only the events after this one.")] = 0,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Show a run's events, past ones first, then as they happen, until it ends."""
+    """Show a run's events as they happen, until it ends. Past ones come first."""
     raise typer.Exit(watch_run(source_of(context, coordinator, data_dir), run, after, output))
 
 
@@ -107,7 +107,7 @@ def rollouts(
     ] = "",
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """List a run's groups: prompts, completions, rewards, versions, and why one was dropped or not scored."""
+    """List a run's prompts, completions and rewards. Shows versions, and why a group was dropped or not scored."""
     from shoal.v1 import coordinator_pb2 as pb
 
     request = pb.ListRolloutsRequest(
