@@ -3,13 +3,13 @@
 import asyncio
 import itertools
 import time
-from collections import deque
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from collections import defaultdict, deque
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from services.reward.process.frames import Message
-from shoal.scores import ScoreOutcome, VerifierScore
+from shoal.scores import ScoreOutcome, StepScore, VerifierScore
 
 _LONG_S = 0.25
 """A verifier is slow if its completions take longer than this on average."""
@@ -17,6 +17,12 @@ _SHARED_FOR_S = 60.0
 """Time for which a process is kept for a quick verifier after its last completion came."""
 # Weight of a verifier's newest completion in the mean of how long they take.
 _SMOOTHING = 0.05
+_MIN_SLICE_S, _MAX_SLICE_S = 0.05, 1.0
+_SLICE_PER_MEAN = 4.0
+_LATE_SHARE = 0.25
+"""Share of the processes, and of their time, that late completions get while others wait."""
+_MEMORY_S = 60.0
+"""Process time after which earlier times count half."""
 
 
 @dataclass(eq=False)
@@ -28,6 +34,10 @@ class Job:
     label: Any
     done: asyncio.Future[VerifierScore]
     token_ids: Sequence[int] = ()
+    group: str = ""
+    """Names the completions of one prompt; empty for a completion that stands alone."""
+    can_stop: bool = False
+    """Whether a process may stop judging it, so that it is judged anew later."""
     asked: float = 0.0
     """Time at which it came, by the event loop's clock."""
     started: float = 0.0
@@ -35,10 +45,30 @@ class Job:
     attempts: int = 0
     position: int = 0
     """Its number in the order of arrival."""
+    is_late: bool = False
+    """Whether its slice was over before it was judged."""
+    was_put_off: bool = False
+    """Whether it is judged anew, in whatever time it takes."""
     arguments: Callable[[frozenset[str]], Message] | None = None
     """For a custom verifier, in place of completion, label and tokens: returns the values of the named arguments."""
     code_digest: str = ""
     """Digest of a custom verifier's code."""
+
+    def answer(self, message: Message) -> None:
+        """Sets the outcome that a process has sent, unless there is an outcome."""
+        if not self.done.done():
+            self.done.set_result(
+                VerifierScore(
+                    verifier=self.verifier,
+                    outcome=ScoreOutcome(message["outcome"]),
+                    value=message["value"],
+                    detail=message["detail"],
+                    answer=message["answer"],
+                    step_scores=tuple(StepScore(int(end), value) for end, value in message["steps"]),
+                    duration_s=message["duration_s"],
+                    code_digest=message.get("code", ""),
+                )
+            )
 
     def fail(self, why: str) -> None:
         """Sets the outcome FAILED, unless there is an outcome."""
@@ -51,58 +81,161 @@ class Job:
             )
 
 
-class JobQueue:
-    """The completions that wait, oldest first, except that one process is kept from slow verifiers while quick ones are
-    in use.
+@dataclass(eq=False)
+class _Group:
+    """The completions of one prompt for one verifier."""
 
-    Otherwise as many hanging completions as there are processes would hold up every other verifier until the deadline.
+    waiting: deque[Job] = field(default_factory=deque)
+    num_open: int = 0
+    """Completions without an outcome."""
+    lead: int = 0
+    """Completions that were judged within their slice, less late ones. Below 0 the group waits behind others."""
+
+
+@dataclass(eq=False)
+class _Line:
+    """What waits for one verifier. Groups are in the order in which they came."""
+
+    groups: dict[str, _Group] = field(default_factory=dict)
+    behind: dict[str, _Group] = field(default_factory=dict)
+    """Groups whose completions were mostly late so far."""
+    late: deque[Job] = field(default_factory=deque)
+
+
+class JobQueue:
+    """The completions that wait, oldest first, except that two rules keep some from holding up all others.
+
+    One process is kept from slow verifiers while quick ones are in use. Otherwise as many hanging completions as there
+    are processes would hold up every other verifier until the deadline.
+
+    Each completion has a slice of time, a few times what its verifier usually takes. Beyond it the completion is late.
+    While others wait, late completions get a quarter of the processes' time, together with groups whose completions
+    were mostly late. Otherwise a flood of them would hold up all other completions of the same verifier.
     """
 
     def __init__(self, num_processes: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._num_processes = num_processes
         self._clock = clock
-        self._waiting: dict[str, deque[Job]] = {}
+        self._lines: defaultdict[str, _Line] = defaultdict(_Line)
         self._asked: dict[str, float] = {}
         """By verifier: the time at which its last completion came."""
         self._mean_s: dict[str, float] = {}
         self._positions = itertools.count()
+        self._spent_s = self._spent_late_s = 0.0
+        """Time that processes have spent on completions, and on those of the second rule."""
 
     def __len__(self) -> int:
-        return sum(map(len, self._waiting.values()))
+        return sum(
+            len(line.late) + sum(len(group.waiting) for group in (*line.groups.values(), *line.behind.values()))
+            for line in self._lines.values()
+        )
 
     def add(self, job: Job) -> None:
         """Adds a new completion."""
         job.position = next(self._positions)
+        job.group = job.group or f"#{job.position}"
         self._asked[job.verifier] = self._clock()
-        self._waiting.setdefault(job.verifier, deque()).append(job)
+        line = self._lines[job.verifier]
+        group = _group_of(line, job) or line.groups.setdefault(job.group, _Group())
+        group.waiting.append(job)
+        group.num_open += 1
+        job.done.add_done_callback(lambda _: self._close(job))
 
     def put_back(self, job: Job) -> None:
         """Returns a completion whose process died to its former position."""
-        self._waiting.setdefault(job.verifier, deque()).appendleft(job)
+        line = self._lines[job.verifier]
+        group = _group_of(line, job)
+        if job.is_late or group is None:
+            line.late.appendleft(job)
+        else:
+            group.waiting.appendleft(job)
 
-    def take(self, running: Collection[str]) -> Job | None:
-        """Returns the next, given the verifiers that processes run now; None if none waits or may start."""
-        refuses_slow = self._refuses_slow(running)
-        chosen: deque[Job] | None = None
-        for verifier, jobs in self._waiting.items():
-            while jobs and jobs[0].done.done():  # Its caller has gone.
-                jobs.popleft()
-            if not jobs or (refuses_slow and self._is_slow(verifier)):
-                continue
-            if chosen is None or jobs[0].position < chosen[0].position:
-                chosen = jobs
-        return None if chosen is None else chosen.popleft()
+    def put_off(self, job: Job) -> None:
+        """Returns a late completion that a process has stopped judging. It will be judged without a slice."""
+        job.was_put_off = True
+        self._lines[job.verifier].late.append(job)
 
-    def took(self, verifier: str, duration_s: float) -> None:
-        """Records how long a completion took, whether it was judged or not."""
-        mean_s = self._mean_s.get(verifier, duration_s)
-        self._mean_s[verifier] = mean_s + _SMOOTHING * (duration_s - mean_s)
+    def take(self, running: Collection[Job]) -> Job | None:
+        """Returns the next, given those that processes judge now; None if none waits or may start."""
+        refuses_slow = self._refuses_slow([job.verifier for job in running])
+        lines = [line for verifier, line in self._lines.items() if not (refuses_slow and self._is_slow(verifier))]
+        timely = _oldest(_first(line.groups) for line in lines)
+        if timely is None or self._is_turn_of_late(running):
+            late = _oldest(_first(line.behind) for line in lines) or _oldest(_head(line.late) for line in lines)
+            timely = late or timely
+        if timely is not None:
+            line = self._lines[timely.verifier]
+            group = _group_of(line, timely)
+            (line.late if timely.is_late or group is None else group.waiting).popleft()
+        return timely
+
+    def slice_s(self, job: Job) -> float:
+        """Returns the time after which a completion is late."""
+        usual_s = _SLICE_PER_MEAN * self._mean_s.get(job.verifier, 0.0)
+        return min(max(usual_s, _MIN_SLICE_S), _MAX_SLICE_S)
+
+    def overran(self, job: Job) -> None:
+        """Records that the slice of a completion is over."""
+        job.is_late = True
+        self._count(job, -1)
+
+    def took(self, job: Job, duration_s: float, outcome: ScoreOutcome | None = None) -> None:
+        """Records for how long a process was at a completion, and with which outcome; None if it was stopped."""
+        if self._spent_s > _MEMORY_S:
+            self._spent_s, self._spent_late_s = self._spent_s / 2, self._spent_late_s / 2
+        self._spent_s += duration_s
+        self._spent_late_s += duration_s if job.is_late else 0.0
+        if not job.is_late:
+            self._count(job, 1)
+        # What a verifier takes for completions that cannot be judged in time says nothing of others.
+        if outcome is ScoreOutcome.SCORED or not job.can_stop:
+            mean_s = self._mean_s.get(job.verifier, duration_s)
+            self._mean_s[job.verifier] = mean_s + _SMOOTHING * (duration_s - mean_s)
+
+    def to_stop(self, running: Iterable[Job]) -> list[Job]:
+        """Returns the late completions that processes should stop judging: of those that were put off, a quarter of
+        the processes keep the oldest, while others wait."""
+        late = sorted((job for job in running if job.is_late), key=lambda job: job.started)
+        kept = [job for job in late if job.was_put_off][: self._max_late]
+        return [job for job in late if job.can_stop and job not in kept] if self._has_timely else []
 
     def fail_all(self, why: str) -> None:
         """Fails all that wait."""
-        for jobs in self._waiting.values():
-            while jobs:
-                jobs.popleft().fail(why)
+        for line in self._lines.values():
+            for jobs in (*(group.waiting for group in (line.groups | line.behind).values()), line.late):
+                while jobs:
+                    jobs.popleft().fail(why)
+
+    @property
+    def _has_timely(self) -> bool:
+        """Whether a completion waits that is not subject to the second rule."""
+        return any(_first(line.groups) for line in self._lines.values())
+
+    @property
+    def _max_late(self) -> int:
+        return max(1, int(_LATE_SHARE * self._num_processes))
+
+    def _count(self, job: Job, difference: int) -> None:
+        """Counts a completion for or against its group, which may thereby change its place."""
+        line = self._lines[job.verifier]
+        if (group := _group_of(line, job)) is None:
+            return
+        group.lead += difference
+        before, after = (line.groups, line.behind) if group.lead < 0 else (line.behind, line.groups)
+        if job.group in before:
+            after[job.group] = before.pop(job.group)
+
+    def _close(self, job: Job) -> None:
+        line = self._lines[job.verifier]
+        if (group := _group_of(line, job)) is not None:
+            group.num_open -= 1
+            if group.num_open == 0:
+                line.groups.pop(job.group, None)
+                line.behind.pop(job.group, None)
+
+    def _is_turn_of_late(self, running: Collection[Job]) -> bool:
+        num_late = sum(job.is_late for job in running)
+        return num_late < self._max_late and self._spent_late_s <= _LATE_SHARE * self._spent_s
 
     def _is_slow(self, verifier: str) -> bool:
         return self._mean_s.get(verifier, 0.0) > _LONG_S
@@ -113,3 +246,23 @@ class JobQueue:
             return False
         since = self._clock() - _SHARED_FOR_S
         return any(asked >= since and not self._is_slow(verifier) for verifier, asked in self._asked.items())
+
+
+def _group_of(line: _Line, job: Job) -> _Group | None:
+    return line.groups.get(job.group) or line.behind.get(job.group)
+
+
+def _first(groups: dict[str, _Group]) -> Job | None:
+    """Returns the first completion that waits in the groups, without removing it."""
+    return next((job for group in groups.values() if (job := _head(group.waiting))), None)
+
+
+def _head(jobs: deque[Job]) -> Job | None:
+    """Returns the first whose caller is still there; removes those before it."""
+    while jobs and jobs[0].done.done():
+        jobs.popleft()
+    return jobs[0] if jobs else None
+
+
+def _oldest(jobs: Iterable[Job | None]) -> Job | None:
+    return min((job for job in jobs if job is not None), key=lambda job: job.position, default=None)

@@ -10,6 +10,7 @@ MARK = b"\0verifier "
 """Begins the line by which a process names the verifier whose output follows. In the output itself, so that no line is
 taken for another verifier's, whenever it is read."""
 _MAX_LINE_BYTES = 2000
+_MAX_TRACEBACKS = 100
 _BURST_LINES, _LINES_PER_S = 1000, 20.0
 
 
@@ -33,6 +34,19 @@ class LineBudget:
             return False
         self._num_left -= 1
         return True
+
+
+class Tracebacks:
+    """Logs each traceback once, and at most a hundred: thousands of completions may raise the same."""
+
+    def __init__(self) -> None:
+        self._logged: set[tuple[str, str]] = set()
+
+    def add(self, verifier: str, traceback: str) -> None:
+        """Takes a traceback of a verifier."""
+        if (verifier, traceback) not in self._logged and len(self._logged) < _MAX_TRACEBACKS:
+            self._logged.add((verifier, traceback))
+            _log.error("the verifier %s raised\n%s", verifier, traceback)
 
 
 class VerifierOutput:

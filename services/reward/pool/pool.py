@@ -4,17 +4,18 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from typing import Any
 
 from services.reward.custom.custom_verifiers import CustomVerifier
 from services.reward.pool.job_queue import Job, JobQueue
-from services.reward.pool.output import LineBudget, VerifierOutput
+from services.reward.pool.output import LineBudget, Tracebacks, VerifierOutput
+from services.reward.pool.seat import Seat
 from services.reward.pool.slow import STAGES_S, SlowVerifiers
 from services.reward.process.child_process import PoolProcess
 from services.reward.process.frames import Message
 from shoal.errors import Unavailable
-from shoal.scores import ScoreOutcome, StepScore, VerifierScore
+from shoal.scores import ScoreOutcome, VerifierScore
 from shoal.telemetry import metrics, names
 
 _log = logging.getLogger(__name__)
@@ -22,27 +23,10 @@ _log = logging.getLogger(__name__)
 # A verifier's imports take seconds on a busy machine; past this they hang.
 _LOAD_TIMEOUT_S = 120.0
 _MAX_ATTEMPTS = 2
-_MAX_TRACEBACKS = 100
 _MIN_BACKOFF_S, _MAX_BACKOFF_S = 0.1, 10.0
 
 _RUNNING, _WAITING = metrics.gauge(names.REWARD_RUNNING), metrics.gauge(names.REWARD_WAITING)
 _WAIT, _RESTARTS = metrics.histogram(names.REWARD_WAIT), metrics.counter(names.REWARD_POOL_RESTARTS)
-
-
-@dataclass(eq=False)
-class _Seat:
-    """A seat in the pool: its process, and what the process is doing."""
-
-    process: PoolProcess
-    output: VerifierOutput
-    job: Job | None = None
-    is_ready: bool = False
-    """Whether the process has started and takes jobs."""
-    deadline: asyncio.TimerHandle | None = None
-    long: asyncio.TimerHandle | None = None
-    """Reports that a custom verifier takes long."""
-    why_killed: str = ""
-    ready: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class VerifierPool:
@@ -51,6 +35,7 @@ class VerifierPool:
     Every call of `judge` is answered. A process that runs out of time on a completion is killed, and the completion
     is FAILED. A process that dies while it judges may have been killed from outside, so its completion gets a second
     try; after a second death it is FAILED. In both cases the process is replaced and no other completion is affected.
+    Completions that take unusually long are stopped while others wait, and judged anew later (`JobQueue`).
     """
 
     def __init__(
@@ -66,12 +51,11 @@ class VerifierPool:
         self._options = options or {}
         self._keep_thoughts = list(keep_thoughts)
         self._custom: dict[str, CustomVerifier] = {}
-        self._tracebacks: set[tuple[str, str]] = set()
-        """Verifier and traceback of those in the log."""
+        self._tracebacks = Tracebacks()
         self._num_processes = num_processes
         self._timeout_s = timeout_s
-        self._seats: dict[PoolProcess, _Seat] = {}
-        self._idle: deque[_Seat] = deque()
+        self._seats: dict[PoolProcess, Seat] = {}
+        self._idle: deque[Seat] = deque()
         self._waiting = JobQueue(num_processes)
         self._slow = SlowVerifiers(timeout_s)
         self._budget = LineBudget()
@@ -111,18 +95,21 @@ class VerifierPool:
             self.kill()
             raise Unavailable("the verifier processes ended as they started; see the log of the reward service")
 
-    async def judge(self, verifier: str, completion: str, label: Any, token_ids: Sequence[int] = ()) -> VerifierScore:
+    async def judge(
+        self, verifier: str, completion: str, label: Any, token_ids: Sequence[int] = (), *, group: str = ""
+    ) -> VerifierScore:
         """Waits for a process and its verdict. A completion that still waits when this is canceled is not judged.
 
-        `token_ids` are needed by the verifiers that read more than text.
+        `token_ids` are needed by the verifiers that read more than text. `group` names the completion's prompt.
         """
         loop = asyncio.get_running_loop()
-        return await self._judged(Job(verifier, completion, label, loop.create_future(), token_ids, asked=loop.time()))
+        job = Job(verifier, completion, label, loop.create_future(), token_ids, group, can_stop=True)
+        return await self._judged(job)
 
     async def judge_custom(self, verifier: str, arguments: Callable[[frozenset[str]], Message]) -> VerifierScore:
         """Judges by a custom verifier that `use` has named. `arguments` returns the values of the named arguments."""
         loop = asyncio.get_running_loop()
-        return await self._judged(Job(verifier, "", None, loop.create_future(), asked=loop.time(), arguments=arguments))
+        return await self._judged(Job(verifier, "", None, loop.create_future(), arguments=arguments))
 
     def use(self, verifier: CustomVerifier) -> None:
         """Takes a custom verifier, or another version of one, for the completions that are not yet begun."""
@@ -147,6 +134,7 @@ class VerifierPool:
             # The stream began before the pool was replaced; no process would ever take the completion.
             job.fail("the pool was closed")
         else:
+            job.asked = asyncio.get_running_loop().time()
             self._waiting.add(job)
             self._dispatch()
         return await job.done
@@ -168,10 +156,10 @@ class VerifierPool:
         self.kill()
         await self._all_gone.wait()
 
-    async def _add_process(self) -> _Seat:
+    async def _add_process(self) -> Seat:
         output = VerifierOutput(self._budget)
         process = PoolProcess(self._on_message, self._on_exit, on_output=lambda _, data: output.feed(data))
-        seat = _Seat(process, output)
+        seat = Seat(process, output)
         self._seats[process] = seat
         try:
             await process.start()
@@ -185,14 +173,22 @@ class VerifierPool:
         return seat
 
     def _dispatch(self) -> None:
-        running = [seat.job.verifier for seat in self._seats.values() if seat.job is not None]
+        running = [seat.job for seat in self._seats.values() if seat.job is not None]
         while self._idle and (job := self._waiting.take(running)) is not None:
-            running.append(job.verifier)
+            running.append(job)
             self._start(self._idle.popleft(), job)
+        if not self._idle:
+            self._make_room()
         _RUNNING.set(len(running))
         _WAITING.set(len(self._waiting))
 
-    def _start(self, seat: _Seat, job: Job) -> None:
+    def _make_room(self) -> None:
+        """Stops late completions that keep processes from others."""
+        judging = {seat.job: seat for seat in self._seats.values() if seat.job is not None and not seat.why_killed}
+        for job in self._waiting.to_stop(judging):
+            judging[job].stop()
+
+    def _start(self, seat: Seat, job: Job) -> None:
         job.attempts += 1
         job.started = asyncio.get_running_loop().time()
         if job.attempts == 1:
@@ -208,33 +204,36 @@ class VerifierPool:
             {"verifier": job.verifier, "completion": job.completion, "label": job.label, "token_ids": job.token_ids}
         )
 
-    def _start_clock(self, seat: _Seat) -> None:
+    def _start_clock(self, seat: Seat) -> None:
         self._set_deadline(seat, self._timeout_s, f"no verdict within reward.timeout_s ({self._timeout_s:g} s)")
-        if seat.job is not None and seat.job.arguments is not None:
+        job = seat.job
+        if job is not None and job.arguments is not None:
             self._watch_stage(seat, 0.0, STAGES_S)
+        elif job is not None and not job.is_late:
+            seat.watch(self._waiting.slice_s(job), lambda: self._overran(job))
 
-    def _watch_stage(self, seat: _Seat, passed_s: float, stages_s: Sequence[float]) -> None:
+    def _overran(self, job: Job) -> None:
+        self._waiting.overran(job)
+        self._dispatch()
+
+    def _watch_stage(self, seat: Seat, passed_s: float, stages_s: Sequence[float]) -> None:
         """Reports when the next stage of the seat's job is reached."""
-        _stop_watching(seat)
         if stages_s:
-            loop = asyncio.get_running_loop()
-            seat.long = loop.call_later(stages_s[0] - passed_s, self._report_slow, seat, stages_s)
+            seat.watch(stages_s[0] - passed_s, lambda: self._report_slow(seat, stages_s))
 
-    def _report_slow(self, seat: _Seat, stages_s: Sequence[float]) -> None:
+    def _report_slow(self, seat: Seat, stages_s: Sequence[float]) -> None:
         if seat.job is not None and not seat.job.done.done():
             self._slow.report(seat.job.verifier, stages_s[0])
             self._watch_stage(seat, stages_s[0], stages_s[1:])
 
-    def _set_deadline(self, seat: _Seat, seconds: float, why: str) -> None:
-        if seat.deadline is not None:
-            seat.deadline.cancel()
-        seat.deadline = asyncio.get_running_loop().call_later(seconds, self._give_up, seat, why)
+    def _set_deadline(self, seat: Seat, seconds: float, why: str) -> None:
+        seat.set_deadline(seconds, lambda: self._give_up(seat, why))
 
-    def _give_up(self, seat: _Seat, why: str) -> None:
+    def _give_up(self, seat: Seat, why: str) -> None:
         """Kills a process that hangs; fails its completion now, not when the process is gone."""
         seat.why_killed = why
         if seat.job is not None:
-            self._waiting.took(seat.job.verifier, asyncio.get_running_loop().time() - seat.job.started)
+            self._waiting.took(seat.job, asyncio.get_running_loop().time() - seat.job.started, ScoreOutcome.FAILED)
             seat.job.fail(why)
         seat.process.kill()
 
@@ -253,58 +252,45 @@ class VerifierPool:
                 self._release(seat)
             case "loading":
                 self._set_deadline(seat, _LOAD_TIMEOUT_S, "the verifier did not load")
-                _stop_watching(seat)
+                seat.end_watch()
             case "loaded":
                 self._start_clock(seat)
+            case "stopped":
+                self._put_off(seat)
+                if not seat.why_killed:
+                    self._release(seat)
             case "judged":
-                job = seat.job
-                if job is not None:
-                    self._waiting.took(job.verifier, message["duration_s"])
-                if job is not None and not job.done.done():
-                    job.done.set_result(
-                        VerifierScore(
-                            verifier=job.verifier,
-                            outcome=ScoreOutcome(message["outcome"]),
-                            value=message["value"],
-                            detail=message["detail"],
-                            answer=message["answer"],
-                            step_scores=tuple(StepScore(int(end), value) for end, value in message["steps"]),
-                            duration_s=message["duration_s"],
-                            code_digest=message.get("code", ""),
-                        )
-                    )
-                if job is not None and message.get("traceback"):
-                    self._log_traceback(job.verifier, message["traceback"])
-                if message.get("why_replace"):
-                    seat.why_killed = message["why_replace"]
-                    process.kill()
+                self._take_verdict(seat, message)
                 if not seat.why_killed:
                     self._release(seat)
 
-    def _log_traceback(self, verifier: str, traceback: str) -> None:
-        """Logs each traceback once, and at most a hundred: thousands of completions may raise the same."""
-        if (verifier, traceback) not in self._tracebacks and len(self._tracebacks) < _MAX_TRACEBACKS:
-            self._tracebacks.add((verifier, traceback))
-            _log.error("the verifier %s raised\n%s", verifier, traceback)
+    def _take_verdict(self, seat: Seat, message: Message) -> None:
+        if (job := seat.job) is None:
+            return
+        self._waiting.took(job, message["duration_s"], ScoreOutcome(message["outcome"]))
+        job.answer(message)
+        if message.get("traceback"):
+            self._tracebacks.add(job.verifier, message["traceback"])
+        if message.get("why_replace"):
+            seat.why_killed = message["why_replace"]
+            seat.process.kill()
 
-    def _release(self, seat: _Seat) -> None:
-        if seat.deadline is not None:
-            seat.deadline.cancel()
-        _stop_watching(seat)
-        seat.job = None
+    def _release(self, seat: Seat) -> None:
+        seat.end_timers()
+        seat.job, seat.is_stopping = None, False
         self._idle.append(seat)
         self._dispatch()
 
     def _on_exit(self, process: PoolProcess, how: str) -> None:
         seat = self._seats.pop(process)
         seat.output.end()
-        if seat.deadline is not None:
-            seat.deadline.cancel()
-        _stop_watching(seat)
+        seat.end_timers()
         if seat in self._idle:
             self._idle.remove(seat)
         seat.ready.set()
-        if seat.job is not None and not seat.job.done.done():
+        if seat.is_stopping and not self._closing:
+            self._put_off(seat)
+        elif seat.job is not None and not seat.job.done.done():
             self._retry(seat.job, seat.why_killed or f"the verifier's process died ({how})")
         if self._closing:
             if not self._seats:
@@ -318,6 +304,14 @@ class VerifierPool:
         task = asyncio.get_running_loop().create_task(self._replace())
         self._replacements.add(task)
         task.add_done_callback(self._replacements.discard)
+
+    def _put_off(self, seat: Seat) -> None:
+        """Returns a late completion to the queue; this was not an attempt that failed."""
+        job = seat.job
+        if job is not None and not job.done.done():
+            self._waiting.took(job, asyncio.get_running_loop().time() - job.started)
+            job.attempts -= 1
+            self._waiting.put_off(job)
 
     def _retry(self, job: Job, why: str) -> None:
         if job.attempts < _MAX_ATTEMPTS and not self._closing:
@@ -337,8 +331,3 @@ class VerifierPool:
             except Unavailable as error:
                 self._failed_starts += 1
                 _log.error("verifier process not replaced", extra={"error": error.message})
-
-
-def _stop_watching(seat: _Seat) -> None:
-    if seat.long is not None:
-        seat.long.cancel()

@@ -7,13 +7,14 @@ that hangs with SIGKILL.
 import hashlib
 import logging
 import os
+import signal
 import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from types import MappingProxyType
+from types import FrameType, MappingProxyType
 from typing import Any
 
 from services.reward.common.text import clean
@@ -34,6 +35,7 @@ _MAX_TRACEBACK_CHARACTERS = 20_000
 
 def main() -> None:
     limit_process(parent_pid=int(sys.argv[1]))
+    signal.signal(signal.SIGUSR1, _do_nothing)
     jobs, answers = take_pipes(shows_output=True)
     answers.write(encode_frame({"event": "ready"}))
     loaded: set[str] = set()
@@ -69,15 +71,45 @@ def main() -> None:
             if name not in loaded:
                 load(VERIFIERS[name].load)
                 loaded.add(name)
-            verdict = judge(
-                name,
-                job["completion"],
-                job["label"],
-                job["token_ids"],
-                options.get(name, {}),
-                keep_thoughts=name in keep_thoughts,
-            )
-            answers.write(encode_frame(verdict))
+            with stoppable() as stopped:
+                verdict = judge(
+                    name,
+                    job["completion"],
+                    job["label"],
+                    job["token_ids"],
+                    options.get(name, {}),
+                    keep_thoughts=name in keep_thoughts,
+                )
+            answers.write(encode_frame({"event": "stopped"} if stopped else verdict))
+
+
+class _Stop(BaseException):
+    """Not an Exception: computer algebra would catch that, and go on."""
+
+
+def _do_nothing(number: int, frame: FrameType | None) -> None:
+    """Handles a signal. Programs that the process starts would inherit that it is ignored."""
+
+
+@contextmanager
+def stoppable() -> Iterator[list[bool]]:
+    """Lets SIGUSR1 end the block; the list that it yields then holds an item. Elsewhere the signal does nothing."""
+    stopped: list[bool] = []
+    is_over = False
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        if not is_over:
+            raise _Stop
+
+    signal.signal(signal.SIGUSR1, stop)
+    try:
+        yield stopped
+    except _Stop:
+        is_over = True
+        stopped.append(True)
+    finally:
+        is_over = True
+        signal.signal(signal.SIGUSR1, _do_nothing)
 
 
 @contextmanager

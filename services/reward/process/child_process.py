@@ -77,6 +77,11 @@ class PoolProcess(asyncio.SubprocessProtocol):
             self._kill_group()
             self._transport.kill()  # It may have left its group.
 
+    def interrupt(self) -> None:
+        """Sends SIGUSR1 to the process."""
+        if self._transport is not None and self._transport.get_returncode() is None:
+            self._transport.send_signal(signal.SIGUSR1)
+
     def pause_output(self) -> None:
         """Lets standard error wait in the pipe, until `resume_output`: who writes more than it holds waits as well."""
         self._output_pipe().pause_reading()

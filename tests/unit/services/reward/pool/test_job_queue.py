@@ -14,16 +14,22 @@ class Clock:
         return self.now
 
 
-def job(verifier: str) -> Job:
-    return Job(verifier, "5", "5", asyncio.get_running_loop().create_future())
+def job(verifier: str, group: str = "") -> Job:
+    return Job(verifier, "5", "5", asyncio.get_running_loop().create_future(), group=group, can_stop=True)
+
+
+def judged(queue: JobQueue, one: Job, duration_s: float) -> None:
+    """Ends a job as a process does that has judged it."""
+    queue.took(one, duration_s, ScoreOutcome.SCORED)
+    one.done.set_result(VerifierScore(one.verifier, ScoreOutcome.SCORED, 1.0))
 
 
 def slow_queue(num_processes: int) -> tuple[JobQueue, Clock]:
     """Returns a queue that knows `code` as slow (seconds) and `math` as quick, and its clock."""
     clock = Clock()
     queue = JobQueue(num_processes, clock)
-    queue.took("code", 8.0)
-    queue.took("math", 0.003)
+    queue.took(job("code"), 8.0, ScoreOutcome.SCORED)
+    queue.took(job("math"), 0.003, ScoreOutcome.SCORED)
     return queue, clock
 
 
@@ -54,21 +60,21 @@ async def test_one_process_is_reserved_for_quick_verifiers_while_they_are_in_use
     queue.add(answer)
     for one in programs:
         queue.add(one)
-    assert [queue.take([]), queue.take(["math"])] == [answer, programs[0]]
-    assert queue.take(["code"]) is None, "the second of two processes would hang as well"
+    assert [queue.take([]), queue.take([job("math")])] == [answer, programs[0]]
+    assert queue.take([job("code")]) is None, "the second of two processes would hang as well"
     queue.add(answer)
-    assert queue.take(["code"]) is answer
+    assert queue.take([job("code")]) is answer
     clock.now = 61.0
-    assert queue.take(["code"]) is programs[1], "no quick job arrived for a minute"
+    assert queue.take([job("code")]) is programs[1], "no quick job arrived for a minute"
 
 
 async def test_two_slow_verifiers_share_the_processes_that_one_may_use() -> None:
     queue, _ = slow_queue(3)
-    queue.took("code_stdio", 8.0)
+    queue.took(job("code_stdio"), 8.0, ScoreOutcome.SCORED)
     for verifier in ("math", "code", "code_stdio"):
         queue.add(job(verifier))
     queue.take([])
-    assert queue.take(["code", "code_stdio"]) is None
+    assert queue.take([job("code"), job("code_stdio")]) is None
 
 
 async def test_a_slow_verifier_waits_neither_without_quick_ones_nor_for_the_only_process() -> None:
@@ -76,7 +82,7 @@ async def test_a_slow_verifier_waits_neither_without_quick_ones_nor_for_the_only
     alone = [job("code"), job("code")]
     for one in alone:
         queue.add(one)
-    assert [queue.take([]), queue.take(["code"])] == alone
+    assert [queue.take([]), queue.take([job("code")])] == alone
     single, _ = slow_queue(1)
     single.add(job("math"))
     single.take([])
@@ -91,10 +97,10 @@ async def test_a_verifier_that_has_become_quick_again_uses_every_process() -> No
     queue.take([])
     program = job("code")
     queue.add(program)
-    assert queue.take(["code"]) is None
+    assert queue.take([job("code")]) is None
     for _ in range(100):
-        queue.took("code", 0.01)
-    assert queue.take(["code"]) is program
+        queue.took(job("code"), 0.01, ScoreOutcome.SCORED)
+    assert queue.take([job("code")]) is program
 
 
 async def test_fail_all_fails_every_waiting_job_and_keeps_existing_answers() -> None:
@@ -107,3 +113,96 @@ async def test_fail_all_fails_every_waiting_job_and_keeps_existing_answers() -> 
     assert answered.done.result().value == 1.0
     assert (waiting.done.result().outcome, waiting.done.result().detail) == (ScoreOutcome.FAILED, "the pool was closed")
     assert queue.take([]) is None
+
+
+async def test_late_completions_are_stopped_while_others_wait_and_then_judged_behind_them() -> None:
+    queue = JobQueue(2)
+    bomb, other = job("math"), job("math")
+    for one in (bomb, other):
+        queue.add(one)
+    assert queue.take([]) is bomb
+    assert queue.to_stop([bomb]) == [], "its slice is not over"
+    queue.overran(bomb)
+    assert queue.to_stop([bomb]) == [bomb]
+    queue.took(bomb, 0.05)
+    queue.put_off(bomb)
+    later = job("math")
+    queue.add(later)
+    assert [queue.take([]), queue.take([]), queue.take([]), queue.take([])] == [other, later, bomb, None]
+    assert queue.to_stop([bomb]) == [], "nobody waits"
+
+
+async def test_a_completion_that_cannot_be_stopped_keeps_its_process() -> None:
+    queue = JobQueue(2)
+    custom = job("custom")
+    custom.can_stop = False
+    queue.add(custom)
+    queue.add(job("custom"))
+    assert queue.take([]) is custom
+    queue.overran(custom)
+    assert queue.to_stop([custom]) == []
+
+
+async def test_a_group_of_late_completions_waits_behind_others_until_most_are_in_time() -> None:
+    queue = JobQueue(2)
+    flood = [job("math", "flood") for _ in range(3)]
+    answers = [job("math", "answers") for _ in range(3)]
+    for one in (*flood, *answers):
+        queue.add(one)
+    assert queue.take([]) is flood[0]
+    queue.overran(flood[0])
+    assert queue.take([flood[0]]) is answers[0], "the group has a late completion and none in time"
+    judged(queue, answers[0], 0.01)
+    assert queue.take([flood[0]]) is answers[1]
+    judged(queue, flood[0], 5.0)  # Which uses up the share of late ones.
+    assert queue.take([]) is answers[2]
+    assert queue.take([answers[2]]) is flood[1], "nobody else waits"
+    judged(queue, flood[1], 0.01)
+    newcomer = job("math")
+    queue.add(newcomer)
+    assert queue.take([]) is flood[2], "as many in time as late: the group has its place again"
+
+
+async def test_late_completions_get_a_quarter_of_the_time_while_others_wait() -> None:
+    queue = JobQueue(2)
+    for _ in range(1000):
+        queue.add(job("math"))
+    for _ in range(100):
+        bomb = job("math")
+        queue.add(bomb)
+        queue.overran(bomb)
+        queue.put_off(bomb)
+    spent = {True: 0.0, False: 0.0}
+    for _ in range(400):
+        one = queue.take([])
+        assert one is not None
+        seconds = 5.0 if one.is_late else 0.1
+        spent[one.is_late] += seconds
+        judged(queue, one, seconds)
+    share = spent[True] / sum(spent.values())
+    assert 0.2 < share < 0.4, f"{share:.0%}, with steps of 5 s"
+
+
+async def test_one_late_completion_at_a_time_keeps_one_of_two_processes() -> None:
+    queue = JobQueue(2)
+    bombs = [job("math"), job("math")]
+    for bomb in bombs:
+        queue.add(bomb)
+    assert [queue.take([]), queue.take([])] == bombs
+    for bomb in bombs:
+        queue.overran(bomb)
+        queue.put_off(bomb)
+    assert [queue.take([]), queue.take([bombs[0]])] == bombs, "nobody else waits"
+    queue.add(job("math"))
+    assert queue.to_stop(bombs) == [bombs[1]]
+
+
+async def test_a_flood_does_not_change_what_its_verifier_usually_takes() -> None:
+    queue = JobQueue(2)
+    answer = job("math")
+    queue.took(answer, 0.02, ScoreOutcome.SCORED)
+    before = queue.slice_s(answer)
+    assert before == 0.08
+    for outcome in (ScoreOutcome.UNSCORABLE, ScoreOutcome.FAILED, None):
+        queue.took(answer, 5.0, outcome)
+    assert queue.slice_s(answer) == before

@@ -151,3 +151,14 @@ async def test_a_pool_that_cannot_start_processes_is_unavailable(monkeypatch: py
     with pytest.raises(Unavailable, match="no verifier process can be started"):
         await pool.start()
     await pool.close()
+
+
+async def test_a_flood_of_completions_that_take_long_does_not_hold_up_others_of_its_verifier() -> None:
+    pool = VerifierPool(num_processes=2, timeout_s=600.0, options={"math": {"timeout_s": 300.0}})
+    await pool.start()
+    flood = [asyncio.create_task(pool.judge("math", ENDLESS, "5", group=str(index % 4))) for index in range(32)]
+    answers = [await pool.judge("math", f"\\boxed{{{number}}}", str(number), group="answers") for number in range(50)]
+    assert [score.value for score in answers] == [1.0] * 50, "the flood would take 80 minutes"
+    assert not any(task.done() for task in flood)
+    await pool.close()
+    assert {(await task).outcome for task in flood} == {ScoreOutcome.FAILED}
