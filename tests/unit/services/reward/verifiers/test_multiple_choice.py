@@ -139,7 +139,7 @@ def choice(completion: str, *, strict: bool = False) -> str | None:
         ("My answer: C", "C"),
         ("The answer is: C. (B is wrong.)", "C"),
         (
-            "Let's analyze each option.\n\nA) Paris is wrong.\nC) Rome fits.\n\nTherefore, the correct answer is C) Rome.",
+            "Let's analyze each option.\n\nA) Paris is wrong.\nC) Rome fits.\n\nSo the correct answer is C) Rome.",
             "C",
         ),
         ("Option A seems plausible, but option C is better. So the answer is (C).", "C"),
