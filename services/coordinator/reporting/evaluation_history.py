@@ -1,6 +1,6 @@
 """The evaluations of a run, question by question, and how much the policy changed since the first."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -8,7 +8,7 @@ from statistics import fmean
 from services.coordinator.reporting.step_file import StepFile
 from shoal.grpo.intervals import Interval, change_interval
 
-_RATES = "correct_rates"
+_RATES, _CORRECT = "correct_rates", "correct"
 
 
 @dataclass(frozen=True)
@@ -64,20 +64,26 @@ class RateChange:
 
 
 class EvaluationHistory:
-    """The file `evaluations.jsonl` of a run: each question's share of correct answers, in each evaluation."""
+    """The file `evaluations.jsonl` of a run: each question's share of correct answers, in each evaluation.
 
-    def __init__(self, path: Path) -> None:
+    Evaluations are compared by one meaning of correct: a resume that changes `reward.correct` begins anew.
+    """
+
+    def __init__(self, path: Path, correct: Sequence[str] = ()) -> None:
+        """`correct` is `reward.correct`."""
         self._file = StepFile(path)
+        self._correct = sorted(correct)
         self._first: tuple[int, Mapping[str, float]] | None = None
 
     def keep_until(self, step: int) -> None:
         """Removes the evaluations of later steps, which a restore discards."""
         rows = self._file.keep_until(step)
-        self._first = next(((row["step"], row[_RATES]) for row in rows if row[_RATES]), None)
+        same = (row for row in rows if row[_RATES] and row.get(_CORRECT, []) == self._correct)
+        self._first = next(((row["step"], row[_RATES]) for row in same), None)
 
     def add(self, step: int, correct_rates: Mapping[str, float]) -> RateChange | None:
         """Records an evaluation by prompt id. Returns the change since the first one, of an earlier step."""
-        self._file.add(step, {_RATES: correct_rates})
+        self._file.add(step, {_RATES: correct_rates, **({_CORRECT: self._correct} if self._correct else {})})
         if self._first is None and correct_rates:
             self._first = (step, correct_rates)
         first_step, before = self._first or (step, {})

@@ -46,7 +46,7 @@ class Report:
         self._events = events
         self._config = config
         self._metrics_file = StepFile(record.folder / "metrics.jsonl")
-        self._evaluations = EvaluationHistory(record.folder / "evaluations.jsonl")
+        self._evaluations = EvaluationHistory(record.folder / "evaluations.jsonl", config.reward.correct)
         self._evaluated: set[int] = set()
         self._remaining = RemainingTime(config)
         self._effective = EffectiveTime()

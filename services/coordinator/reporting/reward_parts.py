@@ -45,7 +45,9 @@ def correct_by(reward: RewardConfig, metrics: Mapping[str, float]) -> list[str]:
 
 def meaning_of_correct(verifiers: Sequence[str]) -> str:
     """Says what makes a completion correct, by what `correct_by` returned; empty for nothing to tell."""
-    return f"correct: at least 1 from {' and '.join(verifiers)}" if verifiers else ""
+    if len(verifiers) > 1:
+        return f"correct: at least 1 from all of {', '.join(verifiers)} that the prompt names"
+    return f"correct: at least 1 from {verifiers[0]}" if verifiers else ""
 
 
 def _verifiers(metrics: Mapping[str, float]) -> Iterator[tuple[str, str]]:

@@ -58,3 +58,15 @@ def test_a_change_survives_the_attributes_of_an_event(tmp_path: Path) -> None:
     assert change is not None
     assert RateChange.from_attributes(change.attributes()) == change
     assert change.metrics()["eval/correct_rate_change"] == pytest.approx(0.05)
+
+
+def test_evaluations_by_another_meaning_of_correct_are_not_compared(tmp_path: Path) -> None:
+    path = tmp_path / "evaluations.jsonl"
+    EvaluationHistory(path).add(0, rates(4))
+    resumed = EvaluationHistory(path, ["gsm8k"])
+    resumed.keep_until(5)
+    assert resumed.add(5, rates(8)) is None
+    again = EvaluationHistory(path, ["gsm8k"])
+    again.keep_until(6)
+    change = again.add(9, rates(10))
+    assert change is not None and (change.since_step, change.rate_before) == (5, 0.4)

@@ -35,7 +35,9 @@ def test_an_evaluation_tells_the_mean_reward_beside_the_rate() -> None:
 def test_a_combined_reward_is_told_part_by_part_with_who_says_what_is_correct() -> None:
     answers = [{"gsm8k": 1.0, "brevity": 0.4}, {"gsm8k": 0.0, "brevity": 0.6}]
     assert "answers 0.0% of 2" in described(*answers)
-    assert described(*answers).endswith("; brevity 0.50, gsm8k 0.50; correct: at least 1 from brevity and gsm8k)")
+    assert described(*answers).endswith(
+        "; brevity 0.50, gsm8k 0.50; correct: at least 1 from all of brevity, gsm8k that the prompt names)"
+    )
     named = described(*answers, reward=RewardConfig(correct=["gsm8k"]))
     assert "answers 50.0% of 2" in named and named.endswith("; correct: at least 1 from gsm8k)")
     assert described({"gsm8k": 1.0}, {"gsm8k": 1.0}, overlong=-0.25).endswith(

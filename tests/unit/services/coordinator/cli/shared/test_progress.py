@@ -68,7 +68,7 @@ def test_what_correct_means_is_told_once_where_several_verifiers_judge(capsys) -
     for step in (1, 2):
         view.show(_event("step", step=step, num_steps=2, metrics=metrics, correct_by=["gsm8k", "r1_format"]))
     written = capsys.readouterr().out
-    assert written.count("correct: at least 1 from gsm8k and r1_format") == 1
+    assert written.count("correct: at least 1 from all of gsm8k, r1_format that the prompt names") == 1
     assert written.count("grpo.difficulty_low = 0") == 1 and written.count("all wrong 1") == 2
 
 
