@@ -145,7 +145,8 @@ def test_secrets_in_settings_are_refused_without_repeating_them(settings: dict[s
 async def test_a_sandbox_whose_process_is_killed_goes_on_with_its_files_and_leaves_nothing() -> None:
     async with staged() as stage:
         await stage.configure({"name": "sandbox", "settings": {"is_deterministic": True}})
-        episode = stage.play("sandbox", {"files": {"x": "1"}, "check": "[ $(cat x) = 123 ]"})
+        task = {"files": {"x": "1"}, "editable": ["x"], "check": "[ $(cat x) = 123 ]"}
+        episode = stage.play("sandbox", task)
         await episode.observe()
         await episode.say(calling("execute_bash", command="cd /tmp; printf 23 >> /testbed/x; Y=4"))
         (pid,) = [pid for pid in stage.service.pids if psutil.Process(pid).children()]
@@ -156,6 +157,6 @@ async def test_a_sandbox_whose_process_is_killed_goes_on_with_its_files_and_leav
         await eventually(lambda: not any(sandbox.is_running() for sandbox in sandboxes))
         assert (await episode.say(ChatMessage("assistant", "Done."))).reward == 1.0
         result = await episode.result()
-        assert dict(result.metrics) == {"calls": 2, "errors": 0, "solved": 1}
+        assert dict(result.metrics) == {"calls": 2, "errors": 0, "solved": 1, "restored": 0}
         # Ended with the episode, not with the process, which others may share.
         await eventually(lambda: not any(psutil.Process(pid).children() for pid in stage.service.pids))

@@ -20,13 +20,15 @@ from services.reward.sandbox.inside import seccomp
 from services.reward.sandbox.inside.channel import Channel, Closed, Message, Unreadable
 
 _INSIDE = Path(__file__).parent / "inside"
+MAY_MOUNT = "CAP_SYS_ADMIN"
+"""What the first process of a sandbox has, inside of it, and gives up in all processes that it starts."""
 CODE = "/shoal"
 """Where the code of `inside` is in a sandbox."""
 _START_TIMEOUT_S = 30.0
 _MAX_VERDICT_BYTES = 1 << 20
 _MIB = 1 << 20
 _EXAMINER_BYTES = 1 << 30
-_DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
+DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
 _ENVIRONMENT = {
     "HOME": "/tmp",
     "LANG": "C.UTF-8",
@@ -87,10 +89,9 @@ def command(limits: Limits) -> list[str]:
         "start_timeout_s": _START_TIMEOUT_S,
         "examiner_bytes": _EXAMINER_BYTES,
         "files_bytes": limits.files_mib * _MIB,
-        "devices": _DEVICES,
+        "devices": DEVICES,
     }
-    # The first process mounts a folder for each run of the program, and gives this up in all processes that it starts.
-    return sandboxed("main.py", settings, {}, privileges=["CAP_SYS_ADMIN"])
+    return sandboxed("main.py", settings, {}, privileges=[MAY_MOUNT])
 
 
 def sandboxed(
@@ -118,7 +119,7 @@ def sandboxed(
         *_system_folders(),
         *([] if Path(prefix).is_relative_to("/usr") else ["--ro-bind", prefix, prefix]),
         "--ro-bind", str(_INSIDE), f"{CODE}/services/reward/sandbox/inside",
-        *(word for name in _DEVICES for word in ("--dev-bind", name, name)),
+        *(word for name in DEVICES for word in ("--dev-bind", name, name)),
         "--dir", "/tmp",
         *(
             word

@@ -9,12 +9,21 @@ import os
 import resource
 import subprocess
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from services.reward.process.children import children
-from services.reward.sandbox.bubblewrap import CODE, SandboxLost, SandboxUnavailable, reason_of, sandboxed
+from services.reward.sandbox.bubblewrap import (
+    CODE,
+    DEVICES,
+    MAY_MOUNT,
+    SandboxLost,
+    SandboxUnavailable,
+    reason_of,
+    sandboxed,
+)
 
 FOLDER = "/testbed"
 _START_TIMEOUT_S, _LATE_S = 30.0, 30.0
@@ -59,6 +68,8 @@ class Said:
     """Of both streams, without the middle of what is longer than the limit."""
     code: int | None
     """Exit status; None if it was killed for its time."""
+    num_restored: int = 0
+    """Kept files that were not as they had been, before a check."""
 
 
 class OverLimit(Exception):
@@ -82,11 +93,14 @@ class Shell:
             "limits": limits.as_rlimits(),
             "output_bytes": limits.output_limit_kib << 10,
             "max_job_bytes": _MAX_JOB_BYTES,
+            "files_bytes": limits.disk_mib * _MIB,
+            "devices": DEVICES,
         }
         folders = {"/tmp": limits.disk_mib, FOLDER: limits.disk_mib}
         # The kernel does not count the processes of root.
         user: dict[str, Any] = {"user": _NOBODY, "group": _NOBODY, "extra_groups": []} if os.getuid() == 0 else {}
-        command = sandboxed("shell.py", settings, folders, _python_for_nobody() if user else "")
+        python = _python_for_nobody() if user else ""
+        command = sandboxed("shell.py", settings, folders, python, privileges=[MAY_MOUNT])
         pipe = asyncio.subprocess.PIPE
         self._process = await asyncio.create_subprocess_exec(
             *command, stdin=pipe, stdout=pipe, stderr=pipe, env={}, cwd="/", **user
@@ -105,9 +119,16 @@ class Shell:
 
         Raises `ValueError` for a command that cannot be given, `OverLimit`, and `SandboxLost`.
         """
-        if "\0" in command or len(command.encode("utf-8", "surrogatepass")) > _MAX_COMMAND_BYTES:
-            raise ValueError("a command may have 100 KiB, and no null characters")
-        return await self._asked({"command": command.encode("utf-8", "replace").decode()})
+        return await self._asked({"command": _as_given(command)})
+
+    async def keep(self, paths: Iterable[str]) -> None:
+        """Remembers files as they are, for `check`; paths begin at the folder. Raises as `run` does."""
+        await self._asked({"keep": list(paths)})
+
+    async def check(self, command: str) -> Said:
+        """Runs a command in bash apart from those before it: kept files are as they were, /tmp is empty, and the shell
+        has neither folder nor variables of another command. Raises as `run` does."""
+        return await self._asked({"check": _as_given(command)})
 
     async def edit(self, request: dict[str, Any]) -> Said:
         """Looks at a file or changes it: {"command", "path", ...} (inside/editor.py). Raises as `run` does."""
@@ -138,7 +159,7 @@ class Shell:
             raise SandboxLost(str(error) or "the sandbox did not answer") from None
         finally:
             watch.cancel()
-        return Said(answer["output"], answer["code"])
+        return Said(answer["output"], answer["code"], answer["num_restored"])
 
     async def _answer(self) -> dict[str, Any]:
         assert self._process is not None and self._process.stdout is not None
@@ -166,6 +187,12 @@ class Shell:
         assert self._process is not None
         with contextlib.suppress(ProcessLookupError):
             self._process.kill()
+
+
+def _as_given(command: str) -> str:
+    if "\0" in command or len(command.encode("utf-8", "surrogatepass")) > _MAX_COMMAND_BYTES:
+        raise ValueError("a command may have 100 KiB, and no null characters")
+    return command.encode("utf-8", "replace").decode()
 
 
 def _takes_more(pid: int, limit_bytes: int) -> bool:

@@ -5,27 +5,30 @@ from typing import Any, Literal
 
 from services.reward.sandbox import run
 from services.reward.sandbox.bubblewrap import SandboxLost, SandboxUnavailable
-from services.reward.sandbox.shell import FOLDER, OverLimit, Said, Shell, ShellLimits
+from services.reward.sandbox.shell import OverLimit, Said, Shell, ShellLimits
 from shoal.environment import Broken, Environment, InvalidTask, Observation, ToolError, Turn, Unscorable, tool
 
 _SHOWN = 200
-_TASK = {"files": dict, "setup": str, "check": str}
+_TASK = {"files": dict, "editable": list, "setup": str, "check": str}
 
 
 class Sandbox(Environment):
     """A shell and a folder, /testbed, in a sandbox of its own: no network, and of this machine its programs alone.
 
-    Task, all of it optional: {"files": {"main.py": "..."}, "setup": "a command that prepares the folder", "check": "a
-    command that ends with 0 if the work is done"}. A turn without a tool call ends an episode that has a check, with
-    the reward 1 or 0; without one the verifiers of the data judge. Each call that fails has the reward `penalty`
-    (-0.05).
+    Task, all of it optional: {"files": {"main.py": "...", "test.sh": "..."}, "editable": ["main.py"], "setup": "a
+    command that prepares the folder", "check": "a command that ends with 0 if the work is done"}. A turn without a tool
+    call ends an episode that has a check, with the reward 1 or 0; without one the verifiers of the data judge. Each
+    call that fails has the reward `penalty` (-0.05).
+
+    The check runs apart from the policy: all `files` that are not `editable` are as `setup` left them, /tmp is empty,
+    and the shell is a new one. What else is in the folder is the policy's work.
 
     The shell keeps its folder and variables from call to call; processes end with the call. A command may take
     `timeout_s` (20), its processes together `memory_mib` (1024), files `disk_mib` (128), and the policy reads
     `output_limit_kib` (16) of what it prints. `is_deterministic` says that the commands are: then an episode whose
     process dies goes on, and its commands are carried out again.
 
-    Metrics: `calls`, `errors`, and with a check `solved`.
+    Metrics: `calls`, `errors`, and with a check `solved` and `restored`, the files that the policy had changed in vain.
     """
 
     def __init__(
@@ -56,16 +59,22 @@ class Sandbox(Environment):
         """Starts the sandbox, and prepares its folder. Raises `Unscorable` where the task's `setup` fails."""
         for name, value in task.items():
             if not isinstance(value, _TASK.get(name, ())):
-                raise InvalidTask(f'{name}: give {{"files": {{path: text}}, "setup": command, "check": command}}')
+                raise InvalidTask(
+                    f'{name}: give {{"files": {{path: text}}, "editable": [path], "setup": command, "check": command}}'
+                )
         self.metrics |= {"calls": 0, "errors": 0}
         self._check = task.get("check", "")
         if self._check:
-            self.metrics["solved"] = 0
+            self.metrics |= {"solved": 0, "restored": 0}
+        files, editable = task.get("files", {}), task.get("editable", [])
+        if strangers := [path for path in editable if path not in files]:
+            raise InvalidTask(f"editable: {strangers[0]!r} is none of the task's files, which are {sorted(files)}")
         try:
             await self._shell.start()
         except SandboxUnavailable as error:
             raise Broken(str(error)) from None
-        await self._prepare(task.get("files", {}), task.get("setup", ""))
+        await self._prepare(files, task.get("setup", ""))
+        await self._keep([path for path in files if path not in editable])
 
     async def step(self, turn: Turn) -> Observation:
         """Carries out the calls of a turn; a turn without any is the last one of a task with a check."""
@@ -144,10 +153,20 @@ class Sandbox(Environment):
             how = "took too long" if said.code is None else f"ended with {said.code}"
             raise Unscorable(f"{what} of the task {how}: {said.output[-_SHOWN:]}")
 
+    async def _keep(self, paths: list[str]) -> None:
+        try:
+            await self._shell.keep(paths)
+        except (ValueError, OverLimit) as error:
+            raise Unscorable(f"the files of the task cannot be kept: {error}") from None
+        except SandboxLost as error:
+            raise Broken(str(error)) from None
+
     async def _passes(self) -> bool:
         """Returns whether the task's check ends with 0. Raises `Broken`."""
         try:
-            return (await self._shell.run(f"cd {FOLDER}\n{self._check}")).code == 0
+            said = await self._shell.check(self._check)
+            self.metrics["restored"] = said.num_restored
+            return said.code == 0
         except (ValueError, OverLimit):
             return False
         except SandboxLost as error:

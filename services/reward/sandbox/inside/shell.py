@@ -1,7 +1,7 @@
 """The first process of a sandbox with a shell: `python shell.py SETTINGS`. It runs one command at a time.
 
 No process outlives its command: as the first of its namespace this one can kill all others. Folder and variables of the
-shell go from one command to the next through files.
+shell go from one command to the next through files; a check gets neither, and an empty /tmp.
 """
 
 import ctypes
@@ -18,6 +18,7 @@ from typing import Any
 _PR_SET_DUMPABLE = 4
 _REAP_S = 1.0
 _CHUNK_BYTES = 1 << 16
+_BASH = ["/bin/bash", "--noprofile", "--norc", "-c"]
 _SHELL = """\
 trap 'declare -p >/tmp/.shell/variables; pwd >/tmp/.shell/folder' EXIT
 . /tmp/.shell/variables 2>/dev/null
@@ -31,35 +32,56 @@ def main() -> None:
     # No process may trace this one.
     ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
     sys.path.insert(0, settings["code"])
-    from services.reward.sandbox.inside import seccomp
+    from services.reward.sandbox.inside import namespaces
     from services.reward.sandbox.inside.channel import Channel, Closed
+    from services.reward.sandbox.inside.kept_files import KeptFiles
 
-    seccomp.confine(may_start_processes=True)
-    channel = Channel(0, 1, max_bytes=settings["max_job_bytes"])
+    for device in settings["devices"]:
+        namespaces.make_read_only(device)
+    channel, kept = Channel(0, 1, max_bytes=settings["max_job_bytes"]), KeptFiles()
     channel.send({"event": "ready"})
     while True:
         try:
-            channel.send(_answered(channel.receive(), settings))
+            channel.send({"num_omitted": 0, "num_restored": 0, **_answered(channel.receive(), kept, settings)})
         except Closed:
             return
 
 
-def _answered(job: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
-    """Runs a job, {"command", "timeout_s"} or {"edit", "timeout_s"}; returns "output", "code" (None: killed for its
-    time) and "num_omitted", the characters that are left out of the middle."""
-    if "edit" in job:
-        editor = f"{settings['code']}/services/reward/sandbox/inside/editor.py"
-        words, given = [sys.executable, "-s", "-S", "-P", "-B", editor], json.dumps(job["edit"]).encode()
-    else:
-        words, given = ["/bin/bash", "--noprofile", "--norc", "-c", _SHELL, "bash", job["command"]], b""
+def _answered(job: dict[str, Any], kept: Any, settings: dict[str, Any]) -> dict[str, Any]:
+    """Runs a job, which has "command", "edit", "check" or "keep", and "timeout_s"; returns "output", "code" (None: it
+    was killed for its time), "num_omitted", the bytes that are left out of the middle, and "num_restored"."""
     try:
+        if "keep" in job:
+            kept.keep(os.path.normpath(os.path.join(settings["folder"], path)) for path in job["keep"])
+            return {"output": "", "code": 0}
+        if "check" in job:
+            return _checked(job, kept, settings)
         os.makedirs("/tmp/.shell", exist_ok=True)
-        with tempfile.TemporaryFile(dir="/tmp") as stdin:
-            stdin.write(given)
-            stdin.seek(0)
-            return _run(words, stdin.fileno(), time.monotonic() + job["timeout_s"], settings)
+        if "edit" in job:
+            editor = f"{settings['code']}/services/reward/sandbox/inside/editor.py"
+            words, given = [sys.executable, "-s", "-S", "-P", "-B", editor], json.dumps(job["edit"]).encode()
+        else:
+            words, given = [*_BASH, _SHELL, "bash", job["command"]], b""
+        return _given(words, given, job, settings)
     except OSError as error:  # No space is left.
-        return {"output": f"{error.strerror}\n", "code": 1, "num_omitted": 0}
+        return {"output": f"{error.strerror}\n", "code": 1}
+
+
+def _checked(job: dict[str, Any], kept: Any, settings: dict[str, Any]) -> dict[str, Any]:
+    """Runs a command apart from those before it: its /tmp is empty, its shell new, and kept files are as they were."""
+    from services.reward.sandbox.inside.namespaces import mount_folder
+
+    mount_folder(settings["files_bytes"])
+    num_restored = kept.restore()
+    return {**_given([*_BASH, job["check"]], b"", job, settings), "num_restored": num_restored}
+
+
+def _given(words: list[str], given: bytes, job: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
+    """Runs a program on an input."""
+    with tempfile.TemporaryFile(dir="/tmp") as stdin:
+        stdin.write(given)
+        stdin.seek(0)
+        return _run(words, stdin.fileno(), time.monotonic() + job["timeout_s"], settings)
 
 
 def _run(words: list[str], stdin: int, deadline: float, settings: dict[str, Any]) -> dict[str, Any]:
@@ -92,8 +114,12 @@ def _run(words: list[str], stdin: int, deadline: float, settings: dict[str, Any]
 
 
 def _become(words: list[str], descriptors: tuple[int, ...], settings: dict[str, Any]) -> None:
-    """Turns a forked process into a program."""
+    """Turns a forked process into a program, which has no rights but its own."""
+    from services.reward.sandbox.inside import namespaces, seccomp
+
     try:
+        namespaces.drop_capabilities()
+        seccomp.confine(may_start_processes=True)
         os.setsid()
         for place, descriptor in enumerate([os.dup(descriptor) for descriptor in descriptors]):
             os.dup2(descriptor, place)

@@ -138,6 +138,70 @@ async def test_a_check_pays_for_the_work_at_the_end() -> None:
         assert await environment.step(Turn(1, "Done.")) == Observation([])
 
 
+CHECKED = {"files": {"t/test.sh": '[ "$(cat answer)" = 42 ]\n'}, "check": "sh t/test.sh"}
+
+
+@pytest.mark.parametrize(
+    "commands",
+    [
+        ["echo true > t/test.sh"],
+        ["rm -r t; mkdir -p t/test.sh/x; chmod 0 t/test.sh t"],
+        ["rm t/test.sh; ln -s /dev/null t/test.sh"],
+        ["rm t/test.sh; mkfifo t/test.sh"],
+        ["mkdir other; echo true > other/test.sh; rm -r t; ln -s other t"],
+        ["rm -r t; echo no folder > t"],
+        ["echo true > t/test.sh; chmod 0400 t/test.sh; chmod 0500 t ."],
+        ["rm t/test.sh; mkdir t/test.sh; cd t/test.sh; for i in $(seq 2000); do mkdir d; cd d; done"],
+        ["mkdir bin; printf '#!/bin/sh\\ntrue' > bin/sh; chmod +x bin/sh", "export PATH=$PWD/bin:$PATH", "hash -r"],
+        ["sh() { true; }; export -f sh; alias sh=true; shopt -s expand_aliases"],
+        [
+            "export BASH_ENV=/testbed/env ENV=/testbed/env; echo 'exit 0' > env; cp env /tmp/.profile",
+            "cp env /tmp/.bashrc",
+        ],
+        ["echo 'trap \"exit 0\" EXIT; exit 0' > /tmp/.shell/variables; chmod 0400 /tmp/.shell/variables"],
+        ["cp /bin/true /tmp/sh; export PATH=/tmp:$PATH; cd /tmp"],
+        ["(setsid sh -c 'while :; do echo true > t/test.sh; done' >/dev/null 2>&1 &); exec 9>t/test.sh; echo true >&9"],
+        ["head -c 9000000 /dev/zero > /tmp/full; head -c 9000000 /dev/zero > full; echo true > t/test.sh"],
+    ],
+)
+async def test_no_change_of_the_check_or_its_shell_is_paid(commands: list[str]) -> None:
+    async with playing(CHECKED) as environment:
+        for command in commands:
+            await bash(environment, command)
+        assert (await environment.step(Turn(9, "Done."))).reward == 0.0
+
+
+@pytest.mark.parametrize(
+    ("damage", "num_restored"),
+    [("true", 0), ("echo true > t/test.sh", 1), ("rm -r t; ln -s / t", 1), ("chmod 0 t .", 1), ("cd /tmp; PATH=", 0)],
+)
+async def test_work_is_paid_whatever_becomes_of_the_check(damage: str, num_restored: int) -> None:
+    async with playing(CHECKED) as environment:
+        await bash(environment, f"echo 42 > answer; {damage}")
+        assert (await environment.step(Turn(9, "Done."))).reward == 1.0
+        assert environment.metrics["restored"] == num_restored
+
+
+async def test_files_that_the_policy_may_change_stay_as_it_leaves_them() -> None:
+    files = {"main.py": "print(41)", "test.sh": "[ $(python3 main.py) = 42 ]"}
+    for editable, reward in ((["main.py"], 1.0), ([], 0.0)):
+        async with playing({"files": files, "editable": editable, "check": "sh test.sh"}) as environment:
+            await bash(environment, "echo 'print(42)' > main.py; echo false > test.sh")
+            assert (await environment.step(Turn(2, "Done."))).reward == reward
+            assert environment.metrics["restored"] == 2 - len(editable)
+
+
+async def test_a_check_finds_files_as_setup_left_them() -> None:
+    task = {
+        "files": {"test.sh": "echo no", "old.txt": "x"},
+        "setup": "echo '[ -x \"$0\" ] && [ ! -e old.txt ]' > test.sh; chmod 0755 test.sh; rm old.txt",
+        "check": 'ls -A /tmp && [ -z "$(ls -A /tmp)" ] && [ $PWD = /testbed ] && [ -z "$Y" ] && ./test.sh',
+    }
+    async with playing(task) as environment:
+        await bash(environment, "touch /tmp/x; echo false > test.sh; export Y=1; cd /tmp")
+        assert (await environment.step(Turn(2, "Done."))).reward == 1.0
+
+
 async def test_nothing_is_left_of_an_episode() -> None:
     before = {process.pid for process in psutil.Process().children(recursive=True)}
     async with playing() as environment:
@@ -151,6 +215,8 @@ async def test_nothing_is_left_of_an_episode() -> None:
     [
         ({"file": {}}, InvalidTask, "^file: give"),
         ({"files": {"x": 3}}, InvalidTask, "the text of x must be a text"),
+        ({"files": {"x": ""}, "editable": ["y"]}, InvalidTask, r"editable: 'y' is none .* \['x'\]"),
+        ({"files": {"x": ""}, "editable": "x"}, InvalidTask, "^editable: give"),
         ({"files": {"/usr/x": ""}}, Unscorable, "the file /usr/x of the task ended with 1: .*Read-only"),
         ({"setup": "echo no; exit 4"}, Unscorable, "setup of the task ended with 4: no"),
     ],
