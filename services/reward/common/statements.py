@@ -40,7 +40,7 @@ _GOVERNED = re.compile(rf"(?:{_DENIAL}|{_SUPPOSITION}|{_QUOTATION}){_CLAUSE}", r
 _OF_ANOTHER = re.compile(
     r"\b(?:wrong|incorrect|false|worst|second|2nd|third|next|runner-up|other|alternative|tempting|trap|distractor"
     r"|unlikely|impossible|invalid|previous|original|earlier|former|old|rejected|excluded|eliminated|bad|poor"
-    rf"|least(?:\s\w+)?)(?:[\s-]best)?[\s-]\Z|{_NOT}\s(?:\$|\\\(|(?:the|a|an|my|our)\s(?:\w+\s){{0,2}})?\Z"
+    rf"|least(?:\s\w+)?)(?:[\s-]best)?[\s-]\Z|{_NOT}\s(?:\$|\\\(|(?-i:the|a|an|my|our)\s(?:\w+\s){{0,2}})?\Z"
     r"|\b(?:were|had)\s(?:the|my)\s(?:\w+\s)?\Z"
     r"|\b(?:people|students?|others|they|he|she|every(?:one|body)|some(?:one|body))\s"
     r"(?:\w+ly\s|often\s|may\s|might\s|will\s|would\s)?\Z",
