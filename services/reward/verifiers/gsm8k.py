@@ -18,6 +18,8 @@ _GROUPED = re.compile(rf"(?<![0-9.])[0-9]{{1,3}}(?:(?:{_COMMA}|{_SPACE}|,)[0-9]{
 _NO_DIGITS = re.compile("[^0-9]+")
 # What stands before the tail of a number that is grouped in another way: 1'000, 1_000, 12{,}5, 1.234,56, 10,00,000.
 _TAIL = re.compile(rf"(?:[0-9](?:{_COMMA}|['\u2019_])|[0-9]\.[0-9]{{3}},|[0-9],(?=0[0-9]))([0-9]+(?:\.[0-9]+)?)\Z")
+_LONGEST_NUMBER = 500
+"""Characters up to the last digit in which the last number is looked for."""
 _LONGEST_SPACE = 14
 """Characters of the longest form of a separator, and of a digit before it."""
 _CURRENCY = r"(?:\\?\$|[€£¥₹₩₽₺₪₫฿])"
@@ -69,12 +71,13 @@ def verify(completion: str, label: Any, options: Gsm8kOptions = Gsm8kOptions()) 
 def _last_number(text: str) -> str | None:
     """Returns the last number with its sign, written as a `Decimal` is; None if there is none, or only its tail could
     be read."""
-    text = _without_separators(text)
+    end = max(map(text.rfind, "0123456789")) + 1
+    text = _without_separators(text[max(end - _LONGEST_NUMBER, 0) : end])
     numbers = _NUMBER.findall(text)
     if not numbers:
         return None
     number: str = numbers[-1]
-    start = text.rindex(number)
+    start = len(text) - len(number)
     if _TAIL.search(text, max(start - _LONGEST_SPACE, 0), start + len(number)):
         return None
     sign = _SIGN.search(text, max(start - 4, 0), start)

@@ -63,6 +63,26 @@ _CORRECTED = re.compile(
     rf"(?:{_AGAIN}[\s,.:;!…—–-]{{1,5}}){{0,3}}|\b(?i:but|however)[\s,]{{1,3}}(?:{_AGAIN}[\s,:]{{1,3}}){{1,3}})"
     rf"{_NOUN}{_LETTER}{_PHRASE_ENDS}"
 )
+_CORRECTIONS = (
+    *(
+        "but ",
+        "but,",
+        "however",
+        "no,",
+        "no.",
+        "no:",
+        "no ",
+        "no!",
+        "no;",
+        "nope",
+        "yes",
+        "wait",
+        "actually",
+        "correct",
+    ),
+    *("sorry", "oops", "hmm", "rather", "scratch", "mean", "make ", "second thought", "instead", "should"),
+)
+"""Words without one of which nothing is corrected; to look for them is quicker."""
 _DENIED = re.compile(rf"(?i)(?:{_NOT}|\b(?:if|suppose|assume|might|whether)\b){_CLAUSE}")
 _OPTION = re.compile(rf"\b(?i:option|choice)\s{_LETTER}")
 _OPTION_ENDS = re.compile(rf"{_PHRASE_ENDS}|(?=\))")
@@ -143,13 +163,19 @@ def _choice(text: str, strict: bool) -> str:
         text = tagged
         if found := _FIRST.match(text):
             return _with_more(found, text)
-    marked = [found for pattern in (_BOXED, _ANNOUNCED) for found in pattern.finditer(text)]
-    others = [found for pattern in (_CONTRASTED, _CORRECTED) for found in pattern.finditer(text)]
+    marked = sorted((found for pattern in (_BOXED, _ANNOUNCED) for found in pattern.finditer(text)), key=_end)
+    # What stands before the last marked choice cannot be the last choice.
+    last = _last_stated(marked[-_MAX_STATEMENTS:], text)
+    start = last.start() if last and not is_conditional(text, last.start()) else 0
+    rest = text[start:].lower()
+    others = list(_CORRECTED.finditer(text, start)) if any(word in rest for word in _CORRECTIONS) else []
+    if any(word in rest for word in ("but", "rather", "instead")):
+        others += _CONTRASTED.finditer(text, start)
     if strict:
-        first = min((found.start() for found in marked), default=len(text))
-        others = [found for found in others if found.start() > first]
+        first = marked[0].end() if marked else len(text)
+        others = [found for found in others if found.start() >= first]
     else:
-        others += [found for found in _CLAIMED.finditer(text) if not _is_after(_DENIED, found, text)]
+        others += [found for found in _CLAIMED.finditer(text, start) if not _is_after(_DENIED, found, text)]
     said = sorted(marked + others, key=_end)[-_MAX_STATEMENTS:]
     if last := _last_stated(said, text):
         return _with_more(last, text)
