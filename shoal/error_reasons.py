@@ -73,6 +73,8 @@ class ErrorReason(StrEnum):
     """The data folder contains a run of that name already."""
     MIRROR_IS_AHEAD = "MIRROR_IS_AHEAD"
     """The mirror of a run has a later checkpoint than its folder."""
+    INPUTS_CHANGED = "INPUTS_CHANGED"
+    """The data or the base model of a run that is to go on are not those that it was made from."""
     RUN_ACTIVE = "RUN_ACTIVE"
     """A run is active, and a coordinator drives one run at a time; or another coordinator drives the run."""
     NO_RUN = "NO_RUN"

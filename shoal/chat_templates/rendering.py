@@ -61,14 +61,16 @@ class BoundedTemplate:
     The process begins with the first call, ends with this object, and is another one after it had to be ended.
     """
 
-    def __init__(self, tokenizer: Any, variables: Mapping[str, Any]) -> None:
-        """`variables` are those of the template, beside the tokenizer's special tokens."""
+    def __init__(self, tokenizer: Any, variables: Mapping[str, Any], time_s: float | None = None) -> None:
+        """`variables` are those of the template, beside the tokenizer's special tokens. `time_s`, in seconds since
+        1970, is the time that the template is told, by default that of now: all texts of this object have one."""
         self._given = json.dumps(
             {
                 # Where there are several by name, one may be for tools.
                 "plain": _template(tokenizer, has_tools=False),
                 "for_tools": _template(tokenizer, has_tools=True),
                 "variables": tokenizer.special_tokens_map | dict(variables),
+                "time_s": time.time() if time_s is None else time_s,
                 "max_chars": _MAX_CHARS,
                 "max_growth": _MAX_GROWTH,
             },

@@ -3,13 +3,15 @@
     python -I -S template_program.py FOLDER MEMORY_BYTES
 
 FOLDER has the package `jinja2`. Standard input has JSON, one a line. The first line has the templates, "plain" and
-"for_tools", with the values of their variables and the limits of a text. Each further line is a table with "cpu_s",
-the seconds of computing that it may take, and "rows": for each its messages, whether the policy's turn begins behind
-them, and the tools. Standard output gets a line for each row, in order: {"text": ...}, {"refusal": ...} with what the
-template says, or {"problem": ...}. Where a line is missing, its row has ended the program.
+"for_tools", with the values of their variables, the time that they are told, in seconds since 1970, and the limits of a
+text. Each further line is a table with "cpu_s", the seconds of computing that it may take, and "rows": for each its
+messages, whether the policy's turn begins behind them, and the tools. Standard output gets a line for each row, in
+order: {"text": ...}, {"refusal": ...} with what the template says, or {"problem": ...}. Where a line is missing, its
+row has ended the program. A text follows from what is given: what a template draws at random is the same each time.
 """
 
 import json
+import random
 import resource
 import signal
 import sys
@@ -39,8 +41,9 @@ def main() -> None:
 
 
 def _outcome(given: Mapping[str, Any], messages: Any, begins_turn: bool, tools: Any) -> dict[str, Any]:
+    random.seed(0)
     try:
-        text = _compiled(given["for_tools" if tools else "plain"]).render(
+        text = _compiled(given["for_tools" if tools else "plain"], given["time_s"]).render(
             messages=messages, tools=tools, documents=None, add_generation_prompt=begins_turn, **given["variables"]
         )
     except MemoryError:
@@ -54,8 +57,8 @@ def _outcome(given: Mapping[str, Any], messages: Any, begins_turn: bool, tools: 
 
 
 @cache
-def _compiled(template: str) -> Any:
-    return environment().from_string(template)
+def _compiled(template: str, time_s: float) -> Any:
+    return environment(time_s).from_string(template)
 
 
 def _limit(kind: int, limit: int) -> None:
@@ -65,8 +68,8 @@ def _limit(kind: int, limit: int) -> None:
         resource.setrlimit(kind, (limit, most))
 
 
-def environment() -> Any:
-    """Returns Jinja as transformers sets it up for chat templates."""
+def environment(time_s: float = 0.0) -> Any:
+    """Returns Jinja as transformers sets it up for chat templates, at a time."""
     from jinja2 import TemplateError, ext
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
@@ -90,7 +93,7 @@ def environment() -> Any:
     )
     made.filters["tojson"] = tojson
     made.globals["raise_exception"] = raise_exception
-    made.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
+    made.globals["strftime_now"] = datetime.fromtimestamp(time_s).strftime
     return made
 
 

@@ -2,7 +2,7 @@
 
 import math
 import re
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -59,6 +59,12 @@ class RunSection(Section):
     """Number of passes over the prompts that are short enough, instead of `num_steps`, which becomes
     total_epochs x (prompts // grpo.groups_per_step), rounded up, when the data are loaded. A resume that changes
     grpo.groups_per_step needs `num_steps`."""
+
+    changed_data: Literal["refuse", "accept"] = "refuse"
+    """Treatment of a resume for which a file, data set or task of `data.sources` is not what the run began with.
+    `accept` goes on: other rows take the places of those that the ledger names, and prompts that were learned
+    (`grpo.easy_rate`) stay out by their row. Another base model is refused in any case; of other held-out questions
+    the run tells (docs/data.md)."""
 
     @field_validator("name")
     @classmethod

@@ -1,5 +1,6 @@
 """Rows from JSONL and Parquet files."""
 
+import hashlib
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -20,13 +21,16 @@ def read_files(source: SourceConfig) -> RowSource:
     Raises `InvalidArgument` for a file that is missing, of another kind, or malformed (with the line).
     """
     assert source.path is not None
-    if isinstance(source.path, str):
-        return RowSource(source.path, _read_file(source.path, source))
-    rows = [row for name in source.path for row in _read_file(name, source)]
-    return RowSource(" + ".join(source.path), [replace(row, number=number) for number, row in enumerate(rows)])
+    names = [source.path] if isinstance(source.path, str) else source.path
+    digests: dict[str, str] = {}
+    rows = [row for name in names for row in _read_file(name, source, digests)]
+    if len(names) > 1:
+        rows = [replace(row, number=number) for number, row in enumerate(rows)]
+    return RowSource(" + ".join(names), rows, digests)
 
 
-def _read_file(name: str, source: SourceConfig) -> list[Row]:
+def _read_file(name: str, source: SourceConfig, digests: dict[str, str]) -> list[Row]:
+    """Reads the rows of one file, and adds its digest."""
     if "://" in name:
         raise InvalidArgument(
             f"data source {name}: `path` of a source names a file on the coordinator's machine, not a URL; download "
@@ -40,6 +44,8 @@ def _read_file(name: str, source: SourceConfig) -> list[Row]:
         )
     suffix = path.suffix.lower()
     try:
+        with path.open("rb") as file:
+            digests[name] = hashlib.file_digest(file, "sha256").hexdigest()
         if suffix in (".jsonl", ".ndjson"):
             rows = list(_jsonl(path))
         elif suffix == ".parquet":

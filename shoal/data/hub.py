@@ -2,7 +2,7 @@
 
 from shoal.config.data import SourceConfig
 from shoal.data.arrow import MEDIA_ROWS, check_media, rows_of
-from shoal.data.rows import Row, RowSource, media_columns, present_columns
+from shoal.data.rows import Row, RowSource, digest_of_rows, media_columns, present_columns
 from shoal.errors import InvalidArgument
 from shoal.paths import local_path
 
@@ -50,4 +50,4 @@ def read_dataset(source: SourceConfig) -> RowSource:
     ]
     if not rows:
         raise InvalidArgument(f"data set {label} is empty: it needs at least one row")
-    return RowSource(label, rows)
+    return RowSource(label, rows, {label: digest_of_rows(rows)})

@@ -1,8 +1,9 @@
 """From sources to prompts."""
 
+import itertools
 import json
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -38,11 +39,15 @@ def load_prompts(
     known_verifiers: Collection[str] | None,
     known_environments: Collection[str] = (),
     tokenizer: Any = None,
+    time_s: float | None = None,
+    beside: Iterable[Prompt] = (),
 ) -> PromptSet:
     """Reads every source, mixes them, applies the chat template and drops prompts that are too long.
 
     `reward` gives the names and weights of verifiers. `known_verifiers` are the names that rows may use; None allows
-    any. `known_environments` are those of `environments`. `tokenizer` saves loading the model's again.
+    any. `known_environments` are those of `environments`. `tokenizer` saves loading the model's again. `time_s` is the
+    time that the chat template is told, in seconds since 1970. Prompts of one row that differ, as where one file is two
+    sources, or of one that is `beside`, have different ids: "q.jsonl#2:6" is another prompt of the row of "q.jsonl:6".
 
     Raises `InvalidArgument` for an empty source, a malformed row (with file and line), an unknown verifier or
     environment, a failing chat template, and when every prompt is too long.
@@ -52,23 +57,28 @@ def load_prompts(
         tokenizer = load_tokenizer(model)
     prompts: list[Prompt] = []
     questions: list[str] = []
+    digests: dict[str, str] = {}
+    known = {prompt.prompt_id: prompt for prompt in beside}
     lengths_dropped: list[int] = []
     for source in sources:
         rows = _read(source)
+        digests |= rows.digests
         uses = Counter(select_rows(source, rows.name, len(rows.rows)))
         numbers = sorted(uses)
         conversations = [
             conversation_of(rows.rows[number], source, known_verifiers, reward, known_environments)
             for number in numbers
         ]
-        tokenized = _tokenize(conversations, tokenizer, model.chat_template_kwargs)
+        tokenized = _tokenize(conversations, tokenizer, model.chat_template_kwargs, time_s)
         kept: dict[int, tuple[Prompt, str]] = {}
         for number, conversation, (text, token_ids) in zip(numbers, conversations, tokenized, strict=True):
             if len(token_ids) > data.max_prompt_tokens:
                 lengths_dropped += [len(token_ids)] * uses[number]
                 continue
-            prompt_id = f"{rows.name}:{rows.rows[number].number}"
-            kept[number] = (_prompt(prompt_id, conversation, text, token_ids), _asked(conversation))
+            prompt = _prompt(f"{rows.name}:{rows.rows[number].number}", conversation, text, token_ids)
+            kept[number] = (prompt, _asked(conversation))
+        kept = _with_own_ids(kept, known, rows.name)
+        known |= {prompt.prompt_id: prompt for prompt, _ in kept.values()}
         for repeat in range(max(uses.values())):
             for number, (prompt, question) in kept.items():
                 if uses[number] > repeat:
@@ -83,6 +93,7 @@ def load_prompts(
         prompts=prompts,
         questions=questions,
         num_dropped_too_long=len(lengths_dropped),
+        digests=digests,
         seed=seed,
         shuffle=data.shuffle,
     )
@@ -118,6 +129,36 @@ def _prompt(prompt_id: str, conversation: Conversation, text: str, token_ids: li
         ground_truths=conversation.ground_truths,
         messages=conversation.messages,
         environment=conversation.environment,
+    )
+
+
+def _with_own_ids(
+    kept: Mapping[int, tuple[Prompt, str]], known: Mapping[str, Prompt], name: str
+) -> dict[int, tuple[Prompt, str]]:
+    """Returns the prompts of a source, under another name where a prompt that is not the same has the id of one."""
+
+    def named(alias: str) -> dict[int, tuple[Prompt, str]]:
+        if alias == name:
+            return dict(kept)
+        return {
+            number: (replace(prompt, prompt_id=f"{alias}{prompt.prompt_id.removeprefix(name)}"), question)
+            for number, (prompt, question) in kept.items()
+        }
+
+    aliases = itertools.chain([name], (f"{name}#{number}" for number in itertools.count(2)))
+    return next(
+        found
+        for found in map(named, aliases)
+        if all(_is_same(prompt, known.get(prompt.prompt_id, prompt)) for prompt, _ in found.values())
+    )
+
+
+def _is_same(one: Prompt, other: Prompt) -> bool:
+    return (one.text, one.messages, one.ground_truths, one.environment) == (
+        other.text,
+        other.messages,
+        other.ground_truths,
+        other.environment,
     )
 
 
@@ -170,10 +211,10 @@ def _read_all(source: SourceConfig) -> RowSource:
 
 
 def _tokenize(
-    conversations: Sequence[Conversation], tokenizer: Any, variables: Mapping[str, Any]
+    conversations: Sequence[Conversation], tokenizer: Any, variables: Mapping[str, Any], time_s: float | None
 ) -> list[tuple[str, list[int]]]:
-    """Returns text and token ids of each conversation, in order; `variables` are those of the chat template."""
-    texts = render(conversations, tokenizer, variables)
+    """Returns text and token ids of each conversation, in order, as `render` does."""
+    texts = render(conversations, tokenizer, variables, time_s)
     token_ids: list[list[int]] = []
     for start in range(0, len(texts), _BATCH):
         # The template already writes the special tokens.

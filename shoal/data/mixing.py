@@ -1,5 +1,7 @@
 """Mixing: decides which rows of a source are used."""
 
+from dataclasses import replace
+
 from shoal.config.data import SourceConfig
 from shoal.data.draw import draw_distinct
 from shoal.data.rows import RowSource
@@ -24,7 +26,7 @@ def labeled_rows(rows: RowSource, source: SourceConfig) -> RowSource:
             f"data source {rows.name}: no row has one of the labels {', '.join(source.labels)} in the column "
             f"{source.verifier_column!r}; there are {', '.join(sorted(found)[:_MAX_NAMES])}"
         )
-    return RowSource(rows.name, chosen)
+    return replace(rows, rows=chosen)
 
 
 _MAX_NAMES = 12

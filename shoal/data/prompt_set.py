@@ -25,6 +25,8 @@ class PromptSet:
     prompts that ask the same."""
     num_dropped_too_long: int = 0
     """Prompts left out because they have more than `data.max_prompt_tokens` tokens."""
+    digests: Mapping[str, str] = field(default_factory=dict)
+    """SHA-256 of each file, data set and task that the prompts were made from, by its name."""
     seed: int = 0
     shuffle: bool = True
     _order: tuple[int, npt.NDArray[np.intp]] | None = field(default=None, repr=False, compare=False)

@@ -10,8 +10,11 @@ from shoal.data.conversation import Conversation
 from shoal.errors import InvalidArgument
 
 
-def render(conversations: Sequence[Conversation], tokenizer: Any, variables: Mapping[str, Any]) -> list[str]:
-    """Returns the text of each conversation, in order; `variables` are those of the chat template.
+def render(
+    conversations: Sequence[Conversation], tokenizer: Any, variables: Mapping[str, Any], time_s: float | None = None
+) -> list[str]:
+    """Returns the text of each conversation, in order; `variables` are those of the chat template, and `time_s` the
+    time that it is told, by default that of now.
 
     It ends with the beginning of the policy's turn, but for an environment: what that says first comes before.
 
@@ -24,9 +27,9 @@ def render(conversations: Sequence[Conversation], tokenizer: Any, variables: Map
             '<|im_start|> and <|im_end|>) or "simple" (the bare messages, for a base model), or give a file or a text '
             "of Jinja"
         )
-    template = BoundedTemplate(tokenizer, variables)
+    template = BoundedTemplate(tokenizer, variables, time_s)
     try:
-        texts = _texts(template, conversations, [_dialogue(conversation) for conversation in conversations])
+        texts = _texts(template, conversations, [dialogue_of(conversation) for conversation in conversations])
         _check_calls_are_written(template, conversations, texts)
     finally:
         template.close()
@@ -65,7 +68,7 @@ def _check_calls_are_written(
         for conversation, text in zip(conversations, texts, strict=True)
         if any(message.tool_calls for message in conversation.messages)
     ]
-    silent = template.render([_dialogue(_without_calls(conversation)) for conversation, _ in calling])
+    silent = template.render([dialogue_of(_without_calls(conversation)) for conversation, _ in calling])
     for (conversation, text), without in zip(calling, silent, strict=False):
         if without == text:
             raise _refusal(
@@ -78,7 +81,8 @@ def _without_calls(conversation: Conversation) -> Conversation:
     return replace(conversation, messages=tuple(replace(message, tool_calls=()) for message in conversation.messages))
 
 
-def _dialogue(conversation: Conversation) -> Dialogue:
+def dialogue_of(conversation: Conversation) -> Dialogue:
+    """Returns a conversation as the chat template takes it."""
     messages = [for_template(message) for message in conversation.messages]
     return Dialogue(messages, begins_turn=conversation.environment is None)
 

@@ -1,8 +1,11 @@
 """Rows: the records of a source, before they become prompts."""
 
+import hashlib
+import json
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from dataclasses import field as dataclass_field
 from typing import Any
 
 from shoal.config.data import SourceConfig
@@ -32,6 +35,16 @@ class RowSource:
     name: str
     """Name that is the same on every machine and in every run; the first half of a prompt id."""
     rows: list[Row]
+    digests: Mapping[str, str] = dataclass_field(default_factory=dict)
+    """SHA-256 of each file that the rows were read from, by its name; else of the rows."""
+
+
+def digest_of_rows(rows: Iterable[Row]) -> str:
+    """Returns the SHA-256 of the values of rows, which come from no file of our own."""
+    digest = hashlib.sha256()
+    for row in rows:
+        digest.update(json.dumps(row.values, sort_keys=True, default=repr).encode("ascii") + b"\n")
+    return digest.hexdigest()
 
 
 def row_name(prompt_id: str) -> str:

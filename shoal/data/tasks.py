@@ -7,7 +7,7 @@ from typing import Any
 
 from shoal.config.data import SourceConfig
 from shoal.data.draw import draw_distinct
-from shoal.data.rows import Row, RowSource
+from shoal.data.rows import Row, RowSource, digest_of_rows
 from shoal.errors import InvalidArgument
 from shoal.reasoning_entry import entry_to_text
 
@@ -49,9 +49,9 @@ def make_task(source: SourceConfig) -> RowSource:
     assert source.task is not None
     name = f"{source.task}@{source.task_seed}"
     if source.task == MULTIPLICATION:
-        return RowSource(name, list(_multiplication(source, name)))
+        return _source(name, list(_multiplication(source, name)))
     if source.task == GUESSING:
-        return RowSource(name, list(_guessing(source, name)))
+        return _source(name, list(_guessing(source, name)))
     questions = _arithmetic(source) if source.task == ARITHMETIC else _reasoning_gym(source)
     rows = []
     for number, (question, label, verifier) in enumerate(questions):
@@ -59,7 +59,11 @@ def make_task(source: SourceConfig) -> RowSource:
         if source.environment_task_column != source.ground_truth_column:  # Else the environment judges by the label.
             values[source.verifier_column] = verifier
         rows.append(Row(number, f"{name} question {number + 1}", values))
-    return RowSource(name, rows)
+    return _source(name, rows)
+
+
+def _source(name: str, rows: list[Row]) -> RowSource:
+    return RowSource(name, rows, {name: digest_of_rows(rows)})
 
 
 def _arithmetic(source: SourceConfig) -> Iterator[tuple[str, Any, str]]:

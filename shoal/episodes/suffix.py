@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from shoal.chat_templates.probes import ANSWER, STAND_IN, first_token
 from shoal.chat_templates.rendering import BoundedTemplate, Dialogue, Unrendered
 from shoal.chat_templates.template_messages import for_template, with_texts_of_arguments
 from shoal.conversation import ChatMessage, ToolCall, ToolCallStatus, ToolDefinition, openai_call, openai_tool
@@ -19,15 +20,12 @@ from shoal.errors import InvalidArgument
 
 RESULT = "{result}"
 """Where `inline_results` has the result of a tool."""
-_ANSWER = "stand-in-for-a-sampled-answer-5c1e9a"
-"""What the stand-in says."""
 _TRIAL = "trial-of-a-message"
 _THOUGHT = "<think>"
 """What begins a thought, in every family of models that opens one for the policy."""
 _PLACE = "\ue000"
 _ESCAPED = re.compile(rf"{_PLACE}(\d+){_PLACE}")
 _ROLE = re.compile(r"[A-Za-z0-9_-]+")
-_STAND_IN: tuple[dict[str, Any], ...] = ({"role": "user", "content": "-"}, {"role": "assistant", "content": _ANSWER})
 
 
 class TurnRenderer:
@@ -43,16 +41,17 @@ class TurnRenderer:
         variables: Mapping[str, Any] | None = None,
         stop_token_ids: Sequence[int] = (),
         inline_results: str = "",
+        time_s: float | None = None,
     ) -> None:
         """Takes a tokenizer of `transformers` with a chat template, the tools that the template renders into the
-        prompt, `model.chat_template_kwargs`, the tokens that end what the policy says, besides the end of the turn, and
-        `episodes.inline_results`.
+        prompt, `model.chat_template_kwargs`, the tokens that end what the policy says, besides the end of the turn,
+        `episodes.inline_results`, and the time that the template is told, by default that of now.
 
         Raises `InvalidArgument` for a template that does not end the policy's turn with a token of its own, unless
         results are inline.
         """
         self._tokenizer = tokenizer
-        self._template = BoundedTemplate(tokenizer, variables or {})
+        self._template = BoundedTemplate(tokenizer, variables or {}, time_s)
         self._stop_token_ids = frozenset(stop_token_ids)
         self._inline_results = inline_results
         special = {token.content for token in tokenizer.added_tokens_decoder.values() if token.special}
@@ -60,7 +59,7 @@ class TurnRenderer:
         # Some tokenizers do not call those special with which the template writes turns.
         self._unsplit = self._tokens_of_turns() - special
         # Longest first: one may begin with another.
-        self._escaped = sorted({*special, *self._unsplit, _ANSWER, _PLACE}, key=len, reverse=True)
+        self._escaped = sorted({*special, *self._unsplit, ANSWER, _PLACE}, key=len, reverse=True)
         self._to_escape = re.compile("|".join(map(re.escape, self._escaped)))
         self._use(tools)
 
@@ -204,9 +203,9 @@ class TurnRenderer:
                 text = self._render([*_stand_in_with(calls), *new], begins_turn=True)
             except InvalidArgument:  # Some templates take only one call, or arguments in another form.
                 text = None
-        if text is None or _ANSWER not in text:
-            text = self._render([*_STAND_IN, *new], begins_turn=True)
-        behind = text.rpartition(_ANSWER)[2]
+        if text is None or ANSWER not in text:
+            text = self._render([*STAND_IN, *new], begins_turn=True)
+        behind = text.rpartition(ANSWER)[2]
         start = behind.find(self.end_of_turn_text)
         if start < 0:
             raise InvalidArgument(
@@ -218,13 +217,12 @@ class TurnRenderer:
     def _find_end_of_turn(self) -> str:
         """Returns the text of the token behind an answer that a message of the user follows. With `inline_results` a
         template may have none: then the token ends it that ends any text."""
-        text = self._render([*_STAND_IN, {"role": "user", "content": "-"}], begins_turn=True)
-        behind = text.rpartition(_ANSWER)[2].lstrip()
-        added: list[str] = sorted(self._tokenizer.get_added_vocab(), key=len, reverse=True)
-        found = next((token for token in added if token.strip() and behind.startswith(token)), None)
+        text = self._render([*STAND_IN, {"role": "user", "content": "-"}], begins_turn=True)
+        behind = text.rpartition(ANSWER)[2].lstrip()
+        found = first_token(self._tokenizer, behind)
         # Where nothing comes behind the last answer of all, the token begins the next message.
-        last = self._render(_STAND_IN, begins_turn=False).rpartition(_ANSWER)[2].strip()
-        if _ANSWER not in text or found is None or not last:
+        last = self._render(STAND_IN, begins_turn=False).rpartition(ANSWER)[2].strip()
+        if ANSWER not in text or found is None or not last:
             if self._inline_results and self._tokenizer.eos_token:
                 return str(self._tokenizer.eos_token)
             raise InvalidArgument(
@@ -237,7 +235,7 @@ class TurnRenderer:
 
     def _tokens_of_turns(self) -> set[str]:
         """Returns the tokens with which the template ends a turn and begins the next ones."""
-        behind = self._render([*_STAND_IN, {"role": "user", "content": "-"}], begins_turn=True).rpartition(_ANSWER)[2]
+        behind = self._render([*STAND_IN, {"role": "user", "content": "-"}], begins_turn=True).rpartition(ANSWER)[2]
         return {token for token in self._tokenizer.get_added_vocab() if token.strip() and token in behind}
 
     def _check_roles(self, messages: Sequence[ChatMessage]) -> None:
@@ -311,8 +309,8 @@ class TurnRenderer:
 
 def _stand_in_with(calls: Sequence[ToolCall]) -> list[dict[str, Any]]:
     """Returns the stand-in with as many calls as the policy made."""
-    functions = [openai_call(call, {"-": _ANSWER}) for call in calls]
-    return [_STAND_IN[0], _STAND_IN[1] | {"tool_calls": functions}]
+    functions = [openai_call(call, {"-": ANSWER}) for call in calls]
+    return [STAND_IN[0], STAND_IN[1] | {"tool_calls": functions}]
 
 
 def _difference(first: str, second: str) -> str:

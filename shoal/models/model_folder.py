@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from shoal.chat_templates import template_text
+from shoal.chat_templates.probes import end_of_answer
 from shoal.chat_templates.template_program import environment
 from shoal.config.model import ModelConfig
 from shoal.errors import InvalidArgument
@@ -299,6 +300,8 @@ def check_tokenizer_fits(tokenizer: Any, description: ModelDescription) -> None:
 
 
 def stop_token_ids(model: ModelConfig, tokenizer: Any) -> tuple[int, ...]:
-    """Returns the tokens that end a completion: the tokenizer's end of sequence, then the model's, without repeats."""
+    """Returns the tokens that end a completion, without repeats: the tokenizer's end of sequence, the model's, and the
+    token with which the chat template ends an answer, if it does so with one: after it a model would go on for both."""
     from_model = model_config(model.path, model.revision).eos_token_ids
-    return tuple(dict.fromkeys(_ids(tokenizer.eos_token_id) + list(from_model)))
+    of_template = end_of_answer(tokenizer, model.chat_template_kwargs)
+    return tuple(dict.fromkeys([*_ids(tokenizer.eos_token_id), *from_model, *_ids(of_template)]))

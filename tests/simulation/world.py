@@ -45,7 +45,7 @@ GRACE_S = 60.0
 _inputs: dict[str, PreparedInputs] = {}
 
 
-def _prepared(config: RunConfig) -> PreparedInputs:
+def _prepared(config: RunConfig, _: float | None = None) -> PreparedInputs:
     """Loads tokenizer and data as `preflight`, once for all schedules that have the same."""
     parts = dump_config(config)
     names = ("model", "data", "evaluation", "reward", "sampling")

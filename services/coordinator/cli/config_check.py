@@ -66,6 +66,8 @@ def check_inputs(config: RunConfig, data_dir: Path) -> tuple[RunConfig, dict[str
     """
     inputs = preflight(config)
     config = with_counted_steps(config, len(inputs.prompts))
+    for note in inputs.notes:
+        print(f"note: {note}", file=sys.stderr)
     model_folder = check_weights(config)
     if note := check_adapted_layers(config, model_folder):
         print(f"note: {note}", file=sys.stderr)

@@ -8,7 +8,7 @@ from statistics import fmean
 from services.coordinator.reporting.step_file import StepFile
 from shoal.grpo.intervals import Interval, change_interval
 
-_RATES, _CORRECT = "correct_rates", "correct"
+_RATES, _CORRECT, _DATA = "correct_rates", "correct", "data"
 
 
 @dataclass(frozen=True)
@@ -63,35 +63,70 @@ class RateChange:
         return f"{100 * abs(self.change):.1f} points {verdict}{noise} (95% interval: {low} to {high})"
 
 
+@dataclass(frozen=True)
+class _Evaluation:
+    """An evaluation that later ones are compared with."""
+
+    step: int
+    rates: Mapping[str, float]
+    data: Mapping[str, str]
+    """The digests of what the questions were read from, by name; empty where they are not known."""
+
+    def is_of(self, data: Mapping[str, str]) -> bool:
+        """Whether its questions are those of other data, as far as the names are the same."""
+        return all(data.get(name, digest) == digest for name, digest in self.data.items())
+
+
 class EvaluationHistory:
     """The file `evaluations.jsonl` of a run: each question's share of correct answers, in each evaluation.
 
-    Evaluations are compared by one meaning of correct: a resume that changes `reward.correct` begins anew.
+    Evaluations are compared by one meaning of correct, and over the same questions: a resume that changes
+    `reward.correct`, or finds other data, begins anew.
     """
 
     def __init__(self, path: Path, correct: Sequence[str] = ()) -> None:
         """`correct` is `reward.correct`."""
         self._file = StepFile(path)
         self._correct = sorted(correct)
-        self._first: tuple[int, Mapping[str, float]] | None = None
+        self._firsts: list[_Evaluation] = []
+        """The first evaluation of each version of the data."""
 
     def keep_until(self, step: int) -> None:
         """Removes the evaluations of later steps, which a restore discards."""
-        rows = self._file.keep_until(step)
-        same = (row for row in rows if row[_RATES] and row.get(_CORRECT, []) == self._correct)
-        self._first = next(((row["step"], row[_RATES]) for row in same), None)
+        rows = [row for row in self._file.keep_until(step) if row[_RATES]]
+        # Where a line does not say what its data were, they are those of the next one that does.
+        data: Mapping[str, str] = {}
+        found = []
+        for row in reversed(rows):
+            data = row.get(_DATA) or data
+            if row.get(_CORRECT, []) == self._correct:
+                found.append(_Evaluation(row["step"], row[_RATES], data))
+        self._firsts = []
+        for evaluation in reversed(found):
+            self._remember(evaluation)
 
-    def add(self, step: int, correct_rates: Mapping[str, float]) -> RateChange | None:
-        """Records an evaluation by prompt id. Returns the change since the first one, of an earlier step."""
-        self._file.add(step, {_RATES: correct_rates, **({_CORRECT: self._correct} if self._correct else {})})
-        if self._first is None and correct_rates:
-            self._first = (step, correct_rates)
-        first_step, before = self._first or (step, {})
-        both = [(before[prompt_id], rate) for prompt_id, rate in correct_rates.items() if prompt_id in before]
-        if first_step == step or not both:
+    def _remember(self, evaluation: _Evaluation) -> _Evaluation:
+        """Returns the first evaluation with the same data, which this one may be."""
+        first = next((one for one in self._firsts if one.is_of(evaluation.data)), None)
+        if first is None:
+            self._firsts.append(evaluation)
+        return first or evaluation
+
+    def add(
+        self, step: int, correct_rates: Mapping[str, float], data: Mapping[str, str] | None = None
+    ) -> RateChange | None:
+        """Records an evaluation by prompt id, with the digests of its data. Returns the change since the first one of
+        an earlier step whose data were the same."""
+        told = {_CORRECT: self._correct, _DATA: data}
+        self._file.add(step, {_RATES: correct_rates, **{name: value for name, value in told.items() if value}})
+        if not correct_rates:
+            return None
+        first = self._remember(_Evaluation(step, correct_rates, data or {}))
+        both = [(first.rates[prompt_id], rate) for prompt_id, rate in correct_rates.items() if prompt_id in first.rates]
+        if first.step == step or not both:
             return None
         return RateChange(
-            since_step=first_step,
+            since_step=first.step,
             rate_before=fmean(earlier for earlier, _ in both),
             rate=fmean(later for _, later in both),
             interval=change_interval([later - earlier for earlier, later in both]),

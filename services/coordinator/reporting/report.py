@@ -260,7 +260,7 @@ class Report:
     def evaluation(self, result: EvaluationResult) -> None:
         """Reports the result of an evaluation, and how far it is from the run's first one."""
         step = result.version.policy_version
-        change = self._evaluations.add(step, result.correct_rates)
+        change = self._evaluations.add(step, result.correct_rates, self._record.inputs.get("evaluation.sources"))
         metrics = result.metrics() | (change.metrics() if change else {})
         self._evaluated.add(step)
         self._remaining.evaluated(result.sampling_s)

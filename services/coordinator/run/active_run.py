@@ -20,6 +20,8 @@ from services.coordinator.reporting.report import Report
 from services.coordinator.rollout.controls import RunControls, StopMode
 from services.coordinator.rollout.evaluation_result import EvaluationResult
 from services.coordinator.run.attempt import Attempt
+from services.coordinator.run.checkpoints import Checkpoints
+from services.coordinator.run.checks.changed_inputs import changed_inputs
 from services.coordinator.run.checks.preflight import PreparedInputs, preflight
 from services.coordinator.run.commands import RunCommands
 from services.coordinator.run.config_updates import ConfigUpdates, left_waiting
@@ -162,7 +164,8 @@ class ActiveRun:
         """Drives attempts until one ends the run; returns the state that it ends in."""
         inputs = self._inputs
         if inputs is None:
-            inputs = await asyncio.to_thread(preflight, self._config)
+            inputs = await asyncio.to_thread(preflight, self._config, self.record.create_time_s)
+        self._tell_of_inputs(inputs)
         await self._report.look_back()
         left = await left_waiting(self.record.folder / EVENTS)
         updates = self._updates = ConfigUpdates(self._config, self.record, self.events, len(inputs.prompts), left=left)
@@ -191,6 +194,25 @@ class ActiveRun:
                 if self._controls.stop is not None:
                     return RunState.STOPPED
                 self._restart_reason = error.message
+
+    def _tell_of_inputs(self, inputs: PreparedInputs) -> None:
+        """Tells what people should know of data and model, and records their digests, which the attempt writes.
+
+        Raises `FailedPrecondition` (INPUTS_CHANGED) where the run cannot go on with what changed.
+        """
+        for note in inputs.notes:
+            self.events.add("notice", note)
+        before = self.record.inputs or Checkpoints(self.record.folder).inputs()
+        if changes := changed_inputs(self._config, before, inputs.digests):
+            message = f"{'; '.join(changes)}; evaluations are not compared with those before"
+            self.events.add("inputs_changed", message, changes=changes)
+        elif not before and self.record.attempt > 0:
+            self.events.add(
+                "notice",
+                "the run was started by a version of Shoal that kept no digests of data and model: whether they have "
+                "changed since is not known; from now on it is",
+            )
+        self.record.inputs = {field: dict(digests) for field, digests in inputs.digests.items()}
 
     async def _begin_restart(self) -> bool:
         """Waits for the time of the next attempt and counts it; returns False if the run is to stop instead."""

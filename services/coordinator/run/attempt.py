@@ -101,7 +101,7 @@ class Attempt:
         )
         self._rewards = RewardPool(fleet, events, config, controls.running_s)
         self._environments = EnvironmentPool(self._rewards)
-        self._stages = Stages(config, inputs.tokenizer, inputs.stop_token_ids)
+        self._stages = Stages(config, inputs.tokenizer, inputs.stop_token_ids, inputs.time_s)
         self._metrics = StepMetrics(
             config,
             num_prompts=len(inputs.prompts.prompts),
@@ -109,7 +109,7 @@ class Attempt:
             rewards=self._rewards.utilization,
             running_s=controls.running_s,
         )
-        self._checkpoints = Checkpoints(record.folder, mirroring)
+        self._checkpoints = Checkpoints(record.folder, mirroring, record.inputs)
         self._saving = self._make_saving()
         self._boundary = StepBoundary(controls, self._learner, self._saving)
         self._gate = SamplingGate(inflight_updates=config.weights.inflight_updates)

@@ -14,7 +14,7 @@ import asyncio
 import contextlib
 import hashlib
 import shutil
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -67,10 +67,17 @@ class WrittenCheckpoint:
 class Checkpoints:
     """The checkpoints of one run."""
 
-    def __init__(self, run_folder: Path, mirroring: Mirroring | None = None) -> None:
-        """`mirroring` gets each new checkpoint, and has those that it copies kept meanwhile."""
+    def __init__(
+        self,
+        run_folder: Path,
+        mirroring: Mirroring | None = None,
+        inputs: Mapping[str, Mapping[str, str]] | None = None,
+    ) -> None:
+        """`mirroring` gets each new checkpoint, and has those that it copies kept meanwhile. `inputs` are the digests
+        of what the run is made from."""
         self._folder = run_folder / "checkpoints"
         self._mirroring = mirroring
+        self._inputs = inputs or {}
 
     def steps(self) -> list[int]:
         """Returns the steps of the committed checkpoints, oldest first."""
@@ -145,6 +152,7 @@ class Checkpoints:
                 await asyncio.to_thread(_sha256, folder / snapshot),
                 tuple(files),
                 tuple(written.moment.segments),
+                self._inputs,
             )
             await asyncio.to_thread(write_manifest, folder, manifest)
         await asyncio.to_thread(self._delete_all_but, written.keep_last, written.best)
@@ -182,6 +190,10 @@ class Checkpoints:
             with contextlib.suppress(DataLoss):
                 found.append(self.load_manifest(checkpoint_id))
         return found
+
+    def inputs(self) -> Mapping[str, Mapping[str, str]]:
+        """Returns the digests of what the newest checkpoint was made from; empty where nothing has them."""
+        return next((manifest.inputs for manifest in reversed(self.manifests()) if manifest.inputs), {})
 
     def newest_age(self, names: Collection[str]) -> Age | None:
         """Returns the age of the newest of some checkpoints; None where no manifest of them can be read."""

@@ -14,6 +14,7 @@ from google.protobuf.struct_pb2 import Struct
 from services.coordinator.remote.fetching import take_from_mirror
 from services.coordinator.run.active_run import ActiveRun
 from services.coordinator.run.checkpoints import Checkpoints, check_num_steps
+from services.coordinator.run.checks.changed_inputs import changed_inputs
 from services.coordinator.run.checks.preflight import PreparedInputs, preflight
 from services.coordinator.store.events import EVENTS, EventLog, PastLogs, follow_events
 from services.coordinator.store.files.disk_errors import is_full, writing
@@ -93,9 +94,9 @@ class Runs:
                     f"run {run_id} exists in {self.folders.data_dir}; resume it, or choose another name",
                     reason=ErrorReason.RUN_EXISTS,
                 )
-            inputs = await asyncio.to_thread(preflight, config)
-            config = with_counted_steps(config, len(inputs.prompts))
             record = RunRecord(run_id, folder)
+            inputs = await asyncio.to_thread(preflight, config, record.create_time_s)
+            config = with_counted_steps(config, len(inputs.prompts))
             if len(self._queue) >= MAX_WAITING:
                 raise ResourceExhausted(
                     f"{MAX_WAITING} runs wait here, the maximum: start {run_id} when one of them has ended",
@@ -120,7 +121,8 @@ class Runs:
             config = changed_config(before, changes or {})
             checkpoints = Checkpoints(record.folder)
             await asyncio.to_thread(checkpoints.check_readable)
-            inputs = await asyncio.to_thread(preflight, config)
+            inputs = await asyncio.to_thread(preflight, config, record.create_time_s)
+            changed_inputs(config, record.inputs or checkpoints.inputs(), inputs.digests)
             config = with_counted_steps(config, len(inputs.prompts))
             check_num_steps(before, config, checkpoints)
             record.attempt += 1

@@ -157,6 +157,8 @@ class RunRecord:
     """Why the run was restarted, for each restart since `furthest_step` was trained."""
     weight_epoch: _Count = 0
     """The last epoch that a broadcast group of this run was named by."""
+    inputs: dict[str, dict[str, str]] = field(default_factory=dict)
+    """SHA-256 of what the run is made from, by field of the configuration and name of a file, data set or task."""
     metrics: dict[str, float] = field(default_factory=dict)
     """The metrics of the last step."""
 

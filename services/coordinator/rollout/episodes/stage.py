@@ -43,10 +43,14 @@ class Stage:
 class Stages:
     """The environments of a run, by name. Empty before `open`, and for a run without environments."""
 
-    def __init__(self, config: RunConfig, tokenizer: Any, stop_token_ids: Sequence[int] = ()) -> None:
-        """`stop_token_ids` are the run's, which end a turn as well as the chat template's end of turn does."""
+    def __init__(
+        self, config: RunConfig, tokenizer: Any, stop_token_ids: Sequence[int] = (), time_s: float | None = None
+    ) -> None:
+        """`stop_token_ids` are the run's, which end a turn as well as the chat template's end of turn does. `time_s` is
+        the time that the template is told."""
         self._config = config
         self._stop_token_ids = stop_token_ids
+        self._time_s = time_s
         # Rendering changes a setting of the tokenizer while others use it. So episodes have one of their own, in one
         # thread.
         self._tokenizer = copy.deepcopy(tokenizer) if config.environments else tokenizer
@@ -119,7 +123,7 @@ class Stages:
 
     def _with_tools(self, tools: Sequence[ToolDefinition]) -> TurnRenderer:
         if self._base is None:
-            self._base = plain_renderer(self._config, self._tokenizer, self._stop_token_ids)
+            self._base = plain_renderer(self._config, self._tokenizer, self._stop_token_ids, self._time_s)
         return self._base.with_tools(tools)
 
     def decode(self, token_ids: list[int]) -> str:
@@ -140,10 +144,12 @@ class Stages:
             self._base.close()
 
 
-def plain_renderer(config: RunConfig, tokenizer: Any, stop_token_ids: Sequence[int]) -> TurnRenderer:
+def plain_renderer(
+    config: RunConfig, tokenizer: Any, stop_token_ids: Sequence[int], time_s: float | None
+) -> TurnRenderer:
     """Returns the renderer of a run's episodes, without tools. Raises as the renderer does."""
     settings = config.model.chat_template_kwargs
-    return TurnRenderer(tokenizer, (), settings, stop_token_ids, config.episodes.inline_results)
+    return TurnRenderer(tokenizer, (), settings, stop_token_ids, config.episodes.inline_results, time_s)
 
 
 def _check_tools(info: EnvironmentInfo) -> None:

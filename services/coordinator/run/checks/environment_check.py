@@ -169,7 +169,7 @@ def unwritten_tools(
     named = {one.environment.environment: one for one in reversed(prompts) if one.environment and _offers(one, shown)}
     if not named:
         return []
-    plain = plain_renderer(config, inputs.tokenizer, inputs.stop_token_ids)
+    plain = plain_renderer(config, inputs.tokenizer, inputs.stop_token_ids, inputs.time_s)
     try:
         return [
             name

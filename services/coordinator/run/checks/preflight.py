@@ -1,14 +1,16 @@
 """Preflight: checks of model and data before anything heavy starts."""
 
 import re
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from services.coordinator.remote.file_systems import file_system
+from services.coordinator.run.checks.changed_inputs import EVALUATION, MODEL, TOKENIZER, TRAINING, Digests
 from services.coordinator.run.checks.extras import check_extras, tracking_extras
+from services.coordinator.run.checks.prompt_notes import notes_on_prompts
 from shoal.config import RunConfig
 from shoal.config.data import SourceConfig
 from shoal.config.verifiers import JUDGE_VERIFIERS, MODEL_VERIFIERS
@@ -17,7 +19,14 @@ from shoal.data.rows import row_name
 from shoal.errors import InvalidArgument
 from shoal.grpo.correctness import says_correct
 from shoal.models.adapter_check import check_adapter_targets
-from shoal.models.model_folder import load_tokenizer, model_config, resolve_model, stop_token_ids
+from shoal.models.model_digest import model_digests
+from shoal.models.model_folder import (
+    load_tokenizer,
+    model_config,
+    resolve_model,
+    stop_token_ids,
+    tokenizer_folder,
+)
 from shoal.rollout import Prompt
 from shoal.telemetry.run_metric_table import TABLE
 
@@ -36,6 +45,12 @@ class PreparedInputs:
     """Held-out questions, none of which is in `prompts`; empty without `evaluation.sources`."""
     stop_token_ids: tuple[int, ...]
     """Tokens that end a completion."""
+    time_s: float | None = None
+    """The time that the chat template is told, in seconds since 1970; None for that of now."""
+    digests: Digests = field(default_factory=dict)
+    """Of data, held-out questions, and model."""
+    notes: tuple[str, ...] = ()
+    """What people may not have meant."""
     verifiers_to_ask_for: tuple[str, ...] = ()
     """Verifiers in the data that only a reward service can know; it is asked once it is registered."""
 
@@ -45,11 +60,12 @@ class PreparedInputs:
         return self.held_out.prompts
 
 
-def preflight(config: RunConfig) -> PreparedInputs:
+def preflight(config: RunConfig, time_s: float | None = None) -> PreparedInputs:
     """Loads tokenizer and data, and checks that they fit each other and the model.
 
-    Reads no weights and needs no torch. Refuses a verifier that no reward service has, except where only the reward
-    service can ask for it, at a server of `reward.servers`.
+    `time_s` is the time of the run's start, which the chat template is told. Loads no weights and needs no torch;
+    digests read some of them. Refuses a verifier that no reward service has, except where only the reward service can
+    ask for it, at a server of `reward.servers`.
 
     Raises `InvalidArgument`, with the field at fault, for a missing model, a tokenizer of another model, no prompt, no
     prompt that is short enough, no evaluation question that is not trained on, a verifier of `reward.correct` that no
@@ -63,7 +79,7 @@ def preflight(config: RunConfig) -> PreparedInputs:
     _check_context(config)
     tokenizer = load_tokenizer(config.model)
 
-    def load(sources: Sequence[SourceConfig]) -> PromptSet:
+    def load(sources: Sequence[SourceConfig], beside: Sequence[Prompt] = ()) -> PromptSet:
         return load_prompts(
             sources,
             model=config.model,
@@ -73,12 +89,16 @@ def preflight(config: RunConfig) -> PreparedInputs:
             known_verifiers=config.reward.known_verifiers,
             known_environments=[environment.name for environment in config.environments],
             tokenizer=tokenizer,
+            time_s=time_s,
+            beside=beside,
         )
 
     prompts = load(config.data.sources)
+    digests = {TRAINING: prompts.digests, **_model_digests(config)}
     held_out = HeldOut()
     if config.evaluation.sources:
-        candidates = load(config.evaluation.sources)
+        candidates = load(config.evaluation.sources, prompts.prompts)
+        digests[EVALUATION] = candidates.digests
         trained_on = prompts.questions if config.evaluation.held_out else ()
         held_out = held_out_prompts(candidates, trained_on, config.evaluation.num_prompts)
     every_prompt = (*prompts.prompts, *held_out.prompts)
@@ -90,8 +110,21 @@ def preflight(config: RunConfig) -> PreparedInputs:
         prompts=prompts,
         held_out=held_out,
         stop_token_ids=stop_token_ids(config.model, tokenizer),
+        time_s=time_s,
+        digests=digests,
+        notes=notes_on_prompts(config.model, tokenizer, every_prompt),
         verifiers_to_ask_for=tuple(sorted(named - config.reward.verifiers_here)),
     )
+
+
+def _model_digests(config: RunConfig) -> dict[str, Mapping[str, str]]:
+    model = config.model
+    found: dict[str, Mapping[str, str]] = {
+        MODEL: model_digests(resolve_model(model.path, model.revision, weights=False))
+    }
+    if model.tokenizer is not None:
+        found[TOKENIZER] = model_digests(tokenizer_folder(model.tokenizer))
+    return found
 
 
 def check_mirror(config: RunConfig) -> None:

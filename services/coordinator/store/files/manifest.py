@@ -1,7 +1,8 @@
 """The manifest of a checkpoint, which commits it: what it consists of, with the digest of each part."""
 
 import json
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -37,6 +38,8 @@ class CheckpointManifest:
     learner_files: tuple[learner_pb2.FileDigest, ...]
     segments: tuple[SegmentDigest, ...] = ()
     """The segments that the ledger's snapshot refers to, up to their lengths at that moment."""
+    inputs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """SHA-256 of what the run is made from, as its record has them."""
 
     @property
     def age(self) -> tuple[int, int, int]:
@@ -68,6 +71,7 @@ def write_manifest(folder: Path, manifest: CheckpointManifest) -> None:
         "ledger_sha256": manifest.ledger_sha256,
         "learner_files": [json_form(entry) for entry in manifest.learner_files],
         "segments": [asdict(entry) for entry in manifest.segments],
+        "inputs": manifest.inputs,
     }
     write_atomically(folder / MANIFEST, json.dumps(values, indent=2) + "\n")
     for name in {SNAPSHOT, OTHER_SNAPSHOT} - {manifest.snapshot}:
@@ -87,6 +91,7 @@ class _StoredManifest(BaseModel):
     ledger_sha256: str
     learner_files: list[dict[str, Any]]
     segments: list[SegmentDigest] = []
+    inputs: dict[str, dict[str, str]] = {}
 
 
 def _parse(text: bytes) -> CheckpointManifest:

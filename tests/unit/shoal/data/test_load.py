@@ -1,5 +1,6 @@
 """Tests of loading prompts from files, datasets and tasks."""
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -113,6 +114,52 @@ def test_number_labels_become_text_and_numbers_inside_an_object_stay_numbers(tmp
     [(_, label)] = truths(loaded(tmp_path, {**ROW, "ground_truth": schema}))
     assert label == {"enum": [5, 0.5, None, True], "maximum": 10, "const": "9007199254740993"}, f"{label}"
     assert type(label["enum"][0]) is int and type(label["maximum"]) is int
+
+
+def test_prompts_of_one_row_that_differ_have_different_ids(tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "rows.jsonl", [ROW, ROW])
+    plain, brief, math = (
+        {"path": path},
+        {"path": path, "system_prompt": "Be brief."},
+        {"path": path, "verifier": "math"},
+    )
+    prompts = load(plain, brief, math, plain, {**brief, "count": 1})
+    ids = [prompt.prompt_id.removeprefix(f"{tmp_path}/rows.jsonl") for prompt in prompts.prompts]
+    assert ids[:8] == [":0", ":1", "#2:0", "#2:1", "#3:0", "#3:1", ":0", ":1"], ids
+    assert ids[8] in ("#2:0", "#2:1"), ids
+    beside = load_prompts(
+        [SourceConfig(**math)],
+        model=ModelConfig(path="unused"),
+        data=DataConfig(sources=[SourceConfig(**math)]),
+        seed=0,
+        reward=RewardConfig(),
+        known_verifiers=VERIFIERS,
+        tokenizer=make_tokenizer(),
+        beside=load(plain).prompts,
+    )
+    assert {prompt.prompt_id.partition("#")[2] for prompt in beside.prompts} == {"2:0", "2:1"}
+
+
+def test_every_source_has_a_digest_that_changes_with_it(tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "rows.jsonl", [ROW])
+    other = write_jsonl(tmp_path / "other.jsonl", [ROW])
+    parquet = str(tmp_path / "rows.parquet")
+    pyarrow.parquet.write_table(pyarrow.table({name: [value] for name, value in ROW.items()}), parquet)
+    folder = tmp_path / "set"
+    folder.mkdir()
+    write_jsonl(folder / "train.jsonl", [ROW])
+    task = {"task": "arithmetic", "task_size": 3}
+    sources = [{"path": [path, other]}, {"path": parquet}, {"dataset": str(folder)}, task]
+    before = load(*sources).digests
+    assert sorted(before) == sorted([path, other, parquet, f"{folder}/train", "arithmetic@0"])
+    assert before[path] == before[other] == hashlib.sha256(Path(path).read_bytes()).hexdigest()
+    assert load(*sources).digests == before
+    write_jsonl(Path(other), [{**ROW, "ground_truth": "5"}])
+    write_jsonl(folder / "train.jsonl", [{**ROW, "ground_truth": "5"}])
+    now = load(*sources[:3], {**task, "task_options": {"max_operand": 5}}).digests
+    assert sorted(name for name in before if now[name] != before[name]) == sorted(
+        [other, f"{folder}/train", "arithmetic@0"]
+    )
 
 
 def test_columns_and_the_verifier_are_configurable(tmp_path: Path) -> None:

@@ -335,3 +335,13 @@ def test_a_template_without_an_end_of_turn_serves_episodes_whose_results_are_inl
     assert text_of(renderer, renderer.observation(7, [call(1)], [result(1)])) == "<output>\nK2\n</output>\n"
     with pytest.raises(InvalidArgument, match="does not end the policy's turn"):
         renderer.observation(7, (), [ChatMessage("user", "And now?")])
+
+
+def test_a_clock_in_front_of_the_prompt_does_not_change_between_two_renderings() -> None:
+    turns = "{% for m in messages %}<|im_start|>{{ m.role }} {{ m.content }}<|im_end|>{% endfor %}"
+    renderer = TurnRenderer(tokenizer_with("{{ strftime_now('%H:%M:%S.%f') }}" + turns))
+    question = [ChatMessage("user", "hi")]
+    before = renderer.prompt(question)
+    assert renderer.opening(question, ()) == [] and renderer.prompt(question) == before
+    of_start = [TurnRenderer(tokenizer_with("{{ strftime_now('%f') }}" + turns), time_s=1.25) for _ in range(2)]
+    assert of_start[0].prompt_ids(question) == of_start[1].prompt_ids(question)

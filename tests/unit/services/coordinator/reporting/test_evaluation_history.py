@@ -36,6 +36,32 @@ def test_an_evaluation_without_a_score_is_nothing_to_compare_with(tmp_path: Path
     assert change is not None and change.since_step == 1
 
 
+def test_evaluations_of_other_data_are_not_compared(tmp_path: Path) -> None:
+    path = tmp_path / "evaluations.jsonl"
+    history = EvaluationHistory(path)
+    history.add(0, rates(4), {"ev.jsonl": "a"})
+    assert history.add(2, rates(8), {"ev.jsonl": "b"}) is None, "the questions are others"
+    change = history.add(4, rates(9), {"ev.jsonl": "b", "more.jsonl": "c"})
+    assert change is not None and (change.since_step, change.rate_before) == (2, 0.4)
+    resumed = EvaluationHistory(path)
+    resumed.keep_until(2)
+    for data, since in (("b", 2), ("a", 0)):
+        again = resumed.add(6, rates(12), {"ev.jsonl": data})
+        assert again is not None and again.since_step == since, f"{data}: {again}"
+
+
+def test_an_evaluation_that_does_not_say_its_data_had_those_of_the_next_one(tmp_path: Path) -> None:
+    path = tmp_path / "evaluations.jsonl"
+    EvaluationHistory(path).add(0, rates(4))
+    known = EvaluationHistory(path)
+    known.keep_until(0)
+    change = known.add(2, rates(8), {"ev.jsonl": "a"})
+    assert change is not None and change.since_step == 0
+    changed = EvaluationHistory(path)
+    changed.keep_until(2)
+    assert changed.add(4, rates(9), {"ev.jsonl": "b"}) is None
+
+
 def test_a_restore_forgets_the_evaluations_after_it(tmp_path: Path) -> None:
     path = tmp_path / "evaluations.jsonl"
     history = EvaluationHistory(path)

@@ -1,0 +1,55 @@
+"""What a run is made from, and whether it is the same once the run goes on: data, held-out questions, base model."""
+
+from collections.abc import Mapping
+
+from shoal.config import RunConfig
+from shoal.error_reasons import ErrorReason
+from shoal.errors import FailedPrecondition
+
+TRAINING, EVALUATION, MODEL, TOKENIZER = "data.sources", "evaluation.sources", "model.path", "model.tokenizer"
+
+Digests = Mapping[str, Mapping[str, str]]
+"""By field of the configuration, and then by name: of a file, a data set, a task."""
+
+
+def changed_inputs(config: RunConfig, before: Digests, now: Digests) -> list[str]:
+    """Returns, in words, what changed that a run may go on with: held-out questions, and with `run.changed_data`
+    "accept" the data. Sources that the configuration itself has changed are none.
+
+    Raises `FailedPrecondition` (INPUTS_CHANGED) for anything else: the ledger names prompts by their rows, and a
+    checkpoint belongs to its model.
+    """
+    refused: dict[str, list[str]] = {}
+    noted: list[str] = []
+    for field in (MODEL, TOKENIZER, TRAINING, EVALUATION):
+        for change in _changes(field, before.get(field, {}), now.get(field, {})):
+            accepted = field == EVALUATION or (field == TRAINING and config.run.changed_data == "accept")
+            (noted if accepted else refused.setdefault(field, [])).append(change)
+    if refused:
+        changes = [change for found in refused.values() for change in found]
+        consent = (
+            "; to go on with other rows in the places of those that the ledger names: --set run.changed_data=accept"
+            if [*refused] == [TRAINING]
+            else ""
+        )
+        raise FailedPrecondition(
+            f"the run was made from something else than is there now: {'; '.join(changes)}. Put back what was there, "
+            f"or start a new run{consent}",
+            reason=ErrorReason.INPUTS_CHANGED,
+        )
+    return noted
+
+
+def _changes(field: str, before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """Describes what differs. Of sources, those that are in both: others come from a change of the configuration."""
+    is_model = field in (MODEL, TOKENIZER)
+    names = sorted(before.keys() | now.keys() if is_model and before and now else before.keys() & now.keys())
+    return [
+        f"{field}: {name} is another one (SHA-256 {_short(before.get(name))}, now {_short(now.get(name))})"
+        for name in names
+        if before.get(name) != now.get(name)
+    ]
+
+
+def _short(digest: str | None) -> str:
+    return "none" if digest is None else digest.removeprefix("sampled-")[:12]

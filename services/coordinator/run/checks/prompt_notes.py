@@ -1,0 +1,40 @@
+"""Notes on the prompts of a run: what a chat template does that people may not have meant."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from shoal.chat_templates.probes import writes_time
+from shoal.chat_templates.rendering import Dialogue
+from shoal.chat_templates.template_messages import for_template
+from shoal.config.model import ModelConfig
+from shoal.rollout import Prompt
+
+
+def notes_on_prompts(model: ModelConfig, tokenizer: Any, prompts: Sequence[Prompt]) -> tuple[str, ...]:
+    """Returns a note for prompts without the token with which the tokenizer begins any text, and one for a template
+    that writes the time."""
+    return tuple(filter(None, (_missing_bos(tokenizer, prompts), _clock(model, tokenizer, prompts[0]))))
+
+
+def _missing_bos(tokenizer: Any, prompts: Sequence[Prompt]) -> str:
+    bos = tokenizer.bos_token_id
+    if bos is None or tokenizer("x")["input_ids"][:1] != [bos]:
+        return ""
+    without = sum(1 for prompt in prompts if prompt.token_ids[0] != bos)
+    if not without:
+        return ""
+    return (
+        f"{without} of {len(prompts)} prompts do not begin with {tokenizer.bos_token}, with which the tokenizer begins "
+        "any text, and most such models answer badly without it: let the chat template (model.chat_template, else the "
+        "tokenizer's own) begin with {{ bos_token }}"
+    )
+
+
+def _clock(model: ModelConfig, tokenizer: Any, prompt: Prompt) -> str:
+    dialogue = Dialogue([for_template(message) for message in prompt.messages], begins_turn=True)
+    if not writes_time(tokenizer, model.chat_template_kwargs, dialogue):
+        return ""
+    return (
+        "the chat template writes the time (strftime_now): all prompts of a run have the time at which it was started, "
+        "also once it is resumed; whoever uses the model later has another one"
+    )

@@ -1,0 +1,52 @@
+"""Digests of a model's files, by which a run notices that it has another model than before."""
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+_FILES = (
+    *("config.json", "generation_config.json", "tokenizer*", "special_tokens_map.json", "added_tokens.json"),
+    *("chat_template*", "vocab*", "merges.txt", "*.model", "*.tiktoken", "*.safetensors", "pytorch_model*.bin"),
+)
+_WHOLE_BYTES = 1 << 29
+"""All files of a smaller model are read whole: half a second."""
+_NUM_BLOCKS, _BLOCK_BYTES = 256, 1 << 16
+_SNAPSHOTS = "snapshots"
+"""The folder of Hugging Face's cache with a folder for each commit."""
+
+
+def model_digests(folder: Path) -> dict[str, str]:
+    """Returns the SHA-256 of each file that a model in a folder is loaded from, by its name; of a model of the hub the
+    commit, which stands for its files.
+
+    Of a model with more than 512 MiB, files above 16 MiB are sampled: their size, the names, types and shapes of their
+    tensors, and 256 blocks of 64 KiB, spread evenly. So a large model takes 16 MiB of reading for each of its files.
+    Training changes every tensor and is noticed; a change of a few values between the blocks is not.
+    """
+    if folder.parent.name == _SNAPSHOTS:
+        return {"revision": folder.name}
+    files = sorted({path for pattern in _FILES for path in folder.glob(pattern) if path.is_file()})
+    is_large = sum(path.stat().st_size for path in files) > _WHOLE_BYTES
+    return {path.name: _digest(path, is_sampled=is_large) for path in files}
+
+
+def _digest(path: Path, *, is_sampled: bool) -> str:
+    with path.open("rb") as file:
+        if not is_sampled or path.stat().st_size <= _NUM_BLOCKS * _BLOCK_BYTES:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+        digest = hashlib.sha256()
+        for part in _samples(file, path.stat().st_size, has_header=path.suffix == ".safetensors"):
+            digest.update(part)
+        return f"sampled-{digest.hexdigest()}"
+
+
+def _samples(file: BinaryIO, size: int, *, has_header: bool) -> Iterator[bytes]:
+    yield size.to_bytes(8, "little")
+    if has_header:
+        # Eight bytes with its length, then JSON (the format's specification).
+        length = int.from_bytes(file.read(8), "little")
+        yield file.read(min(length, size))
+    for index in range(_NUM_BLOCKS):
+        file.seek(index * (size - _BLOCK_BYTES) // (_NUM_BLOCKS - 1))
+        yield file.read(_BLOCK_BYTES)
