@@ -46,8 +46,8 @@ def load_prompts(
 
     `reward` gives the names and weights of verifiers. `known_verifiers` are the names that rows may use; None allows
     any. `known_environments` are those of `environments`. `tokenizer` saves loading the model's again. `time_s` is the
-    time that the chat template is told, in seconds since 1970. Prompts of one row that differ, as where one file is two
-    sources, or of one that is `beside`, have different ids: "q.jsonl#2:6" is another prompt of the row of "q.jsonl:6".
+    time that the chat template is told. Different prompts of one row, as where one file is two sources, also `beside`
+    these, have different ids: "q.jsonl#2:6" is another prompt of the row of "q.jsonl:6".
 
     Raises `InvalidArgument` for an empty source, a malformed row (with file and line), an unknown verifier or
     environment, a failing chat template, and when every prompt is too long.
@@ -55,8 +55,7 @@ def load_prompts(
     check_verifier_names(reward, known_verifiers)
     if tokenizer is None:
         tokenizer = load_tokenizer(model)
-    prompts: list[Prompt] = []
-    questions: list[str] = []
+    asked: list[tuple[Prompt, str]] = []
     digests: dict[str, str] = {}
     known = {prompt.prompt_id: prompt for prompt in beside}
     lengths_dropped: list[int] = []
@@ -65,10 +64,8 @@ def load_prompts(
         digests |= rows.digests
         uses = Counter(select_rows(source, rows.name, len(rows.rows)))
         numbers = sorted(uses)
-        conversations = [
-            conversation_of(rows.rows[number], source, known_verifiers, reward, known_environments)
-            for number in numbers
-        ]
+        used = [rows.rows[number] for number in numbers]
+        conversations = [conversation_of(row, source, known_verifiers, reward, known_environments) for row in used]
         tokenized = _tokenize(conversations, tokenizer, model.chat_template_kwargs, time_s)
         kept: dict[int, tuple[Prompt, str]] = {}
         for number, conversation, (text, token_ids) in zip(numbers, conversations, tokenized, strict=True):
@@ -80,22 +77,23 @@ def load_prompts(
         kept = _with_own_ids(kept, known, rows.name)
         known |= {prompt.prompt_id: prompt for prompt, _ in kept.values()}
         for repeat in range(max(uses.values())):
-            for number, (prompt, question) in kept.items():
-                if uses[number] > repeat:
-                    prompts.append(prompt)
-                    questions.append(question)
-    if not prompts:
-        raise InvalidArgument(
-            f"data.max_prompt_tokens: every prompt is longer than {data.max_prompt_tokens} tokens "
-            f"({len(lengths_dropped)} of them, the shortest has {min(lengths_dropped)}); raise the limit"
-        )
+            asked += [one for number, one in kept.items() if uses[number] > repeat]
+    if not asked:
+        raise _all_too_long(lengths_dropped, data.max_prompt_tokens)
     return PromptSet(
-        prompts=prompts,
-        questions=questions,
+        prompts=[prompt for prompt, _ in asked],
+        questions=[question for _, question in asked],
         num_dropped_too_long=len(lengths_dropped),
         digests=digests,
         seed=seed,
         shuffle=data.shuffle,
+    )
+
+
+def _all_too_long(lengths: Sequence[int], limit: int) -> InvalidArgument:
+    return InvalidArgument(
+        f"data.max_prompt_tokens: every prompt is longer than {limit} tokens ({len(lengths)} of them, the shortest has "
+        f"{min(lengths)}); raise the limit"
     )
 
 

@@ -11,7 +11,7 @@ import torch
 from shoal.errors import InvalidArgument
 from tests.support.plain_export import export_trained
 from tests.support.published_models import CONFIGS, make_published_model
-from tests.support.tiny_model import CHAT_TEMPLATE, IM_END, add_code, make_tiny_model
+from tests.support.tiny_model import CHAT_TEMPLATE, END_OF_TEXT, IM_END, add_code, make_tiny_model
 
 TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}!"
 
@@ -81,6 +81,17 @@ def test_a_token_that_ended_completions_ends_generation_too(tmp_path: Path) -> N
     export_trained(source, tmp_path / "model")
     assert read(tmp_path / "model" / "generation_config.json") == {"eos_token_id": [7, own], "temperature": 0.7}
     assert changed_files(source, tmp_path / "model") == {"generation_config.json"}
+
+
+def test_the_token_with_which_the_chat_template_ends_an_answer_ends_generation_too(tmp_path: Path) -> None:
+    source = make_tiny_model(tmp_path / "source")
+    end = read(source / "config.json")["eos_token_id"]
+    for name in ("config.json", "generation_config.json"):
+        (source / name).write_text(json.dumps(read(source / name) | {"eos_token_id": 7}))
+    values = read(source / "tokenizer_config.json")
+    (source / "tokenizer_config.json").write_text(json.dumps(values | {"eos_token": END_OF_TEXT}))
+    export_trained(source, tmp_path / "model", chat_template="chatml")
+    assert {7, end} <= set(read(tmp_path / "model" / "generation_config.json")["eos_token_id"])
 
 
 def test_files_of_a_processor_travel_and_what_is_not_the_models_does_not(tmp_path: Path) -> None:
