@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from shoal.chat_templates.rendering import BoundedTemplate, Dialogue, Unrendered, render_texts
+from shoal.errors import InvalidArgument
 
 ANSWER = "stand-in-for-a-sampled-answer-5c1e9a"
 """What the stand-in says."""
@@ -27,7 +28,10 @@ def end_of_answer(tokenizer: Any, variables: Mapping[str, Any]) -> int | None:
     """
     if not tokenizer.chat_template:
         return None
-    outcomes = render_texts(tokenizer, [Dialogue(STAND_IN, begins_turn=False)], variables)
+    try:
+        outcomes = render_texts(tokenizer, [Dialogue(STAND_IN, begins_turn=False)], variables)
+    except InvalidArgument:  # It has several, and no default.
+        return None
     if isinstance(outcomes[0], Unrendered) or ANSWER not in outcomes[0]:
         return None
     token = first_token(tokenizer, outcomes[0].rpartition(ANSWER)[2])

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from shoal.chat_templates import template_program
+from shoal.errors import InvalidArgument
 from shoal.quantities import format_bytes
 
 _PROGRAM = Path(template_program.__file__)
@@ -163,6 +164,11 @@ def render_texts(tokenizer: Any, dialogues: Sequence[Dialogue], variables: Mappi
 
 def _template(tokenizer: Any, *, has_tools: bool) -> str:
     template = tokenizer.chat_template
+    if isinstance(template, dict) and "default" not in template and not (has_tools and "tool_use" in template):
+        raise InvalidArgument(
+            f"model.chat_template: the tokenizer has several chat templates, {', '.join(template)}, and none is its "
+            "default; set the text of one"
+        )
     return str(template if isinstance(template, str) else tokenizer.get_chat_template(tools=[] if has_tools else None))
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from shoal.chat_templates import rendering
 from shoal.chat_templates.rendering import BoundedTemplate, Dialogue, Unrendered
+from shoal.errors import InvalidArgument
 from tests.support.tiny_model import make_tokenizer
 
 PATIENCE_S = 60.0
@@ -42,6 +43,12 @@ def test_one_process_applies_a_template_again_and_again() -> None:
     template.close()
     assert not process.is_running(), "the process has not ended"
     assert template.render([says("again")]) == ["<again>!"]
+
+
+def test_several_templates_without_a_default_are_refused_by_name() -> None:
+    with pytest.raises(InvalidArgument, match=r"^model\.chat_template: .* tool_use, rag, and none is its default"):
+        bounded({"tool_use": "a", "rag": "b"})
+    assert bounded({"default": "a", "rag": "b"}).render([says("hi")]) == ["a"]
 
 
 def test_texts_longer_than_any_pipe_come_whole() -> None:
