@@ -1,6 +1,8 @@
 """`shoal export`."""
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -34,6 +36,10 @@ def export(
     public: Annotated[
         bool, typer.Option("--public", help="Make that repository public; without it, it is private.")
     ] = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Show the card, the files and where they would go, and write and push nothing."),
+    ] = False,
     data_dir: DataDir = Path("runs"),
     learner_data_dir: Annotated[
         Path | None,
@@ -54,19 +60,57 @@ def export(
     record = RunFolders(data_dir).find(run)
     learner_folder = (learner_data_dir or data_dir).absolute() / record.run_id
     model = find_model(record, learner_folder, step)
-    if to:
-        check_destination(to, card_title(record, model.step), is_adapter=adapter)
-    if push:
-        hub.check_repository(push, model.step, public=public)
+    obstacles: list[str] = []
+    with _collecting(obstacles, dry_run=dry_run):
+        if to:
+            check_destination(to, card_title(record, model.step), is_adapter=adapter)
+    with _collecting(obstacles, dry_run=dry_run):
+        if push:
+            hub.check_token()
+            hub.check_repository(push, model.step, public=public)
     report(f"the model of step {model.step} of run {record.run_id}, from {model.folder}")
     with staged(model, record, learner_folder, adapter=adapter) as files:
         write_sums(files)
         card = model_card(record, record.load_config(), model.step, push, is_adapter=adapter)
         (files / CARD).write_text(card, encoding="utf-8")
+        if dry_run:
+            _show(
+                files, card, [*([to] if to else []), *([hub.target(push, model.step, public=public)] if push else [])]
+            )
+            for obstacle in obstacles:
+                report(f"This would stop it: {obstacle}")
+            return
         if to:
             deliver(files, to, report)
         if push:
             hub.push(files, push, model.step, run_id=record.run_id, public=public, report=report)
+
+
+@contextmanager
+def _collecting(obstacles: list[str], *, dry_run: bool) -> Iterator[None]:
+    """Keeps what would stop the command for the end of a dry run; otherwise it stops it here."""
+    from shoal.errors import ShoalError
+
+    try:
+        yield
+    except ShoalError as error:
+        if not dry_run:
+            raise
+        obstacles.append(error.message)
+
+
+def _show(folder: Path, card: str, targets: list[str]) -> None:
+    """Prints the card, and the files with their sizes."""
+    from services.coordinator.cli.export.files import list_names
+    from shoal.quantities import format_bytes
+
+    sizes = {name: (folder / name).stat().st_size for name in list_names(folder)}
+    report(f"\n{card}")
+    for name, size in sizes.items():
+        report(f"{format_bytes(size):>10}  {name}")
+    for target in targets:
+        report(f"{len(sizes)} files, {format_bytes(sum(sizes.values()))}, would go to {target}")
+    report("Nothing was written there or pushed.")
 
 
 def _check_options(to: str, push: str, *, public: bool) -> None:
@@ -77,7 +121,7 @@ def _check_options(to: str, push: str, *, public: bool) -> None:
     if not (to or push):
         raise InvalidArgument("nothing says where the model goes: use --to FOLDER, --to URL or --push OWNER/NAME")
     if push:
-        hub.check_push(push)
+        hub.check_name(push)
     elif public:
         raise InvalidArgument("--public is for a repository: name it with --push OWNER/NAME")
     if to:

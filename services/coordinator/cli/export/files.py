@@ -33,7 +33,7 @@ Report = Callable[[str], None]
 def write_sums(folder: Path) -> None:
     """Writes the digests of a model's files; the card, which follows the run, is not among them."""
     lines = []
-    for name in _names(folder):
+    for name in list_names(folder):
         if name not in (SUMS, CARD):
             with (folder / name).open("rb") as file:
                 lines.append(f"{hashlib.file_digest(file, 'sha256').hexdigest()}  {name}\n")
@@ -105,7 +105,7 @@ def _other_files(destination: str, names: Collection[str]) -> AlreadyExists:
 
 
 def _deliver(files: Any, root: str, folder: Path, destination: str, report: Report) -> None:
-    own = _names(folder)
+    own = list_names(folder)
     found = _found(files, root)
     last = _last(folder)
     _check_no_file(found, destination)
@@ -125,7 +125,7 @@ def _deliver(files: Any, root: str, folder: Path, destination: str, report: Repo
     report(f"the model: {destination}")
 
 
-def _names(folder: Path) -> list[str]:
+def list_names(folder: Path) -> list[str]:
     """Lists the files of a model, those of its adapter among them, by their paths in it."""
     return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
 

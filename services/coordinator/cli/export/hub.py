@@ -18,17 +18,26 @@ _NOT_ALLOWED, _CONFLICT = (401, 403), 409
 Report = Callable[[str], None]
 
 
-def check_push(repo: str) -> None:
-    """Raises `InvalidArgument` unless a repository is named in full, and `FailedPrecondition` without a token."""
-    from huggingface_hub import get_token
-
+def check_name(repo: str) -> None:
+    """Raises `InvalidArgument` unless a repository is named in full."""
     if not _REPO.fullmatch(repo):
         raise InvalidArgument(f"--push {repo!r} names no repository: give OWNER/NAME, as on the hub")
+
+
+def check_token() -> None:
+    """Raises `FailedPrecondition` without a token; whether it may write, the hub alone knows."""
+    from huggingface_hub import get_token
+
     if get_token() is None:
         raise FailedPrecondition(
             "there is no token of the Hugging Face hub: set HF_TOKEN to one that may write, or log in with "
-            "`hf auth login`"
+            "`hf auth login`; --dry-run shows what would be pushed without one"
         )
+
+
+def target(repo: str, step: int, *, public: bool) -> str:
+    """Returns where a push goes, in words."""
+    return f"{repo} on the hub, {'public' if public else 'private'}, as revision {_tag(step)}"
 
 
 def push(folder: Path, repo: str, step: int, *, run_id: str, public: bool, report: Report) -> None:
@@ -83,9 +92,22 @@ def _explaining(repo: str, step: int) -> Iterator[None]:
                 "somebody else changes it just now"
             ) from error
         raise Unavailable(
-            f"{repo} could not be pushed to: {type(error).__name__}: {error}. It has no revision {_tag(step)} yet; "
-            "repeat the command to complete it"
+            f"the push to {repo} failed: {_reason(error)}. It has no revision {_tag(step)} yet; repeat the command "
+            "to complete it"
         ) from error
+
+
+def _reason(error: Exception) -> str:
+    """Returns why the hub was not reached, or what it answered, as a clause."""
+    from huggingface_hub import constants
+    from huggingface_hub.errors import HfHubHTTPError
+
+    said = str(error).strip().rstrip(".") or type(error).__name__
+    # By its name: the library of HTTP below the hub's differs between versions of that.
+    is_transport = isinstance(error, OSError) or "TransportError" in {base.__name__ for base in type(error).__mro__}
+    if is_transport and not isinstance(error, HfHubHTTPError):
+        return f"the hub at {constants.ENDPOINT} cannot be reached, or the connection broke ({said})"
+    return said
 
 
 def _exists(api: Any, repo: str, step: int, *, public: bool) -> bool:

@@ -163,3 +163,42 @@ def test_a_token_that_may_not_write_is_refused_and_not_shown(push: Push, hub: Sc
     code, out = push(token="hf_a_token_to_read")
     assert code == ExitCode.PRECONDITION and "use a token that may write there" in out, out
     assert "hf_a_token_to_read" not in out
+
+
+def test_a_hub_that_is_not_there_is_named_in_a_sentence(push: Push, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+    code, out = push()
+    assert code == ExitCode.UNAVAILABLE, out
+    assert "the push to me/sums failed: the hub at http://127.0.0.1:9 cannot be reached" in out, out
+    assert "ConnectError" not in out, "a class name instead of a reason"
+
+
+def test_a_dry_run_shows_card_files_and_place_and_asks_the_hub_to_change_nothing(push: Push, hub: ScriptedHub) -> None:
+    code, out = push("--dry-run", "--step", "10")
+    assert code == ExitCode.OK and not hub.repositories, out
+    assert all("GET" in call for call in hub.calls), hub.calls
+    assert "# sums, step 10" in out and "## Configuration" in out, out
+    listed = [line.split()[-1] for line in out.splitlines() if line.split()[-1:] and line.split()[-1] in NAMES]
+    assert listed == NAMES and f"would go to {REPO} on the hub, private, as revision step-10" in out, out
+    assert "This would stop it" not in out, out
+
+
+@pytest.mark.parametrize(
+    ("token", "exists", "words"),
+    [("", False, "set HF_TOKEN"), (TOKEN, True, "has a revision step-20 already"), ("hf_other", False, "(403)")],
+)
+def test_a_dry_run_says_what_would_stop_the_push(
+    push: Push, hub: ScriptedHub, token: str, exists: bool, words: str
+) -> None:
+    if exists:
+        hub.repositories[REPO] = Repository(is_private=True, tags={"step-20": "0" * 40})
+    code, out = push("--dry-run", token=token)
+    (said,) = (line for line in out.splitlines() if line.startswith("This would stop it"))
+    assert code == ExitCode.OK and words in said and "# sums, step 20" in out, out
+
+
+def test_a_dry_run_writes_no_folder(shoal: Shoal, run: RunRecord, tmp_path: Path) -> None:
+    target = tmp_path / "copy"
+    code, out, err = shoal("export", "sums", "--dry-run", "--to", str(target), "--data-dir", str(run.folder.parent))
+    assert code == ExitCode.OK and f"would go to {target}" in out, out + err
+    assert not target.exists() and not list(run.folder.glob(".export-*"))
