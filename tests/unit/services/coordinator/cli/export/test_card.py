@@ -61,7 +61,9 @@ def test_a_card_says_what_was_trained_how_and_how_well(tmp_path: Path) -> None:
         "# stop_strings: not shown",
         "group_size = 16",
         'from_pretrained("me/sums", revision="step-40")',
-        "vllm serve me/sums --revision step-40",
+        "vllm serve me/sums --revision step-40\n",
+        "VLLM_CPU_KVCACHE_SPACE=1 python -m vllm.entrypoints.openai.api_server --enforce-eager --model me/sums "
+        "--revision step-40\n",
     ):
         assert words in text, text
     header = yaml.safe_load(text.split("---")[1])
@@ -111,6 +113,13 @@ def test_the_card_of_an_adapter_says_how_to_load_it_onto_its_base(tmp_path: Path
     assert 'from_pretrained("FOLDER OF base-7b")' in local, local
     assert "trained on, base-7b, which is not on the hub: name the folder where you have it:" in local, local
     assert "vllm serve" not in text and "AutoTokenizer" not in text
+
+
+def test_the_card_of_a_model_with_code_of_its_own_says_that_it_has_to_be_trusted(tmp_path: Path) -> None:
+    record = RunRecord("sums", tmp_path, policy_version=1, num_steps=1)
+    values = config_values(tmp_path) | {"model": {"path": "/srv/models/own", "trust_remote_code": True}}
+    text = model_card(record, parse_config(values), 1)
+    assert text.count("trust_remote_code=True)") == 2 and text.count(" FOLDER --trust-remote-code\n") == 2, text
 
 
 def test_a_card_ends_with_its_step_and_has_few_rows(tmp_path: Path) -> None:
