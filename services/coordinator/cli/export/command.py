@@ -1,15 +1,18 @@
 """`shoal export`."""
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from services.coordinator.cli.shared.options import DataDir
-from shoal.errors import InvalidArgument
+from shoal.errors import InvalidArgument, ShoalError
+
+if TYPE_CHECKING:
+    from services.coordinator.store.run_record import RunRecord
 
 
 def export(
@@ -50,57 +53,92 @@ def export(
 
     The run may go on meanwhile. A checkpoint needs the learner's packages; an export needs none.
     """
-    from services.coordinator.cli.export import hub
-    from services.coordinator.cli.export.card import card_title, model_card
-    from services.coordinator.cli.export.files import CARD, check_destination, deliver, write_sums
+    from services.coordinator.cli.export.card import model_card
+    from services.coordinator.cli.export.files import CARD, write_sums
     from services.coordinator.cli.export.model import find_model, staged
     from services.coordinator.store.run_folders import RunFolders
 
-    _check_options(to, push, public=public)
+    place = _Place(to, push, public)
+    place.check_options()
     record = RunFolders(data_dir).find(run)
     learner_folder = (learner_data_dir or data_dir).absolute() / record.run_id
     model = find_model(record, learner_folder, step)
-    obstacles: list[str] = []
-    with _collecting(obstacles, dry_run=dry_run):
-        if to:
-            check_destination(to, card_title(record, model.step), is_adapter=adapter)
-    with _collecting(obstacles, dry_run=dry_run):
-        if push:
-            hub.check_token()
-            hub.check_repository(push, model.step, public=public)
+    obstacles = place.obstacles(record, model.step, is_adapter=adapter)
+    if obstacles and not dry_run:
+        raise obstacles[0]
     report(f"the model of step {model.step} of run {record.run_id}, from {model.folder}")
     with staged(model, record, learner_folder, adapter=adapter) as files:
         write_sums(files)
         card = model_card(record, record.load_config(), model.step, push, is_adapter=adapter)
         (files / CARD).write_text(card, encoding="utf-8")
         if dry_run:
-            _show(
-                files, card, [*([to] if to else []), *([hub.target(push, model.step, public=public)] if push else [])]
-            )
-            for obstacle in obstacles:
-                report(f"This would stop it: {obstacle}")
-            return
-        if to:
-            deliver(files, to, report)
-        if push:
-            hub.push(files, push, model.step, run_id=record.run_id, public=public, report=report)
+            _show(files, card, place.names(model.step), obstacles)
+        else:
+            place.send(files, model.step, record.run_id)
 
 
-@contextmanager
-def _collecting(obstacles: list[str], *, dry_run: bool) -> Iterator[None]:
-    """Keeps what would stop the command for the end of a dry run; otherwise it stops it here."""
-    from shoal.errors import ShoalError
+@dataclass(frozen=True)
+class _Place:
+    """Where a model goes."""
 
-    try:
-        yield
-    except ShoalError as error:
-        if not dry_run:
-            raise
-        obstacles.append(error.message)
+    to: str
+    push: str
+    public: bool
+
+    def check_options(self) -> None:
+        """Checks the options, as far as that needs no run."""
+        from services.coordinator.cli.export import hub
+        from services.coordinator.remote.file_systems import file_system
+
+        if not (self.to or self.push):
+            raise InvalidArgument("nothing says where the model goes: use --to FOLDER, --to URL or --push OWNER/NAME")
+        if self.push:
+            hub.check_name(self.push)
+        elif self.public:
+            raise InvalidArgument("--public is for a repository: name it with --push OWNER/NAME")
+        if self.to:
+            file_system(self.to, "--to")
+
+    def obstacles(self, record: "RunRecord", step: int, *, is_adapter: bool) -> list[ShoalError]:
+        """Returns what would stop the model on its way, before it is written, which may take minutes."""
+        from services.coordinator.cli.export import hub
+        from services.coordinator.cli.export.card import card_title
+        from services.coordinator.cli.export.files import check_destination
+
+        found = []
+        try:
+            if self.to:
+                check_destination(self.to, card_title(record, step), is_adapter=is_adapter)
+        except ShoalError as error:
+            found.append(error)
+        try:
+            if self.push:
+                hub.check_token()
+                hub.check_repository(self.push, step, public=self.public)
+        except ShoalError as error:
+            found.append(error)
+        return found
+
+    def names(self, step: int) -> list[str]:
+        """Returns the places in words."""
+        from services.coordinator.cli.export import hub
+
+        pushed = [hub.target(self.push, step, public=self.public)] if self.push else []
+        return [*([self.to] if self.to else []), *pushed]
+
+    def send(self, files: Path, step: int, run_id: str) -> None:
+        """Writes and pushes the files."""
+        from services.coordinator.cli.export import hub
+        from services.coordinator.cli.export.files import deliver
+
+        if self.to:
+            deliver(files, self.to, report)
+        if self.push:
+            hub.push(files, self.push, step, run_id=run_id, public=self.public, report=report)
 
 
-def _show(folder: Path, card: str, targets: list[str]) -> None:
-    """Prints the card, and the files with their sizes."""
+def _show(folder: Path, card: str, places: Sequence[str], obstacles: Sequence[ShoalError]) -> None:
+    """Prints the card, the files with their sizes, where they would go, and what would stop them."""
     from services.coordinator.cli.export.files import list_names
     from shoal.quantities import format_bytes
 
@@ -108,24 +146,11 @@ def _show(folder: Path, card: str, targets: list[str]) -> None:
     report(f"\n{card}")
     for name, size in sizes.items():
         report(f"{format_bytes(size):>10}  {name}")
-    for target in targets:
-        report(f"{len(sizes)} files, {format_bytes(sum(sizes.values()))}, would go to {target}")
+    for place in places:
+        report(f"{len(sizes)} files, {format_bytes(sum(sizes.values()))}, would go to {place}")
     report("Nothing was written there or pushed.")
-
-
-def _check_options(to: str, push: str, *, public: bool) -> None:
-    """Checks where the model goes, as far as that needs no run."""
-    from services.coordinator.cli.export import hub
-    from services.coordinator.remote.file_systems import file_system
-
-    if not (to or push):
-        raise InvalidArgument("nothing says where the model goes: use --to FOLDER, --to URL or --push OWNER/NAME")
-    if push:
-        hub.check_name(push)
-    elif public:
-        raise InvalidArgument("--public is for a repository: name it with --push OWNER/NAME")
-    if to:
-        file_system(to, "--to")
+    for obstacle in obstacles:
+        report(f"This would stop it: {obstacle.message}")
 
 
 def report(line: str) -> None:
