@@ -146,11 +146,12 @@ class MathOptions(Section):
     extraction: list[Literal["latex", "expr", "string"]] = Field(default=["latex", "expr"], min_length=1)
     """Forms in which answer and label are looked for: LaTeX, plain expressions, single letters A to D."""
     boxed_match_priority: int = Field(default=50, ge=-1)
-    """Rank of boxed answers among the other forms of LaTeX, first at 0; -1 gives them no precedence."""
+    """Rank of boxed answers: below 50 before announced ones, above 50 behind them, at 50 the later one counts; -1 reads
+    boxes like other formulas."""
     float_rounding: int = Field(default=6, ge=0)
     """Decimals to which numbers are compared; for numbers below 0.001, significant digits."""
     strict: bool = True
-    """Whether names of variables matter, and sets differ from tuples."""
+    """Whether names of variables matter, and a tuple is no answer where the label is a set."""
     allow_set_relation_comparison: bool = False
     """Whether an inequality equals the interval or set of its solutions if the label is the interval or set."""
     answer_tags: bool = False
@@ -233,7 +234,7 @@ class VerifiersConfig(Section):
     json_schema: JsonSchemaOptions = JsonSchemaOptions()
     """JSON that matches a schema (json-schema.org)."""
     math: MathOptions = MathOptions()
-    """Mathematical equality of the final answer, by math-verify (github.com/huggingface/Math-Verify)."""
+    """Mathematical equality of the final answer, with math-verify (github.com/huggingface/Math-Verify)."""
     max_length: LengthOptions = LengthOptions()
     """A completion as long as the label demands."""
     multiple_choice: MultipleChoiceOptions = MultipleChoiceOptions()

@@ -5,8 +5,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from services.reward.common import math_equality
-from services.reward.common.math_text import hendrycks_form, last_boxed, minerva_form
+from services.reward.common.math import strict
+from services.reward.common.math.normal_forms import hendrycks_form, minerva_form
+from services.reward.common.math.spans import last_boxed
 from services.reward.common.verdict import Unscorable
 from services.reward.verifiers.registry import VERIFIERS
 from tests.golden import GoldenCase, golden_cases
@@ -75,7 +76,7 @@ def test_the_last_box_is_found(case: GoldenCase) -> None:
 
 @golden_cases("math_verify", only=("equivalence",))
 def test_two_answers_are_equal_as_text_and_for_sympy_where_they_are_for_open_instruct(case: GoldenCase) -> None:
-    math_equality.load()
+    strict.load()
     answer, gold = case.inputs["answer"], case.inputs["gold"]
-    assert math_equality.equal_as_text(answer, gold) == case.expected["hendrycks"], case.inputs
-    assert math_equality.equal_for_sympy(answer, gold) == case.expected["sympy"], case.inputs
+    assert strict.equal_as_text(answer, gold) == case.expected["hendrycks"], case.inputs
+    assert strict.equal_for_sympy(answer, gold) == case.expected["sympy"], case.inputs

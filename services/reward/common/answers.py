@@ -2,7 +2,6 @@
 
 import re
 
-from services.reward.common.math_text import hendrycks_form
 from services.reward.common.text import normalized
 
 _PLAIN_NUMBER = re.compile(r"([-+]?)([0-9]*)(?:\.([0-9]*))?")
@@ -21,8 +20,3 @@ def number_form(number: str) -> str:
 def word_form(answer: str) -> str:
     """Returns the normalized words of an answer, as `text.same_words` compares them."""
     return normalized(answer) or answer.strip().lower()
-
-
-def math_form(answer: str) -> str:
-    """Returns the normal form of an answer in LaTeX by MATH's own scorer, and of a number its value."""
-    return number_form(hendrycks_form(answer))

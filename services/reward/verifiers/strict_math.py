@@ -4,10 +4,9 @@ from typing import Any
 
 from pydantic import Field
 
-from services.reward.common import math_equality
-from services.reward.common.answers import math_form
 from services.reward.common.deadline import deadline
-from services.reward.common.math_text import check_depth, minerva_answer, minerva_form, tail
+from services.reward.common.math import strict
+from services.reward.common.math.normal_forms import check_depth, math_form, minerva_answer, minerva_form, tail
 from services.reward.common.verdict import Verdict, acceptable_texts
 from services.reward.common.verifier import Verifier
 from shoal.config.section import Section
@@ -20,7 +19,7 @@ class StrictMathOptions(Section):
 
 def load() -> None:
     """Imports sympy's LaTeX parser; takes a second."""
-    math_equality.load()
+    strict.load()
 
 
 def verify(completion: str, label: Any, options: StrictMathOptions = StrictMathOptions()) -> Verdict:
@@ -35,11 +34,11 @@ def verify(completion: str, label: Any, options: StrictMathOptions = StrictMathO
     announced = minerva_answer(text)
     answer = minerva_form(text if announced is None else announced)
     wanted = acceptable_texts(label)
-    if any(math_equality.equal_as_text(answer, gold) for gold in wanted):
+    if any(strict.equal_as_text(answer, gold) for gold in wanted):
         return Verdict(1.0, answer, math_form(answer))
     check_depth(answer)
     with deadline(options.timeout_s, "comparing the answer with the label"):
-        correct = any(math_equality.equal_for_sympy(answer, gold) for gold in wanted)
+        correct = any(strict.equal_for_sympy(answer, gold) for gold in wanted)
     return Verdict(float(correct), answer, math_form(answer))
 
 

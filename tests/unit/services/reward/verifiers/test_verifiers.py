@@ -21,6 +21,7 @@ def quiet() -> Iterator[None]:
 
 
 def value(verifier: str, completion: str, label: Any) -> float:
+    VERIFIERS[verifier].load()
     return VERIFIERS[verifier].judge(completion, label, (), {}).value
 
 

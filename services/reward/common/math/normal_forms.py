@@ -1,24 +1,17 @@
-"""Answers in LaTeX: find and normalize them as text.
+"""Normal forms of answers in LaTeX, as text.
 
 The rules are those of published results on MATH: the normal form of Hendrycks et al. (arXiv:2103.03874) and
 that of Lewkowycz et al. (Minerva, arXiv:2206.14858, appendix D).
 """
 
 import re
-from decimal import Decimal
 
+from services.reward.common.answers import number_form
 from services.reward.common.verdict import Unscorable
 
 # The answer is at the end. Longer texts are cut, since some patterns below and in math-verify are not linear.
 _MAX_CHARACTERS = 20_000
 _MAX_LEVELS = 100
-_BOXES = re.compile(r"\\(?:boxed|fbox)(?![a-zA-Z])")
-_THOUSANDS_SPACE = re.compile(r"(?<=[0-9])\\[,;:!](?=[0-9]{3}(?![0-9]))")
-_POWER_OF_TEN = re.compile(r"(?<![\w.\\^])[0-9]{1,30}(?:\.[0-9]{1,30})?[eE][-+]?[0-9]{1,2}(?![\w{]|\.[0-9])")
-_NUMBER_IN_TEXT = re.compile(
-    r"\\(?:text\w{0,9}|mathrm|mathbf)\{\s{0,9}(-?[0-9][0-9.,]{0,30})(?:\s|\\ ){1,9}"
-    r"(?!(?:or|and|percent|hundred|thousand|(?:m|b|tr)illion)\b)([A-Za-z]{1,30})\s{0,9}\}"
-)
 _BRACE = re.compile(r"\\.|[{}()\[\]]", re.DOTALL)
 
 
@@ -27,16 +20,15 @@ def tail(text: str) -> str:
     return text[-_MAX_CHARACTERS:]
 
 
-def in_common_notation(text: str) -> str:
-    """Rewrites what math-verify misreads: 1\\,000 is 1000, 1e3 is 1000, and in \\text{5 apples} 5 has a unit."""
-    text = _THOUSANDS_SPACE.sub("", text)
-    text = _POWER_OF_TEN.sub(lambda found: format(Decimal(found[0]), "f"), text)
-    text = _NUMBER_IN_TEXT.sub(r"\1\\text{ \2}", text)
-    return text.replace("\\varnothing", "\\emptyset")
-
-
 def check_depth(text: str) -> None:
     """Raises `Unscorable` if brackets are nested too deeply for a parser."""
+    deepest = nesting(text)
+    if deepest > _MAX_LEVELS:
+        raise Unscorable(f"brackets are nested {deepest} deep; at most {_MAX_LEVELS} are read")
+
+
+def nesting(text: str) -> int:
+    """Returns how deep brackets are nested."""
     depth = deepest = 0
     for bracket in _BRACE.findall(text):
         if bracket in "{([":
@@ -44,45 +36,7 @@ def check_depth(text: str) -> None:
             deepest = max(deepest, depth)
         elif bracket in "})]":
             depth = max(0, depth - 1)
-    if deepest > _MAX_LEVELS:
-        raise Unscorable(f"brackets are nested {deepest} deep; at most {_MAX_LEVELS} are read")
-
-
-def last_boxed(text: str) -> str | None:
-    """Returns the last \\boxed{...}, or the last \\fbox{...} without one, from its command to its closing brace.
-
-    With a space after the command, "\\boxed 5", it extends to the next dollar sign. None if there is no box, or its
-    brace is never closed.
-    """
-    boxes = list(_BOXES.finditer(text))
-    boxes = [box for box in boxes if box.group() == "\\boxed"] or boxes
-    if not boxes:
-        return None
-    box = boxes[-1]
-    if text.startswith(" ", box.end()):
-        return text[box.start() :].partition("$")[0]
-    end = _end_of_braces(text, box.end())
-    return None if end is None else text[box.start() : end]
-
-
-def without_box(boxed: str) -> str:
-    """Returns the contents of a box that `last_boxed` found."""
-    content = _BOXES.sub("", boxed, count=1).strip()
-    end = _end_of_braces(content, 0) if content.startswith("{") else None
-    return content if end is None else content[1 : end - 1]
-
-
-def _end_of_braces(text: str, start: int) -> int | None:
-    """Returns the end of the first group of braces from `start` on; None if it is never closed."""
-    depth = 0
-    for index in range(start, len(text)):
-        if text[index] == "{":
-            depth += 1
-        elif text[index] == "}":
-            depth -= 1
-            if depth <= 0:
-                return index + 1
-    return None
+    return deepest
 
 
 def hendrycks_form(text: str) -> str:
@@ -108,6 +62,11 @@ def hendrycks_form(text: str) -> str:
     if text == "0.5":
         return "\\frac{1}{2}"
     return re.sub(r"\A(0|-?[1-9][0-9]*)/(0|-?[1-9][0-9]*)\Z", r"\\frac{\1}{\2}", text)
+
+
+def math_form(answer: str) -> str:
+    """Returns the normal form of an answer in LaTeX by MATH's own scorer, and of a number its value."""
+    return number_form(hendrycks_form(answer))
 
 
 def _with_fraction_braces(text: str) -> str:

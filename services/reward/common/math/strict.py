@@ -5,8 +5,8 @@ import importlib
 import io
 from typing import Any
 
-from services.reward.common.math_numbers import is_too_large
-from services.reward.common.math_text import hendrycks_form
+from services.reward.common.math.normal_forms import hendrycks_form
+from services.reward.common.math.values import is_too_large
 
 
 def load() -> None:

@@ -1,0 +1,122 @@
+"""Whether an answer equals the label: by value, unit and marks; what is no rational number by computer algebra."""
+
+import re
+from fractions import Fraction
+from itertools import permutations
+from typing import Any
+
+from services.reward.common.math import algebra, reading, units, values
+from services.reward.common.math.algebra import Rules
+from services.reward.common.math.notation import with_letters
+from services.reward.common.math.rational import Rational
+from services.reward.common.math.reading import Reading
+
+_SPACE = re.compile(r"(?<![0-9])\s+|\s+(?![0-9])")
+_SET = re.compile(r"\\\{[^{}]*\\\}")
+_TUPLE = re.compile(r"\([^()]*,[^()]*\)")
+_NAME = re.compile(r"[a-zA-Z](?:_\{?\w+\}?)?")
+_OR = re.compile(r"(?<![a-zA-Z])or(?![a-zA-Z])")
+_MAX_RELATIONS = 4
+
+
+def are_equal(gold: Reading, answer: Reading, rules: Rules) -> bool:
+    """Returns whether the answer is the label's, in any notation."""
+    if _written(gold) == _written(answer) or _are_equal(gold, answer, rules):
+        return True
+    # The m of 5m may be a letter or a unit; it is a letter where the label has any.
+    bare = None if any(character.isalpha() for character in gold.value) else reading.with_bare_unit(answer)
+    return bare is not None and _are_equal(gold, bare, rules)
+
+
+def _written(each: Reading) -> str:
+    return _SPACE.sub("", with_letters(each.text))
+
+
+def _are_equal(gold: Reading, answer: Reading, rules: Rules) -> bool:
+    if not answer.value or not gold.value:
+        return False
+    if not (gold.quantity.is_number and answer.quantity.is_number) or gold.marks != answer.marks:
+        return False
+    if rules.strict and _SET.fullmatch(gold.value) and _TUPLE.fullmatch(answer.value):
+        return False
+    if units.are_other_units(gold.quantity, answer.quantity) or _are_other_moduli(gold, answer):
+        return False
+    if gold.letters or answer.letters:
+        one, other = (each.joined_letters.lower() for each in (gold, answer))
+        if one == other or (one.isalpha() and other.isalpha()):
+            return one == other
+    return _values_are_equal(gold, answer, rules)
+
+
+def _are_other_moduli(gold: Reading, answer: Reading) -> bool:
+    """Returns whether the moduli differ; one that is left out differs only where a congruence is stated."""
+    if gold.modulus and answer.modulus:
+        one, other = reading.number_of(gold.modulus), reading.number_of(answer.modulus)
+        return gold.modulus != answer.modulus and (one is None or other is None or one.value != other.value)
+    return bool(gold.modulus or answer.modulus) and "\\equiv" in gold.value + answer.value
+
+
+def _values_are_equal(gold: Reading, answer: Reading, rules: Rules) -> bool:
+    scales = _scales(gold, answer)
+    one, other = _numbers(gold, answer)
+    if one is not None and other is not None:
+        return any(
+            values.equal_or_rounded(reading.scaled(one, a), reading.scaled(other, b), rules.float_rounding)
+            for a, b in scales
+        )
+    if answer.operators or answer.is_too_large or gold.is_too_large:
+        # What is left to be computed, or is too large to be, equals only the same, written in the same way.
+        gold_expression = algebra.parsed(gold.value) if answer.operators == gold.operators else None
+        return gold_expression is not None and bool(gold_expression == algebra.parsed(answer.value))
+    return _expressions_are_equal(gold, answer, scales, rules)
+
+
+def _numbers(gold: Reading, answer: Reading) -> tuple[Rational | None, Rational | None]:
+    """Returns the values that are rational numbers, or equations whose last side is one."""
+    one, other = gold.number, answer.number
+    if one is None and other is not None and len(gold.sides) == 2 and _NAME.fullmatch(gold.sides[0]):
+        one = reading.number_of(gold.sides[1])
+    if other is None and gold.number is not None and len(answer.sides) > 1:
+        other = reading.number_of(answer.sides[-1])
+    return one, other
+
+
+def _scales(gold: Reading, answer: Reading) -> list[tuple[Fraction, Fraction]]:
+    """Returns the factors by which both values are compared: 12% is 12 percent, and 0.12."""
+    one, other = gold.quantity, answer.quantity
+    scales = [(one.factor, other.factor)]
+    if one.is_percent and not other.is_percent:
+        scales.append((one.factor / 100, other.factor))
+    if other.is_percent and not one.is_percent:
+        scales.append((one.factor, other.factor / 100))
+    return scales
+
+
+def _expressions_are_equal(
+    gold: Reading, answer: Reading, scales: list[tuple[Fraction, Fraction]], rules: Rules
+) -> bool:
+    one, other = (algebra.parsed(each.value_without_dots) for each in (gold, answer))
+    if one is None or other is None or values.is_too_large(one) or values.is_too_large(other):
+        return False
+    if any(algebra.are_equal(_times(one, a), _times(other, b), rules) for a, b in scales):
+        return True
+    return not _OR.search(gold.value + answer.value) and _are_same_inequalities(one, other, rules)
+
+
+def _times(expression: Any, factor: Fraction) -> Any:
+    from sympy import Expr, Rational
+
+    if factor == 1 or not isinstance(expression, Expr):
+        return expression
+    return Rational(factor.numerator, factor.denominator) * expression
+
+
+def _are_same_inequalities(one: Any, other: Any, rules: Rules) -> bool:
+    """Returns whether both state the same inequalities, in any order: 1 < x < 3 is x < 3 and x > 1."""
+    golds, answers = algebra.inequalities(one), algebra.inequalities(other)
+    if not 2 <= len(golds) == len(answers) <= _MAX_RELATIONS:
+        return False
+    return any(
+        all(algebra.are_equal(gold, answer, rules) for gold, answer in zip(golds, order, strict=True))
+        for order in permutations(answers)
+    )

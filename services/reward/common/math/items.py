@@ -1,0 +1,119 @@
+"""What a text says in mathematics, in order: formulas, boxes, plain expressions, and which of them it denies."""
+
+import re
+from dataclasses import dataclass, replace
+
+from services.reward.common.math.plain import expression_at
+from services.reward.common.math.spans import Box, Formula, find_boxes, find_formulas
+
+_FIRST_SIGN = re.compile(r"""(?:(?<=[\s=(:*_~"'`|,;!?\[/])|^)(?:[A-Za-z]|[-+0-9.(\[{$€£¥₹\\]|[<>!]=?\s?(?=[-0-9]))""")
+_WORD = re.compile(r"[A-Za-z'’]+|\\[a-zA-Z]+|.", re.DOTALL)
+_NO_EXPRESSION = re.compile(r"\\(?:boxed|fbox|text)")
+_NEGATION = re.compile(
+    r"\b(?:not|never|neither|nor|cannot|can't|except|rules? out|unless"
+    r"|(?:is|was|are|were|do|does|did|could|would|should)n't)\b",
+    re.IGNORECASE,
+)
+_UP_TO_BUT = re.compile(r".*\bbut\b", re.IGNORECASE | re.DOTALL)
+_BOUNDS = tuple(
+    (re.compile(rf"\b(?:{words})\s*$", re.IGNORECASE), sign)
+    for words, sign in (
+        ("at least|no (?:less|fewer) than|not less than|minimum of", "\\ge "),
+        ("at most|no more than|not more than|up to|maximum of", "\\le "),
+        ("more than|greater than|larger than|over|above|exceeds|beyond", "> "),
+        ("less than|fewer than|smaller than|under|below", "< "),
+    )
+)
+_SENTENCE_END = re.compile(r"[.!?](?=\s|$)(?<!Rs\.)|\n\s*\n|(?<=[0-9)}$*])\n|\n(?=\s*[-*#|])|<\|")
+_NO_WORDS = " \n\t*:_$`>#|"
+_LETTERS_OF_LEAD = 200
+"""How much of the words before an item is looked at."""
+
+
+@dataclass(frozen=True)
+class Item:
+    start: int
+    end: int
+    latex: str
+    is_denied: bool = False
+
+
+class MarkedText:
+    """A text with its boxes and formulas."""
+
+    def __init__(self, text: str, reads_latex: bool = True, reads_plain: bool = True) -> None:
+        self.text = text
+        self.boxes = find_boxes(text) if reads_latex else []
+        self._spans: list[Formula | Box] = [*self.boxes, *(find_formulas(text) if reads_latex else ())]
+        self._spans.sort(key=lambda span: span.start)
+        self._reads_plain = reads_plain
+
+    def items(self, start: int, stop: int, max_items: int) -> list[Item]:
+        """Returns what begins between two positions: at most so many items."""
+        stop = min(stop, len(self.text))
+        spans = [span for span in self._spans if start <= span.start < stop]
+        found: list[Item] = []
+        position = words_from = start
+        while position < stop and len(found) < max_items:
+            spans = [span for span in spans if span.start >= position]
+            item = self._plain(position, spans[0].start if spans else stop)
+            if item is None:
+                if not spans:
+                    break
+                item = Item(spans[0].start, spans[0].end, self._content(spans[0]))
+            position = item.end
+            if item.latex:
+                found.append(_judged(item, self.text[max(words_from, item.start - _LETTERS_OF_LEAD) : item.start]))
+                words_from = item.end
+        return found
+
+    def sentences(self) -> list[tuple[int, int]]:
+        """Returns start and end of each sentence or line that says anything."""
+        ends = [found.end() for found in _SENTENCE_END.finditer(self.text)]
+        spans = iter(self._spans)
+        span = next(spans, None)
+        bounds = [0]
+        for end in ends:
+            while span is not None and span.end <= end:
+                span = next(spans, None)
+            if span is None or not span.start < end < span.end:
+                bounds.append(end)
+        stops = [*bounds[1:], len(self.text)]
+        return [(start, end) for start, end in zip(bounds, stops, strict=True) if self.text[start:end].strip()]
+
+    def unit_at(self, position: int) -> str:
+        """Returns the unit or word of size that stands at a position, in LaTeX; "" without one."""
+        behind = expression_at("1" + self.text[position : position + 80], 0)
+        return behind.latex[1:] if behind is not None and behind.latex.startswith("1\\text") else ""
+
+    def _content(self, span: Formula | Box) -> str:
+        content = span.content.strip()
+        if isinstance(span, Formula) and (boxes := find_boxes(content)):
+            return ", ".join(box.content for box in boxes)
+        return content + self.unit_at(span.end) if content else ""
+
+    def _plain(self, start: int, stop: int) -> Item | None:
+        """Returns the first plain expression between two positions."""
+        position = start if self._reads_plain else stop
+        text = self.text[:stop]
+        while found := _FIRST_SIGN.search(text, position):
+            is_expression = not _NO_EXPRESSION.match(text, found.start())
+            if is_expression and (expression := expression_at(text, found.start())):
+                return Item(expression.start, expression.end, expression.latex)
+            word = _WORD.match(text, found.start())
+            position = word.end() if word else found.end()
+        return None
+
+
+def ends_sentence(text: str) -> bool:
+    """Returns whether a sentence ends in a text between other things than words."""
+    return bool(_SENTENCE_END.search(text.strip(_NO_WORDS)))
+
+
+def _judged(item: Item, before: str) -> Item:
+    """Returns the item as what the words before it make of it: denied, or a bound."""
+    sentence = _SENTENCE_END.split(before)[-1]
+    for pattern, sign in _BOUNDS:
+        if pattern.search(sentence):
+            return replace(item, latex=sign + item.latex)
+    return replace(item, is_denied=bool(_NEGATION.search(_UP_TO_BUT.sub("", sentence))))

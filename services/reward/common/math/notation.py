@@ -1,0 +1,177 @@
+"""Answers in one notation: signs of Unicode as LaTeX, spacing, upright letters, repeating decimals."""
+
+import re
+import unicodedata
+from decimal import Decimal
+from fractions import Fraction
+
+_SIGNS = r"""
+    −- ‐- ‑- ‒- ﹣- ⁄/ ∕/ ×\times ✕\times ⋅\cdot ·\cdot ∙\cdot •\cdot ÷\div ±\pm ∓\mp °^\circ º^\circ ∞\infty
+    ≤\le ≥\ge ⩽\le ⩾\ge ≠\neq ≈\approx ≃\approx ≅\approx ∼\sim
+    ≡\equiv ∈\in ∉\notin ∪\cup ∩\cap ∅\emptyset Ø\emptyset
+    ⊆\subseteq ⊂\subset ∖\setminus ∨\lor ∧\land ¬\neg ℝ\mathbb{R} ℤ\mathbb{Z} ℕ\mathbb{N} ℚ\mathbb{Q} ℂ\mathbb{C}
+    ∑\sum ∏\prod ∫\int …\ldots ⋯\ldots →\to ′' ″'' ‘' ’' “" ”" ⟨\langle ⟩\rangle ⌊\lfloor ⌋\rfloor ⌈\lceil ⌉\rceil
+    ∠\angle △\triangle ∀\forall ∃\exists ∂\partial ﹢+ ﹦= ￡£ ￥¥ ∛\sqrt[3] ∜\sqrt[4]
+    α\alpha β\beta γ\gamma δ\delta ε\epsilon ζ\zeta η\eta θ\theta λ\lambda μ\mu ν\nu ξ\xi
+    π\pi ρ\rho σ\sigma τ\tau φ\phi
+    χ\chi ψ\psi ω\omega Γ\Gamma Δ\Delta Θ\Theta Λ\Lambda Π\Pi Σ\Sigma
+    Φ\Phi Ψ\Psi Ω\Omega ϕ\varphi ϑ\vartheta 𝜋\pi 𝜃\theta
+"""
+"""Each sign, and behind it what it is in LaTeX."""
+_TABLE = str.maketrans(
+    {"\u3002": ". ", "\u3001": ", "}
+    | {pair[0]: f"{pair[1:]} " if pair[-1].isalpha() and "\\" in pair else pair[1:] for pair in _SIGNS.split()}
+)
+_SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁽⁾ⁿⁱˣᵃᵇᵏᵐ", "0123456789+-()nixabkm")
+_SUBSCRIPTS = str.maketrans("₀₁₂₃₄₅₆₇₈₉₊₋ₙₖₓ", "0123456789+-nkx")
+_RAISED = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁽⁾ⁿⁱˣᵃᵇᵏᵐ]+")
+_LOWERED = re.compile("[₀₁₂₃₄₅₆₇₈₉₊₋ₙₖₓ]+")
+_VULGAR = re.compile("[¼½¾⅐-⅞↉]")
+_ROOT = re.compile(r"(√|\\sqrt\[[34]\])\s*(?:(\{)|\(([^()]{1,200})\)|([0-9]+(?:\.[0-9]+)?|[A-Za-z]|\\[a-z]+)?)")
+_INVISIBLE = re.compile("[\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff\u00ad]")
+_SPACES = re.compile("[\u00a0\u2000-\u200a\u202f\u205f\u3000]")
+_DASH = re.compile("(?<![0-9A-Za-z)}])[\u2013\u2014\u2015](?=\\s?[0-9.$\\\\A-Za-z(]{1})(?!\\s[A-Za-z])")
+_GROUPED = r"(?=[0-9]{3}(?![0-9]))"
+_THIN_GROUP = re.compile(rf"(?<=[0-9])(?:\\[,;:! ]|~|,\\!\s*|\{{,\}}|\\thinspace\s?|[\u00a0\u2009\u202f]){_GROUPED}")
+_SPACE_GROUPS = re.compile(r"(?<![0-9.,])[1-9][0-9]{0,2}(?: [0-9]{3})+(?![0-9])")
+_MIXED = re.compile(r"(?<![0-9./^_])([0-9]+)\s+([0-9]+)/([0-9]+)(?![0-9/!^]|\.[0-9])")
+_POWER_OF_TEN = re.compile(r"(?<![\w.\\^])[0-9]{1,30}(?:\.[0-9]{1,30})?[eE][-+]?[0-9]{1,2}(?![\w{]|\.[0-9])")
+_SPACING = re.compile(
+    r"(?<!\\)\\[,;:! ]|~"
+    r"|\\(?:quad|qquad|thinspace|medspace|thickspace|displaystyle|textstyle|limits|nolimits)(?![a-zA-Z])"
+)
+_SIZES = re.compile(
+    r"\\(?:[bB]igg?[lrm]?|left|right|middle)(?![a-zA-Z])\s*\.?(?=[^a-zA-Z])"
+    r"|\\(?:h|v)space\*?\{[^{}]*\}|\\(?:phantom|label|tag)\*?\{[^{}]*\}"
+)
+_UPRIGHT = r"\\(?:text(?:rm|it|normal|sf|up|md)?|math(?:rm|it|sf|normal)|operatorname|mbox|rm)"
+_UPRIGHT_LETTER = re.compile(rf"(?:{_UPRIGHT}\s*\{{\s*([A-Za-z])\s*\}}|\{{\\rm\s+([A-Za-z])\}})")
+_STYLED = re.compile(
+    r"\\(?:mathbf|boldsymbol|bm|textbf|text|mathrm|mathit|textrm|underline|mathsf|textit|emph|mbox|ensuremath)\s*"
+    r"\{\s*([-+]?[0-9][0-9.,/]*|\\frac\{[0-9]+\}\{[0-9]+\})\s*\}"
+)
+_NUMBER_IN_TEXT = re.compile(
+    r"\\(?:text\w{0,9}|mathrm|mathbf|mbox)\{\s{0,9}(-?\\?\$?[0-9][0-9.,/]{0,30})"
+    r"(?:\s|\\ |~){1,9}([A-Za-z][A-Za-z ./]{0,60}?)\s{0,9}\}"
+)
+_REPEATING = re.compile(
+    r"(?<![0-9.])([0-9]*)\.([0-9]*)"
+    r"(?:\\(?:overline|bar|overbar|dot)\s*(?:\{\s*([0-9]+)\s*\}|([0-9]))"
+    r"(?:([0-9]*)\\dot\s*(?:\{([0-9])\}|([0-9])))?|\(([0-9]+)\))(?![0-9])"
+)
+_DOTTED = re.compile(r"(?<![0-9.])([0-9]*)\.([0-9]{2,60})\s*(?:\\[lc]?dots\b|\.\.\.)(?!\s*[0-9,+])")
+_DOTS = re.compile(r"\\(?:dots[cbmio]?|cdots|hdots)(?![a-zA-Z])|(?<!\.)\.\.\.(?!\.)")
+_REPLACED = r"""
+    \varnothing=\emptyset \dfrac=\frac \tfrac=\frac \cfrac=\frac \dbinom=\binom \tbinom=\binom \leqslant=\le
+    \geqslant=\ge \leq=\le \geq=\ge \vee=\text{_or_} \lor=\text{_or_} \wedge=\text{_and_} \land=\text{_and_}
+    \not==\neq_ \not\in=\notin \langle=( \rangle=) \lnot=\neg \lbrace=\{ \rbrace=\} \lbrack=[ \rbrack=]
+    \mbox=\text \textnormal=\text
+    \degree=^\circ ^{\circ}=^\circ ^{\prime}=' ^\prime=' \space=_ \imath=i
+"""
+"""Commands, and behind "=" those that mean the same; _ is a space."""
+_REPLACEMENTS = tuple(
+    (old, re.compile(re.escape(old) + ("(?![a-zA-Z])" if old[-1].isalpha() else "")), new.replace("_", " "))
+    for old, _, new in (pair.rpartition("=") for pair in _REPLACED.split())
+)
+
+
+def in_latex_signs(text: str) -> str:
+    """Returns the text with the signs of Unicode written in LaTeX: ½, °, ², √, ∞, −, ·, π, full-width digits."""
+    if text.isascii():
+        return text
+    text = _THIN_GROUP.sub("", text)
+    text = _SPACES.sub(" ", _INVISIBLE.sub("", text))
+    text = _VULGAR.sub(_fraction, text)
+    text = _RAISED.sub(lambda found: f"^{{{found[0].translate(_SUPERSCRIPTS)}}}", text)
+    text = _LOWERED.sub(lambda found: f"_{{{found[0].translate(_SUBSCRIPTS)}}}", text)
+    text = "".join(unicodedata.normalize("NFKC", sign) if "\uff01" <= sign <= "\uff5e" else sign for sign in text)
+    text = _DASH.sub("-", text).translate(_TABLE)
+    return _ROOT.sub(_root, text)
+
+
+def _fraction(found: re.Match[str]) -> str:
+    top, bottom = unicodedata.normalize("NFKC", found[0]).split("\u2044")
+    return f"\\frac{{{top}}}{{{bottom}}}"
+
+
+def _root(found: re.Match[str]) -> str:
+    root = "\\sqrt" if found[1] == "√" else found[1]
+    if found[2]:
+        return root + "{"
+    radicand = found[3] or found[4]
+    return f"{root}{{{radicand}}}" if radicand else root
+
+
+def in_common_notation(latex: str) -> str:
+    """Returns an answer in the notation that is compared: without spacing, signs of thousands and styles.
+
+    A single letter in upright type is that letter, unless it stands behind a number as a unit does; repeating decimals
+    and 1e3 become exact numbers.
+    """
+    latex = _THIN_GROUP.sub("", in_latex_signs(latex))
+    latex = _SPACING.sub(" ", _SIZES.sub("", latex))
+    latex = latex.replace("\\not =", "\\not=")
+    latex = _SPACE_GROUPS.sub(lambda found: found[0].replace(" ", ""), latex)
+    for old, pattern, new in _REPLACEMENTS:
+        if old in latex:
+            latex = pattern.sub(new.replace("\\", r"\\"), latex)
+    latex = _STYLED.sub(r"\1", latex)
+    latex = _NUMBER_IN_TEXT.sub(r"\1\\text{ \2}", latex)
+    latex = re.sub(r"\\text\s*\{\s*\}", " ", latex)
+    latex = _POWER_OF_TEN.sub(lambda found: format(Decimal(found[0]), "f"), latex)
+    latex = _REPEATING.sub(_repeating, latex)
+    latex = _DOTTED.sub(_dotted, latex)
+    latex = _MIXED.sub(_mixed, latex)
+    latex = _DOTS.sub(r"\\ldots ", latex)
+    return without_marks(latex)
+
+
+def with_letters(latex: str) -> str:
+    """Returns LaTeX with single upright letters as letters: \\mathrm{i}, \\text{e}, \\mathrm{d}x."""
+    return _UPRIGHT_LETTER.sub(lambda found: f" {found[1] or found[2]} ", latex)
+
+
+def without_marks(latex: str) -> str:
+    """Returns LaTeX without the full stop, comma or semicolon behind it, and without quotation marks around it."""
+    latex = latex.strip().strip("$").strip()
+    while latex and (latex[-1] in ".,;:" or latex.endswith("\\\\")) and not latex.endswith("\\ldots"):
+        latex = latex.removesuffix("\\\\") if latex.endswith("\\\\") else latex[:-1]
+        latex = latex.rstrip()
+    for mark in ('"', "``", "'"):
+        closing = "''" if mark == "``" else mark
+        if len(latex) > 2 and latex.startswith(mark) and latex.endswith(closing) and latex.count(mark) <= 2:
+            latex = latex[len(mark) : -len(closing)].strip()
+    return latex
+
+
+def _mixed(found: re.Match[str]) -> str:
+    """Rewrites 11 5/6; a fraction above 1 behind a whole number is no part of it."""
+    whole, top, bottom = found.groups()
+    return f"{whole}\\frac{{{top}}}{{{bottom}}}" if int(top) < int(bottom) else found[0]
+
+
+def _repeating(found: re.Match[str]) -> str:
+    whole, before, group, digit, between, last, last_digit, bracketed = found.groups(default="")
+    period = (group or digit) + between + (last or last_digit) + bracketed
+    return _as_fraction(whole, before, period)
+
+
+def _dotted(found: re.Match[str]) -> str:
+    """Rewrites 0.333... and 0.1212..., in which a period is seen at least twice to the end."""
+    digits = found[2]
+    for length in range(1, len(digits) // 2 + 1):
+        period = digits[-length:]
+        head = digits.removesuffix(period)
+        while head.endswith(period):
+            head = head.removesuffix(period)
+        repeated = (len(digits) - len(head)) // length
+        if repeated * length >= 3 and repeated >= 2 and len(head) <= 2:
+            return _as_fraction(found[1], head, period)
+    return found[0]
+
+
+def _as_fraction(whole: str, before: str, period: str) -> str:
+    scale = 10 ** len(before)
+    nines = 10 ** len(period) - 1
+    value = Fraction(int((whole + before) or "0"), scale) + Fraction(int(period), nines * scale)
+    return f"\\frac{{{value.numerator}}}{{{value.denominator}}}" if value.denominator > 1 else str(value.numerator)

@@ -1,0 +1,145 @@
+"""Boxes, \\boxed{...}, and formulas between the delimiters of LaTeX: where they are in a text, and what is in them."""
+
+import re
+from dataclasses import dataclass
+
+_BOXES = re.compile(r"\\(?:boxed|fbox)(?![a-zA-Z])")
+_BOXED = re.compile(r"\\boxed(?![a-zA-Z])")
+_BRACE = re.compile(r"[{}]")
+_SPACE = re.compile(r"\s*")
+_BARE = re.compile(r"[ \t]+([^\s${}\\][^\s$}]*)")
+
+_DELIMITER = re.compile(
+    r"(?<!\\)\$\$|(?<!\\)\$|\\\(|\\\)|(?<!\\)\\\[|\\\]|\n"
+    r"|\\(?:begin|end)\{(?:align|equation|gather|eqnarray|multline|displaymath)\*?\}"
+)
+_CLOSING = {"$$": "$$", "$": "$", "\\(": "\\)", "\\[": "\\]"}
+_AMOUNT = re.compile(r"\s?[0-9]")
+
+
+@dataclass(frozen=True)
+class Box:
+    start: int
+    end: int
+    content: str
+    is_cut_off: bool = False
+    """Whether the text ends before the box does."""
+
+
+def find_boxes(text: str) -> list[Box]:
+    """Returns the outer boxes in order. Empty ones, and a \\boxed without anything in it, are none.
+
+    A box whose last brace alone is missing is whole; one that is cut off elsewhere reaches to the end of the text.
+    """
+    found: list[Box] = []
+    ends = _ends_of_braces(text)
+    position = 0
+    while command := _BOXED.search(text, position):
+        opened = _SPACE.match(text, command.end()).end()  # type: ignore[union-attr]
+        if not text.startswith("{", opened):
+            bare = _BARE.match(text, command.end())
+            if bare and any(character.isdigit() for character in bare[1]):  # \boxed 7
+                found.append(Box(command.start(), bare.end(), bare[1].rstrip(".,;")))
+            position = bare.end() if bare else command.end()
+        elif opened in ends:
+            position = ends[opened]
+            if content := text[opened + 1 : position - 1].strip():
+                found.append(Box(command.start(), position, content))
+        elif _BOXED.search(text, opened):
+            position = opened + 1
+        else:
+            content = text[opened + 1 :].strip()
+            whole = content.endswith("}") and content.count("{") == content.count("}")
+            return [*found, Box(command.start(), len(text), content, is_cut_off=not whole)]
+    return found
+
+
+def _ends_of_braces(text: str) -> dict[int, int]:
+    """Returns the end of each group of braces by its start."""
+    ends, opened = {}, []
+    for brace in _BRACE.finditer(text):
+        if brace[0] == "{":
+            opened.append(brace.start())
+        elif opened:
+            ends[opened.pop()] = brace.end()
+    return ends
+
+
+def last_boxed(text: str) -> str | None:
+    """Returns the last \\boxed{...}, or the last \\fbox{...} without one, from its command to its closing brace.
+
+    With a space after the command, "\\boxed 5", it extends to the next dollar sign. None if there is no box, or its
+    brace is never closed.
+    """
+    boxes = list(_BOXES.finditer(text))
+    boxes = [box for box in boxes if box.group() == "\\boxed"] or boxes
+    if not boxes:
+        return None
+    box = boxes[-1]
+    if text.startswith(" ", box.end()):
+        return text[box.start() :].partition("$")[0]
+    end = end_of_braces(text, box.end())
+    return None if end is None else text[box.start() : end]
+
+
+def without_box(boxed: str) -> str:
+    """Returns the contents of a box that `last_boxed` found."""
+    content = _BOXES.sub("", boxed, count=1).strip()
+    end = end_of_braces(content, 0) if content.startswith("{") else None
+    return content if end is None else content[1 : end - 1]
+
+
+def end_of_braces(text: str, start: int) -> int | None:
+    """Returns the end of the first group of braces from `start` on; None if it is never closed."""
+    depth = 0
+    for index in range(start, len(text)):
+        if text[index] == "{":
+            depth += 1
+        elif text[index] == "}":
+            depth -= 1
+            if depth <= 0:
+                return index + 1
+    return None
+
+
+@dataclass(frozen=True)
+class Formula:
+    start: int
+    end: int
+    content: str
+
+
+def find_formulas(text: str) -> list[Formula]:
+    """Returns the formulas in order.
+
+    One between single dollars or \\( and \\) ends on its line; "$5 and $7" are amounts.
+    """
+    found: list[Formula] = []
+    opened: re.Match[str] | None = None
+    for delimiter in _DELIMITER.finditer(text):
+        sign = delimiter[0]
+        if opened is not None and sign == _closing(opened[0]):
+            if _is_amount(text, opened, delimiter):
+                opened = delimiter
+            else:
+                found.append(Formula(opened.start(), delimiter.end(), text[opened.end() : delimiter.start()]))
+                opened = None
+        elif opened is None or (sign == "\n" and opened[0] in ("$", "\\(")):
+            opened = delimiter if _opens(text, delimiter) else None
+    return found
+
+
+def _closing(sign: str) -> str:
+    return _CLOSING.get(sign) or sign.replace("\\begin", "\\end")
+
+
+def _opens(text: str, delimiter: re.Match[str]) -> bool:
+    sign = delimiter[0]
+    if sign in ("$", "$$"):
+        return not text[max(0, delimiter.start() - 1) : delimiter.start()].isdigit()
+    return sign in _CLOSING or sign.startswith("\\begin")
+
+
+def _is_amount(text: str, opened: re.Match[str], closed: re.Match[str]) -> bool:
+    """Returns whether two single dollars stand before amounts: "$10 and $15"."""
+    return opened[0] == "$" and bool(_AMOUNT.match(text, opened.end())) and text[closed.end() :][:1].isdigit()

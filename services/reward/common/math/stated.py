@@ -1,0 +1,220 @@
+"""The answer that a text states: the last box or announced answer, or the correction behind it; else the last formula.
+
+A check, a unit or a remark behind an answer is none. Alternatives, "3 or 4", are one answer that is a list. What the
+text denies, cuts off or takes back is no answer.
+"""
+
+import re
+from collections.abc import Sequence
+
+from services.reward.common.math.items import Item, MarkedText, ends_sentence
+from services.reward.common.math.spans import Box, find_boxes
+
+_ANNOUNCED = re.compile(
+    r"(?:\b(?:final\s+)?(?:answer|ans)\b(?P<words>[^\n.:=]{0,60}?)"
+    r"(?:\*{0,2}\s*(?::|=)\s*\*{0,2}|\s(?:is|are|be|equals|was)\b(?:\s*:)?)"
+    r"|\banswer\*{0,2}(?=\s*(?:\$|\\\(|\\\[|\n))|(?m:^)\s*####\s)",
+    re.IGNORECASE,
+)
+_NOT_ANNOUNCED = re.compile(
+    r"\b(?:check|verify|format|form|question|choices|options?|key|put|write|give|box|boxed|enclose|place)\b",
+    re.IGNORECASE,
+)
+_DOUBTED = re.compile(
+    r"(?:\bnot|n't|never)\s+(?:think|believe|say|sure|certain|convinced|true|the case)\b[^,.;!?]*$|\bdoubt\b[^,.;!?]*$",
+    re.IGNORECASE,
+)
+_WRONG = r"(?:that|this|it)(?:'s| is| was) (?:wrong|incorrect|not right|not correct|a mistake)"
+_CORRECTION = re.compile(
+    r"\b(?:wait|correction|corrected|actually|oops|scratch that|strike that|i mean|i meant|my mistake|my bad|rather"
+    r"|on second thought|i made (?:a|an) (?:mistake|error)|apologies|sorry|hold on|hmm+|edit|revised|update|better"
+    rf"|instead|recalculating|rechecking|{_WRONG}|wrong|incorrect|should be|should have been|must be)\b"
+    r"|(?:(?<=[.!?,;:\n(])|(?<=\.\.\.)|(?<=[-–—])|(?m:^))\s*(?:no|nope|not quite|or rather)\b"
+    r"(?=\s*[,.:;!?—–-]|\s+(?:wait|it|that|the|i)\b)",
+    re.IGNORECASE,
+)
+_RETRACTED = re.compile(rf"\b(?:{_WRONG}|scratch that|strike that|ignore that)\b", re.IGNORECASE)
+_CHECK = re.compile(
+    r"\b(?:check(?:ing|s|ed)?|verif\w+|confirm\w*|substitut\w+|plug\w*|test(?:ing)?|double-check\w*|sanity|remark|note"
+    r"|indeed|because|since|recall|proof|explanation|reason)\b",
+    re.IGNORECASE,
+)
+_CHECK_SENTENCE = re.compile(
+    r"\s*\**\(?(?:(?:(?:as|to|let me|let's|we can|i|quick|sanity|double)[\s-]*)?(?:a )?(?:check|verif|confirm)"
+    r"|indeed\b|note\b|remark\b|because\b|since\b|this is because|proof\b|recall\b|explanation\b"
+    r"|substituting|plugging)",
+    re.IGNORECASE,
+)
+_INSTEAD = re.compile(r"\b(?:not|instead of|rather than)\s*$")
+_NO_NOUN = "and or to but so as if for in is by of on at plus minus times because since which that when where"
+_CONNECTED = re.compile(
+    rf"(?:\s+(?!(?:{_NO_NOUN.replace(' ', '|')})\b)[a-z]+){{0,2}}"
+    r"[\s,;(*]*(?:(?:and|or|but|to|through|&|\\text\{\s*(?:and|or)\s*\}|\\lor|\\quad)[\s,;]*)?"
+    r"(?:(?:maybe|perhaps|possibly|also|even|alternatively|it|could|might|may|be|either|else|both|is|then|again)\b[\s,]*"
+    r"|\*|\\quad|\s)*",
+    re.IGNORECASE,
+)
+_LINK = re.compile(r"[,;&]|\b(?:and|or|to|through|alternatively|possibly|maybe|perhaps)\b|\\lor", re.IGNORECASE)
+_LETTER = re.compile(r"[a-zA-Z]")
+_EQUALS = re.compile(r"\s*(?:is|equals|are)\b")
+_WORDS = re.compile(r"[A-Za-z]{2,}")
+_SPECIAL = re.compile(r"<\|[^|<>]{1,40}\|>")
+_SIGN_BEFORE_BOX = re.compile(r"(?:\A|[\s=(:,$]|\\\(|\\\[)[-−–](?:\s|\\[,;:! ])*\$?\Z")
+_LIST_MARK = re.compile(r"\n[ \t]*[-–] +\Z")
+_BEHIND_BOX = re.compile(
+    r"\s*((?:\\[,;:! ]|~|\s)*(?:\\text\w*\{[^{}]{1,40}\}|\\mathrm\{[^{}]{1,40}\})(?:\^\{?[0-9]\}?)?"
+    r"|\\?%|\^\{?\\circ\}?|°|!(?=\$|\\\))|\\pi(?![a-z]))?\s*(?:\$|\\\)|\\\])?"
+)
+_SIMPLE = re.compile(r"[0-9.,]+|\\[a-z]+(?:\{[^{}]*\})*|[a-z]")
+_CAPITALS = re.compile(
+    r"[\s*:\"'`]*(?!NOT|NO|YES|USD|EUR|AND|OR|TRUE|FALSE|DNE)([A-Z]{2,12})(?![A-Za-z0-9(])(?!\s+[A-Za-z])"
+)
+_CONSEQUENCE = re.compile(r"\b(?:so|then|thus|therefore|hence|is|are|gives|becomes|finally)\b", re.IGNORECASE)
+_SEPARATED = re.compile(r"[,;&]|\b(?:and|or)\b")
+_REACH = 400
+"""Characters behind an announcement or a correction in which its answer begins."""
+_BEHIND = 600
+"""Characters behind an answer in which a correction counts."""
+_BETWEEN_BOXES = 70
+_MAX_ITEMS = 12
+_MAX_WORDS_TO_ANSWER = 4
+_MAX_WORDS_TO_CORRECTION = 12
+
+
+def stated_answers(text: str, box_rank: int = 50, forms: Sequence[str] = ("latex", "expr")) -> list[str]:
+    """Returns the answer in LaTeX, and of boxes side by side also the last one alone; [] for none.
+
+    `box_rank` is `boxed_match_priority`: below 50 boxes come before announced answers, above 50 behind them, and below
+    0 they are like other formulas.
+    """
+    marked = MarkedText(_SPECIAL.sub(" ", text), reads_latex="latex" in forms, reads_plain="expr" in forms)
+    boxes = marked.boxes if box_rank >= 0 else []
+    announced = _announced(marked, is_box_there=bool(boxes))
+    if boxes and (announced is None or box_rank < 50 or (box_rank == 50 and announced.start < boxes[-1].end)):
+        return _boxed(marked, boxes)
+    return _corrected(marked, announced.end, [announced.latex]) if announced else _unannounced(marked)
+
+
+def _boxed(marked: MarkedText, boxes: list[Box]) -> list[str]:
+    last = boxes[-1]
+    if last.is_cut_off:
+        return []
+    joined = [last]
+    for box in reversed(boxes[:-1]):
+        if not _are_together(marked.text[box.end : joined[0].start]):
+            break
+        joined.insert(0, box)
+    contents = list(dict.fromkeys(box.content for box in joined))
+    answers = [", ".join(contents)] if len(contents) > 1 else []
+    if not answers or not _SEPARATED.search(marked.text[joined[0].end : last.start]):
+        answers.append(_with_surroundings(marked, last))
+    return _corrected(marked, last.end, answers)
+
+
+def _are_together(between: str) -> bool:
+    """Returns whether two boxes with this text between them are parts of one answer."""
+    if len(between) >= _BETWEEN_BOXES or _CORRECTION.search(between) or _CONSEQUENCE.search(between):
+        return False
+    return len(between) < 10 or bool(re.search(r"\b(?:and|or)\b|,|;", between))
+
+
+def _with_surroundings(marked: MarkedText, box: Box) -> str:
+    """Returns a box with the sign before it and the unit behind it."""
+    before = marked.text[max(0, box.start - 40) : box.start]
+    behind = _BEHIND_BOX.match(marked.text, box.end)
+    unit = (behind[1] or "").strip() if behind else ""
+    content = box.content
+    inner = find_boxes(content)
+    if len(inner) == 1 and inner[0].start == 0 and inner[0].end == len(content):
+        content = inner[0].content
+    if _SIGN_BEFORE_BOX.search(before) and not _LIST_MARK.search(before) and not content.startswith("-"):
+        content = f"-{content}" if _SIMPLE.fullmatch(content) else f"-({content})"
+    return content + (unit or marked.unit_at(behind.end() if behind else box.end))
+
+
+def _announced(marked: MarkedText, is_box_there: bool) -> Item | None:
+    """Returns the last announced answer; one that does not follow directly only where nothing else is stated."""
+    distant: Item | None = None
+    for found in reversed(list(_ANNOUNCED.finditer(marked.text))):
+        before = marked.text[max(0, found.start() - 80) : found.start()]
+        if _NOT_ANNOUNCED.search(found["words"] or "") or _DOUBTED.search(before):
+            continue
+        item = _behind_announcement(marked, found.end())
+        if item is None:
+            continue
+        words = marked.text[found.end() : item.start]
+        is_label = ":" in found[0] or "####" in found[0]
+        if is_label or (len(_WORDS.findall(words)) <= _MAX_WORDS_TO_ANSWER and not _CHECK.search(words)):
+            return item
+        distant = distant or item
+    return None if is_box_there else distant
+
+
+def _behind_announcement(marked: MarkedText, start: int) -> Item | None:
+    if letters := _CAPITALS.match(marked.text, start):
+        return Item(letters.start(1), letters.end(), letters[1])
+    items = marked.items(start, start + _REACH, _MAX_ITEMS)
+    while items and items[0].is_denied:
+        items = items[1:]
+    if not items or ends_sentence(marked.text[start : items[0].start]):
+        return None
+    if len(items) > 1 and _LETTER.fullmatch(items[0].latex) and _EQUALS.match(marked.text, items[0].end):
+        items = items[1:]  # The largest n is 34.
+    return _with_alternatives(marked, items)
+
+
+def _with_alternatives(marked: MarkedText, items: list[Item]) -> Item:
+    """Returns the first item and those that words of a list connect with it, as one answer."""
+    group = [items[0]]
+    for item in items[1:]:
+        if item.is_denied or not _is_connected(marked.text[group[-1].end : item.start]):
+            break
+        group.append(item)
+    return Item(group[0].start, group[-1].end, ", ".join(item.latex for item in group))
+
+
+def _is_connected(between: str) -> bool:
+    return bool(_CONNECTED.fullmatch(between) and _LINK.search(between))
+
+
+def _corrected(marked: MarkedText, end: int, answers: list[str]) -> list[str]:
+    """Returns the answers, or what a correction behind them says instead."""
+    behind = marked.text[end : end + _BEHIND]
+    for found in reversed(list(_CORRECTION.finditer(behind))):
+        start = end + found.end()
+        said = marked.text[start : start + _REACH]
+        if _CHECK.search(said.partition(".")[0]) and not _RETRACTED.search(said):
+            continue
+        items = [item for item in marked.items(start, start + _REACH, _MAX_ITEMS) if not item.is_denied]
+        if items and len(_WORDS.findall(marked.text[start : items[0].start])) <= _MAX_WORDS_TO_CORRECTION:
+            return [_last_of_correction(marked, items)]
+        if _RETRACTED.search(found[0]):
+            return []
+    return answers
+
+
+def _last_of_correction(marked: MarkedText, items: list[Item]) -> str:
+    """Returns the last answer that a correction comes to, without what it checks or names as wrong behind that."""
+    last = items
+    while rest := items[1:]:
+        lead = marked.text[max(0, rest[0].start - 60) : rest[0].start]
+        if _CHECK.search(lead) or _INSTEAD.search(lead):
+            break
+        if not _is_connected(marked.text[items[0].end : rest[0].start]):
+            last = rest
+        items = rest
+    return _with_alternatives(marked, last).latex
+
+
+def _unannounced(marked: MarkedText) -> list[str]:
+    """Returns the last formula or expression that is no check and no remark."""
+    for start, end in reversed(marked.sentences()):
+        items = [item for item in marked.items(start, end, max_items=60) if not item.is_denied]
+        if not items or (_CHECK_SENTENCE.match(marked.text[start:end]) and marked.items(0, start, max_items=1)):
+            continue
+        first = len(items) - 1
+        while first and _is_connected(marked.text[items[first - 1].end : items[first].start]):
+            first -= 1
+        answer = _with_alternatives(marked, items[first:])
+        return _corrected(marked, answer.end, [answer.latex])
+    return []

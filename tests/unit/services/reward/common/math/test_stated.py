@@ -1,0 +1,65 @@
+"""Tests of the answer that a text states."""
+
+import pytest
+
+from services.reward.common.math.stated import stated_answers
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("The answer is 7. No, 8", "8"),
+        ("The answer is $7$. Correction: it is $8$.", "8"),
+        ("The answer is 7. Wait, let me check: 3 + 4 = 7. Yes.", "7"),
+        ("The answer is 7, because 10 - 3 = 7.", "7"),
+        ("The answer is 3, not 4.", "3"),
+        ("The answer is not 3 but 4.", "4"),
+        ("\\boxed{7}. No, it should be 8.", "8"),
+        ("\\boxed{7}\n\nCheck: 3 + 4 = 7, and 7 < 9.", "7"),
+        ("$-\\,\\boxed{12}$", "-12"),
+        ("They are:\n- \\boxed{3}", "3"),
+        ("\\boxed{5} cm", "5\\text{ cm}"),
+        ("So $x=5$. Check: $2\\cdot 5=10$.", "x=5"),
+        ("The answer is 3, 4 or 5.", "3, 4, 5"),
+        ("1 or 2 or 3", "1, 2, 3"),
+        ("The answer is 3*sqrt(2)/2.", "3\\cdot \\sqrt{2}/2"),
+        ("The answer is [0, 1).", "[0, 1)"),
+        ("The answer is 1.5 million.", "1.5\\text{ million}"),
+        ("The answer is more than 5.", "> 5"),
+        ("Final Answer: The largest $n$ is 34.", "34"),
+        ("She makes $18 every day.", "\\$18"),
+        ("Use \\boxed{}. The answer is $5$.", "5"),
+    ],
+)
+def test_the_last_stated_answer_counts(text: str, answer: str) -> None:
+    found = stated_answers(text)
+    assert found and found[0] == answer, found
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "I do not know.",
+        "It is not 5.",
+        "I do not think the answer is 5.",
+        "I get \\boxed{5}. Rechecking, \\boxed{6",
+        "\\boxed{6}. Wait, that is wrong.",
+        "\\fbox{4}",
+        "<answer>4</answer>",
+    ],
+)
+def test_what_is_denied_cut_off_or_taken_back_is_no_answer(text: str) -> None:
+    assert stated_answers(text) == []
+
+
+def test_the_rank_of_boxes_decides_between_them_and_announced_answers() -> None:
+    text = "\\boxed{7}. So the answer is 8."
+    assert [stated_answers(text, rank) for rank in (0, 50, 100, -1)] == [["7"], ["8"], ["8"], ["8"]]
+    text = "The answer is 8. So \\boxed{7}"
+    assert [stated_answers(text, rank) for rank in (0, 50, 100, -1)] == [["7"], ["7"], ["8"], ["8"]]
+
+
+def test_boxes_side_by_side_are_one_answer() -> None:
+    assert stated_answers("\\boxed{1} and \\boxed{2}") == ["1, 2"]
+    assert stated_answers("\\boxed{5} no wait, \\boxed{4}") == ["4"]
