@@ -140,7 +140,7 @@ async def test_waiting_evaluating_and_slow_steps_say_how_far_they_are(
     generator = ScriptedGenerator(cluster.plane, delay_s=0.02)
     await cluster.start(config(model, {"on_start": True}, run={"num_steps": 1}))
     events = await cluster.until(lambda event: event.kind == "progress")
-    assert "no generator has registered yet" in events[-1].message, events[-1].message
+    assert "no generator is registered" in events[-1].message, events[-1].message
     await cluster.add_all(generator)
     _, events = await cluster.end()
     shown = [event for event in events if event.kind == "progress" and "evaluating" in event.message]

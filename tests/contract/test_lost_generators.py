@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from services.coordinator.store import long_work
 from services.coordinator.workers import losses
 from shoal.error_reasons import ErrorReason
 from shoal.errors import Aborted
@@ -129,3 +130,25 @@ async def test_a_generator_that_was_told_to_end_costs_no_token_and_counts_as_no_
     assert {(a["num_kept_completions"], a["num_kept_tokens"]) for a in reissued} == {(1, 2 * HELD_AT)}
     assert leaving.num_tokens + other.num_tokens == 3 * 4 * 3 * LENGTH, "tokens were sampled twice"
     assert leaving.num_loads == 1, "it got weights while it was leaving"
+
+
+async def test_a_run_that_waits_for_groups_names_the_generator_that_it_lacks(
+    cluster: Cluster, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(long_work, "SLOW_STEP_S", 0.2)
+    monkeypatch.setattr(long_work, "EVERY_S", 0.1)
+    await cluster.add_all()
+    generator = ScriptedGenerator(cluster.plane, delay_s=0.02)
+    server = await cluster.add(worker_pb2.WORKER_KIND_GENERATOR, generator, "first")
+    await cluster.start(arithmetic_config(model, run={"num_steps": 1000}))
+    await cluster.until(lambda event: event.kind == "step")
+    await cluster.kill(server, "first")
+
+    def names_it(event: pb.RunEvent) -> bool:
+        return event.kind == "progress" and "no generator is registered" in event.message
+
+    events = await cluster.until(names_it)
+    assert events[-1].attributes["work"].startswith("waiting for the groups of step "), events[-1]
+    await cluster.add(worker_pb2.WORKER_KIND_GENERATOR, ScriptedGenerator(cluster.plane), "second")
+    furthest = max(event.attributes["step"] for event in events if event.kind == "step")
+    await cluster.until(lambda event: event.kind == "step" and event.attributes["step"] > furthest + 2)

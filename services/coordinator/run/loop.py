@@ -144,7 +144,10 @@ class RunLoop:
         """Describes how many groups of the next step have settled; nothing in a pause."""
         num_groups = self.buffer.window_end - self.buffer.next_to_take
         num_settled = num_groups - len(self.buffer.waiting_for())
-        return "" if self.controls.stands_still else f"{num_settled} of {num_groups} are sampled and scored"
+        if self.controls.stands_still:
+            return ""
+        settled = f"{num_settled} of {num_groups} are sampled and scored"
+        return "; ".join(filter(None, [settled, self.fleet.describe_gap()]))
 
     async def _next_groups(self) -> Sequence[JudgedGroup] | None:
         """Waits at the boundary between two steps for the next groups; None when the run must stop.

@@ -105,7 +105,7 @@ class Arrivals:
         loading = [record for record in alive if record.worker_id in self._loading]
         parts = [f"{worker_name(record)} is {record.status.message or 'starting'}" for record in loading]
         here = {record.kind for record in alive}
-        return "; ".join(parts + [f"no {name} has registered yet" for kind, name in NAMES.items() if kind not in here])
+        return "; ".join(parts + [f"no {name} is registered" for kind, name in NAMES.items() if kind not in here])
 
     def raise_if_hopeless(self, kind: int) -> None:
         """Raises the first failure of a kind when all its workers have failed."""

@@ -206,6 +206,11 @@ class Fleet:
             self._remove(member, member.record.loss_reason)
         return False
 
+    def describe_gap(self) -> str:
+        """Describes what keeps groups from being sampled and scored where no generator or no reward service has joined;
+        else empty."""
+        return "" if self.generators and self.rewards else self._arrivals.describe()
+
     async def wait_until_ready(self) -> None:
         """Waits for a worker of each kind, and the first time for all that are loading or restarting.
 

@@ -1,6 +1,8 @@
 """Checks of certificates: whose they are, whether they are valid, whether a key and an issuer belong to them."""
 
 import datetime
+import socket
+import ssl
 from dataclasses import dataclass
 
 from cryptography import x509
@@ -56,6 +58,24 @@ def check_pair(certificate_pem: bytes, key_pem: bytes, ca_pem: bytes) -> Certifi
 def check_authorities(ca_pem: bytes) -> None:
     """Checks that the bytes are certificates. Raises ValueError."""
     _load("ca.crt", ca_pem)
+
+
+def names_of_server(address: str, *, timeout_s: float = 5.0) -> tuple[str, ...]:
+    """Returns the DNS names and addresses in the certificate that a server shows, whoever issued it; empty if it shows
+    none. For messages alone: nothing is verified."""
+    host, _, port = address.rpartition(":")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.set_alpn_protocols(["h2"])
+    try:
+        with (
+            socket.create_connection((host.strip("[]"), int(port)), timeout_s) as plain,
+            context.wrap_socket(plain) as encrypted,
+        ):
+            shown = encrypted.getpeercert(binary_form=True)
+        return _facts(x509.load_der_x509_certificate(shown)).names if shown else ()
+    except (OSError, ValueError):
+        return ()
 
 
 def _facts(certificate: x509.Certificate) -> Certificate:

@@ -156,7 +156,7 @@ def test_on_a_terminal_a_line_of_progress_is_cut_to_one_row_and_replaced_by_the_
     monkeypatch.setenv("COLUMNS", "40")
     monkeypatch.setattr("sys.stdout", Terminal())
     view = ProgressView()
-    view.show(_event("progress", "waiting for workers: " + "no learner has registered yet " * 3))
+    view.show(_event("progress", "waiting for workers: " + "no learner is registered " * 3))
     view.show(_event("progress", "waiting for workers: the learner is reading the weights"))
     view.show(_event("worker_joined", "the learner is ready"))
     view.show(_event("state", "training"))
