@@ -9,6 +9,7 @@ from services.coordinator.cli.shared.options import DataDir
 from shoal.errors import DataLoss, FailedPrecondition, ShoalError
 
 if TYPE_CHECKING:
+    from services.coordinator.cli.shared.progress import ProgressView
     from services.coordinator.store.run_record import RunRecord
 
 REPORT = "report.html"
@@ -63,3 +64,16 @@ def write_report(record: "RunRecord", output: Path | None = None) -> Path:
             reason=ErrorReason.FOLDER,
         ) from None
     return path
+
+
+def show_report(folder: Path, view: "ProgressView") -> None:
+    """Ends the output of a run with the path of its report, however the run ended. Writes none of a run without a
+    record, which was never accepted."""
+    from services.coordinator.store.run_record import RECORD, RunRecord
+
+    if not (folder / RECORD).exists():
+        return
+    try:
+        view.write(f"the report, for a browser: {write_report(RunRecord.load(folder))}", "notice")
+    except Exception as error:  # A run must not seem to have failed because its report did.
+        view.write(f"the report could not be written: {error}", "error")

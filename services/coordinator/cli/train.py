@@ -15,7 +15,6 @@ from services.coordinator.cli.shared.options import (
 )
 
 if TYPE_CHECKING:
-    from services.coordinator.cli.shared.progress import ProgressView
     from shoal.config import RunConfig
 
 
@@ -35,6 +34,7 @@ def train(
     Ctrl-C writes a checkpoint and stops; a second one ends everything at once.
     """
     from services.coordinator.cli.env.process import check_environments
+    from services.coordinator.cli.report import show_report
     from services.coordinator.cli.reward_process import check_custom_verifiers, check_reward_servers
     from services.coordinator.cli.shared.progress import ProgressView
     from services.coordinator.cli.train_session import TrainSession
@@ -72,17 +72,4 @@ def train(
         finally:
             if is_new:
                 run.remove_unless_accepted()
-            _write_report(run.folder, view)
-
-
-def _write_report(folder: Path, view: "ProgressView") -> None:
-    """Ends the output with the path of the run's report, however the run ended."""
-    from services.coordinator.cli.report import write_report
-    from services.coordinator.store.run_record import RunRecord
-
-    if not (folder / "run.json").exists():
-        return
-    try:
-        view.write(f"the report, for a browser: {write_report(RunRecord.load(folder))}", "notice")
-    except Exception as error:  # A run must not seem to have failed because its report did.
-        view.write(f"the report could not be written: {error}", "error")
+            show_report(run.folder, view)

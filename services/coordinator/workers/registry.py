@@ -17,6 +17,8 @@ from shoal.wire import invalid
 
 LEASE_S = 15.0
 """Time that a worker counts as alive after a heartbeat. Workers send one every 3 s, so four may be lost."""
+LOST_SHOWN_S = 300.0
+"""Time after its last heartbeat for which a lost worker is listed."""
 _EXPIRE_EVERY_S = 1.0
 
 MAX_WORKERS = 1000
@@ -158,10 +160,13 @@ class WorkerRegistry:
             self._mark_lost(record, reason)
 
     def expire(self) -> None:
-        """Marks the workers with an expired lease as lost."""
-        for record in self._records.values():
-            if not record.lost and self.heartbeat_age_s(record) > LEASE_S:
-                self._mark_lost(record, f"no heartbeat for {self.heartbeat_age_s(record):.0f} s")
+        """Marks the workers with an expired lease as lost, and forgets those that were lost long ago."""
+        for record in list(self._records.values()):
+            age_s = self.heartbeat_age_s(record)
+            if not record.lost and age_s > LEASE_S:
+                self._mark_lost(record, f"no heartbeat for {age_s:.0f} s")
+            elif record.lost and age_s > LOST_SHOWN_S:
+                del self._records[record.worker_id]
 
     def heartbeat_age_s(self, record: WorkerRecord) -> float:
         """Returns the seconds since a worker's last heartbeat."""

@@ -51,7 +51,7 @@ def start(
     address = checked_address(coordinator)
     run = client.start_run(address, request)
     if watch:
-        raise typer.Exit(watch_run(CoordinatorSource(address), run.run_id, 0, output))
+        raise typer.Exit(watch_run(CoordinatorSource(address), run.run_id, 0, output, with_report=True))
     print_run(run, output)
 
 

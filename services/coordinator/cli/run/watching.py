@@ -1,15 +1,26 @@
 """A run's events as they happen, for `run watch` and `run start --watch`."""
 
 import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from services.coordinator.cli.run.printing import has_ended
 from services.coordinator.cli.run.sources import Source
 from services.coordinator.cli.shared.exit_codes import ExitCode
 from services.coordinator.cli.shared.output import Output
 
+if TYPE_CHECKING:
+    from services.coordinator.cli.shared.progress import ProgressView
+    from shoal.v1 import coordinator_pb2 as pb
 
-def watch_run(source: Source, run_id: str, after_sequence: int, output: Output) -> ExitCode:
-    """Shows a run's events until it ends. Returns FAILED when the run failed."""
+
+def watch_run(
+    source: Source, run_id: str, after_sequence: int, output: Output, *, with_report: bool = False
+) -> ExitCode:
+    """Shows a run's events until it ends. Returns FAILED when the run failed.
+
+    With `with_report` it also writes the run's report, or says where that can be done.
+    """
     from services.coordinator.cli.shared.progress import ProgressView
     from shoal.v1 import coordinator_pb2 as pb
     from shoal.wire.json_form import json_line
@@ -38,4 +49,18 @@ def watch_run(source: Source, run_id: str, after_sequence: int, output: Output) 
             # A coordinator that was killed leaves no event of its end.
             view.write(run.message, "error", last_event.event_time.ToNanoseconds() / 1e9 or began)
         view.summarize(run)
+        if with_report:
+            _show_report(run, view)
     return ExitCode.FAILED if run.state == pb.RUN_STATE_FAILED else ExitCode.OK
+
+
+def _show_report(run: "pb.Run", view: "ProgressView") -> None:
+    from services.coordinator.cli.report import show_report
+    from services.coordinator.store.run_record import RECORD, data_dir_option
+
+    folder = Path(run.path)
+    if (folder / RECORD).exists():
+        show_report(folder, view)
+    else:
+        command = f"shoal report {run.run_id}{data_dir_option(folder.parent)}"
+        view.write(f"the coordinator's machine has the run's folder; for a report, run there: {command}", "notice")

@@ -49,6 +49,7 @@ class ScriptedCoordinator(coordinator_pb2_grpc.CoordinatorServiceServicer):
         self.final_state = pb.RUN_STATE_FINISHED
         self.breaks_after: int | None = None
         self.changes = True
+        self.path = "/runs/sums"
 
     def _run(self, run_id: str, context: grpc.ServicerContext) -> pb.Run:
         if run_id not in ("", "sums"):
@@ -56,7 +57,7 @@ class ScriptedCoordinator(coordinator_pb2_grpc.CoordinatorServiceServicer):
             context.set_trailing_metadata(abort.trailing_metadata)
             context.abort(abort.code, abort.details)
         return pb.Run(
-            run_id="sums", state=self.final_state, message="done", policy_version=3, num_steps=5, path="/runs/sums",
+            run_id="sums", state=self.final_state, message="done", policy_version=3, num_steps=5, path=self.path,
             num_groups={"TRAINED": 24}, metrics={"objective/scores": 0.5}, create_time=Timestamp(seconds=BEGAN_S),
         )  # fmt: skip
 

@@ -81,3 +81,20 @@ def test_what_a_worker_says_of_itself_is_bounded() -> None:
     record = registry.register("g", GENERATOR, "h:1", 1)
     registry.heartbeat("g", worker_pb2.WorkerStatus(message="x" * 100_000))
     assert len(record.status.message) == MAX_MESSAGE_CHARS
+
+
+def test_a_worker_that_was_lost_is_listed_for_five_minutes() -> None:
+    clock = Clock()
+    registry = WorkerRegistry(clock)
+    for name in ("ended", "silent", "alive"):
+        registry.register(name, GENERATOR, f"{name}:1", 1)
+    registry.report_lost("ended", "it ended")
+    for clock.now in range(0, 301, 10):
+        registry.heartbeat("alive", worker_pb2.WorkerStatus())
+        registry.expire()
+    assert [(record.worker_id, record.lost) for record in registry.all()] == [
+        ("alive", False), ("ended", True), ("silent", True),
+    ]  # fmt: skip
+    clock.now = 300.5
+    registry.expire()
+    assert [record.worker_id for record in registry.all()] == ["alive"]

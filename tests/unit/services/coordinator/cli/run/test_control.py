@@ -1,11 +1,15 @@
 """`shoal run ...` against a coordinator that follows a script, over real gRPC."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from services.coordinator.store.run_record import RunRecord
+from shoal.config import load_config
 from shoal.v1 import coordinator_pb2 as pb
+from tests.support.parsed_commands import parse_command
 
 Shoal = Callable[..., tuple[int, str, str]]
 
@@ -31,6 +35,21 @@ def test_a_run_is_started_with_overrides_and_watched(shoal: Shoal, scripted: Any
     assert [line.partition(" s] ")[2] for line in text.splitlines()[2:5]] == [
         "step 1/3  reward 0.10", "step 2/3  reward 0.20", "step 3/3  reward 0.30",
     ]  # fmt: skip
+    assert parse_command(f"shoal report {text.rpartition('shoal report ')[2].strip()}")["run"] == "sums", text
+
+
+def test_a_run_that_is_started_and_watched_leaves_a_report_where_its_folder_is_here(
+    shoal: Shoal, scripted: Any, tmp_path: Path
+) -> None:
+    folder = tmp_path / "sums"
+    folder.mkdir()
+    record = RunRecord("sums", folder)
+    record.save_config(load_config(Path("configs/quickstart.toml")))
+    record.save()
+    scripted.path = str(folder)
+    code, text, _ = shoal("run", "start", "configs/quickstart.toml", "--name", "sums", "--watch")
+    assert code == 0 and f"{folder}/report.html" in text.splitlines()[-1], text
+    assert (folder / "report.html").read_text().startswith("<!"), text
 
 
 def test_a_run_that_has_ended_is_resumed_by_name_with_changes(shoal: Shoal, scripted: Any) -> None:
@@ -45,7 +64,9 @@ def test_a_run_that_has_ended_is_resumed_by_name_with_changes(shoal: Shoal, scri
 def test_an_active_run_is_not_resumed_with_changes(shoal: Shoal, scripted: Any) -> None:
     scripted.final_state = pb.RUN_STATE_PAUSED
     code, _, error = shoal("run", "resume", "sums", "--set", "run.num_steps=9")
-    assert code == 5 and "shoal run update" in error and not scripted.requests, (code, error)
+    assert code == 5 and not scripted.requests, (code, error)
+    told = parse_command(error.strip().partition("an active run: ")[2])
+    assert (told["run"], told["overrides"]) == ("sums", ["run.num_steps=9"]) and told["coordinator"], told
 
 
 def test_an_update_prints_what_has_changed_and_when_and_the_run_as_it_will_be(
