@@ -133,3 +133,11 @@ def test_every_path_that_an_image_copies_exists(path: Path) -> None:
     sources = [source for line in lines for source in line.split()[:-1]]
     assert sources
     assert not [source for source in sources if not list(ROOT.glob(source))]
+
+
+def test_containers_are_probed_for_the_service_that_runs_in_them_and_the_client_for_none() -> None:
+    for name, service in SERVICES.items():
+        is_client = service.get("entrypoint", [""])[0] == "shoal"
+        assert service.get("healthcheck") == ({"disable": True} if is_client else None), name
+        image = (ROOT / service["build"]["dockerfile"]).read_text() if "build" in service else ""
+        assert is_client or re.search(r'HEALTHCHECK .*\n    CMD .*"127.0.0.1:5005[01]"', image), name
