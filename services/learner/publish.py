@@ -13,6 +13,7 @@ from shoal.config import RunConfig
 from shoal.error_reasons import ErrorReason
 from shoal.errors import FailedPrecondition, InvalidArgument, ShoalError, Unavailable
 from shoal.models.model_folder import ModelDescription
+from shoal.rpc.options import MAX_MESSAGE_BYTES
 from shoal.weights.board import serve_store
 from shoal.weights.group import BroadcastGroup
 from shoal.weights.hashing import hash_tensor
@@ -25,12 +26,24 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+_HASH_BYTES = 48
+"""Of a tensor in a message, besides its name: a hash, or type and shape, and the lengths of the fields."""
+
 
 def make_manifest(engine: "DeepSpeedEngine", config: RunConfig, model: ModelDescription) -> Manifest:
-    """Lists the tensors to broadcast, in the type that the generators use: those of the files, or those of adapters."""
+    """Lists the tensors to broadcast, in the type that the generators use: those of the files, or those of adapters.
+
+    Raises `InvalidArgument` as `FileNames.shapes`, and for more tensors than fit a message.
+    """
     dtype = next(name for name in (config.weights.dtype, config.generator.dtype, model.dtype) if name != "auto")
     is_adapter = config.generator.lora == "adapter"
     shapes = engine.adapter_shapes if is_adapter else engine.file_names.shapes(engine.shapes)
+    num_bytes = sum(len(name) + _HASH_BYTES for name in shapes)
+    if num_bytes > MAX_MESSAGE_BYTES:
+        raise InvalidArgument(
+            f"model.path: the {len(shapes)} tensors of this model and their hashes take {num_bytes} bytes, and a "
+            f"message of a publish has {MAX_MESSAGE_BYTES} at most: use a model with fewer experts"
+        )
     return Manifest(tuple(TensorSpec(name, dtype, shape) for name, shape in shapes.items()))
 
 

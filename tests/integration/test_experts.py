@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from shoal.errors import InvalidArgument
-from shoal.models.file_names import FileNames
 from shoal.rollout import Completion
 from shoal.rpc.channel import connect
 from shoal.v1.generator_pb2_grpc import GeneratorServiceStub
@@ -15,7 +14,7 @@ from shoal.wire import float32_from_wire
 from tests.support.loopback import GENERATOR
 from tests.support.packages import skip_without
 from tests.support.real_generator import CANARY, PROMPT, Client, Generator, gap, logprobs_of
-from tests.support.tiny_experts import make_tiny_experts, move
+from tests.support.tiny_experts import make_tiny_experts, move, published
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
@@ -44,10 +43,6 @@ async def client(setting: Setting) -> AsyncIterator[Client]:
         found = Client(GeneratorServiceStub(channel), setting.generator)
         await found.configure()
         yield found
-
-
-def published(model: Any) -> dict[str, Any]:
-    return dict(FileNames(model).tensors((name, value.detach()) for name, value in model.named_parameters()))
 
 
 async def test_experts_compute_with_the_weights_of_each_publish(client: Client, setting: Setting) -> None:

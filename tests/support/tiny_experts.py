@@ -25,8 +25,8 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "n_routed_experts": 4, "moe_intermediate_size": 32, "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1,
     },
     "olmoe": {"num_experts": 4},
-    # Its configuration lacks a field that vLLM reads, and that the files have.
-    "minimax_m2": {"num_local_experts": 4, "rotary_dim": 32, "scoring_func": "sigmoid"},
+    # vLLM reads the last two, which transformers' configuration lacks and that of the released files has.
+    "minimax_m2": {"num_local_experts": 4, "rotary_dim": 32, "scoring_func": "sigmoid", "use_routing_bias": True},
     "ernie4_5_moe": {"moe_num_experts": 4, "moe_k": 2, "moe_intermediate_size": 32, "moe_layer_start_index": 1},
     "gpt_oss": {"num_local_experts": 4, "layer_types": ["sliding_attention", "full_attention"]},
 }  # fmt: skip
@@ -50,6 +50,13 @@ def make_tiny_experts(folder: Path, family: str, *, seed: int = 1) -> Any:
                 torch.nn.init.normal_(buffer, std=0.1)
     model.save_pretrained(folder)
     return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+
+
+def published(model: Any) -> dict[str, Any]:
+    """The tensors that a learner publishes."""
+    from shoal.models.file_names import FileNames
+
+    return dict(FileNames(model).tensors((name, value.detach()) for name, value in model.named_parameters()))
 
 
 def move(model: Any, *, seed: int = 2) -> None:

@@ -20,9 +20,11 @@ def workers(coordinator: Coordinator = "", output: OutputOption = Output.TABLE) 
             worker.address,
             worker_pb2.WorkerState.Name(worker.state).removeprefix("WORKER_STATE_"),
             f"{worker.load.num_running}+{worker.load.num_waiting}/{worker.load.capacity}",
+            f"{worker.load.kv_cache_use:.0%}" if worker.load.HasField("kv_cache_use") else "",
             f"{worker.heartbeat_age.ToTimedelta().total_seconds():.0f} s",
             worker.message,
         ]
         for worker in response.workers
     ]
-    print_table(["kind", "worker", "address", "state", "running+waiting/capacity", "heartbeat", "message"], rows)
+    titles = ["kind", "worker", "address", "state", "running+waiting/capacity", "cache in use", "heartbeat", "message"]
+    print_table(titles, rows)

@@ -13,6 +13,7 @@ from services.learner.publish import WeightPublisher, make_manifest, published_t
 from shoal.config import parse_config
 from shoal.errors import InvalidArgument, Unavailable
 from shoal.models.file_names import FileNames
+from shoal.rpc.options import MAX_MESSAGE_BYTES
 from shoal.weights.board import open_store
 from shoal.weights.group import BroadcastGroup
 from shoal.weights.manifest import Manifest, TensorSpec
@@ -105,6 +106,20 @@ def test_a_publish_carries_the_whole_model_or_the_adapters_alone(way: str, publi
     assert {name: tuple(tensor.shape) for name, tensor in tensors.items()} == {
         spec.name: spec.shape for spec in manifest.tensors
     }
+
+
+def test_more_tensors_than_a_message_can_name_are_refused_with_their_number() -> None:
+    config = parse_config({"model": {"path": "m"}, "data": {"sources": [{"task": "arithmetic"}]}})
+    name = "model.layers.61.block_sparse_moe.experts.255.w1.weight"
+    shapes = {f"{name}{number}": (1536, 3072) for number in range(62 * 256 * 3)}
+    engine: Any = SimpleNamespace(shapes=shapes, file_names=SimpleNamespace(shapes=lambda shapes: shapes))
+    model: Any = SimpleNamespace(dtype="bfloat16")
+    with pytest.raises(InvalidArgument, match=r"model\.path: the 47616 tensors"):
+        make_manifest(engine, config, model)
+    fewer = {name: shapes[name] for name in list(shapes)[: 48 * 128 * 3]}
+    engine = SimpleNamespace(shapes=fewer, file_names=SimpleNamespace(shapes=lambda shapes: shapes))
+    manifest = make_manifest(engine, config, model)
+    assert manifest.to_wire().ByteSize() < MAX_MESSAGE_BYTES, "a model of 48 layers with 128 experts"
 
 
 def test_a_publish_that_breaks_takes_every_tensor_all_the_same() -> None:
