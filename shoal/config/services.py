@@ -61,7 +61,7 @@ class GeneratorConfig(Section):
     each completion ends under the version that it began with: sampling costs more, on a CPU several times as much."""
     keep_stale_kv: bool = False
     """Keep the key-value cache of running requests across a weight update instead of recomputing it. Faster, but their
-    log-probabilities then belong to no single policy."""
+    log-probabilities then belong to no single policy. Requests that begin after the update share nothing with it."""
     report_every_tokens: Annotated[int, AT_ONCE] = Field(default=256, ge=0)
     """Tokens of an unfinished completion after which a generator reports them. A completion that is lost with its
     generator goes on elsewhere from its last report. 0 reports nothing: then a group that is lost is sampled again,
