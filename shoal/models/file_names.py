@@ -5,7 +5,7 @@ vLLM's loader is made for the files: it knows none of transformers' names for th
 publish sends the tensors of the files.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -16,19 +16,23 @@ if TYPE_CHECKING:
 
 
 class FileNames:
-    """Turns the parameters of a language model of transformers into the tensors of its files.
+    """Turns the parameters of a language model of transformers into the tensors of its files."""
 
-    It depends on the kind of the model alone, so learner and generator agree. Prefixes that some files of a kind have
-    and others lack stay those of transformers: vLLM takes both.
-    """
+    def __init__(self, lm: Any, names: Collection[str] | None = None) -> None:
+        """`names` are those of the tensors in the files that the model was loaded from.
 
-    def __init__(self, lm: Any) -> None:
+        Without them it depends on the kind of the model alone, so learner and generator agree: prefixes that some files
+        of a kind have and others lack stay those of transformers, and vLLM takes both.
+        """
         from transformers.conversion_mapping import get_model_conversion_mapping
         from transformers.core_model_loading import PrefixChange
 
         self._name = type(lm).__name__
-        mapping = get_model_conversion_mapping(lm, add_legacy=False)
-        conversions = [conversion for conversion in mapping if not isinstance(conversion, PrefixChange)]
+        mapping = get_model_conversion_mapping(lm, add_legacy=names is not None)
+        if names is None:
+            conversions = [conversion for conversion in mapping if not isinstance(conversion, PrefixChange)]
+        else:
+            conversions = _used(mapping, names)
         # The rest of a model is not needed to convert its tensors.
         self._model = SimpleNamespace(_weight_conversions=conversions or None, config=lm.config)
 
@@ -45,13 +49,13 @@ class FileNames:
             for file_name, tensor in self._converted(name, torch.empty(shape, device="meta")):
                 if file_name in found:
                     raise InvalidArgument(
-                        f"model.path: {self._name} cannot be published: its files make one tensor, {file_name}, of "
+                        f"model.path: {self._name} cannot be trained: its files make one tensor, {file_name}, of "
                         f"several parameters, among them {name}"
                     )
                 found[file_name] = tuple(tensor.shape)
         return found
 
-    def tensors(self, parameters: "Iterator[tuple[str, Tensor]]") -> "Iterator[tuple[str, Tensor]]":
+    def tensors(self, parameters: "Iterable[tuple[str, Tensor]]") -> "Iterator[tuple[str, Tensor]]":
         """Yields the tensors of the files for whole parameters by name, one parameter at a time."""
         for name, parameter in parameters:
             yield from self._converted(name, parameter)
@@ -63,3 +67,14 @@ class FileNames:
             yield name, parameter
         else:
             yield from revert_weight_conversion(self._model, {name: parameter}).items()
+
+
+def _used(conversions: list[Any], names: Collection[str]) -> list[Any]:
+    """Returns the conversions with which tensors of these names are read: transformers marks them as it renames."""
+    from transformers.core_model_loading import WeightConverter, rename_source_key
+
+    converters = [conversion for conversion in conversions if isinstance(conversion, WeightConverter)]
+    renamings = [conversion for conversion in conversions if not isinstance(conversion, WeightConverter)]
+    for name in names:
+        rename_source_key(name, renamings, converters)
+    return [conversion for conversion in conversions if conversion.was_used()]

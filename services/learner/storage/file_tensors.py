@@ -13,9 +13,10 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from services.learner.model.weight_files import WeightFiles, find_weight_files
-from services.learner.storage.weights_folder import Form, Forms
+from services.learner.storage.weights_folder import Form, Forms, uniform
 from shoal.error_reasons import ErrorReason
 from shoal.errors import FailedPrecondition
+from shoal.models.file_names import FileNames
 
 _CONVERSION_ERRORS = (AttributeError, KeyError, NotImplementedError, RuntimeError, TypeError, ValueError)
 """Whatever transformers' conversions raise for tensors that they cannot turn back."""
@@ -23,7 +24,7 @@ NamedTensors = Iterable[tuple[str, Tensor]]
 
 
 class FileTensors:
-    """Turns a model's tensors into those of its files, and adds what the model does not train.
+    """Turns a model's parameters into the tensors of its files, and adds what the model does not train.
 
     The source's files may hold more than parameters: buffers such as the balance of a router's experts, and layers that
     transformers leaves out. These stay as they are.
@@ -38,10 +39,9 @@ class FileTensors:
         self._lm = lm
         try:
             self._source = WeightFiles(find_weight_files(source))
-            _set_conversions(lm, self._source.names)
-            empty = ((name, torch.empty(shape, device="meta")) for name, shape in shapes.items())
-            own = {name: Form(tuple(tensor.shape), dtype) for name, tensor in self._reverted(empty)}
-            tied = {name for name, _ in self._reverted((name, torch.empty(0, device="meta")) for name in _tied(lm))}
+            self._names = FileNames(lm, self._source.names or None)
+            own = uniform(self._names.shapes(shapes), dtype)
+            tied = self._names.shapes(dict.fromkeys(_tied(lm), ()))
         except (OSError, SafetensorError, *_CONVERSION_ERRORS) as error:
             raise _not_exported(lm, f"{type(error).__name__}: {error}") from error
         unknown = [name for name in own if name not in self._source]
@@ -56,7 +56,7 @@ class FileTensors:
     def stream(self, tensors: NamedTensors) -> Iterator[tuple[str, Tensor]]:
         """Yields the tensors of the files, made of the model's own, one at a time."""
         yield from ((name, self._source.tensor(name)) for name in self._before)
-        yield from self._reverted(tensors)
+        yield from self._names.tensors(tensors)
         yield from ((name, self._source.tensor(name)) for name in self._after)
 
     def _forms_without(self, names: set[str]) -> dict[str, Form]:
@@ -64,12 +64,6 @@ class FileTensors:
         others = ((name, self._source.tensor(name)) for name in self._source.names if name not in names)
         forms = {name: Form(tuple(tensor.shape), tensor.dtype) for name, tensor in others}
         return dict(sorted(forms.items(), key=lambda item: -item[1].dtype.itemsize))
-
-    def _reverted(self, tensors: NamedTensors) -> Iterator[tuple[str, Tensor]]:
-        from transformers.core_model_loading import revert_weight_conversion
-
-        for name, tensor in tensors:
-            yield from revert_weight_conversion(self._lm, {name: tensor}).items()
 
     def _check_forms(self, own: Forms, unknown: list[str]) -> None:
         for name, form in own.items():
@@ -91,19 +85,6 @@ def _not_exported(lm: Any, why: str) -> FailedPrecondition:
         f"model.path: the weights of {type(lm).__name__} cannot be written as its files have them: {why}",
         reason=ErrorReason.NOT_EXPORTED,
     )
-
-
-def _set_conversions(lm: Any, names: Iterable[str]) -> None:
-    """Lets transformers know with which conversions these files are read, as it does where it loads them itself."""
-    from transformers.conversion_mapping import get_model_conversion_mapping
-    from transformers.core_model_loading import WeightConverter, rename_source_key
-
-    conversions = get_model_conversion_mapping(lm)
-    converters = [conversion for conversion in conversions if isinstance(conversion, WeightConverter)]
-    renamings = [conversion for conversion in conversions if not isinstance(conversion, WeightConverter)]
-    for name in names:
-        rename_source_key(name, renamings, converters)
-    lm._weight_conversions = [conversion for conversion in conversions if conversion.was_used()]
 
 
 def _tied(lm: Any) -> list[str]:

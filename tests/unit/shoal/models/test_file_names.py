@@ -54,7 +54,7 @@ def test_a_model_whose_files_join_parameters_is_refused_with_the_tensor() -> Non
         )
     ]
     shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
-    with pytest.raises(InvalidArgument, match=r"LlamaForCausalLM cannot be published.*self_attn\.qkv\.weight"):
+    with pytest.raises(InvalidArgument, match=r"LlamaForCausalLM cannot be trained.*self_attn\.qkv\.weight"):
         names.shapes(shapes)
 
 
@@ -63,3 +63,10 @@ def make_meta() -> Any:
 
     with torch.device("meta"):
         return LlamaForCausalLM(LlamaConfig(vocab_size=32, hidden_size=32, intermediate_size=32, num_hidden_layers=1))
+
+
+def test_files_that_have_fused_experts_keep_them(tmp_path: Path) -> None:
+    model = make_tiny_experts(tmp_path, "qwen3_moe")
+    shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
+    assert FileNames(model, list(shapes)).shapes(shapes) == shapes
+    assert FileNames(model, list(saved(tmp_path))).shapes(shapes) == FileNames(model).shapes(shapes) != shapes
