@@ -67,7 +67,7 @@ class Sandbox(Environment):
         if self._check:
             self.metrics |= {"solved": 0, "restored": 0}
         files, editable = task.get("files", {}), task.get("editable", [])
-        if strangers := [path for path in editable if path not in files]:
+        if strangers := [path for path in editable if path not in list(files)]:
             raise InvalidTask(f"editable: {strangers[0]!r} is none of the task's files, which are {sorted(files)}")
         try:
             await self._shell.start()

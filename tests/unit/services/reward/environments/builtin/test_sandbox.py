@@ -216,6 +216,7 @@ async def test_nothing_is_left_of_an_episode() -> None:
         ({"file": {}}, InvalidTask, "^file: give"),
         ({"files": {"x": 3}}, InvalidTask, "the text of x must be a text"),
         ({"files": {"x": ""}, "editable": ["y"]}, InvalidTask, r"editable: 'y' is none .* \['x'\]"),
+        ({"files": {"x": ""}, "editable": [["x"]]}, InvalidTask, r"editable: \['x'\] is none"),
         ({"files": {"x": ""}, "editable": "x"}, InvalidTask, "^editable: give"),
         ({"files": {"/usr/x": ""}}, Unscorable, "the file /usr/x of the task ended with 1: .*Read-only"),
         ({"setup": "echo no; exit 4"}, Unscorable, "setup of the task ended with 4: no"),
