@@ -127,10 +127,9 @@ def _library(name: str, tree: ast.AST, imports: _Imports) -> Any:
     if hasattr(builtins, name):
         return getattr(builtins, name)
     is_plain = name in imports.plain
-    if name in sys.stdlib_module_names or name in _PACKAGES:
-        used = _attributes(tree, name)
-        module = _imported(_PACKAGES.get(name, name)) if used else None
-        if module is _NOWHERE or (module is not None and all(hasattr(module, attribute) for attribute in used)):
+    if (name in sys.stdlib_module_names or name in _PACKAGES) and (used := _attributes(tree, name)):
+        module = _imported(_PACKAGES.get(name, name))
+        if name in _PACKAGES or (module is not _NOWHERE and all(hasattr(module, attribute) for attribute in used)):
             return imports.plain[name] if is_plain else module
     if name in _HOME:
         return imports.plain[name] if is_plain else getattr(_imported(_HOME[name]), name, _NOWHERE)
