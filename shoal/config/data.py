@@ -94,6 +94,11 @@ class SourceConfig(Section):
         return self
 
     @property
+    def verifiers(self) -> list[str]:
+        """The verifiers of every row, where the source and not its rows names them."""
+        return [self.verifier] if isinstance(self.verifier, str) else self.verifier or []
+
+    @property
     def names_environments(self) -> bool:
         """Whether its prompts may be played in an environment."""
         return self.environment is not None or self.environment_column is not None

@@ -44,7 +44,7 @@ def _signal_of_wrong_answers(config: RunConfig) -> list[str]:
     grpo, reward = config.grpo, config.reward
     if grpo.keep_zero_signal or grpo.filter_groups_by == "correct" or grpo.difficulty_low is not None:
         return []
-    named = {name for source in config.data.sources for name in _names(source.verifier)}
+    named = {name for source in config.data.sources for name in source.verifiers}
     shaping = {
         "reward.length with only_correct = false": bool(reward.length.coef) and not reward.length.only_correct,
         "reward.cosine": bool(reward.cosine.factor),
@@ -62,7 +62,3 @@ def _signal_of_wrong_answers(config: RunConfig) -> list[str]:
         f"on{' and not replaced by active_sampling' if grpo.active_sampling else ''}; grpo.difficulty_low = 0 leaves "
         'such groups out, and grpo.filter_groups_by = "correct" also groups that are all right'
     ]
-
-
-def _names(verifier: str | list[str] | None) -> list[str]:
-    return [verifier] if isinstance(verifier, str) else verifier or []

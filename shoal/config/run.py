@@ -10,6 +10,7 @@ from shoal.config.adapter_way import check_adapter_way
 from shoal.config.advantage import AdvantageConfig
 from shoal.config.algorithm import GrpoConfig, SamplingConfig
 from shoal.config.checkpoint import CheckpointConfig, check_best_metrics
+from shoal.config.correct import check_filter
 from shoal.config.correction import CorrectionConfig
 from shoal.config.data import DataConfig
 from shoal.config.deterministic import check_deterministic
@@ -255,13 +256,10 @@ class RunConfig(Section):
         return self
 
     @model_validator(mode="after")
-    def _can_be_deterministic(self) -> Self:
+    def _parts_fit(self) -> Self:
         check_deterministic(self)
-        return self
-
-    @model_validator(mode="after")
-    def _episodes_fit(self) -> Self:
         check_episodes(self)
+        check_filter(self)
         return self
 
     @model_validator(mode="after")

@@ -12,6 +12,7 @@ from shoal.config.composition import (
     RepetitionPenaltyConfig,
     StyleConfig,
 )
+from shoal.config.correct import reaches_1, says_correct
 from shoal.config.custom_verifiers import (
     CustomVerifierConfig,
     RewardServerConfig,
@@ -157,6 +158,19 @@ class RewardConfig(Section):
                 "always get the whole text, and reward.model.after_thoughts decides what a reward model is shown"
             )
         return names
+
+    @model_validator(mode="after")
+    def _correct_can_be_said(self) -> Self:
+        if never := [name for name in self.correct if not reaches_1(self.verifiers, name)]:
+            raise ValueError(
+                f"correct: {never[0]!r} cannot say that a completion is correct: its best value is below 1. Name "
+                "verifiers that judge answers, or leave it out"
+            )
+        return self
+
+    def says_correct(self, verifier: str) -> bool:
+        """Whether a verifier takes part in the verdict on what is correct."""
+        return says_correct(self.correct, self.verifiers, verifier)
 
     @property
     def verifiers_here(self) -> frozenset[str]:

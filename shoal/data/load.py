@@ -21,7 +21,6 @@ from shoal.data.rendering import render
 from shoal.data.rows import RowSource, check_columns
 from shoal.data.tasks import make_task
 from shoal.errors import InvalidArgument
-from shoal.grpo.correctness import reaches_1
 from shoal.models.model_folder import load_tokenizer
 from shoal.rollout import MAX_WEIGHT, Prompt
 
@@ -169,18 +168,13 @@ def _asked(conversation: Conversation) -> str:
 
 
 def check_verifier_names(reward: RewardConfig, known_verifiers: Collection[str] | None) -> None:
-    """Raises `InvalidArgument` for settings of unknown verifiers, which would have no effect, for weights that are too
-    large, and for verifiers that could never call a completion correct."""
+    """Raises `InvalidArgument` for settings of unknown verifiers, which would have no effect, and for weights that are
+    too large."""
     for name, weight in reward.weights.items():
         if abs(weight) > MAX_WEIGHT:
             raise InvalidArgument(
                 f"reward.weights.{name} must be at most {MAX_WEIGHT:g} either way (given: {weight:g})"
             )
-    if never := [name for name in reward.correct if not reaches_1(reward, name)]:
-        raise InvalidArgument(
-            f"reward.correct: {never[0]!r} cannot say that a completion is correct: its best value is below 1. Name "
-            "verifiers that judge answers, or leave it out"
-        )
     fields: dict[str, Collection[str]] = {
         "reward.weights": reward.weights,
         "reward.remap": reward.remap.values(),

@@ -6,28 +6,10 @@ Rewards, drop rules, metrics and evaluations all ask here.
 from collections.abc import Iterable, Sequence
 
 from shoal.config.services import RewardConfig
-from shoal.config.verifiers import MEASURES, ZERO_AT_BEST
 from shoal.scores import Score, VerifierScore
 
 CORRECT = 1.0
 """The smallest value by which a verifier calls a completion correct."""
-
-
-def says_correct(reward: RewardConfig, verifier: str) -> bool:
-    """Returns whether a verifier takes part in the verdict.
-
-    Without `reward.correct` these are the ones that can reach 1, but for measures of length and style, and reward
-    models. The values of custom verifiers and of those of other servers are not known before: they take part.
-    """
-    if reward.correct:
-        return verifier in reward.correct
-    return reaches_1(reward, verifier) and verifier not in MEASURES
-
-
-def reaches_1(reward: RewardConfig, verifier: str) -> bool:
-    """Returns whether the best value of a verifier is at least 1, with the options that it has."""
-    options = getattr(reward.verifiers, verifier, None)
-    return verifier not in ZERO_AT_BEST and getattr(options, "reaches_1", True)
 
 
 def deciding_values(
@@ -35,7 +17,7 @@ def deciding_values(
 ) -> tuple[float, ...]:
     """Returns the values that decide whether a completion is correct: those of the verifiers that say so, or else the
     reward of its environment; none where nobody says it."""
-    values = tuple(part.value for part in parts if says_correct(reward, part.verifier))
+    values = tuple(part.value for part in parts if reward.says_correct(part.verifier))
     return values or (() if environment is None else (environment,))
 
 

@@ -1,5 +1,6 @@
 """Files that people start from work, and pages list what there is."""
 
+import json
 import re
 from pathlib import Path
 
@@ -70,15 +71,15 @@ def test_a_verifier_of_reward_correct_that_no_row_names_is_refused(tmp_path: Pat
 
 def test_a_filter_by_what_is_correct_is_refused_where_nobody_says_it(tmp_path: Path) -> None:
     rows = tmp_path / "rows.jsonl"
-    rows.write_text('{"messages": "1 + 1?", "ground_truth": "2"}\n')
     values = load_config(ROOT / "configs" / "quickstart.toml").model_dump(exclude_unset=True)
     values["grpo"] |= {"filter_groups_by": "correct"}
+    values["data"] = {"sources": [{"path": str(rows)}]}
     values.pop("evaluation", None)
     for verifiers, problem in (
         (["soft_overlong", "max_length"], "max_length, soft_overlong"),
         (["gsm8k", "max_length"], ""),
     ):
-        values["data"] = {"sources": [{"path": str(rows), "verifier": verifiers}]}
+        rows.write_text(json.dumps({"messages": "1 + 1?", "ground_truth": ["2", "3"], "dataset": verifiers}) + "\n")
         if not problem:
             assert len(preflight(parse_config(values)).prompts) == 1
             continue

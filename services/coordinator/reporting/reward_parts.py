@@ -4,7 +4,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from shoal.config.services import RewardConfig
-from shoal.grpo.correctness import says_correct
 
 _OF_STEP, _OF_EVALUATION = re.compile(r"objective/(.+)_reward"), re.compile(r"eval/verifier/(.+)/reward")
 _PART = re.compile(r"(?:eval/)?reward/(.+)")
@@ -40,7 +39,7 @@ def verifier_names(metrics: Mapping[str, float]) -> list[str]:
 def correct_by(reward: RewardConfig, metrics: Mapping[str, float]) -> list[str]:
     """Returns the verifiers that say what is correct, where more than one judged; else there is nothing to tell."""
     verifiers = verifier_names(metrics)
-    return [name for name in verifiers if says_correct(reward, name)] if len(verifiers) > 1 else []
+    return [name for name in verifiers if reward.says_correct(name)] if len(verifiers) > 1 else []
 
 
 def meaning_of_correct(verifiers: Sequence[str]) -> str:

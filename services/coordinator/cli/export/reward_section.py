@@ -7,7 +7,6 @@ from typing import Any
 from services.coordinator.reporting.reward_parts import verifier_names
 from shoal.config import RunConfig
 from shoal.config.verifiers import BUILT_IN_VERIFIERS, JUDGE_VERIFIERS, MODEL_VERIFIERS
-from shoal.grpo.correctness import says_correct
 
 _SHAPING = (
     "correct", "verification_reward", "apply_verifiable_reward", "only_reward_good_outputs", "non_stop_penalty",
@@ -21,7 +20,7 @@ def reward_rows(config: RunConfig, steps: Sequence[Mapping[str, float]]) -> list
     correct; and one for each environment."""
     measured = {name: 0.0 for row in steps for name in row}
     rows = [
-        (name, _function(config, name), _weight(config, name), "yes" if says_correct(config.reward, name) else "no")
+        (name, _function(config, name), _weight(config, name), "yes" if config.reward.says_correct(name) else "no")
         for name in verifier_names(measured)
     ]
     return rows + [(environment.name, "an environment", "1", "") for environment in config.environments]

@@ -12,12 +12,12 @@ from services.coordinator.run.checks.changed_inputs import EVALUATION, MODEL, TO
 from services.coordinator.run.checks.extras import check_extras, tracking_extras
 from services.coordinator.run.checks.prompt_notes import notes_on_prompts
 from shoal.config import RunConfig
+from shoal.config.correct import why_unfiltered
 from shoal.config.data import SourceConfig
 from shoal.config.verifiers import JUDGE_VERIFIERS, MODEL_VERIFIERS
 from shoal.data import HeldOut, PromptSet, held_out_prompts, load_prompts
 from shoal.data.rows import row_name
 from shoal.errors import InvalidArgument
-from shoal.grpo.correctness import says_correct
 from shoal.models.adapter_check import check_adapter_targets
 from shoal.models.model_digest import model_digests
 from shoal.models.model_folder import (
@@ -173,13 +173,9 @@ def _check_correct(config: RunConfig, named: Collection[str], prompts: Sequence[
             "field out"
         )
     judges = {truth.verifier for prompt in prompts for truth in prompt.ground_truths}
-    says = any(says_correct(reward, name) for name in judges) or any(prompt.environment for prompt in prompts)
-    if config.grpo.filter_groups_by == "correct" and not says:
-        raise InvalidArgument(
-            'grpo.filter_groups_by: "correct" needs a verifier that says what is correct, and none of '
-            f'{", ".join(sorted(judges))} does: set it to "reward", or name in reward.correct those whose value of 1 '
-            "means so"
-        )
+    plays = any(prompt.environment is not None for prompt in prompts)
+    if not plays and (why := why_unfiltered(config, judges)):
+        raise InvalidArgument(why)
 
 
 def check_weights(config: RunConfig) -> Path:

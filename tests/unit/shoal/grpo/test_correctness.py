@@ -6,7 +6,7 @@ import pytest
 
 from services.reward.verifiers.registry import ALL_VERIFIERS
 from shoal.config.services import RewardConfig
-from shoal.grpo.correctness import is_correct, says_correct
+from shoal.grpo.correctness import is_correct
 from shoal.scores import RewardPart, Score, ScoreOutcome, VerifierScore
 
 SILENT = {"passthrough", "repetition_penalty", "soft_overlong", "max_length", "reasoning_steps", "reward_model"}
@@ -24,7 +24,7 @@ def score(total: float, environment: float | None = None, **values: float) -> Sc
 
 def test_penalties_measures_and_reward_models_alone_say_nothing_by_default() -> None:
     names = [*ALL_VERIFIERS, "reward_model", "general-quality", "rubric", "my_function"]
-    assert {name for name in names if not says_correct(RewardConfig(), name)} == SILENT
+    assert {name for name in names if not RewardConfig().says_correct(name)} == SILENT
 
 
 @pytest.mark.parametrize("silent", sorted(SILENT))
@@ -49,7 +49,7 @@ def test_all_that_can_say_it_have_to_by_default() -> None:
 def test_a_verifier_whose_options_keep_it_below_1_does_not_say_it(verifier: str, options: dict[str, Any]) -> None:
     below = reward(verifiers={verifier: options})
     assert is_correct(below, score(0.0, gsm8k=1.0, **{verifier: 0.5})) is True
-    assert not says_correct(below, verifier) and says_correct(RewardConfig(), verifier)
+    assert not below.says_correct(verifier) and RewardConfig().says_correct(verifier)
 
 
 def test_named_verifiers_alone_decide() -> None:
