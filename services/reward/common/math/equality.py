@@ -41,6 +41,8 @@ def _are_equal(gold: Reading, answer: Reading, rules: Rules) -> bool:
         return False
     if units.are_other_units(gold.quantity, answer.quantity) or _are_other_moduli(gold, answer):
         return False
+    if _SPACE.sub("", gold.value) == _SPACE.sub("", answer.value) and len(_scales(gold, answer)) == 1:
+        return gold.quantity.factor == answer.quantity.factor
     if gold.letters or answer.letters:
         one, other = (each.joined_letters.lower() for each in (gold, answer))
         if one == other or (one.isalpha() and other.isalpha()):

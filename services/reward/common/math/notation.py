@@ -46,6 +46,11 @@ _SIZES = re.compile(
 )
 _UPRIGHT = r"\\(?:text(?:rm|it|normal|sf|up|md)?|math(?:rm|it|sf|normal)|operatorname|mbox|rm)"
 _UPRIGHT_LETTER = re.compile(rf"(?:{_UPRIGHT}\s*\{{\s*([A-Za-z])\s*\}}|\{{\\rm\s+([A-Za-z])\}})")
+_TYPE = re.compile(
+    r"\\(?:bf|it|rm|sf|tt|large|Large|LARGE|huge|small|boldmath|bfseries)(?![a-zA-Z])(?!\s+[A-Za-z]\})|\\(?:text)?color\s*\{[^{}]*\}"
+)
+_ANNOUNCING = re.compile(r"^\\text\s*\{\s*(?:the |final |my )*answer(?: is)?\s*[:=]?\s*\}", re.IGNORECASE)
+_WHOLE = re.compile(r"\\(?:mathbf|boldsymbol|bm|mathsf|ensuremath|displaystyle|underline)\s*\{([^{}]*)\}")
 _STYLED = re.compile(
     r"\\(?:mathbf|boldsymbol|bm|textbf|text|mathrm|mathit|textrm|underline|mathsf|textit|emph|mbox|ensuremath)\s*"
     r"\{\s*([-+]?[0-9][0-9.,/]*|\\frac\{[0-9]+\}\{[0-9]+\})\s*\}"
@@ -110,12 +115,12 @@ def in_common_notation(latex: str) -> str:
     """
     latex = _THIN_GROUP.sub("", in_latex_signs(latex))
     latex = _SPACING.sub(" ", _SIZES.sub("", latex))
-    latex = latex.replace("\\not =", "\\not=")
+    latex = latex.replace("\\not =", "\\not=").replace("{-}", "-").replace("{+}", "+")
     latex = _SPACE_GROUPS.sub(lambda found: found[0].replace(" ", ""), latex)
     for old, pattern, new in _REPLACEMENTS:
         if old in latex:
             latex = pattern.sub(new.replace("\\", r"\\"), latex)
-    latex = _STYLED.sub(r"\1", latex)
+    latex = _STYLED.sub(r"\1", _without_style(latex))
     latex = _NUMBER_IN_TEXT.sub(r"\1\\text{ \2}", latex)
     latex = re.sub(r"\\text\s*\{\s*\}", " ", latex)
     latex = _POWER_OF_TEN.sub(lambda found: format(Decimal(found[0]), "f"), latex)
@@ -124,6 +129,14 @@ def in_common_notation(latex: str) -> str:
     latex = _MIXED.sub(_mixed, latex)
     latex = _DOTS.sub(r"\\ldots ", latex)
     return without_marks(latex)
+
+
+def _without_style(latex: str) -> str:
+    """Returns an answer without colors, sizes of type, words that announce it, and a style around all of it."""
+    latex = _ANNOUNCING.sub("", _TYPE.sub(" ", latex)).strip().strip("`*").strip()
+    if (found := _WHOLE.fullmatch(latex)) and len(found[1]) > 1:
+        return found[1]
+    return latex
 
 
 def with_letters(latex: str) -> str:

@@ -25,12 +25,25 @@ _DOUBTED = re.compile(
     re.IGNORECASE,
 )
 _WRONG = r"(?:that|this|it)(?:'s| is| was) (?:wrong|incorrect|not right|not correct|a mistake)"
+_INTERJECTED = r"(?:(?<=[.!?,;:\n(])|(?<=\.\.\.)|(?<=[-–—])|(?m:^))\s*"
 _CORRECTION = re.compile(
-    r"\b(?:wait|correction|corrected|actually|oops|scratch that|strike that|i mean|i meant|my mistake|my bad|rather"
-    r"|on second thought|i made (?:a|an) (?:mistake|error)|apologies|sorry|hold on|hmm+|edit|revised|update|better"
-    rf"|instead|recalculating|rechecking|{_WRONG}|wrong|incorrect|should be|should have been|must be)\b"
-    r"|(?:(?<=[.!?,;:\n(])|(?<=\.\.\.)|(?<=[-–—])|(?m:^))\s*(?:no|nope|not quite|or rather)\b"
-    r"(?=\s*[,.:;!?—–-]|\s+(?:wait|it|that|the|i)\b)",
+    r"\b(?:correction|corrected|actually|oops|scratch that|strike that|i mean|i meant|my mistake|my bad"
+    r"|on second thought|i made (?:a|an) (?:mistake|error)|apologies|sorry|hold on|hmm+|edit|revised|update"
+    rf"|recalculating|rechecking|{_WRONG}|wrong|incorrect|should be|should have been|must be)\b"
+    rf"|{_INTERJECTED}(?:no|nope|not quite|or rather)\b(?=\s*[,.:;!?—–-]|\s+(?:wait|it|that|the|i)\b)"
+    rf"|{_INTERJECTED}(?:(?:no|oh|but|and|hmm+)[, ]+)?wait\b(?=\s*[,.:;!?…—–-]|\s+(?:no|actually|that|it|i|let|the)\b)",
+    re.IGNORECASE,
+)
+_SAYS_ANSWER = re.compile(
+    r"(?:it|its|is|are|the|a|answer|value|result|total|sum|correct|right|final|new|should|be|must|have|been|equals?|to|so|then"
+    r"|thus|therefore|hence|that|this|there|i|meant|mean|get|got|we|you|gives|makes|actually|no|now|number|in|fact|just"
+    r"|rather|wait|sorry|yes|of|all|as)",
+    re.IGNORECASE,
+)
+"""Words between a correction and its answer; with others a mistake must be named."""
+_MISTAKE = re.compile(
+    rf"\b(?:{_WRONG}|wrong|incorrect|mistake|error|forgot|missed|misread|miscalculated|overlooked|recalculat\w+|recheck\w+|redo"
+    r"|try again|reconsider)\b",
     re.IGNORECASE,
 )
 _RETRACTED = re.compile(rf"\b(?:{_WRONG}|scratch that|strike that|ignore that)\b", re.IGNORECASE)
@@ -41,7 +54,7 @@ _CHECK = re.compile(
 )
 _CHECK_SENTENCE = re.compile(
     r"\s*\**\(?(?:(?:(?:as|to|let me|let's|we can|i|quick|sanity|double)[\s-]*)?(?:a )?(?:check|verif|confirm)"
-    r"|indeed\b|note\b|remark\b|because\b|since\b|this is because|proof\b|recall\b|explanation\b"
+    r"|indeed\b|note\b|remark\b|(?:because|since)\b[^,]*\Z|this is because|proof\b|recall\b|explanation\b"
     r"|substituting|plugging)",
     re.IGNORECASE,
 )
@@ -55,6 +68,12 @@ _CONNECTED = re.compile(
     re.IGNORECASE,
 )
 _LINK = re.compile(r"[,;&]|\b(?:and|or|to|through|alternatively|possibly|maybe|perhaps)\b|\\lor", re.IGNORECASE)
+_CLAUSE = re.compile(r"\s*(?:since|because|if|when|as|given)\b", re.IGNORECASE)
+_REMARK = re.compile(
+    r"^[\s$]*[,(]?\s*(?:or\s+)?(?:about|approximately|approx\.?|roughly|nearly|equivalently|i\.e\.,?|that is,?|namely|"
+    r"instead of|rather than|and not|not)\s*$",
+    re.IGNORECASE,
+)
 _LETTER = re.compile(r"[a-zA-Z]")
 _EQUALS = re.compile(r"\s*(?:is|equals|are)\b")
 _WORDS = re.compile(r"[A-Za-z]{2,}")
@@ -174,7 +193,7 @@ def _with_alternatives(marked: MarkedText, items: list[Item]) -> Item:
 
 
 def _is_connected(between: str) -> bool:
-    return bool(_CONNECTED.fullmatch(between) and _LINK.search(between))
+    return bool(_CONNECTED.fullmatch(between) and _LINK.search(between)) and not _REMARK.match(between)
 
 
 def _corrected(marked: MarkedText, end: int, answers: list[str]) -> list[str]:
@@ -186,11 +205,19 @@ def _corrected(marked: MarkedText, end: int, answers: list[str]) -> list[str]:
         if _CHECK.search(said.partition(".")[0]) and not _RETRACTED.search(said):
             continue
         items = [item for item in marked.items(start, start + _REACH, _MAX_ITEMS) if not item.is_denied]
-        if items and len(_WORDS.findall(marked.text[start : items[0].start])) <= _MAX_WORDS_TO_CORRECTION:
+        if items and _leads_to_answer(marked.text[start : items[0].start], found[0]):
             return [_last_of_correction(marked, items)]
         if _RETRACTED.search(found[0]):
             return []
     return answers
+
+
+def _leads_to_answer(words: str, correction: str) -> bool:
+    """Returns whether the words between a correction and an item say that the item is the answer."""
+    between = _WORDS.findall(words)
+    if _MISTAKE.search(correction + words):
+        return len(between) <= _MAX_WORDS_TO_CORRECTION
+    return all(_SAYS_ANSWER.fullmatch(word) for word in between)
 
 
 def _last_of_correction(marked: MarkedText, items: list[Item]) -> str:
@@ -210,10 +237,13 @@ def _unannounced(marked: MarkedText) -> list[str]:
     """Returns the last formula or expression that is no check and no remark."""
     for start, end in reversed(marked.sentences()):
         items = [item for item in marked.items(start, end, max_items=60) if not item.is_denied]
+        while len(items) > 1 and _REMARK.search(marked.text[items[-2].end : items[-1].start]):
+            items.pop()
         if not items or (_CHECK_SENTENCE.match(marked.text[start:end]) and marked.items(0, start, max_items=1)):
             continue
         first = len(items) - 1
-        while first and _is_connected(marked.text[items[first - 1].end : items[first].start]):
+        has_clause = bool(_CLAUSE.match(marked.text, start))
+        while first and not has_clause and _is_connected(marked.text[items[first - 1].end : items[first].start]):
             first -= 1
         answer = _with_alternatives(marked, items[first:])
         return _corrected(marked, answer.end, [answer.latex])
