@@ -63,7 +63,8 @@ class SourceConfig(Section):
     reads no column."""
     tools_column: str = "tools"
     """Column with the names of the environment's tools that the row offers, a list. A row without it offers all of
-    them, one with an empty list none. Empty reads no column."""
+    them, one with an empty list none. Definitions in a row without an environment are refused, since its prompt would
+    not show them. Empty reads no column."""
     weight: float = Field(default=1.0, gt=0)
     """Factor of the rewards of its prompts."""
     system_prompt: str | None = None

@@ -13,7 +13,7 @@ from shoal.config.data import SourceConfig
 from shoal.config.services import EVERY_OTHER_NAME, RewardConfig
 from shoal.config.verifiers import UNLABELED_VERIFIERS
 from shoal.conversation import ChatMessage, words_of
-from shoal.data.environments import environment_of
+from shoal.data.environments import environment_of, refuse_tools
 from shoal.data.json_text import WrittenNumber
 from shoal.data.messages import messages_of
 from shoal.data.rows import (
@@ -74,6 +74,8 @@ def conversation_of(
         messages = messages[1:] if messages[0].role == "system" else messages
         messages = (ChatMessage("system", source.system_prompt), *messages)
     environment = environment_of(row, source, known_environments)
+    if environment is None:
+        refuse_tools(row, source.tools_column)
     truths: tuple[GroundTruth, ...] = ()
     if environment is None or not _rewards_alone(row, source):
         truths = ground_truths_of(row, source, known_verifiers, reward)

@@ -1,5 +1,6 @@
 """Environments of rows: the task of a row, the environment that it is for, and the tools that it offers."""
 
+import contextlib
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import replace
@@ -7,7 +8,7 @@ from typing import Any
 
 from shoal.config.data import SourceConfig
 from shoal.data.json_text import parse_json_text
-from shoal.data.rows import Row, unicode_of
+from shoal.data.rows import Row, is_empty, unicode_of
 from shoal.errors import InvalidArgument
 from shoal.rollout import EnvironmentTask
 
@@ -28,6 +29,20 @@ def environment_of(row: Row, source: SourceConfig, known_environments: Collectio
     if found is None:
         return None
     return replace(_known(row, found, known_environments), tools=_tools(row, source.tools_column))
+
+
+def refuse_tools(row: Row, column: str) -> None:
+    """Raises `InvalidArgument` for a row without an environment that defines tools: no prompt would show them."""
+    value = row.values.get(column) if column else None
+    if isinstance(value, str) and value.lstrip().startswith("["):
+        with contextlib.suppress(ValueError):
+            value = parse_json_text(value)
+    if isinstance(value, list) and any(isinstance(tool, Mapping) and not is_empty(tool) for tool in value):
+        raise InvalidArgument(
+            f"{row.where}: the column {column!r} defines tools, which a prompt without an environment does not show: "
+            "give the source an environment that has them, or write them into the messages and read no such column "
+            '(tools_column = "")'
+        )
 
 
 def _named(row: Row, source: SourceConfig) -> EnvironmentTask | None:

@@ -101,7 +101,7 @@ def optional_columns(source: SourceConfig) -> list[str]:
     """Returns the columns that prompts are made from where they are there."""
     labels = list(source.label_columns.values())
     if not source.names_environments:
-        return labels
+        return [*filter(None, [source.tools_column]), *labels]  # Tools are refused: no prompt would show them.
     told = filter(None, (source.environment_task_column, source.tools_column))
     return [*told, source.ground_truth_column, source.verifier_column, *labels]
 

@@ -110,3 +110,25 @@ async def test_a_run_of_an_earlier_version_goes_on_with_a_note(cluster: Cluster,
     assert [event.message for event in events if event.kind == "notice" and "digests" in event.message], "no note"
     assert "change" in [event.attributes for event in events if event.kind == "evaluation"][-1]
     assert json.loads((folder / "run.json").read_text())["inputs"]
+
+
+async def test_a_resumed_run_has_the_prompts_of_its_start_though_the_template_writes_the_time(
+    cluster: Cluster, model: Path, tmp_path: Path
+) -> None:
+    template = "{{ strftime_now('%H:%M:%S.%f') }} {{ messages[0].content }}<|im_end|>"
+    sections: dict[str, Any] = {
+        "run": {"num_steps": 1},
+        "data": {"sources": [{"path": write_sums(tmp_path / "train.jsonl", [(1, 1)])}]},
+    }
+    config = arithmetic_config(model, **sections)
+    config["model"]["chat_template"] = template
+    await cluster.add_all(ScriptedGenerator(cluster.plane, delay_s=0.01))
+    await cluster.start(config, run_id="short")
+    _, events = await cluster.end()
+    assert [event.message for event in events if event.kind == "notice" and "strftime_now" in event.message], "no note"
+    before = {group.prompt_text for group in await cluster.groups()}
+    await resume(cluster, "short", {"run": {"num_steps": 3}})
+    run, _ = await cluster.end()
+    assert (run.state, run.policy_version) == (pb.RUN_STATE_FINISHED, 3), run.message
+    now = [group.prompt_text for group in await cluster.groups()]
+    assert len(now) > 4 and {*now} == before and len(before) == 1, (before, now)

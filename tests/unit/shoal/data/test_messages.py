@@ -161,6 +161,23 @@ def test_a_column_of_media_beside_the_text_is_refused_by_name(column: str) -> No
     assert conversation_of(empty, SourceConfig(path="-"), None, RewardConfig()).messages
 
 
+@pytest.mark.parametrize("as_text", [False, True])
+def test_tools_beside_a_prompt_that_would_not_show_them_are_refused(tmp_path: Path, as_text: bool) -> None:
+    tools = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}]
+    values = {"messages": "1 + 1?", "ground_truth": "2", "dataset": "gsm8k"}
+    pyarrow.parquet.write_table(
+        pyarrow.table({**{name: [value] for name, value in values.items()}, "tools": [json.dumps(tools)]}),
+        tmp_path / "rows.parquet",
+    )
+    [of_table] = read_files(SourceConfig(path=str(tmp_path / "rows.parquet"))).rows
+    for row in (of_table, Row(6, "rows.jsonl:7", {**values, "tools": json.dumps(tools) if as_text else tools})):
+        with pytest.raises(InvalidArgument, match=r"^\S*rows\.\S+( row 1)?: the column 'tools' defines tools"):
+            conversation_of(row, SourceConfig(path="-"), None, RewardConfig())
+        assert conversation_of(row, SourceConfig(path="-", tools_column=""), None, RewardConfig()).messages
+    for harmless in (None, [], ["add"], "[not JSON", [{"name": None}]):
+        assert conversation_of(Row(6, "-", {**values, "tools": harmless}), SourceConfig(path="-"), None, RewardConfig())
+
+
 @pytest.mark.parametrize("is_dataset", [False, True])
 def test_a_column_of_media_in_a_table_is_refused_with_its_first_row(tmp_path: Path, is_dataset: bool) -> None:
     images = pyarrow.array([None, None, {"bytes": b"png", "path": None}])
