@@ -72,10 +72,6 @@ class _Evaluation:
     data: Mapping[str, str]
     """The digests of what the questions were read from, by name; empty where they are not known."""
 
-    def is_of(self, data: Mapping[str, str]) -> bool:
-        """Whether its questions are those of other data, as far as the names are the same."""
-        return all(data.get(name, digest) == digest for name, digest in self.data.items())
-
 
 class EvaluationHistory:
     """The file `evaluations.jsonl` of a run: each question's share of correct answers, in each evaluation.
@@ -90,24 +86,27 @@ class EvaluationHistory:
         self._correct = sorted(correct)
         self._firsts: list[_Evaluation] = []
         """The first evaluation of each version of the data."""
+        self._data: dict[int, Mapping[str, str]] = {}
+        """Of each evaluation, by its step."""
 
     def keep_until(self, step: int) -> None:
         """Removes the evaluations of later steps, which a restore discards."""
-        rows = [row for row in self._file.keep_until(step) if row[_RATES]]
+        rows = self._file.keep_until(step)
         # Where a line does not say what its data were, they are those of the next one that does.
         data: Mapping[str, str] = {}
-        found = []
-        for row in reversed(rows):
-            data = row.get(_DATA) or data
-            if row.get(_CORRECT, []) == self._correct:
-                found.append(_Evaluation(row["step"], row[_RATES], data))
+        self._data = {row["step"]: (data := row.get(_DATA) or data) for row in reversed(rows)}
         self._firsts = []
-        for evaluation in reversed(found):
-            self._remember(evaluation)
+        for row in rows:
+            if row[_RATES] and row.get(_CORRECT, []) == self._correct:
+                self._remember(_Evaluation(row["step"], row[_RATES], self._data[row["step"]]))
+
+    def is_comparable(self, step: int, data: Mapping[str, str]) -> bool:
+        """Whether the evaluation of a step had the same questions as one of other data, as far as that is known."""
+        return _are_same(self._data.get(step, {}), data)
 
     def _remember(self, evaluation: _Evaluation) -> _Evaluation:
         """Returns the first evaluation with the same data, which this one may be."""
-        first = next((one for one in self._firsts if one.is_of(evaluation.data)), None)
+        first = next((one for one in self._firsts if _are_same(one.data, evaluation.data)), None)
         if first is None:
             self._firsts.append(evaluation)
         return first or evaluation
@@ -117,6 +116,7 @@ class EvaluationHistory:
     ) -> RateChange | None:
         """Records an evaluation by prompt id, with the digests of its data. Returns the change since the first one of
         an earlier step whose data were the same."""
+        self._data[step] = data or {}
         told = {_CORRECT: self._correct, _DATA: data}
         self._file.add(step, {_RATES: correct_rates, **{name: value for name, value in told.items() if value}})
         if not correct_rates:
@@ -132,3 +132,8 @@ class EvaluationHistory:
             interval=change_interval([later - earlier for earlier, later in both]),
             num_questions=len(both),
         )
+
+
+def _are_same(data: Mapping[str, str], other: Mapping[str, str]) -> bool:
+    """Whether two evaluations had the same data, as far as the names are the same."""
+    return all(other.get(name, digest) == digest for name, digest in data.items())

@@ -290,8 +290,13 @@ class Report:
         )
 
     def values_of(self, metric: str) -> dict[int, float]:
-        """Returns the values of a metric by step, in the present lineage of the run."""
-        return {row["step"]: row[metric] for row in self._metrics_file.read() if metric in row}
+        """Returns the values of a metric by step, in the present lineage of the run; of evaluations, those that had the
+        present questions."""
+        values = {row["step"]: row[metric] for row in self._metrics_file.read() if metric in row}
+        if not metric.startswith("eval/"):
+            return values
+        asked = self._record.inputs.get("evaluation.sources", {})
+        return {step: value for step, value in values.items() if self._evaluations.is_comparable(step, asked)}
 
     def best_checkpoint(self, steps: Sequence[int]) -> int | None:
         """Returns the step with the best value of `checkpoint.best_metric`; None without one."""

@@ -45,6 +45,7 @@ def test_evaluations_of_other_data_are_not_compared(tmp_path: Path) -> None:
     assert change is not None and (change.since_step, change.rate_before) == (2, 0.4)
     resumed = EvaluationHistory(path)
     resumed.keep_until(2)
+    assert [resumed.is_comparable(step, {"ev.jsonl": "b"}) for step in (0, 2)] == [False, True]
     for data, since in (("b", 2), ("a", 0)):
         again = resumed.add(6, rates(12), {"ev.jsonl": data})
         assert again is not None and again.since_step == since, f"{data}: {again}"
