@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -245,6 +246,26 @@ def test_a_signal_while_the_coordinator_is_away_ends_it_with_the_command_that_re
     assert code == 130, output + errors
     assert "resume from checkpoint step-" in output, output
     assert not run.survivors()
+
+
+def test_an_outage_is_told_once_and_the_command_that_it_tells_ends_it(
+    train: Callable[..., Train], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = tmp_path / "broken"
+    broken.touch()
+    monkeypatch.setenv("SCRIPTED_REWARD_FAILS_WHILE", str(broken))
+    run = train("--set", "reward.outage_window=8")
+    line = run.until("then run: shoal ")
+    runs = ["--data-dir", str(tmp_path / "runs")]
+    listed = subprocess.run(
+        [str(SHOAL), "run", "rollouts", "sums", "--failed", *runs], capture_output=True, text=True, check=True
+    )
+    assert "SAMPLED" in listed.stdout and "gsm8k FAILED" in listed.stdout, listed
+    broken.unlink()
+    command = shlex.split(line.partition("then run: ")[2].partition(" (")[0])
+    subprocess.run([str(SHOAL), *command[1:]], check=True, capture_output=True)
+    code, output, errors = run.end()
+    assert code == 0 and output.count("the run is paused") == 1, output + errors
 
 
 def test_a_run_that_loses_its_last_generator_ends_with_a_checkpoint_of_its_last_step(

@@ -1,6 +1,7 @@
 """The workers of a scripted `shoal train`: `python -m tests.support.scripted_train_workers COORDINATOR`.
 
 One process serves a scripted learner, generator and reward service. `SCRIPTED_STEP_S` sets the seconds of a train step.
+The reward service fails while the file that `SCRIPTED_REWARD_FAILS_WHILE` names is there.
 """
 
 import asyncio
@@ -28,6 +29,18 @@ class PrintingLearner(ScriptedLearner):
         return await super().TrainStep(request_iterator, context)
 
 
+class FailingReward(ScriptedReward):
+    """Fails while a file is there."""
+
+    @property
+    def failing(self) -> bool:
+        return (name := os.environ.get("SCRIPTED_REWARD_FAILS_WHILE", "")) != "" and Path(name).exists()
+
+    @failing.setter
+    def failing(self, value: bool) -> None:
+        pass
+
+
 async def _serve(coordinator: str) -> None:
     if accepted := os.environ.get("SHOAL_TOKENS_FILE"):  # `shoal train --private`
         auth.use(auth.Credentials.of_server(Role.WORKER, tls_dir=None, tokens_file=Path(accepted)))
@@ -37,7 +50,7 @@ async def _serve(coordinator: str) -> None:
     kinds = (
         (worker_pb2.WORKER_KIND_LEARNER, learner, "learner"),
         (worker_pb2.WORKER_KIND_GENERATOR, ScriptedGenerator(plane), "generator"),
-        (worker_pb2.WORKER_KIND_REWARD, ScriptedReward(), "reward"),
+        (worker_pb2.WORKER_KIND_REWARD, FailingReward(), "reward"),
     )
     workers = [
         await serve_worker(coordinator, kind, servicer, f"{word}-{name}", comes_back=True)
