@@ -14,6 +14,7 @@ from services.coordinator.run.checkpoints import Checkpoints, check_num_steps
 from services.coordinator.run.checks.extras import check_extras, extras_for
 from services.coordinator.run.checks.preflight import check_adapted_layers, check_mirror, check_weights
 from services.coordinator.store.events import EVENTS, read_events
+from services.coordinator.store.run_folders import RunFolders
 from services.coordinator.store.run_record import (
     TRAIN_LOCK,
     RunLock,
@@ -161,7 +162,7 @@ def _new_name(name: str, config: RunConfig, data_dir: Path) -> str:
             f"--name: use 1 to 63 characters of a-z, 0-9, '.', '_' and '-', starting with a letter or a "
             f"digit (given: {name!r})"
         )
-    if holds_run(data_dir / name):
+    if holds_run(data_dir / name) and not RunFolders(data_dir).make_way(name):
         raise AlreadyExists(
             f"--name: there is a run {name} in {data_dir}; choose another name, or resume that run: "
             f"shoal train --resume {name}{data_dir_option(data_dir)}"

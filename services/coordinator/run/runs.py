@@ -89,7 +89,7 @@ class Runs:
             raise invalid("run_id", f"use 1 to 63 characters of a-z, 0-9, '.', '_' and '-' (given: {run_id!r})")
         async with self._starting if queue else self._only_one():
             folder = self.folders.data_dir / run_id
-            if holds_run(folder):
+            if holds_run(folder) and not self.folders.make_way(run_id):
                 raise AlreadyExists(
                     f"run {run_id} exists in {self.folders.data_dir}; resume it, or choose another name",
                     reason=ErrorReason.RUN_EXISTS,

@@ -8,7 +8,15 @@ from typing import TypeVar
 
 from services.coordinator.store.rollout_page import MAX_PAGE_BYTES
 from services.coordinator.store.rollouts import count_groups
-from services.coordinator.store.run_record import RunRecord, RunState, holds_run, is_driven
+from services.coordinator.store.run_record import (
+    TRAIN_LOCK,
+    RunLock,
+    RunRecord,
+    RunState,
+    holds_run,
+    is_driven,
+    new_run_id,
+)
 from shoal.config.run import RUN_NAME, RunConfig
 from shoal.error_reasons import ErrorReason
 from shoal.errors import DataLoss, FailedPrecondition, NotFound
@@ -52,6 +60,27 @@ class RunFolders:
             except DataLoss as error:
                 damaged.append((folder, error))
         return loaded, damaged
+
+    def make_way(self, run_id: str) -> str:
+        """Gives a run that FAILED before its first step another name, so that a new run can have its own.
+
+        Returns that name; empty for a run that has come further, or that may go on, which keeps its name.
+        """
+        try:
+            record = RunRecord.load_as_left(self.data_dir / run_id)
+            lock = RunLock(record.folder, TRAIN_LOCK)
+        except (DataLoss, FailedPrecondition):
+            return ""
+        try:
+            has_trained = record.furthest_step > 0 or record.last_checkpoint_id != ""
+            if record.state is not RunState.FAILED or has_trained or is_driven(record.folder):
+                return ""
+            record.run_id = new_run_id(f"{run_id}-failed")
+            record.folder = record.folder.rename(self.data_dir / record.run_id)
+            record.save()
+        finally:
+            lock.release()
+        return record.run_id
 
     def find(self, run_id: str) -> RunRecord:
         """Returns a run by name; an empty name means one that is active, or else the newest.

@@ -1,11 +1,12 @@
 """Runs are read without a coordinator."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from services.coordinator.store.run_folders import RunFolders, describe, list_runs
-from services.coordinator.store.run_record import RunLock, RunRecord, RunState
+from services.coordinator.store.run_record import LOCK, TRAIN_LOCK, RunLock, RunRecord, RunState
 from shoal.config import parse_config
 from shoal.errors import DataLoss, NotFound
 from shoal.rpc.options import MAX_MESSAGE_BYTES
@@ -100,3 +101,37 @@ def test_pages_of_runs_with_long_messages_fit_a_message_and_omit_no_run(tmp_path
         if not token:
             break
     assert listed == [f"run-{number}" for number in reversed(range(12))], listed
+
+
+def test_a_run_that_failed_before_its_first_step_gives_its_name_back_and_keeps_its_files(tmp_path: Path) -> None:
+    folder = tmp_path / "sums"
+    (folder / "logs").mkdir(parents=True)
+    RunRecord("sums", folder, RunState.FAILED, "the judge has no key").save()
+    runs = RunFolders(tmp_path)
+    name = runs.make_way("sums")
+    assert name.startswith("sums-failed-") and not folder.exists() and (tmp_path / name / "logs").is_dir(), name
+    [kept] = runs.all()
+    assert (kept.run_id, kept.folder, kept.message) == (name, tmp_path / name, "the judge has no key")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"state": RunState.STARTING},
+        {"state": RunState.STOPPED},
+        {"furthest_step": 1},
+        {"last_checkpoint_id": "step-00000000"},
+        {"lock": TRAIN_LOCK},
+        {"lock": LOCK},
+    ],
+    ids=str,
+)
+def test_a_run_that_came_further_or_may_go_on_keeps_its_name(tmp_path: Path, changes: dict[str, Any]) -> None:
+    (tmp_path / "sums").mkdir()
+    values = {"state": RunState.FAILED, **changes}
+    name = values.pop("lock", "")
+    lock = RunLock(tmp_path / "sums", name) if name else None
+    RunRecord("sums", tmp_path / "sums", **values).save()
+    assert RunFolders(tmp_path).make_way("sums") == "" and (tmp_path / "sums").is_dir()
+    if lock is not None:
+        lock.release()
