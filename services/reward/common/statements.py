@@ -35,13 +35,16 @@ _QUOTATION = (
     rf"{_SOMEBODY}\s(?:\w+ly\s|often\s|may\s|might\s|will\s)?{_BELIEVE}\b"
     r"|\b(?:ask(?:s|ed|ing)?|wonder\w*|thought\swas|I\s(?:first\s|initially\s|originally\s)?thought)\b"
 )
-_GOVERNED = re.compile(rf"(?:{_DENIAL}|{_SUPPOSITION}|{_QUOTATION}){_CLAUSE}", re.IGNORECASE)
+_GOVERNED = re.compile(
+    rf"(?:{_DENIAL}|{_SUPPOSITION}|{_QUOTATION}){_CLAUSE}|\bhypothetically\b[^.!?\n]{{0,60}}\Z", re.IGNORECASE
+)
 # What the words belong to: "the wrong answer is", "not the answer", "were the answer", "students choose".
 _OF_ANOTHER = re.compile(
     r"\b(?:wrong|incorrect|false|worst|second|2nd|third|next|runner-up|other|alternative|tempting|trap|distractor"
     r"|unlikely|impossible|invalid|previous|original|earlier|former|old|rejected|excluded|eliminated|bad|poor"
     rf"|least(?:\s\w+)?)(?:[\s-]best)?[\s-]\Z|{_NOT}\s(?:\$|\\\(|(?-i:the|a|an|my|our)\s(?:\w+\s){{0,2}})?\Z"
-    r"|\b(?:were|had)\s(?:the|my)\s(?:\w+\s)?\Z"
+    r"|\b(?:were|had)\s(?:the|my)\s(?:\w+\s)?\Z|\b(?:her|his|their)\s(?:\w+\s)?\Z"
+    r"|\b(?!(?:let|it|that|what|here|there|question|problem|puzzle|exercise|task|quiz)['’])\w+['’]s\s(?:\w+\s)?\Z"
     r"|\b(?:people|students?|others|they|he|she|every(?:one|body)|some(?:one|body))\s"
     r"(?:\w+ly\s|often\s|may\s|might\s|will\s|would\s)?\Z",
     re.IGNORECASE,
@@ -55,7 +58,9 @@ _REST = re.compile(r"[^.!?\n]{0,200}")
 _CLOSED = r"[)\]}*_$\"'”’]{0,9}"
 _YES = r"(?:yes|yep|yeah|indeed|correct|right|exactly|sure)"
 _OTHERS = r"(?:[,;/\s]{1,3}(?:(?:or|and)\s)?[(\[]?[A-Z][)\]]?(?![A-Za-z])){0,9}"
-_ASKED = re.compile(rf"{_CLOSED}(?-i:{_OTHERS})\s{{0,3}}\?(?!\s{{0,3}}{_YES}\b)", re.IGNORECASE)
+_ASKED = re.compile(
+    rf"{_CLOSED}(?:\s(?:answer|choice|option|one))?(?-i:{_OTHERS})\s{{0,3}}\?(?!\s{{0,3}}{_YES}\b)", re.IGNORECASE
+)
 _SAID_TO_BE_FALSE = re.compile(
     rf"{_CLOSED},?\s(?:which\s|(?:but|and)\s(?:that|this|it)\s)?(?:is|was|would\sbe|seems|looks)"
     rf"(?:n['’]t\s(?:\w+\s)?(?:right|correct|true|valid|possible)|\s(?:\w+ly\s)?{_FALSE})\b",
@@ -63,6 +68,7 @@ _SAID_TO_BE_FALSE = re.compile(
 )
 _WHY = re.compile(r"\bwhy\s(?:\w+\s){0,4}\Z", re.IGNORECASE)
 _CONDITION = re.compile(rf"{_CLOSED},?\s(?:only\s|but\sonly\s)?(?:if|unless|provided|assuming|when)\b", re.IGNORECASE)
+_SAID_BY = re.compile(rf"{_CLOSED},?\s(?:{_SOMEBODY}\s)?{_BELIEVE}\b", re.IGNORECASE)
 _CONDITIONAL = re.compile(r"\b(?:if|in case|were|had)\s[^.!?\n]{1,110},[^.!?\n]{0,40}\Z", re.IGNORECASE)
 _IT_IS_FALSE = rf"(?:that|this|it)(?:['’]s|\sis|\swas)\s(?:\w+ly\s)?{_FALSE}"
 _TAKEN_BACK = re.compile(
@@ -77,13 +83,13 @@ def is_stated(text: str, start: int, end: int) -> bool:
     """Returns whether a text states what it says between two places.
 
     It does not where the clause before denies, supposes or asks it or quotes somebody, where the words belong to
-    something else ("the wrong answer is"), and where what follows is a question mark or a condition, calls it false or
-    takes it back.
+    something else ("the wrong answer is"), and where what follows is a question mark or a condition, names another
+    speaker, calls it false or takes it back.
     """
     before = _before(text, start)
     if _GOVERNED.search(before) or _OF_ANOTHER.search(before):
         return False
-    if any(pattern.match(text, end) for pattern in (_CONDITION, _SAID_TO_BE_FALSE, _TAKEN_BACK)):
+    if any(pattern.match(text, end) for pattern in (_CONDITION, _SAID_BY, _SAID_TO_BE_FALSE, _TAKEN_BACK)):
         return False
     if _ASKED.match(text, end):
         return _WHY.search(before) is not None

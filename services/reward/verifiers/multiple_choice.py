@@ -42,14 +42,14 @@ _ANNOUNCED = re.compile(
     rf"\b(?i:answer|ans)[*_\s]{{0,9}}(?:{_IS}\b)?[*_\s]{{0,9}}(?i:most\s)?[-:=]?\s{{0,9}}{_NOUN}{_LETTER}"
 )
 _CLAIMED = re.compile(
-    r"\b(?:(?i:choose|pick|select|say|leaves|go\s+with|going\s+with|it\s+is|it['’]s|it\s+must\s+be)"
+    r"\b(?:(?i:choose|pick|select|say|leaves|leaving|go\s+with|going\s+with|it\s+is|it['’]s|it\s+must\s+be)"
     r"|(?i:so|thus|hence|therefore)(?!,?\sI\b)"
     rf"|(?i:choice|option|solution|one)(?:(?:\s[a-z]{{1,12}})?\s{_IS}|:)),?:?\s{_NOUN}{_LETTER}{_PHRASE_ENDS}"
     r"|(?<!nor )(?<![A-Za-z'’])([A-Z])[)\]}*_$]{0,9}\s{1,9}is\s(?:the\s)?(?:correct|right|best|answer)\b"
 )
 # "not B but C", and what corrects: "No, C", "Wait, it is C", "Actually C", "but it is C".
 _CONTRASTED = re.compile(
-    rf"(?:\b(?:not|never)|n['’]t)\s{_NOUN}{_LETTER}(?:[,\s]{{1,3}}(?:or|and|nor)?\s?\(?[A-Z]\)?(?![A-Za-z])){{0,9}}[)\]}}*_$,;—–-]{{0,9}}\s{{0,3}}(?:but|rather|instead)[\s,]{{1,3}}"
+    rf"(?:\b(?:[Nn]ot|never)|n['’]t)\s{_NOUN}{_LETTER}(?:[,\s]{{1,3}}(?:or|and|nor)?\s?\(?[A-Z]\)?(?![A-Za-z])){{0,9}}[)\]}}*_$,;—–-]{{0,9}}\s{{0,3}}(?:but|rather|instead)[\s,]{{1,3}}"
     rf"(?:(?:rather|instead|it\sis|it['’]s)[\s,]{{1,3}})?{_NOUN}{_LETTER}{_PHRASE_ENDS}"
 )
 _AGAIN = (
@@ -58,31 +58,18 @@ _AGAIN = (
     r"|make\s(?:that|it)|correction|choose|pick)"
 )
 _CORRECTED = re.compile(
-    r"(?:\b(?i:yes|no|nope|wait|actually|correction|corrected|sorry|oops|hmm+|or\srather|scratch\sthat|i\smeant?|make\s(?:that|it)"
+    r"(?:\b(?i:yes|no|nope|wait|hold\son|apologies|rather|or\sbetter|edit|updated?|revised|my\s(?:mistake|bad)"
+    r"|(?:strike|take)\sthat(?:\sback)?|let\sme\s(?:correct|fix|revise)(?:\s(?:that|it|this|myself))?"
+    r"|chang(?:e|ed|ing)\smy\s(?:answer|mind)(?:\sto)?|actually|correction|corrected|sorry|oops|hmm+|or\srather|scratch\sthat|i\smeant?|make\s(?:that|it)"
     r"|on\ssecond\sthoughts?|instead|should\shave\sbeen|should\sbe)[\s,.:;!…—–-]{1,5}"
     rf"(?:{_AGAIN}[\s,.:;!…—–-]{{1,5}}){{0,3}}|\b(?i:but|however)[\s,]{{1,3}}(?:{_AGAIN}[\s,:]{{1,3}}){{1,3}})"
     rf"{_NOUN}{_LETTER}{_PHRASE_ENDS}"
 )
-_CORRECTIONS = (
-    *(
-        "but ",
-        "but,",
-        "however",
-        "no,",
-        "no.",
-        "no:",
-        "no ",
-        "no!",
-        "no;",
-        "nope",
-        "yes",
-        "wait",
-        "actually",
-        "correct",
-    ),
-    *("sorry", "oops", "hmm", "rather", "scratch", "mean", "make ", "second thought", "instead", "should"),
+_CORRECTIONS = re.compile(
+    r"\b(?:but|however|no|nope|yes|wait|actually|correct|sorry|oops|hmm|rather|scratch|strike|take that|hold on"
+    r"|apologies|edit|updat|revise|better|my bad|my mistake|chang|i mean|make|second thought|instead|should)"
 )
-"""Words without one of which nothing is corrected; to look for them is quicker."""
+"""Words, in lower case, without one of which nothing is corrected; to look for them is quicker."""
 _DENIED = re.compile(rf"(?i)(?:{_NOT}|\b(?:if|suppose|assume|might|whether)\b){_CLAUSE}")
 _OPTION = re.compile(rf"\b(?i:option|choice)\s{_LETTER}")
 _OPTION_ENDS = re.compile(rf"{_PHRASE_ENDS}|(?=\))")
@@ -168,7 +155,7 @@ def _choice(text: str, strict: bool) -> str:
     last = _last_stated(marked[-_MAX_STATEMENTS:], text)
     start = last.start() if last and not is_conditional(text, last.start()) else 0
     rest = text[start:].lower()
-    others = list(_CORRECTED.finditer(text, start)) if any(word in rest for word in _CORRECTIONS) else []
+    others = list(_CORRECTED.finditer(text, start)) if _CORRECTIONS.search(rest) else []
     if any(word in rest for word in ("but", "rather", "instead")):
         others += _CONTRASTED.finditer(text, start)
     if strict:
