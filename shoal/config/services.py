@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from shoal.config.composition import (
     CosineLengthConfig,
@@ -95,15 +95,6 @@ class RewardConfig(Section):
     every name that the table does not have."""
     weights: dict[str, float] = Field(default_factory=dict)
     """Verifier -> factor of its values, in addition to the weight of the source; 1 by default."""
-    correct: list[str] = Field(default_factory=list)
-    """Verifiers that say whether a completion is correct: where it has values of several of them, each must be at least
-    1. If empty, all that can reach 1, but for `max_length`, `reasoning_steps` and `reward_model`. Custom verifiers
-    and those of other servers count among these. Metrics, `grpo.difficulty_low` and the like, `length` and `cosine`
-    go by it."""
-    keep_thoughts: list[str] = Field(default_factory=list)
-    """Built-in verifiers that judge thoughts as well. The others judge what a completion has outside of its thoughts,
-    and give an unfinished thought nothing (docs/rewards.md has the marks). Verifiers of form and length, and your own,
-    always get the whole text."""
     format: FormatRewardConfig = FormatRewardConfig()
     """A reward for the required format."""
     style: StyleConfig = StyleConfig()
@@ -118,6 +109,15 @@ class RewardConfig(Section):
     """A penalty for repetition."""
     verifiers: VerifiersConfig = VerifiersConfig()
     """Options of verifiers, by name."""
+    correct: list[str] = Field(default_factory=list)
+    """Verifiers that say whether a completion is correct: where it has values of several of them, each must be at least
+    1. If empty, all that can reach 1, but for `max_length`, `reasoning_steps` and `reward_model`. Custom verifiers
+    and those of other servers count among these. Metrics, `grpo.difficulty_low` and the like, `length` and `cosine`
+    go by it."""
+    keep_thoughts: list[str] = Field(default_factory=list)
+    """Built-in verifiers that judge thoughts as well. The others judge what a completion has outside of its thoughts,
+    and give an unfinished thought nothing (docs/rewards.md has the marks). Verifiers of form and length, and your own,
+    always get the whole text."""
     judge: JudgeConfig = JudgeConfig()
     """The language model behind the labels that need one: `general-*`, `rubric`, `llm_judge`."""
     model: RewardModelConfig = RewardModelConfig()
@@ -145,8 +145,15 @@ class RewardConfig(Section):
 
     @field_validator("correct")
     @classmethod
-    def _correct_is_in_lower_case(cls, correct: list[str]) -> list[str]:
-        return [name.lower() for name in correct]
+    def _can_be_said(cls, correct: list[str], info: ValidationInfo) -> list[str]:
+        names = [name.lower() for name in correct]
+        options = info.data.get("verifiers", VerifiersConfig())
+        if never := [name for name in names if not reaches_1(options, name)]:
+            raise ValueError(
+                f"{never[0]!r} cannot say that a completion is correct: its best value is below 1. Name verifiers that "
+                "judge answers, or leave it out"
+            )
+        return names
 
     @field_validator("keep_thoughts")
     @classmethod
@@ -158,15 +165,6 @@ class RewardConfig(Section):
                 "always get the whole text, and reward.model.after_thoughts decides what a reward model is shown"
             )
         return names
-
-    @model_validator(mode="after")
-    def _correct_can_be_said(self) -> Self:
-        if never := [name for name in self.correct if not reaches_1(self.verifiers, name)]:
-            raise ValueError(
-                f"correct: {never[0]!r} cannot say that a completion is correct: its best value is below 1. Name "
-                "verifiers that judge answers, or leave it out"
-            )
-        return self
 
     def says_correct(self, verifier: str) -> bool:
         """Whether a verifier takes part in the verdict on what is correct."""

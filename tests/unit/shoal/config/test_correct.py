@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from shoal.config.run import RunConfig
+from shoal.config import RunConfig, parse_config
+from shoal.errors import InvalidArgument
 
 
 def values(verifier: str | list[str] | None, **sections: Any) -> dict[str, Any]:
@@ -22,8 +23,8 @@ def values(verifier: str | list[str] | None, **sections: Any) -> dict[str, Any]:
     ],
 )
 def test_a_verifier_that_never_calls_a_completion_correct_is_refused(reward: dict[str, Any], named: str) -> None:
-    with pytest.raises(ValidationError, match=f"correct: '{named}'.*best value is below 1"):
-        RunConfig.model_validate(values("gsm8k", reward=reward))
+    with pytest.raises(InvalidArgument, match=f"reward.correct: '{named}'.*best value is below 1"):
+        parse_config(values("gsm8k", reward=reward))
 
 
 def test_a_measure_and_a_reward_model_may_be_named() -> None:
