@@ -27,7 +27,12 @@ from shoal.wire.json_form import json_form
 
 _ADAPTER = "adapter"
 """Folder of the adapter in that of the merged model."""
-_ADAPTER_CONFIG = "adapter_config.json"
+_ORIGINS = {
+    "config.json": ("_name_or_path",),
+    "tokenizer_config.json": ("name_or_path",),
+    f"{_ADAPTER}/adapter_config.json": ("base_model_name_or_path", "revision"),
+}
+"""Files that name the model that they were made from, and their keys for it."""
 _STAGING = ".export-"
 
 
@@ -116,7 +121,7 @@ def staged(model: StepModel, record: RunRecord, learner_folder: Path, *, adapter
             _write_from_checkpoint(model, record, staging, adapter=adapter)
         else:
             _link_files(model.folder, staging)
-        _hide_base_folder(staging / _ADAPTER / _ADAPTER_CONFIG)
+        _hide_folders(staging)
         yield staging / _ADAPTER if adapter else staging
     finally:
         shutil.rmtree(staging, ignore_errors=True)
@@ -167,16 +172,16 @@ def _link(source: str, target: str) -> None:
         shutil.copyfile(source, target)
 
 
-def _hide_base_folder(file: Path) -> None:
-    """Leaves the base model out of an adapter's configuration unless the hub has it: nobody else has that folder."""
-    if not file.is_file():
-        return
-    values = json.loads(file.read_text(encoding="utf-8"))
-    if is_hub_name(values.get("base_model_name_or_path") or ""):
-        return
-    file.unlink()  # It is a link to the run's own file.
-    values |= {"base_model_name_or_path": None, "revision": None}
-    file.write_text(json.dumps(values, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+def _hide_folders(staging: Path) -> None:
+    """Leaves out which model a file was made from unless the hub has it: nobody else has that folder."""
+    for name, keys in _ORIGINS.items():
+        file = staging / name
+        values = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+        if not (origin := values.get(keys[0])) or is_hub_name(origin):
+            continue
+        file.unlink()  # It is a link to the run's own file.
+        values |= dict.fromkeys(keys)
+        file.write_text(json.dumps(values, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def _write_from_checkpoint(model: StepModel, record: RunRecord, staging: Path, *, adapter: bool) -> None:

@@ -122,6 +122,22 @@ def test_a_copy_of_an_adapter_names_its_base_only_if_others_have_it(
     assert json.loads(own.read_text())["base_model_name_or_path"] == base, "the run's own file changed"
 
 
+@pytest.mark.parametrize(("origin", "shown"), [("/srv/models/base", None), ("someone/base-7b", "someone/base-7b")])
+def test_a_copy_names_no_folder_of_this_machine_in_the_files_of_the_model(
+    shoal: Shoal, run: RunRecord, tmp_path: Path, origin: str, shown: str | None
+) -> None:
+    folder, target = run.folder / "exports" / "step-00000020", tmp_path / "copy"
+    keys = {"config.json": "_name_or_path", "tokenizer_config.json": "name_or_path"}
+    for name, key in keys.items():
+        (folder / name).write_text(json.dumps({"vocab_size": 7, key: origin}))
+    code, _, err = shoal("export", "sums", "--to", str(target), "--data-dir", str(run.folder.parent))
+    assert code == ExitCode.OK, err
+    for name, key in keys.items():
+        assert json.loads((target / name).read_text()) == {"vocab_size": 7, key: shown}, name
+        assert json.loads((folder / name).read_text())[key] == origin, "the run's own file changed"
+        assert shown is None or (target / name).read_bytes() == (folder / name).read_bytes()
+
+
 def test_what_cannot_be_delivered_is_refused_before_the_model_is_written(
     shoal: Shoal, run: RunRecord, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
