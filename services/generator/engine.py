@@ -63,7 +63,7 @@ class Engine(Protocol):
 
     @property
     def kv_cache_use(self) -> float | None:
-        """Share of the key-value cache that requests use, 0 to 1; None before the engine has computed anything."""
+        """Share of the key-value cache in use over the last seconds, 0 to 1; None before the engine has computed."""
 
     async def sample(
         self,

@@ -114,7 +114,10 @@ GENERATOR_WAITING = MetricName(
     "shoal.generator.waiting", Instrument.GAUGE, "{completion}", "Completions that wait in a generator."
 )
 GENERATOR_CACHE_USE = MetricName(
-    "shoal.generator.kv_cache_use", Instrument.GAUGE, "1", "Share of a generator's key-value cache in use."
+    "shoal.generator.kv_cache_use",
+    Instrument.GAUGE,
+    "1",
+    "Share of a generator's key-value cache in use over the last seconds.",
 )
 WEIGHTS_PAUSE = MetricName(
     "shoal.weights.pause", Instrument.HISTOGRAM, "s", "Pause of a generator during a load of weights.", _SECONDS

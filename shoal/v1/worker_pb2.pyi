@@ -172,8 +172,9 @@ class WorkerLoad(_message.Message):
     capacity: _builtins.int
     """Maximum number of completions that run at once."""
     kv_cache_use: _builtins.float
-    """Share of a generator's key-value cache that completions use, 0 to 1. Unset
-    before its engine has computed anything.
+    """Share of a generator's key-value cache that completions use, 0 to 1, on
+    average over the last seconds. Unset before its engine has computed
+    anything.
     """
     def __init__(
         self,

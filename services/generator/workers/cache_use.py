@@ -5,6 +5,11 @@ from typing import Any
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.metrics.loggers import PrometheusStatLogger
 
+from services.generator.workers.recent_mean import RecentMean
+
+_WINDOW_S = 5.0
+"""Longer than the time between two heartbeats, so that none misses what was between."""
+
 
 class CacheUse(PrometheusStatLogger):
     """Keeps what vLLM's scheduler reports after each of its steps.
@@ -13,14 +18,18 @@ class CacheUse(PrometheusStatLogger):
     """
 
     def __init__(self, vllm_config: Any, engine_indexes: list[int] | None = None) -> None:
-        self.share: float | None = None
-        """Share of the cache in use, 0 to 1; None before the first step."""
+        self._share = RecentMean(_WINDOW_S)
+
+    @property
+    def share(self) -> float | None:
+        """Share of the cache in use, 0 to 1, over the last seconds; None before the first step."""
+        return self._share.mean
 
     def record(
         self, scheduler_stats: Any, iteration_stats: Any, mm_cache_stats: Any = None, engine_idx: int = 0
     ) -> None:
         if scheduler_stats is not None:
-            self.share = float(scheduler_stats.kv_cache_usage)
+            self._share.set(float(scheduler_stats.kv_cache_usage))
 
     def record_sleep_state(self, sleep: int = 0, level: int = 0) -> None:
         pass
