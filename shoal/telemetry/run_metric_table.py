@@ -266,8 +266,8 @@ TIME = MetricSection(
         RunMetric(
             "usage/kv_cache",
             "share",
-            "key-value cache in use; mean over the generators and their heartbeats since the last step (every 3 s, each "
-            "of the seconds before it), or the last one's value",
+            "key-value cache in use; mean over the generators and their heartbeats since the last step (every 3 s, "
+            "each of the seconds before it), or the last one's value",
             presence=SEEN,
         ),
     ),
