@@ -5,6 +5,7 @@ from pathlib import Path
 
 from shoal.v1 import coordinator_pb2 as pb
 from tests.support.cluster import Cluster, kinds
+from tests.support.parsed_commands import parse_command
 from tests.support.scripted_workers import ScriptedGenerator, ScriptedReward, arithmetic_config
 
 
@@ -23,6 +24,25 @@ async def test_steps_without_a_signal_are_counted_and_do_not_end_the_run(cluster
     run, events = await cluster.end()
     assert (run.state, run.policy_version) == (pb.RUN_STATE_FINISHED, 3), run.message
     assert set(await drop_reasons(cluster)) == {"no_signal"}, await drop_reasons(cluster)
+
+
+async def test_a_run_without_a_signal_ends_by_default_and_says_what_its_groups_have_in_common(
+    cluster: Cluster, model: Path
+) -> None:
+    reward = ScriptedReward()
+    reward.constant = 0.0
+    await cluster.add_all(ScriptedGenerator(cluster.plane), rewards=(reward,))
+    await cluster.start(arithmetic_config(model))
+    run, events = await cluster.end()
+    num_skipped = kinds(events).count("step_skipped")
+    assert run.state == pb.RUN_STATE_FAILED and 4 * num_skipped == 100, (num_skipped, run.message)
+    assert f"{num_skipped} steps in a row" in run.message and "in 100 the completions are all wrong" in run.message
+    look = run.message.partition("`")[2].partition(" --dropped")[0]
+    assert parse_command(look)["run"] == run.run_id, run.message
+    reward.constant = None
+    await cluster.start({}, run_id=run.run_id, resume=True)
+    run, _ = await cluster.end()
+    assert run.state == pb.RUN_STATE_FINISHED, run.message
 
 
 async def test_a_failed_verifier_gives_no_reward_of_zero(cluster: Cluster, model: Path) -> None:
