@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import tempfile
 import time
 from collections.abc import Sequence
@@ -69,8 +70,8 @@ async def check(
             raise InvalidArgument(f"{config.code}: {error}") from None
         if info["is_agent"]:
             raise InvalidArgument(
-                f"{config.code} is an agent: it calls the policy itself, so no turns can be played to it. Play it with "
-                "shoal env play"
+                f"{config.code} is an agent: it calls the policy itself, so no turns can be played to it. Play it "
+                f"with: shoal env play {shlex.quote(config.code)}"
             )
         if info["unavailable"]:
             raise InvalidArgument(f"{config.code} cannot work here: {info['unavailable']}")

@@ -218,7 +218,7 @@ def lost_tool(former: environment_pb2.EnvironmentInfo, info: environment_pb2.Env
         if parameters.get(tool.name) != tool.parameters:
             return (
                 f"it has no tool {tool.name!r} with the parameters that prompts of the run show: give it back, or stop "
-                "the run, and go on with `shoal train --resume`"
+                "the run, and resume it"
             )
     return ""
 

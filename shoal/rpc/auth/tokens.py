@@ -70,7 +70,7 @@ class TokensFile:
                 raise _wrong(
                     "--tokens-file", self._path,
                     f"line {number} is not `SHA256 ROLE NAME` with a role of {', '.join(Role)}; "
-                    "`shoal token` makes such a line",
+                    "`shoal token ROLE NAME FILE` prints such a line",
                 )  # fmt: skip
             callers[match[1]] = Caller(Role(match[2]), match[3])
         return callers
@@ -112,7 +112,8 @@ class OwnToken:
 def _checked(token: str, where: str) -> str:
     if not _TOKEN.fullmatch(token):
         raise FailedPrecondition(
-            f"{where} is no token: use 16 to 4096 printable ASCII characters without spaces; `shoal token` makes one",
+            f"{where} is no token: use 16 to 4096 printable ASCII characters without spaces; `shoal token "
+            "ROLE NAME FILE` writes one",
             reason=ErrorReason.CREDENTIALS,
         )
     return token
