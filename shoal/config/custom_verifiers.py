@@ -30,11 +30,13 @@ class CustomVerifierConfig(Section):
     entry_point: str = ""
     """In place of `file`: a function of a package that is installed where the reward service runs,
     "package.module:function". A function that the package registers in the group `shoal.verifiers` needs no table."""
-    convention: Literal["shoal", "verl"] = "shoal"
+    convention: Literal["shoal", "trl", "trl_text", "verl"] = "shoal"
     """How the function is called. "shoal" gives it those of docs/rewards.md's arguments that it takes. "verl" calls
     verl's `compute_score(data_source, solution_str, ground_truth, extra_info)`: the label must be a table with
     `ground_truth`, and `data_source` and `extra_info` if the function reads them (`label_columns` of the source); the
-    result is a number, or a table with `score_key`."""
+    result is a number, or a table with `score_key`. "trl" calls a reward function of TRL's GRPOTrainer,
+    `f(prompts, completions, **columns)`, with lists of one completion: prompts and completions are lists of messages,
+    as for conversational data, and texts with "trl_text". Of its file it runs only what the function needs."""
     score_key: str = Field(default="score", min_length=1)
     """The entry of a result's table that is the score, in the convention "verl". So one function can be several
     verifiers, a part of its table each; it is called for each of them."""

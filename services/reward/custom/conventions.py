@@ -7,7 +7,9 @@ from functools import partial
 from typing import Any
 
 from services.reward.common.verdict import Broken
+from services.reward.custom.arguments import whole
 from services.reward.custom.code import Code, Unusable
+from services.reward.custom.trl import of_trl
 
 _VERL = ("data_source", "solution_str", "ground_truth", "extra_info")
 """Parameters of verl's reward functions; all are given by name."""
@@ -22,6 +24,8 @@ def adapted(function: Callable[..., Any], code: Code) -> Callable[..., Any]:
     if code.convention == "verl":
         _check_takes(function, code, (*_VERL, *arguments))
         return _of_verl(partial(function, **arguments), code.score_key)
+    if code.convention.startswith("trl"):
+        return of_trl(partial(function, **arguments), code)
     if arguments:
         _check_takes(partial(function), code, arguments, partly=True)
         return partial(function, **arguments)
@@ -52,7 +56,7 @@ def _of_verl(function: Callable[..., Any], key: str) -> Callable[..., Any]:
                 'the label is no table with "ground_truth": give the source label_columns = { data_source = '
                 '"data_source", ground_truth = "reward_model.ground_truth", extra_info = "extra_info" }'
             )
-        row = _whole(label)
+        row = whole(label)
         result = function(
             data_source=row.get("data_source"),
             solution_str=completion,
@@ -73,12 +77,3 @@ def _score(result: Any, key: str) -> Any:
     if isinstance(result, Mapping) and key not in result:
         raise Broken(f'a table without "{key}" was returned; it has: {", ".join(map(str, result)) or "nothing"}')
     return result[key] if isinstance(result, Mapping) else result
-
-
-def _whole(value: Any) -> Any:
-    """Returns numbers without fraction as whole numbers: labels travel as doubles."""
-    if isinstance(value, Mapping):
-        return {key: _whole(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_whole(item) for item in value]
-    return int(value) if isinstance(value, float) and value.is_integer() else value

@@ -18,6 +18,7 @@ import psutil
 from services.reward.common.verdict import Broken, Unscorable, Verdict
 from services.reward.custom.code import Code, Unusable
 from services.reward.custom.conventions import adapted
+from services.reward.custom.excerpt import excerpt
 from services.reward.process.limits import MEMORY_LIMIT_BYTES
 from services.reward.process.source import error_line, import_source
 
@@ -129,7 +130,15 @@ def load(code: Code) -> Loaded:
 
 def _module_of_file(code: Code) -> types.ModuleType:
     try:
-        return import_source(f"shoal_verifier_{code.name}", code.path, code.source)
+        # A reward function of TRL usually stands in the script that trains with it.
+        is_script = code.convention.startswith("trl")
+        source = excerpt(code.source, code.function, code.path) if is_script else code.source
+    except LookupError as error:
+        raise Unusable("function", f"{code.path} has no function {code.function!r}; it has: {error}") from None
+    except SyntaxError as error:
+        raise Unusable("file", f"{code.path} does not import: {error_line(error, code.path)}") from None
+    try:
+        return import_source(f"shoal_verifier_{code.name}", code.path, source)
     except (Exception, SystemExit) as error:
         raise Unusable("file", f"{code.path} does not import: {error_line(error, code.path)}") from error
 

@@ -87,3 +87,125 @@ def test_a_function_that_cannot_be_called_so_is_refused(tmp_path: Path, function
 def test_arguments_of_the_table_reach_a_function_of_ours(tmp_path: Path) -> None:
     text = "def compute_score(completion, label, scale): return scale * (completion == label)\n"
     assert judged(tmp_path, text, "4", convention="shoal", arguments={"scale": 3})["value"] == 3.0
+
+
+TRL = """
+import json
+import sys
+from trl import GRPOConfig, GRPOTrainer  # This package is not installed here.
+from datasets import load_dataset
+from math import copysign as sign
+
+BONUS = 0.5
+TABLE = {}
+TABLE["bonus"] = BONUS
+config = GRPOConfig(output_dir="out")
+
+def text_of(completion):
+    return completion if isinstance(completion, str) else completion[0]["content"]
+
+def correct(prompts, completions, answer, **kwargs):
+    dataset = completions
+    return [sign(TABLE["bonus"], 1) * (text_of(one) == wanted) for one, wanted in zip(dataset, answer, strict=True)]
+
+def look(prompts, completions, completion_ids, **columns):
+    columns.pop("log_metric"), columns.pop("log_extra")
+    raise ValueError(json.dumps([prompts, completions, completion_ids, columns]))
+
+def none(completions, **kwargs):
+    return [None for _ in completions]
+
+async def waits(completions, **kwargs):
+    return [0.25] * len(completions)
+
+def logs(completions, log_metric, log_extra):
+    log_metric("length", len(completions[0]))
+    log_extra("seen", completions)
+    return [1.0]
+
+def best(completions, **kwargs):
+    return [1.0, 0.0]
+
+def mean(completions, **kwargs):
+    return 0.5
+
+def late(completions, trainer_state, **kwargs):
+    return [trainer_state.global_step]
+
+def blind(prompts):
+    return [1.0]
+
+dataset = load_dataset("openai/gsm8k", "main")
+trainer = GRPOTrainer(model="m", reward_funcs=[correct], args=config, train_dataset=dataset)
+trainer.train()
+"""
+MESSAGES = [{"role": "user", "content": "2 + 2?"}]
+
+
+def judged_by_trl(tmp_path: Path, function: str, label: Any, **table: Any) -> dict[str, Any]:
+    path = tmp_path / "train.py"
+    path.write_text(TRL)
+    custom = LoadedVerifiers()
+    settings = {"file": str(path), "function": function, "convention": "trl"} | table
+    custom.use(read_code("mine", CustomVerifierConfig(**settings)))
+    custom.load("mine")
+    given = {"completion": "4", "label": label, "prompt": "2 + 2?", "messages": MESSAGES, "token_ids": [52]}
+    return dict(judge_custom(custom, "mine", given))
+
+
+@pytest.mark.parametrize("label", [{"answer": "4"}, "4"])
+def test_a_reward_function_of_trl_scores_from_the_script_that_trains_with_it(tmp_path: Path, label: Any) -> None:
+    answer = judged_by_trl(tmp_path, "correct", label)
+    assert (answer["outcome"], answer["value"]) == ("scored", 0.5), answer
+
+
+@pytest.mark.parametrize("convention", ["trl", "trl_text"])
+def test_a_reward_function_of_trl_gets_lists_of_one_completion(tmp_path: Path, convention: str) -> None:
+    answer = judged_by_trl(tmp_path, "look", {"solution": "4", "level": 3.0}, convention=convention)
+    prompts, completions, ids, columns = json.loads(answer["detail"].split(": ", 1)[1])
+    is_text = convention == "trl_text"
+    assert prompts == (["2 + 2?"] if is_text else [MESSAGES])
+    assert completions == (["4"] if is_text else [[{"role": "assistant", "content": "4"}]])
+    assert (ids, columns) == ([[52]], {"solution": ["4"], "level": [3]}) and isinstance(columns["level"][0], int)
+
+
+@pytest.mark.parametrize(
+    ("function", "outcome", "value", "why"),
+    [
+        ("none", "unscorable", 0.0, "None"),
+        ("waits", "scored", 0.25, ""),
+        ("logs", "scored", 1.0, ""),
+        ("best", "failed", 0.0, "returned 2 rewards"),
+        ("mean", "failed", 0.0, "returned float"),
+    ],
+)
+def test_a_result_of_trl_is_one_reward_in_a_list(
+    tmp_path: Path, function: str, outcome: str, value: float, why: str
+) -> None:
+    answer = judged_by_trl(tmp_path, function, {})
+    assert (answer["outcome"], answer["value"]) == (outcome, value), answer
+    assert why in answer["detail"], answer
+
+
+def test_what_a_function_of_trl_logs_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    judged_by_trl(tmp_path, "logs", {}, convention="trl_text")
+    assert capsys.readouterr().out == "length = 1\nseen = ['4']\n"
+
+
+def test_a_column_that_a_function_of_trl_needs_is_named(tmp_path: Path) -> None:
+    answer = judged_by_trl(tmp_path, "correct", {"solution": "4"})
+    assert answer["outcome"] == "failed"
+    assert re.search(r"needs answer.*has solution.*label_columns", answer["detail"]), answer
+
+
+@pytest.mark.parametrize(
+    ("function", "why"),
+    [("late", "needs 'trainer_state'"), ("blind", "takes no 'completions'"), ("missing", "it has: text_of, correct")],
+)
+def test_a_function_that_trl_alone_can_call_is_refused(tmp_path: Path, function: str, why: str) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(TRL)
+    code = read_code("mine", CustomVerifierConfig(file=str(path), function=function, convention="trl"))
+    with pytest.raises(Unusable, match=why) as error:
+        load(code)
+    assert error.value.field == "function"
