@@ -78,6 +78,27 @@ async def test_other_data_are_refused_until_they_are_accepted(cluster: Cluster, 
     assert run.policy_version == 5, f"the accepted data are those that count: {run.message}"
 
 
+async def test_a_run_that_its_coordinator_takes_up_again_does_not_go_on_with_other_data(
+    cluster: Cluster, model: Path, tmp_path: Path
+) -> None:
+    data = {"sources": [{"path": write_sums(tmp_path / "train.jsonl", [(a, 1) for a in range(40)])}]}
+    await cluster.add_all(ScriptedGenerator(cluster.plane, delay_s=0.02))
+    sections = {"run": {"num_steps": 60}, "data": data, "checkpoint": {"every_steps": 1}}
+    await cluster.start(arithmetic_config(model, **sections), run_id="lasting")
+    await cluster.until(lambda event: event.kind == "checkpoint")
+    await cluster.runs.close(grace_s=60)
+    write_sums(tmp_path / "train.jsonl", [(a, 2) for a in range(40)])
+    again = Cluster(cluster.data_dir)
+    await again.open()
+    try:
+        again.runs.take_up()
+        run, _ = await again.end()
+        assert run.state == pb.RUN_STATE_FAILED and "data.sources: " in run.message, run
+        assert run.policy_version > 0
+    finally:
+        await again.close()
+
+
 async def test_another_base_model_is_refused(cluster: Cluster, model: Path, tmp_path: Path) -> None:
     copied = tmp_path / "model"
     shutil.copytree(model, copied)

@@ -61,6 +61,7 @@ _STYLES = {
     "tools_not_in_prompt": "yellow",
     "rendering_differs": "yellow",
     "prompts_left_out": "yellow",
+    "inputs_changed": "yellow",
     "worker_notice": "yellow",
     "worker_lost": "yellow",
     "worker_restarting": "yellow",
