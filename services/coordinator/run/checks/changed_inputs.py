@@ -45,7 +45,7 @@ def _changes(field: str, before: Mapping[str, str], now: Mapping[str, str]) -> l
     is_model = field in (MODEL, TOKENIZER)
     names = sorted(before.keys() | now.keys() if is_model and before and now else before.keys() & now.keys())
     return [
-        f"{field}: {name} is another one (SHA-256 {_short(before.get(name))}, now {_short(now.get(name))})"
+        f"{field}: {name} is another one (digest {_short(before.get(name))}, now {_short(now.get(name))})"
         for name in names
         if before.get(name) != now.get(name)
     ]
