@@ -37,7 +37,8 @@ CPU_BLOCK_TOKENS = 32
 would not share the prompt's cache."""
 
 _BIASED_ROUTERS = ("ernie4_5_moe", "minimax_m2")
-"""Kinds of models with a router's bias and one group of experts. vLLM on CPU has that bias for several groups alone."""
+"""Kinds of models with a router's bias and one group of experts. On CPU vLLM leaves the bias of the first one out, and
+its engine ends with the first request for the second one; it has the bias for several groups alone."""
 
 _MAX_SOCKET_FOLDER_BYTES = 70
 """Of 107 bytes that Linux allows for the path of a socket vLLM's names, a slash and a UUID, take 37."""
@@ -293,8 +294,8 @@ def _check_fits_cpu(folder: Path, *, trust_remote_code: bool) -> None:
     config = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
     if (kind := config.get_text_config().model_type) in _BIASED_ROUTERS:
         raise InvalidArgument(
-            f"model.path: {folder} is of the kind {kind}, whose routers choose experts by a score with a bias; vLLM "
-            "0.32 leaves it out on CPU: use another model, or a GPU",
+            f"model.path: {folder} is of the kind {kind}, whose routers choose experts by a score with a bias: "
+            "vLLM 0.32 does not compute that on CPU; use another model, or a GPU",
             reason=ErrorReason.ENGINE_REFUSED,
         )
     supported = CPUAttentionBackend.get_supported_head_sizes()

@@ -74,6 +74,34 @@ def test_the_ranks_of_an_engine_follow_one_another_and_receive_where_the_backend
     assert (group.rank, group.device, device) == (4, receives_on, torch.device("cuda", 1))
 
 
+def test_layers_with_weights_that_received_none_are_named_but_not_a_head_that_shares_its_weight(
+    monkeypatch: pytest.MonkeyPatch, weight_transfer: Any
+) -> None:
+    """As the experts and sinks of gpt-oss, whose loader copies past those that a reload wraps."""
+
+    class Head(torch.nn.Linear):
+        pass
+
+    rotary = torch.nn.Module()
+    rotary.register_buffer("cos_sin_cache", torch.zeros(2))
+    layers = {"loaded": torch.nn.Linear(2, 2), "partly": torch.nn.Linear(2, 2), "experts": torch.nn.Linear(2, 2)}
+    model = torch.nn.ModuleDict(layers | {"rotary": rotary, "head": Head(2, 2)})
+    # A layer that has all of its weights is complete: it can load no more.
+    state = {id(layers["loaded"]): (False, 0), id(layers["partly"]): (True, 3)}
+
+    def info(layer: Any) -> Any:
+        can_load, load_numel = state.get(id(layer), (True, 0))
+        return SimpleNamespace(can_load=lambda: can_load, load_numel=load_numel)
+
+    monkeypatch.setattr(weight_transfer, "get_layerwise_info", info)
+    monkeypatch.setattr(weight_transfer, "ParallelLMHead", Head)
+    engine = object.__new__(weight_transfer.BroadcastWeightTransferEngine)
+    engine.model = model
+    for is_tied, missed in ((True, ["experts"]), (False, ["experts", "head"])):
+        engine.model_config = SimpleNamespace(hf_text_config=SimpleNamespace(tie_word_embeddings=is_tied))
+        assert engine._missed_layers() == missed
+
+
 def test_no_method_that_shoal_adds_to_a_worker_is_one_of_vllms(weight_transfer: Any) -> None:
     """vLLM refuses an extension whose methods hide the worker's; on a CPU it starts another worker."""
     added = {name for name in vars(weight_transfer.WorkerExtension) if not name.startswith("__")}
