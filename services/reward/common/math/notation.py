@@ -68,7 +68,7 @@ _DOTTED = re.compile(r"(?<![0-9.])([0-9]*)\.([0-9]{2,60})\s*(?:\\[lc]?dots\b|\.\
 _DOTS = re.compile(r"\\(?:dots[cbmio]?|cdots|hdots)(?![a-zA-Z])|(?<!\.)\.\.\.(?!\.)")
 _REPLACED = r"""
     \varnothing=\emptyset \dfrac=\frac \tfrac=\frac \cfrac=\frac \dbinom=\binom \tbinom=\binom \leqslant=\le
-    \geqslant=\ge \leq=\le \geq=\ge \vee=\text{_or_} \lor=\text{_or_} \wedge=\text{_and_} \land=\text{_and_}
+    \geqslant=\ge \gt=> \lt=< \leq=\le \geq=\ge \vee=\text{_or_} \lor=\text{_or_} \wedge=\text{_and_} \land=\text{_and_}
     \not==\neq_ \not\in=\notin \langle=( \rangle=) \lnot=\neg \lbrace=\{ \rbrace=\} \lbrack=[ \rbrack=]
     \mbox=\text \textnormal=\text
     \degree=^\circ ^{\circ}=^\circ ^{\prime}=' ^\prime=' \space=_ \imath=i

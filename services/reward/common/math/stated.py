@@ -86,7 +86,7 @@ _BEHIND_BOX = re.compile(
 )
 _SIMPLE = re.compile(r"[0-9.,]+|\\[a-z]+(?:\{[^{}]*\})*|[a-z]")
 _CAPITALS = re.compile(
-    r"[\s*:\"'`]*(?!NOT|NO|YES|USD|EUR|AND|OR|TRUE|FALSE|DNE)([A-Z]{2,12})(?![A-Za-z0-9(])(?!\s+[A-Za-z])"
+    r"[\s*:\"'`]*(?!NOT|NO|YES|USD|EUR|AND|OR|TRUE|FALSE|DNE)([A-Z]{2,12})(?![A-Za-z0-9($\\])(?!\s+[A-Za-z])"
 )
 _CONSEQUENCE = re.compile(r"\b(?:so|then|thus|therefore|hence|is|are|gives|becomes|finally)\b", re.IGNORECASE)
 _SEPARATED = re.compile(r"[,;&]|\b(?:and|or)\b")

@@ -22,8 +22,7 @@ _NAMES = {
     "kg": "kg kgs kilogram kilograms kilo kilos",
     "mg": "mg milligram milligrams",
     "ton": "t ton tons tonne tonnes",
-    "pound weight": "lb lbs",
-    "pound": "pound pounds gbp",
+    "pound": "pound pounds lb lbs gbp",
     "ounce": "oz ounce ounces",
     "liter": "l liter litre liters litres",
     "ml": "ml milliliter millilitre milliliters millilitres",
@@ -86,6 +85,10 @@ SIZES = {
     "trillions": 10**12,
     "dozen": 12,
     "dozens": 12,
+    "tenths": Fraction(1, 10),
+    "hundredths": Fraction(1, 100),
+    "thousandths": Fraction(1, 1000),
+    "millionths": Fraction(1, 10**6),
 }
 _PERCENT = ("percent", "percentage", "pct", "percents")
 KNOWN = frozenset(_UNITS) | frozenset(_COMPOUND) | frozenset(SIZES) | frozenset(_PERCENT) | {"sq", "cu"}
@@ -175,6 +178,8 @@ def quantity(latex: str) -> Quantity:
             break
         value = shorter
     measures = frozenset((name, power) for name, power in tail.measures.items() if power)
+    if unit := latex[len(value) :].strip() if latex.startswith(value) else "":
+        value = value.replace(f"{unit},", ",")  # 3 cm, 4 cm.
     value = value.strip().removesuffix("\\").rstrip()
     return Quantity(value, tail.factor, tail.is_percent, measures, frozenset(tail.nouns), tail.is_number)
 
@@ -219,20 +224,22 @@ def _shortened(value: str, tail: _Tail) -> str | None:
     if found := _FRACTION_UNIT.search(value):
         top, top_power, top_digit, bottom, power, digit = found.groups()
         head = value[: found.start()]
-        if _is_value(head) and _add(top, int(top_power or top_digit or 1), tail):
-            _add(bottom, -int(power or digit or 1), tail)
-            return head
-        return None
+        if not _is_value(head):
+            return None
+        _add(top, int(top_power or top_digit or 1), tail)
+        _add(bottom, -int(power or digit or 1), tail)
+        return head
     if found := _TEXT_UNIT.search(value):
         operator, text, roman, power, digit = found.groups()
         head = value[: found.start()]
         words = re.sub(r"\\(?:cdot|times|[,;: ])", " ", text or roman or "")
-        if (operator != "/" and not _is_value(head)) or (operator == "/" and not _ends_in_unit(head)):
+        is_behind_unit = bool(_TEXT_UNIT.search(head) or _WORD_UNIT.search(head))
+        if not _is_value(head) or (operator == "/" and not is_behind_unit):
             return None
-        if _is_letter(words, text or roman or "", head):
+        if not is_behind_unit and _is_letter(words, text or roman or "", head):
             return None
-        sign = -1 if operator == "/" else 1
-        return head if _add(words, sign * int(power or digit or 1), tail) else None
+        _add(words, int(power or digit or 1) * (-1 if operator == "/" else 1), tail)
+        return head
     if found := _WORD_UNIT.search(value):
         return _without_words(value, found, tail)
     return None
@@ -240,9 +247,9 @@ def _shortened(value: str, tail: _Tail) -> str | None:
 
 def _without_sign(value: str, found: re.Match[str], tail: _Tail) -> str | None:
     head = value[: found.start()]
-    if not head.strip():
-        return None
     sign = found[1]
+    if not head.strip() or (sign.endswith("%") and "," in head):
+        return None
     if sign.endswith("%"):
         tail.is_percent = True
     elif sign.startswith("^"):
@@ -272,7 +279,8 @@ def _without_words(value: str, found: re.Match[str], tail: _Tail) -> str | None:
         return None
     if len(first) == 1 and (is_glued or len(parts) == 1):
         return None
-    return head if _add(words, int(found[2] or found[3] or 1), tail) else None
+    _add(words, int(found[2] or found[3] or 1), tail)
+    return head
 
 
 def _is_letter(words: str, text: str, head: str) -> bool:
@@ -288,12 +296,8 @@ def _is_value(head: str) -> bool:
     return any(character.isalnum() for character in head) and head.rstrip()[-1:] not in tuple("+-=<>,(/^_{")
 
 
-def _ends_in_unit(head: str) -> bool:
-    return bool(_TEXT_UNIT.search(head) or _WORD_UNIT.search(head))
-
-
-def _add(words: str, power: int, tail: _Tail) -> bool:
-    """Adds the words of a unit to the tail."""
+def _add(words: str, power: int, tail: _Tail) -> None:
+    """Adds the words of a unit to the tail; the power is that of the last word."""
     area, sign, name = 1, 1, ""
     for word in _WORDS.findall(words):
         lowered = word.lower().replace(".", "")
@@ -308,9 +312,10 @@ def _add(words: str, power: int, tail: _Tail) -> bool:
                 tail.measures[name] += sign * (exponent - 1)
             tail.is_number &= bool(name)
         else:
-            name = _add_word(lowered, sign * area * power, tail)
+            name = _add_word(lowered, sign * area, tail)
             area = 1
-    return True
+    if name:
+        tail.measures[name] += sign * (power - 1)
 
 
 def _add_word(word: str, power: int, tail: _Tail) -> str:
