@@ -10,7 +10,7 @@ from typing import Any
 from services.reward.common.math import values
 from services.reward.common.math.normal_forms import nesting
 
-_MAX_CHARACTERS = 2000
+_MAX_CHARACTERS = 1000
 _MAX_NESTING = 30
 _TWO_NUMBERS = re.compile(r"[0-9]\s+[0-9]")
 _FIRST_FORMULAS = ("[0,1)", "\\{1,2\\}", "x\\le\\frac{1}{2}", "(x+1)^2\\cdot\\sqrt{2}", "\\sin x", "y=-2x")
@@ -53,7 +53,7 @@ def parsed(latex: str) -> Any:
     Its grammar takes seconds for long texts and deep brackets, which are no answers. Samples of a group repeat each
     other's answers, so that many are kept.
     """
-    if len(latex) > _MAX_CHARACTERS or nesting(latex) > _MAX_NESTING:
+    if len(latex) > _MAX_CHARACTERS or nesting(latex.replace("\\{", "{").replace("\\}", "}")) > _MAX_NESTING:
         return None
     parser = importlib.import_module("math_verify.parser")
     normalization = importlib.import_module("latex2sympy2_extended.math_normalization")

@@ -46,6 +46,9 @@ _SIZES = re.compile(
 )
 _UPRIGHT = r"\\(?:text(?:rm|it|normal|sf|up|md)?|math(?:rm|it|sf|normal)|operatorname|mbox|rm)"
 _UPRIGHT_LETTER = re.compile(rf"(?:{_UPRIGHT}\s*\{{\s*([A-Za-z])\s*\}}|\{{\\rm\s+([A-Za-z])\}})")
+_DEGREES = re.compile(
+    r"(\\(?:sin|cos|tan|cot|sec|csc)(?:\^\{?[0-9]\}?)?)\s*[({]?\s*([0-9]+(?:\.[0-9]+)?)\s*\^\\circ\s*[)}]?"
+)
 _TYPE = re.compile(
     r"\\(?:bf|it|rm|sf|tt|large|Large|LARGE|huge|small|boldmath|bfseries)(?![a-zA-Z])(?!\s+[A-Za-z]\})|\\(?:text)?color\s*\{[^{}]*\}"
 )
@@ -120,6 +123,7 @@ def in_common_notation(latex: str) -> str:
     for old, pattern, new in _REPLACEMENTS:
         if old in latex:
             latex = pattern.sub(new.replace("\\", r"\\"), latex)
+    latex = _DEGREES.sub(r"\1(\\frac{\2\\pi}{180})", latex)
     latex = _STYLED.sub(r"\1", _without_style(latex))
     latex = _NUMBER_IN_TEXT.sub(r"\1\\text{ \2}", latex)
     latex = re.sub(r"\\text\s*\{\s*\}", " ", latex)

@@ -58,6 +58,7 @@ _UNIT = re.compile(
     r"[ \t-]?[ \t]*(?:\\%|%|\\?\$|€|£|¥|₹|\^\\circ ?[CF]?|((?:[A-Za-z]+\.?(?:\^\{?[0-9]\}?)?[ /]?(?:per )?){1,3}))"
 )
 _DECIMAL_COMMA = re.compile(r"([0-9]+),([0-9]{1,2}|[0-9]{4,})(?![0-9,])|0,([0-9]+)(?![0-9,])")
+_MAX_TOKENS = 200
 _MIXED = re.compile(r"([0-9]+)[ \t]+([0-9]+)/([0-9]+)(?![0-9/]|\.[0-9])")
 
 
@@ -103,7 +104,7 @@ def _run(text: str, start: int) -> list[_Token]:
     run: list[_Token] = []
     opened: list[str] = []
     position = start
-    while position < len(text) and len(run) < 400:
+    while position < len(text) and len(run) < _MAX_TOKENS:
         found = _TOKEN.match(text, position)
         if found is None or not found.lastgroup:
             break
@@ -191,7 +192,7 @@ def _written(text: str, tokens: list[_Token]) -> tuple[str, int]:
     while tokens and (tokens[-1].kind == "space" or tokens[-1].text in (*_OPERATORS, ",", "(", "[", "{", "'", "!=")):
         if tokens[-1].text in ("+", "=") and tokens[:-1] and tokens[-2].kind == "number":
             break  # 5+: more than 5.
-        tokens = _balanced(tokens[:-1])
+        tokens = tokens[:-1]
     if not any(_carries(token) for token in tokens):
         return "", tokens[-1].end if tokens else 0
     if len(tokens) == 1 and tokens[0].kind == "command" and tokens[0].text[1:2] in tuple(",;:!{}% "):

@@ -72,7 +72,7 @@ _COMPOUND = {
     "cc": {"cm": 3},
     "sqft": {"foot": 2},
 }
-SIZES = {
+SIZES: dict[str, int | Fraction] = {
     "hundred": 100,
     "hundreds": 100,
     "thousand": 1000,
