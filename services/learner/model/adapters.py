@@ -15,6 +15,7 @@ from torch import nn
 
 from services.learner.model.weights import ADAPTER, adapted_layers
 from shoal.config.lora import LoraConfig
+from shoal.errors import InvalidArgument
 from shoal.models.linear_layers import find_targets
 
 
@@ -22,13 +23,14 @@ def add_adapters(lm: Any, config: LoraConfig, *, seed: int) -> None:
     """Freezes the model, and gives each target layer an adapter in float32 that changes nothing yet.
 
     The adapters of equal seeds are equal, on every rank and device. The model's weights may be sharded. Raises
-    `InvalidArgument` as `find_targets`.
+    `InvalidArgument` as `find_targets`, and where peft adapts the experts of a mixture as well.
     """
     from peft import inject_adapter_in_model
 
     targets = find_targets(lm, config.target_modules)
     lm.requires_grad_(False)
     inject_adapter_in_model(peft_config(config, targets), lm, ADAPTER)
+    _check_experts(lm, targets)
     generator = torch.Generator().manual_seed(seed)
     for _, layer in adapted_layers(lm):
         for matrix in (layer.lora_A[ADAPTER], layer.lora_B[ADAPTER]):
@@ -40,6 +42,19 @@ def add_adapters(lm: Any, config: LoraConfig, *, seed: int) -> None:
         nn.init.kaiming_uniform_(initial_RI, a=math.sqrt(5), generator=generator)
         a_RI.data.copy_(initial_RI)
         b_OR.data.zero_()
+
+
+def _check_experts(lm: Any, targets: list[str]) -> None:
+    """Refuses adapters that nobody asked for: peft adapts fused experts where a layer has the name of their matrices.
+
+    These are no weights of linear layers, so they could be neither merged nor published.
+    """
+    wrapped = {name.removesuffix(".base_layer") for name, _ in adapted_layers(lm)} - set(targets)
+    if wrapped:
+        raise InvalidArgument(
+            f"learner.lora.target_modules: peft would also adapt {min(wrapped)}, experts whose matrices have the names "
+            'of other layers; name layers that have none of these, such as ["q_proj", "k_proj", "v_proj", "o_proj"]'
+        )
 
 
 def peft_config(config: LoraConfig, targets: list[str], *, base: str | None = None, revision: str | None = None) -> Any:

@@ -21,6 +21,7 @@ from services.learner.model.weights import adapted_layers, list_weights
 from shoal.config.learner import LearnerConfig
 from shoal.config.lora import LoraConfig, Quantization
 from shoal.errors import InvalidArgument
+from tests.support.published_models import make_published_model
 from tests.support.tiny_model import make_tiny_model
 from tests.support.train_batches import make_groups
 
@@ -227,3 +228,13 @@ def test_dropout_is_off_where_log_probabilities_are_only_read(folder: Path) -> N
     assert not torch.equal(noisy, other), "a forward pass with a gradient drops inputs"
     with torch.no_grad():
         assert torch.equal(policy(ROW, 1.0)[0], first)
+
+
+def test_adapters_that_would_reach_the_experts_of_a_mixture_are_refused_and_others_are_not(tmp_path: Path) -> None:
+    source = make_published_model(tmp_path / "source", "glm4-moe")
+    lm = load_whole(source, torch.float32)
+    with pytest.raises(InvalidArgument, match=r"learner\.lora\.target_modules: .*model\.layers\.1\.mlp\.experts"):
+        add_adapters(lm, LoraConfig(rank=4), seed=0)
+    lm = load_whole(source, torch.float32)
+    add_adapters(lm, LoraConfig(rank=4, target_modules=["q_proj", "o_proj"]), seed=0)
+    assert len(list(adapted_layers(lm))) == 4
