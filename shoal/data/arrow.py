@@ -1,11 +1,11 @@
 """Values of Arrow tables, in which Parquet files and Hugging Face data sets come."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shoal.data.rows import is_empty, refuse_media_column
+from shoal.data.rows import is_empty, media_columns, refuse_media_column
 
 if TYPE_CHECKING:
     import pyarrow
@@ -23,6 +23,21 @@ def rows_of(batch: "pyarrow.RecordBatch") -> Iterator[dict[str, Any]]:
     values: dict[str, Any]
     for values in batch.to_pylist():
         yield values | {name: convert(values[name]) for name, convert in conversions.items()}
+
+
+def media_in(schema: "pyarrow.Schema", read: Collection[str]) -> list[str]:
+    """Returns the columns of media beside those that are `read`: by their name, or by the type that Hugging Face's
+    images, sounds and videos have."""
+    named = media_columns(schema.names, read)
+    return [field.name for field in schema if field.name in named or (field.name not in read and _is_media(field.type))]
+
+
+def _is_media(kind: "pyarrow.DataType") -> bool:
+    import pyarrow
+
+    if pyarrow.types.is_list(kind) or pyarrow.types.is_large_list(kind):
+        return _is_media(kind.value_type)
+    return pyarrow.types.is_struct(kind) and {field.name for field in kind.fields} == {"bytes", "path"}
 
 
 def check_media(column: str, parts: Iterable["pyarrow.Array"], rows: str) -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from shoal.config.data import SourceConfig
-from shoal.data.arrow import MEDIA_ROWS, check_media, rows_of
+from shoal.data.arrow import MEDIA_ROWS, check_media, media_in, rows_of
 from shoal.data.json_text import parse_json_text
-from shoal.data.rows import Row, RowSource, media_columns, present_columns
+from shoal.data.rows import Row, RowSource, present_columns
 from shoal.errors import InvalidArgument
 from shoal.paths import local_path, why_unread
 
@@ -102,7 +102,7 @@ def _parquet(path: Path, source: SourceConfig) -> Iterator[Row]:
         with pyarrow.parquet.ParquetFile(path) as file:
             schema = file.schema_arrow
             columns = present_columns(source, schema.names, str(path))
-            for column in media_columns(schema.names, columns):
+            for column in media_in(schema, columns):
                 parts = file.iter_batches(batch_size=MEDIA_ROWS, columns=[column])
                 check_media(column, (part.column(0) for part in parts), f"{path} row")
             number = 0

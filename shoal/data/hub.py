@@ -1,8 +1,8 @@
 """Rows from Hugging Face data sets."""
 
 from shoal.config.data import SourceConfig
-from shoal.data.arrow import MEDIA_ROWS, check_media, rows_of
-from shoal.data.rows import Row, RowSource, digest_of_rows, media_columns, present_columns
+from shoal.data.arrow import MEDIA_ROWS, check_media, media_in, rows_of
+from shoal.data.rows import Row, RowSource, digest_of_rows, present_columns
 from shoal.errors import InvalidArgument
 from shoal.paths import local_path
 
@@ -36,7 +36,7 @@ def read_dataset(source: SourceConfig) -> RowSource:
         raise InvalidArgument(f"data set {name} (split {source.split}) cannot be loaded: {cause}") from error
     columns = present_columns(source, table.column_names, f"data set {name}")
     label = "/".join(part for part in (name, source.dataset_config, source.split) if part)
-    for column in media_columns(table.column_names, columns):
+    for column in media_in(table.features.arrow_schema, columns):
         parts = table.select_columns([column]).with_format("arrow").iter(batch_size=MEDIA_ROWS)
         check_media(column, (part.column(0) for part in parts), f"{label} row")
     batches = (

@@ -149,9 +149,10 @@ def media_columns(columns: Iterable[str], read: Collection[str]) -> list[str]:
 
 def refuse_media_column(where: str, column: str) -> None:
     """Raises `InvalidArgument` for a row with something in a column of media."""
+    why = media_refusal(kind_of_media(column) or "image")
     raise InvalidArgument(
-        f"{where}: the column {column!r} holds what the prompt would not show: {media_refusal(kind_of_media(column))}, "
-        "or remove the column where the questions stand without it"
+        f"{where}: the column {column!r} holds what the prompt would not show: {why}, or remove the column where the "
+        "questions stand without it"
     )
 
 

@@ -178,12 +178,15 @@ def test_tools_beside_a_prompt_that_would_not_show_them_are_refused(tmp_path: Pa
         assert conversation_of(Row(6, "-", {**values, "tools": harmless}), SourceConfig(path="-"), None, RewardConfig())
 
 
+@pytest.mark.parametrize("column", ["image", "picture"])
 @pytest.mark.parametrize("is_dataset", [False, True])
-def test_a_column_of_media_in_a_table_is_refused_with_its_first_row(tmp_path: Path, is_dataset: bool) -> None:
+def test_a_column_of_media_in_a_table_is_refused_with_its_first_row(
+    tmp_path: Path, is_dataset: bool, column: str
+) -> None:
     images = pyarrow.array([None, None, {"bytes": b"png", "path": None}])
     others = {name: ["a"] * 3 for name in ("messages", "ground_truth", "dataset")}
-    pyarrow.parquet.write_table(pyarrow.table({**others, "image": images}), tmp_path / "rows.parquet")
-    with pytest.raises(InvalidArgument, match="row 3: the column 'image'"):
+    pyarrow.parquet.write_table(pyarrow.table({**others, column: images}), tmp_path / "rows.parquet")
+    with pytest.raises(InvalidArgument, match=f"row 3: the column {column!r} .* on images"):
         if is_dataset:
             read_dataset(SourceConfig(dataset=str(tmp_path)))
         else:
