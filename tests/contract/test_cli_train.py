@@ -125,7 +125,7 @@ def test_it_trains_to_the_end_prints_a_summary_and_leaves_no_process(
 def test_a_private_run_trains_and_answers_its_own_user_alone(train: Callable[..., Train], tmp_path: Path) -> None:
     run = train("--private", *LONG)
     exported = run.until("export SHOAL_TOKEN_FILE=").partition("SHOAL_TOKEN_FILE=")[2].strip()
-    address = run.until("--coordinator").split()[-1]
+    address = run.until("--coordinator").partition("--coordinator ")[2].split()[0]
     run.until("step    2/1000")
     tokens = tmp_path / "runs" / "sums" / "tokens"
     assert exported == str(tokens / "operator") and tokens.stat().st_mode & 0o777 == 0o700

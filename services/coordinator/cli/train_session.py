@@ -168,7 +168,7 @@ class TrainSession:
             self._view.write(f"run {self._run.request.run_id} is accepted; control it from another terminal with:")
             if self._tokens:
                 self._view.write(f"    export SHOAL_TOKEN_FILE={shlex.quote(str(self._tokens.file_of(Role.OPERATOR)))}")
-            self._view.write(f"    shoal run status|pause|resume|stop --coordinator {address}")
+            self._view.write(f"    shoal run status --coordinator {address}     # or pause, resume, stop")
             self._start_workers(address)
             asking = asyncio.create_task(self._supervisor.keep_answering(address))
             try:
