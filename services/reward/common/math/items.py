@@ -14,6 +14,8 @@ _NEGATION = re.compile(
     r"|(?:is|was|are|were|do|does|did|could|would|should)n't)\b",
     re.IGNORECASE,
 )
+_ALL_BUT = re.compile(r"\b(?:anything|everything|all) but\s*$", re.IGNORECASE)
+_CLAUSE_END = re.compile(r",|\b(?:so|then|therefore|thus|hence)\b", re.IGNORECASE)
 _UP_TO_BUT = re.compile(r".*\bbut\b", re.IGNORECASE | re.DOTALL)
 _BOUNDS = tuple(
     (re.compile(rf"\b(?:{words})\s*$", re.IGNORECASE), sign)
@@ -110,10 +112,16 @@ def ends_sentence(text: str) -> bool:
     return bool(_SENTENCE_END.search(text.strip(_NO_WORDS)))
 
 
+def is_denied(words: str) -> bool:
+    """Returns whether what follows the words is denied by their last clause."""
+    clause = _CLAUSE_END.split(_UP_TO_BUT.sub("", words))[-1]
+    return bool(_ALL_BUT.search(words) or _NEGATION.search(clause))
+
+
 def _judged(item: Item, before: str) -> Item:
     """Returns the item as what the words before it make of it: denied, or a bound."""
     sentence = _SENTENCE_END.split(before)[-1]
     for pattern, sign in _BOUNDS:
         if pattern.search(sentence):
             return replace(item, latex=sign + item.latex)
-    return replace(item, is_denied=bool(_NEGATION.search(_UP_TO_BUT.sub("", sentence))))
+    return replace(item, is_denied=is_denied(sentence))

@@ -8,7 +8,8 @@ from services.reward.common.math import units
 _TOKEN = re.compile(
     r"(?P<space>[ \t]+)"
     r"|(?P<time>[0-9]+(?::[0-9]+){1,4}(?![0-9:]))"
-    r"|(?P<number>[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])(?:\.[0-9]+)?|[0-9]+(?:\.[0-9]+)?|\.[0-9]+)"
+    r"|(?P<number>[1-9][0-9]{0,2}(?: [0-9]{3})+(?![0-9])"
+    r"|[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])(?:\.[0-9]+)?|[0-9]+(?:\.[0-9]+)?|\.[0-9]+)"
     r"|(?P<command>\\[a-zA-Z]+|\\[,;:!{}% ])"
     r"|(?P<word>[A-Za-z]+(?:['’][a-z]+)?)"
     r"|(?P<sign><=|>=|!=|\*\*|==|[-+*/^=<>!%(),\[\]{}_'])"
@@ -35,6 +36,9 @@ _FUNCTIONS = frozenset(
         "tanh",
         "cbrt",
     ]
+)
+_SHORT_WORDS = frozenset(
+    ("is", "to", "of", "in", "on", "at", "by", "or", "no", "so", "as", "if", "it", "we", "be", "an")
 )
 _CONSTANTS = {"pi": "\\pi ", "infinity": "\\infty ", "inf": "\\infty ", "theta": "\\theta "}
 _OPERATORS = ("+", "-", "*", "/", "^", "=", "<", ">", "<=", ">=", "!=", "**", "==", "_")
@@ -138,6 +142,8 @@ def _belongs(token: _Token, run: list[_Token], opened: list[str], text: str) -> 
         )
     if token.text == ",":
         return bool(opened)
+    if token.text == "[" and last is not None and (last.kind in ("number", "word") or last.text in (")", "]")):
+        return False  # A note: 4 [1].
     if token.text == "!":
         return _is_factorial(token, last, text)
     return True
@@ -145,7 +151,9 @@ def _belongs(token: _Token, run: list[_Token], opened: list[str], text: str) -> 
 
 def _is_factorial(token: _Token, last: _Token | None, text: str) -> bool:
     """Returns whether an exclamation mark behind a number does not end the sentence."""
-    is_behind = last is not None and last.end == token.start and (last.kind == "number" or last.text in (")", "!"))
+    is_behind = (
+        last is not None and last.end == token.start and (last.kind in ("number", "word") or last.text in (")", "!"))
+    )
     return (
         is_behind
         and bool(re.match(r"[ ]?[-+*/^=),.!\\]", text[token.end :]))
@@ -178,6 +186,8 @@ def _is_mathematical(token: _Token, last: _Token | None, text: str) -> bool:
         )
     if word == "x" and last.kind == "number" and re.match(r"\s[0-9]", after):
         return True
+    if word.lower() in _SHORT_WORDS:
+        return False
     is_operand = last.text in _OPERATORS or last.text in ("(", "[", ",", "{") or last.text in _COMMANDS_OF_OPERATORS
     return (
         len(word) <= (2 if word.islower() and word not in units.KNOWN else 1)
@@ -226,7 +236,7 @@ def _latex(tokens: list[_Token]) -> str:
         if token.kind == "space":
             pieces.append(" ")
         elif token.kind == "number":
-            pieces.append(token.text.replace(",", ""))
+            pieces.append(token.text.replace(",", "").replace(" ", ""))
         elif token.kind == "word":
             pieces.append(_word(token.text, before, tokens[index + 1 :]))
         elif token.text == "{":

@@ -7,12 +7,11 @@ text denies, cuts off or takes back is no answer.
 import re
 from collections.abc import Sequence
 
-from services.reward.common.math.items import Item, MarkedText, ends_sentence
+from services.reward.common.math.items import Item, MarkedText, ends_sentence, is_denied
 from services.reward.common.math.spans import Box, find_boxes
 
 _ANNOUNCED = re.compile(
-    r"(?:\b(?:final\s+)?(?:answer|ans)\b(?P<words>[^\n.:=]{0,60}?)"
-    r"(?:\*{0,2}\s*(?::|=)\s*\*{0,2}|\s(?:is|are|be|equals|was)\b(?:\s*:)?)"
+    r"(?:\b(?:answer|ans)\b(?:\s*=|(?P<words>[^\n.:]{0,60}?)(?:\*{0,2}\s*:\s*\*{0,2}|\s(?:is|are|be|equals|was)\b(?:\s*:)?))"
     r"|\banswer\*{0,2}(?=\s*(?:\$|\\\(|\\\[|\n))|(?m:^)\s*####\s)",
     re.IGNORECASE,
 )
@@ -62,16 +61,17 @@ _INSTEAD = re.compile(r"\b(?:not|instead of|rather than)\s*$")
 _NO_NOUN = "and or to but so as if for in is by of on at plus minus times because since which that when where"
 _CONNECTED = re.compile(
     rf"(?:\s+(?!(?:{_NO_NOUN.replace(' ', '|')})\b)[a-z]+){{0,2}}"
-    r"[\s,;(*]*(?:(?:and|or|but|to|through|&|\\text\{\s*(?:and|or)\s*\}|\\lor|\\quad)[\s,;]*)?"
+    r"[\s,;(*]*(?:(?:and/or|and|or|but|to|through|&|\\text\{\s*(?:and|or)\s*\}|\\lor|\\quad)[\s,;]*)?"
     r"(?:(?:maybe|perhaps|possibly|also|even|alternatively|it|could|might|may|be|either|else|both|is|then|again)\b[\s,]*"
     r"|\*|\\quad|\s)*",
     re.IGNORECASE,
 )
 _LINK = re.compile(r"[,;&]|\b(?:and|or|to|through|alternatively|possibly|maybe|perhaps)\b|\\lor", re.IGNORECASE)
+_NAMED = re.compile(r"\s*(?:is|are)\s+(?:the|our|my)\s+(?:final |correct |required )*answer", re.IGNORECASE)
 _CLAUSE = re.compile(r"\s*(?:since|because|if|when|as|given)\b", re.IGNORECASE)
 _REMARK = re.compile(
     r"^[\s$]*[,(]?\s*(?:or\s+)?(?:about|approximately|approx\.?|roughly|nearly|equivalently|i\.e\.,?|that is,?|namely|"
-    r"instead of|rather than|and not|not)\s*$",
+    r"instead of|rather than|and not|not|as|since|because|when|where|for|if|given)\s*$",
     re.IGNORECASE,
 )
 _LETTER = re.compile(r"[a-zA-Z]")
@@ -156,7 +156,8 @@ def _announced(marked: MarkedText, is_box_there: bool) -> Item | None:
     distant: Item | None = None
     for found in reversed(list(_ANNOUNCED.finditer(marked.text))):
         before = marked.text[max(0, found.start() - 80) : found.start()]
-        if _NOT_ANNOUNCED.search(found["words"] or "") or _DOUBTED.search(before):
+        words = found["words"] or ""
+        if _NOT_ANNOUNCED.search(words) or is_denied(words) or _DOUBTED.search(before):
             continue
         item = _behind_announcement(marked, found.end())
         if item is None:
@@ -239,6 +240,9 @@ def _unannounced(marked: MarkedText) -> list[str]:
         items = [item for item in marked.items(start, end, max_items=60) if not item.is_denied]
         while len(items) > 1 and _REMARK.search(marked.text[items[-2].end : items[-1].start]):
             items.pop()
+        named = next((item for item in items if _NAMED.match(marked.text, item.end)), None)
+        if named is not None:
+            return [named.latex]
         if not items or (_CHECK_SENTENCE.match(marked.text[start:end]) and marked.items(0, start, max_items=1)):
             continue
         first = len(items) - 1
