@@ -65,6 +65,27 @@ def thoughts(text: str) -> Sequence[tuple[int, int]]:
     return spans
 
 
+def next_thought(text: str, start: int, before: int) -> tuple[int, int] | None:
+    """Returns where the first thought that begins in text[start:before] begins and ends, marks included; None without
+    one. `start` is outside of thoughts."""
+    for found in _MARK.finditer(text, start, before):
+        closing = MARKS.get(_canonical(found[0]))
+        if closing is not None and not _is_quoted(found):
+            ends = (end.end() for end in _MARK.finditer(text, found.end()) if _canonical(end[0]) == closing)
+            return found.start(), next(ends, len(text))
+    return None
+
+
+def answer_start(text: str) -> int:
+    """Returns where the answer begins, behind thoughts with which a text begins. A mark that ends a thought which
+    nothing began ends one that the prompt had opened."""
+    first = _MARK.search(text)
+    start = first.end() if first and _canonical(first[0]) in _ENDS and not _is_quoted(first) else 0
+    while (thought := next_thought(text, start, len(text))) and not text[start : thought[0]].strip():
+        start = thought[1]
+    return start
+
+
 def opened_thought(prompt: str) -> str:
     """Returns the mark of the thought that a prompt ends in, as chat templates leave one open for the policy; empty if
     it ends in none."""

@@ -15,14 +15,13 @@ from typing import Any
 from shoal.chat_templates.probes import ANSWER, STAND_IN, first_token
 from shoal.chat_templates.rendering import BoundedTemplate, Dialogue, Unrendered
 from shoal.chat_templates.template_messages import for_template, with_texts_of_arguments
+from shoal.chat_templates.thoughts import opened_thought
 from shoal.conversation import ChatMessage, ToolCall, ToolCallStatus, ToolDefinition, openai_call, openai_tool
 from shoal.errors import InvalidArgument
 
 RESULT = "{result}"
 """Where `inline_results` has the result of a tool."""
 _TRIAL = "trial-of-a-message"
-_THOUGHT = "<think>"
-"""What begins a thought, in every family of models that opens one for the policy."""
 _PLACE = "\ue000"
 _ESCAPED = re.compile(rf"{_PLACE}(\d+){_PLACE}")
 _ROLE = re.compile(r"[A-Za-z0-9_-]+")
@@ -152,12 +151,11 @@ class TurnRenderer:
         return str(self._tokenizer.decode(token_ids, skip_special_tokens=False, clean_up_tokenization_spaces=False))
 
     def opened_thought(self, token_ids: Sequence[int]) -> str:
-        """Returns the tag of the thought that a turn begins in, given the tokens right before it; empty if in none.
+        """Returns the mark of the thought that a turn begins in, given the tokens right before it; empty if in none.
 
-        Some templates write the tag themselves, so the policy does not.
+        Some templates write the mark themselves, so the policy does not.
         """
-        text = self._tokenizer.decode(list(token_ids), skip_special_tokens=False)
-        return _THOUGHT if str(text).rstrip().endswith(_THOUGHT) else ""
+        return opened_thought(str(self._tokenizer.decode(list(token_ids), skip_special_tokens=False)))
 
     def whole(self, messages: Sequence[ChatMessage]) -> list[int]:
         """Returns the tokens of a whole conversation, tokenized at once, up to the policy's next turn."""

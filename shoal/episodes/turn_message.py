@@ -8,7 +8,7 @@ from shoal.episodes.suffix import TurnRenderer
 from shoal.episodes.tool_calls import Parser
 
 _NUM_LAST_TOKENS = 16
-"""More than the tag that begins a thought has, and the space behind it."""
+"""More than the mark that begins a thought has, and the space behind it."""
 
 
 def turn_message(

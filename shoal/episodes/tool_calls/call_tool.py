@@ -57,4 +57,4 @@ def _read(text: str, begun: re.Match[str], tools: dict[str, ToolDefinition]) -> 
 
 def _typed(attributes: dict[str, str], tool: ToolDefinition) -> dict[str, Any]:
     properties = tool.parameters.get("properties") or {}
-    return {name: typed(value, properties[name]) for name, value in attributes.items() if name in properties}
+    return {name: typed(value, name, tool) for name, value in attributes.items() if name in properties}

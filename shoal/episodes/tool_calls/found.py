@@ -1,11 +1,16 @@
 """Tool calls as a parser finds them in a text, before anybody checks that the tool exists and takes the arguments."""
 
 import json
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Any
 
+from shoal.chat_templates.thoughts import next_thought
 from shoal.conversation import ToolDefinition
+from shoal.episodes.tool_calls.literals import literal
+from shoal.episodes.tool_calls.schemas import problem_of
 from shoal.parsing import check_depth
 
 MAX_CALLS = 64
@@ -80,15 +85,28 @@ def call_in_json(value: Any, argument_keys: Sequence[str]) -> tuple[str, dict[st
     return name, arguments_of(value[key])
 
 
-def behind_thoughts(text: str) -> int:
-    """Returns where the answer begins: behind the first </think>, and nowhere in a text that is a thought alone.
+def search_outside(pattern: re.Pattern[str], text: str, start: int) -> re.Match[str] | None:
+    """Returns the first match that begins outside of thoughts, from a place that is outside of them; None without one.
 
-    What a thought says about calls is none. The prompt may have begun the thought, so its beginning is not looked for.
+    What a thought says about calls is none. A mark of thoughts inside a call is part of the call.
     """
-    end = text.find("</think>")
-    if end >= 0:
-        return end + len("</think>")
-    return len(text) if text.lstrip().startswith("<think>") else 0
+    while begun := pattern.search(text, start):
+        thought = next_thought(text, start, begun.start())
+        if thought is None:
+            return begun
+        start = thought[1]
+    return None
+
+
+def end_unread(text: str, start: int, closing: str, opening: re.Pattern[str]) -> int:
+    """Returns where a call that cannot be read ends, given a place inside it: behind its closing tag, before the next
+    call, or before a thought, whichever comes first."""
+    thought = next_thought(text, start, len(text))
+    end = len(text) if thought is None else thought[0]
+    close, following = text.find(closing, start, end), opening.search(text, start, end)
+    if close >= 0 and (following is None or close < following.start()):
+        return close + len(closing)
+    return end if following is None else following.start()
 
 
 def only_argument(text: str, tool: ToolDefinition) -> dict[str, Any]:
@@ -101,29 +119,34 @@ def only_argument(text: str, tool: ToolDefinition) -> dict[str, Any]:
         if text.strip():
             raise ValueError(f"{tool.name} takes no argument")
         return {}
-    return {name: typed(text, properties.get(name))}
+    return {name: typed(text, name, tool)}
 
 
-def typed(text: str, schema: Any) -> Any:
-    """Returns a value that was written as text: the text itself for a parameter that may be a string, else the JSON
-    that it is. Text that is no JSON stays text, for the schema to refuse.
+def typed(text: str, parameter: str, tool: ToolDefinition) -> Any:
+    """Returns the value of a parameter that was written as text: the text itself where the tool's schema takes it, else
+    the JSON or the literal of Python that it is. A value that the schema takes in no form is left for it to refuse.
     """
-    alternatives = schema.get("anyOf") if isinstance(schema, dict) else None
-    if any(map(_takes_text, alternatives if isinstance(alternatives, list) else [schema])):
-        return text
-    try:
-        value, end = read_json_at(text.strip(), 0)
-    except ValueError:
-        return text
-    return value if end == len(text.strip()) else text
+    properties = tool.parameters.get("properties") or {}
+    # With all properties, since a reference may lead to another parameter, but without what they must be together.
+    kept = {key: value for key, value in tool.parameters.items() if key in ("$schema", "$id", "$defs", "definitions")}
+    alone = replace(tool, parameters={**kept, "properties": properties})
+    values = [text, *_values_in(text.strip())]
+    fitting = [value for value in values if not problem_of({parameter: value}, alone)]
+    schema = properties.get(parameter)
+    takes_text = not isinstance(schema, dict) or schema.get("type") == "string"
+    return (fitting or (values if takes_text else values[-1:]))[0]
 
 
-def _takes_text(schema: Any) -> bool:
-    """Returns whether a value may be a string; an optional number has alternatives, none of which is one."""
-    if not isinstance(schema, dict):
-        return True
-    kinds = schema.get("type")
-    return kinds is None or kinds == "string" or (isinstance(kinds, list) and "string" in kinds)
+def _values_in(text: str) -> Iterator[Any]:
+    """Yields what a text is as JSON, and as a literal of Python."""
+    with suppress(ValueError):
+        value, end = read_json_at(text, 0)
+        if end == len(text):
+            yield value
+    with suppress(ValueError):
+        value = literal(text)
+        check_json(value)
+        yield value
 
 
 def _refuse_constant(constant: str) -> None:

@@ -3,8 +3,9 @@
 import re
 from collections.abc import Iterator, Sequence
 
+from shoal.chat_templates.thoughts import answer_start
 from shoal.conversation import ToolDefinition
-from shoal.episodes.tool_calls.found import Found, behind_thoughts, call_in_json, read_json_at
+from shoal.episodes.tool_calls.found import Found, call_in_json, read_json_at, search_outside
 
 _BEGINNING = re.compile(r'(<\|python_tag\|>\s*)?\{\s*"(?:name|type|parameters|arguments)"\s*:|<\|python_tag\|>')
 _SEPARATOR = re.compile(r"\s*;")
@@ -17,7 +18,7 @@ def find_llama3_json(text: str, tools: Sequence[ToolDefinition]) -> Iterator[Fou
     Other JSON, without a name or without parameters, is content: an answer may be JSON. What follows <|python_tag|> has
     to be a call.
     """
-    begun = _BEGINNING.search(text, behind_thoughts(text))
+    begun = search_outside(_BEGINNING, text, answer_start(text))
     while begun:
         found = _read(text, begun)
         if found is None:
@@ -25,7 +26,7 @@ def find_llama3_json(text: str, tools: Sequence[ToolDefinition]) -> Iterator[Fou
         else:
             yield found
             end = found.end
-        begun = _BEGINNING.search(text, end)
+        begun = search_outside(_BEGINNING, text, end)
 
 
 def _read(text: str, begun: re.Match[str]) -> Found | None:
@@ -36,7 +37,7 @@ def _read(text: str, begun: re.Match[str]) -> Found | None:
     try:
         value, end = read_json_at(text, text.index("{", begun.start()))
     except ValueError as error:
-        following = _BEGINNING.search(text, begun.end())
+        following = search_outside(_BEGINNING, text, begun.end())
         return Found(begun.start(), following.start() if following else len(text), problem=str(error))
     if separator := _SEPARATOR.match(text, end):
         end = separator.end()

@@ -9,11 +9,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+from shoal.chat_templates.thoughts import answer_start, next_thought
 from shoal.conversation import ToolDefinition
-from shoal.episodes.tool_calls.found import MAX_CALLS, Found, behind_thoughts, check_json
-from shoal.parsing import MAX_DEPTH, parse_python
+from shoal.episodes.tool_calls.found import MAX_CALLS, Found, check_json, search_outside
+from shoal.episodes.tool_calls.literals import literal_of
+from shoal.parsing import parse_python
 
-_OPEN, _CLOSE = "<function_calls>", "</function_calls>"
+_CLOSE = "</function_calls>"
+_OPENING = re.compile("<function_calls>")
 _MAX_CHARS = 200_000
 """Longest call: Python's parser needs a hundred times the memory of its text."""
 _CALL = re.compile(r"([A-Za-z_][\w.]*)\(")
@@ -27,7 +30,6 @@ _STRING_ENDS = {
     '"': re.compile(r'[^"\\\n]*(?:\\.[^"\\\n]*)*"', re.DOTALL),
     "'": re.compile(r"[^'\\\n]*(?:\\.[^'\\\n]*)*'", re.DOTALL),
 }
-_JSON_NAMES = {"true": True, "false": False, "null": None}
 
 
 def find_pythonic(text: str, tools: Sequence[ToolDefinition]) -> Iterator[Found]:
@@ -36,21 +38,22 @@ def find_pythonic(text: str, tools: Sequence[ToolDefinition]) -> Iterator[Found]
     A call whose end cannot be found reaches to the next line, or item of the list, that begins with a tool's name.
     """
     names = "|".join(re.escape(tool.name) for tool in tools) or "(?!)"
-    start = behind_thoughts(text)
-    block = text.find(_OPEN, start)
-    if block < 0 and (beginning := _LIST.match(text, start)):
-        end = len(text.rstrip())
+    start = answer_start(text)
+    block = search_outside(_OPENING, text, start)
+    if block is None and (beginning := _LIST.match(text, start)):
+        thought = next_thought(text, beginning.end(), len(text))
+        end = len(text[: thought[0] if thought else len(text)].rstrip())
         is_closed = text[end - 1] == "]"
         following = re.compile(rf"[,\n]\s*(?=(?:{names})\()")
         calls = _read_all(text, beginning.end(), end - is_closed, following)
         yield from _with_ends(calls, start, len(text), "" if is_closed else "the list of calls does not end with ]")
-    while block >= 0:
-        inside, close = block + len(_OPEN), text.find(_CLOSE, block)
+    while block:
+        close = text.find(_CLOSE, block.end())
         end = close if close >= 0 else len(text)
         behind = end + len(_CLOSE) if close >= 0 else end
-        calls = _read_all(text, inside, end, re.compile(rf"\n\s*(?=(?:{names})\()"))
-        yield from _with_ends(calls, block, behind, "" if close >= 0 else f"the calls do not end with {_CLOSE}")
-        block = text.find(_OPEN, behind)
+        calls = _read_all(text, block.end(), end, re.compile(rf"\n\s*(?=(?:{names})\()"))
+        yield from _with_ends(calls, block.start(), behind, "" if close >= 0 else f"the calls do not end with {_CLOSE}")
+        block = search_outside(_OPENING, text, behind)
 
 
 def _with_ends(calls: list[Found], start: int, end: int, problem: str) -> list[Found]:
@@ -118,28 +121,8 @@ def _arguments(call: str) -> dict[str, Any]:
         raise ValueError("it is no call")
     if node.args or any(keyword.arg is None for keyword in node.keywords):
         raise ValueError("the arguments must be given by name, NAME(PARAMETER=VALUE)")
-    arguments = {str(keyword.arg): _literal(keyword.value, 0) for keyword in node.keywords}
+    arguments = {str(keyword.arg): literal_of(keyword.value) for keyword in node.keywords}
     if len(arguments) < len(node.keywords):
         raise ValueError("an argument is given twice")
     check_json(arguments)
     return arguments
-
-
-def _literal(node: ast.expr, depth: int) -> Any:
-    """Returns the value of a literal that JSON has. Raises `ValueError` for anything else."""
-    if depth > MAX_DEPTH:
-        raise ValueError(f"the arguments are nested deeper than {MAX_DEPTH} levels")
-    match node:
-        case ast.Constant(value=str() | bool() | int() | float() | None as value):
-            return value
-        case ast.Name(id=name) if name in _JSON_NAMES:
-            return _JSON_NAMES[name]
-        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as number)):
-            return -number
-        case ast.List(elts=items) | ast.Tuple(elts=items):
-            return [_literal(item, depth + 1) for item in items]
-        case ast.Dict(keys=keys, values=values) if all(isinstance(key, ast.Constant) for key in keys):
-            names = [_literal(key, depth) for key in keys if key is not None]
-            if all(isinstance(name, str) for name in names):
-                return {name: _literal(value, depth + 1) for name, value in zip(names, values, strict=True)}
-    raise ValueError("the arguments must be literals: texts, numbers, lists, objects with names as keys")

@@ -13,10 +13,12 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from shoal.chat_templates.thoughts import answer_start
 from shoal.conversation import ToolDefinition
-from shoal.episodes.tool_calls.found import Found, behind_thoughts, check_json, typed
+from shoal.episodes.tool_calls.found import Found, check_json, end_unread, search_outside, typed
 
-_OPEN, _CLOSE = "<tool_call>", "</tool_call>"
+_CLOSE = "</tool_call>"
+_OPENING = re.compile("<tool_call>")
 _FUNCTION = re.compile(r"\s*<function=([^<>\n]*)>")
 _PARAMETER = re.compile(r"\s*<parameter=([^<>\n]*)>")
 _END = re.compile(rf"\s*</function>\s*{_CLOSE}")
@@ -26,19 +28,19 @@ _PARAMETER_END = "</parameter>"
 def find_qwen3_xml(text: str, tools: Sequence[ToolDefinition]) -> Iterator[Found]:
     """Yields the calls behind the policy's thoughts.
 
-    A value is text, or JSON where the tool's schema says so; one line break at each end is not part of it. It ends at
-    the first closing tag, so it cannot contain one.
+    A value is text, or JSON or a literal of Python where the tool's schema takes no text; one line break at each end
+    is not part of it. It ends at the first closing tag, so it cannot contain one.
     """
-    parameters = {tool.name: tool.parameters.get("properties") or {} for tool in tools}
-    start = text.find(_OPEN, behind_thoughts(text))
-    while start >= 0:
-        found = _read(text, start, parameters)
+    by_name = {tool.name: tool for tool in tools}
+    begun = search_outside(_OPENING, text, answer_start(text))
+    while begun:
+        found = _read(text, begun.start(), begun.end(), by_name)
         yield found
-        start = text.find(_OPEN, found.end)
+        begun = search_outside(_OPENING, text, found.end)
 
 
-def _read(text: str, start: int, parameters: dict[str, dict[str, Any]]) -> Found:
-    place, arguments, name = start + len(_OPEN), {}, ""
+def _read(text: str, start: int, place: int, tools: dict[str, ToolDefinition]) -> Found:
+    arguments, name = dict[str, Any](), ""
     try:
         function = _FUNCTION.match(text, place)
         if function is None or not function[1].strip():
@@ -46,11 +48,12 @@ def _read(text: str, start: int, parameters: dict[str, dict[str, Any]]) -> Found
         name, place = function[1].strip(), function.end()
         while parameter := _PARAMETER.match(text, place):
             place = parameter.end()
-            close, following = text.find(_PARAMETER_END, place), text.find(_OPEN, place)
-            if close < 0 or 0 <= following < close:
+            close, following = text.find(_PARAMETER_END, place), _OPENING.search(text, place)
+            if close < 0 or (following and following.start() < close):
                 raise ValueError(f"parameter {parameter[1]!r:.60} does not end with {_PARAMETER_END}")
             value = text[place:close].removeprefix("\n").removesuffix("\n")
-            arguments[parameter[1].strip()] = typed(value, parameters.get(name, {}).get(parameter[1].strip()))
+            key = parameter[1].strip()
+            arguments[key] = typed(value, key, tools[name]) if name in tools else value
             place = close + len(_PARAMETER_END)
         end = _END.match(text, place)
         if end is None:
@@ -58,7 +61,4 @@ def _read(text: str, start: int, parameters: dict[str, dict[str, Any]]) -> Found
         check_json(arguments)
         return Found(start, end.end(), name, arguments)
     except ValueError as error:
-        close, following = text.find(_CLOSE, place), text.find(_OPEN, place)
-        if close >= 0 and (following < 0 or close < following):
-            return Found(start, close + len(_CLOSE), name, problem=str(error))
-        return Found(start, following if following >= 0 else len(text), name, problem=str(error))
+        return Found(start, end_unread(text, place, _CLOSE, _OPENING), name, problem=str(error))

@@ -1,10 +1,12 @@
 """Calls in a form of the user's own: a regular expression with groups that say what is what."""
 
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from shoal.chat_templates.thoughts import answer_start, next_thought
 from shoal.conversation import ToolDefinition
-from shoal.episodes.tool_calls.found import Finder, Found, arguments_of, behind_thoughts, only_argument
+from shoal.episodes.tool_calls.found import Finder, Found, arguments_of, only_argument
 from shoal.errors import InvalidArgument
 
 _TIMEOUT_S = 1.0
@@ -33,12 +35,17 @@ def regex_finder(pattern: str) -> Finder:
         )
 
     def find(text: str, tools: Sequence[ToolDefinition]) -> Iterator[Found]:
-        end = 0
+        end = place = answer_start(text)
+        until = time.monotonic() + _TIMEOUT_S
         try:
-            for match in compiled.finditer(text, behind_thoughts(text), timeout=_TIMEOUT_S):
-                if match.end() > match.start():
-                    end = match.end()
+            while match := compiled.search(text, place, timeout=max(0.001, until - time.monotonic())):
+                if thought := next_thought(text, place, match.start()):
+                    place = thought[1]
+                elif match.end() > match.start():
+                    end = place = match.end()
                     yield _read(match, tools)
+                else:
+                    place = match.end() + 1
         except TimeoutError:
             yield Found(end, len(text), problem="it takes too long to look for calls in it")
 

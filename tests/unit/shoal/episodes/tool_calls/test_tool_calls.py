@@ -1,6 +1,8 @@
 """What all parsers have in common."""
 
+import json
 import time
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -13,6 +15,7 @@ from tests.unit.shoal.episodes.tool_calls.examples import (
     ADD,
     BAD_ARGUMENTS,
     MALFORMED,
+    OK,
     SEARCH,
     TOOLS,
     UNKNOWN_TOOL,
@@ -205,3 +208,118 @@ def test_a_call_of_a_tool_that_is_not_offered_is_found_and_refused(form: str, te
     assert call.detail == "There is no tool 'search'; the tools are: add."
     (call,) = make_parser(form)(text, [], 1, [SEARCH]).calls
     assert call.detail == "There is no tool 'search'; no tool is offered."
+
+
+CALLS = {
+    "hermes": '<tool_call>{"name": "now", "arguments": {}}</tool_call>',
+    "qwen3_xml": "<tool_call><function=now></function></tool_call>",
+    "llama3_json": '{"name": "now", "parameters": {}}',
+    "pythonic": "<function_calls>now()</function_calls>",
+    "regex": "CALL now: {}",
+}
+"""A call in each form whose calls do not count in thoughts."""
+PATTERN = r"CALL (?P<name>\w+): (?P<arguments>\{.*?\})"
+
+
+@pytest.mark.parametrize("form", CALLS)
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("<think>CALL</think>", 0),
+        ("CALL</think>", 0),
+        ("CALL</think>CALL", 1),
+        ("<think>a</think>x<think>maybe CALL</think>done", 0),
+        ("<think>a</think>CALL<think>CALL</think>CALL", 2),
+        ("Well <think>CALL", 0),
+        ("CALL Well <think>CALL", 1),
+        ("<think>\n\n</think>\n\n<think>CALL</think> CALL", 1),
+        ("[THINK]CALL[/THINK]CALL", 1),
+        ("<thinking>CALL</thinking>", 0),
+    ],
+)
+def test_calls_outside_of_every_thought_count_and_no_others(form: str, text: str, count: int) -> None:
+    settings = {"pattern": PATTERN} if form == "regex" else {}
+    calls = parse(form, text.replace("CALL", CALLS[form]), **settings).calls
+    assert [call.status for call in calls] == [OK] * count, calls
+
+
+def test_a_mark_of_thoughts_inside_a_call_belongs_to_the_call() -> None:
+    text = call("search", '{"query": "what is <think>? And </thinking>"}') + call("now", "{}")
+    assert [call.status for call in parse("hermes", text).calls] == [OK, OK]
+
+
+def test_a_call_that_cannot_be_read_ends_before_a_thought() -> None:
+    text = f"<tool_call>{{bad <think>{call('now', '{}')}</think>{call('now', '{}')}"
+    assert [call.status for call in parse("hermes", text).calls] == [MALFORMED, OK]
+
+
+NESTED = ToolDefinition(
+    "f",
+    "",
+    {
+        "type": "object",
+        "$defs": {"P": {"type": "object", "properties": {"a": {"type": "integer"}}}, "L": {"enum": ["low", "high"]}},
+        "properties": {
+            "object": {"$ref": "#/$defs/P"},
+            "optional": {"anyOf": [{"$ref": "#/$defs/P"}, {"type": "null"}]},
+            "level": {"$ref": "#/$defs/L"},
+            "enum": {"enum": [1, 2]},
+            "const": {"const": 3},
+            "either": {"oneOf": [{"type": "integer"}, {"type": "boolean"}]},
+            "all": {"allOf": [{"type": "array"}, {"minItems": 1}]},
+            "same": {"$ref": "#/properties/enum"},
+            "flag": {"type": "boolean"},
+            "count": {"type": ["integer", "null"]},
+            "names": {"type": "array", "items": {"type": "string"}},
+            "text": {"type": ["string", "integer"]},
+            "anything": {},
+        },
+    },
+)
+
+
+@pytest.mark.parametrize(
+    ("parameter", "written", "value"),
+    [
+        ("object", '{"a": 1}', {"a": 1}),
+        ("object", "{'a': 1}", {"a": 1}),
+        ("optional", '{"a": 1}', {"a": 1}),
+        ("optional", "null", None),
+        ("optional", "None", None),
+        ("level", "low", "low"),
+        ("enum", "1", 1),
+        ("const", "3", 3),
+        ("either", "1", 1),
+        ("either", "True", True),
+        ("all", "[1]", [1]),
+        ("same", "2", 2),
+        ("flag", "True", True),
+        ("flag", "false", False),
+        ("count", "None", None),
+        ("count", "7", 7),
+        ("names", "['x', 'y']", ["x", "y"]),
+        ("text", "8611", "8611"),
+        ("anything", "8611", "8611"),
+    ],
+)
+def test_a_value_that_is_written_as_text_is_what_the_schema_takes(parameter: str, written: str, value: Any) -> None:
+    text = f"<tool_call><function=f><parameter={parameter}>{written}</parameter></function></tool_call>"
+    (found,) = parse("qwen3_xml", text, [NESTED]).calls
+    assert (found.status, json.loads(found.arguments_json)) == (OK, {parameter: value}), found.detail
+
+
+@pytest.mark.parametrize(
+    ("parameter", "written", "detail"),
+    [
+        ("flag", "yes", "'yes' is not of type 'boolean'"),
+        ("enum", "3", "3 is not one of [1, 2]"),
+        ("level", "middle", "'middle' is not one of ['low', 'high']"),
+        ("object", "[1]", "[1] is not of type 'object'"),
+    ],
+)
+def test_a_value_that_the_schema_takes_in_no_form_is_named_as_it_is_read(
+    parameter: str, written: str, detail: str
+) -> None:
+    text = f"<tool_call><function=f><parameter={parameter}>{written}</parameter></function></tool_call>"
+    (found,) = parse("qwen3_xml", text, [NESTED]).calls
+    assert found.status == BAD_ARGUMENTS and detail in found.detail, found.detail
