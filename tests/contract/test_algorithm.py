@@ -122,7 +122,9 @@ async def test_learned_prompts_are_not_issued_again_after_a_resume(cluster: Clus
     assert rows(cluster)[-1]["batch/no_resampled_prompts"] == 5
 
 
-async def test_a_run_that_has_learned_every_prompt_ends_with_the_reason(cluster: Cluster, model: Path) -> None:
+async def test_a_run_that_has_learned_every_prompt_is_finished_with_an_export_and_stays_so(
+    cluster: Cluster, model: Path
+) -> None:
     reward = ScriptedReward()
     reward.constant = 1.0
     await cluster.add_all(ScriptedGenerator(cluster.plane), rewards=(reward,))
@@ -132,9 +134,15 @@ async def test_a_run_that_has_learned_every_prompt_ends_with_the_reason(cluster:
         run={"num_steps": 9},
         data={"sources": [{"task": "arithmetic", "task_size": 10}]},
     )
-    await cluster.start(config)
-    run, _ = await cluster.end()
-    assert run.state == pb.RUN_STATE_FAILED and "grpo.easy_rate" in run.message, run.message
+    await cluster.start(config, run_id="learned")
+    run, events = await cluster.end()
+    assert run.state == pb.RUN_STATE_FINISHED and 2 <= run.policy_version < 9, run
+    assert run.last_checkpoint_id == f"step-{run.policy_version:08d}", run
+    [learned] = [event for event in events if event.kind == "prompts_learned"]
+    assert learned.attributes["num_prompts"] == 10 and kinds(events).count("exported") == 1, list(kinds(events))
+    await cluster.start({}, run_id="learned", resume=True)
+    again, _ = await cluster.end()
+    assert (again.state, again.policy_version) == (pb.RUN_STATE_FINISHED, run.policy_version), again.message
 
 
 async def test_remax_compares_with_an_additional_greedy_completion(cluster: Cluster, model: Path) -> None:

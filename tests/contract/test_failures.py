@@ -34,20 +34,6 @@ async def test_a_run_of_skipped_steps_fails_with_a_checkpoint_and_resumes_behind
     assert states == {"DROPPED": 16}, f"skipped groups were asked again: {states}"
 
 
-async def test_a_run_that_runs_out_of_prompts_fails_with_a_checkpoint_of_its_last_step(
-    cluster: Cluster, model: Path
-) -> None:
-    reward = ScriptedReward()
-    reward.constant = 1.0
-    await cluster.add_all(ScriptedGenerator(cluster.plane), rewards=(reward,))
-    grpo = {"easy_rate": 1.0, "max_staleness": 0, "keep_zero_signal": True}
-    data = {"sources": [{"task": "arithmetic", "task_size": 10}]}
-    await cluster.start(arithmetic_config(model, grpo=grpo, run={"num_steps": 9}, data=data))
-    run, _ = await cluster.end()
-    assert run.state == pb.RUN_STATE_FAILED and "grpo.easy_rate" in run.message, run.message
-    assert run.policy_version >= 2 and run.last_checkpoint_id == f"step-{run.policy_version:08d}", run
-
-
 async def test_a_step_that_has_begun_is_in_the_checkpoint_of_a_run_that_fails_meanwhile(
     cluster: Cluster, model: Path
 ) -> None:

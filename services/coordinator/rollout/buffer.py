@@ -100,6 +100,14 @@ class PacingBuffer(Generic[GroupT]):
                 self._next_to_admit += 1
             return range(first, self._next_to_admit)
 
+    async def withdraw(self, order_number: int) -> None:
+        """Takes back the admission of this group and those behind it, for which there is no prompt, and of refills."""
+        self._next_to_admit = order_number
+        self._max_refills = 0
+        self._refill()
+        async with self._changed:
+            self._changed.notify_all()
+
     def _may_admit(self) -> bool:
         return self.num_charged < self._capacity and self._next_to_admit <= self._last_order_number()
 

@@ -38,6 +38,15 @@ class PromptOrder:
         """Number of prompts that are no longer issued because the policy has learned them."""
         return len(self._excluded)
 
+    @property
+    def are_learned(self) -> bool:
+        """Whether no prompt is left, since the policy has learned all that can be scored."""
+        return bool(self._excluded) and self.has_only(frozenset())
+
+    def has(self, order_number: int) -> bool:
+        """Returns whether there is a prompt for a group."""
+        return order_number in self._assigned or not self.are_learned
+
     def next(self, order_number: int) -> tuple[int, Prompt]:
         """Returns position and prompt of the next group to be issued.
 
@@ -51,8 +60,8 @@ class PromptOrder:
                 self._next_position = position + 1
                 return position, prompt
         raise FailedPrecondition(
-            f"all {len(self._prompts)} prompts are learned to grpo.easy_rate or left out for their labels "
-            f"({len(self._unusable)}): raise grpo.easy_rate, or add prompts",
+            f"all {len(self._prompts)} prompts are left out for their labels ({len(self._unusable)}) or learned to "
+            "grpo.easy_rate: correct the labels, or add prompts",
             reason=ErrorReason.PROMPTS_EXHAUSTED,
         )
 

@@ -235,9 +235,14 @@ class Attempt:
         await self._saving.save()
         if self._controls.stop is StopMode.NOW:
             return RunState.STOPPED
-        policy_version = self._version.policy_version
+        policy_version, num_steps = self._version.policy_version, self._config.run.num_steps
+        is_learned = loop.prompt_order.are_learned
+        if is_learned and policy_version < num_steps:
+            message = f"the policy has learned every prompt to grpo.easy_rate ({self._config.grpo.easy_rate:g})"
+            message += f": the run ends after step {policy_version} of {num_steps}"
+            self._events.add("prompts_learned", message, num_prompts=loop.prompt_order.num_excluded)
         self._report.exported(policy_version, await self._full_disk.written(self._learner.export_model))
-        return RunState.FINISHED if policy_version >= self._config.run.num_steps else RunState.STOPPED
+        return RunState.FINISHED if is_learned or policy_version >= num_steps else RunState.STOPPED
 
     async def _save_record(self) -> None:
         self._record.save()

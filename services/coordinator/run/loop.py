@@ -88,12 +88,19 @@ class RunLoop:
                 task.add_done_callback(beside.discard)
 
     async def _admitted(self) -> Sequence[int]:
-        """Waits for a free slot and returns its group; in a deterministic run, the groups of the next round."""
-        if not self.config.run.deterministic:
-            return [await self.buffer.admit()]
-        order_numbers = await self.buffer.admit_round()
-        self.sampler.begin_round(order_numbers)
-        return order_numbers
+        """Waits for a free slot and returns its group; in a deterministic run, the groups of the next round.
+
+        Once the policy has learned all prompts, the run trains on what is in flight and ends.
+        """
+        is_round = self.config.run.deterministic
+        order_numbers = await self.buffer.admit_round() if is_round else [await self.buffer.admit()]
+        admitted = [number for number in order_numbers if self.prompt_order.has(number)]
+        if len(admitted) < len(order_numbers):
+            await self.buffer.withdraw(order_numbers[len(admitted)])
+            self.controls.request_stop(StopMode.DRAIN)
+        if is_round and admitted:
+            self.sampler.begin_round(admitted)
+        return admitted
 
     async def _run_group(self, order_number: int) -> None:
         """Samples, scores and judges one group."""

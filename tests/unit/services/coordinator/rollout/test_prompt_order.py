@@ -8,6 +8,7 @@ from services.coordinator.rollout.groups import JudgedGroup
 from services.coordinator.rollout.prompt_order import PromptOrder
 from services.coordinator.store.progress import IssueState
 from shoal.data.prompt_set import PromptSet
+from shoal.error_reasons import ErrorReason
 from shoal.errors import FailedPrecondition
 from shoal.rollout import Prompt
 from tests.support.groups import group_config, settled_group
@@ -37,9 +38,19 @@ def test_prompts_with_an_easy_group_are_not_issued_again() -> None:
 
 
 def test_an_order_without_a_prompt_left_ends_the_run() -> None:
-    order = PromptOrder(PROMPTS, IssueState({}, 0, frozenset({"p:0", "p:1"})), unusable=["p:2"])
-    with pytest.raises(FailedPrecondition, match=r"all 3 prompts .* \(1\): raise grpo.easy_rate"):
+    order = PromptOrder(PROMPTS, NOTHING_ISSUED, unusable=["p:0", "p:1", "p:2"])
+    assert order.has(0) and not order.are_learned, "it has learned none"
+    with pytest.raises(FailedPrecondition) as caught:
         order.next(0)
+    assert caught.value.reason == ErrorReason.PROMPTS_EXHAUSTED
+
+
+def test_prompts_are_learned_once_all_that_can_be_scored_are() -> None:
+    order = PromptOrder(PROMPTS, IssueState({7: 2}, 4, frozenset({"p:0"})), easy_rate=0.5, unusable=["p:2"])
+    assert order.has(8) and not order.are_learned
+    order.exclude_learned([group_of(PROMPTS.at(1), [1.0, 0.0])])
+    assert order.are_learned and not order.has(8)
+    assert order.has(7), "a group in flight has its prompt"
 
 
 def test_prompts_that_are_not_issued_any_more_are_not_asked_for() -> None:
