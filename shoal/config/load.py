@@ -92,7 +92,8 @@ def _inline_chat_template(model: Any, field: str) -> None:
 def apply_override(values: dict[str, Any], override: str) -> None:
     """Sets one dotted key of a nested mapping, in place.
 
-    The value is read as TOML, or as a string if it is no TOML, so that paths need no quotes.
+    The value is read as TOML, or as a string if it is no TOML, so that paths need no quotes. For a field that takes
+    nothing but text it is text: a revision may look like a number, and a name like a date.
     """
     key, equals, text = override.partition("=")
     parts = [part.strip() for part in key.split(".")]
@@ -101,6 +102,8 @@ def apply_override(values: dict[str, Any], override: str) -> None:
     try:
         value = tomllib.loads(f"value = {text}")["value"]
     except (ValueError, RecursionError):
+        value = text
+    if not isinstance(value, str) and takes_only_text(parts):
         value = text
     table: Any = values
     for depth, part in enumerate(parts[:-1]):
@@ -253,8 +256,20 @@ def may_hold_key(location: Sequence[str]) -> bool:
     return list(location[-2:]) in _MAY_HOLD_KEYS
 
 
+def takes_only_text(location: Sequence[str]) -> bool:
+    """Returns whether the field at a location in RunConfig takes text and nothing else."""
+    section = _section_at(location[:-1])
+    field = section.model_fields.get(location[-1]) if section else None
+    return field is not None and {*(get_args(field.annotation) or [field.annotation]), type(None)} == {str, type(None)}
+
+
 def _field_names(location: Sequence[str]) -> list[str]:
     """Returns the names of the fields in the section at a location in RunConfig."""
+    section = _section_at(location)
+    return sorted(section.model_fields) if section else []
+
+
+def _section_at(location: Sequence[str]) -> type[BaseModel] | None:
     section: type[BaseModel] = RunConfig
     is_key = False
     for part in location:
@@ -262,13 +277,11 @@ def _field_names(location: Sequence[str]) -> list[str]:
             is_key = False
             continue
         field = section.model_fields.get(part)
-        if field is None:
-            return []
-        inner = _section_type(field.annotation)
-        if inner is None:
-            return []
+        inner = _section_type(field.annotation) if field else None
+        if field is None or inner is None:
+            return None
         section, is_key = inner, get_origin(field.annotation) is dict
-    return sorted(section.model_fields)
+    return section
 
 
 def _section_type(annotation: Any) -> type[BaseModel] | None:

@@ -117,6 +117,14 @@ def test_a_missing_file_and_invalid_toml_have_different_errors(tmp_path: Path) -
         load_config(tmp_path / "bad.toml")
 
 
+@pytest.mark.parametrize("text", ["1234567", "2026-01-01", "true", "1e5", "[1]"])
+def test_an_override_of_a_field_that_takes_text_is_text(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text('[model]\npath = "m"\n[[data.sources]]\npath = "d.jsonl"\n')
+    config = load_config(path, [f"model.revision={text}", f"data.sources.0.messages_column={text}"])
+    assert (config.model.revision, config.data.sources[0].messages_column) == (text, text)
+
+
 @pytest.mark.parametrize(
     "wrong", ["data.sources.².path=x", "data.sources.0.task_options.sizes.0.deep=1", "model.path.0=x"]
 )
