@@ -160,7 +160,8 @@ def _field(data: Mapping[str, Any], name: str, kind: type) -> Any:
 
 def _reward_of(data: Mapping[str, Any]) -> float | None:
     reward = data.get("reward")
-    if reward is not None and not isinstance(reward, int | float):
+    # True is an int to Python, and says nothing of how much.
+    if reward is not None and (isinstance(reward, bool) or not isinstance(reward, int | float)):
         raise Broken(f"the OpenEnv server gave a reward that is no number: {str(reward)[:200]}")
     return None if reward is None else float(reward)
 

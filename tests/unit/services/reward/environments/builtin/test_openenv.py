@@ -176,11 +176,12 @@ async def test_a_server_that_gives_no_observation_fails_the_episode(
             await environment.reset({}, 0)
 
 
-async def test_a_reward_that_is_no_number_fails_the_episode(server: OpenEnvServer) -> None:
-    server.answer = lambda message: observation("much" if message["type"] == "step" else None)  # type: ignore[arg-type]
+@pytest.mark.parametrize("reward", ["much", True, False, [1]])
+async def test_a_reward_that_is_no_number_fails_the_episode(server: OpenEnvServer, reward: Any) -> None:
+    server.answer = lambda message: observation(reward if message["type"] == "step" else None)
     async with playing(server, action="message") as environment:
         await environment.reset({}, 0)
-        with pytest.raises(Broken, match="a reward that is no number: much"):
+        with pytest.raises(Broken, match="a reward that is no number"):
             await environment.step(Turn(1, "x"))
 
 
