@@ -113,8 +113,8 @@ class TurnRenderer:
         return self.encode(whole[len(before) :])
 
     def observation(self, last_token: int, calls: Sequence[ToolCall], messages: Sequence[ChatMessage]) -> list[int]:
-        """Returns the tokens between two turns: the end of the policy's turn, if `last_token`, the last one sampled, is
-        another; all new messages; and the beginning of the policy's next turn.
+        """Returns the tokens between two turns: the end of the policy's turn, if `last_token`, the last one sampled,
+        ends none; all new messages; and the beginning of the policy's next turn.
 
         With `inline_results`, results of tools come first, in the policy's turn, which goes on where there are no other
         messages. `calls` are those of the turn, which results of tools answer. Raises `InvalidArgument` if the template
@@ -134,7 +134,8 @@ class TurnRenderer:
         token_ids = self.encode(self._behind_answer(calls, messages))
         # The end of the turn was tokenized with the rest: some tokenizers treat the beginning of a text in another way.
         assert token_ids[0] == self.end_of_turn
-        return token_ids[1:] if last_token == self.end_of_turn else token_ids
+        # A turn may end with another stop token, such as the end of the sequence: one end is enough.
+        return token_ids[1:] if self._has_ended(last_token) else token_ids
 
     def is_final(self, token_ids: Sequence[int]) -> bool:
         """Whether no result can follow a turn: `inline_results` stand behind calls, and the policy ended this turn."""

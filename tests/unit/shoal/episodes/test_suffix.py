@@ -345,3 +345,9 @@ def test_a_clock_in_front_of_the_prompt_does_not_change_between_two_renderings()
     assert renderer.opening(question, ()) == [] and renderer.prompt(question) == before
     of_start = [TurnRenderer(tokenizer_with("{{ strftime_now('%f') }}" + turns), time_s=1.25) for _ in range(2)]
     assert of_start[0].prompt_ids(question) == of_start[1].prompt_ids(question)
+
+
+def test_a_turn_that_ended_with_another_stop_token_has_one_end() -> None:
+    renderer = renderer_of(families.HERMES, stop_token_ids=[7])
+    ended = renderer.observation(renderer.end_of_turn, (), [ChatMessage("user", "And now?")])
+    assert renderer.observation(7, (), [ChatMessage("user", "And now?")]) == ended

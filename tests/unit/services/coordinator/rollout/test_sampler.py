@@ -160,7 +160,7 @@ async def test_episodes_are_scored_when_the_last_of_their_group_is_over() -> Non
         scored.set()
         return []
 
-    sampler = make_sampler(None, rewards=SimpleNamespace(score=score))
+    sampler = make_sampler(Generators(), rewards=SimpleNamespace(score=score))
     sampler._episodes = SimpleNamespace(sample=play)  # type: ignore[assignment]
     running = asyncio.create_task(sampler.run_group(0, 0, replace(PROMPT, environment=EnvironmentTask("game", {}))))
     for _ in range(20):
