@@ -287,3 +287,11 @@ class TrainBatch:
     expected_version: WeightVersion
     temperature: float
     groups: tuple[TrainGroup, ...] = field(default_factory=tuple)
+
+    @property
+    def num_tokens(self) -> int:
+        """Number of tokens in prompts and completions."""
+        return sum(
+            len(group.prompt_token_ids) + sum(rollout.completion.num_tokens for rollout in group.rollouts)
+            for group in self.groups
+        )

@@ -9,7 +9,7 @@ import json
 import types
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
 from pydantic import BaseModel
@@ -114,6 +114,8 @@ def _type_name(annotation: Any) -> str:
         return f"list of {'tables' if _section(item) else _type_name(item)}"
     if origin is dict:
         return "table of tables" if _section(annotation) else "table"
+    if origin is Annotated:
+        return _type_name(get_args(annotation)[0])
     names = {str: "text", int: "whole number", float: "number", bool: "true or false"}
     return names.get(annotation, "table")
 

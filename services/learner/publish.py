@@ -85,14 +85,15 @@ class WeightPublisher:
         self._host = host
         self._device = device
         self._interface = interface
-        self._store = serve_store(interface, config.weights.store_port, timeout_s=self._config.timeout_s)
+        self._store = serve_store(interface, config.weights.store_port, timeout_s=self._config.timeout_for(0))
         self._rendezvous: Rendezvous | None = None
         self._group: BroadcastGroup | None = None
         self._connected: Future[None] = Future()
         self._lock = threading.Lock()
 
-    def create_group(self, epoch: int, world_size: int) -> Rendezvous:
-        """Starts the group of a new epoch and aborts the earlier one, including a broadcast in it. Does not wait.
+    def create_group(self, epoch: int, world_size: int, num_bytes: int) -> Rendezvous:
+        """Starts the group of a new epoch, for passes of that many bytes, and aborts the earlier one, including a
+        broadcast in it. Does not wait.
 
         The same epoch with the same number of members again changes nothing. Raises `FailedPrecondition` for an epoch
         that is not newer.
@@ -115,7 +116,7 @@ class WeightPublisher:
                 store_port=self._store.port,
                 world_size=world_size,
                 backend=self._backend,
-                timeout_s=self._config.timeout_s,
+                timeout_s=self._config.timeout_for(num_bytes),
             )
             self._rendezvous = rendezvous
             self._connected = Future()

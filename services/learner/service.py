@@ -178,7 +178,9 @@ class LearnerService(LearnerServiceServicer):
         commands, publisher = self._served.require_ready()
         check_weight_group(request)
         # Not a command: it must get through while a broadcast hangs.
-        rendezvous = await asyncio.to_thread(publisher.create_group, request.epoch, request.world_size)
+        rendezvous = await asyncio.to_thread(
+            publisher.create_group, request.epoch, request.world_size, commands.manifest.num_bytes
+        )
         return learner_pb2.CreateWeightGroupResponse(
             rendezvous=rendezvous.to_wire(), manifest=commands.manifest.to_wire()
         )

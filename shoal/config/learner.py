@@ -120,6 +120,17 @@ class LearnerConfig(Section):
             return self.zero_stage
         return 2 if num_ranks > 1 or self.offload_optimizer else 0
 
+    def check_schedule(self, num_warmup_steps: int, num_optimizer_steps: int) -> None:
+        """Raises ValueError for parts of warmup_stable_decay that do not fit the run; 0 steps are not known yet."""
+        if self.lr_scheduler != "warmup_stable_decay" or not num_optimizer_steps:
+            return
+        if num_warmup_steps + (self.lr_decay_steps or 0) > num_optimizer_steps:
+            raise ValueError(
+                f"learner.lr_decay_steps: {self.lr_decay_steps} and a warm-up of {num_warmup_steps} are more than "
+                f"the run's {num_optimizer_steps} optimizer steps, so the learning rate would never reach its peak: "
+                "lower them, or raise run.num_steps"
+            )
+
     @model_validator(mode="after")
     def _freezes_a_part(self) -> Self:
         if "" in self.freeze:

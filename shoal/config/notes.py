@@ -3,10 +3,16 @@
 from shoal.config.run import RunConfig
 from shoal.config.verifiers import MEASURES, ZERO_AT_BEST
 
+_TOKEN_S = 0.03
+"""Of one completion in an engine that is full of them (a 7B model on an H100)."""
+_TOKENS_PER_S = 10_000.0
+"""Of a learner on one GPU (1.5B parameters on an H200)."""
+
 
 def notes_on(config: RunConfig) -> list[str]:
     """Describes the settings that have no effect, or less than they promise, each with its cure."""
-    return [*_without_effect(config), *_beyond_determinism(config), *_signal_of_wrong_answers(config)]
+    kinds = (_without_effect, _beyond_determinism, _signal_of_wrong_answers, _too_short, _beyond_the_run)
+    return [note for kind in kinds for note in kind(config)]
 
 
 def _without_effect(config: RunConfig) -> list[str]:
@@ -17,6 +23,37 @@ def _without_effect(config: RunConfig) -> list[str]:
             "exported, only the trained model at the end; lower it, or set it to 0"
         ]
     return []
+
+
+def _too_short(config: RunConfig) -> list[str]:
+    """Names deadlines that end what the lengths ask for, at the rates of a full engine and of a learner on a GPU."""
+    given, notes = config.coordinator, []
+    num_tokens = config.grpo.groups_per_step * config.grpo.group_size * config.max_sequence_tokens
+    sampling_s, step_s = _TOKEN_S * config.max_completion_tokens, num_tokens / _TOKENS_PER_S
+    if given.sampling_timeout_s is not None and given.sampling_timeout_s < sampling_s:
+        notes.append(
+            f"coordinator.sampling_timeout_s: {given.sampling_timeout_s:g} s is less than a completion of "
+            f"{config.max_completion_tokens} tokens takes at {1e3 * _TOKEN_S:g} ms a token ({sampling_s:.0f} s); "
+            "groups with long completions would be dropped, and the policy would become brief: unset it, or raise it"
+        )
+    if given.train_step_timeout_s is not None and given.train_step_timeout_s < step_s:
+        notes.append(
+            f"coordinator.train_step_timeout_s: {given.train_step_timeout_s:g} s is less than a step of up to "
+            f"{num_tokens} tokens takes at {_TOKENS_PER_S:g} tokens/s ({step_s:.0f} s); the learner would "
+            "be taken for one that hangs: unset it, or raise it"
+        )
+    return notes
+
+
+def _beyond_the_run(config: RunConfig) -> list[str]:
+    """Names a warm-up that does not end within the run."""
+    total, warmup = config.num_optimizer_steps, config.num_warmup_steps
+    if not total or warmup < total or config.learner.lr_scheduler == "constant":
+        return []
+    return [
+        f"learner.warmup_steps: the learning rate rises for {warmup} optimizer steps, and the run has {total}, so it "
+        f"ends at about {(total - 1) / warmup:.0%} of learner.learning_rate; lower it, or raise run.num_steps"
+    ]
 
 
 def _beyond_determinism(config: RunConfig) -> list[str]:

@@ -251,6 +251,11 @@ class RunConfig(Section):
         return self
 
     @model_validator(mode="after")
+    def _schedule_fits_the_run(self) -> Self:
+        self.learner.check_schedule(self.num_warmup_steps, self.num_optimizer_steps)
+        return self
+
+    @model_validator(mode="after")
     def _engines_can_take_adapters(self) -> Self:
         check_adapter_way(self.generator, self.learner.lora, self.weights)
         return self
@@ -319,6 +324,11 @@ class RunConfig(Section):
     def max_sequence_tokens(self) -> int:
         """Maximum length of prompt plus completion."""
         return self.data.max_prompt_tokens + self.sampling.max_completion_tokens
+
+    @property
+    def max_completion_tokens(self) -> int:
+        """Maximum length of a completion, in training and evaluations."""
+        return max(self.sampling.max_completion_tokens, self.evaluation.max_completion_tokens or 0)
 
     @property
     def max_model_len(self) -> int:

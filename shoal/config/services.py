@@ -27,6 +27,8 @@ from shoal.config.verifiers import BUILT_IN_VERIFIERS, JUDGE_VERIFIERS, RULE_VER
 
 EVERY_OTHER_NAME = "*"
 """In `reward.remap`, every name that the table does not have."""
+_PUBLISH_S, _PUBLISHED_BYTES_PER_S = 60.0, 1e8
+"""gloo from a GPU to another process sends 4e8 bytes a second, and more receivers share the rate."""
 ADAPTER_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """Ranks of adapters for which vLLM makes room. Others use the next higher one."""
 
@@ -198,18 +200,20 @@ class RewardConfig(Section):
 class CoordinatorConfig(Section):
     worker_timeout_s: float = Field(default=300.0, gt=0)
     """Maximum wait for a worker of each kind to register and load, at the start and whenever none is left."""
-    sampling_timeout_s: Annotated[float, AT_ONCE] = Field(default=600.0, gt=0)
-    """Maximum time to sample and score one group, from its first token on: time in a queue does not count. After it the
-    group is issued once more, then dropped. A generator that does not begin a group for as long gets weights again
-    before it serves, and the group another generator."""
+    sampling_timeout_s: Annotated[float | None, AT_ONCE] = Field(default=None, gt=0)
+    """Maximum time to sample and score one group, from its first token on: time in a queue does not count. Unset is 600
+    s, or 0.1 s for each token of the longest completion, or five times what the slowest one of late would have taken
+    for so many tokens, whichever is most. After it the group is issued once more, then dropped. A generator that
+    does not begin a group for as long gets weights again before it serves, and the group another generator."""
     max_group_losses: int = Field(default=3, ge=1)
     """Times that sampling or scoring one group may fail, because its generator died or a service failed on it, before
     it is dropped. It is tried again after pauses of 0.5 s, 1 s, 2 s, and so on. The count begins anew when every
     completion that is not finished has come further, as `generator.report_every_tokens` tells: so kills at random do
     not add up, and a prompt that kills engines is dropped. In an episode it counts for each turn."""
-    train_step_timeout_s: Annotated[float, AT_ONCE] = Field(default=3600.0, gt=0)
-    """Maximum time of one train step. A learner that takes longer hangs: it ends itself, and the run goes on from its
-    last checkpoint once it is back."""
+    train_step_timeout_s: Annotated[float | None, AT_ONCE] = Field(default=None, gt=0)
+    """Maximum time of one train step. Unset is an hour, or 1 ms for each token of the step, or five times what the
+    slowest step of late would have taken for so many tokens, whichever is most. A learner that takes longer hangs:
+    it ends itself, and the run goes on from its last checkpoint once it is back."""
     max_restarts: int = Field(default=10, ge=0)
     """Times that a run goes on by itself from its last checkpoint, after its learner or its coordinator was lost,
     without a step in between that is new. Then it fails, with the reasons. The pauses before such restarts grow."""
@@ -226,9 +230,9 @@ class WeightsConfig(Section):
     """Update weights under running completions, which pause and continue with the new weights. `false` lets each
     publish wait until no completion is being sampled, so that every completion is drawn from a single policy; the
     generators then idle until the longest one has ended."""
-    timeout_s: float = Field(default=60.0, gt=0)
-    """Deadline of one publish attempt. After it the group is aborted, and a new one serves the generators that are not
-    at fault."""
+    timeout_s: float | None = Field(default=None, gt=0)
+    """Deadline of one publish attempt. Unset is 60 s and 10 s for each GB of weights. After it the group is aborted,
+    and a new one serves the generators that are not at fault."""
     ready_timeout_s: float = Field(default=5.0, gt=0)
     """Time for generators to pause and be ready to receive; slower ones are left out of the epoch. While a publish
     takes longer, generators are asked for their status as often, and left out if they do not answer. One that answers
@@ -241,6 +245,10 @@ class WeightsConfig(Section):
     log-probabilities, in nats. Above it the load has failed. Unset, it is 0.001 where both compute in float32, else
     0.25: correct weights differ by up to 1e-5 in float32 and 0.1 in bfloat16. After the first load of an engine, twice
     what there was before and a fifth of the tolerance is accepted."""
+
+    def timeout_for(self, num_bytes: int) -> float:
+        """Returns the deadline of a publish of that many bytes, in seconds."""
+        return _PUBLISH_S + num_bytes / _PUBLISHED_BYTES_PER_S if self.timeout_s is None else self.timeout_s
 
 
 class LaunchConfig(Section):

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from services.coordinator.workers.deadlines import Pace
 from services.coordinator.workers.handover.group_progress import GroupProgress
 from shoal.rollout import (
     Completion,
@@ -39,6 +40,7 @@ class Generators:
     seeds: list[int] = field(default_factory=list)
     samplings: list[SamplingParams] = field(default_factory=list)
     rooms: int = 0
+    pace: Pace = field(default_factory=Pace)
     stops: bool = False
     """Whether what it says ends with the first stop string in it, as with an engine."""
 

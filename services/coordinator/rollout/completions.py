@@ -12,6 +12,7 @@ from services.coordinator.rollout.controls import RunControls
 from services.coordinator.rollout.groups import SettledGroup
 from services.coordinator.workers.batches import Seat
 from services.coordinator.workers.claims import Binding
+from services.coordinator.workers.deadlines import sampling_timeout_s
 from services.coordinator.workers.generator_pool import GeneratorPool
 from services.coordinator.workers.handover.group_progress import GroupProgress
 from services.coordinator.workers.handover.resuming import resumable_tokens
@@ -100,6 +101,11 @@ class CompletionSampler:
             request.sampled.add(completion)
             self.await_completions(-1)
 
+    @property
+    def timeout_s(self) -> float:
+        """Longest time to sample a group from its first token on; it may change while the run is active."""
+        return sampling_timeout_s(self._config, self._generators.pace)
+
     async def _sample_on_one(self, request: GroupRequest) -> None:
         group, seat, num_missing = request.group, request.seat, len(request.progress.missing)
         async with self._generators.room(num_missing, priority=group.order_number, seat=seat) as binding:
@@ -127,7 +133,7 @@ class CompletionSampler:
             request.progress,
             request.sampling,
             request_id=call_id,
-            timeout_s=self._config.coordinator.sampling_timeout_s,
+            timeout_s=self.timeout_s,
             with_text=self.with_text,
             on_begin=request.on_begin,
             report_every_tokens=self.report_every_tokens,

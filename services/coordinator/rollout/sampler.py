@@ -122,7 +122,7 @@ class Sampler:
     async def _run_group(self, order_number: int, position: int, prompt: Prompt) -> SettledGroup:
         group_id = f"group-{order_number:08d}"
         delivered = self._nothing_delivered(order_number)
-        timeout_s = self._config.coordinator.sampling_timeout_s
+        timeout_s = self._completions.timeout_s
         num_issues, num_timeouts = 0, 0
         losses = Losses(self._config.coordinator.max_group_losses)
         detail = ""
@@ -287,7 +287,7 @@ class Sampler:
                 num_outages = self._breaker.num_outages
                 await sampled.completed()  # Nor for episodes, which may take longer than a call may.
                 await self._check_environment(request, group.prompt.environment.environment, num_outages)
-            timeout_s = self._config.coordinator.sampling_timeout_s
+            timeout_s = self._completions.timeout_s
             is_retry = False
             while True:
                 num_outages = self._breaker.num_outages

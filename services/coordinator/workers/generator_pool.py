@@ -11,6 +11,7 @@ from typing import Any
 
 from services.coordinator.workers.batches import Seat
 from services.coordinator.workers.claims import Binding, Claim
+from services.coordinator.workers.deadlines import Pace
 from services.coordinator.workers.fleet import Fleet
 from services.coordinator.workers.handover.group_progress import GroupProgress, whole_prefix
 from services.coordinator.workers.losses import WorkFailed
@@ -63,6 +64,8 @@ class GeneratorPool:
         self._claims: list[Claim] = []
         self._numbers = itertools.count()
         self.utilization = Utilization(running_s)
+        self.pace = Pace()
+        """Of the completions that were sampled."""
 
     @property
     def num_serving(self) -> int:
@@ -197,6 +200,7 @@ class GeneratorPool:
         )
         _RESUMED.add(sum(map(len, prefixes.values())))
         self.utilization.out(len(asked))
+        began = self._running_s()
         try:
             while progress.missing:
                 binding.resize(len(progress.missing))
@@ -208,6 +212,7 @@ class GeneratorPool:
                             progress.finish(completion)
                             binding.resize(len(progress.missing))
                             self.utilization.back(num_tokens=completion.num_tokens)
+                            self.pace.observe(completion.num_tokens, self._running_s() - began)
                             yield completion
                 except ResourceExhausted as error:
                     if error.reason == ErrorReason.MESSAGE_TOO_LARGE:  # A delay does not help.

@@ -1,6 +1,7 @@
 """Calls to the learner, in the types of the run."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ import numpy as np
 
 from services.coordinator.store import long_work
 from services.coordinator.store.events import EventLog
+from services.coordinator.workers.deadlines import Pace, train_step_timeout_s
 from services.coordinator.workers.fleet import Fleet
 from services.coordinator.workers.member import Member
 from shoal.arrays import Float32Array, Int32Array
@@ -51,7 +53,10 @@ class LearnerClient:
         self._fleet = fleet
         self._events = events
         self._config = config
-        self._publish_timeout_s = config.weights.timeout_s
+        self._pace = Pace()
+        """Of the train steps."""
+        self._publish_timeout_s = 0.0
+        """Of the current group."""
 
     async def _call(self, call: Callable[[Any], Awaitable[ResultT]], *, is_repeatable: bool = True) -> ResultT:
         """Makes a call with the learner's stub, again where the connection broke and the learner still serves.
@@ -91,10 +96,6 @@ class LearnerClient:
         return self._fleet.part_with_learner(reason)
 
     @property
-    def _step_timeout_s(self) -> float:
-        return self._config.coordinator.train_step_timeout_s  # It may change while the run is active.
-
-    @property
     def _storage_timeout_s(self) -> float:
         """For calls that write or read a whole model."""
         return self._config.checkpoint.timeout_s
@@ -112,8 +113,11 @@ class LearnerClient:
             for message in batch_to_wire(batch):
                 yield message
 
+        num_tokens, began = batch.num_tokens, time.monotonic()
+        timeout_s = train_step_timeout_s(self._config, self._pace, num_tokens)
         async with self._shown_alive(f"training on {len(batch.groups)} groups", long_work.SLOW_STEP_S):
-            response = await self._call(lambda stub: stub.TrainStep(messages(), timeout=self._step_timeout_s))
+            response = await self._call(lambda stub: stub.TrainStep(messages(), timeout=timeout_s))
+        self._pace.observe(num_tokens, time.monotonic() - began)
         return StepResult(
             applied=response.applied,
             skip_reason=response.skip_reason,
@@ -143,7 +147,8 @@ class LearnerClient:
     async def _compute_logprobs(
         self, request: learner_pb2.ComputeLogprobsRequest
     ) -> learner_pb2.ComputeLogprobsResponse:
-        return await self._call(lambda stub: stub.ComputeLogprobs(request, timeout=self._step_timeout_s))
+        timeout_s = train_step_timeout_s(self._config, self._pace, NUM_TOKENS_A_CALL)
+        return await self._call(lambda stub: stub.ComputeLogprobs(request, timeout=timeout_s))
 
     async def create_weight_group(
         self, epoch: int, world_size: int
@@ -151,6 +156,7 @@ class LearnerClient:
         """Creates the broadcast group of an epoch; returns where to join it, and the tensors to expect."""
         request = learner_pb2.CreateWeightGroupRequest(epoch=epoch, world_size=world_size)
         response = await self._call(lambda stub: stub.CreateWeightGroup(request, timeout=CONTROL_TIMEOUT_S))
+        self._publish_timeout_s = response.rendezvous.timeout_s
         return response.rendezvous, response.manifest
 
     async def publish_weights(

@@ -92,7 +92,7 @@ class SimulatedLearner(LearnerServiceServicer):
         if not self._lifecycle.is_configured(request.run_id, config):
             if self._lifecycle.state in (worker_pb2.WORKER_STATE_LOADING, worker_pb2.WORKER_STATE_READY):
                 raise self._lifecycle.restart("it has another configuration")
-            self._timeout_s = config.weights.timeout_s
+            self._timeout_s = config.weights.timeout_for(0)
             self._lifecycle.load(
                 request.run_id, config, lambda: asyncio.sleep(self._rng.random() * 5), message="loading the model"
             )

@@ -14,6 +14,7 @@ from services.coordinator.rollout.controls import RunControls
 from services.coordinator.rollout.episodes.clock import EpisodeClock
 from services.coordinator.rollout.episodes.episode_request import EpisodeRequest
 from services.coordinator.workers.claims import Binding
+from services.coordinator.workers.deadlines import sampling_timeout_s
 from services.coordinator.workers.generator_pool import GeneratorPool
 from services.coordinator.workers.handover.group_progress import GroupProgress
 from services.coordinator.workers.handover.resuming import resumable_tokens
@@ -151,7 +152,7 @@ class TurnSampler:
             progress,
             request.sampling,
             request_id=call_id,
-            timeout_s=self._config.coordinator.sampling_timeout_s,
+            timeout_s=sampling_timeout_s(self._config, self._generators.pace),
             with_text=_as_it_is,
             report_every_tokens=self._report_every_tokens,
             resumable=partial(resumable_tokens, stop_strings=request.sampling.stop_strings, decode=self._decode),

@@ -13,6 +13,7 @@ from services.coordinator.rollout.episodes.episode_sampler import EpisodeSampler
 from services.coordinator.rollout.evaluation_result import AnsweredQuestion, EvaluationResult
 from services.coordinator.rollout.sampler import MAX_TIMEOUTS, Sampler
 from services.coordinator.workers.batches import Seat, seats_of
+from services.coordinator.workers.deadlines import sampling_timeout_s
 from services.coordinator.workers.generator_pool import GeneratorPool
 from services.coordinator.workers.handover.group_progress import GroupProgress
 from services.coordinator.workers.losses import Losses, WorkFailed
@@ -174,13 +175,17 @@ class EvaluationRound:
                 GroupProgress(seeds),
                 evaluation_sampling(self.config, self.sampler.sampling),
                 request_id=request_id,
-                timeout_s=self.config.coordinator.sampling_timeout_s,
+                timeout_s=self._timeout_s,
                 with_text=self.sampler.with_text,
             ):
                 completions.append(completion)
             if not all(self._is_of_version(completion) for completion in completions):
                 raise WorkFailed(binding.member.name, "an answer is not of the evaluated version", is_loss=False)
         return tuple(sorted(completions, key=lambda completion: completion.sample_index))
+
+    @property
+    def _timeout_s(self) -> float:
+        return sampling_timeout_s(self.config, self.generators.pace)
 
     def _is_of_version(self, completion: Completion) -> bool:
         return all(span.version == self.version for span in completion.version_spans)
@@ -195,9 +200,7 @@ class EvaluationRound:
                 group.add(completion)
             group.complete()
             with contextlib.suppress(DeadlineExceeded, WorkFailed):
-                return await self.rewards.score(
-                    name, prompt, group, {}, timeout_s=self.config.coordinator.sampling_timeout_s, losses=losses
-                )
+                return await self.rewards.score(name, prompt, group, {}, timeout_s=self._timeout_s, losses=losses)
         return tuple(Score(completion.sample_index, ScoreOutcome.FAILED, 0.0) for completion in completions)
 
 

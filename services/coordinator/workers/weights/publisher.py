@@ -74,6 +74,8 @@ class Publisher:
         `canary`: [P] tokens of the prompt whose log-probabilities prove each load; P at least 2.
         """
         self._config = config.weights
+        self._timeout_s = 0.0
+        """Deadline of a transfer over the current group."""
         self._fleet = fleet
         self._learner = learner
         self._events = events
@@ -208,7 +210,7 @@ class Publisher:
         """Makes the group of the next epoch. Returns members that did not join."""
         self._epoch = await self._next_epoch()
         self._group = []
-        failures = await form_group(self._learner, members, self._epoch, self._config)
+        failures, self._timeout_s = await form_group(self._learner, members, self._epoch, self._config)
         if not failures:
             self._group = members
         return failures
@@ -226,6 +228,7 @@ class Publisher:
             epoch=self._epoch,
             version=version,
             canary=self._canary,
+            timeout_s=self._timeout_s,
             before={**self._first, **self._readings},
             usual_s=self._usual_s,
         )

@@ -49,8 +49,11 @@ class TransferResult:
     """The learner's report; None when the broadcast did not finish."""
 
 
-async def form_group(learner: LearnerClient, members: Sequence[Member], epoch: int, config: WeightsConfig) -> Failures:
-    """Makes the broadcast group of an epoch. Returns members that did not join; all have, if there is none."""
+async def form_group(
+    learner: LearnerClient, members: Sequence[Member], epoch: int, config: WeightsConfig
+) -> tuple[Failures, float]:
+    """Makes the broadcast group of an epoch. Returns members that did not join (all have, if there is none), and the
+    deadline of a transfer over it, in seconds."""
     world_size = 1 + sum(member.record.num_weight_ranks for member in members)
     rendezvous, manifest = await learner.create_weight_group(epoch, world_size)
 
@@ -58,7 +61,7 @@ async def form_group(learner: LearnerClient, members: Sequence[Member], epoch: i
         request = generator_pb2.JoinWeightGroupRequest(
             rendezvous=rendezvous, rank_offset=rank_offset, manifest=manifest
         )
-        await member.stub.JoinWeightGroup(request, timeout=config.timeout_s + _GRACE_S)
+        await member.stub.JoinWeightGroup(request, timeout=rendezvous.timeout_s + _GRACE_S)
 
     joins: dict[str, asyncio.Task[None]] = {}
     rank = 1
@@ -70,7 +73,7 @@ async def form_group(learner: LearnerClient, members: Sequence[Member], epoch: i
     found = await unless_silent(joining, members, config.ready_timeout_s)
     failures = found | _failures(joins)
     await _end(joins)
-    return failures
+    return failures, rendezvous.timeout_s
 
 
 class Transfer:
@@ -85,10 +88,12 @@ class Transfer:
         epoch: int,
         version: WeightVersion,
         canary: weights_pb2.Canary,
+        timeout_s: float,
         before: Mapping[str, Reading | Float32Array] = MappingProxyType({}),
         usual_s: float | None = None,
     ) -> None:
-        """`before` has what the canary gave before, by worker id, as `load_error` takes it.
+        """`timeout_s` is the deadline that `form_group` returned. `before` has what the canary gave before, by worker
+        id, as `load_error` takes it.
 
         `usual_s` is the time that the last pass took whose members all loaded; None before the first.
         """
@@ -99,7 +104,8 @@ class Transfer:
         self._version = version
         self._canary = canary
         self._before = before
-        self._within_s = _patience_s(members, config, usual_s)
+        self._timeout_s = timeout_s
+        self._within_s = _patience_s(members, config.ready_timeout_s, timeout_s, usual_s)
         self._rest_s = config.ready_timeout_s if usual_s is None else min(config.ready_timeout_s, usual_s + _GRACE_S)
         """For the rest of a broadcast that lost a member, which takes less than a whole pass."""
         self._loads = {member.record.worker_id: _Load(member, epoch, version, canary) for member in members}
@@ -107,7 +113,7 @@ class Transfer:
 
     async def run(self) -> TransferResult:
         """Waits until all members are ready, broadcasts, waits until all have loaded, and checks their loads."""
-        timeout_s = self._config.ready_timeout_s + self._config.timeout_s + _GRACE_S
+        timeout_s = self._config.ready_timeout_s + self._timeout_s + _GRACE_S
         self._tasks = {worker_id: asyncio.create_task(load.run(timeout_s)) for worker_id, load in self._loads.items()}
         try:
             if failures := await self._await_ready():
@@ -205,7 +211,7 @@ class Transfer:
         return TransferResult(failures, loaded, sent)
 
 
-def _patience_s(members: Sequence[Member], config: WeightsConfig, usual_s: float | None) -> float:
+def _patience_s(members: Sequence[Member], ready_timeout_s: float, timeout_s: float, usual_s: float | None) -> float:
     """Returns the time for a broadcast, and for the loads after it.
 
     A member that hangs although it answers status calls would hold the others for `weights.timeout_s`. So several get
@@ -214,9 +220,9 @@ def _patience_s(members: Sequence[Member], config: WeightsConfig, usual_s: float
     """
     num_failures = max((member.standing.num_failures for member in members), default=0)
     if usual_s is None or (len(members) == 1 and not num_failures):
-        return config.timeout_s
-    least_s = config.ready_timeout_s + STATUS_TIMEOUT_S + _GRACE_S
-    return min(config.timeout_s, max(least_s, _MUCH_SLOWER * usual_s) * 2.0**num_failures)
+        return timeout_s
+    least_s = ready_timeout_s + STATUS_TIMEOUT_S + _GRACE_S
+    return min(timeout_s, max(least_s, _MUCH_SLOWER * usual_s) * 2.0**num_failures)
 
 
 class _Load:

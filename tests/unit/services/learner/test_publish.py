@@ -34,7 +34,7 @@ def test_the_backend_is_one_that_the_devices_support(sections: dict[str, Any], d
     config = parse_config({"model": {"path": "m"}, "data": {"sources": [{"task": "arithmetic"}]}} | sections)
     publisher = WeightPublisher(config, run_id="r", host="127.0.0.1", device=torch.device(device))
     try:
-        assert publisher.create_group(1, 1).backend == backend
+        assert publisher.create_group(1, 1, 0).backend == backend
     finally:
         publisher.close()
 
@@ -50,7 +50,7 @@ def test_the_weight_plane_listens_on_the_given_interface_alone() -> None:
     publisher = WeightPublisher(config, run_id="r", host="localhost", interface="127.0.0.1", device=torch.device("cpu"))
     member = None
     try:
-        rendezvous = publisher.create_group(1, 2)
+        rendezvous = publisher.create_group(1, 2, 0)
         store = open_store("127.0.0.1", rendezvous.store_port, timeout_s=60)
         member = BroadcastGroup(rendezvous, rank=1, store=store, hostname="127.0.0.1")
         member.connect()
@@ -137,7 +137,7 @@ def test_a_publish_that_breaks_takes_every_tensor_all_the_same() -> None:
             yield spec.name, torch.zeros(spec.shape)
 
     try:
-        rendezvous = publisher.create_group(1, 2)
+        rendezvous = publisher.create_group(1, 2, 0)
         store = open_store("127.0.0.1", rendezvous.store_port, timeout_s=60)
         member = BroadcastGroup(rendezvous, rank=1, store=store)
         member.connect()

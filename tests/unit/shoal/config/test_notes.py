@@ -6,6 +6,7 @@ import pytest
 
 from shoal.config import parse_config
 from shoal.config.notes import notes_on
+from shoal.errors import InvalidArgument
 
 
 def config(verifier: str | list[str] = "gsm8k", **sections: Any) -> Any:
@@ -43,3 +44,47 @@ def test_a_verifier_that_says_nothing_is_noted_as_shaping() -> None:
 
 def test_shaping_of_right_completions_alone_is_no_matter() -> None:
     assert notes_on(config(reward={"length": {"coef": 0.5}, "format": {"kind": "r1"}})) == []
+
+
+@pytest.mark.parametrize(
+    ("coordinator", "named"),
+    [
+        ({}, ""),
+        ({"sampling_timeout_s": 2000}, ""),
+        ({"sampling_timeout_s": 600}, "coordinator.sampling_timeout_s: 600 s"),
+        ({"train_step_timeout_s": 3600}, ""),
+        ({"train_step_timeout_s": 60}, "coordinator.train_step_timeout_s: 60 s"),
+    ],
+)
+def test_a_deadline_that_is_too_short_for_the_lengths_is_noted(coordinator: dict[str, Any], named: str) -> None:
+    sampling = {"max_completion_tokens": 32_768}
+    notes = notes_on(config(sampling=sampling, coordinator=coordinator, grpo={"groups_per_step": 64}))
+    assert len(notes) == bool(named) and all(note.startswith(named) for note in notes), notes
+
+
+@pytest.mark.parametrize(("num_steps", "num_notes"), [(10, 1), (100, 1), (101, 0), (0, 0)])
+def test_a_warm_up_that_does_not_end_within_the_run_is_noted(num_steps: int, num_notes: int) -> None:
+    run = {"num_steps": num_steps} if num_steps else {"total_epochs": 1}
+    notes = notes_on(config(run=run, learner={"lr_scheduler": "linear", "warmup_steps": 100}))
+    assert len(notes) == num_notes, notes
+    if num_steps == 10:
+        assert "9%" in notes[0] and notes[0].startswith("learner.warmup_steps"), notes
+
+
+@pytest.mark.parametrize(
+    ("schedule", "fits"),
+    [
+        ({"lr_decay_steps": 100}, False),
+        ({"lr_decay_steps": 15, "warmup_steps": 15}, False),
+        ({"lr_decay_steps": 5, "warmup_steps": 6}, False),
+        ({"lr_decay_steps": 5, "warmup_steps": 5}, True),
+    ],
+)
+def test_a_decay_that_does_not_fit_the_run_is_refused(schedule: dict[str, int], fits: bool) -> None:
+    sections = {"run": {"num_steps": 10}, "learner": {"lr_scheduler": "warmup_stable_decay", **schedule}}
+    if fits:
+        config(**sections)
+        return
+    with pytest.raises(InvalidArgument) as caught:
+        config(**sections)
+    assert [violation.field for violation in caught.value.violations] == ["learner.lr_decay_steps"]

@@ -15,6 +15,7 @@ from services.coordinator.rollout import completions as module
 from services.coordinator.rollout.groups import DropReason
 from services.coordinator.rollout.sampler import Sampler
 from services.coordinator.workers import losses
+from services.coordinator.workers.deadlines import Pace
 from services.coordinator.workers.handover.group_progress import GroupProgress, whole_prefix
 from services.coordinator.workers.losses import WorkFailed
 from shoal.config import parse_config
@@ -33,6 +34,7 @@ class Generators:
     def __init__(self) -> None:
         self.is_free, self.may_go_on = asyncio.Event(), asyncio.Semaphore(0)
         self.num_calls = 0
+        self.pace = Pace()
 
     @asynccontextmanager
     async def room(self, num_completions: int, *, priority: int, seat: Any) -> AsyncIterator[Any]:
@@ -66,7 +68,7 @@ def make_sampler(generators: Any, *, rewards: Any = None, version: WeightVersion
         breaker=MagicMock(rejects=AsyncMock(return_value=False)),
         ledger=AsyncMock(),
         events=MagicMock(),
-        tokenizer=None,
+        tokenizer=MagicMock(),
         stop_token_ids=(),
     )
 

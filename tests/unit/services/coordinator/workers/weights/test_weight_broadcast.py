@@ -34,7 +34,13 @@ async def test_a_transfer_that_is_canceled_leaves_no_task() -> None:
     member = Member(Mock(worker_id="g"), Mock(), stub)
     learner: Any = Mock()
     transfer = Transfer(
-        learner, [member], WeightsConfig(), epoch=1, version=WeightVersion(0, 1), canary=weights_pb2.Canary()
+        learner,
+        [member],
+        WeightsConfig(),
+        epoch=1,
+        version=WeightVersion(0, 1),
+        canary=weights_pb2.Canary(),
+        timeout_s=60.0,
     )
     running = asyncio.create_task(transfer.run())
     await stub.asked.wait()
@@ -77,7 +83,7 @@ async def test_a_broadcast_that_goes_on_after_a_death_is_waited_for_no_longer_th
         for name, stub in (("dies", ReadyMember(has_begun)), ("survives", ReadyMember()))
     ]
     learner: Any = EndlessBroadcast()
-    config = WeightsConfig(ready_timeout_s=3600.0, timeout_s=7200.0)  # Longer than any test may take.
+    config = WeightsConfig(ready_timeout_s=3600.0)  # Longer than any test may take.
     transfer = Transfer(
         learner,
         members,
@@ -85,6 +91,7 @@ async def test_a_broadcast_that_goes_on_after_a_death_is_waited_for_no_longer_th
         epoch=1,
         version=WeightVersion(0, 1),
         canary=weights_pb2.Canary(),
+        timeout_s=7200.0,
         usual_s=0.01,
     )
     result = await transfer.run()

@@ -1,0 +1,38 @@
+"""Deadlines that the configuration leaves open: from tokens, and from the rates that the run has shown."""
+
+from shoal.config.run import RunConfig
+
+_LEAST_SAMPLING_S, _LEAST_STEP_S = 600.0, 3600.0
+_TOKEN_S = 0.1
+"""Of one completion. Engines that are full of completions take 0.03 s (a 7B model on an H100)."""
+_TRAINED_TOKEN_S = 0.001
+_SLOWER = 5.0
+"""Times as long as what was seen that a call may take."""
+_MIN_TOKENS = 256
+"""A completion of a few tokens shows how long a prompt takes, and not a token."""
+_FORGETS = 0.98
+
+
+class Pace:
+    """The longest time that a token took of late, in seconds; 0 before the first."""
+
+    def __init__(self) -> None:
+        self.token_s = 0.0
+
+    def observe(self, num_tokens: int, seconds: float) -> None:
+        """Takes the time in which some tokens were sampled one after the other, or trained on."""
+        self.token_s = max(seconds / max(num_tokens, _MIN_TOKENS), _FORGETS * self.token_s)
+
+
+def sampling_timeout_s(config: RunConfig, pace: Pace) -> float:
+    """Returns `coordinator.sampling_timeout_s`, or the time for the longest completion where it is unset."""
+    if config.coordinator.sampling_timeout_s is not None:
+        return config.coordinator.sampling_timeout_s
+    return max(_LEAST_SAMPLING_S, config.max_completion_tokens * max(_TOKEN_S, _SLOWER * pace.token_s))
+
+
+def train_step_timeout_s(config: RunConfig, pace: Pace, num_tokens: int) -> float:
+    """Returns `coordinator.train_step_timeout_s`, or the time for a step of that many tokens where it is unset."""
+    if config.coordinator.train_step_timeout_s is not None:
+        return config.coordinator.train_step_timeout_s
+    return max(_LEAST_STEP_S, num_tokens * max(_TRAINED_TOKEN_S, _SLOWER * pace.token_s))
