@@ -144,15 +144,12 @@ class RunConfig(Section):
     @model_validator(mode="after")
     def _context_holds_a_prompt_and_its_completion(self) -> Self:
         given = self.generator.max_model_len
-        if given is not None and given < self.max_sequence_tokens:
+        longest = self.data.max_prompt_tokens + self.max_completion_tokens
+        if given is not None and given < longest:
+            table = "sampling" if longest == self.max_sequence_tokens else "evaluation"
             raise ValueError(
                 f"generator.max_model_len ({given}) must be at least data.max_prompt_tokens + "
-                f"sampling.max_completion_tokens ({self.max_sequence_tokens}): raise it, or leave it unset"
-            )
-        if given is not None and given < self._longest_evaluation:
-            raise ValueError(
-                f"generator.max_model_len ({given}) must be at least data.max_prompt_tokens + "
-                f"evaluation.max_completion_tokens ({self._longest_evaluation}): raise it, or leave it unset"
+                f"{table}.max_completion_tokens ({longest}): raise it, or leave it unset"
             )
         return self
 
@@ -328,12 +325,13 @@ class RunConfig(Section):
     @property
     def max_completion_tokens(self) -> int:
         """Maximum length of a completion, in training and evaluations."""
-        return max(self.sampling.max_completion_tokens, self.evaluation.max_completion_tokens or 0)
+        evaluated = self.evaluation.max_completion_tokens if self.evaluation.sources else None
+        return max(self.sampling.max_completion_tokens, evaluated or 0)
 
     @property
     def max_model_len(self) -> int:
         """Context length of the engine, in tokens."""
-        return self.generator.max_model_len or max(self.max_sequence_tokens, self._longest_evaluation)
+        return self.generator.max_model_len or self.data.max_prompt_tokens + self.max_completion_tokens
 
     @property
     def has_stop_strings(self) -> bool:
@@ -345,11 +343,3 @@ class RunConfig(Section):
     def plays_episodes(self) -> bool:
         """Whether prompts, or held-out questions, may be played in environments."""
         return any(source.names_environments for source in (*self.data.sources, *self.evaluation.sources))
-
-    @property
-    def _longest_evaluation(self) -> int:
-        """Maximum length of a held-out prompt plus completion; 0 without an evaluation."""
-        if not self.evaluation.sources:
-            return 0
-        longest = self.evaluation.max_completion_tokens or self.sampling.max_completion_tokens
-        return self.data.max_prompt_tokens + longest
