@@ -11,9 +11,9 @@ from typing import Any
 
 from services.coordinator.workers.batches import Seat
 from services.coordinator.workers.claims import Binding, Claim
-from services.coordinator.workers.deadlines import Pace
 from services.coordinator.workers.fleet import Fleet
 from services.coordinator.workers.handover.group_progress import GroupProgress, whole_prefix
+from services.coordinator.workers.loads.deadlines import Pace
 from services.coordinator.workers.losses import WorkFailed
 from services.coordinator.workers.member import Member
 from services.coordinator.workers.utilization import Utilization
@@ -215,10 +215,8 @@ class GeneratorPool:
                             self.pace.observe(completion.num_tokens, self._running_s() - began)
                             yield completion
                 except ResourceExhausted as error:
-                    if error.reason == ErrorReason.MESSAGE_TOO_LARGE:  # A delay does not help.
-                        raise InvalidArgument(error.message, reason=error.reason) from None
                     # With the same request id the generator resends what it has finished, and samples nothing twice.
-                    await asyncio.sleep(error.retry_after_s or 1.0)
+                    await asyncio.sleep(_pause_s(error))
                 else:
                     if progress.missing:
                         raise WorkFailed(binding.member.name, f"it did not send samples {progress.missing}")
@@ -333,3 +331,10 @@ def _of(asked: Sequence[int], index: int) -> int:
     if not 0 <= index < len(asked):
         raise Internal(f"it sent sample {index} of {len(asked)}")
     return asked[index]
+
+
+def _pause_s(error: ResourceExhausted) -> float:
+    """Returns the pause before a full generator is asked again. Raises `InvalidArgument` where no pause helps."""
+    if error.reason == ErrorReason.MESSAGE_TOO_LARGE:
+        raise InvalidArgument(error.message, reason=error.reason) from None
+    return error.retry_after_s or 1.0
