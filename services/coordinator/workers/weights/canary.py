@@ -18,7 +18,7 @@ from shoal.v1 import weights_pb2
 from shoal.wire import float32_from_wire
 
 _GROWTH = 2.0
-_GROWTH_SHARE = 0.2
+_GROWTH_SHARE = 0.125
 """The first load may leave `_GROWTH` times the difference that there was, and this share of the tolerance."""
 
 
@@ -34,8 +34,8 @@ class Precision:
 
 FLOAT32 = Precision(tolerance=1e-3, motion=1e-4)
 """Correct weights differ by 1e-6 to 1e-5 on average."""
-LOWER = Precision(tolerance=0.25, motion=0.01)
-"""bfloat16 and float16. Correct weights differ by 0.005 to 0.1 on average in bfloat16."""
+LOWER = Precision(tolerance=0.4, motion=0.01)
+"""bfloat16 and float16. Correct weights differ by 0.005 to 0.14 on average in bfloat16, most in small trained models."""
 
 
 @dataclass(frozen=True)
