@@ -35,7 +35,7 @@ class Precision:
 FLOAT32 = Precision(tolerance=1e-3, motion=1e-4)
 """Correct weights differ by 1e-6 to 1e-5 on average."""
 LOWER = Precision(tolerance=0.4, motion=0.01)
-"""bfloat16 and float16. Correct weights differ by 0.005 to 0.14 on average in bfloat16, most in small trained models."""
+"""bfloat16 and float16. Correct weights differ by 0.005 to 0.14 on average in bfloat16, most in small models."""
 
 
 @dataclass(frozen=True)
