@@ -62,12 +62,18 @@ No field is dropped silently. Each one has one of these fates:
 * **not yet available**: refused, because the feature is still to come;
 * **refused**: not planned, or there is a better way; the reason names it.
 
+Reward functions of a Python file for TRL or Unsloth become custom verifiers, called as TRL calls them
+([rewards.md](rewards.md#a-function)), if they stand at the top of the file or of a .py file beside it. Its data are
+found where the file loads them by `load_dataset`, also inside its own functions. If it changes their rows, for example
+with `map`, it is refused with the line: save the rows, and name the file with `--set data.sources`.
+
 Variables of the environment that a launch script exports, and that no word of it uses, are named in a note.
 
 A refusal that would change the training blocks the translation: nothing is printed, and the exit code is 2. Resolve it
 with a setting of Shoal's, `--set A.B=VALUE`, or leave the field out on purpose with `--skip NAME` or `--skip all`; the
-head of the file then lists it. [configs/recipes](../configs/recipes/README.md) has translations of open-instruct's own
-scripts.
+head of the file then lists it. Nothing leaves out what no configuration is possible without: the model, the data, and
+what is wrong with the result. Relative paths of `--set` begin at the current folder.
+[configs/recipes](../configs/recipes/README.md) has translations of open-instruct's own scripts.
 """
 
 

@@ -2,9 +2,12 @@
 
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
+from shoal.config.custom_verifiers import find_files
+from shoal.config.environments import find_environment_files
 from shoal.config.load import apply_override, parse_config
 from shoal.errors import InvalidArgument
 from shoal.translate.shared.draft import Draft, Origin, Refusal, Source
@@ -16,8 +19,12 @@ from shoal.translate.sources.settings import Settings
 from shoal.translate.version import CURRENT, Version, implied_version, with_defaults
 
 EVERYTHING = "all"
-_ENVIRONMENT = frozenset({"environment", "environment_column"})
-"""Two ways to say one thing."""
+_SAME = (
+    frozenset({"environment", "environment_column"}),
+    frozenset({"verifier", "verifier_column", "labels"}),
+    frozenset({"label_columns", "ground_truth_column"}),
+)
+"""Settings of a source that are several ways to say one thing."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +44,11 @@ class Translation:
     @property
     def blocking(self) -> list[Refusal]:
         """The refusals that prevent a configuration."""
-        return [refusal for refusal in self.refusals if refusal.blocks and refusal.name not in self.skipped]
+        return [refusal for refusal in self.refusals if refusal.blocks and not self.leaves_out(refusal)]
+
+    def leaves_out(self, refusal: Refusal) -> bool:
+        """Returns whether a refused field is left out on request."""
+        return refusal.name in self.skipped and not refusal.is_needed
 
 
 def translate(
@@ -59,39 +70,42 @@ def translate(
     system, settings = with_defaults(system, version, settings)
     draft = Draft(notes=list(settings.notes))
     source = Source(
-        system.table, settings.values, draft, system=system.name, since=version.suffix, checkout=version.checkout
+        system.table,
+        settings.values,
+        draft,
+        system=system.name,
+        since=version.suffix,
+        checkout=version.checkout,
+        functions=settings.functions,
     )
     _judge(system, settings, source, draft)
     answered = {override.partition("=")[0].strip() for override in overrides}
     _keep_given_length(draft, answered)
     values = _with_overrides(draft, overrides)
     if "path" not in values.get("model", {}):
-        draft.refuse(system.model_field, None, "the source names no model: give --set model.path=MODEL")
-    if not values.get("data", {}).get("sources"):
+        reason = "the source names no model: give --set model.path=MODEL"
+        draft.refuse(system.model_field, None, reason, is_needed=True)
+    if not values.get("data", {}).get("sources") and not any(
+        refusal.is_needed and refusal.cure == "data.sources" for refusal in draft.refusals
+    ):
         where = system.data_field or "data"
-        draft.refuse(where, None, "the source names no data: give --set 'data.sources=[{dataset = \"NAME\"}]'")
+        reason = "the source names no data: give --set 'data.sources=[{dataset = \"NAME\"}]'"
+        draft.refuse(where, None, reason, is_needed=True)
     _drop_answered(draft, answered)
     skipped = frozenset(r.name for r in draft.refusals) if EVERYTHING in skip else frozenset(skip)
-    known = {refusal.name for refusal in draft.refusals}
-    for name in set(skip) - known - {EVERYTHING}:
+    for name in set(skip) - {refusal.name for refusal in draft.refusals} - {EVERYTHING}:
         draft.notes.append(f"--skip {name}: no field of this name is refused")
-    needs = {system.model_field, system.data_field or "data"}
-    lacking = [refusal for refusal in draft.refusals if refusal.name in needs and refusal.blocks and not refusal.value]
-    if not [refusal for refusal in draft.refusals if refusal.blocks and refusal.name not in skipped] and not lacking:
+    if not Translation("", values, (), tuple(draft.refusals), skipped).blocking:
         try:
             parse_config(values)
         except InvalidArgument as error:
             for violation in error.violations:
                 reason = f"as translated: {violation.description}; set it with --set"
-                draft.refuse(violation.field, None, reason)
-    skipped -= {refusal.name for refusal in draft.refusals if refusal.reason.startswith("as translated:")}
-    skipped -= {refusal.name for refusal in lacking}
+                draft.refuse(violation.field, None, reason, is_needed=True)
     result = Translation("", values, tuple(draft.notes), tuple(draft.refusals), skipped)
     if result.blocking:
         return result
-    return Translation(
-        to_toml(draft, _header(system, title, draft, skipped, version)), values, result.notes, result.refusals, skipped
-    )
+    return replace(result, toml=to_toml(draft, _header(system, title, result, version)))
 
 
 def _judge(system: System, settings: Settings, source: Source, draft: Draft) -> None:
@@ -100,7 +114,8 @@ def _judge(system: System, settings: Settings, source: Source, draft: Draft) -> 
         if name in system.measured:
             source.measured[name] = reason
         else:
-            source.miss(name, reason, draft)
+            is_data = name.rpartition(".")[2] == system.data_field
+            source.miss(name, reason, draft, is_needed=is_data)
     for name, (value, why) in system.implied.items():
         draft.set(name, value, Origin(why, False))
     source.sort(draft)
@@ -143,6 +158,8 @@ def _with_overrides(draft: Draft, overrides: Sequence[str]) -> dict[str, Any]:
     for override in overrides:
         alone: dict[str, Any] = {}
         apply_override(alone, override)
+        find_files(alone, Path.cwd())
+        find_environment_files(alone, Path.cwd())
         for section, table in alone.items():
             if section in TABLES:
                 draft.set(section, table, Origin("--set", True))
@@ -154,6 +171,13 @@ def _with_overrides(draft: Draft, overrides: Sequence[str]) -> dict[str, Any]:
                 if name in draft.explicit and draft.values.get(name) is not None:
                     draft.notes.append(f"--set {name} replaces what the source says: {draft.origins[name]}")
                 draft.set(name, _merged(draft.values.get(name), value), Origin("--set", True))
+    held_out = "evaluation.sources"
+    given = {override.partition("=")[0].strip() for override in overrides}
+    if "data.sources" in given and draft.values.get(held_out) and not any(name.startswith(held_out) for name in given):
+        draft.notes.append(
+            f"--set data.sources leaves {held_out} as the source says: {draft.origins[held_out]}; --set {held_out}=... "
+            "changes it"
+        )
     if draft.of_sources and isinstance(sources := draft.values.get("data.sources"), list):
         draft.values["data.sources"] = [_completed(table, draft.of_sources) for table in sources]
     values: dict[str, Any] = {}
@@ -171,9 +195,8 @@ def _completed(table: Any, common: Mapping[str, Any]) -> Any:
     """Returns a source of data with the settings that all have, unless it has its own."""
     if not isinstance(table, Mapping):
         return table
-    if _ENVIRONMENT & table.keys():
-        common = {name: value for name, value in common.items() if name not in _ENVIRONMENT}
-    return {**common, **table}
+    said = frozenset().union(*(same for same in _SAME if same & table.keys()))
+    return {**{name: value for name, value in common.items() if name not in said}, **table}
 
 
 def _merged(before: Any, value: Any) -> Any:
@@ -183,11 +206,11 @@ def _merged(before: Any, value: Any) -> Any:
     return {**before, **{key: _merged(before.get(key), item) for key, item in value.items()}}
 
 
-def _header(system: System, title: str, draft: Draft, skipped: frozenset[str], version: Version) -> list[str]:
+def _header(system: System, title: str, translated: Translation, version: Version) -> list[str]:
     lines = [f"Translated from {system.name}{f': {title}' if title else ''} by `shoal config translate`."]
     if version.suffix:
         lines.append(f"Defaults are those of {system.name}{version.suffix}.")
-    left_out = [refusal for refusal in draft.refusals if refusal.blocks and refusal.name in skipped]
+    left_out = [each for each in translated.refusals if each.blocks and translated.leaves_out(each)]
     if left_out:
         lines += ["", "Incomplete. Left out on request:"]
         for refusal in left_out:

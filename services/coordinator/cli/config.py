@@ -2,16 +2,19 @@
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from services.coordinator.cli.shared.options import ConfigFile, DataDir, OutputOption, Overrides, command_group
 from services.coordinator.cli.shared.output import Output, print_json, print_pairs
 from shoal.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from shoal.translate.shared.draft import Refusal
 
 app = command_group("Show, check, translate, and suggest configurations.")
 
@@ -90,7 +93,10 @@ def translate(
     skip: Annotated[
         list[str] | None,
         typer.Option(
-            "--skip", metavar="NAME", help="Leave out the refused field of this name; `all` leaves out every one."
+            "--skip",
+            metavar="NAME",
+            help="Leave out the refused field of this name; `all` leaves out every one without which "
+            "a configuration is possible.",
         ),
     ] = None,
 ) -> None:
@@ -112,14 +118,10 @@ def translate(
     for note in translation.notes:
         print(f"note: {note}", file=sys.stderr)
     for refusal in translation.refusals:
-        left_out = not refusal.blocks or refusal.name in translation.skipped
+        left_out = not refusal.blocks or translation.leaves_out(refusal)
         print(f"{'left out' if left_out else 'refused'}: {refusal}", file=sys.stderr)
     if translation.blocking:
-        names = ", ".join(dict.fromkeys(refusal.name for refusal in translation.blocking))
-        raise InvalidArgument(
-            f"not translated, because of {names}; change the source, set the fields with --set, or leave them out with "
-            "--skip NAME (or --skip all)"
-        )
+        raise InvalidArgument(_why_not(translation.blocking))
     print(translation.toml, end="")
 
 
@@ -138,6 +140,23 @@ def suggest(
 
     rates = H100 if measured is None else rates_of_run(measured)
     print(suggest(task, gpu_memory_gb, model, rates).toml, end="")
+
+
+def _why_not(blocking: "Sequence[Refusal]") -> str:
+    """Returns why nothing is translated, and what may be done about it."""
+    needed, others = (
+        ", ".join(dict.fromkeys(refusal.name for refusal in blocking if refusal.is_needed == is_needed))
+        for is_needed in (True, False)
+    )
+    parts = []
+    if others:
+        parts.append(
+            f"not translated, because of {others}: change the source, set the fields with --set, or leave them out "
+            "with --skip NAME (or --skip all)"
+        )
+    if needed:
+        parts.append(f"no configuration is possible without {needed}: set it with --set; --skip cannot leave it out")
+    return "; ".join(parts)
 
 
 def _flatten(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:

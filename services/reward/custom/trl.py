@@ -20,13 +20,17 @@ def of_trl(function: Callable[..., Any], code: Code) -> Callable[..., Any]:
     In the convention "trl" prompts and completions are lists of messages, as for conversational data, in "trl_text"
     texts. Raises `Unusable` for a function that needs an object of TRL's trainer.
     """
-    required, takes = _parameters_of_trl(function, code)
+    required, optional, takes = _parameters_of_trl(function, code)
     needed = [name for name in required if name not in _TRL]
 
     def verifier(completion: str, label: Any, prompt: str, messages: list[Any], token_ids: list[int]) -> Any:
         is_text = code.convention == "trl_text"
         given: dict[str, Any] = {
-            **_columns(label, needed),
+            **{
+                name: column
+                for name, column in _columns(label, needed).items()
+                if column != [None] or name not in optional
+            },
             "prompts": [prompt if is_text else messages or [{"role": "user", "content": prompt}]],
             "completions": [completion if is_text else [{"role": "assistant", "content": completion}]],
             "completion_ids": [token_ids],
@@ -46,8 +50,9 @@ def of_trl(function: Callable[..., Any], code: Code) -> Callable[..., Any]:
     return verifier
 
 
-def _parameters_of_trl(function: Callable[..., Any], code: Code) -> tuple[list[str], Collection[str] | None]:
-    """Returns the parameters that must be given, and all that may be; None for any. Raises `Unusable`."""
+def _parameters_of_trl(function: Callable[..., Any], code: Code) -> tuple[list[str], list[str], Collection[str] | None]:
+    """Returns the parameters without a default, those with one, and all that may be given; None for any. Raises
+    `Unusable`."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError) as error:
@@ -65,7 +70,7 @@ def _parameters_of_trl(function: Callable[..., Any], code: Code) -> tuple[list[s
             f"{code.function} needs {theirs[0]!r}, which only TRL's trainer has: give the parameter a default, or "
             "write the function without it",
         )
-    return required, takes
+    return required, [each.name for each in named if each.default is not each.empty], takes
 
 
 def _columns(label: Any, needed: Sequence[str]) -> dict[str, list[Any]]:

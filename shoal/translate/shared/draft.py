@@ -4,11 +4,13 @@ import difflib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from shoal.translate.shared.checkout import Checkout
 from shoal.translate.shared.field import Fate, Field, Unfit, read_value
 from shoal.translate.shared.not_yet import NOT_YET
+from shoal.translate.shared.own_function import OwnFunction
 
 _MAX_COMPARED = 200
 """Characters of a name that are compared with others, which takes quadratic time."""
@@ -42,6 +44,8 @@ class Refusal:
     """Whether leaving it out would change the training."""
     cure: str = ""
     """A field of ours that resolves the refusal when it is set."""
+    is_needed: bool = False
+    """Whether there is no configuration without it, so that it cannot be left out."""
 
     def __str__(self) -> str:
         value = f" = {self.value}" if self.value else ""
@@ -72,9 +76,12 @@ class Draft:
         else:
             self.explicit.discard(name)
 
-    def refuse(self, name: str, value: Any, reason: str, *, blocks: bool = True, cure: str = "") -> None:
+    def refuse(
+        self, name: str, value: Any, reason: str, *, blocks: bool = True, cure: str = "", is_needed: bool = False
+    ) -> None:
         """Refuses a field."""
-        self.refusals.append(Refusal(name, "" if value is None else _shown(value, name), reason, blocks, cure))
+        shown = "" if value is None else _shown(value, name)
+        self.refusals.append(Refusal(name, shown, reason, blocks, cure, is_needed))
 
 
 @dataclass(frozen=True)
@@ -97,9 +104,12 @@ class Source:
         system: str,
         since: str = "",
         checkout: Checkout | None = None,
+        functions: Mapping[str, OwnFunction] = MappingProxyType({}),
     ) -> None:
         """`since` names the version whose defaults the table has, as in "open-instruct's default in 2026-02"."""
         self.checkout = checkout
+        self.functions = functions
+        """Functions of the source's own files, by the text that stands for each in a field's value."""
         self._system, self.since = system, since
         self._fields = {row.name: row for row in table}
         self._families = [row for row in table if row.name.endswith(".*")]
@@ -145,7 +155,7 @@ class Source:
         fitting = [row for row in self._families if spelled.startswith(row.name[:-1])]
         return max(fitting, key=lambda row: len(row.name), default=None)
 
-    def miss(self, spelled: str, reason: str, draft: Draft) -> None:
+    def miss(self, spelled: str, reason: str, draft: Draft, *, is_needed: bool = False) -> None:
         """Handles a field whose value cannot be read: it matters as much as the field does."""
         name = self._names.get(spelled)
         row = self._fields[name] if name is not None else self._family(spelled)
@@ -160,7 +170,8 @@ class Source:
         cure = row.to[0] if row is not None and len(row.to) == 1 else ""
         if cure:
             reason = f"{reason}; set it with --set {cure}=..."
-        draft.refuse(spelled, None, reason, blocks=row is None or row.fate is not Fate.OUTSIDE, cure=cure)
+        blocks = row is None or row.fate is not Fate.OUTSIDE
+        draft.refuse(spelled, None, reason, blocks=blocks, cure=cure, is_needed=is_needed)
 
     def __getitem__(self, name: str) -> Any:
         self._used.add(name)
@@ -226,11 +237,13 @@ class Source:
         """Lists the explicit settings that no line, note or refusal of the draft names, as "beta = 0.05"."""
         origins = [origin for name, origin in draft.origins.items() if draft.values[name] is not None]
         said = "\n".join([*origins, *draft.notes, *(refusal.name for refusal in draft.refusals)])
-        pairs = [(self._spelled[name], value) for name, value in self._values.items()]
+        refused = {refusal.name for refusal in draft.refusals}
+        noted = {note.partition(":")[0] for note in draft.notes}
         return [
-            f"{spelled} = {_shown(value, spelled)}"
-            for spelled, value in pairs
-            if not re.search(rf"(?<![\w.]){re.escape(spelled)}(?![\w.])", said)
+            f"{self._spelled[name]} = {_shown(value, self._spelled[name])}"
+            for name, value in self._values.items()
+            if name not in refused | noted
+            and not re.search(rf"(?<![\w.]){re.escape(self._spelled[name])}(?![\w.])", said)
         ]
 
     def unused(self) -> Iterable[str]:

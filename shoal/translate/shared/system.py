@@ -45,6 +45,8 @@ class System:
     """Tables of which `compose` judges each setting that a Python file leaves unread."""
     functions: tuple[str, ...] = ()
     """Fields that are functions, which a Python file names."""
+    datasets: tuple[str, ...] = ()
+    """Fields that are data sets, which a Python file loads."""
     measured: tuple[str, ...] = ()
     """Fields that a Python file may measure on its data; `compose` decides about those that cannot be read."""
     defaults_as_of: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)

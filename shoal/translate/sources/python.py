@@ -3,10 +3,13 @@
 import ast
 import re
 from pathlib import Path
+from typing import Any
 
 from shoal.errors import InvalidArgument
 from shoal.parsing import parse_json, parse_python
 from shoal.translate.shared.system import System
+from shoal.translate.sources.datasets import Datasets
+from shoal.translate.sources.functions import own_function
 from shoal.translate.sources.settings import Settings
 from shoal.translate.sources.values import Unread, Values, called, statements
 
@@ -51,7 +54,7 @@ def read_calls(system: System, text: str, path: Path, settings: Settings) -> Non
             f"{path.name} takes its settings from the command line: give its flags after the file; without a flag "
             f"{system.name}'s default is used"
         )
-    file = _File(system, values, settings, parsed)
+    file = _File(system, tree, path, values, settings, parsed)
     for node in found:
         if any(keyword.arg is None for keyword in node.keywords):
             raise InvalidArgument(f"{path} line {node.lineno}: **settings cannot be read without running the file")
@@ -113,8 +116,13 @@ def _is_beside(node: ast.Call, system: System) -> bool:
 class _File:
     """Adds the settings of one file, of which some names are arguments of its command line."""
 
-    def __init__(self, system: System, values: Values, settings: Settings, parsed: set[str]) -> None:
+    def __init__(
+        self, system: System, tree: ast.Module, path: Path, values: Values, settings: Settings, parsed: set[str]
+    ) -> None:
         self._system = system
+        self._tree = tree
+        self._path = path
+        self._datasets = Datasets(tree, values)
         self._values = values
         self._settings = settings
         self._parsed = parsed
@@ -160,8 +168,7 @@ class _File:
 
     def _read_value(self, name: str, node: ast.expr) -> None:
         """Adds the value of a field, or the reason why it cannot be read."""
-        is_function = name in self._system.functions
-        value = self._values.function_names(node) if is_function else self._values.read(node)
+        value = self._value(name, node)
         unread = value if isinstance(value, Unread) else None
         if isinstance(value, dict) and self._parsed:
             # What follows the command line is a flag, which is read as such.
@@ -176,3 +183,14 @@ class _File:
             self._settings.values.pop(name, None)
             reason = f"has no value: line {node.lineno}, {unread.text}, cannot be read without running the file"
             self._settings.unset[name] = reason
+
+    def _value(self, name: str, node: ast.expr) -> Any:
+        if name in self._system.datasets:
+            return self._datasets.read(node)
+        if name not in self._system.functions:
+            return self._values.read(node)
+        texts = self._values.function_names(node)
+        for text, item in zip(texts, self._values.items(node), strict=True):
+            if isinstance(item, ast.Name) and (function := own_function(self._tree, item.id, self._path)) is not None:
+                self._settings.functions[text] = function
+        return texts

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from shoal.translate.shared.own_function import OwnFunction
+
 
 @dataclass
 class Settings:
@@ -13,6 +15,8 @@ class Settings:
     notes: list[str] = field(default_factory=list)
     fixed: dict[str, Any] = field(default_factory=dict)
     """Settings that a Python file assigns after it has parsed its command line: no flag changes them."""
+    functions: dict[str, OwnFunction] = field(default_factory=dict)
+    """Functions of a Python file, by the text that stands for each in a setting's value."""
     unset: dict[str, str] = field(default_factory=dict)
     """Fields whose value cannot be read from the source, each with the reason."""
 

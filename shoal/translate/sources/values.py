@@ -97,12 +97,15 @@ class Values(ast.NodeVisitor):
 
     def function_names(self, node: ast.expr) -> list[str]:
         """Returns one function, or a list of them, as the file writes them; a factory call stays a call."""
-        node = self._follow(node, (ast.List, ast.Tuple))
-        items = node.elts if isinstance(node, ast.List | ast.Tuple) else [node]
-        assigned = [self._follow(item, (ast.Call, ast.Constant)) for item in items]
+        assigned = [self._follow(item, (ast.Call, ast.Constant)) for item in self.items(node)]
         names = [str(item.value) if isinstance(item, ast.Constant) else ast.unparse(item) for item in assigned]
         # A function of the file may have the name of a known one.
         return [f"{name}, defined in the file" if name in self._functions else name for name in names]
+
+    def items(self, node: ast.expr) -> list[ast.expr]:
+        """Returns the expressions of a list, or the one expression that is none."""
+        node = self._follow(node, (ast.List, ast.Tuple))
+        return node.elts if isinstance(node, ast.List | ast.Tuple) else [node]
 
     def call(self, node: ast.expr) -> ast.Call | None:
         """Returns the call that an expression is, or that a name was assigned; None where it spreads a table."""
@@ -118,16 +121,16 @@ class Values(ast.NodeVisitor):
             used = [part for part in ast.walk(each) if isinstance(part, ast.Name)]
             if any(part.id in names for part in used):
                 return True
-            values = {value for part in used if (value := self._value_of(part)) is not None}
+            values = {value for part in used if (value := self.assigned(part)) is not None}
             left += values - seen
         return False
 
     def _follow(self, node: ast.expr, kinds: tuple[type[ast.expr], ...]) -> ast.expr:
         """Returns the expression assigned to a name, if it is of one of these kinds, else the node itself."""
-        value = self._value_of(node) if isinstance(node, ast.Name) else None
+        value = self.assigned(node) if isinstance(node, ast.Name) else None
         return value if value is not None and isinstance(value, kinds) else node
 
-    def _value_of(self, node: ast.Name) -> ast.expr | None:
+    def assigned(self, node: ast.Name) -> ast.expr | None:
         """Returns what the name was last assigned before the line; None where that cannot be told."""
         found = self._assigned.get(node.id, [])
         before = [item for item in found if item.end < node.lineno] or [
@@ -145,7 +148,7 @@ class Values(ast.NodeVisitor):
         return node.value
 
     def visit_Name(self, node: ast.Name) -> Any:
-        assigned = self._value_of(node)
+        assigned = self.assigned(node)
         self._num_looked_up += 1
         if assigned is None or assigned in self._open or self._num_looked_up > _MAX_LOOKED_UP:
             return self.generic_visit(node)

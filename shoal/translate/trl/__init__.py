@@ -37,6 +37,7 @@ TRL = System(
         *(f"GRPOTrainer.{name}" for name in ("callbacks", "eval_dataset", "optimizers", "reward_processing_classes")),
         "from_pretrained.quantization_config",
     ),
+    datasets=("GRPOTrainer.train_dataset",),
     piecewise=("model_init_kwargs",),
     defaults_as_of=DEFAULTS_AS_OF,
     last_month_of=OLDEST | LAST_MONTH_OF | OLDER,

@@ -4,7 +4,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from shoal.translate.shared.draft import Draft, Source
+from shoal.translate.shared.draft import Draft, Origin, Source
 from shoal.translate.shared.run_name import run_name
 from shoal.translate.shared.scheduler import REFUSED, set_scheduler
 from shoal.translate.shared.trackers import set_trackers
@@ -69,11 +69,40 @@ def _data(source: Source, draft: Draft) -> None:
     if source["system_prompt"] is not None:
         draft.of_sources["system_prompt"] = source["system_prompt"]
         draft.notes.append("system_prompt: every source of data gets it, unless it has a system_prompt of its own")
+    if (loaded := source["train_dataset"]) and not name:
+        _loaded(loaded, columns, source, draft)
     if not name:
         return
     draft.set("data.sources", [table], source.origin("dataset_name"))
     draft.notes.append(
         f"dataset_name = {name}: questions come from column {columns}, labels from column solution, which TRL's "
+        "accuracy_reward reads; change this, and name a verifier (verifier = ...), with --set data.sources=..."
+    )
+
+
+def _loaded(loaded: dict[str, Any], column: str, source: Source, draft: Draft) -> None:
+    """Takes the data that the source's own code loads, if it leaves the rows as they are."""
+    table = {name: loaded[name] for name in ("dataset", "dataset_config", "split", "path") if name in loaded}
+    shown = ", ".join(map(str, table.values()))
+    if not table:
+        reason = "an object of a Python file is expected; name the data with --set data.sources=..."
+        draft.refuse("train_dataset", loaded, reason, cure="data.sources", is_needed=True)
+        return
+    if loaded["changes"]:
+        draft.refuse(
+            "train_dataset",
+            shown,
+            f"the source changes its rows ({', '.join(loaded['changes'])}), which only a run could do: save them with "
+            '.to_json("train.jsonl"), and give --set \'data.sources=[{path = "train.jsonl", messages_column = '
+            f'"{column}"}}]\'',
+            cure="data.sources",
+            is_needed=True,
+        )
+        return
+    columns = {"messages_column": column, "ground_truth_column": "solution"}
+    draft.set("data.sources", [table | columns], Origin(f"train_dataset = {shown}", True))
+    draft.notes.append(
+        f"train_dataset = {shown}: questions come from column {column}, labels from column solution, which TRL's "
         "accuracy_reward reads; change this, and name a verifier (verifier = ...), with --set data.sources=..."
     )
 

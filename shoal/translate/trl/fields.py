@@ -25,7 +25,7 @@ FULL = (
 EVALUATION = "evaluation.sources names the held-out questions, evaluation.every_steps how often they are asked"
 REWARDS = (
     "data.sources reward.weights reward.verifiers reward.apply_verifiable_reward reward.format reward.overlong "
-    "reward.repetition reward.cosine reward.style"
+    "reward.repetition reward.cosine reward.style reward.custom"
 )
 HOW = "a detail of how TRL's process computes or prints"
 DTYPE = "bf16 decides the learner's type, generator.dtype the engine's"

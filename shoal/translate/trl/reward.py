@@ -7,7 +7,9 @@ from typing import Any
 from shoal.parsing import parse_python
 from shoal.translate.shared.draft import Draft, Origin, Source
 from shoal.translate.shared.field import Unfit
+from shoal.translate.shared.toml import toml_value
 from shoal.translate.trl.open_r1 import FUNCTIONS_BY_DEFAULT, is_open_r1, note_settings, open_r1_part
+from shoal.translate.trl.own_rewards import note_own, own_labels, own_part
 from shoal.translate.trl.reward_parts import ACCURACY, COSINE, cosine, overlong
 
 _CUSTOM = (
@@ -30,7 +32,7 @@ _OPTIONS: dict[str, tuple[str, ...]] = {
 """Functions of trl.rewards that have a counterpart, with the parameters of the factories among them."""
 _READS = {"extraction": ["latex"], "boxed_match_priority": 0}
 """What TRL's accuracy_reward reads as an answer: LaTeX only, boxes first."""
-_SHARED = ("weights", "style")
+_SHARED = ("weights", "style", "custom")
 """Tables of [reward] that several functions set, each a key of its own."""
 _SCRIPT = {"get_soft_overlong_punishment": {"max_completion_len": 1280, "soft_punish_cache": 256}}
 """Arguments that `trl grpo` gives to a factory without arguments."""
@@ -49,15 +51,7 @@ def compose_reward(source: Source, draft: Draft) -> None:
     origin = source.origin(*names, *(["reward_weights"] if source["reward_weights"] else []))
     if not names:
         names, origin = ["reward_funcs"], Origin(f"open-r1 rewards {', '.join(text for text, _ in functions)}", False)
-    verifiers = {*reward.get("weights", ()), *([ACCURACY] if "cosine" in reward else [])}
-    if len(verifiers) > 1:
-        draft.refuse(
-            "reward_funcs",
-            [text for text, _ in functions],
-            'a source has one verifier, or a column of them: use data whose rows name ["math", "reward_model"], and '
-            "--set data.sources with its verifier_column",
-            cure="data.sources",
-        )
+    verifiers = list(dict.fromkeys([*reward.get("weights", ()), *([ACCURACY] if "cosine" in reward else [])]))
     if "cosine" in reward and ACCURACY not in reward.get("weights", {}):
         # The cosine reward needs to know whether an answer is right, but correctness itself earns nothing.
         reward["apply_verifiable_reward"] = False
@@ -65,9 +59,13 @@ def compose_reward(source: Source, draft: Draft) -> None:
         reward["verifiers"] = {ACCURACY: _READS}
     for name, value in reward.items():
         draft.set(f"reward.{name}", value, origin)
+    own = [source.functions[text] for text, _ in functions if text in source.functions]
     if verifiers or is_whole:
-        _set_verifier(source, draft, verifiers, names)
-    if set(reward) - {"weights", "model", "verifiers"}:
+        labels = own_labels(own, beside=ACCURACY if ACCURACY in verifiers else "", draft=draft) if own else {}
+        _set_verifier(source, draft, verifiers, names, labels)
+    if own:
+        note_own(own, len(verifiers), draft)
+    if set(reward) - {"weights", "model", "verifiers", "custom"}:
         _sum_once(source, draft, reads_solutions=ACCURACY in verifiers)
 
 
@@ -78,7 +76,10 @@ def _parts(functions: list[tuple[str, float]], source: Source, draft: Draft) -> 
     unfit: dict[str, list[str]] = {}
     for text, weight in functions:
         try:
-            part = _model(text, weight) if text == model else _part(text, weight, source)
+            if text in source.functions:
+                part = own_part(source.functions[text], weight)
+            else:
+                part = _model(text, weight) if text == model else _part(text, weight, source)
             _add(part, reward)
         except Unfit as error:
             unfit.setdefault(str(error), []).append(text)
@@ -108,16 +109,28 @@ def _weighted_functions(source: Source, draft: Draft) -> list[tuple[str, float]]
     return list(zip(functions, weights, strict=True))
 
 
-def _set_verifier(source: Source, draft: Draft, verifiers: set[str], names: list[str]) -> None:
-    """Makes the verifier that of every source, or notes how to do so."""
-    columns = {"verifier": next(iter(sorted(verifiers)), "passthrough")}
+def _set_verifier(
+    source: Source, draft: Draft, verifiers: list[str], names: list[str], own_labels: dict[str, Any]
+) -> None:
+    """Makes the verifiers those of every source, or notes how to do so."""
+    columns: dict[str, Any] = {"verifier": verifiers if len(verifiers) > 1 else (verifiers or ["passthrough"])[0]}
     if ACCURACY in verifiers:
         columns["ground_truth_column"] = "solution"
+    columns |= own_labels
+    if own_labels:
+        draft.of_sources |= columns
     if sources := draft.values.get("data.sources"):
         given = (name for name in names if source[name])
-        draft.set("data.sources", [table | columns for table in sources], source.origin("dataset_name", *given))
+        origin = source.origin(*(["dataset_name"] if source["dataset_name"] else []), *given)
+        kept = [
+            {key: item for key, item in table.items() if key != "ground_truth_column" or not own_labels}
+            for table in sources
+        ]
+        draft.set("data.sources", [table | columns for table in kept], origin)
         return
-    settings = ", ".join(f'{name} = "{value}"' for name, value in columns.items())
+    if own_labels:
+        return
+    settings = ", ".join(f"{name} = {toml_value(value)}" for name, value in columns.items())
     draft.notes.append(f"{names[0]}: give data.sources {settings}")
 
 

@@ -27,6 +27,7 @@ UNSLOTH = System(
         "get_chat_template": ("", "chat_template"),
     },
     functions=TRL.functions,
+    datasets=TRL.datasets,
     measured=("max_prompt_length", "max_completion_length"),
     model_field="model",
     data_field="train_dataset",

@@ -42,7 +42,7 @@ def _filter_groups(source: Source, draft: Draft) -> None:
         f"algorithm.filter_groups.{name}" for name in ("enable", "max_num_gen_batches", "metric")
     )
     if not source[enable]:
-        source.note_unused(draft, metric, why="changes nothing without filter_groups.enable")
+        source.note_unused(draft, refills, metric, why="changes nothing without filter_groups.enable")
         return
     draft.set("grpo.keep_zero_signal", False, source.origin(enable))
     draft.set("grpo.max_refills", source[refills] if source[refills] > 0 else 100, source.origin(refills))

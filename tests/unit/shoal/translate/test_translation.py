@@ -1,5 +1,11 @@
 """Tests of settings that several systems share."""
 
+from pathlib import Path
+
+import pytest
+
+from shoal.translate import SYSTEMS, translate
+from shoal.translate.sources.settings import Settings
 from tests.support.translations import ROLL_GUIDE, config_of, translate_values
 
 
@@ -18,3 +24,29 @@ def test_stop_strings_and_chat_templates_are_translated_for_every_system() -> No
     verl = {"actor_rollout_ref.rollout.n": 8, "algorithm.adv_estimator": "grpo"}
     verl |= {"actor_rollout_ref.model.custom_chat_template": "{{ messages }}"}
     assert config_of("verl", verl, "run.num_steps=10").model.chat_template == "{{ messages }}"
+
+
+def test_skip_all_leaves_out_what_a_configuration_can_do_without() -> None:
+    settings = Settings({"optim": "sgd", "tools": ["a"]})
+    translation = translate(SYSTEMS["trl"], settings, skip=["all"], overrides=["run.num_steps=3"])
+    assert {refusal.name for refusal in translation.blocking} == {"model", "train_dataset"}
+    assert {refusal.name for refusal in translation.refusals if translation.leaves_out(refusal)} == {"optim", "tools"}
+
+
+def test_relative_files_of_overrides_begin_at_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = config_of(
+        "trl", {"max_steps": 3}, "reward.custom.mine.file=reward.py", 'environments=[{name="e", source="env.py:E"}]'
+    )
+    assert config.reward.custom["mine"].file == str(tmp_path / "reward.py")
+    assert config.environments[0].source == f"{tmp_path / 'env.py'}:E"
+
+
+def test_other_data_leave_the_evaluation_and_say_so() -> None:
+    verl = {"actor_rollout_ref.rollout.n": 8, "algorithm.adv_estimator": "grpo", "data.val_files": ["held-out.parquet"]}
+    notes = translate_values("verl", verl, "run.num_steps=3").notes
+    assert [note for note in notes if "data.sources leaves evaluation.sources" in note and "held-out.parquet" in note]
+    given = translate_values("verl", verl, "run.num_steps=3", 'evaluation.sources=[{path = "a.jsonl"}]').notes
+    assert not [note for note in given if "data.sources leaves" in note]

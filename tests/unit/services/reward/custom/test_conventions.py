@@ -123,6 +123,9 @@ def logs(completions, log_metric, log_extra):
     log_extra("seen", completions)
     return [1.0]
 
+def default(completions, scale=0.75, **kwargs):
+    return [scale]
+
 def best(completions, **kwargs):
     return [1.0, 0.0]
 
@@ -174,6 +177,7 @@ def test_a_reward_function_of_trl_gets_lists_of_one_completion(tmp_path: Path, c
     [
         ("none", "unscorable", 0.0, "None"),
         ("waits", "scored", 0.25, ""),
+        ("default", "scored", 0.75, ""),
         ("logs", "scored", 1.0, ""),
         ("best", "failed", 0.0, "returned 2 rewards"),
         ("mean", "failed", 0.0, "returned float"),
@@ -182,7 +186,7 @@ def test_a_reward_function_of_trl_gets_lists_of_one_completion(tmp_path: Path, c
 def test_a_result_of_trl_is_one_reward_in_a_list(
     tmp_path: Path, function: str, outcome: str, value: float, why: str
 ) -> None:
-    answer = judged_by_trl(tmp_path, function, {})
+    answer = judged_by_trl(tmp_path, function, {"scale": None})
     assert (answer["outcome"], answer["value"]) == (outcome, value), answer
     assert why in answer["detail"], answer
 

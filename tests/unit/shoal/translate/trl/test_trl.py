@@ -83,7 +83,6 @@ def test_the_cosine_reward_of_trl_replaces_the_verifiable_reward() -> None:
     [
         ({"reward_funcs": ["my_reward"]}, "reward_funcs", "reward.custom.NAME.file"),
         ({"reward_funcs": ["reasoning_accuracy_reward"]}, "reward_funcs", "only the text after </think>"),
-        ({"reward_funcs": ["org/reward-model", "accuracy_reward"]}, "reward_funcs", '["math", "reward_model"]'),
         ({"reward_funcs": ["lambda completions: [1.0]"]}, "reward_funcs", "reward.custom.NAME.file"),
         ({"reward_funcs": ["get_soft_overlong_punishment(x=1)"]}, "reward_funcs", "has no parameter x"),
         ({"reward_funcs": ["accuracy_reward"], "reward_weights": [1, 2]}, "reward_weights", "2 for 1 reward_funcs"),

@@ -1,0 +1,107 @@
+"""Where a Python file's data come from: follows its own functions and names to a call of `load_dataset`."""
+
+import ast
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from shoal.translate.sources.values import Unread, Values, called
+
+_KEPT = ("shuffle", "with_format", "set_format", "flatten_indices")
+"""Methods that leave the rows as they are; the order is drawn here."""
+_PARAMETERS = ("path", "name", "data_dir", "data_files", "split")
+_FILES = ("json", "parquet")
+"""Formats of files that `load_dataset` takes in place of a name, and that are read here."""
+_MAX_DEPTH = 50
+
+
+@dataclass(frozen=True)
+class _Scope:
+    """A function's own view: what its parameters were given, and the scope of who gave it."""
+
+    given: Mapping[str, ast.expr] = field(default_factory=dict)
+    outer: "_Scope | None" = None
+
+
+class Datasets:
+    """Finds the calls behind a file's data sets; nothing is run."""
+
+    def __init__(self, tree: ast.Module, values: Values) -> None:
+        self._values = values
+        functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+        names = [node.name for node in functions]
+        self._functions = {node.name: node for node in functions if names.count(node.name) == 1}
+
+    def read(self, node: ast.expr) -> dict[str, Any] | Unread:
+        """Returns the data set of an expression: `dataset`, `dataset_config` and `split`, or `path`; under `changes`
+        what the file does to its rows, each with its line. `Unread`, with the expression where the search ended, for
+        one that no call of `load_dataset` gives."""
+        return self._read(node, _Scope(), _MAX_DEPTH)
+
+    def _read(self, node: ast.expr, scope: _Scope, depth: int) -> dict[str, Any] | Unread:
+        unread = Unread(ast.unparse(node))
+        if depth == 0:
+            return unread
+        match node:
+            case ast.Name() if node.id in scope.given:
+                return self._read(scope.given[node.id], scope.outer or _Scope(), depth - 1)
+            case ast.Name():
+                assigned = self._values.assigned(node)
+                return unread if assigned is None else self._read(assigned, scope, depth - 1)
+            case ast.Subscript():
+                return self._part(node, self._read(node.value, scope, depth - 1), scope)
+            case ast.Call(func=func) if called(func) == "load_dataset":
+                return self._loaded(node, scope)
+            case ast.Call(func=ast.Attribute(value=owner, attr=method)):
+                found = self._read(owner, scope, depth - 1)
+                return found if method in _KEPT else _changed(found, f"{method} in line {node.end_lineno}")
+            case ast.Call(func=ast.Name(id=name)) if name in self._functions:
+                return self._returned(self._functions[name], node, scope, depth)
+        return unread
+
+    def _returned(
+        self, function: ast.FunctionDef, call: ast.Call, scope: _Scope, depth: int
+    ) -> dict[str, Any] | Unread:
+        """Follows the one `return` of a function of the file."""
+        returns = [node.value for node in ast.walk(function) if isinstance(node, ast.Return) and node.value]
+        parameters = [each.arg for each in (*function.args.posonlyargs, *function.args.args)]
+        defaults = function.args.defaults
+        given = dict(zip(parameters[len(parameters) - len(defaults) :], defaults, strict=True))
+        given |= dict(zip(parameters, call.args, strict=False))
+        given |= {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg}
+        if len(returns) != 1:
+            return Unread(f"{ast.unparse(call)}, which returns in {len(returns)} places")
+        return self._read(returns[0], _Scope(given, scope), depth - 1)
+
+    def _part(self, node: ast.Subscript, found: dict[str, Any] | Unread, scope: _Scope) -> dict[str, Any] | Unread:
+        """Reads `data["train"]`: the split of what was loaded whole."""
+        split = self._value(node.slice, scope)
+        if isinstance(found, Unread):
+            return found
+        if isinstance(split, str) and "split" not in found:
+            return {**found, "split": split}
+        return _changed(found, f"[{ast.unparse(node.slice)}] in line {node.end_lineno}")
+
+    def _loaded(self, node: ast.Call, scope: _Scope) -> dict[str, Any] | Unread:
+        words = dict(zip(_PARAMETERS, node.args, strict=False))
+        words |= {keyword.arg: keyword.value for keyword in node.keywords if keyword.arg in _PARAMETERS}
+        values = {name: self._value(value, scope) for name, value in words.items()}
+        values = {name: value for name, value in values.items() if value is not None}
+        if unread := next((each for each in values.values() if isinstance(each, Unread)), None):
+            return replace(unread, text=f"{ast.unparse(node)}, where {unread.text} has no value")
+        table: dict[str, Any] = {"split": values["split"]} if "split" in values else {}
+        if values.get("path") in _FILES and isinstance(values.get("data_files"), str | list):
+            return {"path": values["data_files"], "changes": []}
+        if not isinstance(values.get("path"), str) or values.keys() & {"data_dir", "data_files"}:
+            return Unread(ast.unparse(node))
+        config = {"dataset_config": values["name"]} if "name" in values else {}
+        return {"dataset": values["path"], **config, **table, "changes": []}
+
+    def _value(self, node: ast.expr, scope: _Scope) -> Any:
+        if isinstance(node, ast.Name) and node.id in scope.given:
+            return self._value(scope.given[node.id], scope.outer or _Scope())
+        return self._values.read(node)
+
+
+def _changed(found: dict[str, Any] | Unread, what: str) -> dict[str, Any] | Unread:
+    return found if isinstance(found, Unread) else {**found, "changes": [*found["changes"], what]}
