@@ -58,9 +58,9 @@ _COMMANDS_OF_OPERATORS = frozenset(
     f"\\{name}" for name in ("cdot", "times", "div", "pm", "mp", "le", "ge", "lt", "gt", "leq", "geq", "ne", "neq")
 ) | {"\\in", "\\cup", "\\cap", "\\approx", "\\equiv"}
 _CURRENCY = re.compile(r"(?:(?:Rs|USD|US|EUR|GBP|INR)\.?\s*)?(?:\\?\$|€|£|¥|₹)\s*|(?:Rs|USD|EUR|GBP|INR)\.?\s+|Rs\.")
-_UNIT = re.compile(
-    r"[ \t-]?[ \t]*(?:\\%|%|\\?\$|€|£|¥|₹|\^\\circ ?[CF]?|((?:[A-Za-z]+\.?(?:\^\{?[0-9]\}?)?[ /]?(?:per )?){1,3}))"
-)
+_UNIT_SIGN = re.compile(r"[ \t]*(\\%|%|\\?\$|€|£|¥|₹|\^\\circ ?[CF]?)")
+_UNIT_WORD = re.compile(r"[ \t-]*([A-Za-z]+(?:\.[a-z]\.?)?)(\^\{?[0-9]\}?|[23](?![0-9]))?(/)?")
+_BETWEEN_UNITS = ("per", "square", "cubic", "of")
 _DECIMAL_COMMA = re.compile(r"([0-9]+),([0-9]{1,2}|[0-9]{4,})(?![0-9,])|0,([0-9]+)(?![0-9,])")
 _MAX_TOKENS = 200
 _MIXED = re.compile(r"([0-9]+)[ \t]+([0-9]+)/([0-9]+)(?![0-9/]|\.[0-9])")
@@ -270,27 +270,17 @@ def _word(word: str, before: str, after: list[_Token]) -> str:
 
 def _unit(text: str, start: int) -> tuple[str, int]:
     """Returns the unit, word of size or percent sign behind an expression, in LaTeX, and its end."""
-    found = _UNIT.match(text, start)
-    if not found:
-        return "", start
-    if found[1] is None:
-        sign = found[0].strip(" -\t")
-        return {"%": "\\%", "$": "\\$"}.get(sign, sign), found.end()
-    words: list[str] = []
+    if found := _UNIT_SIGN.match(text, start):
+        return {"%": "\\%", "$": "\\$"}.get(found[1], found[1]), found.end()
+    words: list[tuple[str, int]] = []
     end = start
-    for word in re.finditer(
-        r"[ \t-]*([A-Za-z]+(?:\.[a-z]\.?)?)(\^\{?[0-9]\}?|[23](?![0-9]))?(/)?", text[start : start + 60]
-    ):
-        plain = word[1].lower().replace(".", "")
-        if word.start() != end - start or (plain not in units.KNOWN and plain not in ("per", "square", "cubic", "of")):
+    while found := _UNIT_WORD.match(text, end, start + 60):
+        name, power, slash = found.groups(default="")
+        is_unit = name.lower().replace(".", "") in units.KNOWN and (len(name) > 1 or name in units.SINGLE_LETTERS)
+        if not is_unit and name.lower() not in _BETWEEN_UNITS:
             break
-        if len(word[1]) == 1 and word[1] not in units.SINGLE_LETTERS:
-            break
-        words.append(word[1] + (word[2] or "").replace("{", "").replace("}", "") + (word[3] or ""))
-        end = start + word.end()
-    while words and words[-1] in ("of", "per", "in", "a", "A"):
+        end = found.end()
+        words.append((name + power.replace("{", "").replace("}", "") + slash, end))
+    while words and words[-1][0] in (*_BETWEEN_UNITS, "in"):
         words.pop()
-        end = start  # Read again only as far as the words go.
-    if not words:
-        return "", start
-    return f"\\text{{ {' '.join(words)}}}", end if end > start else found.end()
+    return (f"\\text{{ {' '.join(word for word, _ in words)}}}", words[-1][1]) if words else ("", start)

@@ -187,13 +187,17 @@ def _with_alternatives(marked: MarkedText, items: list[Item]) -> Item:
     """Returns the first item and those that words of a list connect with it, as one answer."""
     group = [items[0]]
     for item in items[1:]:
-        if item.is_denied or not _is_connected(marked.text[group[-1].end : item.start]):
+        if item.is_denied or not _are_connected(marked, group[-1], item):
             break
         group.append(item)
     return Item(group[0].start, group[-1].end, ", ".join(item.latex for item in group))
 
 
-def _is_connected(between: str) -> bool:
+def _are_connected(marked: MarkedText, one: Item, other: Item) -> bool:
+    """Returns whether two items are one answer: a list, or a quantity of two units, 3 hours 20 minutes."""
+    between = marked.text[one.end : other.start]
+    if not between.strip() and "\n" not in between:
+        return "\\text" in one.latex and "\\text" in other.latex
     return bool(_CONNECTED.fullmatch(between) and _LINK.search(between)) and not _REMARK.match(between)
 
 
@@ -228,7 +232,7 @@ def _last_of_correction(marked: MarkedText, items: list[Item]) -> str:
         lead = marked.text[max(0, rest[0].start - 60) : rest[0].start]
         if _CHECK.search(lead) or _INSTEAD.search(lead):
             break
-        if not _is_connected(marked.text[items[0].end : rest[0].start]):
+        if not _are_connected(marked, items[0], rest[0]):
             last = rest
         items = rest
     return _with_alternatives(marked, last).latex
@@ -247,7 +251,7 @@ def _unannounced(marked: MarkedText) -> list[str]:
             continue
         first = len(items) - 1
         has_clause = bool(_CLAUSE.match(marked.text, start))
-        while first and not has_clause and _is_connected(marked.text[items[first - 1].end : items[first].start]):
+        while first and not has_clause and _are_connected(marked, items[first - 1], items[first]):
             first -= 1
         answer = _with_alternatives(marked, items[first:])
         return _corrected(marked, answer.end, [answer.latex])

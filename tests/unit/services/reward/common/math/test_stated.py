@@ -26,6 +26,7 @@ from services.reward.common.math.stated import stated_answers
         ("$4$ is the answer to question 5.", "4"),
         ("The answer is 4 [1].", "4"),
         ("The answer is 1 000 000.", "1000000"),
+        ("It takes 3 hours 20 minutes.", "3\\text{ hours}, 20\\text{ minutes}"),
         ("They are:\n- \\boxed{3}", "3"),
         ("\\boxed{5} cm", "5\\text{ cm}"),
         ("So $x=5$. Check: $2\\cdot 5=10$.", "x=5"),
