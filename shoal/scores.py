@@ -3,6 +3,9 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+MAX_REWARD = 1e12
+"""Largest magnitude of a reward: the squares of much larger ones, which advantages take, no float holds."""
+
 
 class ScoreOutcome(StrEnum):
     """The outcome of scoring a completion."""

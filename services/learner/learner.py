@@ -13,7 +13,6 @@ from torch import Tensor
 
 from services.learner.engine.deepspeed_engine import DeepSpeedEngine
 from services.learner.engine.reference import Reference, ReferenceModel
-from services.learner.engine.schedule import learning_rate
 from services.learner.loss.loss_tokens import LossTokens
 from services.learner.loss.mini_batch import MiniBatch, Survey, needs_survey, plan_mini_batches
 from services.learner.loss.policy_loss import pick_tokens, row_loss
@@ -34,6 +33,7 @@ from shoal.config import RunConfig
 from shoal.error_reasons import ErrorReason
 from shoal.errors import FailedPrecondition
 from shoal.grpo.kl import adapted_coef
+from shoal.grpo.schedule import learning_rate
 from shoal.grpo.seeds import dropout_seed
 from shoal.models.model_folder import ModelDescription
 from shoal.rollout import Support, TrainBatch, TrainGroup, WeightVersion

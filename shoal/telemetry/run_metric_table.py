@@ -180,6 +180,13 @@ EPISODES = MetricSection(
     (
         RunMetric("episodes/turns", "turns", "mean number of turns of the policy", "", PLAYED),
         RunMetric("episodes/segments", "segments", "mean number of segments, the contexts of the policy", "", PLAYED),
+        RunMetric(
+            "episodes/prompt_tokens_again",
+            "tokens",
+            "mean number of tokens in the prompts of segments after the first, which are mostly computed again",
+            "",
+            PLAYED,
+        ),
         RunMetric("episodes/turns_max", "turns", "largest number of turns", "", PLAYED),
         RunMetric("episodes/tool_calls", "calls", "mean number of tool calls that were answered", "", PLAYED),
         RunMetric("time/tools", "s", "mean time in tools, a whole episode", "", PLAYED),

@@ -34,7 +34,7 @@ async def finish_two_steps(cluster: Cluster, model: Path, **sections: dict[str, 
 
 
 async def test_a_finished_run_is_extended_and_skips_or_repeats_no_group(cluster: Cluster, model: Path) -> None:
-    await finish_two_steps(cluster, model, evaluation=QUESTIONS)
+    await finish_two_steps(cluster, model, evaluation=QUESTIONS, learner={"lr_scheduler": "linear"})
     run = await resume(cluster, "short", {"run": {"num_steps": 5}, "checkpoint": {"every_steps": 1}})
     assert run.num_steps == 5
     run, events = await cluster.end()
@@ -46,6 +46,7 @@ async def test_a_finished_run_is_extended_and_skips_or_repeats_no_group(cluster:
     (changed,) = [event for event in events if event.kind == "config_changed"]
     assert changed.message == "checkpoint.every_steps: 50 -> 1; run.num_steps: 2 -> 5"
     assert list(changed.attributes["fields"]) == ["checkpoint.every_steps", "run.num_steps"]
+    assert [event for event in events if event.kind == "notice" and "linear follows the length" in event.message]
     kept = json.loads((cluster.data_dir / "short" / "config.json").read_text())
     assert (kept["run"]["num_steps"], kept["checkpoint"]["every_steps"]) == (5, 1)
 

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from services.learner.engine.reference import follow
-from services.learner.engine.schedule import learning_rate
 from services.learner.model.logprobs import TokenScorer
 from services.learner.model.packing import pack_for_rank, sequence_row
 from services.learner.model.policy import Policy
 from shoal.config import RunConfig, parse_config
+from shoal.grpo.schedule import learning_rate
 from shoal.rollout import Completion, FinishReason, Rollout, TrainGroup, VersionSpan, WeightVersion
 from tests.golden import GoldenCase, golden_cases
 

@@ -52,6 +52,7 @@ def episode_metrics(played: Sequence[Played]) -> dict[str, float]:
             "episodes/turns": statistics.fmean(len(episode.turns) for episode in episodes),
             "episodes/turns_max": float(max(len(episode.turns) for episode in episodes)),
             "episodes/segments": statistics.fmean(max(1, len(episode.segments)) for episode in episodes),
+            "episodes/prompt_tokens_again": statistics.fmean(map(_prompt_tokens_again, episodes)),
             "episodes/tool_calls": statistics.fmean(map(len, calls)),
             "episodes/malformed_call_rate": _malformed_rate(episodes),
             "time/tools": statistics.fmean(sum(call.duration_s for call in made) for made in calls),
@@ -65,6 +66,12 @@ def episode_metrics(played: Sequence[Played]) -> dict[str, float]:
         | _tools(calls)
         | _environments(played)
     )
+
+
+def _prompt_tokens_again(episode: Episode) -> int:
+    """Counts the tokens of the prompts of segments after the first: a context that is compacted, split or changed is
+    computed again, by the learner, and by the engine from where it differs."""
+    return sum(len(segment.prompt_token_ids) for segment in episode.segments[1:])
 
 
 def _calls(episode: Episode) -> Iterator[_Call]:

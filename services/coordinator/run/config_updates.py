@@ -17,6 +17,7 @@ from typing import Any
 from google.protobuf import json_format
 from google.protobuf.struct_pb2 import Struct
 
+from services.coordinator.run.checks.rate_note import rate_note
 from services.coordinator.store.events import EventLog, follow_events
 from services.coordinator.store.run_record import RunRecord
 from shoal.config import RunConfig
@@ -74,6 +75,7 @@ class ConfigUpdates:
             )
         if changed.run.num_steps != self.stored.run.num_steps:
             self._check_num_steps(changed.run.num_steps)
+        note = rate_note(self.stored, changed, self.record.policy_version)
         self.record.save_config(changed)
         self.stored = changed
         take_over(self.config, only_at_once(self.config, changed))
@@ -82,6 +84,8 @@ class ConfigUpdates:
         self.events.add(
             "config_changed", _described(fields) + when, fields=list(fields), waiting=list(waiting), changes=waiting
         )
+        if note:
+            self.events.add("notice", note)
         return [pb.ConfigChange(field=name, change=change, waits=name in waiting) for name, change in fields.items()]
 
     def _check_num_steps(self, num_steps: int) -> None:

@@ -16,6 +16,7 @@ from services.coordinator.run.active_run import ActiveRun
 from services.coordinator.run.checkpoints import Checkpoints, check_num_steps
 from services.coordinator.run.checks.changed_inputs import changed_inputs
 from services.coordinator.run.checks.preflight import PreparedInputs, preflight
+from services.coordinator.run.checks.rate_note import rate_note
 from services.coordinator.store.events import EVENTS, EventLog, PastLogs, follow_events
 from services.coordinator.store.files.disk_errors import is_full, writing
 from services.coordinator.store.run_folders import RunFolders
@@ -128,7 +129,10 @@ class Runs:
             record.attempt += 1
             record.restart_reasons = []
             record.state, record.message = RunState.STARTING, ""
+            note = rate_note(before, config, max((each.policy_version for each in checkpoints.manifests()), default=0))
             begun = self._begin(record, config, inputs)
+            if note:
+                self.active(run_id).events.add("notice", note)
             if changed := changed_fields(before, config):
                 message = "; ".join(f"{name}: {change}" for name, change in changed.items())
                 self.active(run_id).events.add("config_changed", message, fields=list(changed))

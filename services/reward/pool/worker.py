@@ -25,8 +25,7 @@ from services.reward.pool.output import MARK
 from services.reward.process.frames import Message, encode_frame, read_frame, take_pipes
 from services.reward.process.limits import limit_process
 from services.reward.verifiers.registry import VERIFIERS
-from shoal.grpo.reward_bounds import MAX_REWARD
-from shoal.scores import ScoreOutcome
+from shoal.scores import MAX_REWARD, ScoreOutcome
 
 _MAX_DETAIL_CHARACTERS = 500
 _MAX_ANSWER_CHARACTERS = 200

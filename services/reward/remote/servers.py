@@ -21,11 +21,10 @@ from shoal.errors import (
     Unauthenticated,
     Unavailable,
 )
-from shoal.grpo.reward_bounds import MAX_REWARD
 from shoal.rollout import GroundTruth, Prompt
 from shoal.rpc.auth import credentials as auth
 from shoal.rpc.channel import connect
-from shoal.scores import ScoreOutcome, VerifierScore
+from shoal.scores import MAX_REWARD, ScoreOutcome, VerifierScore
 from shoal.v1 import reward_pb2, rollout_pb2
 from shoal.v1.reward_pb2_grpc import RewardServiceStub
 from shoal.wire import ground_truth_to_wire, prompt_to_wire, score_from_wire

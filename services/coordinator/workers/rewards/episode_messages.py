@@ -5,9 +5,8 @@ from dataclasses import dataclass, field, replace
 
 from shoal.conversation import ChatMessage
 from shoal.errors import InvalidArgument
-from shoal.grpo.reward_bounds import MAX_REWARD
 from shoal.rollout import EnvironmentTask, FinishReason, ToolOutcome
-from shoal.scores import ScoreOutcome
+from shoal.scores import MAX_REWARD, ScoreOutcome
 from shoal.v1 import environment_pb2 as pb
 from shoal.v1 import rollout_pb2
 from shoal.visible_text import visible

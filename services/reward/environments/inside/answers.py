@@ -10,8 +10,8 @@ from typing import Any
 
 from shoal.conversation import ChatMessage
 from shoal.environment import Agent, Environment, Observation
-from shoal.grpo.reward_bounds import MAX_REWARD
 from shoal.rollout import ToolOutcome
+from shoal.scores import MAX_REWARD
 
 MAX_MESSAGES = 256
 """In an observation, of messages as well as of outcomes of tool calls."""

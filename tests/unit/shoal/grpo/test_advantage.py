@@ -16,7 +16,7 @@ from shoal.grpo.advantage import (
     weighted_sum,
 )
 from shoal.grpo.moments import Moments
-from shoal.grpo.reward_bounds import MAX_REWARD
+from shoal.scores import MAX_REWARD
 
 
 def advantages(rewards: list[float | None], **options: object) -> list[float | None]:

@@ -10,7 +10,7 @@ from services.coordinator.rollout.groups import SettledGroup
 from services.coordinator.rollout.token_reward import turn_rewards
 from services.coordinator.training.step_plan import plan_step
 from shoal.conversation import ChatMessage, ToolCall, ToolCallStatus
-from shoal.rollout import EnvironmentTask, Episode, EpisodeTurn, FinishReason, ToolOutcome
+from shoal.rollout import EnvironmentTask, Episode, EpisodeSegment, EpisodeTurn, FinishReason, ToolOutcome
 from shoal.scores import ScoreOutcome
 from tests.support.groups import NOW, PROMPT, group_config, judged, settled_group
 
@@ -51,6 +51,13 @@ def test_calls_are_counted_by_tool_and_what_the_policy_invents_under_one_name() 
     assert (metrics["episodes/turns"], metrics["episodes/turns_max"], metrics["time/tools"]) == (1.5, 2, 2.0)
     assert metrics["episodes/truncated_rate"] == metrics["episodes/failed_rate"] == metrics["env/lab/solved"] == 0.5
     assert metrics["episodes/policy_tokens"] == metrics["episodes/environment_tokens"] == 1
+
+
+def test_tokens_are_counted_that_a_changed_context_has_computed_again() -> None:
+    segments = tuple(EpisodeSegment(np.zeros(size, np.int32), 0, 1) for size in (5, 7, 11))
+    group = group_of(0, replace(episode(turn()), segments=segments), episode(turn()))
+    metrics = episode_metrics(played([(group.prompt, group.completions)]))
+    assert (metrics["episodes/segments"], metrics["episodes/prompt_tokens_again"]) == (2, (7 + 11 + 0) / 2)
 
 
 def test_a_tool_with_the_name_of_all_tools_is_counted_with_them() -> None:

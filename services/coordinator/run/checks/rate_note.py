@@ -1,0 +1,20 @@
+"""What another length of the run does to its learning rate."""
+
+from shoal.config import RunConfig
+from shoal.grpo.schedule import learning_rate
+
+
+def rate_note(before: RunConfig, config: RunConfig, policy_version: int) -> str:
+    """Describes the jump of the learning rate where a run that has taken `policy_version` steps gets another length,
+    and its schedule follows the length; empty without one. Refused and skipped steps are not counted."""
+    taken = policy_version * config.grpo.num_epochs * config.grpo.num_mini_batches
+    if not taken or before.run.num_steps == config.run.num_steps or not config.run.num_steps:
+        return ""
+    last, now, then = learning_rate(before, taken - 1), learning_rate(config, taken), learning_rate(config, taken - 1)
+    if before.learner != config.learner or last == then:
+        return ""
+    return (
+        f"run.num_steps: {before.run.num_steps} -> {config.run.num_steps}: the schedule {config.learner.lr_scheduler} "
+        f"follows the length of the run, so the learning rate goes from {last:.3g} (step {policy_version}) to "
+        f"{now:.3g} (step {policy_version + 1}); for another, set learner.learning_rate or learner.lr_scheduler"
+    )
