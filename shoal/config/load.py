@@ -260,7 +260,10 @@ def takes_only_text(location: Sequence[str]) -> bool:
     """Returns whether the field at a location in RunConfig takes text and nothing else."""
     section = _section_at(location[:-1])
     field = section.model_fields.get(location[-1]) if section else None
-    return field is not None and {*(get_args(field.annotation) or [field.annotation]), type(None)} == {str, type(None)}
+    if field is None:
+        return False
+    kinds = get_args(field.annotation) if get_origin(field.annotation) in (Union, UnionType) else [field.annotation]
+    return {*kinds, type(None)} == {str, type(None)}
 
 
 def _field_names(location: Sequence[str]) -> list[str]:

@@ -125,6 +125,13 @@ def test_an_override_of_a_field_that_takes_text_is_text(tmp_path: Path, text: st
     assert (config.model.revision, config.data.sources[0].messages_column) == (text, text)
 
 
+def test_an_override_of_a_list_of_texts_is_a_list(tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text('[model]\npath = "m"\n[[data.sources]]\npath = "d.jsonl"\n')
+    config = load_config(path, ['sampling.stop_strings=["a"]', 'data.sources.0.path=["d.jsonl", "e.jsonl"]'])
+    assert (config.sampling.stop_strings, config.data.sources[0].path) == (["a"], ["d.jsonl", "e.jsonl"])
+
+
 @pytest.mark.parametrize(
     "wrong", ["data.sources.².path=x", "data.sources.0.task_options.sizes.0.deep=1", "model.path.0=x"]
 )
