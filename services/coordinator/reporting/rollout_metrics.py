@@ -122,7 +122,7 @@ def _scores(reward: RewardConfig, scores: Sequence[Score]) -> dict[str, float]:
     if verdicts := [verdict for score in scored if (verdict := is_correct(reward, score)) is not None]:
         metrics["objective/verifiable_correct_rate"] = _share(verdicts)
         metrics["other/unsolved_batch_size_ratio"] = 1 - _share(verdicts)
-    metrics |= mean_parts("reward", scored)
+    metrics |= mean_parts("reward/", scored)
     by_verifier: dict[str, list[float]] = {}
     for score in scored:
         for part in score.verifier_scores:

@@ -192,7 +192,7 @@ class EvaluationResult:
         for score in self.scored:
             for part in score.verifier_scores:
                 values.setdefault(part.verifier, []).append(part.value)
-        metrics = mean_parts("eval/reward", self.scored)
+        metrics = mean_parts("eval/reward/", self.scored)
         for verifier, measured in sorted(values.items()):
             metrics[f"eval/verifier/{verifier}/reward"] = fmean(measured)
             metrics[f"eval/verifier/{verifier}/correct_rate"] = _mean(value >= CORRECT for value in measured)
@@ -212,7 +212,7 @@ def _mean(values: Iterable[float]) -> float:
 
 
 def mean_parts(prefix: str, scored: Sequence[Score]) -> dict[str, float]:
-    """Returns the mean of each part of the rewards of scored completions, as metrics under a prefix.
+    """Returns the mean of each part of the rewards of scored completions, as metrics whose names begin with `prefix`.
 
     A part that a completion lacks is 0 there.
     """
@@ -220,4 +220,4 @@ def mean_parts(prefix: str, scored: Sequence[Score]) -> dict[str, float]:
     for score in scored:
         for share in score.parts:
             by_part.setdefault(share.name, []).append(share.value)
-    return {f"{prefix}/{name}": math.fsum(values) / len(scored) for name, values in sorted(by_part.items())}
+    return {f"{prefix}{name}": math.fsum(values) / len(scored) for name, values in sorted(by_part.items())}

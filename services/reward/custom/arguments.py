@@ -1,6 +1,6 @@
 """The arguments that a custom verifier may take."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import Any
 
 from shoal.chat_templates.template_messages import for_template
@@ -36,12 +36,3 @@ class CustomArguments:
             case "token_ids":
                 return self._token_ids.tolist()
         return self._values[name]
-
-
-def whole(value: Any) -> Any:
-    """Returns numbers without fraction as whole numbers: labels travel as doubles."""
-    if isinstance(value, Mapping):
-        return {key: whole(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [whole(item) for item in value]
-    return int(value) if isinstance(value, float) and value.is_integer() else value

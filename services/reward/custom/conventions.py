@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any
 
+from services.reward.common.json_text import whole
 from services.reward.common.verdict import Broken
-from services.reward.custom.arguments import whole
 from services.reward.custom.code import Code, Unusable
 from services.reward.custom.trl import of_trl
 

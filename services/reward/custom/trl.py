@@ -4,8 +4,8 @@ import inspect
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any
 
+from services.reward.common.json_text import whole
 from services.reward.common.verdict import Broken
-from services.reward.custom.arguments import whole
 from services.reward.custom.code import Code, Unusable
 
 _TRL = ("prompts", "completions", "completion_ids", "log_metric", "log_extra")

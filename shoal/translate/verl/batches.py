@@ -41,16 +41,17 @@ def _filter_groups(source: Source, draft: Draft) -> None:
     enable, refills, metric = (
         f"algorithm.filter_groups.{name}" for name in ("enable", "max_num_gen_batches", "metric")
     )
-    if not source[enable]:
+    is_on, num_refills, by = source[enable], source[refills], source[metric]
+    if not is_on:
         source.note_unused(draft, refills, metric, why="changes nothing without filter_groups.enable")
         return
     draft.set("grpo.keep_zero_signal", False, source.origin(enable))
-    draft.set("grpo.max_refills", source[refills] if source[refills] > 0 else 100, source.origin(refills))
-    if source[metric] not in _FILTERS:
+    draft.set("grpo.max_refills", num_refills if num_refills > 0 else 100, source.origin(refills))
+    if by not in _FILTERS:
         known = ", ".join(filter(None, _FILTERS))
-        draft.refuse(metric, source[metric], f"known: {known}", cure="grpo.filter_groups_by")
+        draft.refuse(metric, by, f"known: {known}", cure="grpo.filter_groups_by")
     else:
-        draft.set("grpo.filter_groups_by", _FILTERS[source[metric]], source.origin(metric))
+        draft.set("grpo.filter_groups_by", _FILTERS[by], source.origin(metric))
 
 
 def schedule_steps(source: Source) -> int:

@@ -194,7 +194,7 @@ def test_every_verifier_is_described(shoal: Shoal) -> None:
     assert {verifier["name"] for verifier in listed} == BUILT_IN_VERIFIERS
     assert all(verifier["description"] for verifier in listed)
     code, out, _ = shoal("reward", "list")
-    assert "gsm8k (reads text)" in out
+    assert "gsm8k (reads answer)" in out
 
 
 def test_custom_verifiers_score_and_are_described(shoal: Shoal, tmp_path: Path) -> None:
