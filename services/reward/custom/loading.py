@@ -135,7 +135,7 @@ def _module_of_file(code: Code) -> types.ModuleType:
         source = excerpt(code.source, code.function, code.path) if is_script else code.source
     except LookupError as error:
         raise Unusable("function", f"{code.path} has no function {code.function!r}; it has: {error}") from None
-    except SyntaxError as error:
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:  # What Python raises for odd source.
         raise Unusable("file", f"{code.path} does not import: {error_line(error, code.path)}") from None
     try:
         return import_source(f"shoal_verifier_{code.name}", code.path, source)

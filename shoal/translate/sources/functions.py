@@ -12,6 +12,8 @@ from shoal.translate.sources.values import called, statements
 _ITS_OBJECTS = ("trainer_state", "environments")
 """Parameters of a reward function that only TRL's trainer can give."""
 _NO_COLUMNS = ("prompts", "completions", "completion_ids", "log_metric", "log_extra", *_ITS_OBJECTS)
+_MAX_FILES = 5
+"""Files that are followed from import to import: two may import from each other."""
 _MAKERS = ("partial", "functools.partial")
 
 
@@ -24,7 +26,7 @@ def own_function(tree: ast.Module, name: str, path: Path) -> OwnFunction | None:
     return replace(found, problem=f"stands in {Path(found.file).name}: move it to a .py file")
 
 
-def _own(tree: ast.Module, name: str, path: Path) -> OwnFunction | None:
+def _own(tree: ast.Module, name: str, path: Path, num_files: int = 1) -> OwnFunction | None:
     for statement in statements(tree.body):
         node = statement.node
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == name:
@@ -34,19 +36,20 @@ def _own(tree: ast.Module, name: str, path: Path) -> OwnFunction | None:
         if isinstance(node, ast.ImportFrom) and (alias := _imported(node, name)) is not None:
             beside = path.parent.joinpath(*"." * max(0, node.level - 1), *(node.module or "").split("."))
             file = beside.with_suffix(".py")
-            return _own_of_file(file, alias) if node.module and file.is_file() else None
+            is_near = node.module and num_files < _MAX_FILES and file.is_file()
+            return _own_of_file(file, alias, num_files + 1) if is_near else None
     inner = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
     if any(node.name == name for node in inner):
         return OwnFunction(name, str(path.absolute()), (), problem="is defined inside another function: move it out")
     return None
 
 
-def _own_of_file(file: Path, name: str) -> OwnFunction | None:
+def _own_of_file(file: Path, name: str, num_files: int) -> OwnFunction | None:
     try:
         tree = parse_python(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    return _own(tree, name, file)
+    return _own(tree, name, file, num_files)
 
 
 def _imported(node: ast.ImportFrom, name: str) -> str | None:

@@ -202,6 +202,15 @@ def test_a_column_that_a_function_of_trl_needs_is_named(tmp_path: Path) -> None:
     assert re.search(r"needs answer.*has solution.*label_columns", answer["detail"]), answer
 
 
+@pytest.mark.parametrize("text", ["def f(completions:", "a = " + "(" * 500, "a = " + "-" * 100_000 + "1"])
+def test_a_script_that_is_no_python_is_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(text)
+    with pytest.raises(Unusable, match="does not import") as error:
+        load(read_code("mine", CustomVerifierConfig(file=str(path), function="f", convention="trl")))
+    assert error.value.field == "file"
+
+
 @pytest.mark.parametrize(
     ("function", "why"),
     [("late", "needs 'trainer_state'"), ("blind", "takes no 'completions'"), ("missing", "it has: text_of, correct")],

@@ -78,6 +78,15 @@ def test_data_of_an_override_are_judged_by_the_functions_too(tmp_path: Path) -> 
     assert (source.verifier, source.verifier_column, source.label_columns) == (None, "v", {})
 
 
+def test_files_that_import_from_each_other_define_nothing(tmp_path: Path) -> None:
+    (tmp_path / "other.py").write_text("from beside import circular\n")
+    script = SCRIPT.replace("FUNCTIONS", "circular").replace("WEIGHTS", "None")
+    (tmp_path / "train.py").write_text(f"from other import circular\n{script}")
+    (tmp_path / "beside.py").write_text("from other import circular\n")
+    (refusal,) = translate_arguments("trl", [str(tmp_path / "train.py")]).blocking
+    assert (refusal.name, refusal.value) == ("reward_funcs", "circular")
+
+
 def test_a_verifier_of_shoal_keeps_its_name(tmp_path: Path) -> None:
     assert list(config_of(translated(tmp_path, "math")).reward.custom) == ["own_math"]
 
