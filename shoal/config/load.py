@@ -103,7 +103,7 @@ def apply_override(values: dict[str, Any], override: str) -> None:
         value = tomllib.loads(f"value = {text}")["value"]
     except (ValueError, RecursionError):
         value = text
-    if not isinstance(value, str) and takes_only_text(parts):
+    if takes_as_text(parts, value):
         value = text
     table: Any = values
     for depth, part in enumerate(parts[:-1]):
@@ -256,14 +256,18 @@ def may_hold_key(location: Sequence[str]) -> bool:
     return list(location[-2:]) in _MAY_HOLD_KEYS
 
 
-def takes_only_text(location: Sequence[str]) -> bool:
-    """Returns whether the field at a location in RunConfig takes text and nothing else."""
+def takes_as_text(location: Sequence[str], value: Any) -> bool:
+    """Returns whether the field at a location in RunConfig takes a value of TOML as the text that it was read from.
+
+    A field of text does. One that also takes a list of texts does, unless the value is a list.
+    """
     section = _section_at(location[:-1])
     field = section.model_fields.get(location[-1]) if section else None
-    if field is None:
+    if field is None or isinstance(value, str):
         return False
-    kinds = get_args(field.annotation) if get_origin(field.annotation) in (Union, UnionType) else [field.annotation]
-    return {*kinds, type(None)} == {str, type(None)}
+    kinds = get_args(field.annotation) if get_origin(field.annotation) in (Union, UnionType) else (field.annotation,)
+    others = {kind for kind in kinds if kind not in (str, type(None))}
+    return str in kinds and (not others or (others == {list[str]} and not isinstance(value, list)))
 
 
 def _field_names(location: Sequence[str]) -> list[str]:

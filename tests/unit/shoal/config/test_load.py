@@ -125,6 +125,14 @@ def test_an_override_of_a_field_that_takes_text_is_text(tmp_path: Path, text: st
     assert (config.model.revision, config.data.sources[0].messages_column) == (text, text)
 
 
+@pytest.mark.parametrize("text", ["1234567", "2026-01-01", "true"])
+def test_an_override_of_a_field_of_one_text_or_several_is_text_unless_it_is_a_list(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text('[model]\npath = "m"\n[[data.sources]]\ntask = "arithmetic"\n')
+    config = load_config(path, [f"data.sources.0.verifier={text}"])
+    assert config.data.sources[0].verifier == text
+
+
 def test_an_override_of_a_list_of_texts_is_a_list(tmp_path: Path) -> None:
     path = tmp_path / "run.toml"
     path.write_text('[model]\npath = "m"\n[[data.sources]]\npath = "d.jsonl"\n')
