@@ -50,8 +50,9 @@ def _beyond_the_run(config: RunConfig) -> list[str]:
     total, warmup = config.num_optimizer_steps, config.num_warmup_steps
     if not total or warmup < total or config.learner.lr_scheduler == "constant":
         return []
+    field = "warmup_steps" if config.learner.warmup_steps else "warmup_ratio"
     return [
-        f"learner.warmup_steps: the learning rate rises for {warmup} optimizer steps, and the run has {total}, so it "
+        f"learner.{field}: the learning rate rises for {warmup} optimizer steps, and the run has {total}, so it "
         f"ends at about {(total - 1) / warmup:.0%} of learner.learning_rate; lower it, or raise run.num_steps"
     ]
 

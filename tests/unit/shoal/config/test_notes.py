@@ -71,6 +71,11 @@ def test_a_warm_up_that_does_not_end_within_the_run_is_noted(num_steps: int, num
         assert "9%" in notes[0] and notes[0].startswith("learner.warmup_steps"), notes
 
 
+def test_a_warm_up_that_is_given_as_a_share_is_named_so() -> None:
+    (note,) = notes_on(config(run={"num_steps": 1}, learner={"lr_scheduler": "linear", "warmup_ratio": 0.5}))
+    assert note.startswith("learner.warmup_ratio: "), note
+
+
 @pytest.mark.parametrize(
     ("schedule", "fits"),
     [
