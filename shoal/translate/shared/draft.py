@@ -196,10 +196,14 @@ class Source:
         """Describes fields as the source spells them: "beta = 0.05 (trl's default)"."""
         parts = []
         for name in names:
-            spelled = self._spelled.get(name, name)
+            spelled = self.spelled(name)
             suffix = "" if name in self._values else f" ({self._system}'s default{self.since})"
             parts.append(f"{spelled} = {_shown(self._values.get(name, self._fields[name].default))}{suffix}")
         return Origin(", ".join(parts), any(name in self._values for name in names))
+
+    def spelled(self, name: str) -> str:
+        """Returns the name of a field as the source spells it."""
+        return self._spelled.get(name, name)
 
     def sort(self, draft: Draft) -> None:
         """Copies the fields that map by themselves; notes, accepts or refuses the others."""

@@ -25,6 +25,7 @@ _AGGREGATION = {
     "luspo": "seq-mean-token-sum",
 }
 _ADAM = ("adamw_torch", "adamw_torch_fused", "adamw_hf", "adamw_8bit", "paged_adamw_8bit", "adamw_bnb_8bit")
+_OF_DATA = ("dataset", "dataset_config", "split", "path")
 
 
 def compose(source: Source, draft: Draft) -> None:
@@ -55,6 +56,7 @@ def compose_all_but_lengths(source: Source, draft: Draft) -> None:
     _correction(source, draft)
     _advantage(source, draft)
     compose_reward(source, draft)
+    _note_columns(source, draft)
 
 
 def _data(source: Source, draft: Draft) -> None:
@@ -71,19 +73,14 @@ def _data(source: Source, draft: Draft) -> None:
         draft.notes.append("system_prompt: every source of data gets it, unless it has a system_prompt of its own")
     if (loaded := source["train_dataset"]) and not name:
         _loaded(loaded, columns, source, draft)
-    if not name:
-        return
-    draft.set("data.sources", [table], source.origin("dataset_name"))
-    draft.notes.append(
-        f"dataset_name = {name}: questions come from column {columns}, labels from column solution, which TRL's "
-        "accuracy_reward reads; change this, and name a verifier (verifier = ...), with --set data.sources=..."
-    )
+    if name:
+        draft.set("data.sources", [table], source.origin("dataset_name"))
 
 
 def _loaded(loaded: dict[str, Any], column: str, source: Source, draft: Draft) -> None:
     """Takes the data that the source's own code loads, if it leaves the rows as they are."""
-    table = {name: loaded[name] for name in ("dataset", "dataset_config", "split", "path") if name in loaded}
-    shown = ", ".join(map(str, table.values()))
+    table = {name: loaded[name] for name in _OF_DATA if name in loaded}
+    shown = _shown_data(table)
     if not table:
         reason = "an object of a Python file is expected; name the data with --set data.sources=..."
         draft.refuse("train_dataset", loaded, reason, cure="data.sources", is_needed=True)
@@ -100,11 +97,29 @@ def _loaded(loaded: dict[str, Any], column: str, source: Source, draft: Draft) -
         )
         return
     columns = {"messages_column": column, "ground_truth_column": "solution"}
-    draft.set("data.sources", [table | columns], Origin(f"train_dataset = {shown}", True))
+    draft.set("data.sources", [table | columns], Origin(f"{source.spelled('train_dataset')} = {shown}", True))
+
+
+def _note_columns(source: Source, draft: Draft) -> None:
+    """Notes which columns of the source's data are read: the script does not say what its own code reads."""
+    field = "dataset_name" if source["dataset_name"] else "train_dataset"
+    if not source[field] or not (sources := draft.values.get("data.sources")):
+        return
+    (table,) = sources
+    shown = _shown_data({name: table[name] for name in _OF_DATA if name in table})
+    if columns := table.get("label_columns"):
+        labels = f"labels from {', '.join(columns)}, which its reward functions read"
+    else:
+        labels = f"labels from column {table['ground_truth_column']}, which TRL's accuracy_reward reads"
+    advice = "change this" if "verifier" in table else "change this, and name a verifier (verifier = ...)"
     draft.notes.append(
-        f"train_dataset = {shown}: questions come from column {column}, labels from column solution, which TRL's "
-        "accuracy_reward reads; change this, and name a verifier (verifier = ...), with --set data.sources=..."
+        f"{source.spelled(field)} = {shown}: questions come from column {table['messages_column']}, {labels}; "
+        f"{advice}, with --set data.sources=..."
     )
+
+
+def _shown_data(table: dict[str, Any]) -> str:
+    return ", ".join(map(str, table.values()))
 
 
 def _completions(source: Source, draft: Draft, *, optimizer_steps: int) -> None:

@@ -117,6 +117,14 @@ def test_a_function_without_a_counterpart_is_refused_alone(
     assert not [note for note in translation.notes if note.startswith("settings without a line") and "reward_f" in note]
 
 
+def test_the_note_on_data_names_the_columns_that_are_read(tmp_path: Path) -> None:
+    for functions, column, other in (("[Correct]", "answer", "solution"), ("[solved]", "solution", "answer")):
+        translation = translated(tmp_path, functions)
+        (note,) = [note for note in translation.notes if note.startswith("GRPOTrainer.train_dataset = org/data: ")]
+        assert f"labels from {column}," in note and other not in note, note
+        assert not [note for note in translation.notes if "without a line" in note and "train_dataset" in note]
+
+
 def test_data_whose_rows_the_file_changes_are_refused_by_name(tmp_path: Path) -> None:
     path = tmp_path / "train.py"
     text = SCRIPT.replace("FUNCTIONS", "Correct").replace("WEIGHTS", "None")
