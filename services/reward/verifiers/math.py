@@ -12,7 +12,7 @@ from services.reward.common.math.algebra import Rules
 from services.reward.common.math.normal_forms import check_depth, math_form, tail
 from services.reward.common.math.notation import in_latex_signs
 from services.reward.common.math.reading import Reading, read
-from services.reward.common.math.stated import stated_answers
+from services.reward.common.math.stated import stated_answers, stated_word
 from services.reward.common.text import last_between
 from services.reward.common.verdict import Unscorable, Verdict, acceptable_texts
 from services.reward.common.verifier import Verifier
@@ -71,6 +71,9 @@ def verify(completion: str, label: Any, options: MathOptions = MathOptions()) ->
         for answer in readings:
             if any(gold and equality.are_equal(gold, answer, rules) for gold in golds):
                 return _verdict(1.0, answer.value)
+        word = stated_word(in_latex_signs(text)) if any(gold and gold.word for gold in golds) else ""
+        if word and any(gold and gold.word.lower() == word.lower() for gold in golds):
+            return _verdict(1.0, word)
         return _verdict(0.0, readings[0].value) if readings else Verdict(0.0, "no answer found", answer="")
 
 

@@ -5,7 +5,7 @@ from fractions import Fraction
 from itertools import permutations
 from typing import Any
 
-from services.reward.common.math import algebra, reading, units, values
+from services.reward.common.math import algebra, marks, reading, units, values
 from services.reward.common.math.algebra import Rules
 from services.reward.common.math.notation import with_letters
 from services.reward.common.math.rational import Rational
@@ -15,6 +15,7 @@ _SPACE = re.compile(r"(?<![0-9])\s+|\s+(?![0-9])")
 _SET = re.compile(r"\\\{[^{}]*\\\}")
 _TUPLE = re.compile(r"\([^()]*,[^()]*\)")
 _NAME = re.compile(r"[a-zA-Z](?:_\{?\w+\}?)?")
+_WORD_OR = re.compile(r"\s*\\text\{\s*(?:or|and)\s*\}\s*")
 _OR = re.compile(r"(?<![a-zA-Z])or(?![a-zA-Z])")
 _MAX_RELATIONS = 4
 
@@ -23,6 +24,9 @@ def are_equal(gold: Reading, answer: Reading, rules: Rules) -> bool:
     """Returns whether the answer is the label's, in any notation."""
     if _written(gold) == _written(answer) or _are_equal(gold, answer, rules):
         return True
+    exact, sign, _ = answer.text.partition("\\approx")
+    if sign and "\\" in exact and _are_equal(gold, reading.read(exact), rules):
+        return True  # \\frac{3}{8} \\approx 0.38.
     # The m of 5m may be a letter or a unit; it is a letter where the label has any.
     bare = None if any(character.isalpha() for character in gold.value) else reading.with_bare_unit(answer)
     return bare is not None and _are_equal(gold, bare, rules)
@@ -97,12 +101,24 @@ def _scales(gold: Reading, answer: Reading) -> list[tuple[Fraction, Fraction]]:
 def _expressions_are_equal(
     gold: Reading, answer: Reading, scales: list[tuple[Fraction, Fraction]], rules: Rules
 ) -> bool:
-    one, other = (algebra.parsed(each.value_without_dots) for each in (gold, answer))
+    texts = [each.value_without_dots for each in (gold, answer)]
+    if any("\\pm" in text for text in texts):
+        texts = [_written_out(text) for text in texts]
+    one, other = map(algebra.parsed, texts)
     if one is None or other is None or values.is_too_large(one) or values.is_too_large(other):
         return False
     if any(algebra.are_equal(_times(one, a), _times(other, b), rules) for a, b in scales):
         return True
     return not _OR.search(gold.value + answer.value) and _are_same_inequalities(one, other, rules)
+
+
+def _written_out(latex: str) -> str:
+    """Returns a list with both values of each \\pm, without the names of the unknowns."""
+    found = []
+    for element in marks.elements(_WORD_OR.sub(", ", latex)):
+        value = element[-1]
+        found += [value.replace("\\pm", sign).replace("\\mp", other) for sign, other in ("+-", "-+")]
+    return ", ".join(dict.fromkeys(found))
 
 
 def _times(expression: Any, factor: Fraction) -> Any:

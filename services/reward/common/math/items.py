@@ -3,6 +3,7 @@
 import re
 from dataclasses import dataclass, replace
 
+from services.reward.common.math.notation import without_end_of_proof
 from services.reward.common.math.plain import expression_at
 from services.reward.common.math.spans import Box, Formula, find_boxes, find_formulas
 
@@ -14,6 +15,12 @@ _NEGATION = re.compile(
     r"|(?:is|was|are|were|do|does|did|could|would|should)n't)\b",
     re.IGNORECASE,
 )
+_OF_SUBJECT = re.compile(
+    r"\b(?:who|that|which)\s+(?:\w+\s+){0,2}(?:not|never|neither|cannot|can't|(?:is|was|are|were|do|does|did)n't)\s+"
+    r"(?:[\w']+\s+){1,8}?(?:is|are|was|were|equals|=)\s",
+    re.IGNORECASE,
+)
+"""A denial that belongs to what is counted: the number of people who did not take the bus is."""
 _ALL_BUT = re.compile(r"\b(?:anything|everything|all) but\s*$", re.IGNORECASE)
 _CLAUSE_END = re.compile(r",|\b(?:so|then|therefore|thus|hence)\b", re.IGNORECASE)
 _UP_TO_BUT = re.compile(r".*\bbut\b", re.IGNORECASE | re.DOTALL)
@@ -92,7 +99,7 @@ class MarkedText:
         content = span.content.strip()
         if isinstance(span, Formula) and (boxes := find_boxes(content)):
             return ", ".join(box.content for box in boxes)
-        return content + self.unit_at(span.end) if content else ""
+        return content + self.unit_at(span.end) if without_end_of_proof(content) else ""
 
     def _plain(self, start: int, stop: int) -> Item | None:
         """Returns the first plain expression between two positions."""
@@ -115,7 +122,7 @@ def ends_sentence(text: str) -> bool:
 def is_denied(words: str) -> bool:
     """Returns whether what follows the words is denied by their last clause."""
     clause = _CLAUSE_END.split(_UP_TO_BUT.sub("", words))[-1]
-    return bool(_ALL_BUT.search(words) or _NEGATION.search(clause))
+    return bool(_ALL_BUT.search(words) or _NEGATION.search(_OF_SUBJECT.sub("", clause)))
 
 
 def _judged(item: Item, before: str) -> Item:

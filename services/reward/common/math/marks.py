@@ -16,6 +16,13 @@ _RELATION = re.compile(
     r"(?:\\(?:le|ge|lt|gt|ne|neq|neg|not|ll|gg|nless|ngtr|geqq|leqq)(?![a-zA-Z])|[<>]=?|!=|≮|≯|\\not\s*=)\s*"
 )
 _NOTHING = re.compile(r"(?:\\(?:approx|sim|simeq|therefore|implies|Rightarrow|to)(?![a-zA-Z])|={1,2}|\\quad)\s*")
+_RESTRICTED = re.compile(r"\\(?:neq?|in|text\{\s*(?:if|for|when))(?![a-zA-Z])")
+_CONDITION = re.compile(
+    r"(?:,\s*|\s*\(\s*)[a-zA-Z]\s*\\(?:neq?(?![a-zA-Z])[^,()]{1,20}|in\s*\\mathbb\s*\{?\s*[A-Z]\s*\}?(?:\^\{?[+0-9*]\}?)?)\s*\)?\s*\Z"
+    r"|[,(\s]*\\text\{[,(\s]*(?:for (?:all|any|every|each)|where|with)\b[^{}]*\}[^,]*\Z"
+    r"|[,(\s]*\\text\{[,(\s]*for\s*\}\s*[a-zA-Z]\s*(?:\\(?:neq?|in|ge|le)(?![a-zA-Z])|[<>])[^,]*\Z"
+    r"|\s*\\text\{\s*(?:is|are) (?:the|our|an?)\b(?![^{}]*\b(?:not|if|bound|wrong|incorrect|false)\b)[^{}]*\}\s*\Z"
+)
 _OPERATOR = re.compile(
     r"\\(?P<command>i{0,3}nt|oint|sum|prod|coprod|lim|limsup|liminf|gcd|lcm|det|max|min|sup|inf|bmod|bigcup|bigcap|arg|deg)(?![a-zA-Z])"
     r"|(?:\\(?:text|mathrm|operatorname|rm)\*?\s*\{\s*|(?<![a-zA-Z\\]))"
@@ -55,6 +62,14 @@ def without_relation(latex: str) -> str:
     latex = _NOTHING.sub("", latex, count=1) if _NOTHING.match(latex) else latex
     relation = _RELATION.match(latex)
     return latex[relation.end() :] if relation else latex
+
+
+def without_condition(latex: str) -> str:
+    """Returns an answer without what restricts its letters behind it: 2k\\pi, k \\in \\mathbb{Z}."""
+    found = _CONDITION.search(latex)
+    if not found or _RESTRICTED.search(latex, 0, found.start()) or not any(map(str.isalnum, latex[: found.start()])):
+        return latex
+    return latex[: found.start()].rstrip(" ,")
 
 
 def without_modulus(latex: str) -> tuple[str, str]:

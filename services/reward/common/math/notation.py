@@ -62,6 +62,14 @@ _NUMBER_IN_TEXT = re.compile(
     r"\\(?:text\w{0,9}|mathrm|mathbf|mbox)\{\s{0,9}(-?\\?\$?[0-9][0-9.,/]{0,30})"
     r"(?:\s|\\ |~){1,9}([A-Za-z][A-Za-z ./]{0,60}?)\s{0,9}\}"
 )
+_END_OF_PROOF = re.compile(
+    r"(?:\\q?quad|\s)*\\(?:blacksquare|square|Box|qed|checkmark)(?![a-zA-Z])\s*\Z|\A\s*\\checkmark(?![a-zA-Z])"
+)
+_ORDINAL = re.compile(r"(?<=[0-9])\s*\^\{?\s*\\text\{\s*(?:st|nd|rd|th)\s*\}\s*\}?\Z")
+_SECOND_UNIT = re.compile(r"(?<=[0-9}])\s*\\text\{\s*([a-zA-Z]+),?\s+and\s*\}(?=\s*[0-9])")
+"""The first unit of 2 hours and 30 minutes."""
+_ALL_REAL = re.compile(r"\\text\{\s*all real numbers\s*\}", re.IGNORECASE)
+_LETTERS_IN_TEXT = re.compile(r"\\text\{\s*([A-Z](?:\s*,\s*[A-Z])+)\s*\}")
 _REPEATING = re.compile(
     r"(?<![0-9.])([0-9]*)\.([0-9]*)"
     r"(?:\\(?:overline|bar|overbar|dot)\s*(?:\{\s*([0-9]+)\s*\}|([0-9]))"
@@ -74,7 +82,7 @@ _REPLACED = r"""
     \geqslant=\ge \gt=> \lt=< \leq=\le \geq=\ge \vee=\text{_or_} \lor=\text{_or_} \wedge=\text{_and_} \land=\text{_and_}
     \not==\neq_ \not\in=\notin \langle=( \rangle=) \lnot=\neg \lbrace=\{ \rbrace=\} \lbrack=[ \rbrack=]
     \mbox=\text \textnormal=\text
-    \degree=^\circ ^{\circ}=^\circ ^{\prime}=' ^\prime=' \space=_ \imath=i
+    {:}=: \degree=^\circ ^{\circ}=^\circ ^{\prime}=' ^\prime=' \space=_ \imath=i
 """
 """Commands, and behind "=" those that mean the same; _ is a space."""
 _REPLACEMENTS = tuple(
@@ -132,7 +140,15 @@ def in_common_notation(latex: str) -> str:
     latex = _DOTTED.sub(_dotted, latex)
     latex = _MIXED.sub(_mixed, latex)
     latex = _DOTS.sub(r"\\ldots ", latex)
-    return without_marks(latex)
+    latex = _ALL_REAL.sub(r"\\mathbb{R}", latex)
+    latex = _SECOND_UNIT.sub(r"\\text{ \1 }", _ORDINAL.sub("", latex))
+    latex = without_marks(without_end_of_proof(latex))
+    return re.sub(r"\s*,\s*", ",", found[1]) if (found := _LETTERS_IN_TEXT.fullmatch(latex)) else latex
+
+
+def without_end_of_proof(latex: str) -> str:
+    """Returns LaTeX without the box or tick that ends a proof."""
+    return _END_OF_PROOF.sub("", latex).strip()
 
 
 def _without_style(latex: str) -> str:

@@ -53,6 +53,9 @@ _SIGNS = {
     ">": ">",
     "%": "\\%",
 }
+_ARITHMETIC = ("+", "-", "*", "/", "=", "\\times", "\\cdot", "\\div")
+_FACTORIAL = re.compile(r"[nmkrN]!(?=[\s.,;)]|\Z)")
+_AMOUNT = re.compile(r"\\?[$€£¥₹](?=\s?[0-9]|\.[0-9])")
 _OPENING = {"(": ")", "[": ")]", "{": "}"}
 _COMMANDS_OF_OPERATORS = frozenset(
     f"\\{name}" for name in ("cdot", "times", "div", "pm", "mp", "le", "ge", "lt", "gt", "leq", "geq", "ne", "neq")
@@ -109,6 +112,8 @@ def _run(text: str, start: int) -> list[_Token]:
     opened: list[str] = []
     position = start
     while position < len(text) and len(run) < _MAX_TOKENS:
+        if run and (amount := _AMOUNT.match(text, position)) and _last(run).text in _ARITHMETIC:
+            position = amount.end()  # 15+6=$21.
         found = _TOKEN.match(text, position)
         if found is None or not found.lastgroup:
             break
@@ -125,7 +130,7 @@ def _run(text: str, start: int) -> list[_Token]:
 
 
 def _belongs(token: _Token, run: list[_Token], opened: list[str], text: str) -> bool:
-    last = next((each for each in reversed(run) if each.kind != "space"), None)
+    last = _last(run) if run else None
     if token.kind in ("space", "time"):
         return token.kind == "space" or last is None or last.kind == "sign"
     if token.kind == "number":
@@ -147,6 +152,11 @@ def _belongs(token: _Token, run: list[_Token], opened: list[str], text: str) -> 
     if token.text == "!":
         return _is_factorial(token, last, text)
     return True
+
+
+def _last(run: list[_Token]) -> _Token:
+    """Returns the last token that is no space; the first token of a run is none."""
+    return next((each for each in reversed(run) if each.kind != "space"), run[0])
 
 
 def _is_factorial(token: _Token, last: _Token | None, text: str) -> bool:
@@ -175,7 +185,7 @@ def _is_mathematical(token: _Token, last: _Token | None, text: str) -> bool:
         )
     )
     if last is None:
-        return len(word) == 1 and is_applied
+        return len(word) == 1 and (is_applied or bool(_FACTORIAL.match(text, token.start)))
     is_glued = last.end == token.start and (last.kind == "number" or last.text in (")", "}"))
     if is_glued:
         return (

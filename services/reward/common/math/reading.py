@@ -42,6 +42,12 @@ class Reading:
         return text if _LETTERS.fullmatch(text) or _WORD.fullmatch(text) else ""
 
     @property
+    def word(self) -> str:
+        """The word or letter that is the answer; "" for anything else."""
+        text = _TEXT.sub(r"\1", self.value).strip("() ")
+        return text if text.isascii() and text.isalpha() else ""
+
+    @property
     def joined_letters(self) -> str:
         """The letters of the answer without what separates them: A, B and C -> ABC."""
         return _SPLIT_LETTERS.sub("", re.sub(r"\band\b", "", _TEXT.sub(r"\1", self.value))).strip("()")
@@ -60,7 +66,7 @@ class Reading:
 @lru_cache(maxsize=4096)
 def read(latex: str) -> Reading:
     """Reads an answer in LaTeX."""
-    text = in_common_notation(_one_line(latex))
+    text = marks.without_condition(in_common_notation(_one_line(latex)))
     found = marks.marks(text)
     residue, modulus = marks.without_modulus(marks.without_relation(text))
     quantity = units.quantity(residue)

@@ -6,6 +6,7 @@ text denies, cuts off or takes back is no answer.
 
 import re
 from collections.abc import Sequence
+from itertools import pairwise
 
 from services.reward.common.math.items import Item, MarkedText, ends_sentence, is_denied
 from services.reward.common.math.spans import Box, find_boxes
@@ -19,16 +20,25 @@ _NOT_ANNOUNCED = re.compile(
     r"\b(?:check|verify|format|form|question|choices|options?|key|put|write|give|box|boxed|enclose|place)\b",
     re.IGNORECASE,
 )
+_REWRITTEN = re.compile(
+    r"\b(?:convert|express|round|multiply|divide|simplify|add|subtract)(?:e?s|ing|ed)?\s[^.!?\n]{0,20}\b(?:the|our|your|this)\s+"
+    r"(?:final )?\Z|\bto (?:the|our|this) \Z",
+    re.IGNORECASE,
+)
+"""What is done to an answer, which does not state it: to express the answer as a percentage."""
+_OTHER_ONE = re.compile(r"\b(?:wrong|incorrect|tempting|mistaken|false|(?<!most )common)\s+\Z", re.IGNORECASE)
 _DOUBTED = re.compile(
     r"(?:\bnot|n't|never)\s+(?:think|believe|say|sure|certain|convinced|true|the case)\b[^,.;!?]*$|\bdoubt\b[^,.;!?]*$",
     re.IGNORECASE,
 )
 _WRONG = r"(?:that|this|it)(?:'s| is| was) (?:wrong|incorrect|not right|not correct|a mistake)"
+_NAMES = "(?:answer|choice|option|value|result|approach|way|assumption)"
 _INTERJECTED = r"(?:(?<=[.!?,;:\n(])|(?<=\.\.\.)|(?<=[-–—])|(?m:^))\s*"
 _CORRECTION = re.compile(
     r"\b(?:correction|corrected|actually|oops|scratch that|strike that|i mean|i meant|my mistake|my bad"
     r"|on second thought|i made (?:a|an) (?:mistake|error)|apologies|sorry|hold on|hmm+|edit|revised|update"
-    rf"|recalculating|rechecking|{_WRONG}|wrong|incorrect|should be|should have been|must be)\b"
+    rf"|recalculating|rechecking|{_WRONG}(?!\s+to\b)|(?:wrong|incorrect)(?!\s+(?:to|{_NAMES}s?)\b)"
+    r"|should be|should have been|must be)\b"
     rf"|{_INTERJECTED}(?:no|nope|not quite|or rather)\b(?=\s*[,.:;!?—–-]|\s+(?:wait|it|that|the|i)\b)"
     rf"|{_INTERJECTED}(?:(?:no|oh|but|and|hmm+)[, ]+)?wait\b(?=\s*[,.:;!?…—–-]|\s+(?:no|actually|that|it|i|let|the)\b)",
     re.IGNORECASE,
@@ -51,6 +61,12 @@ _CHECK = re.compile(
     r"|indeed|because|since|recall|proof|explanation|reason)\b",
     re.IGNORECASE,
 )
+_DEMAND = re.compile(r"must be|should be|should have been|wrong|incorrect", re.IGNORECASE)
+"""Corrections that are none in a reason or a remark: since each term must be 3."""
+_REASON = re.compile(
+    r"\b(?:note|remark|because|since|recall|proof|explanation|reason|require[sd]?|where|if|common|think|expect|guess|tempted)\b[^.!?\n]*\Z",
+    re.IGNORECASE,
+)
 _CHECK_SENTENCE = re.compile(
     r"\s*\**\(?(?:(?:(?:as|to|let me|let's|we can|i|quick|sanity|double)[\s-]*)?(?:a )?(?:check|verif|confirm)"
     r"|indeed\b|note\b|remark\b|(?:because|since)\b[^,]*\Z|this is because|proof\b|recall\b|explanation\b"
@@ -68,16 +84,21 @@ _CONNECTED = re.compile(
 )
 _LINK = re.compile(r"[,;&]|\b(?:and|or|to|through|alternatively|possibly|maybe|perhaps)\b|\\lor", re.IGNORECASE)
 _NAMED = re.compile(r"\s*(?:is|are)\s+(?:the|our|my)\s+(?:final |correct |required )*answer", re.IGNORECASE)
-_CLAUSE = re.compile(r"\s*(?:since|because|if|when|as|given)\b", re.IGNORECASE)
+_CLAUSE = re.compile(
+    r"\s*(?:(?:so|thus|hence|then|therefore|and|now),?\s+)?(?:since|because|if|when|as|given)\b", re.IGNORECASE
+)
 _REMARK = re.compile(
     r"^[\s$]*[,(]?\s*(?:or\s+)?(?:about|approximately|approx\.?|roughly|nearly|equivalently|i\.e\.,?|that is,?|namely|"
-    r"instead of|rather than|and not|not|as|since|because|when|where|for|if|given)\s*$",
+    r"instead of|rather than|and not|not|as|since|because|when|where|for|if|given|at"
+    r"|(?:and )?(?:which |that |it |this )?(?:(?:is )?(?:attained|achieved|reached)|is|occurs?)\s+"
+    r"(?:about|approximately|roughly|at|when|for|if))\s*$",
     re.IGNORECASE,
 )
 _LETTER = re.compile(r"[a-zA-Z]")
 _EQUALS = re.compile(r"\s*(?:is|equals|are)\b")
 _WORDS = re.compile(r"[A-Za-z]{2,}")
 _SPECIAL = re.compile(r"<\|[^|<>]{1,40}\|>")
+_BOLD_RESULT = re.compile(r"=\s*\*\*([^*\n]{1,40})\*\*")
 _SIGN_BEFORE_BOX = re.compile(r"(?:\A|[\s=(:,$]|\\\(|\\\[)[-−–](?:\s|\\[,;:! ])*\$?\Z")
 _LIST_MARK = re.compile(r"\n[ \t]*[-–] +\Z")
 _BEHIND_BOX = re.compile(
@@ -90,6 +111,17 @@ _CAPITALS = re.compile(
 )
 _CONSEQUENCE = re.compile(r"\b(?:so|then|thus|therefore|hence|is|are|gives|becomes|finally)\b", re.IGNORECASE)
 _SEPARATED = re.compile(r"[,;&]|\b(?:and|or)\b")
+_CONTINUED = re.compile(r"\s*(?:[+*/=]|-\s|\\(?:times|cdot|div)(?![a-zA-Z]))")
+_COMPUTED = re.compile(r"[^=a-zA-Z,]*[0-9)}]\s*(?:[-+*/]|\\(?:times|cdot|div)\s)[^=a-zA-Z,]*=")
+"""A calculation and its result, which are no element of a list: of 6, 6/2 = 3."""
+_CALCULATION = re.compile(
+    r"(?!.*\b(?:so|and|then|but|or|is|are|not)\b)[\sa-z/]{0,40}(?:=|[-+*/]|\\times|\\cdot|\\div)\s*\$?\s*"
+)
+_BY_CASES = re.compile(r"\$?\s+(?:if|when|for)\b[^.\n]{1,80}\b(?:if|when|for|otherwise|else)\b")
+_STATED_WORD = re.compile(
+    r"[\s*:\"'`(]*(?:option |choice )?[\"'`(]?([A-Za-z]{1,20})[)*\"'`]*\s*(?=[.!\n]|\Z|,?\s+(?:since|because|as)\b)",
+    re.IGNORECASE,
+)
 _REACH = 400
 """Characters behind an announcement or a correction in which its answer begins."""
 _BEHIND = 600
@@ -106,12 +138,27 @@ def stated_answers(text: str, box_rank: int = 50, forms: Sequence[str] = ("latex
     `box_rank` is `boxed_match_priority`: below 50 boxes come before announced answers, above 50 behind them, and below
     0 they are like other formulas.
     """
-    marked = MarkedText(_SPECIAL.sub(" ", text), reads_latex="latex" in forms, reads_plain="expr" in forms)
+    text = _BOLD_RESULT.sub(r"= \1 ", _SPECIAL.sub(" ", text))
+    marked = MarkedText(text, reads_latex="latex" in forms, reads_plain="expr" in forms)
     boxes = marked.boxes if box_rank >= 0 else []
     announced = _announced(marked, is_box_there=bool(boxes))
     if boxes and (announced is None or box_rank < 50 or (box_rank == 50 and announced.start < boxes[-1].end)):
         return _boxed(marked, boxes)
     return _corrected(marked, announced.end, [announced.latex]) if announced else _unannounced(marked)
+
+
+def stated_word(text: str) -> str:
+    """Returns the word behind the last announcement, as in "The answer is Monday."; "" for anything else."""
+    text = _SPECIAL.sub(" ", text)
+    announced = [found for found in _ANNOUNCED.finditer(text) if not _NOT_ANNOUNCED.search(found["words"] or "")]
+    if not announced or text.find("\\boxed", announced[-1].start()) >= 0:
+        return ""
+    last = announced[-1]
+    before = text[max(0, last.start() - 80) : last.start()]
+    word = _STATED_WORD.match(text, last.end())
+    if word is None or _DOUBTED.search(before) or _OTHER_ONE.search(before) or is_denied(last["words"] or ""):
+        return ""
+    return "" if _CORRECTION.search(text, word.end()) else word[1]
 
 
 def _boxed(marked: MarkedText, boxes: list[Box]) -> list[str]:
@@ -157,7 +204,9 @@ def _announced(marked: MarkedText, is_box_there: bool) -> Item | None:
     for found in reversed(list(_ANNOUNCED.finditer(marked.text))):
         before = marked.text[max(0, found.start() - 80) : found.start()]
         words = found["words"] or ""
-        if _NOT_ANNOUNCED.search(words) or is_denied(words) or _DOUBTED.search(before):
+        if _NOT_ANNOUNCED.search(words) or is_denied(words) or _DOUBTED.search(before) or _REWRITTEN.search(before):
+            continue
+        if _OTHER_ONE.search(before) or (is_box_there and _REASON.search(before)):
             continue
         item = _behind_announcement(marked, found.end())
         if item is None:
@@ -180,7 +229,21 @@ def _behind_announcement(marked: MarkedText, start: int) -> Item | None:
         return None
     if len(items) > 1 and _LETTER.fullmatch(items[0].latex) and _EQUALS.match(marked.text, items[0].end):
         items = items[1:]  # The largest n is 34.
-    return _with_alternatives(marked, items)
+    if _BY_CASES.match(marked.text, items[0].end):
+        return Item(items[0].start, items[-1].end, ", ".join(item.latex for item in items))
+    return _with_alternatives(marked, _from_result(marked, items))
+
+
+def _from_result(marked: MarkedText, items: list[Item]) -> list[Item]:
+    """Returns the items from the result on of a calculation with units: 15 gallons * 8 pints/gallon = 120 pints."""
+    first = 0
+    for index, (one, other) in enumerate(pairwise(items), start=1):
+        between = marked.text[one.end : other.start]
+        if not (_CALCULATION.fullmatch(between) or (not between.strip() and _CONTINUED.match(other.latex))):
+            break
+        if "=" in between or "=" in other.latex:
+            first = index
+    return items[first:]
 
 
 def _with_alternatives(marked: MarkedText, items: list[Item]) -> Item:
@@ -196,6 +259,12 @@ def _with_alternatives(marked: MarkedText, items: list[Item]) -> Item:
 def _are_connected(marked: MarkedText, one: Item, other: Item) -> bool:
     """Returns whether two items are one answer: a list, or a quantity of two units, 3 hours 20 minutes."""
     between = marked.text[one.end : other.start]
+    if (
+        _CONTINUED.match(other.latex)
+        or one.latex.endswith("/}")
+        or (_COMPUTED.match(other.latex) and "=" not in one.latex)
+    ):
+        return False
     if not between.strip() and "\n" not in between:
         return "\\text" in one.latex and "\\text" in other.latex
     return bool(_CONNECTED.fullmatch(between) and _LINK.search(between)) and not _REMARK.match(between)
@@ -205,6 +274,8 @@ def _corrected(marked: MarkedText, end: int, answers: list[str]) -> list[str]:
     """Returns the answers, or what a correction behind them says instead."""
     behind = marked.text[end : end + _BEHIND]
     for found in reversed(list(_CORRECTION.finditer(behind))):
+        if _DEMAND.fullmatch(found[0]) and _is_remark(behind[: found.start()]):
+            continue
         start = end + found.end()
         said = marked.text[start : start + _REACH]
         if _CHECK.search(said.partition(".")[0]) and not _RETRACTED.search(said):
@@ -215,6 +286,12 @@ def _corrected(marked: MarkedText, end: int, answers: list[str]) -> list[str]:
         if _RETRACTED.search(found[0]):
             return []
     return answers
+
+
+def _is_remark(before: str) -> bool:
+    """Returns whether a sentence gives a reason or remarks something, and names no mistake."""
+    reason = _REASON.search(before)
+    return reason is not None and not _MISTAKE.search(reason[0])
 
 
 def _leads_to_answer(words: str, correction: str) -> bool:

@@ -93,7 +93,7 @@ SIZES: dict[str, int | Fraction] = {
 _PERCENT = ("percent", "percentage", "pct", "percents")
 KNOWN = frozenset(_UNITS) | frozenset(_COMPOUND) | frozenset(SIZES) | frozenset(_PERCENT) | {"sq", "cu"}
 """Words that are units wherever they stand behind a number."""
-_CURRENCIES = {"\\$": "dollar", "$": "dollar", "€": "euro", "£": "pound", "¥": "yen", "₹": "rupee"} | {
+_CURRENCIES = {"\\$": "dollar", "$": "dollar", "€": "euro", "£": "pound", "¥": "yen", "₹": "rupee", "¢": "cent"} | {
     "\\euro": "euro",
     "\\pounds": "pound",
     "\\texteuro": "euro",
@@ -125,12 +125,13 @@ _AREAS = {"square": 2, "sq": 2, "cubic": 3, "cu": 3}
 _RAISED = {"squared": 2, "cubed": 3}
 _WORDS = re.compile(r"[A-Za-z][A-Za-z.']*|/|\^?-?[0-9]+")
 
+_PURPOSE = re.compile(r"(?<=[a-z])\s+to\s+[a-z].*\Z", re.DOTALL)
 _TEXT = r"\\(?:text\w{0,4}|mathrm|mathit|mathsf|mathbf|operatorname|mbox)\s*\{([^{}]*)\}"
 _POWER = r"(?:\s*\^\s*(?:\{\s*(-?[0-9])\s*\}|([0-9])))?"
 _TEXT_UNIT = re.compile(rf"(/|\\cdot|\\times|\*)?\s*(?:{_TEXT}|\{{\\rm\s+([^{{}}]*)\}}){_POWER}\s*$")
 _FRACTION_UNIT = re.compile(rf"\\frac\s*\{{\s*{_TEXT}{_POWER}\s*\}}\s*\{{\s*{_TEXT}{_POWER}\s*\}}\s*$")
 _SIGN_UNIT = re.compile(
-    r"(\\?%|\\\$|\$|€|£|¥|₹|\\euro|\\pounds|\^\s*\\circ(?:\s*([CF])|\s*\\(?:text|mathrm)\{\s*([CF])\s*\})?)\s*$"
+    r"(\\?%|\\\$|\$|€|£|¥|₹|¢|\\euro|\\pounds|\^\s*\\circ(?:\s*([CF])|\s*\\(?:text|mathrm)\{\s*([CF])\s*\})?)\s*$"
 )
 _WORD_UNIT = re.compile(
     r"(?<=[0-9}\s)])(?<!\\)((?:[A-Za-z][A-Za-z.]*\s+){0,3}[A-Za-z][A-Za-z.']*(?:/[A-Za-z]+)?)(?:\^\{?([0-9])\}?|([23]))?\s*$"
@@ -297,7 +298,11 @@ def _is_value(head: str) -> bool:
 
 
 def _add(words: str, power: int, tail: _Tail) -> None:
-    """Adds the words of a unit to the tail; the power is that of the last word."""
+    """Adds the words of a unit to the tail; the power is that of the last word.
+
+    Of ways to choose them, "ways" counts.
+    """
+    words = _PURPOSE.sub("", words)
     area, sign, name = 1, 1, ""
     for word in _WORDS.findall(words):
         lowered = word.lower().replace(".", "")

@@ -42,11 +42,11 @@ def test_verdicts_on_programs_are_those_that_people_agree_on() -> None:
     assert not wrong, "\n".join(wrong)
 
 
-@pytest.mark.parametrize("family", sorted(set(FAMILIES) - _KINDS))
+@pytest.mark.parametrize("family", FAMILIES)
 def test_at_most_one_in_fifty_verdicts_is_known_to_be_wrong(family: str) -> None:
     rows = read_rows(family)
     known = [row for row in rows if "returns" in row]
-    assert len(rows) >= 200
+    assert len(rows) >= (90 if family == "code_kinds" else 200)
     assert 50 * len(known) <= len(rows), f"{len(known)} of {len(rows)}"
     assert all("why" in row for row in known), known
 
