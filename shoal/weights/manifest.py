@@ -113,6 +113,11 @@ class Manifest:
         return manifest
 
 
+def num_bytes_of(message: weights_pb2.Manifest) -> int:
+    """Returns the bytes of a manifest's tensors, without checking it: of known types alone."""
+    return sum(math.prod(tensor.shape) * ELEMENT_BYTES.get(tensor.dtype, 0) for tensor in message.tensors)
+
+
 @dataclass(frozen=True)
 class TensorHash:
     """The hash of one tensor, taken over the bytes that were sent or received."""

@@ -161,7 +161,8 @@ class GlooLearner(learner_pb2_grpc.LearnerServiceServicer):
         return learner_pb2.LearnerServiceGetStatusResponse()
 
     async def CreateWeightGroup(self, request: Any, context: Any) -> learner_pb2.CreateWeightGroupResponse:
-        rendezvous = await asyncio.to_thread(self._publisher.create_group, request.epoch, request.world_size)
+        size = request.world_size
+        rendezvous = await asyncio.to_thread(self._publisher.create_group, request.epoch, size, MANIFEST.num_bytes)
         return learner_pb2.CreateWeightGroupResponse(rendezvous=rendezvous.to_wire(), manifest=MANIFEST.to_wire())
 
     async def PublishWeights(self, request: Any, context: Any) -> learner_pb2.PublishWeightsResponse:

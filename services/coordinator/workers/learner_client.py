@@ -21,6 +21,7 @@ from shoal.error_reasons import ErrorReason
 from shoal.errors import DeadlineExceeded, FailedPrecondition, Internal, Unavailable
 from shoal.rollout import Support, TrainBatch, WeightVersion
 from shoal.v1 import learner_pb2, weights_pb2
+from shoal.weights.manifest import num_bytes_of
 from shoal.wire import batch_to_wire, float32_from_wire, int32_to_wire, version_from_wire, version_to_wire
 
 ResultT = TypeVar("ResultT")
@@ -156,7 +157,7 @@ class LearnerClient:
         """Creates the broadcast group of an epoch; returns where to join it, and the tensors to expect."""
         request = learner_pb2.CreateWeightGroupRequest(epoch=epoch, world_size=world_size)
         response = await self._call(lambda stub: stub.CreateWeightGroup(request, timeout=CONTROL_TIMEOUT_S))
-        self._publish_timeout_s = response.rendezvous.timeout_s
+        self._publish_timeout_s = self._config.weights.timeout_for(num_bytes_of(response.manifest))
         return response.rendezvous, response.manifest
 
     async def publish_weights(

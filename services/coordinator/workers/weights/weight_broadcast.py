@@ -20,6 +20,7 @@ from shoal.error_reasons import ErrorReason
 from shoal.errors import DataLoss, DeadlineExceeded, ShoalError, Unavailable
 from shoal.rollout import WeightVersion
 from shoal.v1 import generator_pb2, learner_pb2, weights_pb2
+from shoal.weights.manifest import num_bytes_of
 from shoal.wire import version_to_wire
 
 _GRACE_S = 2.0
@@ -56,12 +57,13 @@ async def form_group(
     deadline of a transfer over it, in seconds."""
     world_size = 1 + sum(member.record.num_weight_ranks for member in members)
     rendezvous, manifest = await learner.create_weight_group(epoch, world_size)
+    timeout_s = config.timeout_for(num_bytes_of(manifest))
 
     async def join(member: Member, rank_offset: int) -> None:
         request = generator_pb2.JoinWeightGroupRequest(
             rendezvous=rendezvous, rank_offset=rank_offset, manifest=manifest
         )
-        await member.stub.JoinWeightGroup(request, timeout=rendezvous.timeout_s + _GRACE_S)
+        await member.stub.JoinWeightGroup(request, timeout=timeout_s + _GRACE_S)
 
     joins: dict[str, asyncio.Task[None]] = {}
     rank = 1
@@ -73,7 +75,7 @@ async def form_group(
     found = await unless_silent(joining, members, config.ready_timeout_s)
     failures = found | _failures(joins)
     await _end(joins)
-    return failures, rendezvous.timeout_s
+    return failures, timeout_s
 
 
 class Transfer:
