@@ -25,6 +25,8 @@ class Verifier:
     """What its best value says. "correct": it is 1, and calls a completion correct: the answer is right, or in the form
     that the task demands. "measure": it is 1, and measures length or style, which calls nothing correct. "zero": it is
     0. Where options decide whether 1 is reached, their table has the property `reaches_1`."""
+    can_stop: bool = True
+    """Whether judging may be stopped anywhere, to begin anew later: not where it would leave processes behind."""
     options: type[Section] | None = None
     """The table `reward.verifiers.<name>`. tools/verifier_docs.py copies its source into shoal/config/verifiers.py, so
     it may use nothing but `Section`, `Field` and `Literal`."""

@@ -96,14 +96,22 @@ class VerifierPool:
             raise Unavailable("the verifier processes ended as they started; see the log of the reward service")
 
     async def judge(
-        self, verifier: str, completion: str, label: Any, token_ids: Sequence[int] = (), *, group: str = ""
+        self,
+        verifier: str,
+        completion: str,
+        label: Any,
+        token_ids: Sequence[int] = (),
+        *,
+        group: str = "",
+        can_stop: bool = True,
     ) -> VerifierScore:
         """Waits for a process and its verdict. A completion that still waits when this is canceled is not judged.
 
-        `token_ids` are needed by the verifiers that read more than text. `group` names the completion's prompt.
+        `token_ids` are needed by the verifiers that read more than text. `group` names the completion's
+        prompt; `can_stop` is that of the verifier.
         """
         loop = asyncio.get_running_loop()
-        job = Job(verifier, completion, label, loop.create_future(), token_ids, group, can_stop=True)
+        job = Job(verifier, completion, label, loop.create_future(), token_ids, group, can_stop)
         return await self._judged(job)
 
     async def judge_custom(self, verifier: str, arguments: Callable[[frozenset[str]], Message]) -> VerifierScore:

@@ -37,7 +37,10 @@ class RuleScorer:
         is_cut = reads == "answer" and truth.verifier not in self._keep_thoughts
         text = whole_text(prompt, completion) if is_cut else completion.text
         tokens = token_ids(completion) if reads in ("num_tokens", "token_ids") else ()
-        return await self._pool.judge(truth.verifier, text, truth.label, tokens, group=prompt.prompt_id)
+        can_stop = VERIFIERS[truth.verifier].can_stop
+        return await self._pool.judge(
+            truth.verifier, text, truth.label, tokens, group=prompt.prompt_id, can_stop=can_stop
+        )
 
     async def label_problem(self, truth: GroundTruth) -> str:
         # Verifiers read their label before the completion. So judging an empty completion checks the label: it costs

@@ -80,7 +80,7 @@ def verify(completion: str, label: Any, options: CodeOptions = CodeOptions()) ->
     return run_tests(completion, tests, run.FUNCTIONS, options)
 
 
-VERIFIER = Verifier(verify, values="0 to 1", options=CodeOptions, load=load, unavailable=unavailable)
+VERIFIER = Verifier(verify, values="0 to 1", can_stop=False, options=CodeOptions, load=load, unavailable=unavailable)
 
 
 def run_tests(completion: str, tests: list[Any], kind: str, options: CodeOptions) -> Verdict:

@@ -23,7 +23,7 @@ def verify(completion: str, label: Any, options: CodeOptions = CodeOptions()) ->
     return run_tests(completion, tests, run.PROGRAM, options)
 
 
-VERIFIER = Verifier(verify, values="0 to 1", options=CodeOptions, load=load, unavailable=unavailable)
+VERIFIER = Verifier(verify, values="0 to 1", can_stop=False, options=CodeOptions, load=load, unavailable=unavailable)
 
 
 def _stdio_test(item: Any, position: int) -> dict[str, str]:
