@@ -204,7 +204,7 @@ class ActiveRun:
             self.events.add("notice", note)
         before = self.record.inputs or Checkpoints(self.record.folder).inputs()
         if changes := changed_inputs(self._config, before, inputs.digests):
-            message = f"{'; '.join(changes)}; evaluations are not compared with those before"
+            message = f"{'; '.join(changes)}; evaluations are compared only with those of the same questions"
             self.events.add("inputs_changed", message, changes=changes)
         elif not before and self.record.attempt > 0:
             self.events.add(
