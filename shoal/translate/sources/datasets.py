@@ -36,7 +36,9 @@ class Datasets:
         """Returns the data set of an expression: `dataset`, `dataset_config` and `split`, or `path`; under `changes`
         what the file does to its rows, each with its line. `Unread`, with the expression where the search ended, for
         one that no call of `load_dataset` gives."""
-        return self._read(node, _Scope(), _MAX_DEPTH)
+        found = self._read(node, _Scope(), _MAX_DEPTH)
+        has_splits = not isinstance(found, Unread) and isinstance(found.get("path"), dict)
+        return Unread(f"{ast.unparse(node)}, which has several splits") if has_splits else found
 
     def _read(self, node: ast.expr, scope: _Scope, depth: int) -> dict[str, Any] | Unread:
         unread = Unread(ast.unparse(node))
@@ -78,8 +80,12 @@ class Datasets:
         split = self._value(node.slice, scope)
         if isinstance(found, Unread):
             return found
-        if isinstance(split, str) and "split" not in found:
+        if isinstance(split, str) and isinstance(found.get("path"), dict) and split in found["path"]:
+            return {**found, "path": found["path"][split]}
+        if isinstance(split, str) and "split" not in found and "path" not in found:
             return {**found, "split": split}
+        if split == "train" and isinstance(found.get("path"), str | list):  # The one split of files without a name.
+            return found
         return _changed(found, f"[{ast.unparse(node.slice)}] in line {node.end_lineno}")
 
     def _loaded(self, node: ast.Call, scope: _Scope) -> dict[str, Any] | Unread:
@@ -90,8 +96,11 @@ class Datasets:
         if unread := next((each for each in values.values() if isinstance(each, Unread)), None):
             return replace(unread, text=f"{ast.unparse(node)}, where {unread.text} has no value")
         table: dict[str, Any] = {"split": values["split"]} if "split" in values else {}
-        if values.get("path") in _FILES and isinstance(values.get("data_files"), str | list):
-            return {"path": values["data_files"], "changes": []}
+        files = values.get("data_files")
+        if isinstance(files, dict) and "split" in values:
+            files = files.get(values["split"])
+        if values.get("path") in _FILES and isinstance(files, str | list | dict):
+            return {"path": files, "changes": []}
         if not isinstance(values.get("path"), str) or values.keys() & {"data_dir", "data_files"}:
             return Unread(ast.unparse(node))
         config = {"dataset_config": values["name"]} if "name" in values else {}

@@ -27,7 +27,7 @@ TRL = System(
     calls_beside=("GRPOTrainer", "LoraConfig", "BitsAndBytesConfig", "AutoModelForCausalLM.from_pretrained"),
     trainer="GRPOTrainer",
     positional_parameters={
-        "GRPOTrainer": ("model", "reward_funcs"),
+        "GRPOTrainer": ("model", "reward_funcs", "args", "train_dataset"),
         "from_pretrained": ("pretrained_model_name_or_path",),
         "LoraConfig": ("task_type",),
     },

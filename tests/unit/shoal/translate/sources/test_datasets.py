@@ -34,6 +34,11 @@ def test_a_data_set_is_found_through_names_and_functions(text: str) -> None:
 
 
 def test_files_are_found() -> None:
+    both = "load_dataset('json', data_files={'train': 'a.jsonl', 'test': 'b.jsonl'}"
+    for text in (f"{both}, split='train')", f"{both})['train']", "load_dataset('json', data_files='a.jsonl')['train']"):
+        assert read(text) == {"path": "a.jsonl", "changes": []}, text
+    for text in (f"{both})", f"{both})['dev']", f"{both}, split='dev')"):
+        assert isinstance(read(text), Unread) or read(text)["changes"], text
     assert read("load_dataset('json', data_files='a.jsonl', split='train')") == {"path": "a.jsonl", "changes": []}
 
 

@@ -117,6 +117,15 @@ def test_a_function_without_a_counterpart_is_refused_alone(
     assert not [note for note in translation.notes if note.startswith("settings without a line") and "reward_f" in note]
 
 
+def test_the_arguments_of_the_trainer_may_be_given_by_position(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    named = 'model="org/model", reward_funcs=FUNCTIONS, args=args, train_dataset=load_dataset("org/data")'
+    script = SCRIPT.replace(named, '"org/model", [Correct], args, load_dataset("org/data")').replace("WEIGHTS", "None")
+    path.write_text(script)
+    config = config_of(translate_arguments("trl", [str(path)]))
+    assert (config.data.sources[0].dataset, config.run.num_steps) == ("org/data", 3)
+
+
 def test_the_note_on_data_names_the_columns_that_are_read(tmp_path: Path) -> None:
     for functions, column, other in (("[Correct]", "answer", "solution"), ("[solved]", "solution", "answer")):
         translation = translated(tmp_path, functions)
