@@ -18,10 +18,10 @@ _RELATION = re.compile(
 _NOTHING = re.compile(r"(?:\\(?:approx|sim|simeq|therefore|implies|Rightarrow|to)(?![a-zA-Z])|={1,2}|\\quad)\s*")
 _RESTRICTED = re.compile(r"\\(?:neq?|in|text\{\s*(?:if|for|when))(?![a-zA-Z])")
 _CONDITION = re.compile(
-    r"(?:,\s*|\s*\(\s*)[a-zA-Z]\s*\\(?:neq?(?![a-zA-Z])[^,()]{1,20}|in\s*\\mathbb\s*\{?\s*[A-Z]\s*\}?(?:\^\{?[+0-9*]\}?)?)\s*\)?\s*\Z"
-    r"|[,(\s]*\\text\{[,(\s]*(?:for (?:all|any|every|each)|where|with)\b[^{}]*\}[^,]*\Z"
-    r"|[,(\s]*\\text\{[,(\s]*for\s*\}\s*[a-zA-Z]\s*(?:\\(?:neq?|in|ge|le)(?![a-zA-Z])|[<>])[^,]*\Z"
-    r"|\s*\\text\{\s*(?:is|are) (?:the|our|an?)\b(?![^{}]*\b(?:not|if|bound|wrong|incorrect|false)\b)[^{}]*\}\s*\Z"
+    r"[,(]\s*[a-zA-Z]\s*\\(?:neq?(?![a-zA-Z])[^,()]{1,20}|in\s*\\mathbb\s*\{?\s*[A-Z]\s*\}?(?:\^\{?[+0-9*]\}?)?)\s*\)?\s*\Z"
+    r"|\\text\{[,(\s]*(?:for (?:all|any|every|each)|where|with)\b[^{}]*\}[^,]*\Z"
+    r"|\\text\{[,(\s]*for\s*\}\s*[a-zA-Z]\s*(?:\\(?:neq?|in|ge|le)(?![a-zA-Z])|[<>])[^,]*\Z"
+    r"|\\text\{\s*(?:is|are) (?:the|our|an?)\b(?![^{}]*\b(?:not|if|bound|wrong|incorrect|false)\b)[^{}]*\}\s*\Z"
 )
 _OPERATOR = re.compile(
     r"\\(?P<command>i{0,3}nt|oint|sum|prod|coprod|lim|limsup|liminf|gcd|lcm|det|max|min|sup|inf|bmod|bigcup|bigcap|arg|deg)(?![a-zA-Z])"
@@ -69,7 +69,7 @@ def without_condition(latex: str) -> str:
     found = _CONDITION.search(latex)
     if not found or _RESTRICTED.search(latex, 0, found.start()) or not any(map(str.isalnum, latex[: found.start()])):
         return latex
-    return latex[: found.start()].rstrip(" ,")
+    return latex[: found.start()].rstrip(" ,(")
 
 
 def without_modulus(latex: str) -> tuple[str, str]:

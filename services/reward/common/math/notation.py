@@ -36,6 +36,8 @@ _THIN_GROUP = re.compile(rf"(?<=[0-9])(?:\\[,;:! ]|~|,\\!\s*|\{{,\}}|\\thinspace
 _SPACE_GROUPS = re.compile(r"(?<![0-9.,])[1-9][0-9]{0,2}(?: [0-9]{3})+(?![0-9])")
 _MIXED = re.compile(r"(?<![0-9./^_])([0-9]+)\s+([0-9]+)/([0-9]+)(?![0-9/!^]|\.[0-9])")
 _POWER_OF_TEN = re.compile(r"(?<![\w.\\^])[0-9]{1,30}(?:\.[0-9]{1,30})?[eE][-+]?[0-9]{1,2}(?![\w{]|\.[0-9])")
+_WIDE = re.compile(r"\s{3,}")
+"""Long spaces, which make patterns slow."""
 _SPACING = re.compile(
     r"(?<!\\)\\[,;:! ]|~"
     r"|\\(?:quad|qquad|thinspace|medspace|thickspace|displaystyle|textstyle|limits|nolimits)(?![a-zA-Z])"
@@ -63,7 +65,7 @@ _NUMBER_IN_TEXT = re.compile(
     r"(?:\s|\\ |~){1,9}([A-Za-z][A-Za-z ./]{0,60}?)\s{0,9}\}"
 )
 _END_OF_PROOF = re.compile(
-    r"(?:\\q?quad|\s)*\\(?:blacksquare|square|Box|qed|checkmark)(?![a-zA-Z])\s*\Z|\A\s*\\checkmark(?![a-zA-Z])"
+    r"\\(?:blacksquare|square|Box|qed|checkmark)(?![a-zA-Z])\s*\Z|\A\s*\\checkmark(?![a-zA-Z])"
 )
 _ORDINAL = re.compile(r"(?<=[0-9])\s*\^\{?\s*\\text\{\s*(?:st|nd|rd|th)\s*\}\s*\}?\Z")
 _SECOND_UNIT = re.compile(r"(?<=[0-9}])\s*\\text\{\s*([a-zA-Z]+),?\s+and\s*\}(?=\s*[0-9])")
@@ -124,7 +126,7 @@ def in_common_notation(latex: str) -> str:
     A single letter in upright type is that letter, unless it stands behind a number as a unit does; repeating decimals
     and 1e3 become exact numbers.
     """
-    latex = _THIN_GROUP.sub("", in_latex_signs(latex))
+    latex = _THIN_GROUP.sub("", in_latex_signs(_WIDE.sub("  ", latex)))
     latex = _SPACING.sub(" ", _SIZES.sub("", latex))
     latex = latex.replace("\\not =", "\\not=").replace("{-}", "-").replace("{+}", "+")
     latex = _SPACE_GROUPS.sub(lambda found: found[0].replace(" ", ""), latex)

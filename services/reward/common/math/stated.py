@@ -112,7 +112,7 @@ _CAPITALS = re.compile(
 _CONSEQUENCE = re.compile(r"\b(?:so|then|thus|therefore|hence|is|are|gives|becomes|finally)\b", re.IGNORECASE)
 _SEPARATED = re.compile(r"[,;&]|\b(?:and|or)\b")
 _CONTINUED = re.compile(r"\s*(?:[+*/=]|-\s|\\(?:times|cdot|div)(?![a-zA-Z]))")
-_COMPUTED = re.compile(r"[^=a-zA-Z,]*[0-9)}]\s*(?:[-+*/]|\\(?:times|cdot|div)\s)[^=a-zA-Z,]*=")
+_COMPUTED = re.compile(r"[^=a-zA-Z,]{0,80}[0-9)}]\s*(?:[-+*/]|\\(?:times|cdot|div)\s)[^=a-zA-Z,]{0,80}=")
 """A calculation and its result, which are no element of a list: of 6, 6/2 = 3."""
 _CALCULATION = re.compile(
     r"(?!.*\b(?:so|and|then|but|or|is|are|not)\b)[\sa-z/]{0,40}(?:=|[-+*/]|\\times|\\cdot|\\div)\s*\$?\s*"
