@@ -25,7 +25,7 @@ def are_equal(gold: Reading, answer: Reading, rules: Rules) -> bool:
     if _written(gold) == _written(answer) or _are_equal(gold, answer, rules):
         return True
     exact, sign, _ = answer.text.partition("\\approx")
-    if sign and "\\" in exact and _are_equal(gold, reading.read(exact), rules):
+    if sign and re.search(r"[\\/]", exact) and _are_equal(gold, reading.read(exact), rules):
         return True  # \\frac{3}{8} \\approx 0.38.
     # The m of 5m may be a letter or a unit; it is a letter where the label has any.
     bare = None if any(character.isalpha() for character in gold.value) else reading.with_bare_unit(answer)

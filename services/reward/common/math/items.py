@@ -21,6 +21,9 @@ _OF_SUBJECT = re.compile(
     re.IGNORECASE,
 )
 """A denial that belongs to what is counted: the number of people who did not take the bus is."""
+_REJECTED = re.compile(
+    r"[\s$]*(?:(?:do|does|is|are|can|could|will)(?:n't| not)\b|cannot\b|fails?\b|is (?:rejected|impossible|excluded)\b)"
+)
 _ALL_BUT = re.compile(r"\b(?:anything|everything|all) but\s*$", re.IGNORECASE)
 _CLAUSE_END = re.compile(r",|\b(?:so|then|therefore|thus|hence)\b", re.IGNORECASE)
 _UP_TO_BUT = re.compile(r".*\bbut\b", re.IGNORECASE | re.DOTALL)
@@ -123,6 +126,11 @@ def is_denied(words: str) -> bool:
     """Returns whether what follows the words is denied by their last clause."""
     clause = _CLAUSE_END.split(_UP_TO_BUT.sub("", words))[-1]
     return bool(_ALL_BUT.search(words) or _NEGATION.search(_OF_SUBJECT.sub("", clause)))
+
+
+def is_rejected(text: str, end: int) -> bool:
+    """Returns whether what ends at a place is said to be none behind it: n = 11 does not work."""
+    return bool(_REJECTED.match(text, end))
 
 
 def _judged(item: Item, before: str) -> Item:

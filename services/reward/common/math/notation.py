@@ -64,9 +64,7 @@ _NUMBER_IN_TEXT = re.compile(
     r"\\(?:text\w{0,9}|mathrm|mathbf|mbox)\{\s{0,9}(-?\\?\$?[0-9][0-9.,/]{0,30})"
     r"(?:\s|\\ |~){1,9}([A-Za-z][A-Za-z ./]{0,60}?)\s{0,9}\}"
 )
-_END_OF_PROOF = re.compile(
-    r"\\(?:blacksquare|square|Box|qed|checkmark)(?![a-zA-Z])\s*\Z|\A\s*\\checkmark(?![a-zA-Z])"
-)
+_END_OF_PROOF = re.compile(r"\\(?:blacksquare|square|Box|qed|checkmark)(?![a-zA-Z])\s*\Z|\A\s*\\checkmark(?![a-zA-Z])")
 _ORDINAL = re.compile(r"(?<=[0-9])\s*\^\{?\s*\\text\{\s*(?:st|nd|rd|th)\s*\}\s*\}?\Z")
 _SECOND_UNIT = re.compile(r"(?<=[0-9}])\s*\\text\{\s*([a-zA-Z]+),?\s+and\s*\}(?=\s*[0-9])")
 """The first unit of 2 hours and 30 minutes."""

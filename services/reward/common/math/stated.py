@@ -8,8 +8,9 @@ import re
 from collections.abc import Sequence
 from itertools import pairwise
 
-from services.reward.common.math.items import Item, MarkedText, ends_sentence, is_denied
+from services.reward.common.math.items import Item, MarkedText, ends_sentence, is_denied, is_rejected
 from services.reward.common.math.spans import Box, find_boxes
+from services.reward.common.statements import is_conditional, is_stated
 
 _ANNOUNCED = re.compile(
     r"(?:\b(?:answer|ans)\b(?:\s*=|(?P<words>[^\n.:]{0,60}?)(?:\*{0,2}\s*:\s*\*{0,2}|\s(?:is|are|be|equals|was)\b(?:\s*:)?))"
@@ -88,7 +89,8 @@ _CLAUSE = re.compile(
     r"\s*(?:(?:so|thus|hence|then|therefore|and|now),?\s+)?(?:since|because|if|when|as|given)\b", re.IGNORECASE
 )
 _REMARK = re.compile(
-    r"^[\s$]*[,(]?\s*(?:or\s+)?(?:about|approximately|approx\.?|roughly|nearly|equivalently|i\.e\.,?|that is,?|namely|"
+    r"^[\s$]*[,(]?\s*(?:or\s+|i\.e\.,?\s+|that is,?\s+)?"
+    r"(?:about|approximately|approx\.?|roughly|nearly|equivalently|i\.e\.,?|that is,?|namely|"
     r"instead of|rather than|and not|not|as|since|because|when|where|for|if|given|at"
     r"|(?:and )?(?:which |that |it |this )?(?:(?:is )?(?:attained|achieved|reached)|is|occurs?)\s+"
     r"(?:about|approximately|roughly|at|when|for|if))\s*$",
@@ -122,6 +124,7 @@ _STATED_WORD = re.compile(
     r"[\s*:\"'`(]*(?:option |choice )?[\"'`(]?([A-Za-z]{1,20})[)*\"'`]*\s*(?=[.!\n]|\Z|,?\s+(?:since|because|as)\b)",
     re.IGNORECASE,
 )
+_IN_BRACKETS = re.compile(r"\s\((?![^()]*\bor\b)[^()]*\Z")
 _REACH = 400
 """Characters behind an announcement or a correction in which its answer begins."""
 _BEHIND = 600
@@ -154,9 +157,10 @@ def stated_word(text: str) -> str:
     if not announced or text.find("\\boxed", announced[-1].start()) >= 0:
         return ""
     last = announced[-1]
-    before = text[max(0, last.start() - 80) : last.start()]
     word = _STATED_WORD.match(text, last.end())
-    if word is None or _DOUBTED.search(before) or _OTHER_ONE.search(before) or is_denied(last["words"] or ""):
+    if word is None or is_denied(last["words"] or "") or is_conditional(text, last.start()):
+        return ""
+    if not is_stated(text, last.start(), word.end(1)):
         return ""
     return "" if _CORRECTION.search(text, word.end()) else word[1]
 
@@ -319,7 +323,8 @@ def _unannounced(marked: MarkedText) -> list[str]:
     """Returns the last formula or expression that is no check and no remark."""
     for start, end in reversed(marked.sentences()):
         items = [item for item in marked.items(start, end, max_items=60) if not item.is_denied]
-        while len(items) > 1 and _REMARK.search(marked.text[items[-2].end : items[-1].start]):
+        items = [item for item in items if not is_rejected(marked.text, item.end)]
+        while len(items) > 1 and _is_aside(marked, items):
             items.pop()
         named = next((item for item in items if _NAMED.match(marked.text, item.end)), None)
         if named is not None:
@@ -333,3 +338,11 @@ def _unannounced(marked: MarkedText) -> list[str]:
         answer = _with_alternatives(marked, items[first:])
         return _corrected(marked, answer.end, [answer.latex])
     return []
+
+
+def _is_aside(marked: MarkedText, items: list[Item]) -> bool:
+    """Returns whether the last item is a remark on the one before, in brackets behind it, or its letter again."""
+    before, last = items[-2:]
+    between = marked.text[before.end : last.start]
+    is_letter = bool(_LETTER.fullmatch(last.latex)) and before.latex.startswith((f"{last.latex}=", f"{last.latex} ="))
+    return is_letter or bool(_REMARK.search(between) or _IN_BRACKETS.search(marked.text[items[0].end : last.start]))
