@@ -16,7 +16,6 @@ import grpc
 import numpy as np
 
 from shoal.config import RunConfig, parse_config
-from shoal.config.services import WeightsConfig
 from shoal.errors import FailedPrecondition, NotFound, Unavailable
 from shoal.rpc.channel import connect
 from shoal.rpc.server import RpcServer
@@ -331,13 +330,11 @@ class ScriptedLearner(learner_pb2_grpc.LearnerServiceServicer):
         """The time that each broadcast may take, in order."""
         self._results: dict[str, learner_pb2.TrainStepResponse] = {}
         self._run_id = ""
-        self._weights = WeightsConfig()
 
     async def Configure(self, request: Any, context: Any) -> learner_pb2.LearnerServiceConfigureResponse:
         if self._run_id not in ("", request.run_id):  # As a real one that has restarted for the run.
             self.plane.attempt = self.plane.policy_version = self.plane.epoch = 0
         self._run_id = request.run_id
-        self._weights = parse_config(request.config).weights
         return learner_pb2.LearnerServiceConfigureResponse(
             status=worker_pb2.WorkerStatus(state=worker_pb2.WORKER_STATE_READY)
         )
@@ -393,11 +390,9 @@ class ScriptedLearner(learner_pb2_grpc.LearnerServiceServicer):
             raise FailedPrecondition(f"epoch {request.epoch} is not newer than {self.plane.epoch}")
         self.plane.epoch = request.epoch
         self.created.append(request.epoch)
-        # Nothing is published: the time is that of the configuration, or of a publish without tensors.
-        rendezvous = weights_pb2.WeightRendezvous(
-            epoch=request.epoch, world_size=request.world_size, timeout_s=self._weights.timeout_for(0)
+        return learner_pb2.CreateWeightGroupResponse(
+            rendezvous=weights_pb2.WeightRendezvous(epoch=request.epoch, world_size=request.world_size)
         )
-        return learner_pb2.CreateWeightGroupResponse(rendezvous=rendezvous)
 
     async def PublishWeights(
         self, request: learner_pb2.PublishWeightsRequest, context: Any
