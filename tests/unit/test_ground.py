@@ -99,3 +99,16 @@ def test_data_that_need_a_judge_are_refused_where_none_is_configured(tmp_path: P
         preflight(parse_config(values))
     values["reward"] = {"judge": {"base_url": "http://127.0.0.1:8000/v1", "model": "judge"}}
     assert len(preflight(parse_config(values)).prompts) == 1
+
+
+@pytest.mark.parametrize(("weights", "num_notes"), [({}, 0), ({"timeout_s": 60}, 0), ({"timeout_s": 0.5}, 1)])
+def test_a_deadline_that_ends_publishes_of_the_model_is_noted(
+    weights: dict[str, float], num_notes: int, tmp_path: Path
+) -> None:
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"messages": "1 + 1?", "ground_truth": "2", "dataset": "gsm8k"}\n')
+    values = load_config(ROOT / "configs" / "quickstart.toml").model_dump(exclude_unset=True)
+    values["data"], values["weights"] = {"sources": [{"path": str(rows)}]}, weights
+    values.pop("evaluation", None)
+    notes = [note for note in preflight(parse_config(values)).notes if note.startswith("weights.timeout_s: 0.5 s")]
+    assert len(notes) == num_notes, notes

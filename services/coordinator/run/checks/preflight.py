@@ -31,6 +31,7 @@ from shoal.rollout import Prompt
 from shoal.telemetry.run_metric_table import TABLE
 
 _WEIGHT_FILES = ("*.safetensors", "*.bin")
+_PUBLISHED_BYTES_PER_S = 4e8
 
 
 @dataclass(frozen=True)
@@ -112,8 +113,24 @@ def preflight(config: RunConfig, time_s: float | None = None) -> PreparedInputs:
         stop_token_ids=stop_token_ids(config.model, tokenizer),
         time_s=time_s,
         digests=digests,
-        notes=notes_on_prompts(config.model, tokenizer, every_prompt),
+        notes=(*notes_on_prompts(config.model, tokenizer, every_prompt), *_notes_on_publishes(config)),
         verifiers_to_ask_for=tuple(sorted(named - config.reward.verifiers_here)),
+    )
+
+
+def _notes_on_publishes(config: RunConfig) -> tuple[str, ...]:
+    """Returns a note for a deadline that ends publishes of the model's weights."""
+    given, model = config.weights.timeout_s, config.model
+    if given is None or config.generator.lora == "adapter":
+        return ()
+    folder = resolve_model(model.path, model.revision, weights=False)
+    num_bytes = sum(path.stat().st_size for pattern in _WEIGHT_FILES for path in folder.glob(pattern))
+    needed_s = num_bytes / _PUBLISHED_BYTES_PER_S
+    if given >= needed_s:
+        return ()
+    return (
+        f"weights.timeout_s: {given:g} s is less than a publish of {num_bytes / 1e9:.2g} GB takes at "
+        f"{_PUBLISHED_BYTES_PER_S / 1e9:g} GB/s, as gloo sends from a GPU ({needed_s:.2g} s): unset it, or raise it",
     )
 
 
