@@ -11,6 +11,8 @@ _JSON_NAMES = {"true": True, "false": False, "null": None}
 def literal(text: str) -> Any:
     """Returns the value of a text that is one literal. Raises `ValueError`."""
     match parse_python(text).body:
+        case [ast.Expr(value=ast.Tuple())] if not text.startswith("("):
+            raise ValueError("it is several values: 1,000 is no number")
         case [ast.Expr(value=node)]:
             return literal_of(node)
     raise ValueError("it is no literal")

@@ -313,6 +313,7 @@ def test_a_value_that_is_written_as_text_is_what_the_schema_takes(parameter: str
     [
         ("flag", "yes", "'yes' is not of type 'boolean'"),
         ("enum", "3", "3 is not one of [1, 2]"),
+        ("count", "1,000", "'1,000' is not of type 'integer', 'null'"),
         ("level", "middle", "'middle' is not one of ['low', 'high']"),
         ("object", "[1]", "[1] is not of type 'object'"),
     ],
