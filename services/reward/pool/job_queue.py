@@ -100,10 +100,14 @@ class _Line:
     behind: dict[str, _Group] = field(default_factory=dict)
     """Groups whose completions were mostly late so far."""
     late: deque[Job] = field(default_factory=deque)
+    spent_s: float = 0.0
+    """Time that processes have spent on its completions, those under way at what they usually take."""
 
 
 class JobQueue:
-    """The completions that wait, oldest first, except that two rules keep some from holding up all others.
+    """The completions that wait: of the verifier that processes spent the least time on, the oldest.
+
+    Two rules keep some from holding up all others.
 
     One process is kept from slow verifiers while quick ones are in use. Otherwise as many hanging completions as there
     are processes would hold up every other verifier until the deadline.
@@ -159,20 +163,21 @@ class JobQueue:
         """Returns the next, given those that processes judge now; None if none waits or may start."""
         refuses_slow = self._refuses_slow([job.verifier for job in running])
         lines = [line for verifier, line in self._lines.items() if not (refuses_slow and self._is_slow(verifier))]
-        timely = _oldest(_first(line.groups) for line in lines)
+        lines.sort(key=lambda line: line.spent_s)
+        timely = _next(lines, lambda line: _first(line.groups))
         if timely is None or self._is_turn_of_late(running):
-            late = _oldest(_first(line.behind) for line in lines) or _oldest(_head(line.late) for line in lines)
+            late = _next(lines, lambda line: _first(line.behind)) or _next(lines, lambda line: _head(line.late))
             timely = late or timely
         if timely is not None:
             line = self._lines[timely.verifier]
             group = _group_of(line, timely)
             (line.late if timely.is_late or group is None else group.waiting).popleft()
+            line.spent_s += self._usual_s(timely)
         return timely
 
     def slice_s(self, job: Job) -> float:
         """Returns the time after which a completion is late."""
-        usual_s = _SLICE_PER_MEAN * self._mean_s.get(job.verifier, 0.0)
-        return min(max(usual_s, _MIN_SLICE_S), _MAX_SLICE_S)
+        return min(max(_SLICE_PER_MEAN * self._usual_s(job), _MIN_SLICE_S), _MAX_SLICE_S)
 
     def overran(self, job: Job) -> None:
         """Records that the slice of a completion is over."""
@@ -183,7 +188,10 @@ class JobQueue:
         """Records for how long a process was at a completion, and with which outcome; None if it was stopped."""
         if self._spent_s > _MEMORY_S:
             self._spent_s, self._spent_late_s = self._spent_s / 2, self._spent_late_s / 2
+            for line in self._lines.values():
+                line.spent_s /= 2
         self._spent_s += duration_s
+        self._lines[job.verifier].spent_s += duration_s - self._usual_s(job)
         self._spent_late_s += duration_s if job.is_late else 0.0
         if not job.is_late:
             self._count(job, 1)
@@ -237,6 +245,9 @@ class JobQueue:
         num_late = sum(job.is_late for job in running)
         return num_late < self._max_late and self._spent_late_s <= _LATE_SHARE * self._spent_s
 
+    def _usual_s(self, job: Job) -> float:
+        return self._mean_s.get(job.verifier, 0.0)
+
     def _is_slow(self, verifier: str) -> bool:
         return self._mean_s.get(verifier, 0.0) > _LONG_S
 
@@ -264,5 +275,10 @@ def _head(jobs: deque[Job]) -> Job | None:
     return jobs[0] if jobs else None
 
 
-def _oldest(jobs: Iterable[Job | None]) -> Job | None:
-    return min((job for job in jobs if job is not None), key=lambda job: job.position, default=None)
+def _next(lines: Sequence[_Line], head: Callable[[_Line], Job | None]) -> Job | None:
+    """Returns the head of the first line that has one; of lines with the same time spent, the oldest."""
+    for _, alike in itertools.groupby(lines, key=lambda line: line.spent_s):
+        heads = [job for line in alike if (job := head(line))]
+        if heads:
+            return min(heads, key=lambda job: job.position)
+    return None

@@ -206,3 +206,15 @@ async def test_a_flood_does_not_change_what_its_verifier_usually_takes() -> None
     for outcome in (ScoreOutcome.UNSCORABLE, ScoreOutcome.FAILED, None):
         queue.took(answer, 5.0, outcome)
     assert queue.slice_s(answer) == before
+
+
+async def test_the_verifier_on_which_least_time_was_spent_comes_first() -> None:
+    queue = JobQueue(2)
+    flood, answer, later = [job("code", str(index)) for index in range(3)], job("math"), job("math")
+    for one in (*flood, answer, later):
+        queue.add(one)
+    assert queue.take([]) is flood[0], "the oldest, of verifiers on which nothing was spent"
+    judged(queue, flood[0], 3.0)
+    assert queue.take([]) is answer, "although two of the flood came before it"
+    judged(queue, answer, 0.01)
+    assert queue.take([]) is later
