@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -10,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from shoal.errors import DeadlineExceeded, Unavailable
-from shoal.network import host_of
 from shoal.rpc.auth.credentials import Credentials
+from shoal.rpc.auth.unreachable import why_unreachable
 from shoal.rpc.channel import connect
 from shoal.v1 import coordinator_pb2 as pb
 from shoal.v1.coordinator_pb2_grpc import CoordinatorServiceStub
@@ -35,7 +34,6 @@ WATCH_TIMEOUT_S = 24 * 3600.0
 RECONNECT_S = 180.0
 """Longest wait for a coordinator that restarts."""
 _MAX_PAUSE_S = 3.0
-_UNVERIFIED = re.compile(r"CERTIFICATE_VERIFY_FAILED: ([a-z ]+)")
 
 
 @asynccontextmanager
@@ -173,26 +171,5 @@ def _call(address: str, call: "Callable[[CoordinatorServiceAsyncStub], Awaitable
     try:
         return asyncio.run(call_once())
     except Unavailable as error:
-        raise Unavailable(_why_unreachable(address, error.message)) from None
-
-
-def _why_unreachable(address: str, message: str) -> str:
-    """Returns why no call reaches a coordinator, what it is first, in place of gRPC's message."""
-    host = host_of(address)
-    if "Hostname Verification Check failed" in message:
-        from shoal.rpc.auth.certificates import names_of_server
-
-        names = ", ".join(names_of_server(address)) or "no host"
-        return (
-            f"the certificate of the coordinator at {address} is not for {host}: it is for {names}. Call it by one of "
-            f"these, or issue it for {host} too (shoal certs FOLDER --host {host})"
-        )
-    if why := _UNVERIFIED.search(message):
-        return (
-            f"the certificate of the coordinator at {address} is not accepted ({why[1]}): the ca.crt in --tls-dir or "
-            "SHOAL_TLS_DIR must have the authority that issued it"
-        )
-    if "WRONG_VERSION_NUMBER" in message:
-        return f"the coordinator at {address} does not use TLS: leave out --tls-dir, and unset SHOAL_TLS_DIR"
-    hint = "" if os.environ.get("SHOAL_TLS_DIR") else ", without TLS (with it: --tls-dir or SHOAL_TLS_DIR)"
-    return f"no coordinator answers at {address}; is it running there{hint}? ({message})"
+        uses_tls = bool(os.environ.get("SHOAL_TLS_DIR"))
+        raise Unavailable(why_unreachable(address, error.message, uses_tls=uses_tls)) from None

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from shoal.errors import DeadlineExceeded, InvalidArgument, NotFound, PermissionDenied, ShoalError, Unavailable
+from shoal.rpc.auth import credentials
+from shoal.rpc.auth.unreachable import tls_failure, why_unreachable
 from shoal.rpc.channel import connect
 from shoal.v1 import coordinator_pb2, worker_pb2
 from shoal.v1.coordinator_pb2_grpc import CoordinatorServiceStub
@@ -58,7 +60,7 @@ class Membership:
         self._find_address = find_address
         self._registered_ranks: int | None = None
         """Number of weight ranks in the last registration; None while the coordinator does not know the worker."""
-        self._last_error = ""
+        self._last_error: tuple[str, str] | None = None
 
     async def keep(self) -> None:
         """Runs until canceled, or until no coordinator needs a worker that is LEAVING.
@@ -91,7 +93,7 @@ class Membership:
                 num_failed += 1
                 if leaves and num_failed == _NUM_GONE:
                     return
-                self._report(error)
+                await self._report(error)
             await wait_for_other_state(
                 self._service, status.state, at_most_s=LEAVING_HEARTBEAT_S if leaves else HEARTBEAT_S
             )
@@ -118,7 +120,7 @@ class Membership:
             timeout=_CALL_TIMEOUT_S,
         )
         self._registered_ranks = num_weight_ranks
-        self._last_error = ""
+        self._last_error = None
         _log.info("registered", extra={"coordinator": self._coordinator, "address": address})
 
     async def _beat(self, coordinator: "CoordinatorServiceAsyncStub", status: worker_pb2.WorkerStatus) -> None:
@@ -135,19 +137,25 @@ class Membership:
             # The lease is that of another caller, or this worker's certificate has got another name.
             self._registered_ranks = None
             raise
-        self._last_error = ""
+        self._last_error = None
 
     def _heartbeat(self, status: worker_pb2.WorkerStatus) -> coordinator_pb2.HeartbeatRequest:
         return coordinator_pb2.HeartbeatRequest(
             worker_id=self._worker_id, status=status, lease_secret=self._lease_secret
         )
 
-    def _report(self, error: ShoalError) -> None:
+    async def _report(self, error: ShoalError) -> None:
         """Logs an error once, not at every heartbeat."""
-        if type(error).__name__ != self._last_error:
-            self._last_error = type(error).__name__
-            what = "does not answer" if isinstance(error, Unavailable | DeadlineExceeded) else "refuses this worker"
-            _log.warning(f"coordinator {what}", extra={"error": error.message, "retry_every_s": HEARTBEAT_S})
+        failure = (type(error).__name__, tls_failure(error.message))
+        if failure != self._last_error:
+            self._last_error = failure
+            message, what = error.message, "refuses this worker"
+            if isinstance(error, Unavailable | DeadlineExceeded):
+                what = "does not answer"
+            if isinstance(error, Unavailable):
+                uses_tls = credentials.current().tls is not None
+                message = await asyncio.to_thread(why_unreachable, self._coordinator, message, uses_tls=uses_tls)
+            _log.warning(f"coordinator {what}", extra={"error": message, "retry_every_s": HEARTBEAT_S})
 
 
 async def wait_for_other_state(

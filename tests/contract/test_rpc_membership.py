@@ -7,11 +7,16 @@ from contextlib import asynccontextmanager
 import pytest
 
 from shoal import errors
+from shoal.rpc.auth import credentials
+from shoal.rpc.auth.credentials import Credentials
+from shoal.rpc.auth.permissions import Role
+from shoal.rpc.auth.tls import TlsFolder
 from shoal.v1 import coordinator_pb2, coordinator_pb2_grpc, worker_pb2
 from shoal.worker import membership
 from shoal.worker.membership import Membership
 from tests.support.local_stack import free_port
 from tests.support.loopback import COORDINATOR, REWARD, serving
+from tests.support.secured import Pki, secured_server
 from tests.support.worker_process import ScriptedWorker
 
 TIMEOUT_S = 120
@@ -194,3 +199,19 @@ async def test_an_address_that_cannot_be_determined_is_logged_and_retried(monkey
     async with serving(ScriptedWorker(), REWARD) as address, kept(ScriptedWorker(), address) as task:
         await log_recorder.wait_for(f"{address} does not offer")
         assert not task.done()
+
+
+async def test_a_worker_says_once_why_it_cannot_use_the_certificate_of_its_coordinator(
+    monkeypatch, log_recorder, tmp_path
+):
+    monkeypatch.setattr(membership, "HEARTBEAT_S", 0.1)
+    ours, theirs = Pki(tmp_path / "ours"), Pki(tmp_path / "theirs")
+    monkeypatch.setattr(credentials, "_process", Credentials(TlsFolder(ours.issue(Role.WORKER))))
+    port = free_port()  # No coordinator answers yet, which is the first warning.
+    async with kept(ScriptedWorker(), f"127.0.0.1:{port}"):
+        await log_recorder.wait_for(f"no coordinator answers at 127.0.0.1:{port}")
+        server = Credentials(TlsFolder(theirs.issue(Role.COORDINATOR)))
+        async with secured_server(server, port=port) as address:
+            await log_recorder.wait_for(f"the certificate of the coordinator at {address} is not accepted (")
+            await asyncio.sleep(0.5)  # Several heartbeats, none of which says it again.
+    assert len(log_recorder.records) == 2, [vars(record) for record in log_recorder.records]

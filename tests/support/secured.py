@@ -102,9 +102,9 @@ def _servicer(service: Any) -> Any:
 
 
 @asynccontextmanager
-async def secured_server(credentials: Credentials, audit: Record | None = None) -> AsyncIterator[str]:
+async def secured_server(credentials: Credentials, audit: Record | None = None, *, port: int = 0) -> AsyncIterator[str]:
     """Serves all four services on loopback with these credentials; yields host:port."""
-    server = RpcServer(listen="127.0.0.1:0", credentials=credentials, audit=audit)
+    server = RpcServer(listen=f"127.0.0.1:{port}", credentials=credentials, audit=audit)
     for service in OURS:
         server.add(ADD_TO_SERVER[service.full_name], _servicer(service), service.full_name)
     await server.start()
