@@ -108,6 +108,8 @@ class TlsFolder:
 
         authorities = self._bytes(AUTHORITIES)
         if authorities is None:
+            if not self._folder.is_dir():
+                raise self.wrong("there is no such folder")
             inside = sorted(str(path.parent) for path in self._folder.glob(f"*/{CERTIFICATE}"))
             hint = f"; give one of its folders: {', '.join(inside)}" if inside else ""
             raise self.wrong(

@@ -64,6 +64,10 @@ def test_a_missing_file_is_named(folder: Path, removed: tuple[str, ...], message
     assert message in (text := refusal(lambda: of_worker(folder))) and str(folder) in text, text
 
 
+def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+    assert refusal(lambda: of_worker(tmp_path / "certs")).endswith("certs: there is no such folder")
+
+
 def test_the_folder_around_those_of_all_processes_names_them(folder: Path) -> None:
     assert refusal(lambda: of_worker(folder.parent)).endswith(f"; give one of its folders: {folder}")
 
