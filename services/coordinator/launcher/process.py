@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import psutil
@@ -119,15 +120,22 @@ def kill_descendants() -> None:
 
 
 def best_line(lines: list[str]) -> str:
-    """Returns the last line that reports an error, else the last line."""
+    """Returns the last line that reports an error, else the last line; of a line of a JSON log what it says alone."""
     for line in reversed(lines):
         if record := _json_record(line):
             if record.get("level") in ("ERROR", "CRITICAL"):
-                details = record.get("error") or str(record.get("exception", "")).strip().rpartition("\n")[2]
-                return f"{record.get('event', '')}: {details}".strip(": ")
+                return _said(record)
         elif _is_error(line):
             return line
-    return lines[-1] if lines else ""
+    last = lines[-1] if lines else ""
+    record = _json_record(last)
+    return f"it last logged: {_said(record)}" if record else last
+
+
+def _said(record: Mapping[str, object]) -> str:
+    exception = str(record.get("exception", "")).strip().rpartition("\n")[2]
+    details = record.get("error") or exception or record.get("message", "")
+    return f"{record.get('event', '')}: {details}".strip(": ")
 
 
 def _json_record(line: str) -> dict[str, object] | None:

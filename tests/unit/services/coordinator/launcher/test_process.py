@@ -17,6 +17,9 @@ def test_the_best_line_of_a_log_is_the_last_that_reports_an_error() -> None:
         "(EngineCore pid=1) ERROR 11-21 failed"
     )
     assert best_line(["hello", "bye"]) == "bye"
+    assert best_line(["ok", '{"level": "INFO", "event": "weights loaded", "version": "0.71"}']) == (
+        "it last logged: weights loaded"
+    ), "a killed process leaves no error"
     assert best_line([]) == ""
 
 
