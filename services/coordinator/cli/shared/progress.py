@@ -91,6 +91,8 @@ _ERASE_LINE = "\x1b[1A\x1b[2K"
 """Moves the cursor up by one line, and erases that."""
 # Too frequent for people; `shoal run watch --output json` has them.
 _QUIET = frozenset({"publish"})
+_OF_GROUPS = frozenset({"group_reissued", "group_dropped", "scoring_repeated", "episode_replayed"})
+"""Their messages are the name of a group or episode, what became of it, ": ", and the reason."""
 
 
 def step_line(step: int, num_steps: int, metrics: Mapping[str, float]) -> str:
@@ -142,6 +144,8 @@ class ProgressView:
         self._exported = ""
         self._legends: set[str] = set()
         self._last_message = ""
+        self._told_of_groups: set[tuple[str, str]] = set()
+        """Kinds and reasons of the events of groups that were shown since the last step."""
         self._console: Any = None
         if sys.stdout.isatty():
             from rich.console import Console
@@ -201,10 +205,22 @@ class ProgressView:
         # What pauses a run says why and how it goes on, as the state does that follows.
         is_said = event.kind == "state" and event.message == self._last_message
         self._last_message = event.message
-        if event.kind not in _QUIET and not is_said and not _is_repeated(event):
+        if event.kind == "step_skipped":
+            self._told_of_groups.clear()
+        if event.kind not in _QUIET and not is_said and not _is_repeated(event) and not self._is_told_of_groups(event):
             self.write(event.message, event.kind, self._last_event_s, style=_style_of(event))
 
+    def _is_told_of_groups(self, event: pb.RunEvent) -> bool:
+        """Whether the same was shown of another group or episode since the last step: one death interrupts them all."""
+        if event.kind not in _OF_GROUPS:
+            return False
+        told = (event.kind, event.message.partition(": ")[2])
+        is_told = told in self._told_of_groups
+        self._told_of_groups.add(told)
+        return is_told
+
     def _show_step(self, attributes: Mapping[str, Any], time_s: float) -> None:
+        self._told_of_groups.clear()
         metrics = attributes.get("metrics", {})
         legends = [LEGEND, meaning_of_correct(attributes.get("correct_by", ()))]
         legends += [ALL_WRONG_LEGEND] if metrics.get(_ALL_WRONG) else []

@@ -221,3 +221,15 @@ def test_of_many_skipped_steps_in_a_row_few_are_shown(capsys: pytest.CaptureFixt
         view.show(_event("step_skipped", f"({number} in a row)", num_in_a_row=number))
     shown = [line.partition("(")[2] for line in capsys.readouterr().out.splitlines()]
     assert shown == [f"{number} in a row)" for number in (1, 2, 4, 8, 16)], shown
+
+
+def test_what_befalls_many_groups_at_once_is_told_once_a_step(capsys: pytest.CaptureFixture[str]) -> None:
+    view = ProgressView()
+    for step in (1, 2):
+        for group in range(64):
+            view.show(_event("group_reissued", f"group-{group} is issued again: generator g ended"))
+            view.show(_event("scoring_repeated", f"group-{group} is scored again: reward r ended"))
+        view.show(_event("group_reissued", "group-64 is issued again: generator h ended"))
+        view.show(_event("step", step=step, num_steps=5, metrics={}))
+    reasons = [line.rpartition(": ")[2] for line in capsys.readouterr().out.splitlines() if "again" in line]
+    assert reasons == ["generator g ended", "reward r ended", "generator h ended"] * 2, reasons
