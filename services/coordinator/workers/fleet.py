@@ -236,8 +236,9 @@ class Fleet:
             if remaining <= 0:
                 if not missing:
                     return
+                timeout_s = self._config.coordinator.worker_timeout_s
                 raise FailedPrecondition(
-                    missing_message(missing, self._config.coordinator.worker_timeout_s), reason=ErrorReason.NO_WORKER
+                    missing_message(missing, timeout_s, self._arrivals.describe()), reason=ErrorReason.NO_WORKER
                 )
             await self._changed.wait(min(remaining, 1.0))
 

@@ -46,11 +46,13 @@ class WorkerEvents:
             )
 
 
-def missing_message(kinds: Sequence[int], timeout_s: float) -> str:
-    """Says that no worker of some kinds came in time, and what to do."""
+def missing_message(kinds: Sequence[int], timeout_s: float, gap: str) -> str:
+    """Says that no worker of some kinds came in time, and what to do. `gap` describes those that load or lack."""
     *others, last = (f"no {NAMES[kind_of(kind)]}" for kind in kinds)
     names = f"{', '.join(others)} and {last}" if others else last
     return (
-        f"{names} registered and loaded within coordinator.worker_timeout_s ({timeout_s:.0f} s): start one with "
-        "--coordinator set to this coordinator's address, and see its log if it is running"
+        f"{names} registered and loaded within coordinator.worker_timeout_s ({timeout_s:.0f} s)"
+        f"{f': {gap}' if gap else ''}. See the log of a worker that is loading, and raise that limit if it needs "
+        "longer; start one that is not registered with --coordinator set to this coordinator's address, and see its "
+        "log if it is running"
     )
