@@ -8,6 +8,7 @@ from shoal.conversation import ChatMessage, ToolCall, ToolCallStatus
 from shoal.data.json_text import parse_json_text
 from shoal.data.rows import Row, is_empty, kind_of_media, media_refusal, unicode_of
 from shoal.errors import InvalidArgument
+from shoal.parsing import parse_json
 
 _MESSAGE = frozenset(("role", "content", "tool_calls", "tool_call_id", "name"))
 _CALL, _FUNCTION = frozenset(("id", "type", "function")), frozenset(("name", "arguments"))
@@ -44,18 +45,25 @@ def messages_of(row: Row, value: Any, column: str, *, has_answer: bool = False) 
 
 
 def _parsed_messages(row: Row, text: str, column: str) -> list[Any] | None:
-    """Returns the messages that a text is in JSON; None for any other text, which is a question."""
+    """Returns the messages that a text is in JSON; None for any other text, which is a question. Raises
+    `InvalidArgument` for messages with a key twice."""
     if not text.lstrip().startswith("["):
         return None
     try:
-        value = parse_json_text(text)
+        value = parse_json(text)
     except ValueError:
         return None
-    is_messages = isinstance(value, list) and all(
-        isinstance(message, Mapping) and "role" in message and message.keys() & {"content", "tool_calls"}
-        for message in value
-    )
-    return value if is_messages and value else None
+    if not isinstance(value, list) or not value or not all(map(_is_message, value)):
+        return None
+    try:
+        messages: list[Any] = parse_json_text(text)
+    except ValueError as error:
+        raise InvalidArgument(f"{row.where}: {column} has messages as JSON text: {error}") from None
+    return messages
+
+
+def _is_message(value: Any) -> bool:
+    return isinstance(value, Mapping) and "role" in value and bool(value.keys() & {"content", "tool_calls"})
 
 
 class _Reader:

@@ -140,6 +140,12 @@ def test_a_field_that_no_prompt_would_have_is_refused_by_name(fields: dict[str, 
     assert found.startswith("rows.jsonl:7: messages[1] ") and named in found, found
 
 
+def test_messages_as_json_text_with_a_key_twice_are_refused() -> None:
+    assert "'content' is there twice" in refusal('[{"role": "user", "content": "1 + 1?", "content": "2 + 2?"}]')
+    question = '[{"a": 1, "a": 2}] is odd. Why?'
+    assert read(question).messages == (ChatMessage("user", question),)
+
+
 def test_fields_that_say_nothing_pass() -> None:
     nothing = {"weight": 0, "train": False, "function_call": {"name": None, "arguments": None}, "images": [], "id": ""}
     assert read([ASKED | nothing]).messages == (ChatMessage("user", "1 + 1?"),)
