@@ -46,9 +46,18 @@ def _too_short(config: RunConfig) -> list[str]:
 
 
 def _beyond_the_run(config: RunConfig) -> list[str]:
-    """Names a warm-up that does not end within the run."""
+    """Names a warm-up that does not end within the run, and waves of which the run's steps see nothing."""
     total, warmup = config.num_optimizer_steps, config.num_warmup_steps
-    if not total or warmup < total or config.learner.lr_scheduler == "constant":
+    if not total or config.learner.lr_scheduler == "constant":
+        return []
+    waves, left = config.learner.lr_num_cycles or 0.5, config.learner.lr_decay_steps or total - warmup
+    if warmup < total and 2 * waves > max(left, 1):
+        return [
+            f"learner.lr_num_cycles: {waves:g} waves or falls have less than two optimizer steps each, of the {left} "
+            "that the schedule has for them, so the learning rate does not follow them; lower it, or raise "
+            "run.num_steps"
+        ]
+    if warmup < total:
         return []
     field = "warmup_steps" if config.learner.warmup_steps else "warmup_ratio"
     return [

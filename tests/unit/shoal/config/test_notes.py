@@ -77,6 +77,22 @@ def test_a_warm_up_that_is_given_as_a_share_is_named_so() -> None:
 
 
 @pytest.mark.parametrize(
+    ("schedule", "num_cycles", "is_noted"),
+    [
+        ("cosine_with_restarts", 20, True),
+        ("cosine_with_restarts", 5, False),
+        ("cosine", 10, True),
+        ("cosine", 0.5, False),
+        ("cosine", None, False),
+    ],
+)
+def test_waves_of_which_the_steps_see_nothing_are_noted(schedule: str, num_cycles: float, is_noted: bool) -> None:
+    learner = {"lr_scheduler": schedule, "lr_num_cycles": num_cycles}
+    notes = notes_on(config(run={"num_steps": 10}, learner=learner))
+    assert [note.partition(":")[0] for note in notes] == ["learner.lr_num_cycles"] * is_noted, notes
+
+
+@pytest.mark.parametrize(
     ("schedule", "fits"),
     [
         ({"lr_decay_steps": 100}, False),
