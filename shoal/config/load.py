@@ -7,6 +7,7 @@ import math
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
+from datetime import date, time
 from pathlib import Path
 from types import UnionType
 from typing import Any, Union, get_args, get_origin
@@ -204,23 +205,35 @@ def _without_nulls(value: Any) -> Any:
 
 
 def _violation(details: ErrorDetails) -> FieldViolation:
-    location = [str(part) for part in details["loc"]]
+    location, given = [str(part) for part in details["loc"]], details["input"]
     message = details["msg"].removeprefix("Value error, ")
     if details["type"] == "extra_forbidden":
         description = f"{UNKNOWN_KEY}; {_hint(location)}"
     elif details["type"] == "missing":
         description = "is required"
     elif details["type"] in _SHAPES:
-        description = f"must be {_SHAPES[details['type']]} (given: {details['input']!r})"
-    elif isinstance(details["input"], Mapping) or may_hold_key(location):
+        example = f", such as [{_quoted(given)}]" if _annotation_at([*location, "0"]) is str else ""
+        description = f"must be {_SHAPES[details['type']]}{example} (given: {_shown(given)})"
+    elif details["type"] == "string_type" and not isinstance(given, list | Mapping):
+        description = f"must be a text, in quotation marks: {_quoted(given)} (given: {_shown(given)})"
+    elif isinstance(given, Mapping) or may_hold_key(location):
         description = message
     else:
-        description = f"{message[:1].lower()}{message[1:]} (given: {details['input']!r})"
+        description = f"{message[:1].lower()}{message[1:]} (given: {_shown(given)})"
     field = ".".join(location)
     if not field and (named := _NAMED.fullmatch(description)):
         # Checks across sections run at the root; their messages begin with the field to change.
         field, description = named.groups()
     return FieldViolation(field=field or "config", description=description)
+
+
+def _shown(value: Any) -> str:
+    """Returns a value for a message: dates and times as TOML writes them."""
+    return str(value) if isinstance(value, date | time) else repr(value)
+
+
+def _quoted(value: Any) -> str:
+    return json.dumps(value if isinstance(value, str) else str(value), ensure_ascii=False)
 
 
 def _hint(location: Sequence[str]) -> str:
@@ -261,13 +274,26 @@ def takes_as_text(location: Sequence[str], value: Any) -> bool:
 
     A field of text does. One that also takes a list of texts does, unless the value is a list.
     """
-    section = _section_at(location[:-1])
-    field = section.model_fields.get(location[-1]) if section else None
-    if field is None or isinstance(value, str):
+    if isinstance(value, str):
         return False
-    kinds = get_args(field.annotation) if get_origin(field.annotation) in (Union, UnionType) else (field.annotation,)
+    kinds = _kinds(_annotation_at(location))
     others = {kind for kind in kinds if kind not in (str, type(None))}
     return str in kinds and (not others or (others == {list[str]} and not isinstance(value, list)))
+
+
+def _annotation_at(location: Sequence[str]) -> Any:
+    """Returns the type of the field at a location in RunConfig, or of the item of a list or table there; None without
+    one."""
+    section = _section_at(location[:-1])
+    if section is not None:
+        field = section.model_fields.get(location[-1])
+        return field.annotation if field else None
+    holders = _kinds(_annotation_at(location[:-1])) if location[1:] else ()
+    return next((get_args(kind)[-1] for kind in holders if get_origin(kind) in (list, dict)), None)
+
+
+def _kinds(annotation: Any) -> tuple[Any, ...]:
+    return get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
 
 
 def _field_names(location: Sequence[str]) -> list[str]:

@@ -133,6 +133,43 @@ def test_an_override_of_a_field_of_one_text_or_several_is_text_unless_it_is_a_li
     assert config.data.sources[0].verifier == text
 
 
+@pytest.mark.parametrize("text", ["5", "2026-01-01", "true"])
+def test_an_override_in_a_table_of_texts_is_text(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text('[model]\npath = "m"\n[[data.sources]]\ntask = "arithmetic"\n')
+    config = load_config(path, [f"reward.remap.sums={text}", f"data.sources.0.label_columns.x={text}"])
+    assert (config.reward.remap, config.data.sources[0].label_columns) == ({"sums": text}, {"x": text})
+
+
+def test_an_override_in_a_free_table_keeps_the_type_of_its_value(tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text('[model]\npath = "m"\n[[data.sources]]\npath = "d.jsonl"\n')
+    config = load_config(path, ["model.chat_template_kwargs.enable_thinking=false"])
+    assert config.model.chat_template_kwargs == {"enable_thinking": False}
+
+
+@pytest.mark.parametrize(
+    ("line", "field", "cure"),
+    [
+        ("revision = 1234567", "model.revision", '"1234567"'),
+        ("revision = 2026-01-01", "model.revision", '"2026-01-01"'),
+        ('[sampling]\nstop_strings = "END"', "sampling.stop_strings", '["END"]'),
+        ("[sampling]\nstop_strings = 2026-01-01", "sampling.stop_strings", '["2026-01-01"]'),
+        ("[sampling]\nstop_strings = [1]", "sampling.stop_strings.0", '"1"'),
+    ],
+)
+def test_a_value_that_is_no_text_is_refused_with_the_text_that_it_may_be(
+    tmp_path: Path, line: str, field: str, cure: str
+) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text(f'[model]\npath = "m"\n{line}\n[[data.sources]]\npath = "d.jsonl"\n')
+    with pytest.raises(InvalidArgument) as refused:
+        load_config(path)
+    (violation,) = refused.value.violations
+    assert violation.field == field
+    assert cure in violation.description and "datetime" not in violation.description
+
+
 def test_an_override_of_a_list_of_texts_is_a_list(tmp_path: Path) -> None:
     path = tmp_path / "run.toml"
     path.write_text('[model]\npath = "m"\n[[data.sources]]\npath = "d.jsonl"\n')
