@@ -8,7 +8,8 @@ from typing import Any
 from google.protobuf.struct_pb2 import Struct
 from pydantic import BaseModel
 
-from shoal.config.load import dump_config, list_index, may_hold_key, parse_config, plain_values
+from shoal.config.fields import may_hold_key
+from shoal.config.load import dump_config, list_index, parse_config, plain_values
 from shoal.config.run import RunConfig
 from shoal.config.section import Fixed
 from shoal.errors import FieldViolation, InvalidArgument
@@ -42,7 +43,7 @@ def merged_config(config: RunConfig, changes: Mapping[str, Any] | Struct) -> Run
     Raises `InvalidArgument` for values that are not valid.
     """
     plain = plain_values(changes)
-    merged = _merged(dump_config(config), plain, "")
+    merged = merged_values(dump_config(config), plain, "")
     given = plain.get("run", {})
     if isinstance(given, Mapping):
         _keep_one_length(merged["run"], given)
@@ -123,7 +124,7 @@ def _refusal(refused: Mapping[str, str]) -> str:
     )
 
 
-def _merged(values: Any, changes: Any, path: str) -> Any:
+def merged_values(values: Any, changes: Any, path: str) -> Any:
     """Returns values with the changes of a JSON merge patch (RFC 7396); a table may change items of a list by index."""
     if not isinstance(changes, Mapping):
         return changes
@@ -131,11 +132,11 @@ def _merged(values: Any, changes: Any, path: str) -> Any:
         items = list(values)
         for key, change in changes.items():
             index = list_index(items, key, path)
-            items[index] = _merged(items[index], change, f"{path}.{key}")
+            items[index] = merged_values(items[index], change, f"{path}.{key}")
         return items
     merged = dict(values) if isinstance(values, Mapping) else {}
     for key, change in changes.items():
-        merged[key] = _merged(merged.get(key), change, f"{path}.{key}" if path else key)
+        merged[key] = merged_values(merged.get(key), change, f"{path}.{key}" if path else key)
     return merged
 
 

@@ -192,6 +192,8 @@ def check_environments(environments: Sequence[EnvironmentConfig]) -> None:
 def find_environment_files(values: Mapping[str, Any], folder: Path) -> None:
     """Makes the relative paths of `environments` absolute, in place: other machines do not know the folder."""
     tables = values.get("environments")
+    if isinstance(tables, dict):  # Overrides, which name items by index.
+        tables = [*tables.values()]
     for table in tables if isinstance(tables, list) else ():
         source = table.get("source") if isinstance(table, dict) else None
         if isinstance(source, str) and not source.startswith("~") and (match := _FILE.fullmatch(source)):

@@ -9,17 +9,17 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from datetime import date, time
 from pathlib import Path
-from types import UnionType
-from typing import Any, Union, get_args, get_origin
+from typing import Any
 
 from google.protobuf import json_format
 from google.protobuf.struct_pb2 import Struct
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from shoal.chat_templates import FIELD, is_file_name, template_text
 from shoal.config.custom_verifiers import find_files
 from shoal.config.environments import find_environment_files
+from shoal.config.fields import all_fields, annotation_at, field_names, listed, may_hold_key, takes_as_text
 from shoal.config.run import RunConfig
 from shoal.errors import FieldViolation, InvalidArgument
 from shoal.parsing import MAX_DEPTH, check_depth
@@ -34,7 +34,6 @@ _MAX_COMPARED = 200
 """Characters of a name that are compared with others, which takes quadratic time."""
 _MAX_NUMBER = 2**53
 """Whole numbers travel as doubles, which hold no larger ones exactly."""
-_MAY_HOLD_KEYS = tuple([table, field] for table in ("judge", "model") for field in ("api_key_env", "base_url"))
 _SHAPES = {"model_type": "a table", "dict_type": "a table", "list_type": "a list"}
 """The TOML words for the types of pydantic's errors about shapes."""
 _NAMED = re.compile(r"([a-z_]+(?:\.[a-z_]+)+): (.*)", re.DOTALL)
@@ -138,7 +137,7 @@ def parse_config(values: Mapping[str, Any] | Struct) -> RunConfig:
     _check_depth(plain)
     _check_travels(plain)
     try:
-        return RunConfig.model_validate(_without_nulls(plain))
+        return RunConfig.model_validate(listed(_without_nulls(plain)))
     except ValidationError as error:
         violations = [_violation(details) for details in error.errors()]
         lines = "".join(f"\n  {violation.field}: {violation.description}" for violation in violations)
@@ -212,7 +211,7 @@ def _violation(details: ErrorDetails) -> FieldViolation:
     elif details["type"] == "missing":
         description = "is required"
     elif details["type"] in _SHAPES:
-        example = f", such as [{_quoted(given)}]" if _annotation_at([*location, "0"]) is str else ""
+        example = f", such as [{_quoted(given)}]" if annotation_at([*location, "0"]) is str else ""
         description = f"must be {_SHAPES[details['type']]}{example} (given: {_shown(given)})"
     elif details["type"] == "string_type" and not isinstance(given, list | Mapping):
         description = f"must be a text, in quotation marks: {_quoted(given)} (given: {_shown(given)})"
@@ -239,8 +238,8 @@ def _quoted(value: Any) -> str:
 def _hint(location: Sequence[str]) -> str:
     """Returns the fields that may be meant by one that does not exist: of its name elsewhere, else the one of its
     section that begins with it, else near in its section, else all of its section."""
-    name, known = location[-1], _field_names(location[:-1])
-    elsewhere = [field for field in _all_fields(RunConfig) if field.rpartition(".")[2] == name]
+    name, known = location[-1], field_names(location[:-1])
+    elsewhere = [field for field in all_fields(RunConfig) if field.rpartition(".")[2] == name]
     if 0 < len(elsewhere) <= _MAX_ELSEWHERE:
         return f"did you mean {' or '.join(elsewhere)}?"
     longer = [field for field in known if field.startswith(f"{name}_")]
@@ -251,80 +250,6 @@ def _hint(location: Sequence[str]) -> str:
     ):
         return f"did you mean {near[0]!r}?"
     return f"known: {', '.join(known)}"
-
-
-def _all_fields(section: type[BaseModel], prefix: str = "") -> list[str]:
-    """Returns the dotted names of all fields that can be written down; tables with free names have none below them."""
-    names = []
-    for name, field in section.model_fields.items():
-        names.append(f"{prefix}{name}")
-        inner = _section_type(field.annotation)
-        if inner is not None and get_origin(field.annotation) not in (dict, list):
-            names += _all_fields(inner, f"{prefix}{name}.")
-    return names
-
-
-def may_hold_key(location: Sequence[str]) -> bool:
-    """Returns whether a field may contain a key by mistake: messages do not repeat its value."""
-    return list(location[-2:]) in _MAY_HOLD_KEYS
-
-
-def takes_as_text(location: Sequence[str], value: Any) -> bool:
-    """Returns whether the field at a location in RunConfig takes a value of TOML as the text that it was read from.
-
-    A field of text does. One that also takes a list of texts does, unless the value is a list.
-    """
-    if isinstance(value, str):
-        return False
-    kinds = _kinds(_annotation_at(location))
-    others = {kind for kind in kinds if kind not in (str, type(None))}
-    return str in kinds and (not others or (others == {list[str]} and not isinstance(value, list)))
-
-
-def _annotation_at(location: Sequence[str]) -> Any:
-    """Returns the type of the field at a location in RunConfig, or of the item of a list or table there; None without
-    one."""
-    section = _section_at(location[:-1])
-    if section is not None:
-        field = section.model_fields.get(location[-1])
-        return field.annotation if field else None
-    holders = _kinds(_annotation_at(location[:-1])) if location[1:] else ()
-    return next((get_args(kind)[-1] for kind in holders if get_origin(kind) in (list, dict)), None)
-
-
-def _kinds(annotation: Any) -> tuple[Any, ...]:
-    return get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
-
-
-def _field_names(location: Sequence[str]) -> list[str]:
-    """Returns the names of the fields in the section at a location in RunConfig."""
-    section = _section_at(location)
-    return sorted(section.model_fields) if section else []
-
-
-def _section_at(location: Sequence[str]) -> type[BaseModel] | None:
-    section: type[BaseModel] = RunConfig
-    is_key = False
-    for part in location:
-        if part.isdigit() or is_key:
-            is_key = False
-            continue
-        field = section.model_fields.get(part)
-        inner = _section_type(field.annotation) if field else None
-        if field is None or inner is None:
-            return None
-        section, is_key = inner, get_origin(field.annotation) is dict
-    return section
-
-
-def _section_type(annotation: Any) -> type[BaseModel] | None:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    if get_origin(annotation) in (list, dict, Union, UnionType):
-        for argument in get_args(annotation):
-            if (found := _section_type(argument)) is not None:
-                return found
-    return None
 
 
 def dump_config(config: RunConfig) -> dict[str, Any]:

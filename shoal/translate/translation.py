@@ -6,8 +6,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from shoal.config.changes import merged_values
 from shoal.config.custom_verifiers import find_files
 from shoal.config.environments import find_environment_files
+from shoal.config.fields import listed
 from shoal.config.load import apply_override, parse_config
 from shoal.errors import InvalidArgument
 from shoal.translate.shared.draft import Draft, Origin, Refusal, Source
@@ -162,7 +164,7 @@ def _with_overrides(draft: Draft, overrides: Sequence[str]) -> dict[str, Any]:
         find_environment_files(alone, Path.cwd())
         for section, table in alone.items():
             if section in TABLES:
-                draft.set(section, table, Origin("--set", True))
+                draft.set(section, listed(table, [section]), Origin("--set", True))
                 continue
             if not isinstance(table, Mapping):
                 raise InvalidArgument(f"--set {override!r} is not of the form section.field=value")
@@ -170,7 +172,8 @@ def _with_overrides(draft: Draft, overrides: Sequence[str]) -> dict[str, Any]:
                 name = f"{section}.{key}"
                 if name in draft.explicit and draft.values.get(name) is not None:
                     draft.notes.append(f"--set {name} replaces what the source says: {draft.origins[name]}")
-                draft.set(name, _merged(draft.values.get(name), value), Origin("--set", True))
+                changed = merged_values(draft.values.get(name), value, name)
+                draft.set(name, listed(changed, [section, key]), Origin("--set", True))
     held_out = "evaluation.sources"
     given = {override.partition("=")[0].strip() for override in overrides}
     if "data.sources" in given and draft.values.get(held_out) and not any(name.startswith(held_out) for name in given):
@@ -197,13 +200,6 @@ def _completed(table: Any, common: Mapping[str, Any]) -> Any:
         return table
     said = frozenset().union(*(same for same in _SAME if same & table.keys()))
     return {**{name: value for name, value in common.items() if name not in said}, **table}
-
-
-def _merged(before: Any, value: Any) -> Any:
-    """Merges a value over another one; tables are merged key by key."""
-    if not isinstance(before, Mapping) or not isinstance(value, Mapping):
-        return value
-    return {**before, **{key: _merged(before.get(key), item) for key, item in value.items()}}
 
 
 def _header(system: System, title: str, translated: Translation, version: Version) -> list[str]:

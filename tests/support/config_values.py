@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from shoal.config.load import _all_fields, _section_type
+from shoal.config.fields import all_fields, section_type
 from shoal.config.run import RunConfig
 
 BASE: dict[str, Any] = {
@@ -60,13 +60,13 @@ def _annotation_of(name: str) -> Any:
     section: type[BaseModel] = RunConfig
     *outer, last = name.split(".")
     for part in outer:
-        inner = _section_type(section.model_fields[part].annotation)
+        inner = section_type(section.model_fields[part].annotation)
         assert inner is not None, name
         section = inner
     return section.model_fields[last].annotation
 
 
-NAMES = _all_fields(RunConfig)
+NAMES = all_fields(RunConfig)
 """The dotted names of all fields, tables included."""
 
 

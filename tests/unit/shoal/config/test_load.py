@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from shoal.config import load_config, parse_config
-from shoal.config.load import config_digest, config_struct
+from shoal.config.load import config_digest, config_struct, load_overrides
 from shoal.errors import InvalidArgument
 
 MINIMAL: dict[str, Any] = {"model": {"path": "m"}, "data": {"sources": [{"path": "d.jsonl"}]}}
@@ -107,6 +107,29 @@ def test_overrides_reach_into_tables_and_lists(tmp_path: Path) -> None:
     for wrong in ("grpo.group_size", "grpo.group_size.x=1", "data.sources.5.path=x"):
         with pytest.raises(InvalidArgument, match="--set"):
             load_config(path, ["grpo.group_size=4", wrong])
+
+
+def test_overrides_may_name_the_items_of_a_list_that_the_file_does_not_have(tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text('[model]\npath = "m"\n[[data.sources]]\npath = "d.jsonl"\n')
+    config = load_config(
+        path, ["evaluation.sources.0.path=e.jsonl", "evaluation.sources.0.verifier=5", "evaluation.sources.1.task=x"]
+    )
+    assert [(one.path, one.task, one.verifier) for one in config.evaluation.sources] == [
+        ("e.jsonl", None, "5"),
+        (None, "x", None),
+    ]
+    with pytest.raises(InvalidArgument, match=r"evaluation\.sources: must be a list"):
+        load_config(path, ["evaluation.sources.1.path=e.jsonl"])
+
+
+def test_the_file_of_an_environment_begins_at_the_current_folder_in_an_override_of_its_item(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert load_overrides(["environments.0.source=game.py:Game"]) == {
+        "environments": {"0": {"source": f"{tmp_path}/game.py:Game"}}
+    }
 
 
 def test_a_missing_file_and_invalid_toml_have_different_errors(tmp_path: Path) -> None:

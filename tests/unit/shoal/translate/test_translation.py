@@ -1,6 +1,7 @@
 """Tests of settings that several systems share."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -42,6 +43,18 @@ def test_relative_files_of_overrides_begin_at_the_current_folder(
     )
     assert config.reward.custom["mine"].file == str(tmp_path / "reward.py")
     assert config.environments[0].source == f"{tmp_path / 'env.py'}:E"
+
+
+def test_an_override_changes_one_field_of_a_source_or_names_the_first() -> None:
+    def sources(system: str, values: dict[str, Any], override: str) -> Any:
+        overrides = ["model.path=m", "run.num_steps=3", override]
+        return translate(SYSTEMS[system], Settings(values), overrides=overrides).values["data"]["sources"]
+
+    verl = {"actor_rollout_ref.rollout.n": 8, "algorithm.adv_estimator": "grpo", "data.train_files": ["a.parquet"]}
+    (source,) = sources("verl", verl, "data.sources.0.path=mine.parquet")
+    assert (source["path"], source["messages_column"]) == ("mine.parquet", "prompt"), "the rest is the script's"
+    (source,) = sources("trl", {}, "data.sources.0.path=q.jsonl")
+    assert source["path"] == "q.jsonl"
 
 
 def test_other_data_leave_the_evaluation_and_say_so() -> None:
