@@ -7,7 +7,7 @@ import pytest
 
 from services.reward.common.math import strict
 from services.reward.common.math.normal_forms import hendrycks_form, minerva_form
-from services.reward.common.math.spans import last_boxed
+from services.reward.common.math.stated.spans import last_boxed
 from services.reward.common.verdict import Unscorable
 from services.reward.verifiers.registry import VERIFIERS
 from tests.golden import GoldenCase, golden_cases

@@ -12,7 +12,7 @@ from services.reward.common.math.algebra import Rules
 from services.reward.common.math.normal_forms import check_depth, math_form, tail
 from services.reward.common.math.notation import in_latex_signs
 from services.reward.common.math.reading import Reading, read
-from services.reward.common.math.stated import stated_answers, stated_word
+from services.reward.common.math.stated.answers import stated_answers, stated_word
 from services.reward.common.text import last_between
 from services.reward.common.verdict import Unscorable, Verdict, acceptable_texts
 from services.reward.common.verifier import Verifier

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from services.reward.common.math.normal_forms import hendrycks_form
-from services.reward.common.math.spans import last_boxed, without_box
+from services.reward.common.math.stated.spans import last_boxed, without_box
 from services.reward.common.verdict import Unscorable
 from services.reward.verifiers.registry import VERIFIERS
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from services.reward.common.math.stated import stated_answers
+from services.reward.common.math.stated.answers import stated_answers
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ import re
 from dataclasses import dataclass, replace
 
 from services.reward.common.math.notation import without_end_of_proof
-from services.reward.common.math.plain import expression_at
-from services.reward.common.math.spans import Box, Formula, find_boxes, find_formulas
+from services.reward.common.math.stated.plain import expression_at
+from services.reward.common.math.stated.spans import Box, Formula, find_boxes, find_formulas
 
 _FIRST_SIGN = re.compile(r"""(?:(?<=[\s=(:*_~"'`|,;!?\[/])|^)(?:[A-Za-z]|[-+0-9.(\[{$€£¥₹\\]|[<>!]=?\s?(?=[-0-9]))""")
 _WORD = re.compile(r"[A-Za-z'’]+|\\[a-zA-Z]+|.", re.DOTALL)

@@ -1,0 +1,63 @@
+"""The answer that a text states: the last box or announced answer, or the correction behind it; else the last formula.
+
+A check, a unit or a remark behind an answer is none. Alternatives, "3 or 4", are one answer that is a list. What the
+text denies, cuts off or takes back is no answer.
+"""
+
+import re
+from collections.abc import Sequence
+
+from services.reward.common.math.stated.announcements import announced_item, announced_word
+from services.reward.common.math.stated.boxes import boxed_answers
+from services.reward.common.math.stated.corrections import corrected
+from services.reward.common.math.stated.items import MarkedText, is_rejected
+from services.reward.common.math.stated.lists import are_connected, with_alternatives
+from services.reward.common.math.stated.remarks import CHECK_SENTENCE, is_aside
+
+_NAMED = re.compile(r"\s*(?:is|are)\s+(?:the|our|my)\s+(?:final |correct |required )*answer", re.IGNORECASE)
+_CLAUSE = re.compile(
+    r"\s*(?:(?:so|thus|hence|then|therefore|and|now),?\s+)?(?:since|because|if|when|as|given)\b", re.IGNORECASE
+)
+_SPECIAL = re.compile(r"<\|[^|<>]{1,40}\|>")
+_BOLD_RESULT = re.compile(r"=\s*\*\*([^*\n]{1,40})\*\*")
+
+
+def stated_answers(text: str, box_rank: int = 50, forms: Sequence[str] = ("latex", "expr")) -> list[str]:
+    """Returns the answer in LaTeX, and of boxes side by side also the last one alone; [] for none.
+
+    `box_rank` is `boxed_match_priority`: below 50 boxes come before announced answers, above 50 behind them, and below
+    0 they are like other formulas.
+    """
+    text = _BOLD_RESULT.sub(r"= \1 ", _SPECIAL.sub(" ", text))
+    marked = MarkedText(text, reads_latex="latex" in forms, reads_plain="expr" in forms)
+    boxes = marked.boxes if box_rank >= 0 else []
+    announced = announced_item(marked, is_box_there=bool(boxes))
+    if boxes and (announced is None or box_rank < 50 or (box_rank == 50 and announced.start < boxes[-1].end)):
+        return boxed_answers(marked, boxes)
+    return corrected(marked, announced.end, [announced.latex]) if announced else _unannounced(marked)
+
+
+def stated_word(text: str) -> str:
+    """Returns the word behind the last announcement, as in "The answer is Monday."; "" for anything else."""
+    return announced_word(_SPECIAL.sub(" ", text))
+
+
+def _unannounced(marked: MarkedText) -> list[str]:
+    """Returns the last formula or expression that is no check and no remark."""
+    for start, end in reversed(marked.sentences()):
+        items = [item for item in marked.items(start, end, max_items=60) if not item.is_denied]
+        items = [item for item in items if not is_rejected(marked.text, item.end)]
+        while len(items) > 1 and is_aside(marked, items):
+            items.pop()
+        named = next((item for item in items if _NAMED.match(marked.text, item.end)), None)
+        if named is not None:
+            return [named.latex]
+        if not items or (CHECK_SENTENCE.match(marked.text[start:end]) and marked.items(0, start, max_items=1)):
+            continue
+        first = len(items) - 1
+        has_clause = bool(_CLAUSE.match(marked.text, start))
+        while first and not has_clause and are_connected(marked, items[first - 1], items[first]):
+            first -= 1
+        answer = with_alternatives(marked, items[first:])
+        return corrected(marked, answer.end, [answer.latex])
+    return []
