@@ -67,6 +67,7 @@ _SAID_TO_BE_FALSE = re.compile(
     re.IGNORECASE,
 )
 _WHY = re.compile(r"\bwhy\s(?:\w+\s){0,4}\Z", re.IGNORECASE)
+_ANSWERED = re.compile(rf"{_CLOSED}[^.!?\n]{{0,60}}\?\W{{0,9}}(?:because|since|as|due\sto)\b", re.IGNORECASE)
 _CONDITION = re.compile(rf"{_CLOSED},?\s(?:only\s|but\sonly\s)?(?:if|unless|provided|assuming|when)\b", re.IGNORECASE)
 _SAID_BY = re.compile(rf"{_CLOSED},?\s(?:{_SOMEBODY}\s)?{_BELIEVE}\b", re.IGNORECASE)
 _CONDITIONAL = re.compile(r"\b(?:if|in case|were|had)\s[^.!?\n]{1,110},[^.!?\n]{0,40}\Z", re.IGNORECASE)
@@ -92,7 +93,7 @@ def is_stated(text: str, start: int, end: int) -> bool:
     if any(pattern.match(text, end) for pattern in (_CONDITION, _SAID_BY, _SAID_TO_BE_FALSE, _TAKEN_BACK)):
         return False
     if _ASKED.match(text, end):
-        return _WHY.search(before) is not None
+        return _WHY.search(before) is not None and _ANSWERED.match(text, end) is not None
     return not (_ASKING.search(before) and _is_question(text, end))
 
 

@@ -41,9 +41,13 @@ _BOXED = re.compile(rf"\\boxed\{{\s{{0,9}}{_NOUN}{_LETTER}(?=[^}}\n]{{0,200}}\}}
 _ANNOUNCED = re.compile(
     rf"\b(?i:answer|ans)[*_\s]{{0,9}}(?:{_IS}\b)?[*_\s]{{0,9}}(?i:most\s)?[-:=]?\s{{0,9}}{_NOUN}{_LETTER}"
 )
+_AMONG = (
+    r"(?<!not,\s)(?<!not\s)(?i:(?:among|out\sof|of|from)\s(?:all\s)?(?:the|these)\s(?:\w{1,12}\s)?"
+    r"(?:choices|options|answers|alternatives))"
+)
 _CLAIMED = re.compile(
     r"\b(?:(?i:choose|pick|select|say|leaves|leaving|go\s+with|going\s+with|it\s+is|it['’]s|it\s+must\s+be)"
-    r"|(?i:so|thus|hence|therefore)(?!,?\sI\b)"
+    rf"|(?i:so|thus|hence|therefore)(?!,?\sI\b)(?:,?\s{_AMONG})?|{_AMONG}(?!,?\s\W?[A-Z]\W?,\s\W?[A-Z]\b)"
     rf"|(?i:choice|option|solution|one)(?:(?:\s[a-z]{{1,12}})?\s{_IS}|:)),?:?\s{_NOUN}{_LETTER}{_PHRASE_ENDS}"
     r"|(?<!nor )(?<![A-Za-z'’])([A-Z])[)\]}*_$]{0,9}\s{1,9}is\s(?:the\s)?(?:correct|right|best|answer)\b"
 )
