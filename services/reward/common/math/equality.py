@@ -5,7 +5,7 @@ from fractions import Fraction
 from itertools import permutations
 from typing import Any
 
-from services.reward.common.math import algebra, marks, reading, units, values
+from services.reward.common.math import algebra, marks, reading, restated, units, values
 from services.reward.common.math.algebra import Rules
 from services.reward.common.math.notation import with_letters
 from services.reward.common.math.rational import Rational
@@ -22,14 +22,40 @@ _MAX_RELATIONS = 4
 
 def are_equal(gold: Reading, answer: Reading, rules: Rules) -> bool:
     """Returns whether the answer is the label's, in any notation."""
-    if _written(gold) == _written(answer) or _are_equal(gold, answer, rules):
+    if _written(gold) == _written(answer):
+        return True
+    if len(gold.sides) < 2 and (forms := restated.forms(answer)):
+        return _is_any_form(gold, forms, rules)
+    if _are_equal(gold, answer, rules):
         return True
     exact, sign, _ = answer.text.partition("\\approx")
     if sign and re.search(r"[\\/]", exact) and _are_equal(gold, reading.read(exact), rules):
-        return True  # \\frac{3}{8} \\approx 0.38.
+        return True  # \\frac{x}{8} \\approx 0.125x.
     # The m of 5m may be a letter or a unit; it is a letter where the label has any.
     bare = None if any(character.isalpha() for character in gold.value) else reading.with_bare_unit(answer)
     return bare is not None and _are_equal(gold, bare, rules)
+
+
+def _is_any_form(gold: Reading, forms: list[restated.Form], rules: Rules) -> bool:
+    """Returns whether one of several forms of an answer, which are of the same amount, is the label's.
+
+    The unit of one form is the unit of those without. Of exact forms that are only rounded to each other the last
+    counts; of what is only near, a decimal number to which an exact form is rounded.
+    """
+    exact = [form for form in forms if not form.is_near] or forms[:1]
+    for form in forms:
+        if form.is_near and form not in exact:
+            is_counted = form.last_digit and any(restated.agree(each, form, restated.is_rounded) for each in exact)
+        else:
+            is_counted = form is exact[-1] or restated.agree(form, exact[-1])
+        if not is_counted:
+            continue
+        other_units = [units.are_other_units(gold.quantity, each.reading.quantity) for each in forms]
+        if any(other_units) and not form.reading.quantity.measures:
+            continue
+        if _are_equal(gold, form.reading, rules):
+            return not restated.contradict(forms)
+    return False
 
 
 def _written(each: Reading) -> str:
@@ -47,11 +73,21 @@ def _are_equal(gold: Reading, answer: Reading, rules: Rules) -> bool:
         return False
     if _SPACE.sub("", gold.value) == _SPACE.sub("", answer.value) and len(_scales(gold, answer)) == 1:
         return gold.quantity.factor == answer.quantity.factor
+    if _num_repeated(gold) != _num_repeated(answer):
+        return False
     if gold.letters or answer.letters:
         one, other = (each.joined_letters.lower() for each in (gold, answer))
         if one == other or (one.isalpha() and other.isalpha()):
             return one == other
     return _values_are_equal(gold, answer, rules)
+
+
+def _num_repeated(each: Reading) -> int:
+    """Returns how many elements of a list stand in it before: 5, 5 is not the answer 5."""
+    if "," not in each.value and ";" not in each.value and not _WORD_OR.search(each.value):
+        return 0
+    elements = ["=".join(sides).replace(" ", "") for sides in marks.elements(_WORD_OR.sub(", ", each.value))]
+    return len(elements) - len(set(elements))
 
 
 def _are_other_moduli(gold: Reading, answer: Reading) -> bool:

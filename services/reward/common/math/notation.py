@@ -61,7 +61,7 @@ _STYLED = re.compile(
     r"\{\s*([-+]?[0-9][0-9.,/]*|\\frac\{[0-9]+\}\{[0-9]+\})\s*\}"
 )
 _NUMBER_IN_TEXT = re.compile(
-    r"\\(?:text\w{0,9}|mathrm|mathbf|mbox)\{\s{0,9}(-?\\?\$?[0-9][0-9.,/]{0,30})"
+    r"\\(?:text\w{0,9}|mathrm|mathbf|mbox)\{\s{0,9}(-?\\?\$?[0-9][0-9.,/:]{0,30})"
     r"(?:\s|\\ |~){1,9}([A-Za-z][A-Za-z ./]{0,60}?)\s{0,9}\}"
 )
 _END_OF_PROOF = re.compile(r"\\(?:blacksquare|square|Box|qed|checkmark)(?![a-zA-Z])\s*\Z|\A\s*\\checkmark(?![a-zA-Z])")

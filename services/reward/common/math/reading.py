@@ -11,6 +11,7 @@ from services.reward.common.math.notation import in_common_notation, with_letter
 _COMMA_NUMBER = re.compile(r"[-+]?[1-9][0-9]{0,2}(?:,[0-9]{3})+(?:\.[0-9]*)?")
 _DECIMAL_COMMA = re.compile(r"[-+]?0,[0-9]+")
 _LETTERS = re.compile(r"[A-Z]{2,}")
+_TIME = re.compile(r"(0?[1-9]|1[0-2])(?::([0-5][0-9]))?")
 _WORD = re.compile(r"[A-Z][a-z]{2,}|[a-z]{5,}")
 _TEXT = re.compile(r"\\(?:text\w{0,4}|mathrm|mathbf|mathit|operatorname|mbox)\s*\{([^{}]*)\}")
 _SPLIT_LETTERS = re.compile(r"[\s,;>-]|\\(?:to|rightarrow|Rightarrow|longrightarrow)(?![a-zA-Z])")
@@ -81,8 +82,16 @@ def with_bare_unit(reading: Reading) -> Reading | None:
 
 def _reading(text: str, quantity: units.Quantity, found: marks.Marks, modulus: str) -> Reading:
     value = with_letters(quantity.value).strip()
-    number, is_too_large = _number(value)
+    number, is_too_large = _time_of_day(value, quantity) or _number(value)
     return Reading(text, value, quantity, found, modulus, marks.operators(value), number, is_too_large)
+
+
+def _time_of_day(value: str, quantity: units.Quantity) -> tuple[rational.Rational, bool] | None:
+    """Returns the minutes since midnight or noon of 1:30 PM; None for anything else."""
+    found = _TIME.fullmatch(value)
+    if found is None or not quantity.measures <= {("am", 1), ("pm", 1)} or not quantity.measures:
+        return None
+    return rational.Rational(Fraction(int(found[1]) % 12 * 60 + int(found[2] or 0))), False
 
 
 def scaled(number: rational.Rational, factor: Fraction) -> rational.Rational:

@@ -180,6 +180,14 @@ def _digits(number: Any, precision: int) -> Fraction | None:
     return -value if sign else value
 
 
+def real_value(expression: Any) -> Fraction | None:
+    """Returns the value of a real number, if it is irrational to many digits; None for anything else."""
+    if not getattr(expression, "is_number", False) or is_too_large(expression):
+        return None
+    parts = _approximation(expression, _PRECISION)
+    return None if parts is None or parts[1] else parts[0]
+
+
 def is_too_large(expression: Any) -> bool:
     """Returns whether evaluating the expression gives a number of more than `rational.MAX_DIGITS` digits."""
     return _num_digits(expression) > rational.MAX_DIGITS

@@ -15,7 +15,8 @@ _ANNOUNCED = re.compile(
     re.IGNORECASE,
 )
 _NOT_ANNOUNCED = re.compile(
-    r"\b(?:check|verify|format|form|question|choices|options?|key|put|write|give|box|boxed|enclose|place)\b",
+    r"\b(?:check|verify|format|form|question|(?<!among the )(?<!of the )(?<!from the )(?:choices|options?)|key"
+    r"|put|write|give|box|boxed|enclose|place)\b",
     re.IGNORECASE,
 )
 _REWRITTEN = re.compile(
@@ -43,6 +44,13 @@ _STATED_WORD = re.compile(
     r"[\s*:\"'`(]*(?:option |choice )?[\"'`(]?([A-Za-z]{1,20})[)*\"'`]*\s*(?=[.!\n]|\Z|,?\s+(?:since|because|as)\b)",
     re.IGNORECASE,
 )
+_CHOSEN = re.compile(
+    r"\b(?:among|out of|of|from)\s+(?:all\s+)?(?:the|these)\s+(?:\w+\s+){0,2}(?:choices|options|alternatives),?"
+    r"(?:\s+it is|\s+the (?:correct|right|best) \w+ is)?\s+(?=[(*\"'`]*(?:option\s|choice\s)?[(*\"'`]*(?-i:[A-Z])\b)"
+    r"|\b(?:correct|right|best)\s+(?:option|choice|letter)\s+is\b(?:\s*:)?",
+    re.IGNORECASE,
+)
+"""A choice: among the choices, B."""
 _MAX_WORDS_TO_ANSWER = 4
 
 
@@ -70,11 +78,11 @@ def announced_item(marked: MarkedText, is_box_there: bool) -> Item | None:
 def announced_word(text: str) -> str:
     """Returns the word behind the last announcement, as in "The answer is Monday."; "" for anything else."""
     announced = [found for found in _ANNOUNCED.finditer(text) if not _NOT_ANNOUNCED.search(found["words"] or "")]
-    if not announced or text.find("\\boxed", announced[-1].start()) >= 0:
+    last = max([*announced, *_CHOSEN.finditer(text)], key=lambda found: found.end(), default=None)
+    if last is None or text.find("\\boxed", last.start()) >= 0:
         return ""
-    last = announced[-1]
     word = _STATED_WORD.match(text, last.end())
-    if word is None or is_denied(last["words"] or "") or is_conditional(text, last.start()):
+    if word is None or is_denied(last[0]) or is_conditional(text, last.start()):
         return ""
     if not is_stated(text, last.start(), word.end(1)):
         return ""

@@ -12,7 +12,7 @@ from services.reward.common.math.stated.boxes import boxed_answers
 from services.reward.common.math.stated.corrections import corrected
 from services.reward.common.math.stated.items import MarkedText, is_rejected
 from services.reward.common.math.stated.lists import are_connected, with_alternatives
-from services.reward.common.math.stated.remarks import CHECK_SENTENCE, is_aside
+from services.reward.common.math.stated.remarks import CHECK_SENTENCE, is_in_modifier, without_asides
 
 _NAMED = re.compile(r"\s*(?:is|are)\s+(?:the|our|my)\s+(?:final |correct |required )*answer", re.IGNORECASE)
 _CLAUSE = re.compile(
@@ -34,7 +34,7 @@ def stated_answers(text: str, box_rank: int = 50, forms: Sequence[str] = ("latex
     announced = announced_item(marked, is_box_there=bool(boxes))
     if boxes and (announced is None or box_rank < 50 or (box_rank == 50 and announced.start < boxes[-1].end)):
         return boxed_answers(marked, boxes)
-    return corrected(marked, announced.end, [announced.latex]) if announced else _unannounced(marked)
+    return corrected(marked, announced.end, [announced.latex, *announced.others]) if announced else _unannounced(marked)
 
 
 def stated_word(text: str) -> str:
@@ -46,9 +46,8 @@ def _unannounced(marked: MarkedText) -> list[str]:
     """Returns the last formula or expression that is no check and no remark."""
     for start, end in reversed(marked.sentences()):
         items = [item for item in marked.items(start, end, max_items=60) if not item.is_denied]
-        items = [item for item in items if not is_rejected(marked.text, item.end)]
-        while len(items) > 1 and is_aside(marked, items):
-            items.pop()
+        named_items = [item for item in items if not is_rejected(marked.text, item.end)]
+        items = without_asides(marked, named_items)
         named = next((item for item in items if _NAMED.match(marked.text, item.end)), None)
         if named is not None:
             return [named.latex]
@@ -58,6 +57,11 @@ def _unannounced(marked: MarkedText) -> list[str]:
         has_clause = bool(_CLAUSE.match(marked.text, start))
         while first and not has_clause and are_connected(marked, items[first - 1], items[first]):
             first -= 1
-        answer = with_alternatives(marked, items[first:])
-        return corrected(marked, answer.end, [answer.latex])
+        while first and is_in_modifier(marked, start, items[first - 1], items[first]):
+            first -= 1
+            items = items[: first + 1]
+            while first and not has_clause and are_connected(marked, items[first - 1], items[first]):
+                first -= 1
+        answer = with_alternatives(marked, named_items[first:])
+        return corrected(marked, answer.end, [answer.latex, *answer.others])
     return []

@@ -7,7 +7,7 @@ from services.reward.common.math.notation import without_end_of_proof
 from services.reward.common.math.stated.plain import expression_at
 from services.reward.common.math.stated.spans import Box, Formula, find_boxes, find_formulas
 
-_FIRST_SIGN = re.compile(r"""(?:(?<=[\s=(:*_~"'`|,;!?\[/])|^)(?:[A-Za-z]|[-+0-9.(\[{$€£¥₹\\]|[<>!]=?\s?(?=[-0-9]))""")
+_FIRST_SIGN = re.compile(r"""(?:(?<=[\s=(:*_~"'`|,;!?\[/])|^)(?:[A-Za-z]|[-+0-9.(\[{|$€£¥₹\\]|[<>!]=?\s?(?=[-0-9]))""")
 _WORD = re.compile(r"[A-Za-z'’]+|\\[a-zA-Z]+|.", re.DOTALL)
 _NO_EXPRESSION = re.compile(r"\\(?:boxed|fbox|text)")
 _NEGATION = re.compile(
@@ -25,6 +25,11 @@ _REJECTED = re.compile(
     r"[\s$]*(?:(?:do|does|is|are|can|could|will)(?:n't| not)\b|cannot\b|fails?\b|is (?:rejected|impossible|excluded)\b)"
 )
 _ALL_BUT = re.compile(r"\b(?:anything|everything|all) but\s*$", re.IGNORECASE)
+_NO = re.compile(
+    r"\b(?:no|other than|different from|instead of|anything like|nothing like|nowhere near|far from|without|hardly)"
+    r"[\s$(]*\Z",
+    re.IGNORECASE,
+)
 _CLAUSE_END = re.compile(r",|\b(?:so|then|therefore|thus|hence)\b", re.IGNORECASE)
 _UP_TO_BUT = re.compile(r".*\bbut\b", re.IGNORECASE | re.DOTALL)
 _BOUNDS = tuple(
@@ -36,7 +41,8 @@ _BOUNDS = tuple(
         ("less than|fewer than|smaller than|under|below", "< "),
     )
 )
-_SENTENCE_END = re.compile(r"[.!?](?=\s|$)(?<!Rs\.)|\n\s*\n|(?<=[0-9)}$*])\n|\n(?=\s*[-*#|])|<\|")
+_SENTENCE_END = re.compile(r"[.!?](?=\s|$)(?<!Rs\.)(?<!\b(?:i\.e|e\.g)\.)|\n\s*\n|(?<=[0-9)}$*])\n|\n(?=\s*[-*#|])|<\|")
+_OPERATOR_BEFORE = re.compile(r"(?:[*/+×÷]|\\times|\\cdot|\\div|[0-9a-z)] [-x])\s*\$?\Z")
 _NO_WORDS = " \n\t*:_$`>#|"
 _LETTERS_OF_LEAD = 200
 """How much of the words before an item is looked at."""
@@ -48,6 +54,8 @@ class Item:
     end: int
     latex: str
     is_denied: bool = False
+    others: tuple[str, ...] = ()
+    """Other forms of the same amount that the text gives: 600 seconds, for 10 minutes."""
 
 
 class MarkedText:
@@ -75,7 +83,8 @@ class MarkedText:
                 item = Item(spans[0].start, spans[0].end, self._content(spans[0]))
             position = item.end
             if item.latex:
-                found.append(_judged(item, self.text[max(words_from, item.start - _LETTERS_OF_LEAD) : item.start]))
+                before = self.text[max(words_from, item.start - _LETTERS_OF_LEAD) : item.start]
+                found.append(_judged(_without_rest(item, before), before))
                 words_from = item.end
         return found
 
@@ -125,12 +134,18 @@ def ends_sentence(text: str) -> bool:
 def is_denied(words: str) -> bool:
     """Returns whether what follows the words is denied by their last clause."""
     clause = _CLAUSE_END.split(_UP_TO_BUT.sub("", words))[-1]
-    return bool(_ALL_BUT.search(words) or _NEGATION.search(_OF_SUBJECT.sub("", clause)))
+    return bool(_ALL_BUT.search(words) or _NO.search(words) or _NEGATION.search(_OF_SUBJECT.sub("", clause)))
 
 
 def is_rejected(text: str, end: int) -> bool:
     """Returns whether what ends at a place is said to be none behind it: n = 11 does not work."""
     return bool(_REJECTED.match(text, end))
+
+
+def _without_rest(item: Item, before: str) -> Item:
+    """Returns the result of a calculation whose beginning is another item: 1 foot / 10 feet * 100% = 10%."""
+    is_rest = "=" in item.latex and _OPERATOR_BEFORE.search(before)
+    return replace(item, latex=item.latex.rpartition("=")[2].strip()) if is_rest else item
 
 
 def _judged(item: Item, before: str) -> Item:

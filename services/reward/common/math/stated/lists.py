@@ -1,7 +1,9 @@
 """Items that are one answer: alternatives, elements of a list, quantities of two units."""
 
 import re
+from dataclasses import replace
 
+from services.reward.common.math import restated
 from services.reward.common.math.stated.items import Item, MarkedText
 from services.reward.common.math.stated.remarks import REMARK
 
@@ -19,20 +21,87 @@ CONTINUED = re.compile(r"\s*(?:[+*/=]|-\s|\\(?:times|cdot|div)(?![a-zA-Z]))")
 _COMPUTED = re.compile(r"[^=a-zA-Z,]{0,80}[0-9)}]\s*(?:[-+*/]|\\(?:times|cdot|div)\s)[^=a-zA-Z,]{0,80}=")
 """A calculation and its result, which are no element of a list: of 6, 6/2 = 3."""
 
+_ABOUT = r"(?P<about>(?:about|approximately|approx\.|roughly|nearly|around)\s)"
+_RESTATED = re.compile(
+    r"[\s,;($]*(?:(?:or|i\.e\.|that is|equivalently|namely|in other words|which (?:is|equals))[\s,:$]*"
+    rf"{_ABOUT}?|{_ABOUT.replace('about>', 'only>')})[\s$(]*",
+    re.IGNORECASE,
+)
+"""Words between two forms of an answer: 10 minutes, or 600 seconds; 2/3, or about 66.7%."""
+
 
 def with_alternatives(marked: MarkedText, items: list[Item]) -> Item:
-    """Returns the first item and those that words of a list connect with it, as one answer."""
+    """Returns the first item and those that words of a list connect with it, as one answer.
+
+    Of forms of the same amount, 10 minutes, or 600 seconds, the first is the answer.
+    """
+    if answer := _in_several_forms(marked, items):
+        return answer
     group = [items[0]]
     for item in items[1:]:
-        if item.is_denied or not are_connected(marked, group[-1], item):
+        is_other = are_connected(marked, group[-1], item) or _are_restated(marked, group, [item]) is False
+        if item.is_denied or not is_other:
             break
         group.append(item)
-    return Item(group[0].start, group[-1].end, ", ".join(item.latex for item in group))
+    return _joined(group)
+
+
+def _in_several_forms(marked: MarkedText, items: list[Item]) -> Item | None:
+    """Returns the first item with its other forms; None if it has none, or an alternative of another amount."""
+    size = _size_of_quantity(marked, items)
+    answer, rest, others = items[:size], items[size:], list[str]()
+    while rest and not rest[0].is_denied:
+        size = _size_of_quantity(marked, rest)
+        if not _are_restated(marked, answer, rest[:size], last=items[len(items) - len(rest) - 1]):
+            break
+        others.append(_joined(rest[:size]).latex)
+        rest = rest[size:]
+    last = items[len(items) - len(rest) - 1]
+    if not others or (rest and are_connected(marked, last, rest[0])):
+        return None
+    return replace(_joined(answer), end=last.end, others=tuple(others))
+
+
+def _are_restated(marked: MarkedText, answer: list[Item], other: list[Item], last: Item | None = None) -> bool | None:
+    """Returns whether words say that both are one amount, and they are; None without such words.
+
+    False also for what is said to be about the answer, and is not.
+    """
+    words = _RESTATED.fullmatch(marked.text[(last or answer[-1]).end : other[0].start])
+    if words is None:
+        return None
+    is_about = bool(words["about"] or words["only"])
+    one, two = (restated.sum_of([item.latex for item in items]) for items in (answer, other))
+    if one is None or two is None:
+        return None
+    if restated.agree(one, two, restated.is_rounded if is_about else restated.is_same):
+        return True
+    return False if is_about and restated.agree(one, two, restated.is_near) is False else None
+
+
+def _size_of_quantity(marked: MarkedText, items: list[Item]) -> int:
+    """Returns how many items are the first quantity: two of 3 hours 20 minutes."""
+    size = 1
+    while (
+        size < len(items)
+        and not _between(marked, items[size - 1], items[size]).strip(" ,")
+        and ("\\text" in items[size - 1].latex and "\\text" in items[size].latex)
+    ):
+        size += 1
+    return size
+
+
+def _joined(items: list[Item]) -> Item:
+    return replace(items[0], end=items[-1].end, latex=", ".join(item.latex for item in items))
+
+
+def _between(marked: MarkedText, one: Item, other: Item) -> str:
+    return marked.text[one.end : other.start]
 
 
 def are_connected(marked: MarkedText, one: Item, other: Item) -> bool:
     """Returns whether two items are one answer: a list, or a quantity of two units, 3 hours 20 minutes."""
-    between = marked.text[one.end : other.start]
+    between = _between(marked, one, other)
     if (
         CONTINUED.match(other.latex)
         or one.latex.endswith("/}")

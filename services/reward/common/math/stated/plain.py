@@ -12,7 +12,7 @@ _TOKEN = re.compile(
     r"|[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])(?:\.[0-9]+)?|[0-9]+(?:\.[0-9]+)?|\.[0-9]+)"
     r"|(?P<command>\\[a-zA-Z]+|\\[,;:!{}% ])"
     r"|(?P<word>[A-Za-z]+(?:['’][a-z]+)?)"
-    r"|(?P<sign><=|>=|!=|\*\*|==|[-+*/^=<>!%(),\[\]{}_'])"
+    r"|(?P<sign><=|>=|!=|\*\*|==|[-+*/^=<>!%(),\[\]{}_'|])"
     r"|(?P<other>.)",
     re.DOTALL,
 )
@@ -65,6 +65,8 @@ _UNIT_SIGN = re.compile(r"[ \t]*(\\%|%|\\?\$|€|£|¥|₹|\^\\circ ?[CF]?)")
 _UNIT_WORD = re.compile(r"[ \t-]*([A-Za-z]+(?:\.[a-z]\.?)?)(\^\{?[0-9]\}?|[23](?![0-9]))?(/)?")
 _BETWEEN_UNITS = ("per", "square", "cubic", "of")
 _DECIMAL_COMMA = re.compile(r"([0-9]+),([0-9]{1,2}|[0-9]{4,})(?![0-9,])|0,([0-9]+)(?![0-9,])")
+_BARS = re.compile(r"\|(?=[^\s|])[^|\n]{1,40}(?<=\S)\|(?![\w|])")
+"""An absolute value; bars with spaces are those of a table."""
 _MAX_TOKENS = 200
 _MIXED = re.compile(r"([0-9]+)[ \t]+([0-9]+)/([0-9]+)(?![0-9/]|\.[0-9])")
 
@@ -122,8 +124,10 @@ def _run(text: str, start: int) -> list[_Token]:
             break
         if token.text in _OPENING:
             opened.append(token.text)
-        elif token.text in (")", "]", "}"):
+        elif token.text in (")", "]", "}") or (token.text == "|" and opened[-1:] == ["|"]):
             opened.pop()
+        elif token.text == "|":
+            opened.append("|")
         run.append(token)
         position = found.end()
     return run
@@ -138,13 +142,17 @@ def _belongs(token: _Token, run: list[_Token], opened: list[str], text: str) -> 
     if token.kind == "command":
         return token.text not in ("\\boxed", "\\fbox", "\\text", "\\textbf")
     if token.kind == "word":
-        return _is_mathematical(token, last, text)
+        is_in_bars = last is not None and last.text == "|" and opened[-1:] == ["|"] and len(token.text) == 1
+        return is_in_bars or _is_mathematical(token, last, text)
     if token.kind == "other":
         return False
     if token.text in (")", "]", "}"):
         return (bool(opened) and token.text in _OPENING[opened[-1]]) or bool(
             opened and opened[-1] == "(" and token.text == "]"
         )
+    if token.text == "|":
+        is_behind = last is None or last.text in (*_OPERATORS, "(", "[", ",") or last.end == token.start
+        return opened[-1:] == ["|"] or (is_behind and bool(_BARS.match(text, token.start)))
     if token.text == ",":
         return bool(opened)
     if token.text == "[" and last is not None and (last.kind in ("number", "word") or last.text in (")", "]")):
@@ -231,10 +239,13 @@ def _balanced(tokens: list[_Token]) -> list[_Token]:
     """Returns the tokens before the first bracket that is never closed."""
     opened: list[int] = []
     for index, token in enumerate(tokens):
+        is_bar_open = bool(opened) and tokens[opened[-1]].text == "|"
         if token.text in _OPENING:
             opened.append(index)
-        elif token.text in (")", "]", "}") and opened:
+        elif (token.text in (")", "]", "}") and opened) or (token.text == "|" and is_bar_open):
             opened.pop()
+        elif token.text == "|":
+            opened.append(index)
     return tokens[: opened[0]] if opened else tokens
 
 

@@ -23,8 +23,9 @@ CHECK_SENTENCE = re.compile(
 )
 """The beginning of a sentence that checks or explains."""
 REMARK = re.compile(
-    r"^[\s$]*[,(]?\s*(?:or\s+|i\.e\.,?\s+|that is,?\s+)?"
+    r"^[\s$]*[,(]?\s*(?:(?:or|i\.e\.,?|that is,?|which is)\s+)*"
     r"(?:about|approximately|approx\.?|roughly|nearly|equivalently|i\.e\.,?|that is,?|namely|"
+    r"e\.g\.,?|for example,?|for instance,?|such as|"
     r"instead of|rather than|and not|not|as|since|because|when|where|for|if|given|at"
     r"|(?:and )?(?:which |that |it |this )?(?:(?:is )?(?:attained|achieved|reached)|is|occurs?)\s+"
     r"(?:about|approximately|roughly|at|when|for|if))\s*$",
@@ -32,12 +33,53 @@ REMARK = re.compile(
 )
 """Words between an answer and a remark on it: 1/6, or about 16.7%."""
 _LETTER = re.compile(r"[a-zA-Z]")
+_BECAUSE = re.compile(r"\bbecause\b", re.IGNORECASE)
+_INFINITIVE = re.compile(r"\bto\s+(?:be|[a-z]{2,})\b(?:\s+to\b)?", re.IGNORECASE)
+_MODIFYING = re.compile(
+    r"\b(?:to|for|in|after|within|during|over|out of|per|than|before|until|among|between|every|when|while)\b"
+    r"|\bthe\s+(?:\w+\s+){0,2}\Z|\A\s*\w+s of\s+\Z"
+)
+_NEW_CLAUSE = re.compile(
+    r"[.,;:=\n]|\b(?:is|are|was|were|be|equals?|so|then|thus|hence|therefore|makes?|gives?|gets?|means?|leaves?|yields?"
+    r"|leaving|giving|making|has|had|have|will|would|and|or|but|becomes?|costs?|totals?"
+    r"|an?\s+(?:\w+\s+){0,2}(?:of|at)\b)(?![a-z])"
+)
+"""Words with which another number than the one before is stated."""
+_VERB = re.compile(
+    r"\b(?:is|are|was|were|be|been|takes?|took|needs?|needed|has|had|have|gets?|got|makes?|made|earns?|earned|pays?|paid"
+    r"|costs?|spends?|spent|saves?|saved|uses?|used|eats?|ate|will|would|can|could|must|should|requires?|grows?|sells?|sold"
+    r"|reads?|runs?|walks?|drives?|travels?|produces?|receives?|contains?|left|gives?|buys?|bought)\b",
+    re.IGNORECASE,
+)
 _IN_BRACKETS = re.compile(r"\s\((?![^()]*\bor\b)[^()]*\Z")
 
 
-def is_aside(marked: MarkedText, items: list[Item]) -> bool:
+def without_asides(marked: MarkedText, items: list[Item]) -> list[Item]:
+    """Returns the items of a sentence without the last ones that are remarks, in brackets, or reasons."""
+    reason = _BECAUSE.search(marked.text, items[0].end, items[-1].start) if items else None
+    if reason:
+        before = [item for item in items if item.end <= reason.start()]
+        words = marked.text[before[-1].end : reason.start()] + marked.text[reason.end() : items[-1].start]
+        items = items if "\n" in words or ":" in words else before
+    while len(items) > 1 and _is_aside(marked, items):
+        items = items[:-1]
+    return items
+
+
+def _is_aside(marked: MarkedText, items: list[Item]) -> bool:
     """Returns whether the last item is a remark on the one before, in brackets behind it, or its letter again."""
     before, last = items[-2:]
     between = marked.text[before.end : last.start]
     is_letter = bool(_LETTER.fullmatch(last.latex)) and before.latex.startswith((f"{last.latex}=", f"{last.latex} ="))
     return is_letter or bool(REMARK.search(between) or _IN_BRACKETS.search(marked.text[items[0].end : last.start]))
+
+
+def is_in_modifier(marked: MarkedText, start: int, main: Item, other: Item) -> bool:
+    """Returns whether an item only says more about the main number of a sentence that begins at `start`.
+
+    It does in 120 ways to arrange the 5 books, 26 inches in 13 years, 15 liters of water out of the 24 liters.
+    """
+    words = _INFINITIVE.sub(" to ", marked.text[main.end : other.start])
+    if not _MODIFYING.search(words) or _NEW_CLAUSE.search(words):
+        return False
+    return "=" in main.latex or bool(_VERB.search(marked.text[start : main.start]))

@@ -38,6 +38,12 @@ from services.reward.common.math.stated.answers import stated_answers
         ("The answer is more than 5.", "> 5"),
         ("Final Answer: The largest $n$ is 34.", "34"),
         ("She makes $18 every day.", "\\$18"),
+        ("There are 120 ways to arrange the 5 books.", "120"),
+        ("It is 4, because 10 - 6 = 4.", "4"),
+        ("The answer is 5, i.e. about 67%.", "5, 67\\%"),
+        ("The answer is |x - 3|.", "|x - 3|"),
+        ("| 5 | 12 |", "12"),
+        ("1 foot / 10 feet * 100% = 10%", "10\\%"),
         ("Use \\boxed{}. The answer is $5$.", "5"),
     ],
 )
@@ -59,6 +65,8 @@ def test_the_last_stated_answer_counts(text: str, answer: str) -> None:
         "\\boxed{6}. Wait, that is wrong.",
         "\\fbox{4}",
         "<answer>4</answer>",
+        "The answer is no 15.",
+        "The answer is far from 15.",
     ],
 )
 def test_what_is_denied_cut_off_or_taken_back_is_no_answer(text: str) -> None:
@@ -70,6 +78,13 @@ def test_the_rank_of_boxes_decides_between_them_and_announced_answers() -> None:
     assert [stated_answers(text, rank) for rank in (0, 50, 100, -1)] == [["7"], ["8"], ["8"], ["8"]]
     text = "The answer is 8. So \\boxed{7}"
     assert [stated_answers(text, rank) for rank in (0, 50, 100, -1)] == [["7"], ["7"], ["8"], ["8"]]
+
+
+def test_forms_of_one_amount_are_answers_each() -> None:
+    found = stated_answers("The answer is 10 minutes, or 600 seconds.")
+    assert found == ["10\\text{ minutes}", "600\\text{ seconds}"]
+    assert stated_answers("The answer is 10 minutes, or 500 seconds.") == ["10\\text{ minutes}, 500\\text{ seconds}"]
+    assert stated_answers("It takes 90 minutes, or 1 hour 30 minutes.")[0] == "90\\text{ minutes}"
 
 
 def test_boxes_side_by_side_are_one_answer() -> None:

@@ -1,0 +1,136 @@
+"""Answers given in several forms: 3/8 = 0.375, 10\\pi \\approx 31.4, 10 minutes, or 600 seconds."""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from services.reward.common.math import algebra, conversions, marks, units, values
+from services.reward.common.math.reading import Reading, read
+
+_APPROXIMATELY = re.compile(r"\\approx(?![a-zA-Z])")
+_DECIMAL = re.compile(r"[-+]?[0-9]*(?:\.([0-9]+))?")
+_UNREAD = re.compile(r"(?<![a-zA-Z\\])[a-zA-Z]|\\text|_|[%$€£¥₹]|\\circ|/.*(?:/|\\frac)|\\frac.*/")
+"""What no number has, or what people read in several ways: letters, units within a formula, a/b/c."""
+_NEARLY = Fraction(1, 20)
+"""Relative difference of a value from what is said to be near it."""
+_ROUNDED = Fraction(1, 5)
+"""Largest relative difference of a number from its rounding to a whole number."""
+
+
+@dataclass(frozen=True)
+class Amount:
+    value: Fraction
+    last_digit: Fraction | None
+    """The size of its last digit, if it is a decimal number; None for a formula."""
+
+
+@dataclass(frozen=True)
+class Form:
+    reading: Reading
+    value: Fraction
+    """Without unit and words of size."""
+    is_near: bool = False
+    """Whether the text calls it approximately equal to the forms before it."""
+
+    @property
+    def last_digit(self) -> Fraction | None:
+        found = _DECIMAL.fullmatch(self.reading.value)
+        return Fraction(1, 10 ** len(found[1] or "")) if found else None
+
+    @property
+    def amounts(self) -> list[Amount]:
+        """The value, the value with its words of size, and that as a part of 100 if it is a percentage."""
+        factors = dict.fromkeys((Fraction(1), self.reading.quantity.factor))
+        if self.reading.quantity.is_percent:
+            factors |= dict.fromkeys([factor / 100 for factor in factors])
+        digit = self.last_digit
+        return [Amount(self.value * factor, digit and digit * factor) for factor in factors]
+
+
+def is_same(value: Fraction, written: Amount) -> bool:
+    """Returns whether a value is what is written, or is rounded or cut to it: to a decimal of two digits or more."""
+    apart, digit = abs(value - written.value), written.last_digit
+    return not apart or (
+        digit is not None and digit.numerator == 1 < digit.denominator and apart <= digit <= abs(written.value) / 10
+    )
+
+
+def is_rounded(value: Fraction, written: Amount) -> bool:
+    """Returns whether a value is what is written, or is rounded to it, also to a whole number that is not far."""
+    apart, digit = abs(value - written.value), written.last_digit
+    if is_same(value, written) or digit is None:
+        return is_same(value, written)
+    return apart <= digit / 2 and (digit.numerator < digit.denominator or apart <= abs(value) * _ROUNDED)
+
+
+def is_near(value: Fraction, written: Amount) -> bool:
+    """Returns whether a value is rounded to what is written, or a few percent from it."""
+    size = max(abs(value), abs(written.value))
+    return is_rounded(value, written) or abs(value - written.value) <= size * _NEARLY
+
+
+def forms(answer: Reading) -> list[Form]:
+    """Returns the sides without letters of a chain of equations; none if there are fewer than two."""
+    if "=" not in answer.text and "\\approx" not in answer.text:
+        return []
+    if answer.modulus or answer.operators or answer.marks.bases or answer.marks.dots:
+        return []
+    parts = [marks.elements(part) for part in _APPROXIMATELY.split(answer.text)]
+    if any(len(part) > 1 for part in parts):
+        return []
+    sides = [(read(side.strip()), index > 0) for index, part in enumerate(parts) for side in part[0] if side.strip()]
+    sides = [(reading, is_near) for reading, is_near in sides if not _UNREAD.search(reading.value)]
+    found = [form_of(reading, is_near) for reading, is_near in sides] if len(sides) > 1 else []
+    return [form for form in found if form] if sum(map(bool, found)) > 1 else []
+
+
+def form_of(reading: Reading, is_near: bool = False) -> Form | None:
+    """Returns the form of a number, with or without a unit; None for anything else."""
+    if reading.marks.relation or reading.modulus:
+        return None
+    if _UNREAD.search(reading.value) or reading.operators or reading.is_too_large or not reading.quantity.is_number:
+        return None
+    if reading.number is not None:
+        return Form(reading, reading.number.value, is_near)
+    value = values.real_value(algebra.parsed(reading.value))
+    return None if value is None else Form(reading, value, is_near)
+
+
+def agree(one: Form, other: Form, is_close: Callable[[Fraction, Amount], bool] = is_same) -> bool | None:
+    """Returns whether two forms are of amounts that are close; None if their units do not tell."""
+    a, b = one.reading.quantity, other.reading.quantity
+    ratio = conversions.ratio(a.measures, b.measures) if a.measures and b.measures else Fraction(1)
+    if ratio is None:
+        return None
+    pairs = [(x, y) for x in one.amounts for y in other.amounts]
+    if any(is_close(x.value * ratio, y) or is_close(y.value / ratio, x) for x, y in pairs):
+        return True
+    is_unit_missing = bool(a.measures) != bool(b.measures)
+    return None if is_unit_missing or (units.are_other_units(a, b) and not a.measures) else False
+
+
+def contradict(found: Sequence[Form]) -> bool:
+    """Returns whether two forms are not of the same amount."""
+    return any(
+        agree(one, other, is_near if other.is_near else is_rounded) is False
+        for index, other in enumerate(found)
+        for one in found[:index]
+    )
+
+
+def sum_of(latex: Sequence[str]) -> Form | None:
+    """Returns the form of a number, or of quantities that add up, 3 hours 20 minutes; None for anything else."""
+    found = [form_of(read(each)) for each in latex]
+    first = found[0]
+    if first is None or len(found) == 1:
+        return first
+    total = first.value * first.reading.quantity.factor
+    for form in found[1:]:
+        if form is None or not form.reading.quantity.measures:
+            return None
+        ratio = conversions.ratio(form.reading.quantity.measures, first.reading.quantity.measures)
+        if ratio is None:
+            return None
+        total += form.value * form.reading.quantity.factor * ratio
+    return Form(first.reading, total)
