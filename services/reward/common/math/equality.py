@@ -84,8 +84,8 @@ def _are_equal(gold: Reading, answer: Reading, rules: Rules) -> bool:
 
 def _num_repeated(each: Reading) -> int:
     """Returns how many elements of a list stand in it before: 5, 5 is not the answer 5."""
-    if "," not in each.value and ";" not in each.value and not _WORD_OR.search(each.value):
-        return 0
+    if each.number is not None or ("," not in each.value and ";" not in each.value and not _WORD_OR.search(each.value)):
+        return 0  # 1,000,000 is no list.
     elements = ["=".join(sides).replace(" ", "") for sides in marks.elements(_WORD_OR.sub(", ", each.value))]
     return len(elements) - len(set(elements))
 
