@@ -43,7 +43,7 @@ from shoal.v1 import rollout_pb2
 from shoal.wire import finish_reason_to_wire, int32_to_wire
 
 _INVALID, _FAILED, _EXTRA_MISSING = 2, 1, 3
-_FROM_HERE = "; asked once, from this machine: start the server, or correct the address"
+_FROM_HERE = "; asked once, from this machine"
 _SERVER_PATIENCE_S = 3.0
 """Short, since a person waits for the answer, and a server that is named here should be up already."""
 

@@ -153,7 +153,8 @@ class HttpEndpoint:
             raise _Transient(f"{self._url} was silent for {timeout_s:g} s") from None
         except httpx2.RequestError as error:
             raise _Transient(
-                f"{self._url} cannot be reached: {type(error).__name__}: {self._safe(str(error))}"
+                f"{self._url} cannot be reached: {type(error).__name__}: {self._safe(str(error))}; start "
+                f"{self._server}, or correct {self._section}.base_url"
             ) from None
         if status != 200:
             self._refuse(status, headers, content)
@@ -183,9 +184,21 @@ class HttpEndpoint:
                 f"{self._url} answered {status} and points to {target}; redirects are not followed: set "
                 f"{self._section}.base_url to the server's address"
             )
+        if status in (401, 403):
+            why += f"; {self._cure_of_key()}"
+        if status == 404:
+            why += f"; the server has no such route, or no such model: correct {self._section}"
         if status in _TRANSIENT or status >= 500:
             raise _Transient(why, _retry_after_s(headers.get("retry-after")))
         raise EndpointFailed(why, status=status)
+
+    def _cure_of_key(self) -> str:
+        name = self._config.api_key_env
+        if name:
+            return (
+                f"it refuses the key in {name} ({self._section}.api_key_env): set another where the service is started"
+            )
+        return f"it wants a key: let {self._section}.api_key_env name the environment variable that has it"
 
     def _read(self, content: bytes, read: Callable[[Any], T]) -> T:
         try:

@@ -396,6 +396,7 @@ async def test_the_key_comes_from_the_environment_and_is_never_reported(
     score = await make(api_key_env="JUDGE_KEY").judge("general-quality", "Q", "A", None)
     assert server.headers[0]["authorization"] == "Bearer sk-secret-1"
     assert score.outcome is FAILED and "sk-secret" not in score.detail and "***" in score.detail, score
+    assert "refuses the key in JUDGE_KEY (reward.judge.api_key_env)" in score.detail, score
 
 
 def test_a_missing_key_is_refused_when_configured(monkeypatch: pytest.MonkeyPatch) -> None:
