@@ -156,11 +156,14 @@ def _environments(config: RunConfig, inputs: PreparedInputs, prompts: Sequence[P
     which only a run can check."""
     facts: dict[str, Any] = {}
     if found := check_environments(config):
-        tools = {name: known for name, known in found.items() if known is not None}
+        tools = {name: known for name, known in found.items() if not isinstance(known, str)}
         check_tools_of_rows(prompts, {name: [tool.name for tool in known] for name, known in tools.items()})
         for name in unwritten_tools(config, inputs, prompts, tools):
             print(f"warning: {missing_tools(name)}", file=sys.stderr)
-        facts["environments_loaded"] = list(found)
+        for name, why in found.items():
+            if isinstance(why, str):
+                print(f"warning: environments.{name}: it cannot work on this machine: {why}", file=sys.stderr)
+        facts["environments_loaded"] = list(tools)
     if servers := [environment.server for environment in config.environments if environment.server]:
         facts["environment_servers_not_asked"] = servers
     return facts

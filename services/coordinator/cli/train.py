@@ -33,7 +33,7 @@ def train(
 
     Ctrl-C writes a checkpoint and stops; a second one ends everything at once.
     """
-    from services.coordinator.cli.env.process import check_environments
+    from services.coordinator.cli.env.process import check_environments_here
     from services.coordinator.cli.reward_process import check_custom_verifiers, check_reward_servers
     from services.coordinator.cli.shared.progress import ProgressView
     from services.coordinator.cli.shared.report_file import show_report
@@ -46,7 +46,7 @@ def train(
     def check_code(config: "RunConfig") -> None:
         check_reward_servers(config, asks=False)
         check_custom_verifiers(config)
-        check_environments(config)
+        check_environments_here(config)
 
     view = ProgressView(outlives_output=True)
     request = start_request(config, overrides or [], resume=resume, name=name)

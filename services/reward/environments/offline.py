@@ -30,6 +30,8 @@ from shoal.worker.parent import die_with_parent
 
 _INVALID, _FAILED = 2, 1
 _LISTEN = "127.0.0.1:0"
+_MAX_PRINTED_LINES = 40
+"""A person reads what follows: some servers of tools write hundreds of lines whenever a client connects."""
 
 
 def main() -> int:
@@ -38,10 +40,13 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Of a terminal it is for the parent as well, which ends this process.
     logging.basicConfig(format="%(message)s", stream=sys.stderr, level=logging.ERROR)
     logging.getLogger(printed_output.__name__).setLevel(logging.INFO)
+    handler = logging.getLogger().handlers[0]
+    if sys.argv[1] != "serve":
+        handler.addFilter(FirstLines())
     try:
         if sys.argv[1] == "check":
             request = json.load(sys.stdin)
-            logging.getLogger().handlers[0].addFilter(_FirstOfEach())
+            handler.addFilter(_FirstOfEach())
             [environment] = parse_config(request.pop("config")).environments
             found = asyncio.run(check(environment, **request))
             json.dump(found, sys.stdout)
@@ -53,6 +58,22 @@ def main() -> int:
         print(f"error: {error.message}", file=sys.stderr)
         return _INVALID if isinstance(error, InvalidArgument) else _FAILED
     return 0
+
+
+class FirstLines(logging.Filter):
+    """Lets the first lines through that environments print, and says once that there are more."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._num_printed = 0
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.name != printed_output.__name__ or record.levelno > logging.INFO:
+            return True
+        self._num_printed += 1
+        if self._num_printed == _MAX_PRINTED_LINES + 1:
+            record.msg, record.args = "environments print more, which is left out here", ()
+        return self._num_printed <= _MAX_PRINTED_LINES + 1
 
 
 class _FirstOfEach(logging.Filter):
@@ -69,13 +90,12 @@ class _FirstOfEach(logging.Filter):
         return is_new
 
 
-async def _load(config: RunConfig) -> dict[str, list[dict[str, Any]] | None]:
+async def _load(config: RunConfig) -> dict[str, list[dict[str, Any]] | str]:
     environments = Environments(config.environments)
     try:
         await environments.find()
         return {
-            info.name: None if info.unavailable else [json_form(tool) for tool in info.tools]
-            for info in environments.describe()
+            info.name: info.unavailable or [json_form(tool) for tool in info.tools] for info in environments.describe()
         }
     finally:
         await environments.close()

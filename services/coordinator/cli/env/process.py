@@ -85,9 +85,9 @@ def checked(
     return found
 
 
-def check_environments(config: RunConfig) -> dict[str, list[ToolDefinition] | None]:
+def check_environments(config: RunConfig) -> dict[str, list[ToolDefinition] | str]:
     """Loads the environments of a configuration on this machine, but those of servers. Returns the tools of each, by
-    its name; None for one that cannot work here.
+    its name; for one that cannot work here, why.
 
     Exits, after the reward service's code has printed why, if one has no code, or does not take its settings.
     """
@@ -95,11 +95,24 @@ def check_environments(config: RunConfig) -> dict[str, list[ToolDefinition] | No
     if not environments:
         return {}
     request = {"config": dump_config(config.model_copy(update={"environments": environments}))}
-    tools: dict[str, list[dict[str, Any]] | None] = _answer("load", request)
+    tools: dict[str, list[dict[str, Any]] | str] = _answer("load", request)
     return {
-        name: None if tables is None else [tool_from_wire(ParseDict(table, pb.ToolDefinition())) for table in tables]
+        name: tables
+        if isinstance(tables, str)
+        else [tool_from_wire(ParseDict(table, pb.ToolDefinition())) for table in tables]
         for name, tables in tools.items()
     }
+
+
+def check_environments_here(config: RunConfig) -> None:
+    """Loads the environments as `check_environments`, for a run that plays on this machine.
+
+    Raises `InvalidArgument` for one that a source names and that cannot work here.
+    """
+    named = {source.environment for source in (*config.data.sources, *config.evaluation.sources)}
+    for name, found in check_environments(config).items():
+        if isinstance(found, str) and name in named:
+            raise InvalidArgument(f"environments.{name}: it cannot work on this machine: {found}")
 
 
 def environments_config(config_file: Path | None, overrides: Sequence[str]) -> RunConfig:

@@ -8,7 +8,10 @@ from typing import Any
 
 import pytest
 
+from services.coordinator.cli.env.process import check_environments_here
 from services.coordinator.launcher import disk
+from shoal.config import parse_config
+from shoal.errors import InvalidArgument
 from shoal.models import adapter_check
 from tests.support.tiny_model import make_tiny_model
 from tests.unit.services.reward.judge.judge_server import graded, http, judge_server_beside
@@ -81,6 +84,24 @@ def test_a_deep_check_loads_each_environment_but_those_of_servers(check: Check, 
         asked = "server" not in table
         assert facts.get("environments_loaded") == (["game"] if asked else None)
         assert facts.get("environment_servers_not_asked") == (None if asked else ["127.0.0.1:1"])
+
+
+def test_an_environment_that_cannot_work_here_is_a_warning_and_ends_a_run_on_this_machine(
+    check: Check, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))  # Without bubblewrap.
+    code, facts, error = check('environments=[{name = "sandbox"}]', 'reward.remap={mine = "passthrough"}')
+    assert code == 0 and "warning: environments.sandbox: it cannot work on this machine: " in error, error
+    assert facts["environments_loaded"] == []
+    config = parse_config(
+        {
+            "model": {"path": "model"},
+            "environments": [{"name": "sandbox"}],
+            "data": {"sources": [{"path": "data.jsonl", "environment": "sandbox"}]},
+        }
+    )
+    with pytest.raises(InvalidArgument, match=r"^environments\.sandbox: it cannot work on this machine: "):
+        check_environments_here(config)
 
 
 def test_a_deep_check_compares_the_tools_of_rows_with_those_of_their_environment(check: Check, tmp_path: Path) -> None:
@@ -196,7 +217,8 @@ def test_a_deep_check_names_a_server_that_cannot_be_reached(check: Check, table:
     ("answer", "code", "said"),
     [
         (graded(9), 0, "scored: SCORE 9 of "),
-        (http(401, "bad key"), 2, "answered 401: bad key"),
+        (http(401, "bad key"), 2, "answered 401: bad key; it wants a key: let reward.judge.api_key_env name "),
+        (http(404, "no"), 2, "no such route, or no such model: correct reward.judge"),
     ],
 )
 def test_a_deep_check_asks_the_judge_one_question(check: Check, answer: bytes, code: int, said: str) -> None:
