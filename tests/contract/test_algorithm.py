@@ -122,21 +122,23 @@ async def test_learned_prompts_are_not_issued_again_after_a_resume(cluster: Clus
     assert rows(cluster)[-1]["batch/no_resampled_prompts"] == 5
 
 
+@pytest.mark.parametrize("keep_zero_signal", [True, False], ids=["in steps", "in skipped steps"])
 async def test_a_run_that_has_learned_every_prompt_is_finished_with_an_export_and_stays_so(
-    cluster: Cluster, model: Path
+    cluster: Cluster, model: Path, keep_zero_signal: bool
 ) -> None:
     reward = ScriptedReward()
     reward.constant = 1.0
     await cluster.add_all(ScriptedGenerator(cluster.plane), rewards=(reward,))
     config = arithmetic_config(
         model,
-        grpo={"easy_rate": 1.0, "max_staleness": 0, "keep_zero_signal": True},
+        grpo={"easy_rate": 1.0, "max_staleness": 0, "keep_zero_signal": keep_zero_signal},
         run={"num_steps": 9},
         data={"sources": [{"task": "arithmetic", "task_size": 10}]},
     )
     await cluster.start(config, run_id="learned")
     run, events = await cluster.end()
-    assert run.state == pb.RUN_STATE_FINISHED and 2 <= run.policy_version < 9, run
+    assert run.state == pb.RUN_STATE_FINISHED, run
+    assert 2 <= run.policy_version < 9 if keep_zero_signal else run.policy_version == 0, run
     assert run.last_checkpoint_id == f"step-{run.policy_version:08d}", run
     [learned] = [event for event in events if event.kind == "prompts_learned"]
     assert learned.attributes["num_prompts"] == 10 and kinds(events).count("exported") == 1, list(kinds(events))

@@ -75,12 +75,11 @@ class PromptOrder:
 
         Returns their order numbers and ids, for the ledger.
         """
-        if self._easy_rate is None:
-            return []
-        learned = [
-            (group.order_number, group.settled.prompt.prompt_id)
-            for group in groups
-            if group.correct_share is not None and group.correct_share >= self._easy_rate
-        ]
+        learned = [(group.order_number, group.settled.prompt.prompt_id) for group in groups if self.is_learned(group)]
         self._excluded.update(prompt_id for _, prompt_id in learned)
         return learned
+
+    def is_learned(self, group: JudgedGroup) -> bool:
+        """Returns whether the policy has learned the prompt of a group."""
+        share = group.correct_share
+        return self._easy_rate is not None and share is not None and share >= self._easy_rate

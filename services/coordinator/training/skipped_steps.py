@@ -7,6 +7,9 @@ By default a run ends that will not train on anything. `grpo.max_skipped_steps` 
     refused
     groups that failed: not scored, lost, ...   3 steps, once every prompt was asked in vain
     groups with rewards, and no signal          3 steps with 100 groups
+
+Groups whose prompt is learned (`grpo.easy_rate`) are none of these: it is not asked again, and once all are learned
+the run finishes.
 """
 
 from collections import Counter
@@ -86,7 +89,7 @@ class SkippedSteps:
         if is_refused:
             self._silent = SilentGroups()
         else:
-            self._silent.add(groups)
+            self._silent.add(group for group in groups if not self._prompt_order.is_learned(group))
         for group in groups:
             if group.drop_reason in _CURES:
                 self._failures[group.drop_reason] += 1
@@ -99,6 +102,8 @@ class SkippedSteps:
 
         `reason` says why that one was not applied, and `unscored` which of its completions have no reward.
         """
+        if self._prompt_order.are_learned:
+            return
         limit = self._config.grpo.max_skipped_steps
         message = ""
         if limit is not None and self.num_in_a_row >= limit:

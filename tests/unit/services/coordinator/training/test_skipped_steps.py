@@ -66,6 +66,28 @@ def test_a_given_limit_counts_every_kind_of_skipped_steps() -> None:
         skip(steps, [refused()])
 
 
+def learned(prompt: int) -> JudgedGroup:
+    config = group_config(grpo={"easy_rate": 1.0})
+    return judge_group(config, replace(settled_group(0, [1.0, 1.0]), prompt=PROMPTS.prompts[prompt]))
+
+
+@pytest.mark.parametrize("grpo", [{}, {"max_skipped_steps": 1}])
+def test_steps_that_are_skipped_since_every_prompt_is_learned_end_no_run(grpo: dict[str, Any]) -> None:
+    order = PromptOrder(PROMPTS, IssueState({}, 0, frozenset()), easy_rate=1.0)
+    steps = SkippedSteps(group_config(grpo={"easy_rate": 1.0, **grpo}), order)
+    groups = [learned(0), learned(1), learned(2)]
+    order.exclude_learned(groups)
+    skip(steps, *[groups] * 4)
+
+
+def test_groups_of_learned_prompts_are_no_groups_without_a_signal() -> None:
+    order = PromptOrder(PROMPTS, IssueState({}, 0, frozenset()), easy_rate=1.0)
+    steps = SkippedSteps(group_config(grpo={"easy_rate": 1.0}), order)
+    skip(steps, *[[learned(0)] * 50] * 4)
+    with pytest.raises(FailedPrecondition, match="none of their 100 groups"):
+        skip(steps, *[[group_of(1, [0.0, 0.0])] * 50] * 2)
+
+
 def test_a_run_ends_once_every_prompt_has_failed_and_says_of_what() -> None:
     steps = skipped_steps()
     skip(steps, [not_scored(0), refused(1)], [not_scored(0), not_scored(0)], [refused(1), not_scored(1)])
