@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -20,6 +20,7 @@ from services.generator.vllm_sampling import fits_masks, keep_finite_logprobs, n
 from shoal.config.run import RunConfig
 from shoal.error_reasons import ErrorReason
 from shoal.errors import FailedPrecondition, Internal, InvalidArgument, Unavailable
+from shoal.models.compute_dtype import settled_dtype
 from shoal.models.head_sizes import head_sizes
 from shoal.models.model_folder import tokenizer_folder
 from shoal.models.remote_code import warn_of_code
@@ -134,6 +135,8 @@ def start_vllm(config: RunConfig) -> StartedVllm:
         # vLLM compiles a few small functions even with enforce_eager. On CPU that needs a C++ compiler and seconds.
         os.environ.setdefault("TORCH_COMPILE_DISABLE", "1")
         _check_fits_cpu(model.folder, trust_remote_code=trusts)
+    dtype = settled_dtype("generator.dtype", config.generator.dtype, model.dtype, on_cpu=current_platform.is_cpu())
+    model = replace(model, dtype=dtype)
     adapter: dict[str, tuple[int, ...]] = {}
     if config.generator.lora == "adapter":
         adapter = expected_adapter(model.folder, config.learner.lora, trust_remote_code=trusts)

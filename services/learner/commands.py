@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from services.learner.engine.deepspeed_engine import DeepSpeedEngine
-from services.learner.engine.deepspeed_settings import check_machine, policy_sharding, reference_sharding
+from services.learner.engine.deepspeed_settings import policy_sharding, reference_sharding, settle_on_machine
 from services.learner.engine.determinism import settle_kernels
 from services.learner.engine.reference import PolicyWithoutAdapters, Reference, ReferenceModel
 from services.learner.engine.sharded_loading import load_model
@@ -64,6 +64,7 @@ class LearnerCommands:
         self._data_dir = data_dir
         self._run_dir = data_dir
         self._shares_gpu = False
+        self.compute_dtype = ""
         self._learner: Learner | None = None
         self._manifest: Manifest | None = None
         self._finisher = CheckpointFinisher(process_group)
@@ -94,10 +95,11 @@ class LearnerCommands:
         self._run_dir = self._data_dir / run_id
         self._shares_gpu = config.launch.single_gpu
         process_group = self.process_group
-        stage = config.learner.stage_on(process_group.size) if zero_stage is None else zero_stage
-        settings = config.learner.model_copy(update={"zero_stage": stage})
         self._drop_learner()
-        check_machine(settings, device=process_group.device, num_ranks=process_group.size)
+        settings = settle_on_machine(
+            config.learner, device=process_group.device, num_ranks=process_group.size, zero_stage=zero_stage
+        )
+        self.compute_dtype = settings.compute_dtype
         settle_kernels(config, device=process_group.device)
         process_group.form_sequence_groups(settings.sequence_parallel_size)
         with process_group.raising_on_all():
@@ -139,7 +141,8 @@ class LearnerCommands:
         self._learner = Learner(config, process_group, engine, reference, lm=policy.lm, model=model)
         self._manifest = make_manifest(engine, config, model)
         sizes = {"num_parameters": sum(map(math.prod, engine.shapes.values())), "num_trained": engine.num_trained}
-        _log.info("model loaded", extra={"model": str(folder), "zero_stage": stage, **sizes})
+        settled = {"zero_stage": settings.zero_stage, "compute_dtype": settings.compute_dtype}
+        _log.info("model loaded", extra={"model": str(folder), **settled, **sizes})
 
     def _drop_learner(self) -> None:
         if self._learner is not None:

@@ -47,10 +47,10 @@ def make_manifest(engine: "DeepSpeedEngine", config: RunConfig, model: ModelDesc
     return Manifest(tuple(TensorSpec(name, dtype, shape) for name, shape in shapes.items()))
 
 
-def canary_dtype(config: RunConfig, manifest: Manifest) -> str:
+def canary_dtype(compute_dtype: str, manifest: Manifest) -> str:
     """Returns the type that rounds most in a publish: that of the tensors, or that in which the learner computes."""
     sent = manifest.tensors[0].dtype
-    return config.learner.compute_dtype if sent == "float32" else sent
+    return compute_dtype if sent == "float32" else sent
 
 
 def published_tensors(engine: "DeepSpeedEngine", config: RunConfig, manifest: Manifest) -> Iterator[tuple[str, Tensor]]:

@@ -205,7 +205,7 @@ class LearnerService(LearnerServiceServicer):
                 canary=weights_pb2.Canary(
                     token_ids=canary,
                     logprobs=b"" if sent.canary_logprobs is None else float32_to_wire(sent.canary_logprobs),
-                    dtype=canary_dtype(commands.learner.config, commands.manifest),
+                    dtype=canary_dtype(commands.compute_dtype, commands.manifest),
                 ),
                 num_bytes=commands.manifest.num_bytes,
                 broadcast_s=sent.finished - started,

@@ -44,8 +44,9 @@ class LearnerConfig(Section):
     """DeepSpeed ZeRO stage, which decides what is sharded over the ranks: nothing, optimizer, + gradients,
     + parameters. Unset is 0 on one rank, which has nothing to share, and 2 on several or with `offload_optimizer`; a
     run that is resumed on another number of ranks keeps the stage of its checkpoint."""
-    compute_dtype: Literal["float32", "bfloat16"] = "bfloat16"
-    """Type of forward and backward. Trained weights and optimizer are always float32."""
+    compute_dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Type of forward and backward. `auto` is bfloat16, but float32 on a CPU without instructions for bfloat16. Trained
+    weights and optimizer are always float32."""
     offload_optimizer: Annotated[bool, _SHARDED] = False
     """Keep float32 weights and optimizer in the host's memory and update them there; needs a ZeRO stage above 0."""
     offload_parameters: Annotated[bool, _SHARDED] = False

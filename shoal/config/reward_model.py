@@ -33,7 +33,8 @@ class RewardModelConfig(EndpointConfig):
     """Device of `path`: `cpu`, `cuda`, or one of several GPUs, such as `cuda:1`. Reward services that `shoal train`
     starts share the GPUs with learner and generators."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """Type of the weights of `path`; `auto` for the model's own."""
+    """Type of the weights of `path`. `auto` is the model's own, but float32 on a CPU without instructions for that
+    type."""
     num_threads: int | None = Field(default=None, ge=1)
     """Threads on `cpu`; if unset, OMP_NUM_THREADS, which `shoal train` sets to 1 for reward services."""
     batch_size: int = Field(default=16, ge=1)

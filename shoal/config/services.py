@@ -35,7 +35,8 @@ ADAPTER_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 
 class GeneratorConfig(Section):
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """Type of the engine's weights; `auto` is the model's own."""
+    """Type of the engine's weights. `auto` is the model's own, but float32 on a CPU without instructions for that
+    type."""
     max_model_len: int | None = Field(default=None, ge=2)
     """Maximum length of prompt plus completion; unset is `data.max_prompt_tokens + sampling.max_completion_tokens`."""
     tensor_parallel_size: int = Field(default=1, ge=1)

@@ -37,6 +37,7 @@ print(json.dumps({
     "cuda_build": torch.version.cuda,
     "devices": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] if cuda else [],
     "nccl": bool(torch.distributed.is_available() and torch.distributed.is_nccl_available()),
+    "bfloat16": cuda or bool(torch.ops.mkldnn._is_mkldnn_bf16_supported()),
     "gloo": bool(torch.distributed.is_available() and torch.distributed.is_gloo_available()),
 }))
 """
@@ -123,7 +124,9 @@ def _torch(torch: Mapping[str, Any] | None) -> list[Finding]:
     if gpus and not torch["devices"]:
         cure = "install a CUDA build of torch that fits the driver"
         return [Finding("torch", "warning", f"{build}, which does not see the {len(gpus)} GPUs here", cure)]
-    return [Finding("torch", "ok", f"{build}; {', '.join(torch['devices']) or 'no GPU'}")]
+    devices = ", ".join(torch["devices"]) or "no GPU"
+    slow = "" if torch["bfloat16"] else '; the CPU has no instructions for bfloat16, and "auto" is float32 here'
+    return [Finding("torch", "ok", f"{build}; {devices}{slow}")]
 
 
 def _conflicting_packages(torch: Mapping[str, Any] | None) -> list[Finding]:

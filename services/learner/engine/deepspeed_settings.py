@@ -16,6 +16,7 @@ import deepspeed as deepspeed
 
 from shoal.config.learner import LearnerConfig
 from shoal.errors import InvalidArgument
+from shoal.models.compute_dtype import settled_dtype
 
 _BUCKET_ELEMENTS = 50_000_000
 """Gradient elements that are reduced at once: 200 MB, where DeepSpeed's default would allocate 2 GB."""
@@ -34,6 +35,20 @@ def check_machine(config: LearnerConfig, *, device: torch.device, num_ranks: int
             raise InvalidArgument(
                 f"learner.{name} ({size}) must divide the learner's ranks ({num_ranks}): they form groups of that size"
             )
+
+
+def settle_on_machine(
+    config: LearnerConfig, *, device: torch.device, num_ranks: int, zero_stage: int | None = None
+) -> LearnerConfig:
+    """Returns the settings with the ZeRO stage and the compute type that they leave open.
+
+    `zero_stage` is that of a checkpoint. Raises `InvalidArgument` for settings that do not fit the machine.
+    """
+    check_machine(config, device=device, num_ranks=num_ranks)
+    stage = config.stage_on(num_ranks) if zero_stage is None else zero_stage
+    field, on_cpu = "learner.compute_dtype", device.type == "cpu"
+    dtype = settled_dtype(field, config.compute_dtype, "bfloat16", on_cpu=on_cpu)
+    return config.model_copy(update={"zero_stage": stage, "compute_dtype": dtype})
 
 
 def policy_settings(config: LearnerConfig) -> dict[str, Any]:

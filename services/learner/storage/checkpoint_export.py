@@ -28,6 +28,7 @@ from services.learner.storage.weights_folder import write_weights_folder
 from shoal.config import RunConfig, parse_config
 from shoal.error_reasons import ErrorReason
 from shoal.errors import FailedPrecondition, InvalidArgument, ResourceExhausted, ShoalError
+from shoal.models.compute_dtype import settled_dtype
 from shoal.models.model_folder import model_config, resolve_model
 
 _INVALID, _PRECONDITION, _FAILED = 2, 5, 1
@@ -88,7 +89,8 @@ def export_checkpoint(
 def _model(config: RunConfig, source: Path) -> Any:
     """Loads the model with the weights of its files, frozen and with adapters as the learner has it."""
     settings = config.learner
-    dtype = getattr(torch, settings.compute_dtype) if settings.lora.is_on else torch.float32
+    compute_dtype = settled_dtype("learner.compute_dtype", settings.compute_dtype, "bfloat16", on_cpu=True)
+    dtype = getattr(torch, compute_dtype) if settings.lora.is_on else torch.float32
     lm = load_whole(
         source, dtype, trust_remote_code=config.model.trust_remote_code, quantization=settings.lora.quantization
     )

@@ -17,6 +17,7 @@ from services.reward.process.frames import Message, encode_frame, read_frame, ta
 from shoal.chat_templates.rendering import Unrendered
 from shoal.config.reward_model import RewardModelConfig
 from shoal.errors import InvalidArgument, ShoalError
+from shoal.models.compute_dtype import settled_dtype
 from shoal.models.remote_code import reason_of
 from shoal.models.reward_model import describe_reward_model, rendered
 from shoal.scores import ScoreOutcome
@@ -207,6 +208,8 @@ def _load(config: RewardModelConfig, folder: Any) -> Any:
     except Exception as error:  # transformers passes on whatever its parsers raise
         line = reason_of(error).splitlines()[0]
         raise InvalidArgument(f"reward.model.path: no model can be loaded from {folder}: {line}") from None
+    own = str(model.dtype).removeprefix("torch.")
+    model.to(getattr(torch, settled_dtype("reward.model.dtype", config.dtype, own, on_cpu=config.device == "cpu")))
     if missing := sorted(loaded["missing_keys"]):
         # transformers initializes them at random: the rewards would be random too.
         raise InvalidArgument(

@@ -183,7 +183,7 @@ WORKERS: list[Field] = [
         "text",
         "bf16",
         "learner.compute_dtype",
-        choice({"bf16": "bfloat16", "bfloat16": "bfloat16", "fp32": "float32", "float32": "float32"}),
+        choice({"bf16": "auto", "bfloat16": "auto", "fp32": "float32", "float32": "float32"}),
     ),
     mapped(
         f"{MODEL}.attn_implementation",

@@ -190,7 +190,7 @@ def _schedule(source: Source, draft: Draft) -> None:
             f"optim = {optimizer}: AdamW with float32 states, which take more memory and are more precise"
         )
     draft.set("learner.fused_adam", "fused" in optimizer or "8bit" in optimizer, source.origin("optim"))
-    dtype = "float32" if source["bf16"] is False else "bfloat16"
+    dtype = "float32" if source["bf16"] is False else "auto"
     draft.set("learner.compute_dtype", dtype, source.origin("bf16"))
 
 

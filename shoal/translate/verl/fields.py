@@ -189,7 +189,7 @@ FIELDS: list[Field] = [
         "text",
         "bfloat16",
         "learner.compute_dtype",
-        choice({"bfloat16": "bfloat16", "bf16": "bfloat16", "float32": "float32", "fp32": "float32"}),
+        choice({"bfloat16": "auto", "bf16": "auto", "float32": "float32", "fp32": "float32"}),
     ),
     ignored(f"{ACTOR}.fsdp_config.model_dtype", "the learner updates float32 weights, whatever it computes with"),
     ignored(f"{ACTOR}.fsdp_config.*", _SHARDS),

@@ -19,11 +19,11 @@ from shoal.errors import InvalidArgument
 def test_a_configuration_that_failed_releases_the_memory_of_a_shared_gpu(
     single_gpu: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(settings: Any, *, device: Any, num_ranks: int) -> None:
+    def refuse(*arguments: Any, **named: Any) -> None:
         raise InvalidArgument("too small a machine")
 
     released: list[bool] = []
-    monkeypatch.setattr(module, "check_machine", refuse)
+    monkeypatch.setattr(module, "settle_on_machine", refuse)
     monkeypatch.setattr(module.torch.cuda, "empty_cache", lambda: released.append(True))
     group: Any = SimpleNamespace(device=None, size=1)
     commands = LearnerCommands(group, tmp_path)

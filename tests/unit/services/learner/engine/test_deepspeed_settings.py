@@ -5,10 +5,17 @@ from typing import Any
 import pytest
 import torch
 
-from services.learner.engine.deepspeed_settings import check_machine, deepspeed, policy_settings, reference_settings
+from services.learner.engine.deepspeed_settings import (
+    check_machine,
+    deepspeed,
+    policy_settings,
+    reference_settings,
+    settle_on_machine,
+)
 from shoal.config import RunConfig, parse_config
 from shoal.config.learner import LearnerConfig
 from shoal.errors import InvalidArgument
+from shoal.models import compute_dtype
 
 
 def run_of(num_ranks: int = 1, **learner: Any) -> RunConfig:
@@ -62,7 +69,8 @@ def test_on_a_gpu_deepspeed_knows_every_setting_and_offloads_to_pinned_memory(
     monkeypatch: pytest.MonkeyPatch, stage: int
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    config = LearnerConfig(zero_stage=stage, offload_optimizer=stage > 0, offload_parameters=stage == 3)
+    offload = {"offload_optimizer": stage > 0, "offload_parameters": stage == 3}
+    config = LearnerConfig(zero_stage=stage, compute_dtype="bfloat16", **offload)
     for settings in (policy_settings(config), reference_settings(config, dtype=torch.bfloat16)):
         parsed = deepspeed.DeepSpeedConfig(settings)
         zero = parsed.zero_config
@@ -73,3 +81,12 @@ def test_on_a_gpu_deepspeed_knows_every_setting_and_offloads_to_pinned_memory(
     parsed = deepspeed.DeepSpeedConfig(policy_settings(config))
     assert parsed.zero_allow_untested_optimizer and not parsed.zero_force_ds_cpu_optimizer
     assert parsed.torch_autocast_enabled == (stage == 3) and parsed.gradient_clipping == (1.0 if stage else 0.0)
+
+
+@pytest.mark.parametrize(("has_bfloat16", "settled"), [(True, "bfloat16"), (False, "float32")])
+def test_a_cpu_without_bfloat16_instructions_computes_in_float32_where_the_type_is_open(
+    has_bfloat16: bool, settled: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compute_dtype, "has_instructions", lambda dtype: has_bfloat16)
+    settings = settle_on_machine(LearnerConfig(), device=torch.device("cpu"), num_ranks=1)
+    assert (settings.compute_dtype, settings.zero_stage) == (settled, 0)

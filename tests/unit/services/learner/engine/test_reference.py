@@ -15,7 +15,7 @@ from shoal.config.learner import LearnerConfig
 from shoal.errors import FailedPrecondition
 from tests.support.tiny_model import make_tiny_model
 
-SETTINGS = LearnerConfig(zero_stage=0)
+SETTINGS = LearnerConfig(compute_dtype="bfloat16", zero_stage=0)
 
 
 @pytest.fixture(scope="module")

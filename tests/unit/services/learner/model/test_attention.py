@@ -29,6 +29,7 @@ from shoal.config.learner import LearnerConfig
 from shoal.errors import InvalidArgument
 from tests.support.train_batches import make_groups
 
+BFLOAT16 = LearnerConfig(compute_dtype="bfloat16")
 TINY = {
     "vocab_size": 256,
     "hidden_size": 64,
@@ -109,7 +110,7 @@ def test_flash_attention_gets_bfloat16_alone_and_computes_what_eager_computes(
     rows, _ = pack_for_rank(make_groups(num_groups=2, group_size=3), max_tokens=4096, rank=0, num_ranks=1)
 
     def results(attention: str) -> tuple[Tensor, Tensor, Tensor]:
-        settings = LearnerConfig(attention=attention)
+        settings = LearnerConfig(attention=attention, compute_dtype="bfloat16")
         policy = load_policy(tmp_path, settings)
         logprobs = policy(rows[0], 1.0)[0]
         logprobs.sum().backward()
@@ -133,7 +134,7 @@ def test_flash_attention_sees_a_window_and_a_cap_where_the_model_has_them(
     config = Gemma2Config(**TINY, query_pre_attn_scalar=16, sliding_window=5, attn_logit_softcapping=2.0)
     AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
     rows, _ = pack_for_rank(make_groups(num_groups=2, group_size=3), max_tokens=4096, rank=0, num_ranks=1)
-    load_policy(tmp_path, LearnerConfig(attention="flash_attention_2"))(rows[0], 1.0)
+    load_policy(tmp_path, LearnerConfig(attention="flash_attention_2", compute_dtype="bfloat16"))(rows[0], 1.0)
     assert {call["softcap"] for call in flash.calls} == {2.0}
     # The query itself and the four before it: flash-attn counts those on its left.
     assert {call["window"] for call in flash.calls} == {(4, 0), (-1, -1)}
@@ -151,12 +152,12 @@ def _gpu(monkeypatch: pytest.MonkeyPatch, *, capability: tuple[int, int] = (9, 0
 
 def test_auto_is_flash_attention_where_gpu_package_type_and_model_allow_it(monkeypatch: pytest.MonkeyPatch) -> None:
     model = LlamaConfig(**TINY)
-    assert choose_attention(LearnerConfig(), model) == "sdpa", "without a GPU"
+    assert choose_attention(BFLOAT16, model) == "sdpa", "without a GPU"
     _gpu(monkeypatch)
-    assert choose_attention(LearnerConfig(), model) == "flash_attention_2"
+    assert choose_attention(BFLOAT16, model) == "flash_attention_2"
     assert choose_attention(LearnerConfig(attention="eager"), model) == "eager"
     mamba = MambaConfig(vocab_size=64, hidden_size=512, num_hidden_layers=1)
-    assert choose_attention(LearnerConfig(), mamba) == "sdpa", "a model without attention, which packing refuses"
+    assert choose_attention(BFLOAT16, mamba) == "sdpa", "a model without attention, which packing refuses"
 
 
 @pytest.mark.parametrize(
@@ -174,6 +175,7 @@ def test_what_keeps_flash_attention_from_computing_is_named_and_auto_avoids_it(
 ) -> None:
     _gpu(monkeypatch, **machine)
     config = LlamaConfig(**TINY | model)
+    settings = {"compute_dtype": "bfloat16"} | settings
     assert choose_attention(LearnerConfig(**settings), config) == "sdpa"
     with pytest.raises(InvalidArgument, match=rf"learner\.attention: flash_attention_2 {why}.*choose auto or sdpa"):
         choose_attention(LearnerConfig(attention="flash_attention_2", **settings), config)
@@ -185,9 +187,9 @@ def test_layers_with_heads_of_their_own_size_are_counted_where_flash_attention_i
     _gpu(monkeypatch)
     kinds = ["sliding_attention", "full_attention"]
     model = Gemma4TextConfig(num_hidden_layers=2, layer_types=kinds, head_dim=64, global_head_dim=512)
-    assert choose_attention(LearnerConfig(), model) == "sdpa"
+    assert choose_attention(BFLOAT16, model) == "sdpa"
     with pytest.raises(InvalidArgument, match=r"flash_attention_2 takes heads of size 256 at most.*some of 512"):
-        choose_attention(LearnerConfig(attention="flash_attention_2"), model)
+        choose_attention(LearnerConfig(attention="flash_attention_2", compute_dtype="bfloat16"), model)
 
 
 @pytest.mark.parametrize(

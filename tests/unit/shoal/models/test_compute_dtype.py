@@ -1,0 +1,44 @@
+import logging
+
+import pytest
+
+from shoal.models import compute_dtype
+from shoal.models.compute_dtype import has_instructions, settled_dtype
+
+
+@pytest.fixture
+def cpu_without_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compute_dtype, "has_instructions", lambda dtype: dtype == "float32")
+
+
+@pytest.fixture
+def cpu_with_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compute_dtype, "has_instructions", lambda dtype: True)
+
+
+@pytest.mark.usefixtures("cpu_without_bfloat16")
+@pytest.mark.parametrize("usual", ["bfloat16", "float16", "float32"])
+def test_auto_is_float32_on_a_cpu_without_instructions_for_the_usual_type(usual: str) -> None:
+    assert settled_dtype("generator.dtype", "auto", usual, on_cpu=True) == "float32"
+
+
+@pytest.mark.usefixtures("cpu_without_bfloat16")
+def test_auto_is_the_usual_type_on_a_gpu_whatever_its_cpu_has() -> None:
+    assert settled_dtype("generator.dtype", "auto", "bfloat16", on_cpu=False) == "bfloat16"
+
+
+@pytest.mark.usefixtures("cpu_with_bfloat16")
+def test_auto_is_the_usual_type_on_a_cpu_with_instructions_for_it() -> None:
+    assert settled_dtype("learner.compute_dtype", "auto", "bfloat16", on_cpu=True) == "bfloat16"
+
+
+@pytest.mark.usefixtures("cpu_without_bfloat16")
+def test_a_type_that_is_asked_for_by_name_is_kept_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        assert settled_dtype("learner.compute_dtype", "bfloat16", "bfloat16", on_cpu=True) == "bfloat16"
+    (record,) = caplog.records
+    assert "learner.compute_dtype" in record.getMessage() and "bfloat16" in record.getMessage()
+
+
+def test_every_cpu_has_instructions_for_float32() -> None:
+    assert has_instructions("float32")
