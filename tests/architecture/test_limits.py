@@ -1,7 +1,7 @@
-"""Files, functions and folders stay small, and folders do not import each other in circles."""
+"""Files and functions stay small, and folders do not import each other in circles."""
 
 import ast
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -10,19 +10,10 @@ from tests.support.repository import ROOT
 
 MAX_FILE_LINES = 350
 MAX_FUNCTION_LINES = 60
-MAX_MODULES = 14
 
 GENERATED = ("shoal/v1",)
 TABLES = ("shoal/telemetry/run_metric_table.py", "shoal/translate/open_instruct/fields.py")
 """Modules that are one long table."""
-COLLECTIONS = (
-    "services/learner/loss/objectives",
-    "services/reward/environments/builtin",
-    "services/reward/verifiers",
-    "services/reward/verifiers/ifeval",
-    "shoal/config",
-)
-"""Folders with one module per item of one kind."""
 
 
 @cache
@@ -52,12 +43,6 @@ def test_no_function_is_longer_than_a_screen() -> None:
         if (length := (node.end_lineno or node.lineno) - node.lineno + 1) > MAX_FUNCTION_LINES
     ]
     assert not long, f"split these functions, at most {MAX_FUNCTION_LINES} lines each: {long}"
-
-
-def test_no_folder_has_more_modules_than_a_reader_overlooks() -> None:
-    counts = Counter(str(Path(path).parent) for path in modules() if Path(path).name != "__init__.py")
-    full = {folder: count for folder, count in counts.items() if count > MAX_MODULES and folder not in COLLECTIONS}
-    assert not full, f"group these modules in folders, at most {MAX_MODULES} each: {full}"
 
 
 def test_no_folders_import_each_other_in_a_circle() -> None:
