@@ -87,6 +87,8 @@ def _num_repeated(each: Reading) -> int:
     if each.number is not None or ("," not in each.value and ";" not in each.value and not _WORD_OR.search(each.value)):
         return 0  # 1,000,000 is no list.
     elements = ["=".join(sides).replace(" ", "") for sides in marks.elements(_WORD_OR.sub(", ", each.value))]
+    if any(element.startswith("(") for element in elements) or ";" in each.value:
+        return 0  # Points, and solutions of several unknowns, are a set.
     return len(elements) - len(set(elements))
 
 

@@ -65,6 +65,7 @@ _NUMBER_IN_TEXT = re.compile(
     r"(?:\s|\\ |~){1,9}([A-Za-z][A-Za-z ./]{0,60}?)\s{0,9}\}"
 )
 _END_OF_PROOF = re.compile(r"\\(?:blacksquare|square|Box|qed|checkmark)(?![a-zA-Z])\s*\Z|\A\s*\\checkmark(?![a-zA-Z])")
+_DOLLARS_AROUND = re.compile(r"\A\$+|(?<!\\)\$+\Z")
 _ORDINAL = re.compile(r"(?<=[0-9])\s*\^\{?\s*\\text\{\s*(?:st|nd|rd|th)\s*\}\s*\}?\Z")
 _SECOND_UNIT = re.compile(r"(?<=[0-9}])\s*\\text\{\s*([a-zA-Z]+),?\s+and\s*\}(?=\s*[0-9])")
 """The first unit of 2 hours and 30 minutes."""
@@ -166,7 +167,7 @@ def with_letters(latex: str) -> str:
 
 def without_marks(latex: str) -> str:
     """Returns LaTeX without the full stop, comma or semicolon behind it, and without quotation marks around it."""
-    latex = latex.strip().strip("$").strip()
+    latex = _DOLLARS_AROUND.sub("", latex.strip()).strip()
     while latex and (latex[-1] in ".,;:" or latex.endswith("\\\\")) and not latex.endswith("\\ldots"):
         latex = latex.removesuffix("\\\\") if latex.endswith("\\\\") else latex[:-1]
         latex = latex.rstrip()
