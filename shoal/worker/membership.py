@@ -60,7 +60,8 @@ class Membership:
         self._find_address = find_address
         self._registered_ranks: int | None = None
         """Number of weight ranks in the last registration; None while the coordinator does not know the worker."""
-        self._last_error: tuple[str, str] | None = None
+        self._reported: set[tuple[str, str]] = set()
+        """Kinds of errors since the last heartbeat that arrived."""
 
     async def keep(self) -> None:
         """Runs until canceled, or until no coordinator needs a worker that is LEAVING.
@@ -120,7 +121,7 @@ class Membership:
             timeout=_CALL_TIMEOUT_S,
         )
         self._registered_ranks = num_weight_ranks
-        self._last_error = None
+        self._reported.clear()
         _log.info("registered", extra={"coordinator": self._coordinator, "address": address})
 
     async def _beat(self, coordinator: "CoordinatorServiceAsyncStub", status: worker_pb2.WorkerStatus) -> None:
@@ -137,7 +138,7 @@ class Membership:
             # The lease is that of another caller, or this worker's certificate has got another name.
             self._registered_ranks = None
             raise
-        self._last_error = None
+        self._reported.clear()
 
     def _heartbeat(self, status: worker_pb2.WorkerStatus) -> coordinator_pb2.HeartbeatRequest:
         return coordinator_pb2.HeartbeatRequest(
@@ -145,10 +146,10 @@ class Membership:
         )
 
     async def _report(self, error: ShoalError) -> None:
-        """Logs an error once, not at every heartbeat."""
+        """Logs each kind of error once, not at every heartbeat: the addresses of one name may fail by turns."""
         failure = (type(error).__name__, tls_failure(error.message))
-        if failure != self._last_error:
-            self._last_error = failure
+        if failure not in self._reported:
+            self._reported.add(failure)
             message, what = error.message, "refuses this worker"
             if isinstance(error, Unavailable | DeadlineExceeded):
                 what = "does not answer"

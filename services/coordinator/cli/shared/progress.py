@@ -92,7 +92,7 @@ _ERASE_LINE = "\x1b[1A\x1b[2K"
 # Too frequent for people; `shoal run watch --output json` has them.
 _QUIET = frozenset({"publish"})
 _OF_GROUPS = frozenset({"group_reissued", "group_dropped", "scoring_repeated", "episode_replayed"})
-"""Their messages are the name of a group or episode, what became of it, ": ", and the reason."""
+"""Their messages differ by the name of a group or episode alone where one thing befell them all."""
 
 
 def step_line(step: int, num_steps: int, metrics: Mapping[str, float]) -> str:
@@ -214,7 +214,9 @@ class ProgressView:
         """Whether the same was shown of another group or episode since the last step: one death interrupts them all."""
         if event.kind not in _OF_GROUPS:
             return False
-        told = (event.kind, event.message.partition(": ")[2])
+        attributes = json_format.MessageToDict(event.attributes)
+        name = str(attributes.get("group_id") or attributes.get("episode") or event.message)
+        told = (event.kind, event.message.replace(name, ""))
         is_told = told in self._told_of_groups
         self._told_of_groups.add(told)
         return is_told

@@ -227,9 +227,13 @@ def test_what_befalls_many_groups_at_once_is_told_once_a_step(capsys: pytest.Cap
     view = ProgressView()
     for step in (1, 2):
         for group in range(64):
-            view.show(_event("group_reissued", f"group-{group} is issued again: generator g ended"))
-            view.show(_event("scoring_repeated", f"group-{group} is scored again: reward r ended"))
-        view.show(_event("group_reissued", "group-64 is issued again: generator h ended"))
+            name = f"group-{group:08d}"
+            view.show(_event("group_reissued", f"{name} is issued again: generator g ended", group_id=name))
+            view.show(_event("scoring_repeated", f"{name} is scored again: reward r ended", group_id=name))
+            view.show(
+                _event("episode_replayed", f"{group}/0 is played again: episode {group}/0: late", episode=f"{group}/0")
+            )
+        view.show(_event("group_reissued", f"{name} is issued again: generator h ended", group_id=name))
         view.show(_event("step", step=step, num_steps=5, metrics={}))
     reasons = [line.rpartition(": ")[2] for line in capsys.readouterr().out.splitlines() if "again" in line]
-    assert reasons == ["generator g ended", "reward r ended", "generator h ended"] * 2, reasons
+    assert reasons == ["generator g ended", "reward r ended", "late", "generator h ended"] * 2, reasons
