@@ -1,11 +1,11 @@
-"""Literals of Python that JSON has as well. Nothing is run."""
+"""Literals of Python that JSON has as well, with true, false, null and none in any case. Nothing is run."""
 
 import ast
 from typing import Any
 
 from shoal.parsing import MAX_DEPTH, parse_python
 
-_JSON_NAMES = {"true": True, "false": False, "null": None}
+_NAMES = {"true": True, "false": False, "null": None, "none": None}
 
 
 def literal(text: str) -> Any:
@@ -25,8 +25,8 @@ def literal_of(node: ast.expr, depth: int = 0) -> Any:
     match node:
         case ast.Constant(value=str() | bool() | int() | float() | None as value):
             return value
-        case ast.Name(id=name) if name in _JSON_NAMES:
-            return _JSON_NAMES[name]
+        case ast.Name(id=name) if name.lower() in _NAMES:
+            return _NAMES[name.lower()]
         case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as number)):
             return -number
         case ast.List(elts=items) | ast.Tuple(elts=items):

@@ -27,6 +27,40 @@ def test_a_value_that_the_schema_does_not_allow_is_a_bad_argument() -> None:
     assert found.status == BAD_ARGUMENTS and "'three' is not of type 'integer'" in found.detail
 
 
+_TYPED = {
+    "boolean": {"type": "boolean"},
+    "null": {"type": ["integer", "null"]},
+    "list": {"type": "array", "items": {"type": "boolean"}},
+    "text": {"type": ["boolean", "string"]},
+    "choice": {"enum": ["TRUE", True]},
+}
+
+
+@pytest.mark.parametrize(
+    ("parameter", "written", "value"),
+    [
+        *(("boolean", written, True) for written in ("true", "True", "TRUE")),
+        *(("boolean", written, False) for written in ("false", "False", "FALSE")),
+        *(("null", written, None) for written in ("null", "None", "NULL", "NONE", "none", "Null")),
+        ("list", "[TRUE, false, False]", [True, False, False]),
+        *((parameter, "TRUE", "TRUE") for parameter in ("text", "choice")),
+    ],
+)
+def test_booleans_and_nulls_are_read_in_any_case_where_the_schema_takes_no_such_text(
+    parameter: str, written: str, value: object
+) -> None:
+    tool = ToolDefinition("f", "", {"type": "object", "properties": _TYPED})
+    (found,) = parse("qwen3_xml", call("f", **{parameter: written}), [tool]).calls
+    assert (found.status, json.loads(found.arguments_json)) == (OK, {parameter: value}), found
+
+
+@pytest.mark.parametrize("written", ["yes", "1", "TRUE!", "true false", "Nil"])
+def test_other_words_are_no_booleans(written: str) -> None:
+    tool = ToolDefinition("f", "", {"type": "object", "properties": _TYPED})
+    (found,) = parse("qwen3_xml", call("f", boolean=written), [tool]).calls
+    assert found.status == BAD_ARGUMENTS, found
+
+
 def test_an_unknown_tool_keeps_its_arguments() -> None:
     assert brief(parse("qwen3_xml", call("find", x="1"))) == [("find", '{"x": "1"}', UNKNOWN_TOOL)]
 
