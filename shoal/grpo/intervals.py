@@ -1,12 +1,16 @@
 """95 % confidence intervals: of a share of correct answers, of its change, and of a mean reward."""
 
 from collections.abc import Sequence
-from math import sqrt
-from statistics import fmean, stdev
+from math import exp, fsum, log, sqrt
+from statistics import fmean
 from typing import NamedTuple
 
 _Z = 1.959963984540054
 """The normal distribution has 95 % of its mass within this many standard deviations."""
+MIN_REWARDS = 6
+"""Questions from which on a mean reward has an interval."""
+_MAX_LOG_SHIFT = 30.0
+_BISECTIONS = 50
 
 
 class Interval(NamedTuple):
@@ -47,19 +51,43 @@ def mean_interval(shares: Sequence[float]) -> Interval:
 
 
 def reward_interval(rewards: Sequence[float]) -> Interval | None:
-    """Computes Student's interval of a mean reward, from the mean reward of each question, which has no bounds.
+    """Computes the interval of a mean reward by empirical likelihood, from the mean reward of each question.
 
-    None for fewer than two questions, and for equal rewards: they do not show how far others would be from them.
+    It has the means of all weightings of these rewards whose likelihood ratio reaches Student's quantile (Owen 1988,
+    doi:10.1093/biomet/75.2.237, with the F calibration). So it lies between the smallest and the largest reward, and
+    thus in the range that rewards can have, which only verifiers and environments know; and it is as skewed as the
+    rewards are.
+
+    None for fewer than `MIN_REWARDS` questions, whose mean is often outside of what they got, and for equal rewards:
+    they do not show how far others would be from them.
     """
-    num = len(rewards)
-    if num < 2 or min(rewards) == max(rewards):
+    if len(rewards) < MIN_REWARDS or min(rewards) == max(rewards):
         return None
-    # Student's quantile from the normal one, to 1 % from 4 questions on (Abramowitz and Stegun, 26.7.5).
-    freedom = num - 1
+    # Student's quantile from the normal one, to 0.1 % from 6 questions on (Abramowitz and Stegun, 26.7.5).
+    freedom = len(rewards) - 1
     t = _Z + (_Z**3 + _Z) / (4 * freedom) + (5 * _Z**5 + 16 * _Z**3 + 3 * _Z) / (96 * freedom**2)
     t += (3 * _Z**7 + 19 * _Z**5 + 17 * _Z**3 - 15 * _Z) / (384 * freedom**3)
-    half = t * stdev(rewards) / sqrt(num)
-    return Interval(fmean(rewards) - half, fmean(rewards) + half)
+    return Interval(_lowest_mean(rewards, t**2), -_lowest_mean([-reward for reward in rewards], t**2))
+
+
+def _lowest_mean(values: Sequence[float], bound: float) -> float:
+    """The lowest mean of weighted values with -2 log(likelihood ratio) of the weights up to a bound.
+
+    The weights that are likeliest for a mean below that of equal weights are proportional to 1 / (value + shift); the
+    smaller the shift, the lower the mean. The logarithm of the shift, over the spread of the values, is bisected.
+    """
+    smallest, spread = min(values), max(values) - min(values)
+    mean, low, high = smallest, -_MAX_LOG_SHIFT, _MAX_LOG_SHIFT
+    for _ in range(_BISECTIONS):
+        middle = (low + high) / 2
+        weights = [1 / ((value - smallest) / spread + exp(middle)) for value in values]
+        total = fsum(weights)
+        if -2 * fsum(log(len(values) * weight / total) for weight in weights) > bound:
+            low = middle
+        else:
+            high = middle
+            mean = fsum(weight * value for weight, value in zip(weights, values, strict=True)) / total
+    return mean
 
 
 def _wilson(rate: float, num_draws: float) -> Interval:

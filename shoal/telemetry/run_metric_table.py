@@ -300,7 +300,8 @@ EVALUATION = MetricSection(
         RunMetric(
             "eval/scores_low",
             "reward",
-            "lower end of its 95 % confidence interval (Student), with the mean rewards of the questions as the sample",
+            "lower end of its 95 % confidence interval (empirical likelihood), with the mean rewards of the questions "
+            "as the sample, whose range it does not leave",
             "",
             VARYING,
         ),

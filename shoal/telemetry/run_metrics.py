@@ -22,7 +22,7 @@ class Presence:
 
 
 ALWAYS = Presence("", lambda config: True)
-VARYING = Presence("with two questions or more, whose rewards differ", lambda config: False)
+VARYING = Presence("with six questions or more, whose rewards differ", lambda config: False)
 JUDGED = Presence("when a verifier or an environment says what is correct", lambda config: False)
 SCORED = Presence("when a completion was scored", lambda config: False)
 COMPARED = Presence(

@@ -1,9 +1,9 @@
 import random
-from math import comb
+from math import comb, log
 
 import pytest
 
-from shoal.grpo.intervals import change_interval, mean_interval, rate_interval
+from shoal.grpo.intervals import change_interval, mean_interval, rate_interval, reward_interval
 
 
 def single(num_correct: int, num: int) -> list[list[bool]]:
@@ -62,6 +62,39 @@ def test_the_interval_of_a_change_covers_the_truth_in_about_95_of_100_evaluation
             if interval.low <= better - worse <= interval.high:
                 covered += ways * better**up * worse**down * (1 - better - worse) ** same
     assert 0.93 < covered < 0.975, f"covered {covered:.4f}"
+
+
+@pytest.mark.parametrize(("num_right", "num"), [(8, 10), (39, 40), (1, 6), (3, 30)])
+def test_the_interval_of_rewards_of_0_and_1_is_that_of_the_binomial_likelihood_ratio(num_right: int, num: int) -> None:
+    t_squared = {6: 2.5706**2, 10: 2.2622**2, 30: 2.0452**2, 40: 2.0227**2}[num]  # Of Student's table, 97.5 %.
+    rate, interval = num_right / num, reward_interval([1.0] * num_right + [0.0] * (num - num_right))
+    assert interval is not None and 0 < interval.low < rate < interval.high < 1, interval
+    for end in interval:
+        ratio = num_right * log(rate / end) + (num - num_right) * log((1 - rate) / (1 - end))
+        assert 2 * ratio == pytest.approx(t_squared, rel=5e-3), (end, 2 * ratio)
+
+
+def test_the_interval_of_a_mean_reward_moves_with_the_rewards() -> None:
+    rewards = [0.25, 1.0, 1.0, 0.5, 1.0, 1.0, 1.0, 0.25]
+    interval = reward_interval(rewards)
+    assert interval is not None and 0.25 < interval.low < sum(rewards) / 8 < interval.high < 1.0, interval
+    moved = reward_interval([3 - 2 * reward for reward in rewards])
+    assert moved == pytest.approx((3 - 2 * interval.high, 3 - 2 * interval.low))
+
+
+def test_few_and_equal_rewards_have_no_interval() -> None:
+    assert reward_interval([]) is None
+    assert reward_interval([0.0, 1.0, 0.0, 1.0, 0.0]) is None
+    assert reward_interval([0.5] * 40) is None
+
+
+def test_the_interval_of_a_mean_reward_covers_the_truth_in_about_95_of_100_evaluations() -> None:
+    random.seed(5)
+    covered = 0
+    for _ in range(1000):  # Half of the questions pay 1, the others anything from 0 to 1: the mean is 0.75.
+        interval = reward_interval([max(random.random(), random.choice((0.0, 1.0))) for _ in range(20)])
+        covered += interval is not None and interval.low <= 0.75 <= interval.high
+    assert 930 <= covered <= 970, covered
 
 
 def test_shares_that_are_0_or_1_give_the_interval_of_single_answers() -> None:

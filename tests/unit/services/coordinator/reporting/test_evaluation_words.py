@@ -27,9 +27,9 @@ def described(*answers: dict[str, float], reward: RewardConfig | None = None, ov
 
 
 def test_an_evaluation_tells_the_mean_reward_beside_the_rate() -> None:
-    line = described({"gsm8k": 1.0}, {"gsm8k": 0.0}, {"gsm8k": 0.0}, {"gsm8k": 0.0})
-    assert line.startswith("the policy of step 3 answers 25.0% of 4 held-out questions correctly (95% interval: ")
-    assert line.endswith("; reward 0.25, -0.54 to 1.04)"), line
+    line = described(*[{"gsm8k": 1.0}, *[{"gsm8k": 0.0}] * 3] * 2)
+    assert line.startswith("the policy of step 3 answers 25.0% of 8 held-out questions correctly (95% interval: ")
+    assert line.endswith("; reward 0.25, 0.03 to 0.66)"), line
 
 
 def test_a_combined_reward_is_told_part_by_part_with_who_says_what_is_correct() -> None:

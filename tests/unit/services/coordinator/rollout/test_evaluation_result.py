@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from services.coordinator.rollout.evaluation_result import AnsweredQuestion, EvaluationResult
+from shoal.grpo.intervals import reward_interval
 from shoal.rollout import Prompt, WeightVersion
 from shoal.scores import Score, ScoreOutcome, VerifierScore
 
@@ -61,11 +62,17 @@ def test_where_nobody_says_what_is_correct_there_is_a_reward_and_no_rate() -> No
 
 
 def test_the_mean_reward_has_an_interval_over_questions() -> None:
-    found = metrics(2, question(("5", 1.0), ("6", 0.5)), question(("5", 0.25), ("6", 0.25)), question(WRONG, WRONG))
-    # Means of the questions 0.75, 0.25, 0: deviation 0.3819, Student's quantile with 2 degrees of freedom 4.303.
+    asked = [question(("5", 1.0), ("6", 0.5)), question(("5", 0.25), ("6", 0.25)), question(WRONG, WRONG)]
+    found = metrics(2, *asked, *asked)
     assert found["eval/scores"] == pytest.approx(1 / 3)
-    assert found["eval/scores_high"] - found["eval/scores"] == pytest.approx(4.303 * 0.3819 / 3**0.5, rel=0.04)
-    assert "eval/scores_low" not in metrics(1, question(RIGHT), question(RIGHT)), "equal rewards show no spread"
+    assert reward_interval([0.75, 0.25, 0.0] * 2) == (found["eval/scores_low"], found["eval/scores_high"])
+    assert "eval/scores_low" not in metrics(2, *asked, *asked[:2]), "five questions show too little"
+    assert "eval/scores_low" not in metrics(1, *[question(RIGHT)] * 6), "equal rewards show no spread"
+
+
+def test_the_interval_of_a_mean_reward_stays_in_the_range_of_the_rewards() -> None:
+    found = metrics(1, *[question(RIGHT)] * 8, *[question(WRONG)] * 2)
+    assert 0 < found["eval/scores_low"] < 0.8 < found["eval/scores_high"] < 1, found
 
 
 def test_the_majority_is_a_metric_over_questions_with_all_answers_and_by_source() -> None:
