@@ -46,6 +46,8 @@ class Conversation:
     """The messages before the model's answer."""
     ground_truths: tuple[GroundTruth, ...]
     environment: EnvironmentTask | None = None
+    left_out: frozenset[str] = frozenset()
+    """Fields about the messages, such as `timestamp`, which no chat template is given."""
 
     @property
     def question(self) -> str:
@@ -69,7 +71,8 @@ def conversation_of(
     Raises `InvalidArgument`, which names the row and what is wrong with it.
     """
     _check_columns_beside(row, source)
-    messages = messages_of(row, column_of(row, source.messages_column), source.messages_column, has_answer=True)
+    column = source.messages_column
+    messages, left_out = messages_of(row, column_of(row, column), column, has_answer=True)
     if source.system_prompt is not None:
         messages = messages[1:] if messages[0].role == "system" else messages
         messages = (ChatMessage("system", source.system_prompt), *messages)
@@ -79,7 +82,7 @@ def conversation_of(
     truths: tuple[GroundTruth, ...] = ()
     if environment is None or not _rewards_alone(row, source):
         truths = ground_truths_of(row, source, known_verifiers, reward)
-    return Conversation(row.where, messages, truths, environment)
+    return Conversation(row.where, messages, truths, environment, left_out)
 
 
 def _check_columns_beside(row: Row, source: SourceConfig) -> None:

@@ -55,9 +55,8 @@ def load_prompts(
     if tokenizer is None:
         tokenizer = load_tokenizer(model)
     asked: list[tuple[Prompt, str]] = []
-    digests: dict[str, str] = {}
+    digests, lengths_dropped, left_out = dict[str, str](), list[int](), set[str]()
     known = {prompt.prompt_id: prompt for prompt in beside}
-    lengths_dropped: list[int] = []
     for source in sources:
         rows = _read(source)
         digests |= rows.digests
@@ -65,6 +64,7 @@ def load_prompts(
         numbers = sorted(uses)
         used = [rows.rows[number] for number in numbers]
         conversations = [conversation_of(row, source, known_verifiers, reward, known_environments) for row in used]
+        left_out.update(*(conversation.left_out for conversation in conversations))
         tokenized = _tokenize(conversations, tokenizer, model.chat_template_kwargs, time_s)
         kept: dict[int, tuple[Prompt, str]] = {}
         for number, conversation, (text, token_ids) in zip(numbers, conversations, tokenized, strict=True):
@@ -84,6 +84,7 @@ def load_prompts(
         questions=[question for _, question in asked],
         num_dropped_too_long=len(lengths_dropped),
         digests=digests,
+        left_out=frozenset(left_out),
         seed=seed,
         shuffle=data.shuffle,
     )

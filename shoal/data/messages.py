@@ -1,4 +1,5 @@
-"""Messages of rows: their texts and calls of tools. What no chat template would be given is refused by name."""
+"""Messages of rows: their texts and calls of tools. What no chat template would be given is refused by name, but for
+what is said about a message."""
 
 import json
 from collections.abc import Collection, Mapping
@@ -14,6 +15,10 @@ _MESSAGE = frozenset(("role", "content", "tool_calls", "tool_call_id", "name"))
 _CALL, _FUNCTION = frozenset(("id", "type", "function")), frozenset(("name", "arguments"))
 _PART = frozenset(("type", "text"))
 _FORMS = "a text, or a list of parts such as {'type': 'text', 'text': 'Hello'}"
+_IDS = frozenset(("id", "message_id", "parent_id", "turn_id", "conversation_id", "uuid"))
+_TIMES = frozenset(("timestamp", "created", "created_at", "create_time", "updated_at", "update_time"))
+_ABOUT = _IDS | _TIMES | {"metadata", "weight"}
+"""Fields that name, date and weigh a message, and are none of its words."""
 _THOUGHTS = frozenset(("reasoning_content", "reasoning", "thinking", "thoughts"))
 _CURES = {
     "function_call": "write the call as tool_calls, which chat templates render",
@@ -26,14 +31,18 @@ _CURES = {
 }
 
 
-def messages_of(row: Row, value: Any, column: str, *, has_answer: bool = False) -> tuple[ChatMessage, ...]:
-    """Reads a list of messages, one as JSON text, or one question.
+def messages_of(
+    row: Row, value: Any, column: str, *, has_answer: bool = False
+) -> tuple[tuple[ChatMessage, ...], frozenset[str]]:
+    """Reads a list of messages, one as JSON text, or one question. Returns them with the names of the fields about
+    messages that are left out.
 
     With `has_answer` a final message of the assistant behind others is the reference answer, and left out.
 
     Raises `InvalidArgument`, with the row and the message, for anything that the prompt would lack: images and the
     like, a call that cannot be read, and a field with words or values that is none of role, content, tool_calls,
-    tool_call_id and name. Numbers, booleans and nulls in other fields say nothing to a model and pass.
+    tool_call_id and name. Numbers, booleans and nulls in other fields say nothing to a model and pass, and so do
+    fields about a message, such as its id or time.
     """
     if isinstance(value, str):
         value = _parsed_messages(row, value, column) or [{"role": "user", "content": value}]
@@ -41,7 +50,10 @@ def messages_of(row: Row, value: Any, column: str, *, has_answer: bool = False) 
         raise InvalidArgument(f"{row.where}: {column} must be a question or a list of messages (found: {value!r:.80})")
     if has_answer and len(value) > 1 and isinstance(value[-1], Mapping) and value[-1].get("role") == "assistant":
         value = value[:-1]
-    return tuple(_Reader(row, f"{column}[{index}]").message(message) for index, message in enumerate(value))
+    messages = tuple(_Reader(row, f"{column}[{index}]").message(message) for index, message in enumerate(value))
+    return messages, frozenset(
+        name for message in value for name in _ABOUT & message.keys() if not _says_nothing(message[name])
+    )
 
 
 def _parsed_messages(row: Row, text: str, column: str) -> list[Any] | None:
@@ -76,7 +88,7 @@ class _Reader:
     def message(self, message: Any) -> ChatMessage:
         if not isinstance(message, Mapping) or not isinstance(role := message.get("role"), str):
             raise self._refusal(f"needs a role, a text, and a content (found: {message!r:.80})")
-        self._refuse_others(message, _MESSAGE, "")
+        self._refuse_others(message, _MESSAGE | _ABOUT, "")
         calls = self._calls(message.get("tool_calls"))
         content = message.get("content")
         return ChatMessage(
@@ -156,7 +168,7 @@ class _Reader:
     def _refuse_others(self, values: Mapping[str, Any], known: Collection[str], place: str) -> None:
         """Raises `InvalidArgument` for a field whose words or values no prompt would have."""
         for name, value in values.items():
-            if name in known or is_empty(value) or isinstance(value, bool | int | float):
+            if name in known or _says_nothing(value):
                 continue
             field = f"{place}.{name}"[1:]
             if media := kind_of_media(name):
@@ -169,6 +181,10 @@ class _Reader:
 
     def _refusal(self, what: str) -> InvalidArgument:
         return InvalidArgument(f"{self._row.where}: {self._place} {what}")
+
+
+def _says_nothing(value: Any) -> bool:
+    return is_empty(value) or isinstance(value, bool | int | float)
 
 
 def _without_nulls(value: Any) -> Any:

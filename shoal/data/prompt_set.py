@@ -27,6 +27,8 @@ class PromptSet:
     """Prompts left out because they have more than `data.max_prompt_tokens` tokens."""
     digests: Mapping[str, str] = field(default_factory=dict)
     """SHA-256 of each file, data set and task that the prompts were made from, by its name."""
+    left_out: frozenset[str] = frozenset()
+    """Fields about messages, such as `timestamp`, that are in the data and in no prompt."""
     seed: int = 0
     shuffle: bool = True
     _order: tuple[int, npt.NDArray[np.intp]] | None = field(default=None, repr=False, compare=False)

@@ -9,6 +9,8 @@ from shoal.chat_templates.template_messages import for_template, with_texts_of_a
 from shoal.data.conversation import Conversation
 from shoal.errors import InvalidArgument
 
+_STAND_IN = "stand-in-for-a-field-2b7d41"
+
 
 def render(
     conversations: Sequence[Conversation], tokenizer: Any, variables: Mapping[str, Any], time_s: float | None = None
@@ -19,7 +21,7 @@ def render(
     It ends with the beginning of the policy's turn, but for an environment: what that says first comes before.
 
     Raises `InvalidArgument`, with the row, where there is no template, or where it fails, does not end in time, takes
-    too much memory, or leaves out calls of tools.
+    too much memory, leaves out calls of tools, or would write fields that the conversation leaves out.
     """
     if not tokenizer.chat_template:
         raise InvalidArgument(
@@ -31,6 +33,7 @@ def render(
     try:
         texts = _texts(template, conversations, [dialogue_of(conversation) for conversation in conversations])
         _check_calls_are_written(template, conversations, texts)
+        _check_others_are_not(template, conversations, texts)
     finally:
         template.close()
     return texts
@@ -39,6 +42,15 @@ def render(
 def _texts(
     template: BoundedTemplate, conversations: Sequence[Conversation], dialogues: Sequence[Dialogue]
 ) -> list[str]:
+    texts = []
+    for conversation, outcome in zip(conversations, _outcomes(template, dialogues), strict=False):
+        if isinstance(outcome, Unrendered):
+            raise _refusal(conversation, outcome.why)
+        texts.append(outcome)
+    return texts
+
+
+def _outcomes(template: BoundedTemplate, dialogues: Sequence[Dialogue]) -> list[str | Unrendered]:
     outcomes = template.render(dialogues)
     # A few templates take the arguments of calls as texts.
     changed = {
@@ -50,12 +62,7 @@ def _texts(
     }
     for index, outcome in zip(changed, template.render([*changed.values()]), strict=False):
         outcomes[index] = outcomes[index] if isinstance(outcome, Unrendered) else outcome
-    texts = []
-    for conversation, outcome in zip(conversations, outcomes, strict=False):
-        if isinstance(outcome, Unrendered):
-            raise _refusal(conversation, outcome.why)
-        texts.append(outcome)
-    return texts
+    return outcomes
 
 
 def _check_calls_are_written(
@@ -75,6 +82,31 @@ def _check_calls_are_written(
                 conversation,
                 "leaves out the tool_calls of messages: choose one that writes them, or write them into the content",
             )
+
+
+def _check_others_are_not(
+    template: BoundedTemplate, conversations: Sequence[Conversation], texts: Sequence[str]
+) -> None:
+    """Raises `InvalidArgument` for fields that the conversations leave out and that the template would write: the text
+    is another one with them. Tries the first conversation with the same fields and roles."""
+    tried = {
+        (name, *(message.role for message in conversation.messages)): (conversation, text)
+        for conversation, text in reversed([*zip(conversations, texts, strict=True)])
+        for name in conversation.left_out
+    }
+    dialogues = [_with_field(dialogue_of(conversation), kind[0]) for kind, (conversation, _) in tried.items()]
+    outcomes = _outcomes(template, dialogues)
+    for kind, (conversation, text), outcome in zip(tried, tried.values(), outcomes, strict=False):
+        if outcome != text:
+            raise _refusal(
+                conversation,
+                f"reads the field {kind[0]} of messages, which it is not given: remove it from the data, put what it "
+                "says into the content, or choose a template that does not read it",
+            )
+
+
+def _with_field(dialogue: Dialogue, name: str) -> Dialogue:
+    return replace(dialogue, messages=[{**message, name: _STAND_IN} for message in dialogue.messages])
 
 
 def _without_calls(conversation: Conversation) -> Conversation:

@@ -153,7 +153,7 @@ def _item(row: Row, config: RunConfig) -> dict[str, Any]:
     return {
         "truths": truths,
         "prompt": prompt if isinstance(prompt, str) else "",
-        "messages": [[turn.role, words_of(turn)] for turn in messages_of(row, prompt, "prompt")] if prompt else [],
+        "messages": [[turn.role, words_of(turn)] for turn in messages_of(row, prompt, "prompt")[0]] if prompt else [],
         "completion": completion,
         "finish_reason": finish,
         "token_ids": token_ids,

@@ -96,10 +96,11 @@ def preflight(config: RunConfig, time_s: float | None = None) -> PreparedInputs:
 
     prompts = load(config.data.sources)
     digests = {TRAINING: prompts.digests, **_model_digests(config)}
-    held_out = HeldOut()
+    held_out, left_out = HeldOut(), prompts.left_out
     if config.evaluation.sources:
         candidates = load(config.evaluation.sources, prompts.prompts)
         digests[EVALUATION] = candidates.digests
+        left_out |= candidates.left_out
         trained_on = prompts.questions if config.evaluation.held_out else ()
         held_out = held_out_prompts(candidates, trained_on, config.evaluation.num_prompts)
     every_prompt = (*prompts.prompts, *held_out.prompts)
@@ -113,7 +114,7 @@ def preflight(config: RunConfig, time_s: float | None = None) -> PreparedInputs:
         stop_token_ids=stop_token_ids(config.model, tokenizer),
         time_s=time_s,
         digests=digests,
-        notes=(*notes_on_prompts(config.model, tokenizer, every_prompt), *_notes_on_publishes(config)),
+        notes=(*notes_on_prompts(config.model, tokenizer, every_prompt, left_out), *_notes_on_publishes(config)),
         verifiers_to_ask_for=tuple(sorted(named - config.reward.verifiers_here)),
     )
 

@@ -1,6 +1,6 @@
 """Notes on the prompts of a run: what a chat template does that people may not have meant."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from shoal.chat_templates.probes import writes_time
@@ -10,10 +10,20 @@ from shoal.config.model import ModelConfig
 from shoal.rollout import Prompt
 
 
-def notes_on_prompts(model: ModelConfig, tokenizer: Any, prompts: Sequence[Prompt]) -> tuple[str, ...]:
-    """Returns a note for prompts without the token with which the tokenizer begins any text, and one for a template
-    that writes the time."""
-    return tuple(filter(None, (_missing_bos(tokenizer, prompts), _clock(model, tokenizer, prompts[0]))))
+def notes_on_prompts(
+    model: ModelConfig, tokenizer: Any, prompts: Sequence[Prompt], left_out: Collection[str] = ()
+) -> tuple[str, ...]:
+    """Returns a note for prompts without the token with which the tokenizer begins any text, one for a template that
+    writes the time, and one for fields about messages that are left out."""
+    notes = (_missing_bos(tokenizer, prompts), _clock(model, tokenizer, prompts[0]), _fields(left_out))
+    return tuple(filter(None, notes))
+
+
+def _fields(left_out: Collection[str]) -> str:
+    if not left_out:
+        return ""
+    names = ", ".join(sorted(left_out))
+    return f"messages in the data have fields that the chat template does not read, so no prompt has them: {names}"
 
 
 def _missing_bos(tokenizer: Any, prompts: Sequence[Prompt]) -> str:

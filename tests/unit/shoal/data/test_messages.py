@@ -1,6 +1,8 @@
 """What messages say in fields beside role and content reaches the prompt, or is refused by name."""
 
 import json
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -149,6 +151,31 @@ def test_messages_as_json_text_with_a_key_twice_are_refused() -> None:
 def test_fields_that_say_nothing_pass() -> None:
     nothing = {"weight": 0, "train": False, "function_call": {"name": None, "arguments": None}, "images": [], "id": ""}
     assert read([ASKED | nothing]).messages == (ChatMessage("user", "1 + 1?"),)
+
+
+def test_what_is_said_about_a_message_is_left_out_and_named() -> None:
+    about = {"id": "m-1", "timestamp": datetime(2024, 5, 1, tzinfo=UTC), "metadata": {"tags": ["a"]}, "uuid": None}
+    conversation = read([ASKED | about, {"role": "system", "content": "-", "created_at": "2024"}])
+    assert conversation.messages == (ChatMessage("user", "1 + 1?"), ChatMessage("system", "-"))
+    assert conversation.left_out == {"id", "timestamp", "metadata", "created_at"}
+    assert read([ASKED | {"id": 7, "weight": 0.5, "metadata": {}}]).left_out == frozenset(), "they said nothing before"
+    assert "source" in refusal([ASKED | {"id": "m-1", "source": "a book"}])
+
+
+def test_a_template_that_reads_what_is_left_out_is_refused_with_the_row() -> None:
+    of_calls = "{% for m in messages %}{{ m.content }}{% for c in m.tool_calls or [] %}{{ c.id }}{{ c.function.name }}"
+    of_calls += "{{ c.function.arguments['a'] }}{% endfor %}{% endfor %}"
+    rows = [read([ASKED]), read([ASKED | {"id": "m-1"}]), read([CALLED[0] | {"id": "m-2"}, *CALLED[1:]])]
+    assert render(rows, families.tokenizer_with(of_calls), {})[:2] == ["1 + 1?"] * 2, "the ids of calls are others"
+    as_texts = of_calls.replace("{{ c.function.arguments['a'] }}", "{{ c.function.arguments + '' }}")
+    assert len(render(rows, families.tokenizer_with(as_texts), {})) == 3
+    of_glm = "{% for m in messages %}<|{{ m.role }}|>{{ m['metadata'] }}\n{{ m.content }}{% endfor %}"
+    assert len(render(rows[:2], families.tokenizer_with(of_glm), {})) == 2
+    told = replace(read([ASKED | {"metadata": "interpreter"}]), where="rows.jsonl:9")
+    with pytest.raises(
+        InvalidArgument, match=r"^rows\.jsonl:9: the chat template .* reads the field metadata of messages"
+    ):
+        render([*rows[:2], told], families.tokenizer_with(of_glm), {})
 
 
 def test_nothing_of_the_reference_answer_is_read() -> None:

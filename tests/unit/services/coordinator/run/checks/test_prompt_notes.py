@@ -1,4 +1,4 @@
-"""Prompts that lack the beginning of the sequence, or have the time in them, are noted."""
+"""Prompts that lack the beginning of the sequence or fields of the data, or have the time in them, are noted."""
 
 from typing import Any
 
@@ -31,6 +31,13 @@ def test_prompts_without_the_beginning_of_the_sequence_are_noted_where_the_token
     assert note.startswith("2 of 2 prompts do not begin with <|im_start|>") and "{{ bos_token }}" in note, note
     assert notes("{{ bos_token }}" + PLAIN) == ()
     assert notes(PLAIN, adds_bos=False) == ()
+
+
+def test_fields_about_messages_that_no_prompt_has_are_noted_once() -> None:
+    tokenizer: Any = tokenizer_with(PLAIN)
+    prompt = Prompt("a:0", np.ones(1, np.int32), "hi", (), (ChatMessage("user", "hi"),))
+    [note] = notes_on_prompts(ModelConfig(path="m"), tokenizer, [prompt] * 3, frozenset(("timestamp", "id")))
+    assert "id, timestamp" in note, note
 
 
 @pytest.mark.parametrize("place", ["{} " + PLAIN, PLAIN + " {}"])
