@@ -21,6 +21,11 @@ export const tools = [
   },
 ];
 
+// What a policy thinks is no guess. The chat template may have begun a thought that ends here, and a thought may not end.
+function withoutThoughts(said) {
+  return said.replace(/<think>[^]*?(<\/think>|$)/g, '').split('</think>').at(-1);
+}
+
 export class InvalidTask extends Error {}
 
 export class Game {
@@ -46,7 +51,7 @@ export class Game {
 
   // Answers a text: { text }, and { text, reward, done } where something more is to be said of the turn.
   answer(said) {
-    const found = said.match(/-?\d+/g);
+    const found = withoutThoughts(said).match(/-?\d+/g);
     return this.guess(found ? Number(found[found.length - 1]) : null);
   }
 

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self, TypeAlias
 
+from shoal.chat_templates.thoughts import without_thoughts
 from shoal.conversation import ChatMessage, ToolCall, ToolCallStatus, ToolDefinition
 from shoal.environment.tools import definition, marked_tools
 from shoal.rollout import FinishReason, ToolOutcome
@@ -43,6 +44,11 @@ class Turn:
     finish_reason: FinishReason = FinishReason.STOP
     """LENGTH where a limit cut the turn off."""
     num_tokens: int = 0
+
+    @property
+    def answer(self) -> str:
+        """What the policy said outside of its thoughts: what a guess or a result is to be read from."""
+        return without_thoughts(self.text)
 
 
 Said: TypeAlias = str | ChatMessage | Mapping[str, Any] | Sequence["str | ChatMessage | Mapping[str, Any]"]
@@ -81,7 +87,7 @@ class Environment:
                 return f"What is {self.number} times 2?"
 
             def step(self, turn):
-                right = str(2 * self.number) in turn.text
+                right = str(2 * self.number) in turn.answer
                 return Observation(reward=float(right), done=True)
     """
 

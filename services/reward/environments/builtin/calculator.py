@@ -15,7 +15,8 @@ class Calculator(Environment):
 
     Task: {"a": 12, "b": 34}, after a prompt that asks for a times b. Without a task two numbers of two digits are drawn
     from the seed, and asked for. Rewards: `call_reward` for a call of the right numbers in the first turn, and the rest
-    of 1 for the result in the second. An answer without the right call has none: what is learned is to call.
+    of 1 for the result in the second, both outside of thoughts. An answer without the right call has none: what is
+    learned is to call.
 
     Metrics: `called` (a call that can be read), `right_call`, `solved`.
     """
@@ -41,8 +42,8 @@ class Calculator(Environment):
 
     def step(self, turn: Turn) -> Observation:
         if turn.number == 1:
-            return self._call(turn.text)
-        solved = self.metrics["right_call"] and str(self._a * self._b) in _NUMBER.findall(turn.text)
+            return self._call(turn.answer)
+        solved = self.metrics["right_call"] and str(self._a * self._b) in _NUMBER.findall(turn.answer)
         self.metrics["solved"] = float(solved)
         return Observation(reward=1 - self._call_reward if solved else 0.0, done=True)
 

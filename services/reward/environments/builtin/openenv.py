@@ -18,9 +18,9 @@ _SEEDS = 2**32
 class OpenEnv(Environment):
     """An environment of an OpenEnv server at `base_url`. Each episode has a session of its own there.
 
-    What the policy does there is one of three: `action` names the field of the action that gets the text of each turn;
-    or, with `mcp`, the policy calls the tools of the environment; or it calls one tool, named by `tool`, whose
-    arguments are the fields of the action.
+    What the policy does there is one of three: `action` names the field of the action that gets the text of each turn
+    without its thoughts; or, with `mcp`, the policy calls the tools of the environment; or it calls one tool, named by
+    `tool`, whose arguments are the fields of the action.
 
     `observation` names the field of observations that the policy reads, by default all of them, as JSON. The fields of
     the task go into `reset`, beside the seed. Rewards and ends are the server's. An action that does not fit is told to
@@ -89,7 +89,7 @@ class OpenEnv(Environment):
     async def step(self, turn: Turn) -> Observation:
         """Carries out the turn, or its tool calls until one ends the episode. Raises `Broken`."""
         if self._action:
-            text, ok, data = await self._carried_out({self._action: turn.text})
+            text, ok, data = await self._carried_out({self._action: turn.answer})
             return Observation(text, _reward_of(data), _is_done(data))
         messages: list[ChatMessage] = []
         outcomes: list[ToolOutcome] = []

@@ -21,9 +21,10 @@ class TextArena(Environment):
 
     `game` is its name there, such as "GuessTheNumber-v0", and `options` are those of the game; a task may have others:
     {"game": ..., "options": {...}}. The game says its rules, then what happened since the policy's last move. A move is
-    the text of a turn. Where a game has more players (`num_players`, by default 1), the policy is the first, and the
-    others are fixed: they say `opponent_says`, one after the other and again from the first, or a random one of the
-    texts that match `opponent_pattern` in the last that the game told them, such as "\\\\[\\\\d\\\\]".
+    the text of a turn without its thoughts. Where a game has more players (`num_players`, by default 1), the policy is
+    the first, and the others are fixed: they say `opponent_says`, one after the other and again from the first, or a
+    random one of the texts that match `opponent_pattern` in the last that the game told them, such as
+    "\\\\[\\\\d\\\\]".
 
     The reward is the one that the game gives the policy at its end.
 
@@ -74,7 +75,7 @@ class TextArena(Environment):
         """Makes a move; returns what happens until the policy's next one."""
         self.metrics["turns"] = turn.number
         with self._own_randomness():
-            done, _ = self._played.step(action=turn.text)
+            done, _ = self._played.step(action=turn.answer)
             said = None if done else self._heard()
             if said is not None:
                 return Observation(said)

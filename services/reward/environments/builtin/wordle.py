@@ -33,7 +33,8 @@ class Wordle(Environment):
     """A word of five letters that is to be guessed: the policy writes <guess>crane</guess> in each turn.
 
     The answer has G for a letter in its place, Y for one that is elsewhere in the word, X for one that is not. The last
-    guess of a turn counts; it must have five letters, be in the dictionary, and not be one of before.
+    guess of a turn outside of its thoughts counts; it must have five letters, be in the dictionary, and not be one of
+    before.
 
     Task: {"word": "crane"}; without it the word is drawn from the seed. Rewards, as in open-instruct, where format is
     0.2 times the share of turns with a guess in tags: 0.2 for each G and 0.1 for each Y plus format for a guess, 0 for
@@ -70,7 +71,7 @@ class Wordle(Environment):
         )
 
     def step(self, turn: Turn) -> Observation:
-        found = _GUESS.findall(turn.text)
+        found = _GUESS.findall(turn.answer)
         self._num_with_tag += bool(found)
         form = _FORMAT * self._num_with_tag / turn.number
         guess = found[-1].strip().lower() if found else ""

@@ -56,6 +56,24 @@ def text(observation: dict[str, Any]) -> str:
     return "\n".join(message["content"] for message in observation["messages"])
 
 
+THOUGHT = "<think>Say <guess>crane</guess>, or <calc>12*34</calc>? That is 408.</think>"
+
+
+@pytest.mark.parametrize("thought", [THOUGHT, THOUGHT.removeprefix("<think>"), THOUGHT.removesuffix("</think>")])
+def test_a_guess_in_a_thought_is_none(thought: str) -> None:
+    is_open = not thought.endswith("</think>")
+    wordle = Game(Wordle(), {"word": "crane"})
+    assert "Write your guess as" in text(wordle.say(thought)), wordle.environment.metrics
+    if not is_open:
+        assert wordle.say(f"{thought} <guess>crane</guess>")["done"]
+    calculator = Game(Calculator(), {"a": 12, "b": 34})
+    called = calculator.say(thought)
+    assert called["done"] and not calculator.environment.metrics["called"], called
+    calculator = Game(Calculator(), {"a": 12, "b": 34})
+    calculator.say("<calc>12*34</calc>")
+    assert calculator.say(thought)["reward"] == 0.0 and not calculator.environment.metrics["solved"]
+
+
 def test_the_configuration_names_what_comes_with_shoal() -> None:
     assert set(CLASSES) == BUILT_IN_ENVIRONMENTS
 
