@@ -18,6 +18,11 @@ def is_step_name(name: str) -> bool:
     return _STEP_NAME.fullmatch(name) is not None
 
 
+def is_path(text: str) -> bool:
+    """Returns whether a text names a file or folder by more than its name: "runs/sums", "sums/", "..", "/"."""
+    return text == ".." or text != Path(text).name
+
+
 def local_path(text: str, field: str) -> Path:
     """Returns the path with "~" expanded, whether or not it exists.
 

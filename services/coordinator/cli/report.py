@@ -12,7 +12,9 @@ from services.coordinator.cli.shared.report_file import REPORT, write_report
 def report(
     run: Annotated[
         str,
-        typer.Argument(metavar="[RUN]", help="The run or its folder; the default is the newest.", show_default=False),
+        typer.Argument(
+            metavar="[RUN]", help="The run, or the path of its folder; the default is the newest.", show_default=False
+        ),
     ] = "",
     data_dir: DataDir = Path("runs"),
     output: Annotated[
@@ -26,9 +28,8 @@ def report(
 
     The page is made from the run's folder, needs no coordinator, and loads nothing from a network.
     """
-    from services.coordinator.store.run_folders import RunFolders
-    from services.coordinator.store.run_record import RunRecord, holds_run
+    from services.coordinator.store.run_folders import RunFolders, locate_run
 
-    is_folder = bool(run) and holds_run(Path(run))
-    record = RunRecord.load(Path(run).absolute()) if is_folder else RunFolders(data_dir).find(run)
+    data_dir, run = locate_run(run, data_dir)
+    record = RunFolders(data_dir).find(run)
     print(f"the report: {write_report(record, output)}")

@@ -41,6 +41,7 @@ def train(
     from services.coordinator.launcher.disk import free_bytes
     from services.coordinator.launcher.local_run import prepare_local_run
     from services.coordinator.launcher.supervisor import ProcessDied
+    from services.coordinator.store.run_folders import locate_run
     from shoal.quantities import format_bytes
 
     def check_code(config: "RunConfig") -> None:
@@ -49,10 +50,11 @@ def train(
         check_environments_here(config)
 
     view = ProgressView(outlives_output=True)
+    data_dir, resume = locate_run(resume, data_dir)
     request = start_request(config, overrides or [], resume=resume, name=name)
     view.write("checking configuration, machine and model")
     with view.showing_logs("shoal.models"), view.showing_logs("services.coordinator.remote"):
-        run = prepare_local_run(request, data_dir.absolute(), check_code)
+        run = prepare_local_run(request, data_dir, check_code)
     view.write(f"model {run.config.model.path}: {run.model_folder}")
     free = free_bytes(run.data_dir)
     shortage = run.disk_use.shortage(free)

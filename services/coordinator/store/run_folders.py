@@ -1,5 +1,6 @@
 """The runs of a data folder, as anybody can read them: no coordinator is needed, and none is disturbed."""
 
+import os
 import re
 from collections.abc import Callable, Sequence
 from itertools import starmap
@@ -17,9 +18,10 @@ from services.coordinator.store.run_record import (
     is_driven,
     new_run_id,
 )
-from shoal.config.run import RUN_NAME, RunConfig
+from shoal.config.run import MAX_RUN_NAME_CHARS, RUN_NAME, RunConfig
 from shoal.error_reasons import ErrorReason
-from shoal.errors import DataLoss, FailedPrecondition, NotFound
+from shoal.errors import DataLoss, FailedPrecondition, InvalidArgument, NotFound
+from shoal.paths import is_path
 from shoal.v1 import coordinator_pb2 as pb
 from shoal.wire.paging import bad_token, page_size
 
@@ -99,6 +101,32 @@ class RunFolders:
         runs = _newest_first(runs)
         active = [record for record in runs if not record.state.has_ended]
         return next((record for record in active if record.state is not RunState.QUEUED), (active or runs)[0])
+
+
+def locate_run(run: str, data_dir: Path) -> tuple[Path, str]:
+    """Returns the data folder and the name of a run, which is given by its name or by the path of its folder.
+
+    A name that no run in `data_dir` has may be a folder here. An empty name, and one that no run has, is returned with
+    `data_dir`.
+
+    Raises `NotFound` for a path that is not the folder of a run, and `InvalidArgument` for a folder whose name no run
+    can have.
+    """
+    data_dir, here = data_dir.absolute(), Path(os.path.abspath(run))
+    folder = here if is_path(run) or not holds_run(data_dir / run) else data_dir / run
+    if not run or not (is_path(run) or holds_run(folder)):
+        return data_dir, run
+    if not holds_run(folder):
+        raise NotFound(
+            f"{folder} is not the folder of a run: give a run's name, or the path of its folder",
+            reason=ErrorReason.NO_RUN,
+        )
+    if not RUN_NAME.fullmatch(folder.name):
+        raise InvalidArgument(
+            f"the folder {folder} holds a run, but no run can be called {folder.name!r}: rename it to up to "
+            f"{MAX_RUN_NAME_CHARS} characters of a-z, 0-9, '.', '_' and '-'"
+        )
+    return folder.parent, folder.name
 
 
 def _load_left(folder: Path) -> RunRecord | None:

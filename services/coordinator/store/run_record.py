@@ -1,6 +1,7 @@
 """The record of a run, active or not: `run.json`, `config.json` and the lock in its folder."""
 
 import contextlib
+import errno
 import fcntl
 import json
 import shlex
@@ -91,8 +92,8 @@ def holds_run(folder: Path) -> bool:
     try:
         has_file = any((folder / name).exists() for name in (RECORD, "ledger.sqlite"))
         return has_file or any(folder.glob("checkpoints/*/manifest.json"))
-    except PermissionError:
-        return True
+    except OSError as error:
+        return error.errno != errno.ENAMETOOLONG  # A name that no folder can have.
 
 
 def data_dir_option(data_dir: Path) -> str:

@@ -14,11 +14,16 @@ from shoal.errors import InvalidArgument, ShoalError
 if TYPE_CHECKING:
     from services.coordinator.store.run_record import RunRecord
 
+_Run = Annotated[
+    str,
+    typer.Argument(
+        metavar="[RUN]", help="The run, or the path of its folder; the default is the active one, or the newest."
+    ),
+]
+
 
 def export(
-    run: Annotated[
-        str, typer.Argument(metavar="[RUN]", help="The run; the default is the active one, or the newest.")
-    ] = "",
+    run: _Run = "",
     step: Annotated[
         int | None,
         typer.Option(min=0, metavar="N", help="The step whose model is taken; the default is the newest there is."),
@@ -56,10 +61,11 @@ def export(
     from services.coordinator.cli.export.card import model_card
     from services.coordinator.cli.export.files import CARD, write_sums
     from services.coordinator.cli.export.model import find_model, staged
-    from services.coordinator.store.run_folders import RunFolders
+    from services.coordinator.store.run_folders import RunFolders, locate_run
 
     place = _Place(to, push, public)
     place.check_options()
+    data_dir, run = locate_run(run, data_dir)
     record = RunFolders(data_dir).find(run)
     learner_folder = (learner_data_dir or data_dir).absolute() / record.run_id
     model = find_model(record, learner_folder, step)

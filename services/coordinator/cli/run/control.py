@@ -16,14 +16,19 @@ from services.coordinator.cli.shared.options import (
     NewName,
     OutputOption,
     Overrides,
-    ResumedRun,
     RunName,
     checked_address,
+    name_of_run,
     resume_request,
     start_request,
     update_request,
 )
 from services.coordinator.cli.shared.output import Output, print_message, print_pairs
+
+_ResumedRun = Annotated[
+    str,
+    typer.Option("--resume", metavar="RUN", help="Resume this run from its last checkpoint.", callback=name_of_run),
+]
 
 
 class Mode(StrEnum):
@@ -37,7 +42,7 @@ def start(
     coordinator: Coordinator = "",
     config: ConfigFileUnlessResumed = None,
     overrides: Overrides = None,
-    resume: ResumedRun = "",
+    resume: _ResumedRun = "",
     name: NewName = "",
     watch: Annotated[bool, typer.Option("--watch", help="Show progress until the run ends.")] = False,
     queue: Annotated[bool, typer.Option("--queue", help="If another run is active, wait for its end.")] = False,

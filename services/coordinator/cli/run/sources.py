@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Protocol
 
 import typer
 
-from services.coordinator.cli.shared.options import checked_address
+from services.coordinator.cli.shared.options import checked_address, name_of_run
 from shoal.errors import InvalidArgument, NotFound, Unavailable
+from shoal.paths import is_path
 
 if TYPE_CHECKING:
     from shoal.v1 import coordinator_pb2 as pb
@@ -139,11 +140,15 @@ class _Driver:
         return time.monotonic() < self._seen_at + RECONNECT_S
 
 
-def source_of(context: typer.Context, coordinator: str, data_dir: Path) -> Source:
-    """Chooses the source that the options name: what is on the command line goes before the environment.
+def source_of(context: typer.Context, coordinator: str, data_dir: Path, run: str = "") -> tuple[Source, str]:
+    """Chooses the source that the options and the run name; returns it with the run's name there.
 
-    Without a coordinator, it is the folder. Raises `InvalidArgument` when the command line names both.
+    What is on the command line goes before the environment. Without a coordinator, it is the folder: that of `run`, if
+    it is a path, or `data_dir`. Raises `InvalidArgument` when the command line names both, and `NotFound` for a path
+    that is not the folder of a run.
     """
+    from services.coordinator.store.run_folders import locate_run
+
     from_command_line = [
         name
         for name in ("coordinator", "data_dir")
@@ -151,6 +156,7 @@ def source_of(context: typer.Context, coordinator: str, data_dir: Path) -> Sourc
     ]
     if len(from_command_line) == 2:
         raise InvalidArgument("--coordinator and --data-dir name two places to look at the runs: leave one out")
-    if coordinator and "data_dir" not in from_command_line:
-        return CoordinatorSource(checked_address(coordinator))
-    return FolderSource(data_dir)
+    if "coordinator" in from_command_line or (coordinator and not from_command_line and not is_path(run)):
+        return CoordinatorSource(checked_address(coordinator)), name_of_run(run)
+    data_dir, run = locate_run(run, data_dir)
+    return FolderSource(data_dir), run

@@ -15,7 +15,11 @@ from services.coordinator.cli.shared.output import Output, print_message, print_
 
 AnyRun = Annotated[
     str,
-    typer.Argument(metavar="[RUN]", help="The run; the default is the active one, or the newest.", show_default=False),
+    typer.Argument(
+        metavar="[RUN]",
+        help="The run, or the path of its folder; the default is the active one, or the newest.",
+        show_default=False,
+    ),
 ]
 RunsFolder = Annotated[
     Path,
@@ -43,7 +47,7 @@ def list_runs(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """List the runs of a coordinator or a folder, newest first."""
-    response = source_of(context, coordinator, data_dir).list_runs(limit)
+    response = source_of(context, coordinator, data_dir)[0].list_runs(limit)
     if output is Output.JSON:
         print_message(response)
         return
@@ -69,7 +73,8 @@ def status(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Describe a run: state, step, groups, metrics of the last step."""
-    print_run(source_of(context, coordinator, data_dir).get_run(run), output, with_metrics=True)
+    source, run = source_of(context, coordinator, data_dir, run)
+    print_run(source.get_run(run), output, with_metrics=True)
 
 
 def watch(
@@ -81,7 +86,8 @@ def watch(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Show a run's events as they happen, until it ends. Past ones come first."""
-    raise typer.Exit(watch_run(source_of(context, coordinator, data_dir), run, after, output))
+    source, run = source_of(context, coordinator, data_dir, run)
+    raise typer.Exit(watch_run(source, run, after, output))
 
 
 def rollouts(
@@ -110,6 +116,7 @@ def rollouts(
     """List a run's prompts, completions and rewards. Shows versions, and why a group was dropped or not scored."""
     from shoal.v1 import coordinator_pb2 as pb
 
+    source, run = source_of(context, coordinator, data_dir, run)
     request = pb.ListRolloutsRequest(
         run_id=run,
         page_size=limit or min(last or _DEFAULT_LIMIT, _LARGEST_LIMIT),
@@ -120,7 +127,7 @@ def rollouts(
         last=last or 0,
         order=pb.ROLLOUT_ORDER_REWARD if sort is Sort.REWARD else pb.ROLLOUT_ORDER_ISSUE,
     )
-    response = source_of(context, coordinator, data_dir).list_rollouts(request)
+    response = source.list_rollouts(request)
     if output is Output.JSON:
         print_message(response)
         return

@@ -12,6 +12,7 @@ import typer
 
 from services.coordinator.cli.shared.output import Output
 from shoal.errors import InvalidArgument
+from shoal.paths import is_path
 
 if TYPE_CHECKING:
     from shoal.v1 import coordinator_pb2 as pb
@@ -28,13 +29,31 @@ Overrides = Annotated[
         help="Set one field, also of a resumed run, for example --set run.num_steps=5. Repeatable.",
     ),
 ]
-ResumedRun = Annotated[str, typer.Option("--resume", metavar="RUN", help="Resume this run from its last checkpoint.")]
+ResumedRun = Annotated[
+    str,
+    typer.Option("--resume", metavar="RUN", help="Resume this run, or that of this folder, from its last checkpoint."),
+]
 NewName = Annotated[
     str, typer.Option("--name", help="Name of the new run; the default is made of run.name and the time.")
 ]
 DataDir = Annotated[Path, typer.Option(metavar="FOLDER", envvar="SHOAL_DATA_DIR", help="The folder of all runs.")]
+
+
+def name_of_run(run: str) -> str:
+    """Returns the name by which a coordinator is asked for a run. Raises `InvalidArgument` for the path of a folder."""
+    if is_path(run):
+        raise InvalidArgument(
+            f"{run!r} is the path of a folder, and a coordinator knows its runs by name: give the name alone; status, "
+            "watch and rollouts read a folder without --coordinator"
+        )
+    return run
+
+
 RunName = Annotated[
-    str, typer.Argument(metavar="[RUN]", help="The run; the default is the active one.", show_default=False)
+    str,
+    typer.Argument(
+        metavar="[RUN]", help="The run; the default is the active one.", show_default=False, callback=name_of_run
+    ),
 ]
 Coordinator = Annotated[
     str,

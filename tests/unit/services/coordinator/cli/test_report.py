@@ -20,9 +20,12 @@ def folder(tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_run_is_found_by_its_name_by_its_folder_and_as_the_newest(shoal: Shoal, folder: Path) -> None:
+def test_a_run_is_found_by_its_name_by_its_folder_and_as_the_newest(
+    shoal: Shoal, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     data_dir = str(folder.parent)
-    for arguments in (["sums", "--data-dir", data_dir], [str(folder)], ["--data-dir", data_dir]):
+    monkeypatch.chdir(data_dir)
+    for arguments in (["sums", "--data-dir", data_dir], [str(folder)], ["--data-dir", data_dir], ["sums"], ["./sums/"]):
         code, out, err = shoal("report", *arguments)
         assert (code, out) == (ExitCode.OK, f"the report: {folder / 'report.html'}\n"), err
         assert "all steps are done" in (folder / "report.html").read_text()

@@ -9,7 +9,9 @@ from services.coordinator.cli.shared.exit_codes import ExitCode
 from services.coordinator.cli.train import train
 from services.coordinator.launcher.local_run import prepare_local_run
 from services.coordinator.launcher.run_tokens import RunTokens
-from shoal.errors import FailedPrecondition
+from services.coordinator.store.run_record import RunRecord, RunState
+from shoal.config import parse_config
+from shoal.errors import FailedPrecondition, NotFound
 from shoal.v1 import coordinator_pb2 as pb
 from tests.support.tiny_model import make_tiny_model
 
@@ -31,6 +33,17 @@ def test_a_run_that_another_shoal_train_begins_keeps_its_tokens_and_its_folder(t
         assert {path.name: path.read_text() for path in (first.folder / "tokens").iterdir()} == before
     with first.held():
         pass
+
+
+def test_a_run_is_resumed_by_the_path_of_its_folder(tmp_path: Path) -> None:
+    record = RunRecord("sums", tmp_path / "sums", RunState.FINISHED, "finished after step 3", policy_version=3)
+    record.folder.mkdir()
+    record.save()
+    record.save_config(parse_config({"model": {"path": "m"}, "data": {"sources": [{"task": "arithmetic"}]}}))
+    with pytest.raises(FailedPrecondition, match=r"run sums finished after step 3, so nothing is left to train"):
+        train(resume=f"{record.folder}/")
+    with pytest.raises(NotFound, match="/none is not the folder of a run"):
+        train(resume=str(tmp_path / "none"))
 
 
 def test_a_judges_key_that_is_missing_is_named_before_a_run_takes_its_name(

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from services.coordinator.store.run_folders import RunFolders, describe, list_runs
+from services.coordinator.store.run_folders import RunFolders, describe, list_runs, locate_run
 from services.coordinator.store.run_record import LOCK, TRAIN_LOCK, RunLock, RunRecord, RunState
 from shoal.config import parse_config
-from shoal.errors import DataLoss, NotFound
+from shoal.errors import DataLoss, InvalidArgument, NotFound
 from shoal.rpc.options import MAX_MESSAGE_BYTES
 from shoal.v1 import coordinator_pb2 as pb
 
@@ -45,6 +45,37 @@ def test_no_name_means_the_run_that_is_driven_or_else_the_newest(tmp_path: Path)
     assert RunFolders(tmp_path).find("").run_id == "older"
     lock.release()
     assert RunFolders(tmp_path).find("").run_id == "newer"
+
+
+def test_a_run_is_located_by_its_name_first_and_by_the_path_of_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs, other = tmp_path / "runs", tmp_path / "other"
+    for folder in (runs / "sums", other / "sums", other / "words"):
+        _run(folder.parent, folder.name, RunState.FINISHED, 1.0)
+    monkeypatch.chdir(other)
+    located = {run: locate_run(run, runs) for run in ("", "sums", "words", "none", "./sums/", str(runs / "sums"))}
+    assert located == {
+        "": (runs, ""),
+        "sums": (runs, "sums"),
+        "words": (other, "words"),
+        "none": (runs, "none"),
+        "./sums/": (other, "sums"),
+        str(runs / "sums"): (runs, "sums"),
+    }
+    monkeypatch.chdir(runs / "sums")
+    assert [locate_run(run, runs) for run in (".", "../../other/words")] == [(runs, "sums"), (other, "words")]
+
+
+def test_a_path_that_holds_no_run_and_a_name_that_no_run_has_are_refused(tmp_path: Path) -> None:
+    _run(tmp_path, "My sums", RunState.FINISHED, 1.0)
+    for run in ("/", "..", str(tmp_path / "none"), f"./{'x' * 300}"):
+        with pytest.raises(NotFound, match="is not the folder of a run"):
+            locate_run(run, tmp_path)
+    for run in ("My sums", str(tmp_path / "My sums")):
+        with pytest.raises(InvalidArgument, match="no run can be called 'My sums'"):
+            locate_run(run, tmp_path)
+    assert locate_run("x" * 300, tmp_path) == (tmp_path, "x" * 300)
 
 
 def test_runs_are_listed_newest_first_a_page_at_a_time(tmp_path: Path) -> None:

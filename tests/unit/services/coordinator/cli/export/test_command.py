@@ -85,6 +85,11 @@ def test_the_model_of_a_step_is_copied_to_a_folder_with_digests(shoal: Shoal, ru
     assert names(run.folder) == ["config.json", "exports", "run.json"], "a temporary folder stayed"
 
 
+def test_a_run_is_exported_by_the_path_of_its_folder(shoal: Shoal, run: RunRecord, tmp_path: Path) -> None:
+    code, _, err = shoal("export", f"{run.folder}/", "--step", "10", "--to", str(tmp_path / "target"))
+    assert code == ExitCode.OK and files_of(tmp_path / "target") == NAMES, err
+
+
 def test_the_adapter_of_a_step_is_copied_alone_or_within_the_merged_model(
     shoal: Shoal, run: RunRecord, tmp_path: Path
 ) -> None:

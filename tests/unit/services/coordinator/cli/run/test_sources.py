@@ -49,13 +49,35 @@ def test_a_folder_of_runs_needs_no_coordinator(shoal: Shoal, data_dir: Path) -> 
     )  # fmt: skip
 
 
+@pytest.mark.parametrize("command", ["status", "rollouts", "watch"])
+def test_a_run_is_looked_at_by_the_path_of_its_folder(
+    shoal: Shoal, data_dir: Path, scripted: Any, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    by_name = shoal("run", command, "sums", "-o", "json", "--data-dir", str(data_dir))
+    assert by_name[0] == 0 and by_name[1], by_name
+    assert shoal("run", command, str(data_dir / "sums"), "-o", "json") == by_name, "a path goes before the environment"
+    monkeypatch.chdir(data_dir)
+    assert shoal("run", command, "sums/", "-o", "json") == by_name
+    code, _, error = shoal("run", command, "./words")
+    assert code == 4 and f"{data_dir / 'words'} is not the folder of a run" in error, error
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["status"], ["pause"], ["resume"], ["stop"], ["checkpoint"], ["evaluate"], ["update"], ["start", "--resume"]],
+)
+def test_a_coordinator_is_asked_for_no_path(shoal: Shoal, scripted: Any, command: list[str]) -> None:
+    code, _, error = shoal("run", *command, "runs/sums", "--coordinator", "127.0.0.1:1")
+    assert code == 2 and "'runs/sums' is the path of a folder" in error, error
+
+
 def test_watching_a_run_that_has_ended_prints_its_events_and_ends(shoal: Shoal, data_dir: Path) -> None:
     code, text, _ = shoal("run", "watch", "--data-dir", str(data_dir))
     assert code == 0
     assert [line.partition("] ")[2] for line in text.splitlines()[2:]] == [
         "step 1/5  reward 0.50", "stopped after step 1", f"the run's folder: {data_dir / 'sums'}",
     ]  # fmt: skip
-    assert all(line.startswith("[ 100.") for line in text.splitlines()[1:]), text
+    assert all(line.startswith("[ 10") for line in text.splitlines()[1:]), text
     code, text, _ = shoal("run", "watch", "-o", "json", "--data-dir", str(data_dir))
     assert text == (data_dir / "sums" / EVENTS).read_text()
 
