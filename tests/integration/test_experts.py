@@ -8,11 +8,8 @@ import pytest
 
 from shoal.errors import InvalidArgument
 from shoal.rollout import Completion
-from shoal.rpc.channel import connect
-from shoal.v1.generator_pb2_grpc import GeneratorServiceStub
-from shoal.wire import float32_from_wire
-from tests.support.loopback import GENERATOR
 from tests.support.packages import skip_without
+from tests.support.published_experts import configured_client, engine_canary
 from tests.support.real_generator import CANARY, PROMPT, Client, Generator, gap, logprobs_of
 from tests.support.tiny_experts import make_tiny_experts, move, published
 
@@ -39,10 +36,8 @@ def setting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Setting]:
 
 @pytest.fixture
 async def client(setting: Setting) -> AsyncIterator[Client]:
-    async with connect(setting.generator.address, GENERATOR) as channel:
-        found = Client(GeneratorServiceStub(channel), setting.generator)
-        await found.configure()
-        yield found
+    async with configured_client(setting.generator) as client:
+        yield client
 
 
 async def test_experts_compute_with_the_weights_of_each_publish(client: Client, setting: Setting) -> None:
@@ -53,9 +48,8 @@ async def test_experts_compute_with_the_weights_of_each_publish(client: Client, 
         move(setting.model, seed=version)
         after = logprobs_of(setting.model, CANARY)
         assert gap(before, after) > 0.5, "the weights hardly moved"
-        done, _ = await client.publish(published(setting.model), version)
-        assert gap(float32_from_wire(done.canary.logprobs, "canary"), after) < 1e-4
-        assert done.canary.dtype == "float32"
+        moved, dtype = await engine_canary(client, setting.model, version)
+        assert gap(moved, after) < 1e-4 and dtype == "float32"
 
 
 def expected(model: Any, completion: Completion) -> Any:
