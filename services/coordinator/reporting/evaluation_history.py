@@ -1,13 +1,17 @@
 """The evaluations of a run, question by question, and how much the policy changed since the first."""
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 from services.coordinator.reporting.step_file import StepFile
 from shoal.grpo.intervals import Interval, change_interval
 
+EVALUATIONS = "evaluations.jsonl"
+"""Its name in a run's folder."""
 _RATES, _CORRECT, _DATA = "correct_rates", "correct", "data"
 
 
@@ -92,9 +96,7 @@ class EvaluationHistory:
     def keep_until(self, step: int) -> None:
         """Removes the evaluations of later steps, which a restore discards."""
         rows = self._file.keep_until(step)
-        # Where a line does not say what its data were, they are those of the next one that does.
-        data: Mapping[str, str] = {}
-        self._data = {row["step"]: (data := row.get(_DATA) or data) for row in reversed(rows)}
+        self._data = _data_of(rows)
         self._firsts = []
         for row in rows:
             if row[_RATES] and row.get(_CORRECT, []) == self._correct:
@@ -132,6 +134,19 @@ class EvaluationHistory:
             interval=change_interval([later - earlier for earlier, later in both]),
             num_questions=len(both),
         )
+
+
+def steps_with_other_questions(path: Path) -> list[int]:
+    """Returns the steps whose evaluation had other questions than the one before, as `evaluations.jsonl` tells."""
+    data = sorted(_data_of(StepFile(path).read()).items())
+    return [step for (_, before), (step, now) in itertools.pairwise(data) if not _are_same(before, now)]
+
+
+def _data_of(rows: Sequence[Mapping[str, Any]]) -> dict[int, Mapping[str, str]]:
+    """Returns the digests of the data of each evaluation, by its step. Where a line does not say what they were, they
+    are those of the next one that does."""
+    data: Mapping[str, str] = {}
+    return {row["step"]: (data := row.get(_DATA) or data) for row in reversed(rows)}
 
 
 def _are_same(data: Mapping[str, str], other: Mapping[str, str]) -> bool:

@@ -10,7 +10,7 @@ from contextlib import AbstractAsyncContextManager
 
 from services.coordinator.reporting.best_step import best_of
 from services.coordinator.reporting.effective_time import EffectiveTime
-from services.coordinator.reporting.evaluation_history import EvaluationHistory
+from services.coordinator.reporting.evaluation_history import EVALUATIONS, EvaluationHistory
 from services.coordinator.reporting.evaluation_words import describe_evaluation
 from services.coordinator.reporting.remaining_time import RemainingTime
 from services.coordinator.reporting.reward_parts import correct_by
@@ -46,7 +46,7 @@ class Report:
         self._events = events
         self._config = config
         self._metrics_file = StepFile(record.folder / "metrics.jsonl")
-        self._evaluations = EvaluationHistory(record.folder / "evaluations.jsonl", config.reward.correct)
+        self._evaluations = EvaluationHistory(record.folder / EVALUATIONS, config.reward.correct)
         self._evaluated: set[int] = set()
         self._remaining = RemainingTime(config)
         self._effective = EffectiveTime()

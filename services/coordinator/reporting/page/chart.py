@@ -7,7 +7,7 @@ alone, so the style sheet of the page gives them the colors of light and dark, a
 
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -57,6 +57,8 @@ class Steps:
     """The end of the axis, which all charts of a run share."""
     resumed: Sequence[int]
     """The steps that the run was resumed from."""
+    breaks: Collection[int] = ()
+    """Indices of points to which no line leads: what they measure is not what those before do."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +119,7 @@ def draw(title: str, unit: Unit, note: str, steps: Steps, curves: Sequence[Curve
         entries=tuple(
             Entry(_kind(index, curve), curve.label, _text(curve, -1, unit)) for index, curve in enumerate(curves)
         ),
-        shapes=tuple(_shapes(curves, heights, positions, y)),
+        shapes=tuple(_shapes(curves, heights, positions, y, steps.breaks)),
         rows=tuple(Label(y(value), unit.tick(value)) for value in ticks(y.low, y.high, step)),
         columns=tuple(Label(x(value), f"{value:,.0f}") for value in ticks(0, x.high, math.ceil(tick_step(0, x.high)))),
         resumed=tuple(x(number) for number in steps.resumed),
@@ -164,7 +166,7 @@ def _sums(first: Values, second: Values) -> Values:
 
 
 def _shapes(
-    curves: Sequence[Curve], heights: Sequence[Values], x: Sequence[float], y: Scale
+    curves: Sequence[Curve], heights: Sequence[Values], x: Sequence[float], y: Scale, breaks: Collection[int]
 ) -> Iterator[tuple[str, str]]:
     """Yields class names and path of each shape: first what covers an area, then lines."""
     edges = [values for curve, values in zip(curves, heights, strict=True) if curve.style is Style.EDGE]
@@ -179,7 +181,7 @@ def _shapes(
         if curve.style is Style.LINE:
             if curve.intervals:
                 yield f"interval c{index}", paths.bars(x, curve.intervals, y)
-            yield _kind(index, curve) + (" faint" if curve.trend else ""), paths.line(x, values, y)
+            yield _kind(index, curve) + (" faint" if curve.trend else ""), paths.line(x, values, y, breaks)
             if curve.trend:
                 yield _kind(index, curve), paths.line(x, curve.trend, y)
             if len(values) <= MAX_MARKS:

@@ -1,6 +1,6 @@
 """The curves of a run: which metrics its report draws, and how."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
@@ -162,19 +162,22 @@ def _trend(values: Values) -> Values:
     return [None if value is None else fmean(near) for value, near in zip(values, means, strict=True)]
 
 
-def draw_evaluations(rows: Sequence[Row], last_step: int, attempts: Mapping[int, str]) -> list[Chart]:
+def draw_evaluations(
+    rows: Sequence[Row], last_step: int, attempts: Mapping[int, str], changes: Collection[int] = ()
+) -> list[Chart]:
     """Draws correct rate and mean reward of the held-out questions, with their intervals, and the parts of the reward;
-    nothing without a scored evaluation."""
+    nothing without a scored evaluation. No line leads to the steps of `changes`, whose questions are others."""
     numbers = [int(row["step"]) for row in rows]
-    steps = Steps(numbers, [_name(number, number) for number in numbers], last_step, list(attempts))
+    breaks = [index for index, number in enumerate(numbers) if number in changes]
+    steps = Steps(numbers, [_name(number, number) for number in numbers], last_step, list(attempts), breaks)
     correct, reward = (
         _with_intervals(rows, label, name)
         for label, name in (("correct", "eval/verifiable_correct_rate"), ("mean", "eval/scores"))
     )
     parts = [Curve(part.label, [row.get(part.name) for row in rows]) for part in _parts(rows)]
     charts = (
-        draw("Correct on held-out questions", axes.SHARE, _bars(correct), steps, [correct], top=1.0),
-        draw("Reward on held-out questions", axes.REWARD, _bars(reward), steps, [reward, *parts]),
+        draw("Correct on held-out questions", axes.SHARE, _note(correct, steps), steps, [correct], top=1.0),
+        draw("Reward on held-out questions", axes.REWARD, _note(reward, steps), steps, [reward, *parts]),
     )
     return [chart for chart in charts if chart is not None]
 
@@ -183,8 +186,11 @@ def _with_intervals(rows: Sequence[Row], label: str, name: str) -> Curve:
     return Curve(label, [row.get(name) for row in rows], intervals=[_interval(row, name) for row in rows])
 
 
-def _bars(curve: Curve) -> str:
-    return "Bars are 95% confidence intervals." if any(curve.intervals) else ""
+def _note(curve: Curve, steps: Steps) -> str:
+    bars = "Bars are 95% confidence intervals." if any(curve.intervals) else ""
+    others = " and ".join(steps.names[index] for index in steps.breaks)
+    broken = f"No line leads to {others}, where the questions are others than before." if others else ""
+    return " ".join(filter(None, (bars, broken)))
 
 
 def _interval(row: Row, name: str) -> tuple[float, float] | None:

@@ -52,7 +52,7 @@ def render(run: RunView) -> str:
             evaluations=evaluations,
             verdict=verdict(evaluations),
             sources=rates_by_source(evaluations[-1]) if evaluations else [],
-            evaluation_charts=draw_evaluations(evaluations, last_step, run.attempts),
+            evaluation_charts=draw_evaluations(evaluations, last_step, run.attempts, run.changed_questions),
             panels=list(draw_panels(steps, last_step, run.attempts)),
             fate_of_groups=fate_of_groups(run.num_groups, run.num_dropped, has_ended=run.record.state.has_ended),
             groups=run.groups,

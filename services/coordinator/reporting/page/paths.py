@@ -1,7 +1,7 @@
 """Curves as the path data of SVG."""
 
-from collections.abc import Iterator, Sequence
-from itertools import groupby
+from collections.abc import Collection, Iterator, Sequence
+from itertools import accumulate, groupby
 
 from services.coordinator.reporting.page.axes import Scale
 
@@ -11,9 +11,9 @@ _CAP = 4.0
 """Half the width of the ends of an interval, and of a point without neighbors."""
 
 
-def line(x: Sequence[float], values: Values, y: Scale) -> str:
-    """Draws a line through the values, with gaps where there are none."""
-    pieces = [[(x[index], y(value)) for index, value in piece] for piece in _pieces(values)]
+def line(x: Sequence[float], values: Values, y: Scale, breaks: Collection[int] = ()) -> str:
+    """Draws a line through the values, with gaps where there are none and before the indices of `breaks`."""
+    pieces = [[(x[index], y(value)) for index, value in piece] for piece in _pieces(values, breaks)]
     return "".join("M" + _corners(_widened(piece)) for piece in pieces)
 
 
@@ -43,9 +43,10 @@ def bars(x: Sequence[float], intervals: Sequence[tuple[float, float] | None], y:
     )
 
 
-def _pieces(values: Values) -> Iterator[list[tuple[int, float]]]:
-    """Yields the stretches of neighbors that have a value, with their indices."""
-    for is_gap, stretch in groupby(enumerate(values), key=lambda pair: pair[1] is None):
+def _pieces(values: Values, breaks: Collection[int] = ()) -> Iterator[list[tuple[int, float]]]:
+    """Yields the stretches of neighbors that have a value, with their indices; one begins at each of `breaks`."""
+    parts = list(accumulate(index in breaks for index in range(len(values))))
+    for (is_gap, _), stretch in groupby(enumerate(values), key=lambda pair: (pair[1] is None, parts[pair[0]])):
         if not is_gap:
             yield [(index, value) for index, value in stretch if value is not None]
 

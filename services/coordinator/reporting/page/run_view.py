@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from services.coordinator.reporting.evaluation_history import EVALUATIONS, steps_with_other_questions
 from services.coordinator.reporting.page.curves import Row
 from services.coordinator.reporting.step_file import StepFile
 from services.coordinator.store.events import EVENTS, read_events
@@ -36,6 +37,8 @@ class RunView:
     """Dropped groups by reason."""
     groups: Sequence[pb.RolloutGroup]
     """The last groups that were sampled or dropped, the newest first."""
+    changed_questions: Sequence[int] = ()
+    """The steps whose evaluation had other questions than the one before."""
 
 
 def view_run(record: RunRecord) -> RunView:
@@ -53,6 +56,7 @@ def view_run(record: RunRecord) -> RunView:
         num_groups=num_groups,
         num_dropped=count_drop_reasons(record.folder),
         groups=_last_groups(record.folder, num_groups.get(GroupState.ISSUED, 0)),
+        changed_questions=steps_with_other_questions(record.folder / EVALUATIONS),
     )
 
 

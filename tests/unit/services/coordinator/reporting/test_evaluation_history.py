@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from services.coordinator.reporting.evaluation_history import EvaluationHistory, RateChange
+from services.coordinator.reporting.evaluation_history import EvaluationHistory, RateChange, steps_with_other_questions
 
 
 def rates(num_correct: int, num: int = 20) -> dict[str, float]:
@@ -34,6 +34,15 @@ def test_an_evaluation_without_a_score_is_nothing_to_compare_with(tmp_path: Path
     history.add(1, rates(4))
     change = history.add(2, rates(8))
     assert change is not None and change.since_step == 1
+
+
+def test_the_steps_at_which_the_questions_change_are_told(tmp_path: Path) -> None:
+    path = tmp_path / "evaluations.jsonl"
+    assert steps_with_other_questions(path) == []
+    history = EvaluationHistory(path)
+    for step, digest in ((0, ""), (2, "a"), (4, "a"), (6, "b"), (8, "b"), (10, "a")):
+        history.add(step, rates(4), {"ev.jsonl": digest} if digest else None)
+    assert steps_with_other_questions(path) == [6, 10], "the first says nothing, and had those of the next"
 
 
 def test_evaluations_of_other_data_are_not_compared(tmp_path: Path) -> None:

@@ -75,6 +75,18 @@ def test_evaluations_have_intervals_where_the_run_measured_them(has_interval: bo
     assert bool(chart.note) is has_interval
 
 
+def test_no_line_leads_to_an_evaluation_of_other_questions() -> None:
+    rate = "eval/verifiable_correct_rate"
+    rows = [{"step": step, "eval/num_prompts": 10, rate: step / 10} for step in range(5)]
+    (whole,), (broken,) = draw_evaluations(rows, 4, {}), draw_evaluations(rows, 4, {}, [3])
+    lines = [dict(chart.shapes)["line c0"] for chart in (whole, broken)]
+    assert [line.count("M") for line in lines] == [1, 2], lines
+    before, after = lines[1].split("M")[1:]
+    assert (before.count("L"), after.count("L")) == (2, 1), lines
+    assert dict(whole.shapes)["marks c0"] == dict(broken.shapes)["marks c0"]
+    assert "step 3" in broken.note and not whole.note, broken.note
+
+
 def test_an_evaluation_without_a_scored_answer_is_no_chart() -> None:
     assert draw_evaluations([{"step": 0, "eval/num_prompts": 10}], 0, {}) == []
 
