@@ -1,6 +1,13 @@
-"""Quantities for people: sizes and durations."""
+"""Quantities for people: counts, sizes and durations."""
 
 _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
+
+
+def counted(number: float, noun: str, spec: str = "") -> str:
+    """Formats a count with its noun in the right number: "1 step", "2 steps", "0 processes". `spec` is that of the
+    number, such as "," for "1,024 tokens"."""
+    plural = f"{noun}es" if noun.endswith(("s", "x", "ch", "sh")) else f"{noun}s"
+    return f"{number:{spec}} {noun if number == 1 else plural}"
 
 
 def format_bytes(num_bytes: float) -> str:

@@ -5,6 +5,7 @@ import math
 from shoal.config.load import dump_config, parse_config
 from shoal.config.run import RunConfig
 from shoal.errors import FieldViolation, InvalidArgument
+from shoal.quantities import counted
 
 
 def with_counted_steps(config: RunConfig, num_prompts: int) -> RunConfig:
@@ -20,14 +21,14 @@ def with_counted_steps(config: RunConfig, num_prompts: int) -> RunConfig:
     per_epoch = num_prompts // config.grpo.groups_per_step
     if per_epoch < 1:
         raise _refused(
-            f"counts passes of whole batches, and the data have {num_prompts} prompts for batches of "
+            f"counts passes of whole batches, and the data have {counted(num_prompts, 'prompt')} for batches of "
             f"{config.grpo.groups_per_step}: lower grpo.groups_per_step, or give run.num_steps instead"
         )
     num_steps = math.ceil(config.run.total_epochs * per_epoch)
     if config.run.num_steps not in (0, num_steps):
         raise _refused(
-            f"({config.run.total_epochs:g}, which is {num_steps} steps of {config.grpo.groups_per_step} of "
-            f"{num_prompts} prompts) and run.num_steps ({config.run.num_steps}) differ: give one of them"
+            f"({config.run.total_epochs:g}, which is {counted(num_steps, 'step')} of {config.grpo.groups_per_step} of "
+            f"{counted(num_prompts, 'prompt')}) and run.num_steps ({config.run.num_steps}) differ: give one of them"
         )
     values = dump_config(config)
     values["run"]["num_steps"] = num_steps

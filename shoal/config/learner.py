@@ -6,6 +6,7 @@ from pydantic import Field, model_validator
 
 from shoal.config.lora import LoraConfig
 from shoal.config.section import NEXT_STEP, Fixed, Section
+from shoal.quantities import counted
 
 Scheduler = Literal[
     "constant",
@@ -128,8 +129,8 @@ class LearnerConfig(Section):
         if num_warmup_steps + (self.lr_decay_steps or 0) > num_optimizer_steps:
             raise ValueError(
                 f"learner.lr_decay_steps: {self.lr_decay_steps} and a warm-up of {num_warmup_steps} are more than "
-                f"the run's {num_optimizer_steps} optimizer steps, so the learning rate would never reach its peak: "
-                "lower them, or raise run.num_steps"
+                f"the run's {counted(num_optimizer_steps, 'optimizer step')}, so the learning rate would never "
+                "reach its peak: lower them, or raise run.num_steps"
             )
 
     @model_validator(mode="after")

@@ -2,6 +2,7 @@
 
 from shoal.config.run import RunConfig
 from shoal.config.verifiers import MEASURES, ZERO_AT_BEST
+from shoal.quantities import counted
 
 _TOKEN_S = 0.03
 """Of one completion in an engine that is full of them (a 7B model on an H100)."""
@@ -19,8 +20,8 @@ def _without_effect(config: RunConfig) -> list[str]:
     every, num_steps = config.checkpoint.export_every_steps, config.run.num_steps
     if 0 < num_steps < every:
         return [
-            f"checkpoint.export_every_steps: {every} is more than the {num_steps} steps of the run, so no step is "
-            "exported, only the trained model at the end; lower it, or set it to 0"
+            f"checkpoint.export_every_steps: {every} is more than the {counted(num_steps, 'step')} of the run, so "
+            "no step is exported, only the trained model at the end; lower it, or set it to 0"
         ]
     return []
 
@@ -61,8 +62,8 @@ def _beyond_the_run(config: RunConfig) -> list[str]:
         return []
     field = "warmup_steps" if config.learner.warmup_steps else "warmup_ratio"
     return [
-        f"learner.{field}: the learning rate rises for {warmup} optimizer steps, and the run has {total}, so it "
-        f"ends at about {(total - 1) / warmup:.0%} of learner.learning_rate; lower it, or raise run.num_steps"
+        f"learner.{field}: the learning rate rises for {counted(warmup, 'optimizer step')}, and the run has {total}, "
+        f"so it ends at about {(total - 1) / warmup:.0%} of learner.learning_rate; lower it, or raise run.num_steps"
     ]
 
 

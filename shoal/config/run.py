@@ -29,6 +29,7 @@ from shoal.config.services import (
     WeightsConfig,
 )
 from shoal.config.tracking import TrackingConfig
+from shoal.quantities import counted
 
 MAX_RUN_NAME_CHARS = 63
 RUN_NAME = re.compile(rf"[a-z0-9][a-z0-9._-]{{0,{MAX_RUN_NAME_CHARS - 1}}}")
@@ -121,7 +122,7 @@ class RunConfig(Section):
         if "num_steps" in self.run.model_fields_set and self.run.num_steps != num_steps:
             raise ValueError(
                 f"run.num_steps ({self.run.num_steps}) and run.total_episodes ({self.run.total_episodes}, which is "
-                f"{num_steps} steps of {per_step} completions) differ: give one of them"
+                f"{counted(num_steps, 'step')} of {counted(per_step, 'completion')}) differ: give one of them"
             )
         # The section is frozen for its users; its value is computed here.
         self.__dict__["run"] = self.run.model_copy(update={"num_steps": num_steps})

@@ -6,6 +6,7 @@ from shoal.config.data import SourceConfig
 from shoal.data.draw import draw_distinct
 from shoal.data.rows import RowSource
 from shoal.errors import InvalidArgument
+from shoal.quantities import counted
 
 
 def labeled_rows(rows: RowSource, source: SourceConfig) -> RowSource:
@@ -45,7 +46,9 @@ def select_rows(source: SourceConfig, name: str, num_rows: int) -> list[int]:
     elif source.fraction is not None:
         wanted = int(source.fraction * num_rows)
         if wanted == 0:
-            raise InvalidArgument(f"data source {name}: fraction {source.fraction} of {num_rows} rows selects none")
+            raise InvalidArgument(
+                f"data source {name}: fraction {source.fraction} of {counted(num_rows, 'row')} selects none"
+            )
     else:
         wanted = num_rows
     passes, rest = divmod(wanted, num_rows)

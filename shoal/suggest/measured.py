@@ -10,6 +10,7 @@ from shoal.config.run import RunConfig
 from shoal.errors import InvalidArgument
 from shoal.parsing import parse_json
 from shoal.paths import why_unread
+from shoal.quantities import counted
 from shoal.suggest.cost import Rates, operations_per_token, pass_bytes, seats_in_use
 from shoal.suggest.shape import ModelShape, model_shape
 
@@ -70,9 +71,9 @@ def _rates(config: RunConfig, shape: ModelShape, rows: Sequence[dict[str, float]
         prompt_share=min(1.0, prompts / config.data.max_prompt_tokens),
         trained_share=min(1.0, trained_share),
         source=(
-            f"measured by run {name}, {len(rows)} steps of {config.model.path}: {sampled:,.0f} tokens/s sampled by "
-            f"{engines} engine(s) with {seats:.1f} completions in each at a time, {trained:,.0f} tokens/s trained on "
-            f"by {derived.world_size} rank(s), completions of {lengths:.0f} tokens; valid for the machine of that run "
-            "and for models, lengths and batches like its own"
+            f"measured by run {name}, {counted(len(rows), 'step')} of {config.model.path}: {sampled:,.0f} tokens/s "
+            f"sampled by {counted(engines, 'engine')} with {seats:.1f} completions in each at a time, "
+            f"{trained:,.0f} tokens/s trained on by {counted(derived.world_size, 'rank')}, completions of "
+            f"{lengths:.0f} tokens; valid for the machine of that run and for models, lengths and batches like its own"
         ),
     )

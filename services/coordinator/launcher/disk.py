@@ -12,7 +12,7 @@ from shoal.errors import InvalidArgument, ResourceExhausted
 from shoal.models.adapter_targets import num_adapter_weights
 from shoal.models.layers_in_files import layers_in_files
 from shoal.models.model_folder import model_config
-from shoal.quantities import format_bytes
+from shoal.quantities import counted, format_bytes
 from shoal.suggest.shape import model_shape
 
 # Master weights and the two moments of Adam, all in float32.
@@ -71,9 +71,9 @@ class DiskUse:
         return (
             f"a checkpoint takes about {format_bytes(self.checkpoint_bytes)} ({self.bytes_per_weight} bytes a weight: "
             f"float32 masters and Adam's moments); the run takes about {format_bytes(self.total_bytes)}: up to "
-            f"{self.num_checkpoints} checkpoints ({self.why_checkpoints}) and {format_bytes(self.export_bytes)} of "
-            f"exported models{held}; its ledger takes up to {format_bytes(self.ledger_bytes)}, if every text has the "
-            "greatest length"
+            f"{counted(self.num_checkpoints, 'checkpoint')} ({self.why_checkpoints}) and "
+            f"{format_bytes(self.export_bytes)} of exported models{held}; its ledger "
+            f"takes up to {format_bytes(self.ledger_bytes)}, if every text has the greatest length"
         )
 
 

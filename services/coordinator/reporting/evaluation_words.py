@@ -6,6 +6,7 @@ from services.coordinator.reporting.evaluation_history import RateChange
 from services.coordinator.reporting.reward_parts import correct_by, meaning_of_correct, part_words
 from services.coordinator.rollout.evaluation_result import EvaluationResult
 from shoal.config.services import RewardConfig
+from shoal.quantities import counted
 
 
 def describe_evaluation(
@@ -18,7 +19,7 @@ def describe_evaluation(
     """
     policy, questions = (
         f"the policy of step {result.version.policy_version}",
-        f"{len(result.answered)} held-out questions",
+        counted(len(result.answered), "held-out question"),
     )
     details = list(_reward_details(reward, metrics))
     if result.correct:

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from itertools import islice
 from typing import Any
 
+from shoal.quantities import counted
 from shoal.rollout import Completion, Prompt
 from shoal.scores import Score, ScoreOutcome
 from shoal.visible_text import visible
@@ -38,7 +39,8 @@ class ShownCompletion:
         reward = "no reward" if self.reward is None else f"reward {self.reward:g}"
         return (
             f"--- question (label: {self.label})\n{self.question}\n"
-            f"--- completion ({self.num_tokens} tokens, {reward}; {self.verdicts or 'no verdict'})\n{self.completion}"
+            f"--- completion ({counted(self.num_tokens, 'token')}, {reward}; {self.verdicts or 'no verdict'})\n"
+            f"{self.completion}"
         )
 
 

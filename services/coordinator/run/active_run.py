@@ -34,6 +34,7 @@ from shoal.concurrency import first_error
 from shoal.config import RunConfig
 from shoal.error_reasons import ErrorReason
 from shoal.errors import FailedPrecondition, ShoalError, Unavailable
+from shoal.quantities import counted
 
 _log = logging.getLogger(__name__)
 
@@ -57,7 +58,7 @@ class Restarts:
         if len(reasons) >= self.max_restarts:
             earlier = f"; before: {'; '.join(reversed(reasons))}" if reasons else ""
             raise FailedPrecondition(
-                f"{reason}; the run was restarted {len(reasons)} times without a new step "
+                f"{reason}; the run was restarted {counted(len(reasons), 'time')} without a new step "
                 f"(coordinator.max_restarts){earlier}",
                 reason=ErrorReason.RESTARTS_SPENT,
             )

@@ -31,6 +31,7 @@ from services.coordinator.workers.learner_client import LearnerClient
 from services.coordinator.workers.weights.publisher import Publisher, PublishReport
 from shoal.config import RunConfig
 from shoal.grpo.moments import Moments
+from shoal.quantities import counted
 
 _log = logging.getLogger(__name__)
 
@@ -120,7 +121,9 @@ class TrainSteps:
         """
         async with self.report.shown_alive(
             "waiting with the publish until nothing is sampled (weights.inflight_updates)",
-            lambda: "" if self.boundary.controls.stands_still else f"{self.gate.num_inside} groups are being sampled",
+            lambda: (
+                "" if self.boundary.controls.stands_still else f"{counted(self.gate.num_inside, 'group')} being sampled"
+            ),
             first_after_s=long_work.SLOW_STEP_S,
         ):
             clearing = asyncio.create_task(self.gate.cleared())

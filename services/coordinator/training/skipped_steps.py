@@ -21,6 +21,7 @@ from services.coordinator.training.signal_advice import SilentGroups
 from shoal.config import RunConfig
 from shoal.error_reasons import ErrorReason
 from shoal.errors import FailedPrecondition
+from shoal.quantities import counted
 
 MAX_REFUSED_STEPS = 3
 """Steps in a row that the learner may refuse where `grpo.max_skipped_steps` is unset: unlike prompts without a signal,
@@ -107,7 +108,7 @@ class SkippedSteps:
         limit = self._config.grpo.max_skipped_steps
         message = ""
         if limit is not None and self.num_in_a_row >= limit:
-            message = f"{self.num_in_a_row} steps in a row were skipped (grpo.max_skipped_steps): {reason}"
+            message = f"{counted(self.num_in_a_row, 'step')} skipped in a row (grpo.max_skipped_steps): {reason}"
         elif limit is None and self.num_refused >= MAX_REFUSED_STEPS:
             message = f"the learner refused {self.num_refused} steps in a row: {reason}"
         elif limit is None and self._every_prompt_failed():

@@ -19,6 +19,7 @@ from shoal.config import RunConfig
 from shoal.config.load import config_struct
 from shoal.error_reasons import ErrorReason
 from shoal.errors import DeadlineExceeded, FailedPrecondition, Internal, Unavailable
+from shoal.quantities import counted
 from shoal.rollout import Support, TrainBatch, WeightVersion
 from shoal.v1 import learner_pb2, weights_pb2
 from shoal.weights.manifest import num_bytes_of
@@ -116,7 +117,7 @@ class LearnerClient:
 
         num_tokens, began = batch.num_tokens, time.monotonic()
         timeout_s = train_step_timeout_s(self._config, self._pace, num_tokens)
-        async with self._shown_alive(f"training on {len(batch.groups)} groups", long_work.SLOW_STEP_S):
+        async with self._shown_alive(f"training on {counted(len(batch.groups), 'group')}", long_work.SLOW_STEP_S):
             response = await self._call(lambda stub: stub.TrainStep(messages(), timeout=timeout_s))
         self._pace.observe(num_tokens, time.monotonic() - began)
         return StepResult(

@@ -13,6 +13,7 @@ from typing import Any
 from services.reward.environments.pool import EnvironmentPool
 from services.reward.environments.process import CallFailed, EnvironmentProcess, ProcessLost
 from shoal.errors import Aborted, InvalidArgument
+from shoal.quantities import counted
 from shoal.scores import ScoreOutcome
 from shoal.telemetry import metrics, names
 
@@ -182,7 +183,9 @@ class EpisodeHere:
         self._num_deaths += 1
         if was_alone and self._deaths[self._turn] >= _MAX_DEATHS:
             what = f"turn {self._turn}" if self._turn else "the start"
-            raise EpisodeFailed(f"its process died {self._deaths[self._turn]} times in {what}: {lost}") from None
+            raise EpisodeFailed(
+                f"its process died {counted(self._deaths[self._turn], 'time')} in {what}: {lost}"
+            ) from None
         if self._num_deaths >= _MAX_DEATHS_IN_ALL:
             raise self._lost(f"its process died {_MAX_DEATHS_IN_ALL} times in this episode: {lost}") from None
 

@@ -14,6 +14,7 @@ from services.reward.remote.http_endpoint import EndpointFailed
 from shoal.config.reward_model import RewardModelConfig
 from shoal.conversation import ChatMessage
 from shoal.errors import InvalidArgument
+from shoal.quantities import counted
 from shoal.scores import ScoreOutcome, VerifierScore
 
 _MAX_DETAIL_CHARACTERS = 500
@@ -83,4 +84,4 @@ def _detail(answer: Answer, label: int) -> str:
     logits = [f"{logit:.6g}" for logit in answer.logits]
     shown = " ".join(logits[:_MAX_LOGITS_SHOWN]) + (" ..." if len(logits) > _MAX_LOGITS_SHOWN else "")
     detail = f"logits {shown}; label {label} pays" if len(logits) > 1 else f"logit {shown}"
-    return detail if answer.num_tokens is None else f"{detail}; {answer.num_tokens} tokens"
+    return detail if answer.num_tokens is None else f"{detail}; {counted(answer.num_tokens, 'token')}"

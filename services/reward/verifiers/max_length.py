@@ -8,6 +8,7 @@ from services.reward.common.text import label_number
 from services.reward.common.verdict import Verdict
 from services.reward.common.verifier import Verifier
 from shoal.config.section import Section
+from shoal.quantities import counted
 
 
 class LengthOptions(Section):
@@ -21,7 +22,7 @@ def verify(completion: str, label: Any, options: LengthOptions = LengthOptions()
     Label: a number of tokens. Value: 1 - |tokens - label| / `max_length_tokens`, which has no lower bound.
     """
     wanted = label_number(label, "a number of tokens")
-    return Verdict(1 - abs(num_tokens - wanted) / options.max_length_tokens, f"{num_tokens} tokens")
+    return Verdict(1 - abs(num_tokens - wanted) / options.max_length_tokens, counted(num_tokens, "token"))
 
 
 VERIFIER = Verifier(

@@ -7,6 +7,7 @@ from pydantic import Field
 from services.reward.common.verdict import Verdict
 from services.reward.common.verifier import Verifier
 from shoal.config.section import Section
+from shoal.quantities import counted
 
 
 class SoftOverlongOptions(Section):
@@ -25,7 +26,7 @@ def verify(
     length, and -1 beyond.
     """
     penalty = soft_overlong_punishment(num_tokens, options.max_length_tokens, options.soft_cache_tokens)
-    return Verdict(penalty, f"{num_tokens} tokens")
+    return Verdict(penalty, counted(num_tokens, "token"))
 
 
 def soft_overlong_punishment(num_tokens: int, max_length_tokens: int, soft_cache_tokens: int) -> float:

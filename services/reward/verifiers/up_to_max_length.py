@@ -6,6 +6,7 @@ from services.reward.common.text import label_number
 from services.reward.common.verdict import Verdict
 from services.reward.common.verifier import Verifier
 from services.reward.verifiers.max_length import LengthOptions
+from shoal.quantities import counted
 
 
 def verify(completion: str, label: Any, options: LengthOptions = LengthOptions(), *, num_tokens: int) -> Verdict:
@@ -15,7 +16,7 @@ def verify(completion: str, label: Any, options: LengthOptions = LengthOptions()
     no lower bound.
     """
     excess = num_tokens - label_number(label, "a number of tokens")
-    return Verdict(1 - max(0.0, excess) / options.max_length_tokens, f"{num_tokens} tokens")
+    return Verdict(1 - max(0.0, excess) / options.max_length_tokens, counted(num_tokens, "token"))
 
 
 VERIFIER = Verifier(verify, values="1 at most, unbounded below", options=LengthOptions, reads="num_tokens")

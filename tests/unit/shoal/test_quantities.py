@@ -1,6 +1,21 @@
 import pytest
 
-from shoal.quantities import format_bytes, format_duration
+from shoal.quantities import counted, format_bytes, format_duration
+
+
+@pytest.mark.parametrize(
+    ("number", "noun", "spec", "text"),
+    [
+        (1, "optimizer step", "", "1 optimizer step"),
+        (0, "optimizer step", "", "0 optimizer steps"),
+        (2, "process", "", "2 processes"),
+        (1, "process", "", "1 process"),
+        (4096, "token", ",", "4,096 tokens"),
+        (1.0, "held-out question", ",.0f", "1 held-out question"),
+    ],
+)
+def test_a_count_of_one_is_not_plural(number: float, noun: str, spec: str, text: str) -> None:
+    assert counted(number, noun, spec) == text
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import typer
 from services.coordinator.cli.shared.exit_codes import ExitCode
 from services.coordinator.cli.shared.options import OutputOption, Overrides, command_group
 from services.coordinator.cli.shared.output import Output, print_json, print_pairs
+from shoal.quantities import counted
 from shoal.visible_text import visible
 
 if TYPE_CHECKING:
@@ -179,12 +180,12 @@ def _pairs(found: dict[str, Any]) -> list[tuple[str, str]]:
     hint = " (set is_deterministic, if that is always so)" if does and not says else ""
     return [
         ("tools", ", ".join(found["tools"]) or "none"),
-        ("is_deterministic", f"{str(says).lower()}; in {found['num_episodes']} episodes it "
+        ("is_deterministic", f"{str(says).lower()}; in {counted(found['num_episodes'], 'episode')} it "
          f"{'repeated itself' if does else 'answered differently'}{hint}"),
         ("reset", _time(found["reset_ms"])),
-        ("step", f"{_time(found['step_ms'])}, {found['num_turns']} turns"),
-        ("left behind", f"{len(left['processes'])} processes, {len(left['files'])} files, {left['threads']} threads, "
-         f"{left['open_files']} open files"),
+        ("step", f"{_time(found['step_ms'])}, {counted(found['num_turns'], 'turn')}"),
+        ("left behind", f"{counted(len(left['processes']), 'process')}, {counted(len(left['files']), 'file')}, "
+         f"{counted(left['threads'], 'thread')}, {counted(left['open_files'], 'open file')}"),
         ("memory", f"{left['memory_mib']} MiB"),
     ]  # fmt: skip
 

@@ -24,6 +24,7 @@ from shoal.conversation import ChatMessage, ToolDefinition
 from shoal.episodes.tool_calls import Parser, make_parser
 from shoal.episodes.typed_call import typed_call
 from shoal.errors import InvalidArgument
+from shoal.quantities import counted
 from shoal.v1 import environment_pb2 as pb
 from shoal.v1 import rollout_pb2
 from shoal.visible_text import visible
@@ -226,7 +227,7 @@ class _Session:
         if message is None and self._num_said < self._voice.max_turns:
             return _end("no_call")
         if message is None:
-            detail = f"the {self._voice.max_turns} turns of --max-turns are over: end the episode"
+            detail = f"--max-turns allows {counted(self._voice.max_turns, 'turn')}: end the episode"
             return _refusal(call, pb.POLICY_REFUSAL_REASON_LIMIT, detail)
         answer = pb.PolicyAnswer(message=chat_message_to_wire(message), finish_reason=rollout_pb2.FINISH_REASON_STOP)
         return pb.RunEpisodeRequest(reply=pb.PolicyReply(call_id=call.call_id, answer=answer))

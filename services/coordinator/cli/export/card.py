@@ -20,6 +20,7 @@ from services.coordinator.store.run_record import RunRecord
 from shoal import __version__
 from shoal.config import RunConfig
 from shoal.config.data import SourceConfig
+from shoal.quantities import counted
 
 _TABLES = ("sampling", "grpo", "advantage", "loss", "kl", "correction", "learner")
 """Tables of the configuration that say how the model was trained, and nothing of where."""
@@ -49,7 +50,7 @@ def model_card(record: RunRecord, config: RunConfig, step: int, repo: str = "", 
     parts = [
         _header(config, is_adapter=is_adapter),
         f"{card_title(record, step)}\n\n{base}, trained with GRPO (group relative policy optimization, "
-        f"arXiv:2402.03300) for {step} of {config.run.num_steps} steps, by Shoal {__version__}.",
+        f"arXiv:2402.03300) for {step} of {counted(config.run.num_steps, 'step')}, by Shoal {__version__}.",
         f"## Load it\n\n{_loading(config, repo, step, base if is_adapter else '')}",
         f"## Training\n\n{_table(('', ''), _facts(config))}",
         *([f"### Reward\n\n{_table(_REWARD_TITLES, rewarded)}"] if (rewarded := reward_rows(config, steps)) else []),
@@ -118,8 +119,11 @@ def _facts(config: RunConfig) -> Iterator[tuple[str, str]]:
     yield "Data", ", ".join(map(_source, config.data.sources))
     if config.evaluation.sources:
         yield "Held-out questions", ", ".join(map(_source, config.evaluation.sources))
-    yield "A step", f"{config.grpo.groups_per_step} groups of {config.grpo.group_size} completions"
-    yield "A completion", f"at most {config.sampling.max_completion_tokens:,} tokens"
+    yield (
+        "A step",
+        f"{counted(config.grpo.groups_per_step, 'group')} of {counted(config.grpo.group_size, 'completion')}",
+    )
+    yield "A completion", f"at most {counted(config.sampling.max_completion_tokens, 'token', ',')}"
     yield "Learning rate", f"{config.learner.learning_rate:g}"
     yield "Seed", str(config.run.seed)
 

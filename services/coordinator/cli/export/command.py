@@ -146,14 +146,14 @@ class _Place:
 def _show(folder: Path, card: str, places: Sequence[str], obstacles: Sequence[ShoalError]) -> None:
     """Prints the card, the files with their sizes, where they would go, and what would stop them."""
     from services.coordinator.cli.export.files import list_names
-    from shoal.quantities import format_bytes
+    from shoal.quantities import counted, format_bytes
 
     sizes = {name: (folder / name).stat().st_size for name in list_names(folder)}
     report(f"\n{card}")
     for name, size in sizes.items():
         report(f"{format_bytes(size):>10}  {name}")
     for place in places:
-        report(f"{len(sizes)} files, {format_bytes(sum(sizes.values()))}, would go to {place}")
+        report(f"{counted(len(sizes), 'file')}, {format_bytes(sum(sizes.values()))}, would go to {place}")
     report("Nothing was written there or pushed.")
     for obstacle in obstacles:
         report(f"This would stop it: {obstacle.message}")

@@ -24,6 +24,7 @@ from services.coordinator.cli.shared.options import (
     update_request,
 )
 from services.coordinator.cli.shared.output import Output, print_message, print_pairs
+from shoal.quantities import counted
 
 _ResumedRun = Annotated[
     str,
@@ -146,8 +147,8 @@ def evaluate(run: RunName = "", coordinator: Coordinator = "", output: OutputOpt
         print_message(response)
         return
     print(
-        f"the policy of step {response.version.policy_version} answered {response.num_prompts} questions, "
-        f"{response.num_scored} answers were scored"
+        f"the policy of step {response.version.policy_version} answered {counted(response.num_prompts, 'question')}, "
+        f"answers scored: {response.num_scored}"
     )
     print_pairs([(name, f"{value:g}") for name, value in sorted(response.metrics.items())])
 

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from services.coordinator.cli.shared.output import Output, print_message, print_pairs
-from shoal.quantities import format_bytes
+from shoal.quantities import counted, format_bytes
 from shoal.visible_text import visible
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def print_run(run: "pb.Run", output: Output, *, with_metrics: bool = False) -> N
         ("run", run.run_id),
         ("state", f"{state_name(run)} - {run.message}" if run.message else state_name(run)),
         ("step", f"{run.policy_version} of {run.num_steps}"),
-        ("restored", f"{run.attempt} times"),
+        ("restored", counted(run.attempt, "time")),
         ("checkpoint", run.last_checkpoint_id or "none yet"),
         ("groups", ", ".join(f"{count} {state}" for state, count in sorted(run.num_groups.items())) or "none yet"),
         ("folder", run.path),

@@ -14,7 +14,7 @@ from google.protobuf import json_format
 from services.coordinator.reporting.evaluation_history import RateChange
 from services.coordinator.reporting.reward_parts import meaning_of_correct, part_words
 from services.coordinator.reporting.unscored import Unscored
-from shoal.quantities import format_duration
+from shoal.quantities import counted, format_duration
 from shoal.v1 import coordinator_pb2 as pb
 
 
@@ -282,5 +282,5 @@ def evaluation_summary(last: Mapping[str, Any]) -> str:
     return (
         f"held-out questions answered correctly: {change.rate_before:.1%} at step {change.since_step}, "
         f"{change.rate:.1%} at step {last['policy_version']:.0f}: {change}, "
-        f"over the same {change.num_questions} questions"
+        f"over the same {counted(change.num_questions, 'question')}"
     )

@@ -6,6 +6,7 @@ from typing import NamedTuple
 from services.coordinator.rollout.groups import DropReason
 from services.coordinator.store.rows import GroupState
 from services.coordinator.store.tables.blocks import LOST
+from shoal.quantities import counted
 from shoal.v1 import coordinator_pb2 as pb
 from shoal.v1 import rollout_pb2
 
@@ -80,7 +81,7 @@ def how_sampled(rollout: pb.Rollout) -> str:
     ends = sorted({min(versions), max(versions)})
     version = " to ".join(f"{end:,}" for end in ends)
     ending = _ENDINGS.get(rollout.finish_reason, "not finished")
-    return f"{rollout.num_tokens:,} tokens, {ending}, policy version {version}"
+    return f"{counted(rollout.num_tokens, 'token', ',')}, {ending}, policy version {version}"
 
 
 def reward_bars(group: pb.RolloutGroup) -> Iterator[Bar]:

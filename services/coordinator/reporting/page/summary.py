@@ -12,6 +12,7 @@ from services.coordinator.store.run_record import RunRecord
 from shoal.config import RunConfig
 from shoal.config.data import SourceConfig
 from shoal.config.lora import LoraConfig
+from shoal.quantities import counted
 
 
 class Fact(NamedTuple):
@@ -47,15 +48,15 @@ def settings(record: RunRecord, config: RunConfig | None) -> Iterator[Fact]:
         grpo = config.grpo
         yield Fact("Model", config.model.path)
         yield Fact("Prompts", ", ".join(map(_source, config.data.sources)))
-        yield Fact("Step", f"{grpo.groups_per_step} groups of {grpo.group_size} completions")
-        yield Fact("Completion", f"at most {config.sampling.max_completion_tokens:,} tokens")
+        yield Fact("Step", f"{counted(grpo.groups_per_step, 'group')} of {counted(grpo.group_size, 'completion')}")
+        yield Fact("Completion", f"at most {counted(config.sampling.max_completion_tokens, 'token', ',')}")
         yield Fact("Staleness", f"at most {grpo.max_staleness}")
         yield Fact("Learning rate", plain(config.learner.learning_rate))
         if config.learner.lora.is_on:
             yield _adapters(config.learner.lora)
     yield Fact("Began", utc(record.create_time_s))
     if record.attempt:
-        yield Fact("Resumed", "once" if record.attempt == 1 else f"{record.attempt} times")
+        yield Fact("Resumed", "once" if record.attempt == 1 else counted(record.attempt, "time"))
     yield Fact("Folder", str(record.folder))
 
 
@@ -120,11 +121,12 @@ def verdict(evaluations: Sequence[Row]) -> str:
     if rate not in last:
         return (
             f"The policy of step {last['step']:,.0f} earns {plain(last['eval/scores'])} on average for "
-            f"{last['eval/num_prompts']:,.0f} held-out questions. No verifier says which answers are correct."
+            f"{counted(last['eval/num_prompts'], 'held-out question', ',.0f')}. "
+            "No verifier says which answers are correct."
         )
     text = (
         f"The policy of step {last['step']:,.0f} answers {SHARE.value(last[rate])} of "
-        f"{last['eval/num_prompts']:,.0f} held-out questions correctly"
+        f"{counted(last['eval/num_prompts'], 'held-out question', ',.0f')} correctly"
     )
     if change not in last:
         return f"{text}."
@@ -139,7 +141,7 @@ def fate_of_groups(num_groups: Mapping[str, int], num_dropped: Mapping[str, int]
     num_under_way = sum(
         num_groups.get(state, 0) for state in (GroupState.ISSUED, GroupState.SAMPLED, GroupState.SCORED)
     )
-    parts = [f"{num_groups.get(GroupState.TRAINED, 0):,} groups trained on"]
+    parts = [f"{counted(num_groups.get(GroupState.TRAINED, 0), 'group', ',')} trained on"]
     if num_dropped:
         reasons = sorted(num_dropped.items(), key=lambda item: -item[1])
         listed = ", ".join(f"{count:,} {reason}" for reason, count in reasons)

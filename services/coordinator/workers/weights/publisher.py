@@ -32,6 +32,7 @@ from shoal.arrays import Float32Array, Int32Array
 from shoal.config import RunConfig
 from shoal.error_reasons import ErrorReason
 from shoal.errors import ShoalError, Unavailable
+from shoal.quantities import counted
 from shoal.rollout import WeightVersion
 from shoal.v1 import generator_pb2, weights_pb2
 from shoal.wire import float32_from_wire, int32_to_wire
@@ -281,12 +282,13 @@ class Publisher:
         if isinstance(error, Unavailable) and error.reason == ErrorReason.UNAVAILABLE:
             self._fleet.out_of_reach(member, error)
         if member.standing.is_quarantined:
-            failed = f"{member.standing.num_failures} loads of weights failed in a row"
+            failed = f"{counted(member.standing.num_failures, 'load')} of weights failed in a row"
             member.record.quarantine = f"quarantined, {failed}, the last one because: {error.message}; restart it"
             self._events.add(
                 "worker_quarantined",
-                f"{member.name} failed {member.standing.num_failures} loads in a row (weights.max_failed_loads) and "
-                "gets no weights any more; restart it: it is tried again once it has registered again",
+                f"{member.name} failed {counted(member.standing.num_failures, 'load')} in a row "
+                "(weights.max_failed_loads) and gets no weights any more; restart it: it is tried again once it has "
+                "registered again",
                 **facts,
                 reason=error.reason,
             )

@@ -62,7 +62,7 @@ def test_a_step_without_a_signal_ends_a_row_of_refused_steps() -> None:
 def test_a_given_limit_counts_every_kind_of_skipped_steps() -> None:
     steps = skipped_steps(max_skipped_steps=3)
     skip(steps, [with_signal()], [without_signal()])
-    with pytest.raises(FailedPrecondition, match=r"3 steps in a row were skipped \(grpo\.max_skipped_steps\): why"):
+    with pytest.raises(FailedPrecondition, match=r"3 steps skipped in a row \(grpo\.max_skipped_steps\): why"):
         skip(steps, [refused()])
 
 
