@@ -12,6 +12,7 @@ from torch import Tensor
 from shoal.config import RunConfig
 from shoal.error_reasons import ErrorReason
 from shoal.errors import FailedPrecondition, InvalidArgument, ShoalError, Unavailable
+from shoal.models.compute_dtype import settled_dtype
 from shoal.models.model_folder import ModelDescription
 from shoal.rpc.options import MAX_MESSAGE_BYTES
 from shoal.weights.board import serve_store
@@ -35,7 +36,9 @@ def make_manifest(engine: "DeepSpeedEngine", config: RunConfig, model: ModelDesc
 
     Raises `InvalidArgument` as `FileNames.shapes`, and for more tensors than fit a message.
     """
-    dtype = next(name for name in (config.weights.dtype, config.generator.dtype, model.dtype) if name != "auto")
+    # Where the generators' type is open, they are taken to compute as this machine would.
+    usual = settled_dtype("generator.dtype", "auto", model.dtype, on_cpu=engine.device.type == "cpu")
+    dtype = next(name for name in (config.weights.dtype, config.generator.dtype, usual) if name != "auto")
     is_adapter = config.generator.lora == "adapter"
     shapes = engine.adapter_shapes if is_adapter else engine.file_names.shapes(engine.shapes)
     num_bytes = sum(len(name) + _HASH_BYTES for name in shapes)

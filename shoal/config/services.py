@@ -224,7 +224,8 @@ class WeightsConfig(Section):
     backend: Literal["auto", "gloo", "nccl"] = "auto"
     """Transport of the broadcast group; `auto` is nccl if the learner has its own GPU, else gloo."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """Type of the tensors on the wire; `auto` is the generators' `generator.dtype`, or the model's own."""
+    """Type of the tensors on the wire. `auto` is `generator.dtype`; where that is "auto" too, it is the model's own, or
+    float32 from a learner on a CPU without instructions for that type."""
     store_port: int = Field(default=0, ge=0, le=65535)
     """Port of the group's TCPStore on the learner; 0 takes a free one. Set it if there is a firewall in between."""
     inflight_updates: bool = True

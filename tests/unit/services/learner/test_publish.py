@@ -12,6 +12,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from services.learner.publish import WeightPublisher, make_manifest, published_tensors
 from shoal.config import parse_config
 from shoal.errors import InvalidArgument, Unavailable
+from shoal.models import compute_dtype
 from shoal.models.file_names import FileNames
 from shoal.rpc.options import MAX_MESSAGE_BYTES
 from shoal.weights.board import open_store
@@ -93,6 +94,7 @@ def test_a_publish_carries_the_whole_model_or_the_adapters_alone(way: str, publi
     )
     whole, adapter = torch.ones(3, 2), torch.ones(4, 2)
     engine: Any = SimpleNamespace(
+        device=torch.device("cpu"),
         file_names=FileNames(LlamaForCausalLM(LlamaConfig(hidden_size=32, num_hidden_layers=1, vocab_size=8))),
         shapes={"model.up.weight": (3, 2)},
         adapter_shapes={"up.lora_A.weight": (4, 2)},
@@ -108,16 +110,33 @@ def test_a_publish_carries_the_whole_model_or_the_adapters_alone(way: str, publi
     }
 
 
+@pytest.mark.parametrize(
+    ("has_bfloat16", "device", "sent"),
+    [(True, "cpu", "bfloat16"), (False, "cpu", "float32"), (False, "cuda", "bfloat16")],
+)
+def test_a_learner_whose_cpu_computes_in_float32_sends_what_it_computes_with(
+    has_bfloat16: bool, device: str, sent: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compute_dtype, "has_instructions", lambda dtype: has_bfloat16)
+    config = parse_config({"model": {"path": "m"}, "data": {"sources": [{"task": "arithmetic"}]}})
+    names = SimpleNamespace(shapes=lambda shapes: shapes)
+    engine: Any = SimpleNamespace(device=torch.device(device), shapes={"up.weight": (3, 2)}, file_names=names)
+    model: Any = SimpleNamespace(dtype="bfloat16")
+    assert [spec.dtype for spec in make_manifest(engine, config, model).tensors] == [sent]
+
+
 def test_more_tensors_than_a_message_can_name_are_refused_with_their_number() -> None:
     config = parse_config({"model": {"path": "m"}, "data": {"sources": [{"task": "arithmetic"}]}})
     name = "model.layers.61.block_sparse_moe.experts.255.w1.weight"
     shapes = {f"{name}{number}": (1536, 3072) for number in range(62 * 256 * 3)}
-    engine: Any = SimpleNamespace(shapes=shapes, file_names=SimpleNamespace(shapes=lambda shapes: shapes))
+    engine: Any = SimpleNamespace(
+        device=torch.device("cpu"), shapes=shapes, file_names=SimpleNamespace(shapes=lambda shapes: shapes)
+    )
     model: Any = SimpleNamespace(dtype="bfloat16")
     with pytest.raises(InvalidArgument, match=r"model\.path: the 47616 tensors"):
         make_manifest(engine, config, model)
     fewer = {name: shapes[name] for name in list(shapes)[: 48 * 128 * 3]}
-    engine = SimpleNamespace(shapes=fewer, file_names=SimpleNamespace(shapes=lambda shapes: shapes))
+    engine.shapes = fewer
     manifest = make_manifest(engine, config, model)
     assert manifest.to_wire().ByteSize() < MAX_MESSAGE_BYTES, "a model of 48 layers with 128 experts"
 
