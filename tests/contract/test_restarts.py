@@ -140,7 +140,7 @@ async def test_a_run_fails_with_every_reason_when_its_restarts_are_spent(cluster
     run, _ = await cluster.end()
     assert run.state == pb.RUN_STATE_FAILED and run.attempt == 1, run
     for part in (
-        "the learner is lost: death 2; the run was restarted 1 times without a new step (coordinator.max_restarts)",
+        "the learner is lost: death 2; the run was restarted 1 time without a new step (coordinator.max_restarts)",
         "before: attempt 0 at step 0: the learner is lost: death 1",
     ):
         assert part in run.message, run.message
@@ -164,6 +164,13 @@ async def test_a_run_that_is_paused_stays_paused_over_the_loss_of_its_learner(cl
     await cluster.until(lambda event: event.kind == "restarting")
     await add_learner(cluster, "learner-1")
     await cluster.until(lambda event: event.kind == "publish" and event.attributes["attempt"] == 1)
+    messages = list[str]()
+
+    def waits_no_longer(event: pb.RunEvent) -> bool:
+        messages.extend([event.message] if event.kind == "state" else [])
+        return messages[-2:] == ["paused; waiting for workers and their models", "paused"]
+
+    await cluster.until(waits_no_longer)
     assert (await cluster.run()).state == pb.RUN_STATE_PAUSED
     await cluster.stub.ResumeRun(pb.ResumeRunRequest(), timeout=60)
     run, _ = await cluster.end()

@@ -101,7 +101,8 @@ class ActiveRun:
         self._restarts = Restarts(record, config.coordinator.max_restarts)
         self._updates: ConfigUpdates | None = None
         self._attempt: Attempt | None = None
-        self.commands = RunCommands(self._controls, self._report)
+        pause_reason = record.message if record.state is RunState.PAUSED else "paused"
+        self.commands = RunCommands(self._controls, self._report, pause_reason)
         if record.state is RunState.PAUSED and not record.pauses_itself:
             self._controls.pause()
         elif record.state is RunState.STOPPING:

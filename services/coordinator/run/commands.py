@@ -6,11 +6,14 @@ from services.coordinator.store.run_record import RunState
 from services.coordinator.workers.rewards.reward_pool import RewardPool
 from services.coordinator.workers.weights.publisher import Publisher
 
+_WAITING = "; waiting for workers and their models"
+
 
 class RunCommands:
     """Carries out commands: sets the controls, reports the state, pauses and resumes the generators."""
 
-    def __init__(self, controls: RunControls, report: Report) -> None:
+    def __init__(self, controls: RunControls, report: Report, pause_reason: str = "paused") -> None:
+        """`pause_reason` is what the coordinator before reported of a run that it left paused."""
         self._controls = controls
         self._report = report
         self._publisher: Publisher | None = None
@@ -21,26 +24,31 @@ class RunCommands:
         """Whether the coordinator ends, and the run goes on at its next start."""
         self._working: tuple[RunState, str] = (RunState.STARTING, "resumed")
         """State and message of the run where it is neither paused nor stopping."""
+        self._pause_reason = pause_reason.removesuffix(_WAITING)
 
     def attempt_begins(self, publisher: Publisher, rewards: RewardPool) -> None:
         """Reports that an attempt waits for its workers; the commands act on its publisher and rewards from now on."""
         self._publisher, self._rewards = publisher, rewards
         self._working = (RunState.STARTING, "resumed")
         if self._controls.is_paused:
-            self._report.state(RunState.PAUSED, "paused; waiting for workers and their models")
+            self._report.state(RunState.PAUSED, f"{self._pause_reason}{_WAITING}", pauses_itself=self._pauses_itself)
         elif self._controls.stop is None:
             self._report.state(RunState.STARTING, "waiting for workers and their models")
 
     def training_begins(self, policy_version: int) -> None:
-        """Reports that the run begins to train, unless it is paused or stopping."""
+        """Reports that the run begins to train, or why it is paused, unless it is stopping."""
         self._working = (RunState.RUNNING, "resumed")
-        if not self._controls.is_paused and self._controls.stop is None:
+        if self._controls.stop is not None:
+            return
+        if self._controls.is_paused:
+            self._report.state(RunState.PAUSED, self._pause_reason, pauses_itself=self._pauses_itself)
+        else:
             self._report.state(RunState.RUNNING, f"training from step {policy_version}")
 
     async def pause(self, reason: str = "paused") -> None:
         """Pauses the run: no prompt is issued, sampling stops where it is, no step begins."""
         if self._pauses_itself:  # It stays paused then.
-            self._pauses_itself = False
+            self._pauses_itself, self._pause_reason = False, reason
             self._report.state(RunState.PAUSED, reason)
         await self._pause(reason)
 
@@ -68,6 +76,7 @@ class RunCommands:
     async def _pause(self, reason: str, *, pauses_itself: bool = False) -> None:
         if not self._controls.is_paused:
             self._controls.pause()
+            self._pause_reason = reason
             self._report.state(RunState.PAUSED, reason, pauses_itself=pauses_itself)
             await self._pause_generators()
 

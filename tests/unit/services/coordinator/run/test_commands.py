@@ -1,0 +1,34 @@
+"""What a paused run says."""
+
+from pathlib import Path
+from unittest.mock import create_autospec
+
+from services.coordinator.reporting.report import Report
+from services.coordinator.rollout.controls import RunControls
+from services.coordinator.run.commands import RunCommands
+from services.coordinator.store.events import EventLog
+from services.coordinator.store.run_record import RunRecord, RunState
+from services.coordinator.workers.rewards.reward_pool import RewardPool
+from services.coordinator.workers.weights.publisher import Publisher
+from shoal.config import parse_config
+
+CONFIG = parse_config({"model": {"path": "m"}, "data": {"sources": [{"task": "arithmetic"}]}})
+OUTAGE = "the verifier judge failed: the run is paused"
+WAITS = f"{OUTAGE}; waiting for workers and their models"
+
+
+async def test_the_reason_of_a_pause_outlives_attempts_and_coordinators(tmp_path: Path) -> None:
+    record = RunRecord("run", tmp_path)
+    events = EventLog(tmp_path / "events.jsonl")
+    for ends_while_it_waits in (True, False):
+        controls = RunControls()
+        commands = RunCommands(controls, Report(record, events, CONFIG), record.message or "paused")
+        if record.state is RunState.PAUSED:
+            controls.pause()
+        else:
+            await commands.pause(OUTAGE)
+        commands.attempt_begins(create_autospec(Publisher, instance=True), create_autospec(RewardPool, instance=True))
+        assert (record.state, record.message) == (RunState.PAUSED, WAITS)
+        if not ends_while_it_waits:
+            commands.training_begins(3)
+            assert (record.state, record.message) == (RunState.PAUSED, OUTAGE)
