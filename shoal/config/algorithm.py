@@ -53,7 +53,7 @@ class GrpoConfig(Section):
     groups or more none of which has a signal: then fewer than 3 of 100 groups have one, with 95 % confidence. It also
     ends after 3 that the learner refuses: their loss or gradient is not finite, or `correction.filters` reject every
     token. So it does after 3 or more in which every prompt was asked and no group has rewards to compare: each was
-    refused, lost, timed out, masked or not scored."""
+    refused, lost, timed out, masked or not scored. Groups of prompts that are learned (`easy_rate`) do not count."""
 
     @model_validator(mode="after")
     def _mini_batches_divide(self) -> Self:
