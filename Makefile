@@ -75,7 +75,7 @@ proto: install-dev  ## Regenerate shoal/v1 from proto/
 requirements: install-dev  ## Rewrite requirements/ from the packages in .venv
 	$(BIN)/python tools/lock.py
 
-docs: install-dev  ## Rewrite the generated parts of docs/ and shoal/config/verifiers.py from the code
+docs: install-dev  ## Rewrite the generated parts of docs/ and shoal/config/tables/verifiers.py from the code
 	$(BIN)/python tools/verifier_docs.py
 	$(BIN)/python tools/configuration_docs.py
 	$(BIN)/python tools/metrics_docs.py

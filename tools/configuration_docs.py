@@ -16,7 +16,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from shoal.config import RunConfig
-from shoal.config.section import Fixed, Live
+from shoal.config.tables.section import Fixed, Live
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "configuration.md"
 

@@ -1,7 +1,7 @@
 """Writes what the rest of Shoal needs to know of the verifiers, from their declarations in services/reward.
 
-shoal/config/verifiers.py gets their names and options, for processes that check data and configurations and cannot
-import the services; docs/rewards.md gets the table of verifiers.
+shoal/config/tables/verifiers.py gets their names and options, for processes that check data and configurations
+and cannot import the services; docs/rewards.md gets the table of verifiers.
 
 python tools/verifier_docs.py            rewrites both files
 python tools/verifier_docs.py --check    reports whether they are current, and changes nothing
@@ -21,7 +21,7 @@ from services.reward.model.scorer import ModelScorer
 from services.reward.verifiers.registry import ALL_VERIFIERS
 
 ROOT = Path(__file__).resolve().parent.parent
-CONFIG = ROOT / "shoal" / "config" / "verifiers.py"
+CONFIG = ROOT / "shoal" / "config" / "tables" / "verifiers.py"
 PAGE = ROOT / "docs" / "rewards.md"
 BEGIN = "<!-- Written by tools/verifier_docs.py from the verifiers' declarations. -->\n"
 END = "<!-- End of the table. -->\n"
@@ -37,12 +37,12 @@ from typing import Literal
 
 from pydantic import Field
 
-from shoal.config.section import Section
+from shoal.config.tables.section import Section
 '''
 
 
 def config_module() -> str:
-    """Returns the whole of shoal/config/verifiers.py."""
+    """Returns the whole of shoal/config/tables/verifiers.py."""
     judged, models = JudgeScorer.NAMES, ModelScorer.NAMES
     unlabeled = [*(name for name, label in JUDGED_LABELS.items() if label.label_is == "ignored"), *models]
     names = "\n".join(

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shoal.config.lora import LoraConfig
 from shoal.config.run import RunConfig
+from shoal.config.tables.lora import LoraConfig
 from shoal.error_reasons import ErrorReason
 from shoal.errors import InvalidArgument
 from shoal.models.file_names import FileNames

@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from shoal.arrays import Float32Array, Int32Array
-from shoal.config.algorithm import MAX_TOP_K
 from shoal.config.run import RunConfig
+from shoal.config.tables.sampling import MAX_TOP_K
 from shoal.error_reasons import ErrorReason
 from shoal.errors import Internal
 from shoal.rollout import FinishReason, SamplingParams, Support, VersionSpan, WeightVersion

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import SplitResult, unquote, urlsplit
 
-from shoal.config.custom_verifiers import ENTRY_POINT_GROUP, is_registered
-from shoal.config.endpoint import EndpointConfig
-from shoal.config.environments import UNBOUNDED_ENVIRONMENT, EnvironmentConfig
-from shoal.config.reward_model import RewardModelConfig
-from shoal.config.services import RewardConfig
+from shoal.config.tables.custom_verifiers import ENTRY_POINT_GROUP, is_registered
+from shoal.config.tables.endpoint import EndpointConfig
+from shoal.config.tables.environments import UNBOUNDED_ENVIRONMENT, EnvironmentConfig
+from shoal.config.tables.reward import RewardConfig
+from shoal.config.tables.reward_model import RewardModelConfig
 from shoal.error_reasons import ErrorReason
 from shoal.errors import FailedPrecondition
 

@@ -14,9 +14,9 @@ from services.reward.shaping import reads_tokens, shaping_parts
 from services.reward.verifiers.r1_format import has_r1_format
 from services.reward.verifiers.think_answer_format import has_think_answer_format
 from services.reward.verifiers.think_format import has_think_format
-from shoal.config.composition import FormatRewardConfig
 from shoal.config.run import RunConfig
-from shoal.config.services import RewardConfig
+from shoal.config.tables.composition import FormatRewardConfig
+from shoal.config.tables.reward import RewardConfig
 from shoal.grpo.correctness import deciding_values, verdict
 from shoal.rollout import FinishReason, GroundTruth
 from shoal.scores import RewardPart, Score, ScoreOutcome, VerifierScore

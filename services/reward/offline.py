@@ -32,9 +32,9 @@ from services.reward.model.endpoint import ModelEndpoint
 from services.reward.pool import output as verifier_output
 from services.reward.router import Router
 from shoal.config import RunConfig, parse_config
-from shoal.config.reward_model import RewardModelConfig
-from shoal.config.services import RewardConfig
-from shoal.config.verifiers import BUILT_IN_VERIFIERS, MODEL_VERIFIERS
+from shoal.config.tables.reward import RewardConfig
+from shoal.config.tables.reward_model import RewardModelConfig
+from shoal.config.tables.verifiers import BUILT_IN_VERIFIERS, MODEL_VERIFIERS
 from shoal.conversation import ChatMessage
 from shoal.errors import InvalidArgument, ShoalError, Unavailable
 from shoal.rollout import FinishReason, GroundTruth, Prompt

@@ -13,7 +13,7 @@ from services.reward.model.scorer import ModelScorer
 from services.reward.pool.pool import VerifierPool
 from services.reward.pool.scorers import CustomScorer, RuleScorer
 from services.reward.remote.servers import ServerScorer
-from shoal.config.services import RewardConfig
+from shoal.config.tables.reward import RewardConfig
 from shoal.data.conversation import unknown_verifier
 from shoal.rollout import GroundTruth, Prompt
 from shoal.scores import VerifierScore

@@ -17,10 +17,10 @@ from services.reward.compose import Composer, Output
 from services.reward.environments.environments import Environments
 from services.reward.environments.service import EnvironmentService
 from services.reward.router import Router
-from shoal.config.environments import EnvironmentConfig
 from shoal.config.load import parse_config
 from shoal.config.run import RunConfig
-from shoal.config.services import RewardConfig
+from shoal.config.tables.environments import EnvironmentConfig
+from shoal.config.tables.reward import RewardConfig
 from shoal.error_reasons import ErrorReason
 from shoal.errors import Aborted, FailedPrecondition, ResourceExhausted, ShoalError
 from shoal.rollout import MAX_WEIGHT, Prompt

@@ -7,7 +7,7 @@ from services.reward.verifiers.reasoning_steps import reasoning_steps
 from services.reward.verifiers.repetition_penalty import repetition_penalty
 from services.reward.verifiers.soft_overlong import soft_overlong_punishment
 from services.reward.verifiers.think_answer_tags import think_answer_tags
-from shoal.config.services import RewardConfig
+from shoal.config.tables.reward import RewardConfig
 from shoal.scores import RewardPart
 
 

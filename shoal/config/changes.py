@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from shoal.config.fields import may_hold_key
 from shoal.config.load import dump_config, list_index, parse_config, plain_values
 from shoal.config.run import RunConfig
-from shoal.config.section import Fixed
+from shoal.config.tables.section import Fixed
 from shoal.errors import FieldViolation, InvalidArgument
 
 _MAX_VALUE_CHARS = 60

@@ -1,4 +1,4 @@
-"""Values that follow from a configuration. No other module computes them."""
+"""The values of a configuration that `shoal config check` shows, computed from its fields and properties."""
 
 from dataclasses import dataclass
 

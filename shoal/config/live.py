@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from shoal.config.changes import changed_fields, merged_config, why_fixed
 from shoal.config.load import plain_values
 from shoal.config.run import RunConfig
-from shoal.config.section import Live
+from shoal.config.tables.section import Live
 from shoal.errors import FieldViolation, InvalidArgument
 
 

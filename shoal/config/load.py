@@ -17,10 +17,10 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from shoal.chat_templates import FIELD, is_file_name, template_text
-from shoal.config.custom_verifiers import find_files
-from shoal.config.environments import find_environment_files
 from shoal.config.fields import all_fields, annotation_at, field_names, listed, may_hold_key, takes_as_text
 from shoal.config.run import RunConfig
+from shoal.config.tables.custom_verifiers import find_files
+from shoal.config.tables.environments import find_environment_files
 from shoal.errors import FieldViolation, InvalidArgument
 from shoal.parsing import MAX_DEPTH, check_depth
 from shoal.paths import why_unread

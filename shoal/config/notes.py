@@ -1,7 +1,7 @@
 """Notes on settings that are allowed, and do less than they seem to."""
 
 from shoal.config.run import RunConfig
-from shoal.config.verifiers import MEASURES, ZERO_AT_BEST
+from shoal.config.tables.verifiers import MEASURES, ZERO_AT_BEST
 from shoal.quantities import counted
 
 _TOKEN_S = 0.03

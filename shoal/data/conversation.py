@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from shoal.config.data import SourceConfig
-from shoal.config.services import EVERY_OTHER_NAME, RewardConfig
-from shoal.config.verifiers import UNLABELED_VERIFIERS
+from shoal.config.tables.data import SourceConfig
+from shoal.config.tables.reward import EVERY_OTHER_NAME, RewardConfig
+from shoal.config.tables.verifiers import UNLABELED_VERIFIERS
 from shoal.conversation import ChatMessage, words_of
 from shoal.data.environments import environment_of, refuse_tools
 from shoal.data.json_text import WrittenNumber

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
-from shoal.config.data import SourceConfig
+from shoal.config.tables.data import SourceConfig
 from shoal.data.json_text import parse_json_text
 from shoal.data.rows import Row, is_empty, unicode_of
 from shoal.errors import InvalidArgument

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from shoal.config.data import SourceConfig
+from shoal.config.tables.data import SourceConfig
 from shoal.data.arrow import MEDIA_ROWS, check_media, media_in, rows_of
 from shoal.data.json_text import parse_json_text
 from shoal.data.rows import Row, RowSource, present_columns

@@ -1,6 +1,6 @@
 """Rows from Hugging Face data sets."""
 
-from shoal.config.data import SourceConfig
+from shoal.config.tables.data import SourceConfig
 from shoal.data.arrow import MEDIA_ROWS, check_media, media_in, rows_of
 from shoal.data.rows import Row, RowSource, digest_of_rows, present_columns
 from shoal.errors import InvalidArgument

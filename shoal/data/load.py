@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from shoal.config.data import DataConfig, SourceConfig
-from shoal.config.model import ModelConfig
-from shoal.config.services import RewardConfig
+from shoal.config.tables.data import DataConfig, SourceConfig
+from shoal.config.tables.model import ModelConfig
+from shoal.config.tables.reward import RewardConfig
 from shoal.data.conversation import Conversation, conversation_of, unknown_verifier
 from shoal.data.files import read_files
 from shoal.data.hub import read_dataset

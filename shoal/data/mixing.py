@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from shoal.config.data import SourceConfig
+from shoal.config.tables.data import SourceConfig
 from shoal.data.draw import draw_distinct
 from shoal.data.rows import RowSource
 from shoal.errors import InvalidArgument

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from dataclasses import field as dataclass_field
 from typing import Any
 
-from shoal.config.data import SourceConfig
+from shoal.config.tables.data import SourceConfig
 from shoal.errors import InvalidArgument
 
 _MEDIA_COLUMN = re.compile(r"(image|audio|video)s?", re.IGNORECASE)

@@ -5,7 +5,7 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
-from shoal.config.data import SourceConfig
+from shoal.config.tables.data import SourceConfig
 from shoal.data.draw import draw_distinct
 from shoal.data.rows import Row, RowSource, digest_of_rows
 from shoal.errors import InvalidArgument

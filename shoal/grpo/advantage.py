@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from shoal.config.advantage import AdvantageConfig
+from shoal.config.tables.advantage import AdvantageConfig
 from shoal.grpo.moments import Moments
 
 Values = Sequence[float | None]

@@ -5,7 +5,7 @@ Rewards, drop rules, metrics and evaluations all ask here.
 
 from collections.abc import Iterable, Sequence
 
-from shoal.config.services import RewardConfig
+from shoal.config.tables.reward import RewardConfig
 from shoal.scores import Score, VerifierScore
 
 CORRECT = 1.0

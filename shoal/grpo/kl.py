@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shoal.arrays import Float32Array
-from shoal.config.loss import KlConfig
+from shoal.config.tables.kl import KlConfig
 
 Float64Array = npt.NDArray[np.float64]
 

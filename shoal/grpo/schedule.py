@@ -3,8 +3,8 @@
 import math
 from collections.abc import Callable
 
-from shoal.config.learner import LearnerConfig
 from shoal.config.run import RunConfig
+from shoal.config.tables.learner import LearnerConfig
 
 _TIMESCALE = 10_000
 """Timescale of inverse_sqrt without a warm-up, in optimizer steps."""

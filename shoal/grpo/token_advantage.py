@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shoal.arrays import BoolArray
-from shoal.config.advantage import AdvantageConfig
+from shoal.config.tables.advantage import AdvantageConfig
 
 Float64Array = npt.NDArray[np.float64]
 

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 from difflib import get_close_matches
 
-from shoal.config.lora import ALL_LINEAR, LoraConfig
+from shoal.config.tables.lora import ALL_LINEAR, LoraConfig
 from shoal.errors import InvalidArgument
 
 _MAX_NAMES = 12

@@ -9,7 +9,7 @@ from typing import Any
 from shoal.chat_templates import template_text
 from shoal.chat_templates.probes import end_of_answer
 from shoal.chat_templates.template_program import environment
-from shoal.config.model import ModelConfig
+from shoal.config.tables.model import ModelConfig
 from shoal.errors import InvalidArgument
 from shoal.models.packaged_model import PACKAGE_PREFIX, resolve_packaged_model
 from shoal.models.refused_kinds import REFUSED_KINDS

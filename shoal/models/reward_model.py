@@ -7,7 +7,7 @@ from typing import Any
 
 from shoal.chat_templates import template_text
 from shoal.chat_templates.rendering import Dialogue, Unrendered, render_texts
-from shoal.config.reward_model import RewardModelConfig
+from shoal.config.tables.reward_model import RewardModelConfig
 from shoal.errors import InvalidArgument
 from shoal.models.model_folder import check_own_method, read_json, resolve_model, tokenizer_in
 

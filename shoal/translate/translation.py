@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from shoal.config.changes import merged_values
-from shoal.config.custom_verifiers import find_files
-from shoal.config.environments import find_environment_files
 from shoal.config.fields import listed
 from shoal.config.load import apply_override, parse_config
+from shoal.config.tables.custom_verifiers import find_files
+from shoal.config.tables.environments import find_environment_files
 from shoal.errors import InvalidArgument
 from shoal.translate.shared.draft import Draft, Origin, Refusal, Source
 from shoal.translate.shared.model_features import refuse_model_features

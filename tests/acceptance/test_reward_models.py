@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from services.reward.model.reward_model import RewardModel
-from shoal.config.reward_model import RewardModelConfig
+from shoal.config.tables.reward_model import RewardModelConfig
 from shoal.conversation import ChatMessage
 from shoal.errors import InvalidArgument
 from shoal.scores import ScoreOutcome, VerifierScore

@@ -18,6 +18,7 @@ from pydantic import BaseModel
 
 from services.reward.verifiers.registry import ALL_VERIFIERS
 from shoal.config import RunConfig
+from shoal.config.tables.section import Section
 from tests.support.repository import ROOT
 
 CONFIG = ROOT / "shoal" / "config"
@@ -157,6 +158,7 @@ def properties_that_read(owner: str) -> dict[str, set[tuple[str, str]]]:
     """By field, class and name of the methods in `shoal/config` that read it, of the class itself or of a section of
     it."""
     readers: dict[str, set[tuple[str, str]]] = {}
+    inherited = {base.__name__: RunConfig.__name__ for base in RunConfig.__mro__ if issubclass(base, Section)}
     for path in CONFIG.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if not isinstance(node, ast.ClassDef):
@@ -167,7 +169,8 @@ def properties_that_read(owner: str) -> dict[str, set[tuple[str, str]]]:
                     names.visit(method)
                     for of, attribute in names.pairs:
                         if of in sections_by_class().get(owner, ()) or (of == "self" and node.name == owner):
-                            readers.setdefault(attribute, set()).add((node.name, method.name))
+                            holder = inherited.get(node.name, node.name)
+                            readers.setdefault(attribute, set()).add((holder, method.name))
     return readers
 
 

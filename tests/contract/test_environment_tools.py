@@ -11,8 +11,8 @@ import psutil
 import pytest
 
 from services.reward.allowed import Allowed
-from shoal.config.environments import EnvironmentConfig
-from shoal.config.services import RewardConfig
+from shoal.config.tables.environments import EnvironmentConfig
+from shoal.config.tables.reward import RewardConfig
 from shoal.conversation import ChatMessage, ToolCall, ToolCallStatus
 from shoal.errors import FailedPrecondition, InvalidArgument
 from shoal.v1 import rollout_pb2

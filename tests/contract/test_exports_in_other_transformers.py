@@ -14,8 +14,8 @@ import pytest
 import torch
 
 from services.learner.storage.export import export_model
-from shoal.config.lora import LoraConfig
-from shoal.config.model import ModelConfig
+from shoal.config.tables.lora import LoraConfig
+from shoal.config.tables.model import ModelConfig
 from tests.support import load_models
 from tests.support.interpreters import interpreter_with
 from tests.support.plain_export import Adapted, export_trained, one_rank

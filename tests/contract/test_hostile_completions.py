@@ -17,7 +17,7 @@ import pytest_asyncio
 
 from services.reward.verifiers import code
 from services.reward.verifiers.registry import VERIFIERS
-from shoal.config.verifiers import BUILT_IN_VERIFIERS, JUDGE_VERIFIERS, MODEL_VERIFIERS
+from shoal.config.tables.verifiers import BUILT_IN_VERIFIERS, JUDGE_VERIFIERS, MODEL_VERIFIERS
 from shoal.rollout import GroundTruth
 from shoal.scores import Score, ScoreOutcome
 from tests.support.hostile_completions import LABELS, MARK, PLACES, PROGRAMS, SCRIPTS, SECRET, TEXTS

@@ -10,7 +10,7 @@ import grpc
 import pytest
 
 from services.reward.remote.servers import ServerScorer
-from shoal.config.custom_verifiers import RewardServerConfig
+from shoal.config.tables.custom_verifiers import RewardServerConfig
 from shoal.errors import FailedPrecondition, Internal, InvalidArgument, ResourceExhausted, ShoalError, Unavailable
 from shoal.rollout import GroundTruth
 from shoal.rpc.auth import credentials as auth

@@ -18,7 +18,7 @@ import pytest
 from services.reward.service import RewardService
 from services.reward.verifiers import code
 from services.reward.verifiers.registry import VERIFIERS
-from shoal.config.verifiers import JUDGE_VERIFIERS, MODEL_VERIFIERS
+from shoal.config.tables.verifiers import JUDGE_VERIFIERS, MODEL_VERIFIERS
 from shoal.conversation import ChatMessage
 from shoal.errors import FailedPrecondition, InvalidArgument, ResourceExhausted, Unavailable
 from shoal.rollout import GroundTruth, Prompt

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.config.advantage import AdvantageConfig
+from shoal.config.tables.advantage import AdvantageConfig
 from shoal.grpo.advantage import RewardGroup, batch_normalized, completion_advantages, has_signal, weighted_sum
 from shoal.grpo.signal import solved_share, zero_signal_kind
 from shoal.grpo.token_advantage import token_advantages

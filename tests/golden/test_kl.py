@@ -9,7 +9,7 @@ import torch
 from services.learner.loss.kl import token_kl
 from services.learner.loss.objectives import PolicyTokens
 from services.learner.loss.objectives.completions import Completions
-from shoal.config.loss import KlConfig
+from shoal.config.tables.kl import KlConfig
 from tests.golden import GoldenCase, golden_cases
 from tests.golden.losses import matrix_of
 

@@ -12,8 +12,8 @@ from services.reward.compose import Composer, Output
 from services.reward.shaping import cosine_scaled_length
 from services.reward.verifiers.registry import VERIFIERS
 from shoal.chat_templates.thoughts import without_thoughts
-from shoal.config.composition import FormatRewardConfig
-from shoal.config.services import RewardConfig
+from shoal.config.tables.composition import FormatRewardConfig
+from shoal.config.tables.reward import RewardConfig
 from shoal.rollout import FinishReason, GroundTruth
 from shoal.scores import ScoreOutcome, VerifierScore
 from tests.golden import GoldenCase, golden_cases

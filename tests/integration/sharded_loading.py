@@ -21,7 +21,7 @@ from services.learner.engine.sharded_loading import load_model
 from services.learner.model.language_model import load_whole
 from services.learner.ranks.launch import limit_threads
 from services.learner.ranks.process_group import ProcessGroup
-from shoal.config.learner import LearnerConfig
+from shoal.config.tables.learner import LearnerConfig
 from shoal.errors import InvalidArgument
 
 

@@ -21,7 +21,7 @@ from services.reward.model.question import Question
 from services.reward.model.runner import Runner, padded, padding_id, plan_batches
 from services.reward.service import RewardService
 from shoal.config.load import config_struct, parse_config
-from shoal.config.reward_model import RewardModelConfig
+from shoal.config.tables.reward_model import RewardModelConfig
 from shoal.conversation import ChatMessage
 from shoal.errors import InvalidArgument
 from shoal.rollout import GroundTruth, Prompt

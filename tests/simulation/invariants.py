@@ -11,7 +11,7 @@ from services.coordinator.store.run_record import RunRecord
 from shoal.config import dump_config, parse_config
 from shoal.config.changes import changed_values
 from shoal.config.live import when_live, without_at_once
-from shoal.config.section import NEXT_STEP
+from shoal.config.tables.section import NEXT_STEP
 from tests.simulation.scenario import Scenario
 from tests.simulation.workers.plane import History
 from tests.simulation.world import RUN, World

@@ -11,8 +11,8 @@ from services.reward.allowed import Allowed
 from services.reward.environments.environments import Environments
 from services.reward.environments.service import EnvironmentService
 from services.reward.service import RewardService
-from shoal.config.environments import EnvironmentConfig
 from shoal.config.load import config_struct, parse_config
+from shoal.config.tables.environments import EnvironmentConfig
 from shoal.conversation import ChatMessage
 from shoal.rpc.channel import connect
 from shoal.rpc.server import RpcServer

@@ -7,7 +7,7 @@ from typing import Any, get_args
 import numpy as np
 
 from shoal.config import RunConfig, parse_config
-from shoal.config.loss import Objective
+from shoal.config.tables.loss import Objective
 from shoal.rollout import Rollout, TrainGroup
 from tests.support.train_batches import make_groups
 

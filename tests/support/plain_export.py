@@ -13,9 +13,9 @@ from services.learner.model.policy import load_policy
 from services.learner.model.weights import list_weights
 from services.learner.ranks.process_group import ProcessGroup
 from services.learner.storage.export import export_model
-from shoal.config.learner import LearnerConfig
-from shoal.config.lora import LoraConfig
-from shoal.config.model import ModelConfig
+from shoal.config.tables.learner import LearnerConfig
+from shoal.config.tables.lora import LoraConfig
+from shoal.config.tables.model import ModelConfig
 
 
 class Parameters:

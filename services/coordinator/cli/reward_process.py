@@ -13,10 +13,10 @@ from typing import Any
 import typer
 
 from shoal.config import RunConfig, dump_config, load_config, parse_config
-from shoal.config.custom_verifiers import find_files
-from shoal.config.data import SourceConfig
 from shoal.config.load import apply_override
-from shoal.config.verifiers import JUDGE_VERIFIERS, MODEL_VERIFIERS
+from shoal.config.tables.custom_verifiers import find_files
+from shoal.config.tables.data import SourceConfig
+from shoal.config.tables.verifiers import JUDGE_VERIFIERS, MODEL_VERIFIERS
 from shoal.conversation import words_of
 from shoal.data.conversation import Conversation, ground_truths_of
 from shoal.data.files import read_files

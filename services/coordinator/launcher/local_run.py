@@ -28,7 +28,7 @@ from services.coordinator.store.run_record import (
 from shoal.config import RunConfig, parse_config
 from shoal.config.changes import changed_config
 from shoal.config.load import config_struct
-from shoal.config.run import RUN_NAME
+from shoal.config.tables.run import RUN_NAME
 from shoal.error_reasons import ErrorReason
 from shoal.errors import AlreadyExists, FailedPrecondition, InvalidArgument, NotFound
 from shoal.v1 import coordinator_pb2 as pb

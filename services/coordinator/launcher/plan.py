@@ -9,7 +9,7 @@ from pathlib import Path
 
 from services.coordinator.launcher.devices import share_out
 from shoal.config import RunConfig
-from shoal.config.environments import UNBOUNDED_ENVIRONMENT, EnvironmentConfig
+from shoal.config.tables.environments import UNBOUNDED_ENVIRONMENT, EnvironmentConfig
 
 LOOPBACK = "127.0.0.1"
 # The credentials in this environment are a person's, for coordinators elsewhere.

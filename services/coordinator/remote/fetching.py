@@ -15,7 +15,7 @@ from services.coordinator.remote.mirror_folder import Age, MirroredCheckpoint, M
 from services.coordinator.store.events import EVENTS, EventLog
 from services.coordinator.store.run_record import holds_run
 from shoal.config.load import plain_values
-from shoal.config.run import RUN_NAME
+from shoal.config.tables.run import RUN_NAME
 from shoal.error_reasons import ErrorReason
 from shoal.errors import DataLoss, FailedPrecondition, NotFound, ResourceExhausted, ShoalError, Unavailable
 from shoal.parsing import parse_json

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from shoal.config.services import RewardConfig
+from shoal.config.tables.reward import RewardConfig
 
 _OF_STEP, _OF_EVALUATION = re.compile(r"objective/(.+)_reward"), re.compile(r"eval/verifier/(.+)/reward")
 _PART = re.compile(r"(?:eval/)?reward/(.+)")

@@ -10,7 +10,7 @@ from services.coordinator.rollout.evaluation_result import mean_parts
 from services.coordinator.rollout.groups import JudgedGroup, counted_tokens
 from services.coordinator.training.step_plan import StepPlan
 from shoal.config import RunConfig
-from shoal.config.services import RewardConfig
+from shoal.config.tables.reward import RewardConfig
 from shoal.grpo.correctness import CORRECT, is_correct
 from shoal.grpo.signal import solved_share, zero_signal_kind
 from shoal.rollout import FinishReason, Rollout

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from services.coordinator.store.events import EventLog
 from shoal.concurrency import Signal
-from shoal.config.services import RewardConfig
+from shoal.config.tables.reward import RewardConfig
 from shoal.rollout import Completion
 from shoal.scores import Score, ScoreOutcome, VerifierScore
 from shoal.visible_text import visible

@@ -8,7 +8,7 @@ from functools import cached_property
 from statistics import fmean
 
 from services.coordinator.rollout.episode_metrics import evaluation_metrics, played
-from shoal.config.services import RewardConfig
+from shoal.config.tables.reward import RewardConfig
 from shoal.grpo.correctness import CORRECT, is_correct
 from shoal.grpo.intervals import Interval, mean_interval, rate_interval, reward_interval
 from shoal.grpo.pass_at_k import pass_at_k, pass_shares

@@ -8,8 +8,8 @@ import math
 
 from services.coordinator.rollout.groups import DropReason, JudgedGroup, SettledGroup, num_counted_tokens
 from shoal.config import RunConfig
-from shoal.config.services import RewardConfig
-from shoal.config.verifiers import ZERO_AT_BEST
+from shoal.config.tables.reward import RewardConfig
+from shoal.config.tables.verifiers import ZERO_AT_BEST
 from shoal.grpo.advantage import WITHIN_GROUP, RewardGroup, has_signal, weighted_sum
 from shoal.grpo.correctness import CORRECT, deciding_values, environment_reward, is_correct
 from shoal.rollout import FinishReason

@@ -26,7 +26,7 @@ from shoal.config import RunConfig
 from shoal.config.changes import changed_config, changed_fields
 from shoal.config.epochs import with_counted_steps
 from shoal.config.notes import notes_on
-from shoal.config.run import RUN_NAME
+from shoal.config.tables.run import RUN_NAME
 from shoal.error_reasons import ErrorReason
 from shoal.errors import (
     AlreadyExists,

@@ -18,7 +18,8 @@ from services.coordinator.store.run_record import (
     is_driven,
     new_run_id,
 )
-from shoal.config.run import MAX_RUN_NAME_CHARS, RUN_NAME, RunConfig
+from shoal.config.run import RunConfig
+from shoal.config.tables.run import MAX_RUN_NAME_CHARS, RUN_NAME
 from shoal.error_reasons import ErrorReason
 from shoal.errors import DataLoss, FailedPrecondition, InvalidArgument, NotFound
 from shoal.paths import is_path

@@ -19,7 +19,7 @@ from services.coordinator.store.files.atomic_write import write_atomically
 from services.coordinator.store.files.disk_errors import writing
 from shoal.config import RunConfig, dump_config, parse_config
 from shoal.config.load import config_digest, config_struct
-from shoal.config.run import MAX_RUN_NAME_CHARS
+from shoal.config.tables.run import MAX_RUN_NAME_CHARS
 from shoal.error_reasons import ErrorReason
 from shoal.errors import DataLoss, FailedPrecondition, InvalidArgument
 from shoal.parsing import parse_json

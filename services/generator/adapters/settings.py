@@ -5,7 +5,7 @@ from math import prod
 from typing import Any
 
 from shoal.config.run import RunConfig
-from shoal.config.services import ADAPTER_RANKS
+from shoal.config.tables.generator import ADAPTER_RANKS
 from shoal.weights.adapter import layer_of
 
 

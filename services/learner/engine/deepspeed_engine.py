@@ -30,7 +30,7 @@ from services.learner.engine.whole_weights import adapter_shapes, whole_adapters
 from services.learner.model.packing import PackedRow
 from services.learner.model.policy import Policy
 from services.learner.model.weights import list_weights, whole_shape
-from shoal.config.learner import LearnerConfig
+from shoal.config.tables.learner import LearnerConfig
 from shoal.models.file_names import FileNames
 
 _TAG = "state"

@@ -14,7 +14,7 @@ if not torch.cuda.is_available():
 
 import deepspeed as deepspeed
 
-from shoal.config.learner import LearnerConfig
+from shoal.config.tables.learner import LearnerConfig
 from shoal.errors import InvalidArgument
 from shoal.models.compute_dtype import settled_dtype
 

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from services.learner.model.weights import whole_shape
-from shoal.config.learner import LearnerConfig
+from shoal.config.tables.learner import LearnerConfig
 
 
 def make_optimizer(policy: nn.Module, config: LearnerConfig) -> torch.optim.AdamW:

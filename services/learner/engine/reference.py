@@ -20,7 +20,7 @@ from services.learner.model.packing import PackedRow
 from services.learner.model.policy import Policy
 from services.learner.model.weight_files import WeightFiles
 from services.learner.model.weights import adapted_layers
-from shoal.config.learner import LearnerConfig
+from shoal.config.tables.learner import LearnerConfig
 
 
 def follow(reference: Tensor, policy: Tensor, alpha: float) -> None:

@@ -21,7 +21,7 @@ from services.learner.model.language_model import load_whole, make_empty, read_c
 from services.learner.model.weight_files import WeightFiles, find_weight_files
 from services.learner.model.weights import whole_shape
 from services.learner.ranks.process_group import ProcessGroup
-from shoal.config.lora import Quantization
+from shoal.config.tables.lora import Quantization
 from shoal.errors import InvalidArgument
 
 _log = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from services.learner.loss.objectives.completions import Completions
 from services.learner.loss.objectives.divergence import binary_kl
-from shoal.config.correction import CorrectionConfig, FilterConfig
+from shoal.config.tables.correction import CorrectionConfig, FilterConfig
 
 
 @dataclass(frozen=True)

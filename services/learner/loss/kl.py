@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from services.learner.loss.objectives.tokens import PolicyTokens
-from shoal.config.loss import KlConfig
+from shoal.config.tables.kl import KlConfig
 
 _MAX_OFF_POLICY_RATIO = 10.0
 """Largest weight of the gradient of `off_policy`."""

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from services.learner.model.weights import ADAPTER, adapted_layers
-from shoal.config.lora import LoraConfig
+from shoal.config.tables.lora import LoraConfig
 from shoal.errors import InvalidArgument
 from shoal.models.linear_layers import find_targets
 

@@ -17,7 +17,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from services.learner.model.packing import Layout
 from services.learner.model.sequence_parallel import SharedLayout, heads_for_tokens, tokens_for_heads
-from shoal.config.learner import LearnerConfig
+from shoal.config.tables.learner import LearnerConfig
 from shoal.errors import InvalidArgument
 from shoal.models.head_sizes import head_sizes
 

@@ -9,7 +9,7 @@ from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from torch import nn
 
-from shoal.config.lora import Quantization
+from shoal.config.tables.lora import Quantization
 from shoal.errors import InvalidArgument
 from shoal.models.remote_code import reason_of
 

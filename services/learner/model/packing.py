@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from services.learner.model.contexts import Context, contexts_of, loss_mask
-from shoal.config.algorithm import SamplingConfig
+from shoal.config.tables.sampling import SamplingConfig
 from shoal.grpo.packing import GroupLengths, Row, plan_packing
 from shoal.rollout import Completion, FinishReason, Support, TrainBatch, TrainGroup
 from shoal.wire import invalid

@@ -15,7 +15,7 @@ from services.learner.model.logprobs import TokenScorer
 from services.learner.model.packing import PackedRow
 from services.learner.model.sequence_parallel import SequenceGroup, gather_scored, share_of
 from services.learner.model.weights import adapted_layers
-from shoal.config.learner import LearnerConfig
+from shoal.config.tables.learner import LearnerConfig
 
 LoadModel = Callable[[Path, torch.dtype], Any]
 """Loads the language model in a folder, with weights of a type. Raises `InvalidArgument` when it cannot."""

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from services.learner.model.adapters import peft_config
 from services.learner.storage.weights_folder import uniform, write_weights_file
-from shoal.config.lora import ALL_LINEAR, LoraConfig
-from shoal.config.model import ModelConfig
+from shoal.config.tables.lora import ALL_LINEAR, LoraConfig
+from shoal.config.tables.model import ModelConfig
 from shoal.models.model_folder import hub_revision
 
 ADAPTER_FOLDER = "adapter"

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from shoal.chat_templates import template_text
-from shoal.config.model import ModelConfig
+from shoal.config.tables.model import ModelConfig
 from shoal.errors import InvalidArgument
 from shoal.models.model_folder import load_tokenizer, read_json, resolve_model, stop_token_ids, tokenizer_folder
 

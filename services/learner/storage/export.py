@@ -24,8 +24,8 @@ from services.learner.storage.atomic_folder import (
 from services.learner.storage.companions import write_companions
 from services.learner.storage.file_tensors import FileTensors
 from services.learner.storage.weights_folder import uniform, write_weights_folder
-from shoal.config.lora import LoraConfig
-from shoal.config.model import ModelConfig
+from shoal.config.tables.lora import LoraConfig
+from shoal.config.tables.model import ModelConfig
 from shoal.error_reasons import ErrorReason
 from shoal.errors import FailedPrecondition, ShoalError
 from shoal.models.model_folder import resolve_model

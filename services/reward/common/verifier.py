@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from services.reward.common.verdict import Unscorable, Verdict
 from shoal.chat_templates.thoughts import without_thoughts
-from shoal.config.section import Section
+from shoal.config.tables.section import Section
 
 
 @dataclass(frozen=True)
@@ -28,8 +28,8 @@ class Verifier:
     can_stop: bool = True
     """Whether judging may be stopped anywhere, to begin anew later: not where it would leave processes behind."""
     options: type[Section] | None = None
-    """The table `reward.verifiers.<name>`. tools/verifier_docs.py copies its source into shoal/config/verifiers.py, so
-    it may use nothing but `Section`, `Field` and `Literal`."""
+    """The table `reward.verifiers.<name>`. tools/verifier_docs.py copies its source into
+    shoal/config/tables/verifiers.py, so it may use nothing but `Section`, `Field` and `Literal`."""
     reads: Literal["answer", "completion", "num_tokens", "token_ids"] = "answer"
     """What `verify` reads. `answer`: the completion's text outside of thoughts. The others get the whole text, because
     they judge its form or its length and not what it answers, and the last two also the keyword that they name."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from shoal.config.custom_verifiers import CustomVerifierConfig
+    from shoal.config.tables.custom_verifiers import CustomVerifierConfig
 
 
 class Unusable(Exception):

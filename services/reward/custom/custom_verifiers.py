@@ -10,8 +10,8 @@ from pathlib import Path
 
 from services.reward.custom.code import Code, Unusable, read_code
 from services.reward.custom.probe import Probed, probe
-from shoal.config.custom_verifiers import ENTRY_POINT_GROUP, CustomVerifierConfig, is_registered
-from shoal.config.verifiers import BUILT_IN_VERIFIERS
+from shoal.config.tables.custom_verifiers import ENTRY_POINT_GROUP, CustomVerifierConfig, is_registered
+from shoal.config.tables.verifiers import BUILT_IN_VERIFIERS
 from shoal.errors import FieldViolation, InvalidArgument
 
 _log = logging.getLogger(__name__)

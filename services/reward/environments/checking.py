@@ -18,7 +18,7 @@ from services.reward.environments.code import read_code
 from services.reward.environments.episode import EpisodeFailed, EpisodeHere, Message, Start, digest_of
 from services.reward.environments.local import described
 from services.reward.environments.pool import EnvironmentPool
-from shoal.config.environments import EnvironmentConfig
+from shoal.config.tables.environments import EnvironmentConfig
 from shoal.conversation import ChatMessage, ToolCall, ToolCallStatus, ToolDefinition
 from shoal.episodes.tool_calls import make_parser
 from shoal.episodes.typed_call import typed_call

@@ -6,7 +6,7 @@ from typing import Any
 
 from services.reward.custom.code import read_source
 from services.reward.environments.builtin.registry import CLASSES
-from shoal.config.environments import EnvironmentConfig
+from shoal.config.tables.environments import EnvironmentConfig
 
 _BUILT_IN = "services.reward.environments.builtin"
 

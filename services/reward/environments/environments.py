@@ -9,7 +9,7 @@ from services.reward.environments.agents import Requests
 from services.reward.environments.local import LocalEnvironment, Responses
 from services.reward.environments.places import Places
 from services.reward.environments.remote import RemoteEnvironment
-from shoal.config.environments import EnvironmentConfig
+from shoal.config.tables.environments import EnvironmentConfig
 from shoal.errors import FieldViolation, InvalidArgument
 from shoal.v1 import environment_pb2
 from shoal.wire import invalid

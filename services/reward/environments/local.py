@@ -25,7 +25,7 @@ from services.reward.environments.wire import (
     start_from_wire,
     turn_from_wire,
 )
-from shoal.config.environments import EnvironmentConfig
+from shoal.config.tables.environments import EnvironmentConfig
 from shoal.telemetry import metrics, names
 from shoal.v1 import environment_pb2
 from shoal.wire import invalid

@@ -11,7 +11,7 @@ from services.reward.environments.agents import Requests
 from services.reward.environments.inside.answers import MAX_MESSAGES, MAX_NAME_CHARS, BadAnswer, check_number, cut
 from services.reward.environments.local import Responses, lost_tool
 from services.reward.environments.wire import failure_to_wire
-from shoal.config.environments import EnvironmentConfig
+from shoal.config.tables.environments import EnvironmentConfig
 from shoal.error_reasons import ErrorReason
 from shoal.errors import (
     Aborted,

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from services.reward.remote.http_endpoint import HttpEndpoint
-from shoal.config.judge import JudgeConfig
+from shoal.config.tables.judge import JudgeConfig
 
 
 @dataclass(frozen=True)

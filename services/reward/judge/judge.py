@@ -18,7 +18,7 @@ from services.reward.judge.rubric import CRITERION, read_rubric, weighted
 from services.reward.judge.templates import Template
 from services.reward.remote.http_endpoint import EndpointFailed
 from shoal.chat_templates.thoughts import without_thoughts
-from shoal.config.judge import JudgeConfig
+from shoal.config.tables.judge import JudgeConfig
 from shoal.errors import InvalidArgument
 from shoal.scores import ScoreOutcome, VerifierScore
 from shoal.telemetry import names

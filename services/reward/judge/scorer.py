@@ -6,7 +6,7 @@ from services.reward.common.scorer import ListedVerifier, whole_text
 from services.reward.judge.judge import MISSING, Judge, JudgeCounts
 from services.reward.judge.labels import JUDGED_LABELS
 from services.reward.judge.rubric import DESCRIPTION as RUBRIC_DESCRIPTION
-from shoal.config.judge import JudgeConfig
+from shoal.config.tables.judge import JudgeConfig
 from shoal.rollout import GroundTruth, Prompt
 from shoal.scores import ScoreOutcome, VerifierScore
 from shoal.v1 import rollout_pb2

@@ -12,7 +12,7 @@ from services.reward.model.answer import Answer, ModelFailed
 from services.reward.model.question import Question
 from services.reward.process.child_process import PoolProcess
 from services.reward.process.frames import Message
-from shoal.config.reward_model import RewardModelConfig
+from shoal.config.tables.reward_model import RewardModelConfig
 from shoal.errors import InvalidArgument, ShoalError, Unavailable
 from shoal.scores import ScoreOutcome
 

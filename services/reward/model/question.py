@@ -7,7 +7,7 @@ from typing import Any, TypedDict
 from services.reward.common.text import clean, without_turns
 from shoal.chat_templates.template_messages import for_template
 from shoal.chat_templates.thoughts import opened_thought, without_thoughts
-from shoal.config.reward_model import RewardModelConfig
+from shoal.config.tables.reward_model import RewardModelConfig
 from shoal.conversation import ChatMessage
 
 

@@ -11,7 +11,7 @@ from services.reward.model.endpoint import ModelEndpoint
 from services.reward.model.process import ModelProcess
 from services.reward.model.question import Question, question_for
 from services.reward.remote.http_endpoint import EndpointFailed
-from shoal.config.reward_model import RewardModelConfig
+from shoal.config.tables.reward_model import RewardModelConfig
 from shoal.conversation import ChatMessage
 from shoal.errors import InvalidArgument
 from shoal.quantities import counted

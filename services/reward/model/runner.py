@@ -15,7 +15,7 @@ from typing import Any
 from services.reward.model.question import Question
 from services.reward.process.frames import Message, encode_frame, read_frame, take_pipes
 from shoal.chat_templates.rendering import Unrendered
-from shoal.config.reward_model import RewardModelConfig
+from shoal.config.tables.reward_model import RewardModelConfig
 from shoal.errors import InvalidArgument, ShoalError
 from shoal.models.compute_dtype import settled_dtype
 from shoal.models.remote_code import reason_of

@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 
 from services.reward.common.scorer import ListedVerifier
 from services.reward.model.reward_model import MISSING, RewardModel
-from shoal.config.reward_model import RewardModelConfig
+from shoal.config.tables.reward_model import RewardModelConfig
 from shoal.rollout import GroundTruth, Prompt
 from shoal.scores import ScoreOutcome, VerifierScore
 from shoal.v1 import rollout_pb2

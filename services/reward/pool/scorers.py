@@ -8,7 +8,7 @@ from services.reward.custom.arguments import CustomArguments
 from services.reward.custom.custom_verifiers import CustomVerifiers
 from services.reward.pool.pool import VerifierPool
 from services.reward.verifiers.registry import ALL_VERIFIERS, VERIFIERS
-from shoal.config.custom_verifiers import CustomVerifierConfig
+from shoal.config.tables.custom_verifiers import CustomVerifierConfig
 from shoal.rollout import GroundTruth, Prompt
 from shoal.scores import ScoreOutcome, VerifierScore
 from shoal.v1 import rollout_pb2

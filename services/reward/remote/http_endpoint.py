@@ -20,7 +20,7 @@ from typing import Any, Literal, NoReturn, TypeVar
 import httpx2
 
 from services.reward.common.verdict import Unscorable
-from shoal.config.endpoint import EndpointConfig
+from shoal.config.tables.endpoint import EndpointConfig
 from shoal.errors import InvalidArgument
 
 # Busy or too slow: the same request may succeed later. So it may after any server error, 500 and above.

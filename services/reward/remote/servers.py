@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 import grpc.aio
 
 from services.reward.common.scorer import ListedVerifier
-from shoal.config.custom_verifiers import RewardServerConfig
-from shoal.config.verifiers import BUILT_IN_VERIFIERS
+from shoal.config.tables.custom_verifiers import RewardServerConfig
+from shoal.config.tables.verifiers import BUILT_IN_VERIFIERS
 from shoal.error_reasons import ErrorReason
 from shoal.errors import (
     Aborted,

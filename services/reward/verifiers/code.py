@@ -16,7 +16,7 @@ from services.reward.common.verdict import Unscorable, Verdict
 from services.reward.common.verifier import Verifier
 from services.reward.sandbox import run
 from services.reward.sandbox.bubblewrap import Limits
-from shoal.config.section import Section
+from shoal.config.tables.section import Section
 
 _AVAILABLE = threading.Event()
 _CHECKING = threading.Lock()

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from services.reward.common.answers import number_form
 from services.reward.common.verdict import Unscorable, Verdict, acceptable_texts
 from services.reward.common.verifier import Verifier
-from shoal.config.section import Section
+from shoal.config.tables.section import Section
 
 _THOUSANDS = re.compile(r"(?<=[0-9]),(?=[0-9]{3}(?![0-9]))")
 # What separates thousands besides the comma: LaTeX's {,} \, ,\! and ~, and spaces at which no line breaks. An ordinary

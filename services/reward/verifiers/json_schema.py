@@ -16,7 +16,7 @@ from services.reward.common.json_text import NumberTooLarge, exact_json, is_json
 from services.reward.common.text import last_between
 from services.reward.common.verdict import Unscorable, Verdict
 from services.reward.common.verifier import Verifier
-from shoal.config.section import Section
+from shoal.config.tables.section import Section
 from shoal.parsing import compile_schema
 
 _LARGEST_DOUBLE = Decimal(sys.float_info.max)

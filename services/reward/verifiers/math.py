@@ -16,7 +16,7 @@ from services.reward.common.math.stated.answers import stated_answers, stated_wo
 from services.reward.common.text import last_between
 from services.reward.common.verdict import Unscorable, Verdict, acceptable_texts
 from services.reward.common.verifier import Verifier
-from shoal.config.section import Section
+from shoal.config.tables.section import Section
 
 # A label that marks its answer.
 _DELIMITED = re.compile(r"(?<!\\)\$|\\boxed|\\\(|\\\[")

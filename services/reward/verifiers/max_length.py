@@ -7,7 +7,7 @@ from pydantic import Field
 from services.reward.common.text import label_number
 from services.reward.common.verdict import Verdict
 from services.reward.common.verifier import Verifier
-from shoal.config.section import Section
+from shoal.config.tables.section import Section
 from shoal.quantities import counted
 
 

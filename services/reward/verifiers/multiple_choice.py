@@ -8,7 +8,7 @@ from services.reward.common.statements import is_conditional, is_stated
 from services.reward.common.text import last_between
 from services.reward.common.verdict import Unscorable, Verdict, acceptable_texts
 from services.reward.common.verifier import Verifier
-from shoal.config.section import Section
+from shoal.config.tables.section import Section
 
 # What may stand around a letter, and means nothing: quotation marks, tags of HTML, LaTeX's \( and \text{.
 _DECORATION = re.compile(r"[\"“”‘`]|</?(?:b|em|i|strong)>|\\[()\[\]]|\\(?:text\w{0,9}|mathrm|mathbf)(?=\s{0,9}\{)")

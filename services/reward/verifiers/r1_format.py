@@ -4,7 +4,7 @@ from typing import Any
 
 from services.reward.common.verdict import Verdict
 from services.reward.common.verifier import Verifier
-from shoal.config.section import Section
+from shoal.config.tables.section import Section
 
 _THOUGHT, _START, _END = "</think>", "<answer>", "</answer>"
 

@@ -10,7 +10,7 @@ from services.reward.common.deadline import deadline
 from services.reward.common.text import last_between
 from services.reward.common.verdict import Unscorable, Verdict
 from services.reward.common.verifier import Verifier
-from shoal.config.section import Section
+from shoal.config.tables.section import Section
 from shoal.reasoning_entry import entry_from_text
 
 

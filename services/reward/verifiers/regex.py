@@ -8,7 +8,7 @@ from pydantic import Field
 
 from services.reward.common.verdict import Unscorable, Verdict, acceptable_texts
 from services.reward.common.verifier import Verifier
-from shoal.config.section import Section
+from shoal.config.tables.section import Section
 
 
 class RegexOptions(Section):

@@ -7,7 +7,7 @@ from pydantic import Field
 
 from services.reward.common.verdict import Verdict
 from services.reward.common.verifier import Verifier
-from shoal.config.section import Section
+from shoal.config.tables.section import Section
 
 
 class RepetitionOptions(Section):

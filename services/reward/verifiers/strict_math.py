@@ -9,7 +9,7 @@ from services.reward.common.math import strict
 from services.reward.common.math.normal_forms import check_depth, math_form, minerva_answer, minerva_form, tail
 from services.reward.common.verdict import Verdict, acceptable_texts
 from services.reward.common.verifier import Verifier
-from shoal.config.section import Section
+from shoal.config.tables.section import Section
 
 
 class StrictMathOptions(Section):

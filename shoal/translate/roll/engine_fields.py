@@ -1,6 +1,6 @@
 """ROLL's settings of the workers that sample, evaluate, refer and reward, one row each."""
 
-from shoal.config.algorithm import MAX_TOP_K
+from shoal.config.tables.sampling import MAX_TOP_K
 from shoal.translate.roll.run_fields import PLACES
 from shoal.translate.roll.worker_fields import common, model_rows
 from shoal.translate.shared.field import (

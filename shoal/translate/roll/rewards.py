@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from shoal.config.services import EVERY_OTHER_NAME
+from shoal.config.tables.reward import EVERY_OTHER_NAME
 from shoal.translate.roll.engine_fields import VALIDATION_FILES
 from shoal.translate.roll.reward_worker import DEFAULT_DOMAIN, RewardWorker, domains_of
 from shoal.translate.shared.draft import Draft, Origin, Source

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from shoal.config.lora import ALL_LINEAR
+from shoal.config.tables.lora import ALL_LINEAR
 from shoal.translate.shared.draft import Draft, Origin
 
 LAYERS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, get_args
 
-from shoal.config.learner import Scheduler
+from shoal.config.tables.learner import Scheduler
 from shoal.translate.shared.draft import Draft, Origin
 
 REFUSED = {

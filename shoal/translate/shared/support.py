@@ -1,6 +1,6 @@
 """The tokens to sample from, where a source restricts them without a top-k."""
 
-from shoal.config.algorithm import MAX_TOP_K
+from shoal.config.tables.sampling import MAX_TOP_K
 from shoal.translate.shared.draft import Draft, Origin
 
 

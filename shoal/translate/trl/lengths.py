@@ -1,6 +1,6 @@
 """Lengths of prompts and completions, and the context that holds both."""
 
-from shoal.config.data import DataConfig
+from shoal.config.tables.data import DataConfig
 from shoal.translate.shared.draft import Draft, Source
 
 _MOST = int(DataConfig.model_fields["max_prompt_tokens"].default)

@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from shoal.config.verifiers import BUILT_IN_VERIFIERS
+from shoal.config.tables.verifiers import BUILT_IN_VERIFIERS
 from shoal.translate.shared.draft import Draft
 from shoal.translate.shared.field import Unfit
 from shoal.translate.shared.own_function import OwnFunction

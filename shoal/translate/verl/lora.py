@@ -1,6 +1,6 @@
 """verl's LoRA, of FSDP and of Megatron."""
 
-from shoal.config.lora import ALL_LINEAR
+from shoal.config.tables.lora import ALL_LINEAR
 from shoal.translate.shared.draft import Draft, Source
 from shoal.translate.shared.lora import set_lora
 from shoal.translate.verl.names import MODEL

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from services.reward.allowed import Allowed
-from shoal.config.environments import BUILT_IN_ENVIRONMENTS
+from shoal.config.tables.environments import BUILT_IN_ENVIRONMENTS
 from shoal.error_reasons import ErrorReason
 from shoal.errors import Aborted, FailedPrecondition, InvalidArgument
 from shoal.v1 import reward_pb2, rollout_pb2, worker_pb2

@@ -16,10 +16,10 @@ from google.protobuf.struct_pb2 import Struct
 from services.coordinator.cli.config_check import check_config
 from shoal.chat_templates import NAMES, template_text
 from shoal.config import dump_config, load_config, parse_config
-from shoal.config.data import SourceConfig
 from shoal.config.load import config_struct, load_overrides
 from shoal.config.notes import notes_on
-from shoal.config.services import RewardConfig
+from shoal.config.tables.data import SourceConfig
+from shoal.config.tables.reward import RewardConfig
 from shoal.data.conversation import conversation_of
 from shoal.data.files import read_files
 from shoal.errors import ShoalError
@@ -290,7 +290,7 @@ _VERIFIERS = (
 
 def _custom(data: bytes, folder: Path) -> None:
     from services.reward.custom.code import Unusable, read_code
-    from shoal.config.custom_verifiers import CustomVerifierConfig
+    from shoal.config.tables.custom_verifiers import CustomVerifierConfig
 
     path = folder / "score.py"
     path.write_bytes(data)

@@ -18,8 +18,8 @@ import typer
 from google.protobuf.json_format import ParseDict
 
 from shoal.config import RunConfig, dump_config, load_config, parse_config
-from shoal.config.environments import BUILT_IN_ENVIRONMENTS, find_environment_files
 from shoal.config.load import apply_override
+from shoal.config.tables.environments import BUILT_IN_ENVIRONMENTS, find_environment_files
 from shoal.conversation import ToolDefinition
 from shoal.errors import FieldViolation, InvalidArgument
 from shoal.rpc.auth.credentials import Credentials

@@ -19,7 +19,7 @@ from services.coordinator.reporting.step_file import StepFile
 from services.coordinator.store.run_record import RunRecord
 from shoal import __version__
 from shoal.config import RunConfig
-from shoal.config.data import SourceConfig
+from shoal.config.tables.data import SourceConfig
 from shoal.quantities import counted
 
 _TABLES = ("sampling", "grpo", "advantage", "loss", "kl", "correction", "learner")

@@ -6,7 +6,7 @@ from typing import Any
 
 from services.coordinator.reporting.reward_parts import verifier_names
 from shoal.config import RunConfig
-from shoal.config.verifiers import BUILT_IN_VERIFIERS, JUDGE_VERIFIERS, MODEL_VERIFIERS
+from shoal.config.tables.verifiers import BUILT_IN_VERIFIERS, JUDGE_VERIFIERS, MODEL_VERIFIERS
 
 _SHAPING = (
     "correct", "verification_reward", "apply_verifiable_reward", "only_reward_good_outputs", "non_stop_penalty",

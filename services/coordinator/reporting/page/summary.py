@@ -10,8 +10,8 @@ from services.coordinator.reporting.page.curves import Row
 from services.coordinator.store.rows import GroupState
 from services.coordinator.store.run_record import RunRecord
 from shoal.config import RunConfig
-from shoal.config.data import SourceConfig
-from shoal.config.lora import LoraConfig
+from shoal.config.tables.data import SourceConfig
+from shoal.config.tables.lora import LoraConfig
 from shoal.quantities import counted
 
 

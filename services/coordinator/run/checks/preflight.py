@@ -12,9 +12,9 @@ from services.coordinator.run.checks.changed_inputs import EVALUATION, MODEL, TO
 from services.coordinator.run.checks.extras import check_extras, tracking_extras
 from services.coordinator.run.checks.prompt_notes import notes_on_prompts
 from shoal.config import RunConfig
-from shoal.config.correct import why_unfiltered
-from shoal.config.data import SourceConfig
-from shoal.config.verifiers import JUDGE_VERIFIERS, MODEL_VERIFIERS
+from shoal.config.fits import why_unfiltered
+from shoal.config.tables.data import SourceConfig
+from shoal.config.tables.verifiers import JUDGE_VERIFIERS, MODEL_VERIFIERS
 from shoal.data import HeldOut, PromptSet, held_out_prompts, load_prompts
 from shoal.data.rows import row_name
 from shoal.errors import InvalidArgument

@@ -6,7 +6,7 @@ from typing import Any
 from shoal.chat_templates.probes import writes_time
 from shoal.chat_templates.rendering import Dialogue
 from shoal.chat_templates.template_messages import for_template
-from shoal.config.model import ModelConfig
+from shoal.config.tables.model import ModelConfig
 from shoal.rollout import Prompt
 
 

@@ -15,7 +15,7 @@ from services.coordinator.workers.member import STATUS_TIMEOUT_S, Member
 from services.coordinator.workers.weights.canary import Reading, load_error, reading_of
 from services.coordinator.workers.weights.fault_finding import Failures, is_of_group, unless_silent
 from shoal.arrays import Float32Array
-from shoal.config.services import WeightsConfig
+from shoal.config.tables.weights import WeightsConfig
 from shoal.error_reasons import ErrorReason
 from shoal.errors import DataLoss, DeadlineExceeded, ShoalError, Unavailable
 from shoal.rollout import WeightVersion

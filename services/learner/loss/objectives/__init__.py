@@ -3,8 +3,8 @@
 An objective takes the tokens of whole completions and returns the loss of each token, before weights and averages.
 docs/algorithms.md has the formulas, the papers and the names that other systems use.
 
-To add an objective, add its name (and its options) to `shoal.config.loss`, write the function of that name in the
-module of that name here, and add its formula to docs/algorithms.md.
+To add an objective, add its name (and its options) to `shoal.config.tables.loss`, write the function of that name in
+the module of that name here, and add its formula to docs/algorithms.md.
 """
 
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import get_args
 
 from services.learner.loss.objectives.tokens import PolicyLoss, PolicyTokens
-from shoal.config.loss import LossConfig, Objective
+from shoal.config.tables.loss import LossConfig, Objective
 
 OBJECTIVES: dict[str, Callable[[PolicyTokens, LossConfig], PolicyLoss]] = {
     name: getattr(import_module(f"{__name__}.{name}"), name) for name in get_args(Objective)

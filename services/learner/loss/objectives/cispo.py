@@ -8,7 +8,7 @@ clip are dropped.
 import torch
 
 from services.learner.loss.objectives.tokens import PolicyLoss, PolicyTokens, policy_loss, weighted_logprobs
-from shoal.config.loss import LossConfig
+from shoal.config.tables.loss import LossConfig
 
 
 def cispo(tokens: PolicyTokens, config: LossConfig) -> PolicyLoss:

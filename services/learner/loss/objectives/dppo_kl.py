@@ -7,7 +7,7 @@ policy's probability and q the baseline's.
 from services.learner.loss.objectives.divergence import binary_kl
 from services.learner.loss.objectives.dppo_tv import within_trust_region
 from services.learner.loss.objectives.tokens import PolicyLoss, PolicyTokens
-from shoal.config.loss import LossConfig
+from shoal.config.tables.loss import LossConfig
 
 
 def dppo_kl(tokens: PolicyTokens, config: LossConfig) -> PolicyLoss:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from services.learner.loss.objectives.tokens import PolicyLoss, PolicyTokens, policy_loss, weighted_logprobs
-from shoal.config.loss import LossConfig
+from shoal.config.tables.loss import LossConfig
 
 
 def dppo_tv(tokens: PolicyTokens, config: LossConfig) -> PolicyLoss:

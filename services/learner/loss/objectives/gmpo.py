@@ -7,7 +7,7 @@ A > 0 and to at least -`gmpo_log_clip_low` where A < 0. Every token of a complet
 import torch
 
 from services.learner.loss.objectives.tokens import PolicyLoss, PolicyTokens, policy_loss
-from shoal.config.loss import LossConfig
+from shoal.config.tables.loss import LossConfig
 
 
 def gmpo(tokens: PolicyTokens, config: LossConfig) -> PolicyLoss:

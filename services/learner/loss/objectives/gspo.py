@@ -10,7 +10,7 @@ from torch import Tensor
 
 from services.learner.loss.objectives.ppo_clip import clipped_surrogate
 from services.learner.loss.objectives.tokens import PolicyLoss, PolicyTokens, live_exp
-from shoal.config.loss import LossConfig
+from shoal.config.tables.loss import LossConfig
 
 
 def gspo(tokens: PolicyTokens, config: LossConfig) -> PolicyLoss:

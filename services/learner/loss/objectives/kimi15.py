@@ -4,7 +4,7 @@
 """
 
 from services.learner.loss.objectives.tokens import PolicyLoss, PolicyTokens, policy_loss
-from shoal.config.loss import LossConfig
+from shoal.config.tables.loss import LossConfig
 
 
 def kimi15(tokens: PolicyTokens, config: LossConfig) -> PolicyLoss:

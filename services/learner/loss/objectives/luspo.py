@@ -5,7 +5,7 @@ The loss of a token is GSPO's. The difference is the aggregation, seq-mean-token
 
 from services.learner.loss.objectives.gspo import gspo
 from services.learner.loss.objectives.tokens import PolicyLoss, PolicyTokens
-from shoal.config.loss import LossConfig
+from shoal.config.tables.loss import LossConfig
 
 
 def luspo(tokens: PolicyTokens, config: LossConfig) -> PolicyLoss:

@@ -6,7 +6,7 @@ It assumes that the policy itself sampled the tokens; off-policy its gradient is
 import torch
 
 from services.learner.loss.objectives.tokens import PolicyLoss, PolicyTokens, policy_loss, weighted_logprobs
-from shoal.config.loss import LossConfig
+from shoal.config.tables.loss import LossConfig
 
 
 def policy_gradient(tokens: PolicyTokens, config: LossConfig) -> PolicyLoss:

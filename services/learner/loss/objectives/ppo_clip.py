@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from services.learner.loss.objectives.tokens import PolicyLoss, PolicyTokens, live_exp
-from shoal.config.loss import LossConfig
+from shoal.config.tables.loss import LossConfig
 
 
 def ppo_clip(tokens: PolicyTokens, config: LossConfig) -> PolicyLoss:

@@ -7,7 +7,7 @@ the gradient is that of the plain surrogate; away from there it fades out instea
 import torch
 
 from services.learner.loss.objectives.tokens import PolicyLoss, PolicyTokens, live_exp, policy_loss
-from shoal.config.loss import LossConfig
+from shoal.config.tables.loss import LossConfig
 
 
 def sapo(tokens: PolicyTokens, config: LossConfig) -> PolicyLoss:

@@ -7,7 +7,7 @@ log pi. The reward selects the branch, not the advantage.
 import torch
 
 from services.learner.loss.objectives.tokens import PolicyLoss, PolicyTokens, policy_loss, weighted_logprobs
-from shoal.config.loss import LossConfig
+from shoal.config.tables.loss import LossConfig
 
 
 def topr(tokens: PolicyTokens, config: LossConfig) -> PolicyLoss:

@@ -6,7 +6,7 @@ With the bounds 0 and 1, tokens that have become more likely do not weigh more t
 import torch
 
 from services.learner.loss.objectives.tokens import PolicyLoss, PolicyTokens, policy_loss, weighted_logprobs
-from shoal.config.loss import LossConfig
+from shoal.config.tables.loss import LossConfig
 
 
 def truncated_is(tokens: PolicyTokens, config: LossConfig) -> PolicyLoss:

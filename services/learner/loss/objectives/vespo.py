@@ -7,7 +7,7 @@ at w = 1 and falls to 0 on both sides. k and lambda depend on the sign of A.
 import torch
 
 from services.learner.loss.objectives.tokens import PolicyLoss, PolicyTokens, policy_loss, weighted_logprobs
-from shoal.config.loss import LossConfig
+from shoal.config.tables.loss import LossConfig
 
 
 def vespo(tokens: PolicyTokens, config: LossConfig) -> PolicyLoss:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from services.reward.environments.builtin.openenv_session import Refused, Session
-from shoal.config.endpoint import EndpointConfig
+from shoal.config.tables.endpoint import EndpointConfig
 from shoal.conversation import ChatMessage, ToolCall, ToolCallStatus, ToolDefinition
 from shoal.environment import Broken, Environment, Observation, Turn
 from shoal.rollout import ToolOutcome

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from services.reward.common.verdict import Unscorable
 from services.reward.remote.http_endpoint import EndpointFailed, HttpEndpoint
-from shoal.config.endpoint import EndpointConfig
+from shoal.config.tables.endpoint import EndpointConfig
 from shoal.environment import Broken
 
 _MAX_ANSWER_BYTES = 4 << 20

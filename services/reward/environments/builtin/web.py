@@ -5,7 +5,7 @@ from typing import Any, Literal, TypeVar
 
 from services.reward.common.verdict import Unscorable
 from services.reward.remote.http_endpoint import EndpointFailed, HttpEndpoint
-from shoal.config.endpoint import EndpointConfig
+from shoal.config.tables.endpoint import EndpointConfig
 from shoal.environment import Broken, Environment, ToolError
 
 _NOT_THE_POLICYS = frozenset({401, 402, 403})

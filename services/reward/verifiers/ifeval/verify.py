@@ -11,7 +11,7 @@ from services.reward.common.verdict import Unscorable, Verdict
 from services.reward.common.verifier import Verifier
 from services.reward.verifiers.ifeval import sentences
 from services.reward.verifiers.ifeval.labels import Instruction, read_instructions
-from shoal.config.section import Section
+from shoal.config.tables.section import Section
 
 
 class InstructionOptions(Section):

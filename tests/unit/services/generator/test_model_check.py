@@ -4,8 +4,8 @@ import pytest
 
 from services.generator.model_check import checked_model, expected_adapter, expected_tensors, manifest_violation
 from shoal.config.load import parse_config
-from shoal.config.lora import LoraConfig
 from shoal.config.run import RunConfig
+from shoal.config.tables.lora import LoraConfig
 from shoal.errors import InvalidArgument
 from shoal.weights.manifest import Manifest, TensorSpec
 from tests.support.tiny_model import make_tiny_model

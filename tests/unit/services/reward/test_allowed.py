@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from services.reward.allowed import Allowed, add_allowed_options, allowed_by
-from shoal.config.services import RewardConfig
+from shoal.config.tables.reward import RewardConfig
 from shoal.error_reasons import ErrorReason
 from shoal.errors import FailedPrecondition
 

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from services.reward.compose import Composer, Output
 from shoal.config import RunConfig
-from shoal.config.services import RewardConfig
+from shoal.config.tables.reward import RewardConfig
 from shoal.rollout import FinishReason, GroundTruth
 from shoal.scores import Score, ScoreOutcome, VerifierScore
 

@@ -7,7 +7,7 @@ import pytest
 
 from shoal.chat_templates import NAMES, template_text
 from shoal.config import load_config
-from shoal.config.model import ModelConfig
+from shoal.config.tables.model import ModelConfig
 from shoal.errors import InvalidArgument
 from tests.support.tiny_model import IM_END, make_tokenizer
 

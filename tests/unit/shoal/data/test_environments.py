@@ -10,9 +10,9 @@ import pyarrow.parquet
 import pytest
 
 from shoal.config import parse_config
-from shoal.config.data import DataConfig, SourceConfig
-from shoal.config.model import ModelConfig
-from shoal.config.services import RewardConfig
+from shoal.config.tables.data import DataConfig, SourceConfig
+from shoal.config.tables.model import ModelConfig
+from shoal.config.tables.reward import RewardConfig
 from shoal.data import PromptSet, load_prompts
 from shoal.data.conversation import conversation_of
 from shoal.data.environments import environment_of

@@ -10,8 +10,8 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from shoal.config.data import SourceConfig
-from shoal.config.services import RewardConfig
+from shoal.config.tables.data import SourceConfig
+from shoal.config.tables.reward import RewardConfig
 from shoal.conversation import ChatMessage, ToolCall, ToolCallStatus
 from shoal.data.conversation import Conversation, conversation_of
 from shoal.data.files import read_files

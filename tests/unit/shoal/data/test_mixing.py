@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from shoal.config.data import DataConfig, SourceConfig
-from shoal.config.model import ModelConfig
-from shoal.config.services import RewardConfig
+from shoal.config.tables.data import DataConfig, SourceConfig
+from shoal.config.tables.model import ModelConfig
+from shoal.config.tables.reward import RewardConfig
 from shoal.data import PromptSet, load_prompts
 from shoal.errors import InvalidArgument
 from tests.support.tiny_model import make_tokenizer

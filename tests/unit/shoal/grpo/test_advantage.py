@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from shoal.config.advantage import AdvantageConfig
+from shoal.config.tables.advantage import AdvantageConfig
 from shoal.grpo.advantage import (
     RewardGroup,
     batch_normalized,

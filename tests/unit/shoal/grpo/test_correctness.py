@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from services.reward.verifiers.registry import ALL_VERIFIERS
-from shoal.config.services import RewardConfig
+from shoal.config.tables.reward import RewardConfig
 from shoal.grpo.correctness import is_correct
 from shoal.scores import RewardPart, Score, ScoreOutcome, VerifierScore
 

@@ -1,6 +1,6 @@
 import pytest
 
-from shoal.config.loss import KlConfig
+from shoal.config.tables.kl import KlConfig
 from shoal.grpo.kl import adapted_coef
 
 

@@ -7,7 +7,7 @@ import torch
 from transformers import SchedulerType, get_scheduler
 
 from shoal.config import RunConfig, parse_config
-from shoal.config.learner import Scheduler
+from shoal.config.tables.learner import Scheduler
 from shoal.errors import InvalidArgument
 from shoal.grpo.schedule import learning_rate
 from shoal.translate.shared.scheduler import REFUSED

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.config.advantage import AdvantageConfig
+from shoal.config.tables.advantage import AdvantageConfig
 from shoal.grpo.token_advantage import token_advantages, uniform_advantages
 
 

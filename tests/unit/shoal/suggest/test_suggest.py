@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from shoal.config import parse_config
-from shoal.config.lora import LoraConfig
+from shoal.config.tables.lora import LoraConfig
 from shoal.errors import InvalidArgument
 from shoal.models.adapter_targets import num_adapter_weights
 from shoal.suggest import suggest

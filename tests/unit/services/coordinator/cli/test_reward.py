@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from shoal.config.verifiers import BUILT_IN_VERIFIERS
+from shoal.config.tables.verifiers import BUILT_IN_VERIFIERS
 from tests.support.tiny_model import make_tiny_model
 from tests.unit.services.reward.judge.judge_server import completion, graded, judge_server_beside
 

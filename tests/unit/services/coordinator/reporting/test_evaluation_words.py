@@ -5,7 +5,7 @@ import pytest
 
 from services.coordinator.reporting.evaluation_words import describe_evaluation
 from services.coordinator.rollout.evaluation_result import AnsweredQuestion, EvaluationResult
-from shoal.config.services import RewardConfig
+from shoal.config.tables.reward import RewardConfig
 from shoal.rollout import Prompt, WeightVersion
 from shoal.scores import RewardPart, Score, ScoreOutcome, VerifierScore
 

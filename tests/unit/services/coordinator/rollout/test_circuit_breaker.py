@@ -3,7 +3,7 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 from services.coordinator.rollout.circuit_breaker import CircuitBreaker
-from shoal.config.services import RewardConfig
+from shoal.config.tables.reward import RewardConfig
 from shoal.scores import Score, ScoreOutcome, VerifierScore
 
 SCORED, FAILED = ScoreOutcome.SCORED, ScoreOutcome.FAILED

@@ -4,7 +4,7 @@ import pytest
 
 from services.coordinator.store.run_folders import RunFolders
 from services.coordinator.store.run_record import TRAIN_NAME, RunRecord, RunState, new_run_id
-from shoal.config.run import RUN_NAME
+from shoal.config.tables.run import RUN_NAME
 from shoal.errors import DataLoss
 from tests.support.parsed_commands import parse_command
 

@@ -4,7 +4,7 @@ from typing import Any
 from services.generator.adapters.settings import adapter_arguments, adapter_config, slots_bytes
 from shoal.config import parse_config
 from shoal.config.run import RunConfig
-from shoal.config.services import ADAPTER_RANKS
+from shoal.config.tables.generator import ADAPTER_RANKS
 from tests.support.library_source import class_of, fields_of, source_of
 
 TENSORS = {

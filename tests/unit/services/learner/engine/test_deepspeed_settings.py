@@ -13,7 +13,7 @@ from services.learner.engine.deepspeed_settings import (
     settle_on_machine,
 )
 from shoal.config import RunConfig, parse_config
-from shoal.config.learner import LearnerConfig
+from shoal.config.tables.learner import LearnerConfig
 from shoal.errors import InvalidArgument
 from shoal.models import compute_dtype
 

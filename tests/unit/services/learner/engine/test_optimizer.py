@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from services.learner.engine.optimizer import make_optimizer
-from shoal.config.learner import LearnerConfig
+from shoal.config.tables.learner import LearnerConfig
 
 
 def model() -> nn.Module:

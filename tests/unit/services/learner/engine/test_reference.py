@@ -11,7 +11,7 @@ from services.learner.engine.reference import ReferenceModel, follow
 from services.learner.learner import Learner
 from services.learner.model.policy import load_policy, load_reference
 from shoal.config import parse_config
-from shoal.config.learner import LearnerConfig
+from shoal.config.tables.learner import LearnerConfig
 from shoal.errors import FailedPrecondition
 from tests.support.tiny_model import make_tiny_model
 

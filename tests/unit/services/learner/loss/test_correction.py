@@ -15,7 +15,7 @@ from services.learner.loss.mismatch import mismatch_metrics
 from services.learner.loss.objectives.completions import Completions
 from services.learner.loss.policy_loss import pick_tokens, row_loss
 from shoal.config import RunConfig, parse_config
-from shoal.config.correction import CorrectionConfig
+from shoal.config.tables.correction import CorrectionConfig
 from shoal.errors import InvalidArgument
 
 # Two completions, with three tokens and with one.

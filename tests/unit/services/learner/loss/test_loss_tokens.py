@@ -12,7 +12,7 @@ from services.learner.loss.mini_batch import plan_mini_batches
 from services.learner.metrics import gap_metrics
 from services.learner.model.packing import check_batch, check_supports, pack_for_rank
 from shoal.config import parse_config
-from shoal.config.algorithm import SamplingConfig
+from shoal.config.tables.sampling import SamplingConfig
 from shoal.rollout import Rollout, Support, TrainGroup
 from tests.support.train_batches import make_batch, make_groups
 

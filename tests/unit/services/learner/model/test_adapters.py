@@ -18,8 +18,8 @@ from services.learner.model.model_check import check_model
 from services.learner.model.packing import sequence_row
 from services.learner.model.policy import load_policy
 from services.learner.model.weights import adapted_layers, list_weights
-from shoal.config.learner import LearnerConfig
-from shoal.config.lora import LoraConfig, Quantization
+from shoal.config.tables.learner import LearnerConfig
+from shoal.config.tables.lora import LoraConfig, Quantization
 from shoal.errors import InvalidArgument
 from tests.support.published_models import make_published_model
 from tests.support.tiny_model import make_tiny_model

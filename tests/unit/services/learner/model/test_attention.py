@@ -25,7 +25,7 @@ from services.learner.model import attention
 from services.learner.model.attention import choose_attention, register_attention
 from services.learner.model.packing import pack_for_rank
 from services.learner.model.policy import Policy, load_policy, load_reference
-from shoal.config.learner import LearnerConfig
+from shoal.config.tables.learner import LearnerConfig
 from shoal.errors import InvalidArgument
 from tests.support.train_batches import make_groups
 

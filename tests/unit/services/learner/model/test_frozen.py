@@ -9,7 +9,7 @@ from transformers import AutoModelForCausalLM
 
 from services.learner.engine.optimizer import parameter_groups
 from services.learner.model.frozen import freeze
-from shoal.config.learner import LearnerConfig
+from shoal.config.tables.learner import LearnerConfig
 from shoal.errors import InvalidArgument
 from tests.support.tiny_model import make_tiny_model
 

@@ -8,7 +8,7 @@ from transformers import GPT2Config
 
 from services.learner.model.language_model import load_whole, make_empty, read_config
 from services.learner.model.model_check import check_model
-from shoal.config.learner import LearnerConfig
+from shoal.config.tables.learner import LearnerConfig
 from shoal.errors import InvalidArgument
 from tests.support.tiny_model import add_code, make_tiny_model
 

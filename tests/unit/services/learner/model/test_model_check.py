@@ -19,7 +19,7 @@ from transformers import (
 )
 
 from services.learner.model.model_check import check_model, shrunken
-from shoal.config.learner import LearnerConfig
+from shoal.config.tables.learner import LearnerConfig
 from shoal.errors import InvalidArgument
 
 LARGE = {

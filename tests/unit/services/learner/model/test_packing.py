@@ -17,7 +17,7 @@ from services.learner.model.packing import (
     pack_for_rank,
     sequence_row,
 )
-from shoal.config.algorithm import SamplingConfig
+from shoal.config.tables.sampling import SamplingConfig
 from shoal.errors import InvalidArgument
 from shoal.rollout import FinishReason, Rollout, TrainGroup
 from tests.support.loss_variants import varied_groups

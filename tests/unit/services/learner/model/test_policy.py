@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM
 from services.learner.loss.loss_tokens import LossTokens
 from services.learner.model.packing import PackedRow, pack_for_rank, sequence_row
 from services.learner.model.policy import Policy, load_policy, load_reference
-from shoal.config.learner import LearnerConfig
+from shoal.config.tables.learner import LearnerConfig
 from shoal.rollout import TrainGroup
 from tests.support.tiny_model import make_tiny_model
 from tests.support.train_batches import make_groups, with_segments

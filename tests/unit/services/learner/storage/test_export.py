@@ -12,8 +12,8 @@ from transformers import AutoModelForCausalLM, GenerationConfig
 
 from services.learner.model.packing import sequence_row
 from services.learner.storage.export import delete_other_exports, export_model
-from shoal.config.lora import LoraConfig
-from shoal.config.model import ModelConfig
+from shoal.config.tables.lora import LoraConfig
+from shoal.config.tables.model import ModelConfig
 from shoal.errors import FailedPrecondition, InvalidArgument
 from tests.support.plain_export import Adapted, Parameters, export_trained, one_rank
 from tests.support.tiny_model import make_tiny_model

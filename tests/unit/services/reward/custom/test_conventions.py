@@ -10,7 +10,7 @@ import pytest
 from services.reward.custom.code import Unusable, read_code
 from services.reward.custom.loading import LoadedVerifiers, load
 from services.reward.pool.worker import judge_custom
-from shoal.config.custom_verifiers import CustomVerifierConfig
+from shoal.config.tables.custom_verifiers import CustomVerifierConfig
 
 VERL = """
 import json

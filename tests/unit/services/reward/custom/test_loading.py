@@ -11,7 +11,7 @@ from services.reward.custom import loading
 from services.reward.custom.code import Code, Unusable, read_code
 from services.reward.custom.loading import LoadedVerifiers, _number, load
 from services.reward.pool.worker import judge_custom
-from shoal.config.custom_verifiers import CustomVerifierConfig
+from shoal.config.tables.custom_verifiers import CustomVerifierConfig
 
 
 def loaded(tmp_path: Path, text: str) -> LoadedVerifiers:

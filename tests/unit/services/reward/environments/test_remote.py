@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from services.reward.environments.remote import RemoteEnvironment
-from shoal.config.environments import EnvironmentConfig
+from shoal.config.tables.environments import EnvironmentConfig
 from shoal.v1 import environment_pb2 as pb
 from shoal.v1 import environment_pb2_grpc, rollout_pb2
 from tests.support.loopback import ENVIRONMENT, serving

@@ -12,9 +12,9 @@ import pytest
 from services.reward.judge.judge import Judge
 from services.reward.judge.labels import JUDGED_LABELS
 from services.reward.remote import http_endpoint as endpoint
-from shoal.config.judge import JudgeConfig
 from shoal.config.load import parse_config
-from shoal.config.verifiers import JUDGE_VERIFIERS
+from shoal.config.tables.judge import JudgeConfig
+from shoal.config.tables.verifiers import JUDGE_VERIFIERS
 from shoal.errors import InvalidArgument
 from shoal.scores import ScoreOutcome
 from tests.unit.services.reward.judge.judge_server import JudgeServer, completion, graded, http, judge_server

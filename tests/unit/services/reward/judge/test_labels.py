@@ -11,10 +11,10 @@ from services.reward.router import Router
 from services.reward.sandbox.run import SandboxUnavailable
 from services.reward.verifiers import code
 from services.reward.verifiers.registry import VERIFIERS
-from shoal.config.data import SourceConfig
-from shoal.config.judge import JudgeConfig
-from shoal.config.services import RewardConfig
-from shoal.config.verifiers import BUILT_IN_VERIFIERS, JUDGE_VERIFIERS, MODEL_VERIFIERS
+from shoal.config.tables.data import SourceConfig
+from shoal.config.tables.judge import JudgeConfig
+from shoal.config.tables.reward import RewardConfig
+from shoal.config.tables.verifiers import BUILT_IN_VERIFIERS, JUDGE_VERIFIERS, MODEL_VERIFIERS
 from shoal.data.conversation import ground_truths_of
 from shoal.data.rows import Row
 from shoal.reasoning_entry import entry_to_text

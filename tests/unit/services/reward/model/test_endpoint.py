@@ -13,7 +13,7 @@ from services.reward.model.answer import Answer, ModelFailed, value_of
 from services.reward.model.reward_model import RewardModel
 from services.reward.remote import http_endpoint
 from shoal.config.load import parse_config
-from shoal.config.reward_model import RewardModelConfig
+from shoal.config.tables.reward_model import RewardModelConfig
 from shoal.conversation import ChatMessage
 from shoal.errors import InvalidArgument, Unavailable
 from shoal.scores import ScoreOutcome, VerifierScore

@@ -14,7 +14,7 @@ from services.reward.common.verdict import Unscorable
 from services.reward.model import process
 from services.reward.model.answer import Answer, ModelFailed
 from services.reward.model.process import ModelProcess
-from shoal.config.reward_model import RewardModelConfig
+from shoal.config.tables.reward_model import RewardModelConfig
 from shoal.errors import InvalidArgument, Unavailable
 
 Make = Callable[..., ModelProcess]

@@ -17,7 +17,7 @@ from services.reward.custom.code import read_code
 from services.reward.pool.worker import judge
 from services.reward.process.frames import encode_frame, read_frame
 from services.reward.verifiers.registry import VERIFIERS
-from shoal.config.custom_verifiers import CustomVerifierConfig
+from shoal.config.tables.custom_verifiers import CustomVerifierConfig
 from shoal.scores import StepScore
 
 

@@ -18,8 +18,8 @@ import pytest
 from services.reward.judge.judge import Judge
 from services.reward.model.reward_model import RewardModel
 from services.reward.remote import http_endpoint
-from shoal.config.judge import JudgeConfig
-from shoal.config.reward_model import RewardModelConfig
+from shoal.config.tables.judge import JudgeConfig
+from shoal.config.tables.reward_model import RewardModelConfig
 from shoal.conversation import ChatMessage
 from shoal.scores import ScoreOutcome, VerifierScore
 from shoal.wire import score_to_wire

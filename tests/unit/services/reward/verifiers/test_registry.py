@@ -3,7 +3,7 @@
 import pytest
 
 from services.reward.verifiers.registry import ALL_VERIFIERS
-from shoal.config.verifiers import RULE_VERIFIERS, VerifiersConfig
+from shoal.config.tables.verifiers import RULE_VERIFIERS, VerifiersConfig
 
 OPTIONS = VerifiersConfig().model_dump()
 

@@ -9,7 +9,7 @@ import pytest
 
 from services.reward.common.verdict import Unscorable
 from services.reward.verifiers.registry import VERIFIERS
-from shoal.config.data import SourceConfig
+from shoal.config.tables.data import SourceConfig
 from shoal.data.tasks import make_task
 
 

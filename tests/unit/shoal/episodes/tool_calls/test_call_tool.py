@@ -1,6 +1,6 @@
 import pytest
 
-from shoal.config.episodes import PARSERS_THAT_STOP
+from shoal.config.tables.episodes import PARSERS_THAT_STOP
 from shoal.conversation import ToolDefinition
 from shoal.episodes.tool_calls import PARSERS, stop_strings
 from tests.unit.shoal.episodes.tool_calls.examples import (

@@ -2,7 +2,7 @@
 
 import pytest
 
-from shoal.config.algorithm import MAX_TOP_K
+from shoal.config.tables.sampling import MAX_TOP_K
 from tests.support.translations import config_of, translate_values
 
 

@@ -12,7 +12,7 @@ from services.coordinator.reporting.page.summary import (
 )
 from services.coordinator.store.run_record import RunRecord
 from shoal.config import parse_config
-from shoal.config.learner import LearnerConfig
+from shoal.config.tables.learner import LearnerConfig
 
 RATE, CHANGE = "eval/verifiable_correct_rate", "eval/correct_rate_change"
 CONFIG = parse_config({"model": {"path": "m"}, "data": {"sources": [{"task": "arithmetic"}, {"path": "mine.jsonl"}]}})

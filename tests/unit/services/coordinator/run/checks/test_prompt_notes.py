@@ -7,7 +7,7 @@ import pytest
 from tokenizers.processors import TemplateProcessing
 
 from services.coordinator.run.checks.prompt_notes import notes_on_prompts
-from shoal.config.model import ModelConfig
+from shoal.config.tables.model import ModelConfig
 from shoal.conversation import ChatMessage
 from shoal.rollout import Prompt
 from tests.support.chat_templates import tokenizer_with

@@ -10,7 +10,7 @@ import pytest
 from services.coordinator.workers.member import Member
 from services.coordinator.workers.weights import weight_broadcast
 from services.coordinator.workers.weights.weight_broadcast import Transfer
-from shoal.config.services import WeightsConfig
+from shoal.config.tables.weights import WeightsConfig
 from shoal.error_reasons import ErrorReason
 from shoal.errors import Unavailable
 from shoal.rollout import WeightVersion

@@ -7,7 +7,8 @@ from typing import get_args
 import pytest
 
 from shoal.config import parse_config
-from shoal.config.loss import Aggregation, KlConfig, Objective
+from shoal.config.tables.kl import KlConfig
+from shoal.config.tables.loss import Aggregation, Objective
 from tests.support.repository import ROOT
 
 PAGE = (ROOT / "docs" / "algorithms.md").read_text()

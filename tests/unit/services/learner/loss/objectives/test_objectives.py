@@ -11,7 +11,8 @@ from services.learner.loss.kl import token_kl
 from services.learner.loss.objectives import OBJECTIVES
 from services.learner.loss.objectives.completions import Completions
 from services.learner.loss.objectives.tokens import PolicyLoss, PolicyTokens, known_baseline
-from shoal.config.loss import KlConfig, LossConfig, Objective
+from shoal.config.tables.kl import KlConfig
+from shoal.config.tables.loss import LossConfig, Objective
 
 RATIOS = [1.0, 1.5, 1.5, 0.5, 0.5, 1.1]
 ADVANTAGES = [2.0, 2.0, -2.0, 2.0, -2.0, 3.0]

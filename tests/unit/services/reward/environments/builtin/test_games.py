@@ -13,8 +13,8 @@ from services.reward.environments.builtin.guess_number import GuessNumber
 from services.reward.environments.builtin.registry import CLASSES
 from services.reward.environments.builtin.wordle import Wordle, feedback
 from services.reward.environments.inside.answers import observation_of
-from shoal.config.data import SourceConfig
-from shoal.config.environments import BUILT_IN_ENVIRONMENTS
+from shoal.config.tables.data import SourceConfig
+from shoal.config.tables.environments import BUILT_IN_ENVIRONMENTS
 from shoal.conversation import ToolCall, ToolCallStatus
 from shoal.data.tasks import make_task
 from shoal.environment import Environment, InvalidTask, Turn

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from services.reward.environments.builtin.reasoning_gym import ReasoningGym
-from shoal.config.data import SourceConfig
+from shoal.config.tables.data import SourceConfig
 from shoal.data.tasks import make_task
 from shoal.environment import InvalidTask, Observation, Turn, Unscorable
 from shoal.reasoning_entry import entry_from_text

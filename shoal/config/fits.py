@@ -1,0 +1,321 @@
+"""What tables ask of one another: each function raises `ValueError` for tables that do not fit together."""
+
+from collections.abc import Callable, Collection
+
+from shoal.config.run_tables import RunTables
+from shoal.config.tables.episodes import PARSERS_THAT_STOP
+from shoal.config.tables.generator import ADAPTER_RANKS
+
+
+def check_fits(config: RunTables) -> None:
+    """Raises `ValueError` for the first thing by which tables do not fit together."""
+    for check in _CHECKS:
+        check(config)
+
+
+def _check_context(config: RunTables) -> None:
+    given = config.generator.max_model_len
+    longest = config.data.max_prompt_tokens + config.max_completion_tokens
+    if given is not None and given < longest:
+        table = "sampling" if longest == config.max_sequence_tokens else "evaluation"
+        raise ValueError(
+            f"generator.max_model_len ({given}) must be at least data.max_prompt_tokens + "
+            f"{table}.max_completion_tokens ({longest}): raise it, or leave it unset"
+        )
+
+
+def _check_queues(config: RunTables) -> None:
+    # A group that does not fit would be refused and retried until its deadline.
+    generator, reward = config.generator, config.reward
+    for names, room in (
+        (
+            "generator.max_num_seqs + generator.max_queued_requests",
+            generator.max_num_seqs + generator.max_queued_requests,
+        ),
+        ("reward.num_processes + reward.max_queued", reward.num_processes + reward.max_queued),
+    ):
+        if room < config.grpo.group_size:
+            raise ValueError(
+                f"{names} ({room}) must be at least grpo.group_size ({config.grpo.group_size}): a service accepts "
+                "the completions of a group together"
+            )
+        if config.evaluation.sources and room < config.evaluation.samples_per_prompt:
+            raise ValueError(
+                f"{names} ({room}) must be at least evaluation.samples_per_prompt "
+                f"({config.evaluation.samples_per_prompt}): a service accepts the answers to a question together"
+            )
+
+
+def _check_algorithm(config: RunTables) -> None:
+    if config.grpo.group_size == 1 and config.advantage.baseline in ("group_mean", "leave_one_out", "second_best"):
+        raise ValueError(
+            f"grpo.group_size: must be at least 2 with advantage.baseline {config.advantage.baseline!r} (given: 1): "
+            "a group of one has nothing to compare with"
+        )
+    if config.advantage.per_verifier and config.kl.place == "reward" and config.kl.reward_level == "completion":
+        raise ValueError(
+            'kl.reward_level "completion" subtracts the KL from the reward of a completion, and '
+            'with advantage.per_verifier there is no single reward: use "token"'
+        )
+    for name, is_on in (
+        ("advantage.per_verifier", config.advantage.per_verifier),
+        ("advantage.partial_rewards", config.advantage.partial_rewards),
+    ):
+        if is_on and config.reward.shapes:
+            raise ValueError(
+                f"{name} uses the verifiers' values one by one, before [reward] combines them: leave "
+                "reward.verification_reward, format, style, overlong, length, cosine, repetition and the others at "
+                "their defaults, and name r1_format, soft_overlong or repetition_penalty as verifiers in the data"
+            )
+    if config.correction.is_on and config.loss.baseline == "behavior":
+        raise ValueError(
+            "loss.baseline: correction compares the proximal policy with the behavior policy: set it to "
+            '"proximal"; with "behavior" the ratio itself already uses the engine\'s probabilities'
+        )
+
+
+def _check_overlong(config: RunTables) -> None:
+    overlong = config.reward.overlong
+    limit = overlong.max_length_tokens or config.sampling.max_completion_tokens
+    if overlong.factor and overlong.buffer_tokens > limit:
+        field = "reward.overlong.max_length_tokens" if overlong.max_length_tokens else "sampling.max_completion_tokens"
+        raise ValueError(
+            f"reward.overlong.buffer_tokens ({overlong.buffer_tokens}) must be at most {field} ({limit}): "
+            "otherwise even an empty completion is punished for its length"
+        )
+
+
+def _check_best_metrics(config: RunTables) -> None:
+    """Raises `ValueError` for a metric of evaluations where what is kept by it is not evaluated."""
+    settings, evaluation = config.checkpoint, config.evaluation
+    for name, metric, every_steps, kind in (
+        ("best_metric", settings.best_metric, settings.every_steps, "every_steps"),
+        ("export_best_metric", settings.export_best_metric, settings.export_every_steps, "export_every_steps"),
+    ):
+        every = evaluation.every_steps
+        if metric.startswith("eval/") and (not evaluation.sources or not every or every_steps % every):
+            raise ValueError(
+                f"checkpoint.{name} {metric!r} is measured in evaluations, and only an evaluated step has it: set "
+                f"evaluation.sources, and evaluation.every_steps to a divisor of checkpoint.{kind} ({every_steps}; "
+                f"given: {every})"
+            )
+    if settings.best_metric.startswith("eval/") and settings.keep_last < 2:
+        raise ValueError(
+            f"checkpoint.keep_last must be at least 2 with best_metric {settings.best_metric!r} (given: 1): a "
+            "checkpoint is written before its policy is evaluated"
+        )
+
+
+def _check_mini_batches(config: RunTables) -> None:
+    completions = config.grpo.groups_per_step // config.grpo.num_mini_batches * config.grpo.group_size
+    ranks = config.launch.num_learner_ranks // config.learner.sequence_parallel_size
+    if completions < ranks:
+        raise ValueError(
+            f"an optimizer step has {completions} completions for {ranks} ranks, too few for one each: raise "
+            "grpo.groups_per_step, or lower launch.num_learner_ranks or grpo.num_mini_batches"
+        )
+
+
+def _check_ranks(config: RunTables) -> None:
+    num_ranks = config.launch.num_learner_ranks
+    for name in ("sequence_parallel_size", "zero_hpz_partition_size"):
+        if num_ranks % getattr(config.learner, name):
+            raise ValueError(
+                f"learner.{name} ({getattr(config.learner, name)}) must divide the learner's ranks, "
+                f"launch.num_learner_ranks ({num_ranks}): set these to the ranks that are started, "
+                "also with torchrun"
+            )
+
+
+def _check_schedule(config: RunTables) -> None:
+    config.learner.check_schedule(config.num_warmup_steps, config.num_optimizer_steps)
+
+
+def _check_adapters(config: RunTables) -> None:
+    """Raises `ValueError` for settings with which an engine cannot get its policy as an adapter."""
+    generator, lora, weights = config.generator, config.learner.lora, config.weights
+    if generator.lora == "merged":
+        return
+    if not lora.is_on:
+        raise ValueError(
+            f'generator.lora "adapter" needs learner.lora.rank above 0 (it is {lora.rank}): otherwise the learner '
+            "trains the whole model"
+        )
+    unfit = {
+        f"learner.lora.rank {lora.rank}: vLLM takes at most {ADAPTER_RANKS[-1]}": lora.rank > ADAPTER_RANKS[-1],
+        f'learner.lora.quantization "{lora.quantization}": the adapters belong to the quantized model, and '
+        "generators have the model itself": lora.quantization != "none",
+        "generator.keep_stale_kv: each completion keeps its version, and its cache with it": generator.keep_stale_kv,
+        "weights.backend nccl: adapters are received while the engine's own NCCL is in use": weights.backend == "nccl",
+    }
+    for reason, is_so in unfit.items():
+        if is_so:
+            raise ValueError(f'generator.lora "adapter" does not go with {reason}; change that, or use "merged"')
+
+
+def _check_deterministic(config: RunTables) -> None:
+    """Raises `ValueError` for settings with which a resumed run would not equal one that was never interrupted."""
+    if not config.run.deterministic:
+        return
+    generator, learner = config.generator, config.learner
+    wrong = {
+        "run.num_threads, for example 1: the order in which numbers are added depends on the number of threads": (
+            config.run.num_threads is None
+        ),
+        f"grpo.max_staleness 0 (it is {config.grpo.max_staleness}): above 0, completions meet new weights at a moment "
+        "that no two runs share": config.grpo.max_staleness > 0,
+        f"environments.max_episodes {_num_episodes(config)} for every environment, as many as are played at once: an "
+        "episode takes its turns together with all others": any(
+            environment.max_episodes < _num_episodes(config) for environment in config.environments
+        ),
+        f'generator.dtype "float32" (it is "{generator.dtype}")': generator.dtype != "float32",
+        f'learner.compute_dtype "float32" (it is "{learner.compute_dtype}")': learner.compute_dtype != "float32",
+        f'weights.dtype "auto" or "float32" (it is "{config.weights.dtype}")': config.weights.dtype
+        not in ("auto", "float32"),
+        f'weights.backend "auto" or "gloo" (it is "{config.weights.backend}"), since it runs on CPUs': (
+            config.weights.backend == "nccl"
+        ),
+        f'generator.lora "merged" (it is "{generator.lora}"): an adapter is loaded while completions are sampled': (
+            generator.lora != "merged"
+        ),
+        f'learner.lora.quantization "none" (it is "{learner.lora.quantization}")': learner.lora.quantization != "none",
+        **{
+            f"generator.{name} 1 (it is {getattr(generator, name)})": getattr(generator, name) > 1
+            for name in ("tensor_parallel_size", "pipeline_parallel_size")
+        },
+        "launch.single_gpu false, since it runs on CPUs": config.launch.single_gpu,
+        "generator.sleep_while_training false, since it runs on CPUs": generator.sleep_while_training,
+    }
+    if needed := [need for need, is_wrong in wrong.items() if is_wrong]:
+        raise ValueError(f"run.deterministic needs {'; and '.join(needed)}")
+
+
+def _num_episodes(config: RunTables) -> int:
+    """Returns how many episodes may be under way at once; 0 for a run without any."""
+    if not config.plays_episodes:
+        return 0
+    in_training = config.grpo.groups_per_step * (config.grpo.group_size + 1)
+    return in_training + config.evaluation.num_prompts * config.evaluation.samples_per_prompt * bool(
+        config.evaluation.sources
+    )
+
+
+def _check_episodes(config: RunTables) -> None:
+    """Raises `ValueError` for settings that do not go together with episodes."""
+    if not config.plays_episodes:
+        return
+    _check_names(config)
+    limit = config.sampling.max_completion_tokens
+    if config.episodes.max_turn_tokens is not None and config.episodes.max_turn_tokens > limit:
+        raise ValueError(
+            f"episodes.max_turn_tokens ({config.episodes.max_turn_tokens}) must be at most "
+            f"sampling.max_completion_tokens ({limit}), which bounds the whole episode"
+        )
+    if config.episodes.call_timeout_s > config.episodes.timeout_s:
+        raise ValueError(
+            f"episodes.call_timeout_s ({config.episodes.call_timeout_s:g}) must be at most episodes.timeout_s "
+            f"({config.episodes.timeout_s:g}), the time of a whole episode"
+        )
+    parser = config.episodes.tool_parser
+    if config.episodes.inline_results and parser not in PARSERS_THAT_STOP and not config.sampling.stop_strings:
+        raise ValueError(
+            f"episodes.inline_results goes on behind a call, which does not end what is sampled with tool_parser "
+            f'"{parser}": use {" or ".join(map(repr, PARSERS_THAT_STOP))}; name what ends a call in '
+            "sampling.stop_strings; or leave it empty, and the chat template writes results"
+        )
+    advantage = config.advantage
+    if config.episodes.turn_rewards == "tokens" and (
+        advantage.baseline in ("greedy", "second_best", "length_weighted") or advantage.is_running
+    ):
+        raise ValueError(
+            'episodes.turn_rewards "tokens" compares the rewards of single turns, which advantage.baseline '
+            f"{advantage.baseline!r} and scale {advantage.scale!r} do not: use baseline group_mean, or turn_rewards sum"
+        )
+
+
+def _check_names(config: RunTables) -> None:
+    """Raises `ValueError` for a source of prompts with an environment that the configuration does not have."""
+    known = {environment.name for environment in config.environments}
+    for section, sources in (("data", config.data.sources), ("evaluation", config.evaluation.sources)):
+        for number, source in enumerate(sources):
+            name = source.environment
+            if name is not None and name.lower() not in known:
+                known_names = f"known: {', '.join(sorted(known))}" if known else "there is none"
+                raise ValueError(
+                    f"{section}.sources.{number}.environment: no environment is called {name!r}; declare it under "
+                    f"[[environments]] ({known_names})"
+                )
+
+
+def why_unfiltered(config: RunTables, verifiers: Collection[str]) -> str:
+    """Returns why groups cannot be filtered by what these verifiers call correct; empty if they can, or need not be."""
+    if config.grpo.filter_groups_by != "correct" or any(config.reward.says_correct(name) for name in verifiers):
+        return ""
+    return (
+        'grpo.filter_groups_by: "correct" needs a verifier that says what is correct, and none of '
+        f'{", ".join(sorted(verifiers))} does: set it to "reward", or name in reward.correct those whose value of 1 '
+        "means so"
+    )
+
+
+def _check_filter(config: RunTables) -> None:
+    """Raises `ValueError` where groups are filtered by what is correct, and none of the verifiers that the sources name
+    says it. Where rows name verifiers or environments, the data decide."""
+    sources = config.data.sources
+    if any(source.verifier is None or source.names_environments for source in sources):
+        return
+    given = [name.lower() for source in sources for name in source.verifiers]
+    names = {config.reward.remap.get(name, name) for name in given}
+    if why := why_unfiltered(config, names):
+        raise ValueError(why)
+
+
+def _check_single_gpu(config: RunTables) -> None:
+    if config.generator.sleep_while_training and config.grpo.max_staleness > 0:
+        raise ValueError(
+            f"generator.sleep_while_training needs grpo.max_staleness 0 (it is {config.grpo.max_staleness}): above "
+            "0 the generator samples while the learner trains"
+        )
+    if not config.launch.single_gpu:
+        return
+    for name, count in {
+        "launch.num_learner_ranks": config.launch.num_learner_ranks,
+        "launch.num_generators": config.launch.num_generators,
+        "generator.tensor_parallel_size": config.generator.tensor_parallel_size,
+        "generator.pipeline_parallel_size": config.generator.pipeline_parallel_size,
+    }.items():
+        if count > 1:
+            raise ValueError(f"launch.single_gpu takes one of each: {name} is {count}; set it to 1")
+    if config.weights.backend == "nccl":
+        raise ValueError("launch.single_gpu: NCCL refuses two members on one GPU; set weights.backend to gloo or auto")
+    if config.generator.gpu_memory_utilization >= 0.9:
+        raise ValueError(
+            "launch.single_gpu: the learner needs a part of the GPU: set generator.gpu_memory_utilization below "
+            f"0.9, for example 0.4 (it is {config.generator.gpu_memory_utilization})"
+        )
+
+
+def _check_reference(config: RunTables) -> None:
+    if config.learner.lora.is_on and config.kl.reference_update_steps is not None:
+        raise ValueError(
+            "kl.reference_update_steps: with learner.lora the reference is the model without its adapters, which "
+            "does not follow the policy; unset it, or set learner.lora.rank to 0"
+        )
+
+
+_CHECKS: tuple[Callable[[RunTables], None], ...] = (
+    _check_context,
+    _check_queues,
+    _check_algorithm,
+    _check_overlong,
+    _check_best_metrics,
+    _check_mini_batches,
+    _check_ranks,
+    _check_schedule,
+    _check_adapters,
+    _check_deterministic,
+    _check_episodes,
+    _check_filter,
+    _check_single_gpu,
+    _check_reference,
+)

@@ -1,0 +1,101 @@
+"""Tables of `[reward]` that shape a reward beside its verifiers; services/reward/compose.py adds them up."""
+
+from typing import Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from shoal.config.tables.section import Section
+
+
+class FormatRewardConfig(Section):
+    kind: Literal["none", "r1", "think", "think_answer"] = "none"
+    """The required format: that of the verifier `r1_format` (`</think>`, then `<answer>...</answer>`), of
+    `think_format` (begins with one `<think>...</think>`) or of `think_answer_format` (thoughts and answer in tags that
+    have lines of their own)."""
+    mode: Literal["gate", "add"] = "gate"
+    """`gate`: verifiers count only if the format is right. `add`: the right format adds `value`, also for a wrong
+    answer (open-instruct's `additive_format_reward`)."""
+    value: float = 1.0
+    """Reward of the right format with `add`, and with `gate` where verifiers do not count (`apply_verifiable_reward`,
+    `only_reward_good_outputs`)."""
+    code_language: str = ""
+    """With `think_answer`, the language of a fenced block that the answer must contain; empty requires none."""
+
+    @model_validator(mode="after")
+    def _language_has_a_format(self) -> Self:
+        if self.code_language and self.kind != "think_answer":
+            raise ValueError(
+                f'code_language ({self.code_language!r}) is read by the kind "think_answer" alone, and kind is '
+                f"{self.kind!r}: set kind, or leave code_language out"
+            )
+        return self
+
+
+class StyleConfig(Section):
+    """Rewards for how a completion is written, whatever it answers (open-r1's recipes)."""
+
+    tags: float = Field(default=0.0, ge=0)
+    """Factor of the value of the verifier `think_answer_tags`; 0 for none."""
+    steps: float = Field(default=0.0, ge=0)
+    """Factor of the value of the verifier `reasoning_steps`; 0 for none."""
+
+
+class OverlongConfig(Section):
+    factor: float = Field(default=0.0, ge=0)
+    """Penalty of a completion of `max_length_tokens` (DAPO's soft punishment, arXiv:2503.14476); 0 for none."""
+    max_length_tokens: int | None = Field(default=None, ge=1)
+    """Length from which the full penalty applies; if unset, `sampling.max_completion_tokens`."""
+    buffer_tokens: int = Field(default=1024, ge=0)
+    """Tokens before that over which the penalty grows linearly; at most the limit."""
+
+
+class LengthPenaltyConfig(Section):
+    coef: float = Field(default=0.0, ge=0)
+    """Penalty of a completion of `max_length_tokens`, and proportionally less of a shorter one; 0 for none."""
+    max_length_tokens: int | None = Field(default=None, ge=1)
+    """Length from which the full penalty applies; if unset, `sampling.max_completion_tokens`."""
+    only_correct: bool = True
+    """Penalize only correct completions, so that a wrong one gains nothing by being short."""
+
+
+class CosineLengthConfig(Section):
+    """A reward by length: half a cosine from one value at length 0 to another at the limit (arXiv:2502.03373, section
+    4)."""
+
+    factor: float = Field(default=0.0, ge=0)
+    """Factor of the reward; 0 for none."""
+    max_length_tokens: int | None = Field(default=None, ge=1)
+    """The limit; if unset, `sampling.max_completion_tokens`."""
+    max_length_characters: int | None = Field(default=None, ge=1)
+    """The limit in characters of the text, in place of tokens (open-r1)."""
+    correct_short: float = 1.0
+    """Value of a correct completion of length 0."""
+    correct_long: float = 0.5
+    """Value of a correct completion at the limit."""
+    wrong_short: float = -1.0
+    """Value of a wrong completion of length 0."""
+    wrong_long: float = -0.5
+    """Value of a wrong completion at the limit."""
+
+    @model_validator(mode="after")
+    def _one_limit(self) -> Self:
+        if self.max_length_tokens is not None and self.max_length_characters is not None:
+            raise ValueError("give max_length_tokens or max_length_characters, not both")
+        return self
+
+
+class RepetitionPenaltyConfig(Section):
+    max_penalty: float = Field(default=0.0, le=0)
+    """Penalty if every n-gram is a repetition (arXiv:2502.03373, section 4), and otherwise proportional to their share;
+    0 for none."""
+    ngram_size: int = Field(default=3, ge=1)
+    """Length of an n-gram, in `unit`."""
+    unit: Literal["tokens", "words"] = "tokens"
+    """What an n-gram consists of: tokens (TRL), or words in lower case between white space (open-r1, ROLL)."""
+    verifiers: list[str] = Field(default_factory=list)
+    """Penalize only completions that one of these verifiers scores; if empty, all."""
+
+    @field_validator("verifiers")
+    @classmethod
+    def _are_in_lower_case(cls, verifiers: list[str]) -> list[str]:
+        return [name.lower() for name in verifiers]

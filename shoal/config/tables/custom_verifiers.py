@@ -1,0 +1,158 @@
+"""Custom verifiers and those of other servers: the tables `reward.custom.<name>` and `reward.servers.<name>`."""
+
+import importlib.metadata
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from shoal.config.tables.section import Section
+from shoal.config.tables.verifiers import BUILT_IN_VERIFIERS
+
+ENTRY_POINT_GROUP = "shoal.verifiers"
+"""Group in which installed packages register verifiers: the entry point's name is the verifier's."""
+
+_NAME = re.compile(r"[a-z0-9_][a-z0-9_-]{0,62}")
+_ENTRY_POINT = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
+ADDRESS = re.compile(r"(\[[0-9a-fA-F:]+\]|[^\s:/]+):[0-9]{1,5}")
+
+
+class CustomVerifierConfig(Section):
+    """A custom verifier: one Python function, in a file or in an installed package (docs/rewards.md)."""
+
+    file: str = ""
+    """A Python file on the reward service's machine. A relative path in a TOML file begins at that file's folder, with
+    `--set` at the current one."""
+    function: str = "score"
+    """The function in `file`."""
+    entry_point: str = ""
+    """In place of `file`: a function of a package that is installed where the reward service runs,
+    "package.module:function". A function that the package registers in the group `shoal.verifiers` needs no table."""
+    convention: Literal["shoal", "trl", "trl_text", "verl"] = "shoal"
+    """How the function is called. "shoal" gives it those of docs/rewards.md's arguments that it takes. "verl" calls
+    verl's `compute_score(data_source, solution_str, ground_truth, extra_info)`: the label must be a table with
+    `ground_truth`, and `data_source` and `extra_info` if the function reads them (`label_columns` of the source); the
+    result is a number, or a table with `score_key`. "trl" calls a reward function of TRL's GRPOTrainer,
+    `f(prompts, completions, **columns)`, with lists of one completion: prompts and completions are lists of messages,
+    as for conversational data, and texts with "trl_text". Of its file it runs only what the function needs."""
+    score_key: str = Field(default="score", min_length=1)
+    """The entry of a result's table that is the score, in the convention "verl". So one function can be several
+    verifiers, a part of its table each; it is called for each of them."""
+    arguments: dict[str, Any] = Field(default_factory=dict)
+    """Further arguments of each call, by name."""
+    reload: bool | None = None
+    """Use the new code when the file changes, without a restart. A version that does not work is not used: the last
+    good one stays in use. If unset, `shoal train` turns it on for the files of a new run, and it is off elsewhere; a
+    resumed run keeps its value. `shoal run resume` reads the code again in both cases."""
+
+    @field_validator("file")
+    @classmethod
+    def _is_absolute(cls, file: str) -> str:
+        if file and not file.startswith("~") and not Path(file).is_absolute():
+            raise ValueError("must be an absolute path: there is no configuration file at whose folder it could begin")
+        return file
+
+    @field_validator("function")
+    @classmethod
+    def _is_an_identifier(cls, function: str) -> str:
+        if not function.isidentifier():
+            raise ValueError("must be the name of a function in the file")
+        return function
+
+    @field_validator("entry_point")
+    @classmethod
+    def _is_an_object(cls, entry_point: str) -> str:
+        if entry_point and not _ENTRY_POINT.fullmatch(entry_point):
+            raise ValueError('must be of the form "package.module:function"')
+        return entry_point
+
+    @model_validator(mode="after")
+    def _one_origin(self) -> Self:
+        if bool(self.file) == bool(self.entry_point):
+            raise ValueError(f"give {'file or entry_point, not both' if self.file else 'file or entry_point'}")
+        if self.reload and not self.file:
+            raise ValueError("reload watches a file: leave it out if entry_point is given")
+        return self
+
+
+class RewardServerConfig(Section):
+    """Another gRPC server that offers `ListVerifiers` and `ScoreGroup` of `shoal.v1.RewardService`
+    (docs/rewards.md)."""
+
+    address: str
+    """host:port of the server, as the reward service reaches it."""
+    verifiers: list[str] = Field(default_factory=list)
+    """The verifiers of the server that are used. If empty, all that it lists; these are known only once the reward
+    service has asked the server, so labels are then checked when the run starts, not before."""
+    timeout_s: float = Field(default=60.0, gt=0)
+    """Longest time for one verifier on one completion, all attempts and the pauses between them included; past it the
+    outcome is FAILED."""
+    max_attempts: int = Field(default=4, ge=1)
+    """Largest number of calls for one completion, if the server is away or busy."""
+    max_concurrent: int = Field(default=64, ge=1)
+    """Largest number of calls that one reward service has open at the server; others wait."""
+
+    @field_validator("address")
+    @classmethod
+    def _is_host_and_port(cls, address: str) -> str:
+        if not ADDRESS.fullmatch(address):
+            raise ValueError("must be host:port, for example 10.0.0.7:7003")
+        return address
+
+    @field_validator("verifiers")
+    @classmethod
+    def _names_are_in_lower_case(cls, verifiers: list[str]) -> list[str]:
+        return [check_name(name) for name in verifiers]
+
+
+def check_name(name: str) -> str:
+    """Returns the name of a custom verifier in lower case, as names in the data are read. Raises `ValueError`."""
+    lower = name.lower()
+    if not _NAME.fullmatch(lower):
+        raise ValueError(f"{name!r} is not a name for a verifier: use 1 to 63 characters of a-z, 0-9, '_' and '-'")
+    if lower in BUILT_IN_VERIFIERS:
+        raise ValueError(f"{name!r} is the name of a built-in verifier: choose another one")
+    return lower
+
+
+def free_names(custom: Mapping[str, CustomVerifierConfig]) -> dict[str, CustomVerifierConfig]:
+    """Returns the tables by their names in lower case. Raises `ValueError` for a name that is taken."""
+    tables: dict[str, CustomVerifierConfig] = {}
+    for spelling, table in custom.items():
+        name = check_name(spelling)
+        if name in tables:
+            raise ValueError(f"{name!r} occurs twice, in upper and in lower case: choose another name")
+        tables[name] = table
+    return tables
+
+
+def check_names(custom: Iterable[str], servers: Mapping[str, RewardServerConfig]) -> None:
+    """Raises `ValueError` when two tables claim one name."""
+    owners = {name: f"reward.custom.{name}" for name in custom}
+    for server, config in servers.items():
+        for name in config.verifiers:
+            owner = owners.setdefault(name, f"reward.servers.{server}.verifiers")
+            if owner != f"reward.servers.{server}.verifiers":
+                raise ValueError(f"reward.servers.{server}.verifiers: {name!r} is that of {owner} already: choose one")
+
+
+def find_files(values: Mapping[str, Any], folder: Path) -> None:
+    """Makes the relative paths of `reward.custom` absolute, in place: other machines do not know the folder."""
+    reward = values.get("reward")
+    tables = reward.get("custom") if isinstance(reward, dict) else None
+    for table in tables.values() if isinstance(tables, dict) else ():
+        file = table.get("file") if isinstance(table, dict) else None
+        if isinstance(file, str) and file and not file.startswith("~"):
+            table["file"] = str((folder / file).absolute())
+
+
+def is_registered(entry_point: str) -> bool:
+    """Whether a package on this machine registers the function "package.module:function" as a verifier."""
+    return any(point.value == entry_point for point in importlib.metadata.entry_points(group=ENTRY_POINT_GROUP))
+
+
+def installed_verifiers() -> frozenset[str]:
+    """Returns the names of the verifiers that packages on this machine register."""
+    return frozenset(point.name.lower() for point in importlib.metadata.entry_points(group=ENTRY_POINT_GROUP))

@@ -1,0 +1,200 @@
+"""Environments that episodes are played in: the tables `[[environments]]`."""
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from shoal.config.tables.custom_verifiers import ADDRESS
+from shoal.config.tables.section import Section
+
+BUILT_IN_ENVIRONMENTS = frozenset(
+    {
+        "browse",
+        "calculator",
+        "counter",
+        "guess_number",
+        "mcp",
+        "openenv",
+        "python",
+        "reasoning_gym",
+        "sandbox",
+        "search",
+        "textarena",
+        "toolbox",
+        "verifiers",
+        "wordle",
+    }
+)
+"""Names of the environments that come with Shoal (services/reward/environments/builtin)."""
+
+UNBOUNDED_ENVIRONMENT = "verifiers"
+"""The one of them whose settings may name any installed code."""
+
+_NAME = re.compile(r"[a-z0-9_][a-z0-9_-]{0,62}")
+_OBJECT = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
+_FILE = re.compile(r"(.+\.py):([A-Za-z_]\w*)", re.DOTALL)
+
+
+class EnvironmentConfig(Section):
+    """An environment that the data may name (docs/environments.md)."""
+
+    name: str
+    """Name by which the data call it: 1 to 63 characters of a-z, 0-9, "_" and "-"."""
+    source: str = ""
+    """The code: the name of an environment that comes with Shoal, "file.py:Class", or "package.module:Class". In place
+    of a class there may be a list of functions, the tools. A relative path in a TOML file begins at that file's folder,
+    with `--set` at the current one. By default the environment of that `name` that comes with Shoal."""
+    server: str = ""
+    """In place of `source`: host:port of a server that offers `shoal.v1.EnvironmentService`, with an environment of
+    that `name`, as the reward service reaches it."""
+    settings: dict[str, Any] = Field(default_factory=dict)
+    """Keyword arguments of the class."""
+    interpreter: str = ""
+    """Python executable that runs the code, an absolute path; version 3.11 or later, without further packages of ours.
+    By default that of the reward service."""
+    episodes_per_process: int = Field(default=16, ge=1)
+    """Largest number of episodes that share a process. With 1 each episode gets a new process."""
+    max_episodes: int = Field(default=256, ge=1)
+    """Largest number of episodes that one reward service has open at once; more are refused with
+    RESOURCE_EXHAUSTED, and begin when others have ended."""
+    max_observation_chars: int = Field(default=65_536, ge=64, le=500_000)
+    """Largest number of characters of what the environment says to one turn. The middle of more is cut out, with a
+    note in its place."""
+    max_memory_gib: float = Field(default=4.0, ge=0.25, le=1_048_576)
+    """Address space that each process may have, in GiB."""
+    reload: bool = False
+    """Use the new code when the file changes: for episodes that begin from then on. A version that does not work, or
+    that lacks a tool of the former one, is not used. `shoal run resume` reads the code again in any case."""
+
+    @field_validator("name")
+    @classmethod
+    def _is_a_name(cls, name: str) -> str:
+        lower = name.lower()
+        if not _NAME.fullmatch(lower):
+            raise ValueError("use 1 to 63 characters of a-z, 0-9, '_' and '-'")
+        return lower
+
+    @field_validator("server")
+    @classmethod
+    def _is_host_and_port(cls, server: str) -> str:
+        if server and not ADDRESS.fullmatch(server):
+            raise ValueError("must be host:port, for example 10.0.0.7:7003")
+        if server and not 1 <= int(server.rpartition(":")[2]) <= 65_535:
+            raise ValueError("must have a port from 1 to 65535, for example 10.0.0.7:7003")
+        return server
+
+    @field_validator("interpreter")
+    @classmethod
+    def _is_absolute(cls, interpreter: str) -> str:
+        if interpreter and not Path(interpreter).is_absolute():
+            raise ValueError("must be an absolute path, for example /opt/games/bin/python")
+        return interpreter
+
+    @model_validator(mode="after")
+    def _one_origin(self) -> Self:
+        if self.server:
+            for field in ("source", "settings", "interpreter", "reload"):
+                if getattr(self, field):
+                    raise ValueError(f"give server or {field}, not both: the server decides what it runs")
+            return self
+        if not self.source and self.name not in BUILT_IN_ENVIRONMENTS:
+            raise ValueError(f"give source or server: none that comes with Shoal is named {self.name!r}; {_listed()}")
+        source = self.code
+        if not (source in BUILT_IN_ENVIRONMENTS or _FILE.fullmatch(source) or _OBJECT.fullmatch(source)):
+            hint = f'add the class, as in "{source}:MyEnvironment"; ' if source.endswith(".py") else ""
+            raise ValueError(
+                f'source must be "file.py:Class", "package.module:Class", or built in (given: {source!r:.200}); '
+                f"{hint}{_listed()}"
+            )
+        if self.file and not self.file.startswith("~") and not Path(self.file).is_absolute():
+            raise ValueError(
+                "source must have an absolute path: there is no configuration file at whose folder it could begin"
+            )
+        if self.reload and not self.file:
+            raise ValueError("reload watches a file: leave it out where source is none")
+        for place, _, settings in self.parts:
+            _check_address(place, settings)
+            _check_program(place, settings)
+        return self
+
+    @property
+    def code(self) -> str:
+        """`source`, or its default."""
+        return self.source or self.name
+
+    @property
+    def file(self) -> str:
+        """The Python file of the code; empty if it is none."""
+        match = _FILE.fullmatch(self.code)
+        return match[1] if match else ""
+
+    @property
+    def module(self) -> str:
+        """The module of an installed package; empty if the code is of a file, or comes with Shoal."""
+        return "" if self.server or self.file or self.code in BUILT_IN_ENVIRONMENTS else self.code.partition(":")[0]
+
+    @property
+    def parts(self) -> list[tuple[str, str, dict[str, Any]]]:
+        """Of what comes with Shoal: where its settings stand, its name, and the settings. A `toolbox` has several."""
+        if self.code not in BUILT_IN_ENVIRONMENTS:
+            return []
+        if self.code != "toolbox":
+            return [("settings", self.code, self.settings)]
+        tables = self.settings.get("tools")
+        numbered = enumerate(tables if isinstance(tables, list) else ())
+        places = [(f"settings.tools[{number}]", table) for number, table in numbered]
+        places.append(("settings.environment", self.settings.get("environment")))
+        return [(place, str(table.get("source")), table) for place, table in places if isinstance(table, dict)]
+
+    @property
+    def object_name(self) -> str:
+        """The class, or the list of functions, in the file or module."""
+        return self.code.rpartition(":")[2]
+
+
+def _check_address(place: str, settings: Mapping[str, Any]) -> None:
+    """Raises `ValueError` for secrets in settings, which are stored with the run. No message repeats them."""
+    key = settings.get("api_key_env", "")
+    if not isinstance(key, str) or not re.fullmatch(r"([A-Za-z_][A-Za-z_0-9]*)?", key):
+        raise ValueError(f"{place}.api_key_env must be the name of an environment variable, not the key")
+    url = settings.get("base_url") or settings.get("url") or ""
+    if not isinstance(url, str) or "@" in url.partition("://")[2].partition("/")[0]:
+        raise ValueError(f"the address in {place} must be a text without user name and password")
+    if key and not url.startswith(("http://", "https://")):
+        raise ValueError(
+            f"{place} has an api_key_env, and no address that begins with https:// or http:// to send it to"
+        )
+
+
+def _check_program(place: str, settings: Mapping[str, Any]) -> None:
+    """Raises `ValueError` for a command, or names of variables, that are no lists of texts: whoever allows them reads
+    them as such."""
+    for name in ("command", "variables"):
+        value = settings.get(name, [])
+        if not isinstance(value, list) or not all(isinstance(item, str) and item for item in value):
+            raise ValueError(f"{place}.{name} must be a list of texts")
+
+
+def _listed() -> str:
+    return f"built in: {', '.join(sorted(BUILT_IN_ENVIRONMENTS))}"
+
+
+def check_environments(environments: Sequence[EnvironmentConfig]) -> None:
+    """Raises `ValueError` when two tables have one name."""
+    names = [environment.name for environment in environments]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ValueError(f"{twice[0]!r} is the name of two tables: choose another name for one")
+
+
+def find_environment_files(values: Mapping[str, Any], folder: Path) -> None:
+    """Makes the relative paths of `environments` absolute, in place: other machines do not know the folder."""
+    tables = values.get("environments")
+    if isinstance(tables, dict):  # Overrides, which name items by index.
+        tables = [*tables.values()]
+    for table in tables if isinstance(tables, list) else ():
+        source = table.get("source") if isinstance(table, dict) else None
+        if isinstance(source, str) and not source.startswith("~") and (match := _FILE.fullmatch(source)):
+            table["source"] = f"{(folder / match[1]).absolute()}:{match[2]}"

@@ -1,0 +1,49 @@
+"""The `[generator]` table: the engines that sample."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from shoal.config.tables.section import AT_ONCE, Section
+
+ADAPTER_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+"""Ranks of adapters for which vLLM makes room. Others use the next higher one."""
+
+
+class GeneratorConfig(Section):
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """Type of the engine's weights. `auto` is the model's own, but float32 on a CPU without instructions for that
+    type."""
+    max_model_len: int | None = Field(default=None, ge=2)
+    """Maximum length of prompt plus completion; unset is `data.max_prompt_tokens + sampling.max_completion_tokens`."""
+    tensor_parallel_size: int = Field(default=1, ge=1)
+    """GPUs that share each layer of a generator."""
+    pipeline_parallel_size: int = Field(default=1, ge=1)
+    """Stages into which a generator's layers are divided, each on its own GPUs."""
+    gpu_memory_utilization: float = Field(default=0.9, gt=0, le=1)
+    """Share of a GPU's memory that the engine uses. Not used on CPU."""
+    gpu_kv_cache_gib: float | None = Field(default=None, gt=0)
+    """Size of the key-value cache on each GPU, in GiB. Unset, vLLM measures what `gpu_memory_utilization` leaves; with
+    `launch.single_gpu`, where the learner would disturb the measurement, it is computed from the model's sizes."""
+    cpu_kv_cache_gib: float = Field(default=1.0, gt=0)
+    """Size of the key-value cache on CPU, in GiB."""
+    max_num_seqs: int = Field(default=256, ge=1)
+    """Maximum number of completions that are decoded at once."""
+    max_queued_requests: int = Field(default=1024, ge=1)
+    """Maximum number of completions that wait; more are refused with RESOURCE_EXHAUSTED."""
+    enforce_eager: bool = False
+    """Skip compilation and CUDA graphs. Starts faster, samples slower. Always on for CPU."""
+    sleep_while_training: bool = False
+    """Release the GPU's memory while the learner trains on it: moves the weights to the host's memory and discards the
+    key-value cache. Needs a GPU, and `grpo.max_staleness` 0."""
+    lora: Literal["merged", "adapter"] = "merged"
+    """How the policy of `learner.lora` gets into the engine. `merged` publishes all weights, with the adapters added to
+    them: sampling costs nothing more. `adapter` publishes the adapters alone, some MB, while the engine samples, and
+    each completion ends under the version that it began with: sampling costs more, on a CPU several times as much."""
+    keep_stale_kv: bool = False
+    """Keep the key-value cache of running requests across a weight update instead of recomputing it. Faster, but their
+    log-probabilities then belong to no single policy. Requests that begin after the update share nothing with it."""
+    report_every_tokens: Annotated[int, AT_ONCE] = Field(default=256, ge=0)
+    """Tokens of an unfinished completion after which a generator reports them. A completion that is lost with its
+    generator goes on elsewhere from its last report. 0 reports nothing: then a group that is lost is sampled again,
+    whole, as with `run.deterministic`."""

