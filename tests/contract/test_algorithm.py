@@ -122,6 +122,20 @@ async def test_learned_prompts_are_not_issued_again_after_a_resume(cluster: Clus
     assert rows(cluster)[-1]["batch/no_resampled_prompts"] == 5
 
 
+async def test_a_trained_policy_whose_last_hundred_groups_are_all_right_finishes_the_run(
+    cluster: Cluster, model: Path
+) -> None:
+    reward = ScriptedReward()
+    await cluster.add_all(ScriptedGenerator(cluster.plane), rewards=(reward,))
+    await cluster.start(arithmetic_config(model, run={"num_steps": 900}), run_id="right")
+    await cluster.until(lambda event: event.kind == "step" and event.attributes["step"] == 2)
+    reward.constant = 1.0
+    run, events = await cluster.end()
+    assert run.state == pb.RUN_STATE_FINISHED and 2 <= run.policy_version < 900, run
+    [learned] = [event for event in events if event.kind == "prompts_learned"]
+    assert learned.attributes["num_groups"] >= 100 and kinds(events).count("exported") == 1, learned
+
+
 @pytest.mark.parametrize("keep_zero_signal", [True, False], ids=["in steps", "in skipped steps"])
 async def test_a_run_that_has_learned_every_prompt_is_finished_with_an_export_and_stays_so(
     cluster: Cluster, model: Path, keep_zero_signal: bool

@@ -236,13 +236,16 @@ class Attempt:
         if self._controls.stop is StopMode.NOW:
             return RunState.STOPPED
         policy_version, num_steps = self._version.policy_version, self._config.run.num_steps
-        is_learned = loop.prompt_order.are_learned
-        if is_learned and policy_version < num_steps:
-            message = f"the policy has learned every prompt to grpo.easy_rate ({self._config.grpo.easy_rate:g})"
-            message += f": the run ends after step {policy_version} of {num_steps}"
-            self._events.add("prompts_learned", message, num_prompts=loop.prompt_order.num_excluded)
+        learned = loop.why_learned()
+        if learned and policy_version < num_steps:
+            self._events.add(
+                "prompts_learned",
+                f"{learned}: the run ends after step {policy_version} of {num_steps}",
+                num_prompts=loop.prompt_order.num_excluded,
+                num_groups=loop.steps.num_learned_groups,
+            )
         self._report.exported(policy_version, await self._full_disk.written(self._learner.export_model))
-        return RunState.FINISHED if is_learned or policy_version >= num_steps else RunState.STOPPED
+        return RunState.FINISHED if learned or policy_version >= num_steps else RunState.STOPPED
 
     async def _save_record(self) -> None:
         self._record.save()

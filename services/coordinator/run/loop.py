@@ -87,6 +87,14 @@ class RunLoop:
                 beside.add(task)
                 task.add_done_callback(beside.discard)
 
+    def why_learned(self) -> str:
+        """Says how the policy has shown that nothing is left to learn from its prompts; empty while something is."""
+        if self.prompt_order.are_learned:
+            return f"the policy has learned every prompt to grpo.easy_rate ({self.config.grpo.easy_rate:g})"
+        if num_groups := self.steps.num_learned_groups:
+            return f"the completions of the last {num_groups} groups are all right, and harder questions are needed"
+        return ""
+
     async def _admitted(self) -> Sequence[int]:
         """Waits for a free slot and returns its group; in a deterministic run, the groups of the next round.
 

@@ -10,6 +10,7 @@ from services.coordinator.reporting.step_metrics import FinishedStep, StepMetric
 from services.coordinator.reporting.telemetry import publish_spans
 from services.coordinator.reporting.unscored import unscored_of
 from services.coordinator.rollout.buffer import PacingBuffer
+from services.coordinator.rollout.controls import StopMode
 from services.coordinator.rollout.current_version import CurrentVersion
 from services.coordinator.rollout.filtering import judge_group
 from services.coordinator.rollout.groups import DropReason, JudgedGroup
@@ -71,6 +72,8 @@ class TrainSteps:
     """Taken by a step and by a catch-up: in the middle of a step, the learner would broadcast weights that are newer
     than their version."""
     skipped: SkippedSteps
+    num_learned_groups: int = 0
+    """Groups that ended the run, since all their completions are right; 0 before, and in other runs."""
     _taking: "asyncio.Task[_TakenStep | None] | None" = None
     """The step that is not reported yet."""
 
@@ -225,7 +228,11 @@ class TrainSteps:
         unscored = unscored_of(groups)
         num_in_a_row = self.skipped.num_in_a_row
         self.report.skipped_step(self.version.policy_version, reason, num_in_a_row, unscored, num_groups=len(groups))
-        self.skipped.raise_if_too_many(reason, str(unscored or ""))
+        if self.version.policy_version > 0 and self.skipped.num_learned_groups:
+            self.num_learned_groups = self.skipped.num_learned_groups
+            self.boundary.controls.request_stop(StopMode.DRAIN)
+        if not self.num_learned_groups:
+            self.skipped.raise_if_too_many(reason, str(unscored or ""))
 
     async def _write(
         self,

@@ -27,6 +27,11 @@ class SilentGroups:
         """Groups so far."""
         return self._by_kind.total()
 
+    @property
+    def are_all_right(self) -> bool:
+        """Whether every completion of every group is right."""
+        return set(self._by_kind) == {_ALL_RIGHT}
+
     def add(self, groups: Iterable[JudgedGroup]) -> None:
         """Counts those of some groups that have rewards and no signal."""
         for group in groups:

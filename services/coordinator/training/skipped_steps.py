@@ -8,6 +8,8 @@ By default a run ends that will not train on anything. `grpo.max_skipped_steps` 
     groups that failed: not scored, lost, ...   3 steps, once every prompt was asked in vain
     groups with rewards, and no signal          3 steps with 100 groups
 
+The run fails then, but for groups without a signal whose completions are all right: a policy that was trained has
+learned its prompts, and the run finishes (`num_learned_groups`).
 Groups whose prompt is learned (`grpo.easy_rate`) are none of these: it is not asked again, and once all are learned
 the run finishes.
 """
@@ -97,6 +99,12 @@ class SkippedSteps:
                 self._failed_prompts.add(group.settled.prompt.prompt_id)
             else:
                 self._forget_failures()
+
+    @property
+    def num_learned_groups(self) -> int:
+        """Groups in a row whose completions are all right, once they are enough to end the run; before that 0."""
+        is_end = self._config.grpo.max_skipped_steps is None and self._has_no_signal()
+        return self._silent.num_groups if is_end and self._silent.are_all_right else 0
 
     def raise_if_too_many(self, reason: str, unscored: str = "") -> None:
         """Raises `FailedPrecondition` (STEPS_SKIPPED) where the run ends with the step that was added last.

@@ -48,7 +48,8 @@ class GrpoConfig(Section):
     groups or more none of which has a signal: then fewer than 3 of 100 groups have one, with 95 % confidence. It also
     ends after 3 that the learner refuses: their loss or gradient is not finite, or `correction.filters` reject every
     token. So it does after 3 or more in which every prompt was asked and no group has rewards to compare: each was
-    refused, lost, timed out, masked or not scored. Groups of prompts that are learned (`easy_rate`) do not count."""
+    refused, lost, timed out, masked or not scored. Groups of prompts that are learned (`easy_rate`) do not count, and
+    a trained policy whose last 100 groups are all right has learned its prompts: the run finishes."""
 
     @model_validator(mode="after")
     def _mini_batches_divide(self) -> Self:

@@ -134,6 +134,25 @@ def test_the_reasons_of_a_step_count_groups_that_were_dropped_before_they_were_s
     assert empty_reason(groups) == "no group is trained on: 2 no_signal, 1 not_scored, 1 refused"
 
 
+def test_a_hundred_groups_whose_completions_are_all_right_show_that_the_prompts_are_learned() -> None:
+    steps = skipped_steps()
+    right = group_of(0, [1.0, 1.0])
+    for groups in ([right] * 50, [right] * 49, [right] * 1):
+        assert steps.num_learned_groups == 0, "before the third step and the hundredth group"
+        steps.add(groups)
+    assert steps.num_learned_groups == 100
+
+
+@pytest.mark.parametrize(
+    ("last", "grpo"), [(group_of(1, [0.0, 0.0]), {}), (group_of(1, [1.0, 1.0]), {"max_skipped_steps": 9})]
+)
+def test_wrong_completions_and_a_given_limit_end_no_run_as_learned(last: JudgedGroup, grpo: dict[str, Any]) -> None:
+    steps = skipped_steps(**grpo)
+    for groups in ([group_of(0, [1.0, 1.0])] * 60, [group_of(0, [1.0, 1.0])] * 60, [last]):
+        steps.add(groups)
+    assert steps.num_learned_groups == 0
+
+
 def test_a_run_ends_once_a_hundred_groups_have_had_no_signal_and_says_what_they_have_in_common() -> None:
     steps = skipped_steps()
     wrong = group_of(0, [0.0, 0.0])
