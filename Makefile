@@ -58,7 +58,6 @@ check: install-dev  ## Lint, format, types, import contracts, protos, generated 
 	$(BIN)/python tools/lock.py --check
 	$(BIN)/python tools/configuration_docs.py --check
 	$(BIN)/python tools/metrics_docs.py --check
-	$(BIN)/python tools/translation_docs.py --check
 	$(BIN)/python tools/verifier_docs.py --check
 	$(BIN)/python tools/manifests.py
 	$(BIN)/python -m pytest -q tests/contract/test_protos.py
@@ -79,7 +78,6 @@ docs: install-dev  ## Rewrite the generated parts of docs/ and shoal/config/tabl
 	$(BIN)/python tools/verifier_docs.py
 	$(BIN)/python tools/configuration_docs.py
 	$(BIN)/python tools/metrics_docs.py
-	$(BIN)/python tools/translation_docs.py
 
 accept: install-dev  ## Check each promise of the README on this machine, and print its numbers (about an hour)
 	$(BIN)/python -m pytest -s tests/acceptance

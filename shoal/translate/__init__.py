@@ -2,8 +2,8 @@
 
 To add a peer, write a folder here like `roll/`: `fields.py` with a row for each of its fields, `compose.py` for what
 several fields decide together, `__init__.py` with its `System`. Then add it to `SYSTEMS` below and to the layers in
-pyproject.toml, and run `make docs`, which writes its table into docs/translation.md. `sources/` already reads shell
-scripts, flags, YAML, JSON, Python and notebooks; `shared/` holds what the peers have in common.
+pyproject.toml. `sources/` already reads shell scripts, flags, YAML, JSON, Python and notebooks; `shared/` holds what
+the peers have in common.
 """
 
 from collections.abc import Sequence

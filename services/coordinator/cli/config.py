@@ -18,6 +18,22 @@ if TYPE_CHECKING:
 
 app = command_group("Show, check, translate, and suggest configurations.")
 
+_AsOf = Annotated[
+    str, typer.Option("--as-of", metavar="YYYY-MM", help="Assume the defaults of that month; open-instruct and trl.")
+]
+_Skip = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--skip",
+        metavar="NAME",
+        help="Leave out the refused field of this name; `all` leaves out every one without which a configuration is "
+        "possible.",
+    ),
+]
+_FieldsOf = Annotated[
+    str, typer.Option("--fields", metavar="SYSTEM", help="Print how each field of that system is translated, and end.")
+]
+
 
 @app.command()
 def show(config: ConfigFile, overrides: Overrides = None, output: OutputOption = Output.TABLE) -> None:
@@ -82,34 +98,32 @@ def translate(
         str, typer.Option("--from", metavar="SYSTEM", help="open-instruct, roll, unsloth, trl or verl.")
     ] = "",
     overrides: Overrides = None,
-    as_of: Annotated[
-        str,
-        typer.Option("--as-of", metavar="YYYY-MM", help="Assume the defaults of that month; open-instruct and trl."),
-    ] = "",
+    as_of: _AsOf = "",
     checkout: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Read chat templates, prompts and defaults from a clone of the system."),
     ] = None,
-    skip: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--skip",
-            metavar="NAME",
-            help="Leave out the refused field of this name; `all` leaves out every one without which "
-            "a configuration is possible.",
-        ),
-    ] = None,
+    skip: _Skip = None,
+    fields: _FieldsOf = "",
+    output: Annotated[Output, typer.Option("--output", "-o", help="Format of --fields.")] = Output.TABLE,
 ) -> None:
     """Print another trainer's configuration as TOML. Notes and refusals go to standard error.
 
     Every field is mapped, or named with the reason why not. Prints no TOML, and exits with code 2, when a refused
     field would change the training.
     """
+    from services.coordinator.cli.translated_fields import print_fields
     from shoal.translate import SYSTEMS, translate_arguments
 
-    if system not in SYSTEMS:
-        problem = f"--from {system!r} is not a known system" if system else "--from is required"
+    option, name = ("--fields", fields) if fields else ("--from", system)
+    if name not in SYSTEMS:
+        problem = f"{option} {name!r} is not a known system" if name else "--from is required"
         raise InvalidArgument(f"{problem}; choose one of {', '.join(SYSTEMS)}")
+    if fields:
+        if system or source:
+            raise InvalidArgument("--fields prints a table of all fields: leave out --from and what to translate")
+        print_fields(SYSTEMS[fields], output)
+        return
     if not source:
         raise InvalidArgument("give a file (.sh, .yaml, .json, .py, .ipynb), or the settings themselves after --")
     translation = translate_arguments(

@@ -1,4 +1,5 @@
-"""Features that other systems have and Shoal will have. Delete a row when its feature arrives."""
+"""Features that other systems have and Shoal will have. Delete a row when its feature arrives, also in
+docs/translation.md."""
 
 NOT_YET: dict[str, str] = {
     "quantized training": "8-bit models and quantization-aware training; today a frozen model may have 4 bits",
@@ -10,4 +11,4 @@ NOT_YET: dict[str, str] = {
     "multi-token prediction": "heads that predict several tokens",
     "PF-PPO": "weighting completions by their rewards",
 }
-"""Feature -> the reason in a refusal, and in docs/translation.md."""
+"""Feature -> the reason in a refusal."""

@@ -4,7 +4,10 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from shoal.config import load_config
+from shoal.translate import SYSTEMS, System
 
 Shoal = Callable[..., tuple[int, str, str]]
 
@@ -49,6 +52,24 @@ def test_an_unknown_system_names_the_known_ones(shoal: Shoal) -> None:
     assert "open-instruct, roll, unsloth, trl, verl" in err
     code, _, err = shoal("config", "translate", "x.yaml")
     assert code == 2 and "--from is required; choose one of open-instruct" in err
+
+
+@pytest.mark.parametrize("system", SYSTEMS.values(), ids=SYSTEMS)
+def test_every_field_of_a_system_is_printed_with_what_becomes_of_it(system: System, shoal: Shoal) -> None:
+    code, out, _ = shoal("config", "translate", "--fields", system.name)
+    assert code == 0 and len(out.splitlines()) == 1 + len(system.implied) + len(system.table)
+    code, out, _ = shoal("config", "translate", "--fields", system.name, "--output", "json")
+    printed = json.loads(out)
+    fates = {row["name"]: (row["fate"], row["to"]) for row in printed["fields"]}
+    assert code == 0 and fates == {row.name: (row.fate, list(row.to)) for row in system.table}
+    assert {name: fixed["value"] for name, fixed in printed["always"].items()} == {
+        name: value for name, (value, _) in system.implied.items()
+    }
+
+
+def test_fields_are_those_of_a_known_system_and_translate_nothing(shoal: Shoal) -> None:
+    assert shoal("config", "translate", "--fields", "nemo")[0] == 2
+    assert shoal("config", "translate", "--fields", "trl", "--from", "trl")[0] == 2
 
 
 def test_a_file_that_is_not_there_is_named(shoal: Shoal) -> None:
