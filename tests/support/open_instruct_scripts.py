@@ -3,6 +3,9 @@
 import json
 import shlex
 
+from shoal.config import RunConfig, parse_config
+from shoal.translate import translate_arguments
+
 _EACH = "--per_device_train_batch_size 1 --num_epochs 1 --gradient_checkpointing --save_traces --push_to_hub false"
 _ONE_GPU = f"""{_EACH} --single_gpu_mode --num_learners_per_node 1 --vllm_tensor_parallel_size 1
     --vllm_sync_backend gloo --vllm_gpu_memory_utilization 0.3 --vllm_enforce_eager"""
@@ -105,3 +108,8 @@ SCRIPTS = {
 def flags_of(script: str) -> list[str]:
     """Returns the flags of a script."""
     return shlex.split(SCRIPTS[script])
+
+
+def config_of_script(script: str) -> RunConfig:
+    """Translates a script, without what it reads from its own checkout."""
+    return parse_config(translate_arguments("open-instruct", flags_of(script), skip=["all"]).values)

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from shoal.config import load_config, parse_config
+from shoal.config import load_config
 from shoal.config.derived import derived_values
 from shoal.translate import SYSTEMS, translate_arguments
 from shoal.translate.shared.field import Fate
 from tests.golden import golden_folder
-from tests.support.open_instruct_scripts import SCRIPTS, flags_of
+from tests.support.open_instruct_scripts import SCRIPTS, config_of_script
 from tests.support.repository import ROOT
 
 RECIPES = ROOT / "configs" / "recipes"
@@ -29,8 +29,8 @@ def test_a_recipe_leaves_out_only_features_that_shoal_lacks(path: Path) -> None:
     head, _, _ = path.read_text(encoding="utf-8").partition("\n\n")
     left_out = re.findall(r"^#   (\w+) = ", head, re.MULTILINE)
     lacking = {row.name for row in SYSTEMS["open-instruct"].table if row.fate in _LACKING}
-    # Two other fields may be left out: a template without a counterpart, and a file in open-instruct's checkout.
-    assert set(left_out) <= lacking | {"chat_template_name", "system_prompt_override_file"}
+    # A template without a counterpart may be left out as well.
+    assert set(left_out) <= lacking | {"chat_template_name"}
     (row,) = (line for line in (RECIPES / "README.md").read_text().splitlines() if line.startswith(f"| [{path.name}]"))
     assert re.findall(r"`(\w+)`", row) == left_out
 
@@ -45,14 +45,10 @@ def test_a_clone_of_open_instruct_completes_a_recipe(path: Path, tmp_path: Path)
     (package / "grpo_fast.py").write_text("class Args:\n    beta: float = 0.5\nArgumentParserPlus((Args, Args))\n")
     template = left_out.get("chat_template_name", "none")
     (package / "dataset_transformation.py").write_text(f"CHAT_TEMPLATES = {{{template!r}: 'a template'}}\n")
-    prompt = tmp_path / left_out.get("system_prompt_override_file", "none")
-    prompt.parent.mkdir(parents=True, exist_ok=True)
-    prompt.write_text("a prompt")
     flags = [part for name, value in left_out.items() for part in (f"--{name}", value)]
     translation = translate_arguments("open-instruct", ["--model_name_or_path", "m", *flags], checkout=tmp_path)
     assert translation.toml, [str(refusal) for refusal in translation.blocking]
     assert ("a template" in translation.toml) == ("chat_template_name" in left_out)
-    assert ("a prompt" in translation.toml) == ("system_prompt_override_file" in left_out)
 
 
 def test_every_script_of_the_guide_has_a_recipe_or_a_reason() -> None:
@@ -70,18 +66,14 @@ def test_every_script_with_tools_is_translated() -> None:
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
-def test_the_flags_of_a_script_with_tools_are_its_recipe(script: str) -> None:
-    readme = (RECIPES / "README.md").read_text(encoding="utf-8")
-    (name,) = re.findall(rf"^\| \[(\S+)\]\(\S+\) \| {re.escape(script)} \|", readme, re.MULTILINE)
-    translation = translate_arguments("open-instruct", flags_of(script), skip=["all"])
-    config = load_config(RECIPES / name)
-    assert parse_config(translation.values) == config
+def test_a_script_with_tools_becomes_a_valid_configuration_of_episodes(script: str) -> None:
+    config = config_of_script(script)
     assert config.environments and config.plays_episodes
     assert config.episodes.max_tool_calls == config.episodes.max_turns in (3, 5, 10, 20, 30)
 
 
-def test_a_recipe_with_a_game_and_tools_has_both() -> None:
-    sandbox = load_config(RECIPES / "debug-wordle-sandbox-lm-8-gpu.toml")
+def test_a_script_with_a_game_and_tools_has_both() -> None:
+    sandbox = config_of_script("debug/envs/wordle_sandbox_lm_8gpu.sh")
     (environment,) = sandbox.environments
     assert environment.settings["environment"] == {"source": "wordle"}
     assert [tool["source"] for tool in environment.settings["tools"]] == ["sandbox"]

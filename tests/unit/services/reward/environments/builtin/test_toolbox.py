@@ -1,5 +1,4 @@
 import importlib
-from pathlib import Path
 
 import pytest
 
@@ -7,10 +6,9 @@ from services.reward.environments.builtin.counter import Counter
 from services.reward.environments.builtin.registry import CLASSES
 from services.reward.environments.builtin.toolbox import Toolbox
 from services.reward.environments.builtin.wordle import Wordle
-from shoal.config import load_config
 from shoal.conversation import ToolCallStatus
 from shoal.environment import Turn
-from tests.support.repository import ROOT
+from tests.support.open_instruct_scripts import SCRIPTS, config_of_script
 from tests.unit.services.reward.environments.builtin.test_mcp import PROGRAM
 from tests.unit.services.reward.environments.builtin.turns import texts, turn
 from tests.unit.services.reward.environments.builtin.web_server import web_server
@@ -75,13 +73,13 @@ async def test_a_game_is_played_beside_the_tools() -> None:
     assert toolbox.metrics["solved"] == 1 and toolbox.metrics["step_count"] == 2
 
 
-@pytest.mark.parametrize(
-    "path", sorted((ROOT / "configs" / "recipes").glob("debug-*.toml")), ids=lambda path: path.stem
-)
-def test_the_environments_of_a_recipe_take_their_settings(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_the_environments_of_a_translated_script_take_their_settings(
+    script: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("SERPER_API_KEY", "JINA_API_KEY"):
         monkeypatch.setenv(name, "a-key")
-    for environment in load_config(path).environments:
+    for environment in config_of_script(script).environments:
         module = importlib.import_module(f"services.reward.environments.builtin.{environment.code}")
         assert getattr(module, CLASSES[environment.code])(**environment.settings)
 
