@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from services.generator.adapters.settings import adapter_config
-from services.generator.adapters.versions import Adapter, Adapters
+from services.generator.adapter_settings import adapter_config
+from services.generator.adapter_versions import Adapter, Adapters
 from services.generator.engine import LoadReport
 from services.generator.vllm_engine import VllmEngine
 from services.generator.workers.reports import error_of, hashes_of_all, translated

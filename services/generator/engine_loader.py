@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from services.generator.adapters.settings import adapter_config, num_slots
+from services.generator.adapter_settings import adapter_config, num_slots
 from services.generator.engine import Engine
 from services.generator.requests import Requests
 from services.generator.vllm_sampling import fits_masks

@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from services.generator.batches import Batches
 from services.generator.engine import Engine
-from services.generator.groups.batches import Batches
-from services.generator.groups.group import Group, GroupRequest, Reader, Update
+from services.generator.group import Group, GroupRequest, Reader, Update
 from shoal.error_reasons import ErrorReason
 from shoal.errors import Aborted, Internal, ResourceExhausted, ShoalError, Unavailable
 from shoal.grpo.seeds import continuation_seed

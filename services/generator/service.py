@@ -5,9 +5,9 @@ from typing import Any
 
 import grpc
 
+from services.generator.batches import Place
 from services.generator.engine_loader import EngineLoader, Running, StartEngine
-from services.generator.groups.batches import Place
-from services.generator.groups.group import GroupRequest
+from services.generator.group import GroupRequest
 from shoal.arrays import Int32Array
 from shoal.config.load import parse_config
 from shoal.error_reasons import ErrorReason

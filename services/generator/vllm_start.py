@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from services.generator.adapters.settings import adapter_arguments, slots_bytes
+from services.generator.adapter_settings import adapter_arguments, slots_bytes
 from services.generator.gpu_cache import kv_cache_bytes
 from services.generator.model_check import CheckedModel, checked_model, expected_adapter, expected_tensors
 from services.generator.plugin import BACKEND, ENGINE_MARK

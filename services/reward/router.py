@@ -12,7 +12,7 @@ from services.reward.judge.scorer import JudgeScorer
 from services.reward.model.scorer import ModelScorer
 from services.reward.pool.pool import VerifierPool
 from services.reward.pool.scorers import CustomScorer, RuleScorer
-from services.reward.remote.servers import ServerScorer
+from services.reward.reward_servers import ServerScorer
 from shoal.config.tables.reward import RewardConfig
 from shoal.data.conversation import unknown_verifier
 from shoal.rollout import GroundTruth, Prompt

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from services.coordinator.workers import losses
-from services.coordinator.workers.loads import standing
+from services.coordinator.workers import losses, standing
 from services.coordinator.workers.weights import weight_broadcast
 from shoal.errors import Internal, Unavailable
 from shoal.v1 import coordinator_pb2 as pb

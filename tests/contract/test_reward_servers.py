@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 import pytest
 
-from services.reward.remote.servers import ServerScorer
+from services.reward.reward_servers import ServerScorer
 from shoal.config.tables.custom_verifiers import RewardServerConfig
 from shoal.errors import FailedPrecondition, Internal, InvalidArgument, ResourceExhausted, ShoalError, Unavailable
 from shoal.rollout import GroundTruth

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from services.coordinator.workers.handover.group_progress import GroupProgress
-from services.coordinator.workers.loads.deadlines import Pace
+from services.coordinator.workers.deadlines import Pace
+from services.coordinator.workers.group_progress import GroupProgress
 from shoal.rollout import (
     Completion,
     FinishReason,

@@ -12,10 +12,9 @@ from services.coordinator.rollout.controls import RunControls
 from services.coordinator.rollout.groups import SettledGroup
 from services.coordinator.workers.batches import Seat
 from services.coordinator.workers.claims import Binding
+from services.coordinator.workers.deadlines import sampling_timeout_s
 from services.coordinator.workers.generator_pool import GeneratorPool
-from services.coordinator.workers.handover.group_progress import GroupProgress
-from services.coordinator.workers.handover.resuming import resumable_tokens
-from services.coordinator.workers.loads.deadlines import sampling_timeout_s
+from services.coordinator.workers.group_progress import GroupProgress, resumable_tokens
 from services.coordinator.workers.losses import WorkFailed
 from services.coordinator.workers.rewards.growing_group import GrowingGroup
 from services.coordinator.workers.turn_batches import TurnRounds

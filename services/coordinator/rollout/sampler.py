@@ -18,7 +18,7 @@ from services.coordinator.rollout.token_reward import TokenReward, token_rewards
 from services.coordinator.store.events import EventLog
 from services.coordinator.store.ledger import Ledger
 from services.coordinator.workers.generator_pool import GeneratorPool
-from services.coordinator.workers.handover.group_progress import GroupProgress
+from services.coordinator.workers.group_progress import GroupProgress
 from services.coordinator.workers.losses import Losses, WorkFailed
 from services.coordinator.workers.rewards.growing_group import GrowingGroup
 from services.coordinator.workers.rewards.reward_pool import RewardPool

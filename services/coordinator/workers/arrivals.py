@@ -6,7 +6,7 @@ shoal/worker/reexec.py describes the restart of a worker for its next run.
 import asyncio
 from collections.abc import Callable, Collection
 
-from services.coordinator.workers.loads.gpu_turns import GpuTurns
+from services.coordinator.workers.gpu_turns import GpuTurns
 from services.coordinator.workers.member import (
     NAMES,
     POLL_S,

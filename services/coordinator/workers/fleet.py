@@ -5,7 +5,7 @@ import asyncio
 from services.coordinator.store.events import EventLog
 from services.coordinator.store.long_work import shown_alive
 from services.coordinator.workers.arrivals import Arrivals
-from services.coordinator.workers.loads.gpu_turns import GpuTurns
+from services.coordinator.workers.gpu_turns import GpuTurns
 from services.coordinator.workers.member import SERVICES, Member, kind_of, loading_status
 from services.coordinator.workers.registry import WorkerRegistry
 from services.coordinator.workers.worker_events import WorkerEvents, missing_message

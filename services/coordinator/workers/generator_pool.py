@@ -11,9 +11,9 @@ from typing import Any
 
 from services.coordinator.workers.batches import Seat
 from services.coordinator.workers.claims import Binding, Claim
+from services.coordinator.workers.deadlines import Pace
 from services.coordinator.workers.fleet import Fleet
-from services.coordinator.workers.handover.group_progress import GroupProgress, whole_prefix
-from services.coordinator.workers.loads.deadlines import Pace
+from services.coordinator.workers.group_progress import GroupProgress, whole_prefix
 from services.coordinator.workers.losses import WorkFailed
 from services.coordinator.workers.member import Member
 from services.coordinator.workers.utilization import Utilization

@@ -11,8 +11,8 @@ import numpy as np
 
 from services.coordinator.store import long_work
 from services.coordinator.store.events import EventLog
+from services.coordinator.workers.deadlines import Pace, train_step_timeout_s
 from services.coordinator.workers.fleet import Fleet
-from services.coordinator.workers.loads.deadlines import Pace, train_step_timeout_s
 from services.coordinator.workers.member import Member
 from shoal.arrays import Float32Array, Int32Array
 from shoal.config import RunConfig

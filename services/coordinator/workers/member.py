@@ -7,8 +7,8 @@ from typing import Any
 
 import grpc.aio
 
-from services.coordinator.workers.loads.standing import Standing
 from services.coordinator.workers.registry import WorkerRecord
+from services.coordinator.workers.standing import Standing
 from shoal.error_reasons import ErrorReason
 from shoal.errors import DeadlineExceeded, FailedPrecondition, Unavailable
 from shoal.rollout import WeightVersion

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from services.reward.remote.http_endpoint import HttpEndpoint
+from services.reward.common.http_endpoint import HttpEndpoint
 from shoal.config.tables.judge import JudgeConfig
 
 

@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from services.reward.common.http_endpoint import EndpointFailed
 from services.reward.common.text import clean, last_between
 from services.reward.common.verdict import Unscorable
 from services.reward.judge.endpoint import Endpoint, Reply
@@ -16,7 +17,6 @@ from services.reward.judge.labels import DEFAULT, JUDGED_LABELS, JudgedLabel
 from services.reward.judge.reply import read_grade
 from services.reward.judge.rubric import CRITERION, read_rubric, weighted
 from services.reward.judge.templates import Template
-from services.reward.remote.http_endpoint import EndpointFailed
 from shoal.chat_templates.thoughts import without_thoughts
 from shoal.config.tables.judge import JudgeConfig
 from shoal.errors import InvalidArgument

@@ -4,13 +4,13 @@ import time
 from collections.abc import Sequence
 from typing import Protocol
 
+from services.reward.common.http_endpoint import EndpointFailed
 from services.reward.common.text import clean
 from services.reward.common.verdict import Unscorable
 from services.reward.model.answer import Answer, ModelFailed, value_of
 from services.reward.model.endpoint import ModelEndpoint
 from services.reward.model.process import ModelProcess
 from services.reward.model.question import Question, question_for
-from services.reward.remote.http_endpoint import EndpointFailed
 from shoal.config.tables.reward_model import RewardModelConfig
 from shoal.conversation import ChatMessage
 from shoal.errors import InvalidArgument

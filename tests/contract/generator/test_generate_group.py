@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from services.coordinator.workers.generator_pool import Binding, GeneratorPool
-from services.coordinator.workers.handover.group_progress import GroupProgress
+from services.coordinator.workers.group_progress import GroupProgress
 from services.coordinator.workers.member import Member
 from services.coordinator.workers.registry import WorkerRecord
 from shoal.errors import (

@@ -7,7 +7,7 @@ from typing import Any
 
 from services.coordinator.rollout.episodes.turn_sampler import TurnRequest, TurnSampler
 from services.coordinator.workers.batches import Seat
-from services.coordinator.workers.handover.group_progress import GroupProgress
+from services.coordinator.workers.group_progress import GroupProgress
 from services.coordinator.workers.losses import WorkFailed
 from services.coordinator.workers.turn_batches import EpisodeTurns
 from shoal.rollout import Completion

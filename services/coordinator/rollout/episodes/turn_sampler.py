@@ -14,10 +14,9 @@ from services.coordinator.rollout.controls import RunControls
 from services.coordinator.rollout.episodes.clock import EpisodeClock
 from services.coordinator.rollout.episodes.episode_request import EpisodeRequest
 from services.coordinator.workers.claims import Binding
+from services.coordinator.workers.deadlines import sampling_timeout_s
 from services.coordinator.workers.generator_pool import GeneratorPool
-from services.coordinator.workers.handover.group_progress import GroupProgress
-from services.coordinator.workers.handover.resuming import resumable_tokens
-from services.coordinator.workers.loads.deadlines import sampling_timeout_s
+from services.coordinator.workers.group_progress import GroupProgress, resumable_tokens
 from services.coordinator.workers.losses import Losses, WorkFailed
 from services.coordinator.workers.member import Member
 from shoal.arrays import Int32Array

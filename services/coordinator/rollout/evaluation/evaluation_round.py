@@ -13,9 +13,9 @@ from services.coordinator.rollout.episodes.episode_sampler import EpisodeSampler
 from services.coordinator.rollout.evaluation_result import AnsweredQuestion, EvaluationResult
 from services.coordinator.rollout.sampler import MAX_TIMEOUTS, Sampler
 from services.coordinator.workers.batches import Seat, seats_of
+from services.coordinator.workers.deadlines import sampling_timeout_s
 from services.coordinator.workers.generator_pool import GeneratorPool
-from services.coordinator.workers.handover.group_progress import GroupProgress
-from services.coordinator.workers.loads.deadlines import sampling_timeout_s
+from services.coordinator.workers.group_progress import GroupProgress
 from services.coordinator.workers.losses import Losses, WorkFailed
 from services.coordinator.workers.rewards.growing_group import GrowingGroup
 from services.coordinator.workers.rewards.reward_pool import RewardPool

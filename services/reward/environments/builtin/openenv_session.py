@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
+from services.reward.common.http_endpoint import EndpointFailed, HttpEndpoint
 from services.reward.common.verdict import Unscorable
-from services.reward.remote.http_endpoint import EndpointFailed, HttpEndpoint
 from shoal.config.tables.endpoint import EndpointConfig
 from shoal.environment import Broken
 

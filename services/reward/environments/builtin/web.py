@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, TypeVar
 
+from services.reward.common.http_endpoint import EndpointFailed, HttpEndpoint
 from services.reward.common.verdict import Unscorable
-from services.reward.remote.http_endpoint import EndpointFailed, HttpEndpoint
 from shoal.config.tables.endpoint import EndpointConfig
 from shoal.environment import Broken, Environment, ToolError
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from services.generator.adapter_engine import AdapterEngine
-from services.generator.adapters.versions import Adapters
+from services.generator.adapter_versions import Adapters
 from shoal.errors import InvalidArgument, Unavailable
 from shoal.rollout import WeightVersion
 from shoal.weights.rendezvous import Rendezvous

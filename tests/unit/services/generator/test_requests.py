@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from services.generator.engine import Engine, Sample
-from services.generator.groups.group import GroupRequest, Update
+from services.generator.group import GroupRequest, Update
 from services.generator.requests import Requests
 from shoal.error_reasons import ErrorReason
 from shoal.errors import Aborted, ShoalError, Unavailable

@@ -15,8 +15,8 @@ from services.coordinator.rollout import completions as module
 from services.coordinator.rollout.groups import DropReason
 from services.coordinator.rollout.sampler import Sampler
 from services.coordinator.workers import losses
-from services.coordinator.workers.handover.group_progress import GroupProgress, whole_prefix
-from services.coordinator.workers.loads.deadlines import Pace
+from services.coordinator.workers.deadlines import Pace
+from services.coordinator.workers.group_progress import GroupProgress, whole_prefix
 from services.coordinator.workers.losses import WorkFailed
 from shoal.config import parse_config
 from shoal.rollout import Completion, EnvironmentTask, FinishReason, Prompt, VersionSpan, WeightVersion

@@ -12,7 +12,7 @@ import pytest
 from services.coordinator.workers.batches import Batch, Seat
 from services.coordinator.workers.claims import Binding
 from services.coordinator.workers.generator_pool import GeneratorPool
-from services.coordinator.workers.handover.group_progress import GroupProgress
+from services.coordinator.workers.group_progress import GroupProgress
 from services.coordinator.workers.losses import WorkFailed
 from services.coordinator.workers.member import Member
 from services.coordinator.workers.registry import WorkerRecord, WorkerRegistry

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from services.reward.common import http_endpoint as endpoint
 from services.reward.judge.judge import Judge
 from services.reward.judge.labels import JUDGED_LABELS
-from services.reward.remote import http_endpoint as endpoint
 from shoal.config.load import parse_config
 from shoal.config.tables.judge import JudgeConfig
 from shoal.config.tables.verifiers import JUDGE_VERIFIERS

@@ -19,7 +19,7 @@ from services.coordinator.rollout.episodes.player import EpisodeParts
 from services.coordinator.rollout.episodes.stage import Stages
 from services.coordinator.rollout.groups import SettledGroup
 from services.coordinator.workers import losses
-from services.coordinator.workers.handover.group_progress import GroupProgress
+from services.coordinator.workers.group_progress import GroupProgress
 from services.coordinator.workers.losses import WorkFailed
 from services.coordinator.workers.rewards.environment_pool import EnvironmentInfo
 from services.coordinator.workers.rewards.episode_messages import BrokenEpisode, EpisodeResult, Observation, PolicyTurn

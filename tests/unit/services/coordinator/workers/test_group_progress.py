@@ -3,13 +3,14 @@
 import numpy as np
 import pytest
 
-from services.coordinator.workers.handover.group_progress import GroupProgress, whole_prefix
+from services.coordinator.workers.group_progress import GroupProgress, resumable_tokens, whole_prefix
 from shoal.errors import Internal
 from shoal.rollout import Completion, FinishReason, Support, VersionSpan, WeightVersion
 from shoal.token_run import TokenRun
 
 OLD, NEW = WeightVersion(0, 3), WeightVersion(0, 4)
 LIMIT = 100
+STOPS = ("</answer>", "\n\n")
 
 
 def run(first: int, count: int, version: WeightVersion = OLD) -> TokenRun:
@@ -105,3 +106,43 @@ def test_a_group_has_come_as_far_as_its_unfinished_completion_with_the_fewest_to
         progress.finish(finished(0, 6, place=index))
         seen.append(progress.num_tokens_of_shortest)
     assert seen == [0, 0, 3, 4, 5, 0], seen
+
+
+def resumable(text: str, *stops: str) -> str:
+    """Each character is a token."""
+    tokens = np.array([ord(character) for character in text], np.int32)
+    return text[: resumable_tokens(tokens, stops, lambda ids: "".join(map(chr, ids)))]
+
+
+def test_without_stop_strings_a_completion_goes_on_after_all_its_tokens() -> None:
+    assert resumable("one <") == "one <"
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("one two", "one two"),
+        ("one <", "one "),
+        ("one </answe", "one "),
+        ("one </answers", "one </answers"),
+        ("one\n", "one"),
+        ("a << </", "a << "),
+        ("half a character \ufffd", "half a character "),
+        ("", ""),
+    ],
+)
+def test_the_text_before_the_place_ends_with_no_beginning_of_a_stop_string(text: str, kept: str) -> None:
+    assert resumable(text, *STOPS) == kept
+
+
+def test_a_stop_string_is_found_wherever_the_completion_was_cut() -> None:
+    whole = "x <</ans</answer"
+    for end in range(len(whole)):
+        kept = resumable(whole[:end], "</answer>")
+        rest = whole[len(kept) :] + ">"
+        assert "</answer>" in rest, f"cut at {end}, gone on after {kept!r}: the stop string is in neither part"
+
+
+def test_a_completion_without_such_a_place_is_sampled_from_its_beginning() -> None:
+    assert resumable("<" * 200, *STOPS) == ""
+    assert resumable("x" + "<" * 40, *STOPS) == "x"

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from services.coordinator.workers.loads.deadlines import Pace, sampling_timeout_s, train_step_timeout_s
+from services.coordinator.workers.deadlines import Pace, sampling_timeout_s, train_step_timeout_s
 from shoal.config import RunConfig
 from tests.support.groups import group_config
 

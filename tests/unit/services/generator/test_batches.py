@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable
 import numpy as np
 import pytest
 
-from services.generator.groups.batches import Place
-from services.generator.groups.group import GroupRequest
+from services.generator.batches import Place
+from services.generator.group import GroupRequest
 from services.generator.requests import Requests
 from shoal.errors import Aborted, InvalidArgument
 from shoal.rollout import Completion, SamplingParams

@@ -1,4 +1,4 @@
-from services.coordinator.workers.loads.standing import MAX_PAUSE_S, Standing
+from services.coordinator.workers.standing import MAX_PAUSE_S, Standing
 
 
 def test_pauses_double_up_to_a_bound_and_a_load_ends_the_row() -> None:

@@ -2,7 +2,7 @@ import asyncio
 
 import pytest
 
-from services.coordinator.workers.loads.gpu_turns import GpuTurns
+from services.coordinator.workers.gpu_turns import GpuTurns
 from shoal.concurrency import Signal
 from shoal.config import parse_config
 from shoal.errors import DeadlineExceeded

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from services.generator.adapters.versions import Adapter, Adapters
+from services.generator.adapter_versions import Adapter, Adapters
 from shoal.rollout import WeightVersion
 
 

@@ -1,7 +1,7 @@
 import ast
 from typing import Any
 
-from services.generator.adapters.settings import adapter_arguments, adapter_config, slots_bytes
+from services.generator.adapter_settings import adapter_arguments, adapter_config, slots_bytes
 from shoal.config import parse_config
 from shoal.config.run import RunConfig
 from shoal.config.tables.generator import ADAPTER_RANKS

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from services.generator.groups.batches import Place
+from services.generator.batches import Place
 from shoal.arrays import Int32Array
 from shoal.errors import ShoalError
 from shoal.rollout import Completion, SamplingParams
