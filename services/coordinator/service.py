@@ -7,7 +7,7 @@ from typing import Any
 import grpc
 from google.protobuf.duration_pb2 import Duration
 
-from services.coordinator.rollout.controls import StopMode
+from services.coordinator.run.controls import StopMode
 from services.coordinator.run.runs import Runs
 from services.coordinator.store.rollouts import list_rollouts
 from services.coordinator.store.run_folders import describe, list_runs

@@ -11,11 +11,11 @@ from unittest.mock import AsyncMock
 import numpy as np
 
 from services.coordinator.rollout.completions import GroupRequest
-from services.coordinator.rollout.controls import RunControls
 from services.coordinator.rollout.episodes.episode_sampler import EpisodeSampler
 from services.coordinator.rollout.episodes.player import EpisodeParts
 from services.coordinator.rollout.episodes.stage import Stages
 from services.coordinator.rollout.groups import SettledGroup
+from services.coordinator.rollout.pause import Pause
 from services.coordinator.workers.group_progress import GroupProgress
 from services.coordinator.workers.rewards.environment_pool import EnvironmentInfo
 from services.coordinator.workers.rewards.episode_messages import BrokenEpisode, EpisodeResult, Observation
@@ -117,7 +117,7 @@ async def play(
     agent: Agent,
     says: Callable[[int], str] = lambda turn: f"answer {turn}",
     *,
-    controls: RunControls | None = None,
+    pause: Pause | None = None,
     max_completion_tokens: int = 1000,
     max_prompt_tokens: int = 1000,
     return_support: bool = False,
@@ -139,7 +139,7 @@ async def play(
     await stages.open([EnvironmentInfo("agent", (), False, "", is_agent=True)])
     prompt = Prompt("p:0", np.array([1, 2], np.int32), "", (), (user("row"),), EnvironmentTask("agent", {}))
     parts = EpisodeParts(config, environments, stages, lambda: 0.0, lambda *_: None)  # type: ignore[arg-type]
-    sampler = EpisodeSampler(parts, controls or RunControls(), generators)  # type: ignore[arg-type]
+    sampler = EpisodeSampler(parts, pause or Pause(), generators)  # type: ignore[arg-type]
     progress = GroupProgress([100])
     sampling = SamplingParams(1.0, max_completion_tokens, (), return_support=return_support)
     group = SettledGroup(3, "group-3", prompt, "")

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
 
-from services.coordinator.rollout.controls import RunControls
 from services.coordinator.rollout.groups import SettledGroup
+from services.coordinator.rollout.pause import Pause
 from services.coordinator.workers.batches import Seat
 from services.coordinator.workers.claims import Binding
 from services.coordinator.workers.deadlines import sampling_timeout_s
@@ -58,9 +58,9 @@ class EpisodeSampling(Protocol):
 class CompletionSampler:
     """Gets the completions of groups from generators, with their texts."""
 
-    def __init__(self, config: RunConfig, controls: RunControls, generators: GeneratorPool, tokenizer: Any) -> None:
+    def __init__(self, config: RunConfig, pause: Pause, generators: GeneratorPool, tokenizer: Any) -> None:
         self._config = config
-        self._controls = controls
+        self._pause = pause
         self._generators = generators
         self._tokenizer = tokenizer
         self._text_of = text_decoder(tokenizer)
@@ -112,14 +112,14 @@ class CompletionSampler:
             with trace.span(names.GROUP_SAMPLE, parent=group.traceparent, group_id=group.group_id, worker_id=worker_id):
                 for number in itertools.count():
                     call_id = f"{request.request_id}/call-{number}" if number else request.request_id
-                    async with self._controls.sampling_for_training():
+                    async with self._pause.sampling_for_training():
                         await self._receive(request, call_id, binding)
                         break
                     if seat is not None:
                         raise WorkFailed(binding.member.name, "an evaluation came first", is_loss=False)
                     # Another call goes on from what this one has delivered.
                     binding.resize(0)
-                    await self._controls.unpaused()
+                    await self._pause.unpaused()
             request.sampled.complete()
         if seat is not None:
             seat.keep(worker_id, request.sampled.completions)

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 from services.coordinator.rollout.circuit_breaker import CircuitBreaker, environment_verdicts
 from services.coordinator.rollout.completions import CompletionSampler, EpisodeSampling, GroupRequest
-from services.coordinator.rollout.controls import RunControls
 from services.coordinator.rollout.current_version import CurrentVersion
 from services.coordinator.rollout.groups import DropReason, SettledGroup
+from services.coordinator.rollout.pause import Pause
 from services.coordinator.rollout.rounds import Rounds
 from services.coordinator.rollout.sampling_gate import Passage, SamplingGate
 from services.coordinator.rollout.token_reward import TokenReward, token_rewards, turn_rewards
@@ -60,7 +60,7 @@ class Sampler:
         config: RunConfig,
         run_id: str,
         version: CurrentVersion,
-        controls: RunControls,
+        pause: Pause,
         gate: SamplingGate,
         *,
         generators: GeneratorPool,
@@ -75,9 +75,9 @@ class Sampler:
         self._config = config
         self._run_id = run_id
         self._version = version
-        self._controls = controls
+        self._pause = pause
         self._gate = gate
-        self._completions = CompletionSampler(config, controls, generators, tokenizer)
+        self._completions = CompletionSampler(config, pause, generators, tokenizer)
         self._episodes = episodes
         self._rewards = rewards
         self._breaker = breaker
@@ -138,7 +138,7 @@ class Sampler:
                 await self._ledger.issued(
                     order_number, position, group_id, prompt, trace_id, self._version.policy_version, detail
                 )
-                num_pauses = self._controls.num_pauses
+                num_pauses = self._pause.num_pauses
                 request_id = f"{self._run_id}/{self._version.weights.attempt}/{order_number}/{num_issues}"
                 try:
                     async with asyncio.timeout(None) as deadline:  # It counts from the first token.
@@ -151,7 +151,7 @@ class Sampler:
                         return await self._drop(group, DropReason.LOST, detail)
                 except (TimeoutError, DeadlineExceeded):
                     detail = f"not done within coordinator.sampling_timeout_s ({timeout_s:g} s)"
-                    if num_pauses == self._controls.num_pauses:
+                    if num_pauses == self._pause.num_pauses:
                         num_timeouts += 1
                     if num_timeouts == MAX_TIMEOUTS:
                         return await self._drop(group, DropReason.TIMEOUT, detail)
@@ -160,7 +160,7 @@ class Sampler:
                 except InvalidArgument as error:
                     return await self._drop(group, DropReason.REFUSED, error.message)
             await losses.pause()
-            await self._controls.unpaused()
+            await self._pause.unpaused()
             self._events.add(
                 "group_reissued",
                 f"{group_id} is issued again: {detail}",
@@ -299,7 +299,7 @@ class Sampler:
                 await self._show_rejected(request, scores)
                 known.clear()
                 is_retry = True
-                await self._controls.unpaused()
+                await self._pause.unpaused()
                 self._breaker.close()
 
     async def _check_environment(self, request: GroupRequest, environment: str, num_outages: int) -> None:
@@ -310,7 +310,7 @@ class Sampler:
         if not await self._breaker.rejects(verdicts, num_outages=num_outages, is_retry=is_retry):
             return
         await self._show_rejected(request, verdicts)
-        await self._controls.unpaused()
+        await self._pause.unpaused()
         self._breaker.close()
         self._played_in_outage.add(order_number)
         broken = [verdict.sample_index for verdict in verdicts if verdict.outcome is ScoreOutcome.FAILED]

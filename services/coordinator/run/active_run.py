@@ -17,7 +17,6 @@ from services.coordinator.remote.mirror_folder import RunPlaces
 from services.coordinator.remote.mirroring import Mirroring
 from services.coordinator.remote.segment_check import SegmentCheck
 from services.coordinator.reporting.report import Report
-from services.coordinator.rollout.controls import RunControls, StopMode
 from services.coordinator.rollout.evaluation_result import EvaluationResult
 from services.coordinator.run.attempt import Attempt
 from services.coordinator.run.checkpoints import Checkpoints
@@ -25,6 +24,7 @@ from services.coordinator.run.checks.changed_inputs import changed_inputs
 from services.coordinator.run.checks.preflight import PreparedInputs, preflight
 from services.coordinator.run.commands import RunCommands
 from services.coordinator.run.config_updates import ConfigUpdates, left_waiting
+from services.coordinator.run.controls import RunControls, StopMode
 from services.coordinator.store.events import EVENTS, EventLog
 from services.coordinator.store.files.disk_errors import is_full
 from services.coordinator.store.run_record import RunRecord, RunState

@@ -13,7 +13,6 @@ from services.coordinator.reporting.report import Report
 from services.coordinator.reporting.step_metrics import StepMetrics
 from services.coordinator.rollout.buffer import PacingBuffer
 from services.coordinator.rollout.circuit_breaker import CircuitBreaker
-from services.coordinator.rollout.controls import RunControls, StopMode
 from services.coordinator.rollout.current_version import CurrentVersion
 from services.coordinator.rollout.episodes.episode_sampler import EpisodeSampler
 from services.coordinator.rollout.episodes.player import EpisodeParts
@@ -28,6 +27,7 @@ from services.coordinator.run.checks.label_check import unusable_prompts
 from services.coordinator.run.checks.preflight import PreparedInputs
 from services.coordinator.run.commands import RunCommands
 from services.coordinator.run.config_updates import ConfigUpdates
+from services.coordinator.run.controls import RunControls, StopMode
 from services.coordinator.run.evaluation import Evaluations
 from services.coordinator.run.exports import Exports
 from services.coordinator.run.full_disk import FullDisk

@@ -1,7 +1,7 @@
 """The commands to an active run, as the service calls them: pause, resume, stop, checkpoint."""
 
 from services.coordinator.reporting.report import Report
-from services.coordinator.rollout.controls import RunControls, StopMode
+from services.coordinator.run.controls import RunControls, StopMode
 from services.coordinator.store.run_record import RunState
 from services.coordinator.workers.rewards.reward_pool import RewardPool
 from services.coordinator.workers.weights.publisher import Publisher

@@ -13,13 +13,13 @@ import asyncio
 from collections.abc import Sequence
 
 from services.coordinator.reporting.report import Report
-from services.coordinator.rollout.controls import RunControls
 from services.coordinator.rollout.current_version import CurrentVersion
 from services.coordinator.rollout.episodes.episode_sampler import EpisodeSampler
 from services.coordinator.rollout.evaluation.evaluation_round import EvaluationRound
 from services.coordinator.rollout.evaluation_result import EvaluationResult
 from services.coordinator.rollout.sampler import Sampler
 from services.coordinator.run.commands import RunCommands
+from services.coordinator.run.controls import RunControls
 from services.coordinator.run.step_boundary import StepBoundary
 from services.coordinator.workers.generator_pool import GeneratorPool
 from services.coordinator.workers.rewards.reward_pool import RewardPool

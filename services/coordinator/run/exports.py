@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from services.coordinator.reporting.best_step import best_of, kept_of
 from services.coordinator.reporting.report import Report
-from services.coordinator.rollout.controls import RunControls, StopMode
+from services.coordinator.run.controls import RunControls, StopMode
 from services.coordinator.run.evaluation import Evaluations
 from services.coordinator.run.full_disk import FullDisk
 from services.coordinator.store.run_record import RunRecord

@@ -5,8 +5,8 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TypeVar
 
-from services.coordinator.rollout.controls import RunControls, StopMode
 from services.coordinator.run.commands import RunCommands
+from services.coordinator.run.controls import RunControls, StopMode
 from services.coordinator.store.files.disk_errors import is_full
 from services.coordinator.store.run_record import DISK_LOCK, RunLock
 from shoal.concurrency import Signal

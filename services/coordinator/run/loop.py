@@ -19,13 +19,13 @@ from dataclasses import dataclass
 
 from services.coordinator.reporting.step_metrics import StepMetrics, StepTimer
 from services.coordinator.rollout.buffer import PacingBuffer
-from services.coordinator.rollout.controls import RunControls, StopMode
 from services.coordinator.rollout.current_version import CurrentVersion
 from services.coordinator.rollout.filtering import judge_group
 from services.coordinator.rollout.groups import JudgedGroup
 from services.coordinator.rollout.prompt_order import PromptOrder
 from services.coordinator.rollout.sampler import Sampler
 from services.coordinator.run.commands import RunCommands
+from services.coordinator.run.controls import RunControls, StopMode
 from services.coordinator.run.evaluation import Evaluations
 from services.coordinator.run.exports import Exports
 from services.coordinator.run.saving import Saving

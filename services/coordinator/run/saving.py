@@ -15,9 +15,9 @@ import time
 from dataclasses import dataclass
 
 from services.coordinator.reporting.report import Report
-from services.coordinator.rollout.controls import RunControls
 from services.coordinator.rollout.current_version import CurrentVersion
 from services.coordinator.run.checkpoints import Checkpoints, WrittenCheckpoint
+from services.coordinator.run.controls import RunControls
 from services.coordinator.run.full_disk import FullDisk
 from services.coordinator.store.files.disk_errors import is_full
 from services.coordinator.store.ledger import Ledger

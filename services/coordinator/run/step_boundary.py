@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from services.coordinator.rollout.controls import RunControls, StopMode
+from services.coordinator.run.controls import RunControls, StopMode
 from services.coordinator.run.saving import Saving
 from services.coordinator.workers.learner_client import LearnerClient
 from shoal.error_reasons import ErrorReason

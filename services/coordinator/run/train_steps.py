@@ -10,7 +10,6 @@ from services.coordinator.reporting.step_metrics import FinishedStep, StepMetric
 from services.coordinator.reporting.telemetry import publish_spans
 from services.coordinator.reporting.unscored import unscored_of
 from services.coordinator.rollout.buffer import PacingBuffer
-from services.coordinator.rollout.controls import StopMode
 from services.coordinator.rollout.current_version import CurrentVersion
 from services.coordinator.rollout.filtering import judge_group
 from services.coordinator.rollout.groups import DropReason, JudgedGroup
@@ -18,6 +17,7 @@ from services.coordinator.rollout.prompt_order import PromptOrder
 from services.coordinator.rollout.sampling_gate import SamplingGate
 from services.coordinator.run.commands import RunCommands
 from services.coordinator.run.config_updates import ConfigUpdates
+from services.coordinator.run.controls import StopMode
 from services.coordinator.run.saving import Saving
 from services.coordinator.run.step_boundary import StepBoundary
 from services.coordinator.store import long_work

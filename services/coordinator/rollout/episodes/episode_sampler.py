@@ -5,7 +5,6 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from services.coordinator.rollout.completions import GroupRequest
-from services.coordinator.rollout.controls import RunControls
 from services.coordinator.rollout.episodes.agent_player import AgentPlayer
 from services.coordinator.rollout.episodes.batched_turns import BatchedTurnSampler
 from services.coordinator.rollout.episodes.clock import EpisodeClock
@@ -13,6 +12,7 @@ from services.coordinator.rollout.episodes.episode_player import EpisodePlayer
 from services.coordinator.rollout.episodes.episode_request import EpisodeRequest
 from services.coordinator.rollout.episodes.player import EpisodeParts, Player
 from services.coordinator.rollout.episodes.turn_sampler import TurnSampler
+from services.coordinator.rollout.pause import Pause
 from services.coordinator.workers.generator_pool import GeneratorPool
 from services.coordinator.workers.turn_batches import EpisodeTurns
 from shoal.concurrency import first_error
@@ -28,11 +28,11 @@ class EpisodeSampler:
     def __init__(
         self,
         parts: EpisodeParts,
-        controls: RunControls,
+        pause: Pause,
         generators: GeneratorPool,
     ) -> None:
         self._parts = parts
-        self._controls = controls
+        self._pause = pause
         self._generators = generators
 
     async def sample(self, request: GroupRequest, awaits: Callable[[int], None]) -> None:
@@ -91,7 +91,7 @@ class EpisodeSampler:
 
     def _turn_sampler(self, episode: EpisodeRequest, clock: EpisodeClock) -> TurnSampler:
         parts = self._parts
-        arguments = (parts.config, self._controls, self._generators, clock, episode, parts.stages.decode)
+        arguments = (parts.config, self._pause, self._generators, clock, episode, parts.stages.decode)
         return TurnSampler(*arguments) if episode.turns is None else BatchedTurnSampler(episode.turns, *arguments)
 
     def _player(self, episode: EpisodeRequest) -> type[Player]:

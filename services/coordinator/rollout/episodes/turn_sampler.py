@@ -10,9 +10,9 @@ from functools import partial
 from types import TracebackType
 from typing import Self
 
-from services.coordinator.rollout.controls import RunControls
 from services.coordinator.rollout.episodes.clock import EpisodeClock
 from services.coordinator.rollout.episodes.episode_request import EpisodeRequest
+from services.coordinator.rollout.pause import Pause
 from services.coordinator.workers.claims import Binding
 from services.coordinator.workers.deadlines import sampling_timeout_s
 from services.coordinator.workers.generator_pool import GeneratorPool
@@ -47,7 +47,7 @@ class TurnSampler:
     def __init__(
         self,
         config: RunConfig,
-        controls: RunControls,
+        pause: Pause,
         generators: GeneratorPool,
         clock: EpisodeClock,
         episode: EpisodeRequest,
@@ -55,7 +55,7 @@ class TurnSampler:
     ) -> None:
         """`decode` returns tokens as text, special ones included."""
         self._config = config
-        self._controls = controls
+        self._pause = pause
         self._generators = generators
         self._clock = clock
         self._priority, self._version = episode.priority, episode.version
@@ -77,11 +77,11 @@ class TurnSampler:
     @property
     def is_paused(self) -> bool:
         """Whether the run is paused: an evaluation is not before the run stands still."""
-        return self._controls.is_paused if self._version is None else self._controls.stands_still
+        return self._pause.is_paused if self._version is None else self._pause.stands_still
 
     async def unpaused(self) -> None:
         """Waits for the end of a pause."""
-        await (self._controls.unpaused() if self._version is None else self._controls.moving())
+        await (self._pause.unpaused() if self._version is None else self._pause.moving())
 
     async def sample(self, request: TurnRequest) -> Completion:
         """Samples one turn. When its generator is lost, another one goes on from the tokens that it reported.
@@ -123,7 +123,7 @@ class TurnSampler:
 
     def _undisturbed(self) -> AbstractAsyncContextManager[None]:
         """Returns the scope of a call: what is sampled for training makes way for an evaluation in a pause."""
-        return self._controls.sampling_for_training() if self._version is None else contextlib.nullcontext()
+        return self._pause.sampling_for_training() if self._version is None else contextlib.nullcontext()
 
     async def _place(self) -> Binding:
         async with self._placing:

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 
-from services.coordinator.rollout.controls import RunControls
 from services.coordinator.rollout.episodes.episode_request import EpisodeRequest
 from services.coordinator.rollout.episodes.episode_sampler import EpisodeSampler
 from services.coordinator.rollout.evaluation_result import AnsweredQuestion, EvaluationResult
+from services.coordinator.rollout.pause import Pause
 from services.coordinator.rollout.sampler import MAX_TIMEOUTS, Sampler
 from services.coordinator.workers.batches import Seat, seats_of
 from services.coordinator.workers.deadlines import sampling_timeout_s
@@ -44,7 +44,7 @@ class EvaluationRound:
     config: RunConfig
     name: str
     version: WeightVersion
-    controls: RunControls
+    pause: Pause
     sampler: Sampler
     episodes: EpisodeSampler
     generators: GeneratorPool
@@ -62,7 +62,7 @@ class EvaluationRound:
 
     async def result(self, held_out: HeldOut) -> EvaluationResult:
         """Samples and scores the answers to all questions."""
-        began, prompts = self.controls.running_s(), held_out.prompts
+        began, prompts = self.pause.running_s(), held_out.prompts
         self.num_unsampled = self.num_questions = len(prompts)
         num_samples = self.config.evaluation.samples_per_prompt
         single = self._seats(prompts, "single", plays_episodes=False)
@@ -79,7 +79,7 @@ class EvaluationRound:
                 completions = await self._sample(prompt, name, losses, single.get(index), turns.get(index, nobody))
             self.num_unsampled -= 1
             if not self.num_unsampled:
-                sampled_s = self.controls.running_s() - began
+                sampled_s = self.pause.running_s() - began
                 self.all_sampled.set()
             scores = await self._score(prompt, completions, name, losses)
             self.num_scored += 1
@@ -122,9 +122,9 @@ class EvaluationRound:
         num_tries, num_timeouts = 0, 0
         while num_timeouts < MAX_TIMEOUTS and not losses.are_too_many:
             await losses.pause()
-            await self.controls.moving()
+            await self.pause.moving()
             num_tries += 1
-            num_pauses = self.controls.num_pauses
+            num_pauses = self.pause.num_pauses
             try:
                 if prompt.environment is not None:
                     return await self._play(prompt, seeds, f"{name}/{num_tries}", turns)
@@ -135,7 +135,7 @@ class EvaluationRound:
                 continue
             except DeadlineExceeded:
                 # A deadline that passed during a pause does not count.
-                num_timeouts += num_pauses == self.controls.num_pauses
+                num_timeouts += num_pauses == self.pause.num_pauses
         if seat is not None:
             seat.leave()
         return ()

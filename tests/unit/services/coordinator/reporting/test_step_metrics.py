@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from services.coordinator.reporting.step_metrics import FinishedStep, StepMetrics, StepTimer, penalized_reward
-from services.coordinator.rollout.controls import RunControls
+from services.coordinator.rollout.pause import Pause
 from services.coordinator.training.step_plan import plan_step
 from services.coordinator.workers.utilization import Utilization
 from services.coordinator.workers.weights.publisher import PublishReport
@@ -41,15 +41,15 @@ def test_a_step_is_timed_by_its_parts_and_evaluations_count_for_none(monkeypatch
 
 
 def test_pauses_count_for_no_part_of_a_step_and_a_train_step_goes_on_in_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock, controls = Clock(monkeypatch), RunControls()
+    clock, pause = Clock(monkeypatch), Pause()
 
     def pass_time(running_s: float, *, paused_s: float) -> None:
         clock.now += running_s
-        controls.pause()
+        pause.pause()
         clock.now += paused_s
-        controls.resume()
+        pause.resume()
 
-    timer = StepTimer(controls.running_s)
+    timer = StepTimer(pause.running_s)
     pass_time(5, paused_s=100)
     timer.groups_taken(evaluated_s=2)
     pass_time(4, paused_s=6)

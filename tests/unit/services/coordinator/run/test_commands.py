@@ -4,8 +4,8 @@ from pathlib import Path
 from unittest.mock import create_autospec
 
 from services.coordinator.reporting.report import Report
-from services.coordinator.rollout.controls import RunControls
 from services.coordinator.run.commands import RunCommands
+from services.coordinator.run.controls import RunControls
 from services.coordinator.store.events import EventLog
 from services.coordinator.store.run_record import RunRecord, RunState
 from services.coordinator.workers.rewards.reward_pool import RewardPool

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from services.coordinator.rollout.controls import RunControls, StopMode
+from services.coordinator.run.controls import RunControls, StopMode
 from services.coordinator.run.exports import Exports
 from services.coordinator.store.run_record import RunRecord
 from shoal.config import parse_config

@@ -1,7 +1,7 @@
 from services.coordinator.rollout.buffer import PacingBuffer
-from services.coordinator.rollout.controls import RunControls, StopMode
 from services.coordinator.rollout.current_version import CurrentVersion
 from services.coordinator.rollout.groups import JudgedGroup
+from services.coordinator.run.controls import RunControls, StopMode
 from services.coordinator.run.loop import last_order_number
 from shoal.rollout import WeightVersion
 from tests.support.groups import group_config

@@ -2,7 +2,7 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
-from services.coordinator.rollout.controls import RunControls
+from services.coordinator.run.controls import RunControls
 from services.coordinator.run.step_boundary import StepBoundary
 
 

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from services.coordinator.rollout.controls import RunControls
 from services.coordinator.rollout.episode_metrics import episode_metrics
 from services.coordinator.rollout.episodes import agent_player
 from services.coordinator.rollout.groups import counted_tokens
+from services.coordinator.rollout.pause import Pause
 from services.coordinator.workers import losses
 from services.coordinator.workers.rewards.episode_stream import EnvironmentLost
 from services.coordinator.workers.rewards.policy_calls import PolicyAnswer, PolicyRefusal, RefusalReason
@@ -86,18 +86,18 @@ async def test_an_agent_whose_every_call_is_refused_reaches_a_limit(monkeypatch:
 
 
 async def test_a_call_in_a_pause_is_answered_when_the_run_goes_on() -> None:
-    controls = RunControls()
-    controls.pause()
+    pause = Pause()
+    pause.pause()
 
     async def agent(policy: Policy) -> None:
         asked = asyncio.create_task(policy.ask(user("one")))
         for _ in range(20):
             await asyncio.sleep(0)
         assert not asked.done(), asked
-        controls.resume()
+        pause.resume()
         assert isinstance(await asked, PolicyAnswer), asked
 
-    played = await play(agent, controls=controls)
+    played = await play(agent, pause=pause)
     assert (played.num_plays, len(played.episode.turns)) == (1, 1)
 
 
@@ -105,35 +105,35 @@ async def test_a_long_pause_is_told_and_an_agent_that_gives_up_in_it_runs_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(agent_player, "_HOLD_S", 0.0)
-    controls = RunControls()
+    pause = Pause()
 
     async def agent(policy: Policy) -> None:
-        if controls.num_pauses == 4:
+        if pause.num_pauses == 4:
             await policy.say(user("one"))
             return
-        controls.pause()
+        pause.pause()
         reply = await policy.ask(user("one"))
         assert isinstance(reply, PolicyRefusal) and reply.reason is RefusalReason.PAUSED and reply.retry_after_s > 0
-        controls.resume()
+        pause.resume()
         raise RuntimeError("429")
 
-    played = await play(agent, controls=controls, max_losses=1)
+    played = await play(agent, pause=pause, max_losses=1)
     assert played.num_plays == 5 and played.episode.outcome is ScoreOutcome.SCORED, "no loss is counted in a pause"
 
 
 async def test_waiting_in_a_pause_reaches_no_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(agent_player, "_MAX_REFUSED", 3)
     monkeypatch.setattr(agent_player, "_HOLD_S", 0.0)
-    controls = RunControls()
-    controls.pause()
+    pause = Pause()
+    pause.pause()
 
     async def agent(policy: Policy) -> None:
         for _ in range(9):
             assert isinstance(await policy.ask(user("one")), PolicyRefusal)
-        controls.resume()
+        pause.resume()
         await policy.say(user("one"))
 
-    played = await play(agent, controls=controls)
+    played = await play(agent, pause=pause)
     assert (played.episode.stop_reason, len(played.episode.turns), played.num_plays) == ("done", 1, 1)
 
 

@@ -1,9 +1,8 @@
 import asyncio
-import time
 
 import pytest
 
-from services.coordinator.rollout.controls import RunControls, StopMode
+from services.coordinator.run.controls import RunControls, StopMode
 from shoal.errors import FailedPrecondition
 
 
@@ -53,54 +52,6 @@ async def test_work_is_canceled_when_the_run_must_stop_now() -> None:
     controls.request_stop(StopMode.NOW)
     assert await waiting is None
     assert canceled.is_set(), "the work goes on after the run has stopped"
-
-
-def test_the_clock_of_a_run_stands_still_in_its_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = 100.0
-    monkeypatch.setattr(time, "monotonic", lambda: now)
-    controls = RunControls()
-    read = []
-    for command in (controls.pause, controls.pause, controls.resume, controls.resume, controls.pause):
-        began = controls.running_s()
-        now += 10
-        read.append(controls.running_s() - began)
-        command()
-    assert read == [10, 0, 0, 10, 10]
-
-
-async def test_an_evaluation_in_a_pause_ends_what_is_sampled_for_training_and_runs_the_clock() -> None:
-    controls = RunControls()
-    ended = asyncio.Event()
-
-    async def train() -> int:
-        num_tries = 0
-        while True:
-            num_tries += 1
-            async with controls.sampling_for_training():
-                if num_tries == 1:
-                    await asyncio.Event().wait()
-                return num_tries
-            ended.set()
-            await controls.unpaused()
-
-    training = asyncio.create_task(train())
-    await asyncio.sleep(0)
-    controls.pause()
-    stopped = controls.running_s()
-    assert controls.stands_still and controls.running_s() == stopped
-    controls.begin_evaluation_in_pause()
-    await ended.wait()
-    assert controls.is_paused and not controls.stands_still
-    began = controls.running_s()
-    await asyncio.sleep(0.02)
-    assert controls.running_s() > began, "the clock stands still in an evaluation"
-    async with controls.sampling_for_training():
-        await asyncio.Event().wait()  # Nothing begins for training meanwhile.
-    controls.end_evaluation_in_pause()
-    assert controls.stands_still and not training.done()
-    controls.resume()
-    assert await training == 2
-    assert not controls.stands_still and controls.running_s() >= began
 
 
 async def test_a_request_whose_caller_has_gone_leaves_those_that_wait() -> None:
