@@ -1,4 +1,4 @@
-"""Files and functions stay small, and folders do not import each other in circles."""
+"""Files and functions stay small, folders hold three modules or more, and import no other in a circle."""
 
 import ast
 from collections import defaultdict
@@ -10,6 +10,7 @@ from tests.support.repository import ROOT
 
 MAX_FILE_LINES = 350
 MAX_FUNCTION_LINES = 60
+MIN_FOLDER_MODULES = 3
 
 GENERATED = ("shoal/v1",)
 TABLES = ("shoal/telemetry/run_metric_table.py", "shoal/translate/open_instruct/fields.py")
@@ -43,6 +44,14 @@ def test_no_function_is_longer_than_a_screen() -> None:
         if (length := (node.end_lineno or node.lineno) - node.lineno + 1) > MAX_FUNCTION_LINES
     ]
     assert not long, f"split these functions, at most {MAX_FUNCTION_LINES} lines each: {long}"
+
+
+def test_no_folder_holds_fewer_than_three_modules() -> None:
+    held: dict[str, int] = defaultdict(int)
+    for path in modules():
+        held[str(Path(path).parent)] += not path.endswith("/__init__.py")
+    small = {folder: count for folder, count in held.items() if 0 < count < MIN_FOLDER_MODULES}
+    assert not small, f"move the modules of these folders one folder up, or to their users: {small}"
 
 
 def test_no_folders_import_each_other_in_a_circle() -> None:

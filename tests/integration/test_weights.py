@@ -16,7 +16,7 @@ import numpy as np
 import psutil
 import pytest
 
-from services.coordinator.rollout.evaluation.evaluation_round import evaluation_sampling
+from services.coordinator.rollout.evaluation.round import evaluation_sampling
 from shoal.config import parse_config
 from shoal.errors import DeadlineExceeded, FailedPrecondition, InvalidArgument, Unavailable
 from shoal.rollout import FinishReason, SamplingParams, WeightVersion

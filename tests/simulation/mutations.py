@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Any
 from unittest import mock
 
-from services.coordinator.reporting.step_file import StepFile
 from services.coordinator.rollout.buffer import PacingBuffer
 from services.coordinator.run.checkpoints import Checkpoints
 from services.coordinator.run.config_updates import ConfigUpdates
+from services.coordinator.store.files.step_file import StepFile
 from services.coordinator.store.ledger import Ledger
 from services.coordinator.workers.generator_pool import Binding
 from services.coordinator.workers.weights import publisher

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator, Mapping
 
-from services.coordinator.reporting.evaluation_history import RateChange
 from services.coordinator.reporting.reward_parts import correct_by, meaning_of_correct, part_words
-from services.coordinator.rollout.evaluation_result import EvaluationResult
+from services.coordinator.rollout.evaluation.history import RateChange
+from services.coordinator.rollout.evaluation.result import EvaluationResult
 from shoal.config.tables.reward import RewardConfig
 from shoal.quantities import counted
 

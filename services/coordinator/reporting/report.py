@@ -10,19 +10,19 @@ from contextlib import AbstractAsyncContextManager
 
 from services.coordinator.reporting.best_step import best_of
 from services.coordinator.reporting.effective_time import EffectiveTime
-from services.coordinator.reporting.evaluation_history import EVALUATIONS, EvaluationHistory
 from services.coordinator.reporting.evaluation_words import describe_evaluation
 from services.coordinator.reporting.remaining_time import RemainingTime
 from services.coordinator.reporting.reward_parts import correct_by
 from services.coordinator.reporting.shown_completions import Judged, shown
-from services.coordinator.reporting.step_file import StepFile
 from services.coordinator.reporting.telemetry import export_dropped_groups, export_step
 from services.coordinator.reporting.trackers.trackers import Trackers
 from services.coordinator.reporting.unscored import Unscored
-from services.coordinator.rollout.evaluation_result import EvaluationResult
+from services.coordinator.rollout.evaluation.history import EVALUATIONS, EvaluationHistory
+from services.coordinator.rollout.evaluation.result import EvaluationResult
 from services.coordinator.rollout.groups import JudgedGroup
 from services.coordinator.store.events import EVENTS, EventLog, follow_events
 from services.coordinator.store.files.disk_errors import write_error
+from services.coordinator.store.files.step_file import StepFile
 from services.coordinator.store.long_work import shown_alive
 from services.coordinator.store.run_record import RunRecord, RunState
 from shoal.concurrency import to_the_end

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from services.coordinator.rollout.episode_metrics import episode_metrics, played
-from services.coordinator.rollout.evaluation_result import mean_parts
+from services.coordinator.rollout.evaluation.result import mean_parts
 from services.coordinator.rollout.groups import JudgedGroup, counted_tokens
 from services.coordinator.training.step_plan import StepPlan
 from shoal.config import RunConfig

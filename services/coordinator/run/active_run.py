@@ -17,7 +17,7 @@ from services.coordinator.remote.mirror_folder import RunPlaces
 from services.coordinator.remote.mirroring import Mirroring
 from services.coordinator.remote.segment_check import SegmentCheck
 from services.coordinator.reporting.report import Report
-from services.coordinator.rollout.evaluation_result import EvaluationResult
+from services.coordinator.rollout.evaluation.result import EvaluationResult
 from services.coordinator.run.attempt import Attempt
 from services.coordinator.run.checkpoints import Checkpoints
 from services.coordinator.run.checks.changed_inputs import changed_inputs

@@ -5,7 +5,7 @@ from collections.abc import Collection, Coroutine
 from enum import StrEnum
 from typing import Any, TypeVar
 
-from services.coordinator.rollout.evaluation_result import EvaluationResult
+from services.coordinator.rollout.evaluation.result import EvaluationResult
 from services.coordinator.rollout.pause import Pause
 from shoal.concurrency import Signal
 

@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from services.coordinator.reporting.report import Report
 from services.coordinator.rollout.current_version import CurrentVersion
 from services.coordinator.rollout.episodes.episode_sampler import EpisodeSampler
-from services.coordinator.rollout.evaluation.evaluation_round import EvaluationRound
-from services.coordinator.rollout.evaluation_result import EvaluationResult
+from services.coordinator.rollout.evaluation.result import EvaluationResult
+from services.coordinator.rollout.evaluation.round import EvaluationRound
 from services.coordinator.rollout.sampler import Sampler
 from services.coordinator.run.commands import RunCommands
 from services.coordinator.run.controls import RunControls

@@ -176,9 +176,9 @@ def _file_of_run(name: str) -> list[bytes]:
 def _read_run(name: str, data: bytes, folder: Path) -> None:
     """Reads a run's folder as a coordinator and the commands do, with one file replaced."""
     from services.coordinator.cli.shared.report_file import write_report
-    from services.coordinator.reporting.step_file import StepFile
     from services.coordinator.run.checkpoints import Checkpoints
     from services.coordinator.store.events import read_events
+    from services.coordinator.store.files.step_file import StepFile
     from services.coordinator.store.rollouts import list_rollouts
     from services.coordinator.store.run_folders import RunFolders, describe, list_runs
     from services.coordinator.store.run_record import RunRecord

@@ -15,7 +15,7 @@ import yaml
 from services.coordinator.cli.export.reward_section import reward_rows, shaping
 from services.coordinator.reporting.page.axes import SHARE, plain
 from services.coordinator.reporting.reward_parts import part_metrics
-from services.coordinator.reporting.step_file import StepFile
+from services.coordinator.store.files.step_file import StepFile
 from services.coordinator.store.run_record import RunRecord
 from shoal import __version__
 from shoal.config import RunConfig

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 from google.protobuf import json_format
 
-from services.coordinator.reporting.evaluation_history import RateChange
 from services.coordinator.reporting.reward_parts import meaning_of_correct, part_words
 from services.coordinator.reporting.unscored import Unscored
+from services.coordinator.rollout.evaluation.history import RateChange
 from shoal.quantities import counted, format_duration
 from shoal.v1 import coordinator_pb2 as pb
 

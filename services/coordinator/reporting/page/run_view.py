@@ -5,10 +5,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from services.coordinator.reporting.evaluation_history import EVALUATIONS, steps_with_other_questions
 from services.coordinator.reporting.page.curves import Row
-from services.coordinator.reporting.step_file import StepFile
+from services.coordinator.rollout.evaluation.history import EVALUATIONS, steps_with_other_questions
 from services.coordinator.store.events import EVENTS, read_events
+from services.coordinator.store.files.step_file import StepFile
 from services.coordinator.store.rollouts import count_drop_reasons, count_groups, list_rollouts
 from services.coordinator.store.rows import GroupState
 from services.coordinator.store.run_record import RunRecord

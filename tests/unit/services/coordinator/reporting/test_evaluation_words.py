@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from services.coordinator.reporting.evaluation_words import describe_evaluation
-from services.coordinator.rollout.evaluation_result import AnsweredQuestion, EvaluationResult
+from services.coordinator.rollout.evaluation.result import AnsweredQuestion, EvaluationResult
 from shoal.config.tables.reward import RewardConfig
 from shoal.rollout import Prompt, WeightVersion
 from shoal.scores import RewardPart, Score, ScoreOutcome, VerifierScore

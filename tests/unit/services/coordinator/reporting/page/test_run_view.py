@@ -3,8 +3,8 @@ from pathlib import Path
 import numpy as np
 
 from services.coordinator.reporting.page.run_view import NUM_GROUPS, view_run
-from services.coordinator.reporting.step_file import StepFile
 from services.coordinator.store.events import EVENTS, EventLog
+from services.coordinator.store.files.step_file import StepFile
 from services.coordinator.store.ledger import Ledger
 from services.coordinator.store.rollouts import LEDGER
 from services.coordinator.store.run_record import RunRecord, RunState

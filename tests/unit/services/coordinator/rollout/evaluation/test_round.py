@@ -1,6 +1,6 @@
 """The settings that held-out questions are answered with."""
 
-from services.coordinator.rollout.evaluation.evaluation_round import evaluation_sampling
+from services.coordinator.rollout.evaluation.round import evaluation_sampling
 from shoal.config import parse_config
 from shoal.rollout import SamplingParams
 

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from services.coordinator.reporting.evaluation_history import EvaluationHistory, RateChange, steps_with_other_questions
+from services.coordinator.rollout.evaluation.history import EvaluationHistory, RateChange, steps_with_other_questions
 
 
 def rates(num_correct: int, num: int = 20) -> dict[str, float]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from services.coordinator.rollout.episodes.episode_request import EpisodeRequest
 from services.coordinator.rollout.episodes.episode_sampler import EpisodeSampler
-from services.coordinator.rollout.evaluation_result import AnsweredQuestion, EvaluationResult
+from services.coordinator.rollout.evaluation.result import AnsweredQuestion, EvaluationResult
 from services.coordinator.rollout.pause import Pause
 from services.coordinator.rollout.sampler import MAX_TIMEOUTS, Sampler
 from services.coordinator.workers.batches import Seat, seats_of

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from services.coordinator.rollout.evaluation_result import AnsweredQuestion, EvaluationResult
+from services.coordinator.rollout.evaluation.result import AnsweredQuestion, EvaluationResult
 from shoal.grpo.intervals import reward_interval
 from shoal.rollout import Prompt, WeightVersion
 from shoal.scores import Score, ScoreOutcome, VerifierScore

@@ -1,7 +1,7 @@
 import json
 from pathlib import Path
 
-from services.coordinator.reporting.step_file import StepFile
+from services.coordinator.store.files.step_file import StepFile
 
 
 def test_a_restore_removes_later_lines_and_returns_the_others(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from services.coordinator.reporting.step_file import StepFile
+from services.coordinator.store.files.step_file import StepFile
 from shoal.grpo.intervals import Interval, change_interval
 
 EVALUATIONS = "evaluations.jsonl"
