@@ -11,8 +11,8 @@ import pytest
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+from services.coordinator.rollout.episodes import stream as episode_stream
 from services.coordinator.workers import losses
-from services.coordinator.workers.rewards import episode_stream
 from services.reward.service import RewardService
 from shoal.errors import InvalidArgument
 from shoal.telemetry import names

@@ -11,17 +11,17 @@ from unittest.mock import AsyncMock
 import numpy as np
 
 from services.coordinator.rollout.completions import GroupRequest
+from services.coordinator.rollout.episodes.environment_pool import EnvironmentInfo
 from services.coordinator.rollout.episodes.episode_sampler import EpisodeSampler
+from services.coordinator.rollout.episodes.messages import BrokenEpisode, EpisodeResult, Observation
 from services.coordinator.rollout.episodes.player import EpisodeParts
+from services.coordinator.rollout.episodes.policy_calls import PolicyAnswer, PolicyCall, PolicyRefusal
 from services.coordinator.rollout.episodes.stage import Stages
+from services.coordinator.rollout.episodes.stream import EnvironmentLost
 from services.coordinator.rollout.groups import SettledGroup
 from services.coordinator.rollout.pause import Pause
 from services.coordinator.workers.group_progress import GroupProgress
-from services.coordinator.workers.rewards.environment_pool import EnvironmentInfo
-from services.coordinator.workers.rewards.episode_messages import BrokenEpisode, EpisodeResult, Observation
-from services.coordinator.workers.rewards.episode_stream import EnvironmentLost
 from services.coordinator.workers.rewards.growing_group import GrowingGroup
-from services.coordinator.workers.rewards.policy_calls import PolicyAnswer, PolicyCall, PolicyRefusal
 from shoal.config import parse_config
 from shoal.conversation import ChatMessage, ToolDefinition
 from shoal.rollout import Completion, EnvironmentTask, Episode, Prompt, SamplingParams

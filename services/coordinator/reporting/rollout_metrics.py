@@ -5,7 +5,7 @@ import statistics
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from services.coordinator.rollout.episode_metrics import episode_metrics, played
+from services.coordinator.rollout.episodes.metrics import episode_metrics, played
 from services.coordinator.rollout.evaluation.result import mean_parts
 from services.coordinator.rollout.groups import JudgedGroup, counted_tokens
 from services.coordinator.training.step_plan import StepPlan

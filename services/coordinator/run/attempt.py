@@ -14,6 +14,7 @@ from services.coordinator.reporting.step_metrics import StepMetrics
 from services.coordinator.rollout.buffer import PacingBuffer
 from services.coordinator.rollout.circuit_breaker import CircuitBreaker
 from services.coordinator.rollout.current_version import CurrentVersion
+from services.coordinator.rollout.episodes.environment_pool import EnvironmentPool
 from services.coordinator.rollout.episodes.episode_sampler import EpisodeSampler
 from services.coordinator.rollout.episodes.player import EpisodeParts
 from services.coordinator.rollout.episodes.stage import Stages
@@ -45,7 +46,6 @@ from services.coordinator.training.skipped_steps import SkippedSteps
 from services.coordinator.workers.fleet import Fleet
 from services.coordinator.workers.generator_pool import GeneratorPool
 from services.coordinator.workers.learner_client import LearnerClient
-from services.coordinator.workers.rewards.environment_pool import EnvironmentPool
 from services.coordinator.workers.rewards.reward_pool import RewardPool
 from services.coordinator.workers.weights.publisher import Publisher
 from shoal.concurrency import first_error

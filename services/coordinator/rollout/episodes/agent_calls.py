@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from services.coordinator.rollout.episodes.call_tree import CallTree, Node
+from services.coordinator.rollout.episodes.policy_calls import PolicyCall
 from services.coordinator.rollout.episodes.stage import Stages
-from services.coordinator.workers.rewards.policy_calls import PolicyCall
 from shoal.arrays import Int32Array
 from shoal.conversation import ChatMessage, ToolCall
 from shoal.episodes.suffix import TurnRenderer

@@ -12,12 +12,12 @@ from services.coordinator.rollout.episodes.call_tree import CallTree, Node, dige
 from services.coordinator.rollout.episodes.clock import EpisodeClock
 from services.coordinator.rollout.episodes.episode_request import EpisodeRequest
 from services.coordinator.rollout.episodes.limits import StopReason
+from services.coordinator.rollout.episodes.messages import BrokenEpisode, EpisodeResult, Observation
 from services.coordinator.rollout.episodes.player import EpisodeParts, Player, checked
+from services.coordinator.rollout.episodes.policy_calls import PolicyAnswer, PolicyCall, PolicyRefusal, RefusalReason
+from services.coordinator.rollout.episodes.stream import EpisodeStream
 from services.coordinator.rollout.episodes.transcript import Transcript
 from services.coordinator.rollout.episodes.turn_sampler import TurnRequest, TurnSampler
-from services.coordinator.workers.rewards.episode_messages import BrokenEpisode, EpisodeResult, Observation
-from services.coordinator.workers.rewards.episode_stream import EpisodeStream
-from services.coordinator.workers.rewards.policy_calls import PolicyAnswer, PolicyCall, PolicyRefusal, RefusalReason
 from shoal.concurrency import first_error
 from shoal.conversation import ChatMessage
 from shoal.episodes.turn_message import turn_message

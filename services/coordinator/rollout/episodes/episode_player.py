@@ -10,11 +10,11 @@ from dataclasses import replace
 from opentelemetry.trace import Span
 
 from services.coordinator.rollout.episodes.limits import StopReason
+from services.coordinator.rollout.episodes.messages import BrokenEpisode, EpisodeResult, Observation, PolicyTurn
 from services.coordinator.rollout.episodes.player import Player, checked
+from services.coordinator.rollout.episodes.stream import EpisodeStream
 from services.coordinator.rollout.episodes.transcript import Transcript
 from services.coordinator.rollout.episodes.turn_sampler import TurnRequest
-from services.coordinator.workers.rewards.episode_messages import BrokenEpisode, EpisodeResult, Observation, PolicyTurn
-from services.coordinator.workers.rewards.episode_stream import EpisodeStream
 from shoal.arrays import Int32Array
 from shoal.conversation import ChatMessage
 from shoal.episodes.turn_message import turn_message

@@ -7,14 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from services.coordinator.rollout.episodes.clock import EpisodeClock
+from services.coordinator.rollout.episodes.environment_pool import EnvironmentPool
 from services.coordinator.rollout.episodes.episode_request import EpisodeRequest
 from services.coordinator.rollout.episodes.limits import Limits, StopReason
+from services.coordinator.rollout.episodes.messages import BrokenEpisode, EpisodeResult, EpisodeStart, PolicyTurn
 from services.coordinator.rollout.episodes.stage import Stage, Stages
+from services.coordinator.rollout.episodes.stream import EnvironmentLost, EpisodeStream
 from services.coordinator.rollout.episodes.turn_sampler import TurnSampler
 from services.coordinator.workers.losses import Losses, WorkFailed
-from services.coordinator.workers.rewards.environment_pool import EnvironmentPool
-from services.coordinator.workers.rewards.episode_messages import BrokenEpisode, EpisodeResult, EpisodeStart, PolicyTurn
-from services.coordinator.workers.rewards.episode_stream import EnvironmentLost, EpisodeStream
 from shoal.config import RunConfig
 from shoal.errors import DeadlineExceeded
 from shoal.rollout import Completion, Prompt

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar
 
-from services.coordinator.workers.rewards.environment_pool import EnvironmentInfo
+from services.coordinator.rollout.episodes.environment_pool import EnvironmentInfo
 from shoal.config import RunConfig
 from shoal.conversation import ToolDefinition
 from shoal.episodes.suffix import TurnRenderer

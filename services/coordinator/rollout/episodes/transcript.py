@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from services.coordinator.workers.rewards.episode_messages import EpisodeResult, Observation
+from services.coordinator.rollout.episodes.messages import EpisodeResult, Observation
 from shoal.arrays import Int32Array
 from shoal.conversation import ChatMessage
 from shoal.rollout import Completion, Episode, EpisodeTurn, FinishReason, Prompt, Support

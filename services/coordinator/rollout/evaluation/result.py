@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from statistics import fmean
 
-from services.coordinator.rollout.episode_metrics import evaluation_metrics, played
+from services.coordinator.rollout.episodes.metrics import evaluation_metrics, played
 from shoal.config.tables.reward import RewardConfig
 from shoal.grpo.correctness import CORRECT, is_correct
 from shoal.grpo.intervals import Interval, mean_interval, rate_interval, reward_interval

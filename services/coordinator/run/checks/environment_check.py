@@ -10,11 +10,11 @@ from functools import partial
 
 import numpy as np
 
+from services.coordinator.rollout.episodes.environment_pool import EnvironmentInfo, EnvironmentPool
 from services.coordinator.rollout.episodes.stage import Stage, Stages, plain_renderer
 from services.coordinator.run.checks.preflight import PreparedInputs
 from services.coordinator.run.checks.row_tools import check_tools_of_rows
 from services.coordinator.store.events import EventLog
-from services.coordinator.workers.rewards.environment_pool import EnvironmentInfo, EnvironmentPool
 from shoal.config import RunConfig
 from shoal.conversation import ToolDefinition
 from shoal.data.rows import row_name

@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from services.coordinator.rollout.episode_metrics import episode_metrics
 from services.coordinator.rollout.episodes import agent_player
+from services.coordinator.rollout.episodes.metrics import episode_metrics
+from services.coordinator.rollout.episodes.policy_calls import PolicyAnswer, PolicyRefusal, RefusalReason
+from services.coordinator.rollout.episodes.stream import EnvironmentLost
 from services.coordinator.rollout.groups import counted_tokens
 from services.coordinator.rollout.pause import Pause
 from services.coordinator.workers import losses
-from services.coordinator.workers.rewards.episode_stream import EnvironmentLost
-from services.coordinator.workers.rewards.policy_calls import PolicyAnswer, PolicyRefusal, RefusalReason
 from shoal.conversation import ChatMessage, ToolCall, ToolCallStatus
 from shoal.rollout import FinishReason
 from shoal.scores import ScoreOutcome

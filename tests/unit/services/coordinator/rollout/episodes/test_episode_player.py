@@ -14,16 +14,16 @@ import pytest
 
 from services.coordinator.rollout.completions import GroupRequest
 from services.coordinator.rollout.episodes import player
+from services.coordinator.rollout.episodes.environment_pool import EnvironmentInfo
 from services.coordinator.rollout.episodes.episode_sampler import EpisodeSampler
+from services.coordinator.rollout.episodes.messages import BrokenEpisode, EpisodeResult, Observation, PolicyTurn
 from services.coordinator.rollout.episodes.player import EpisodeParts
 from services.coordinator.rollout.episodes.stage import Stages
+from services.coordinator.rollout.episodes.stream import EnvironmentLost
 from services.coordinator.rollout.groups import SettledGroup
 from services.coordinator.workers import losses
 from services.coordinator.workers.group_progress import GroupProgress
 from services.coordinator.workers.losses import WorkFailed
-from services.coordinator.workers.rewards.environment_pool import EnvironmentInfo
-from services.coordinator.workers.rewards.episode_messages import BrokenEpisode, EpisodeResult, Observation, PolicyTurn
-from services.coordinator.workers.rewards.episode_stream import EnvironmentLost
 from services.coordinator.workers.rewards.growing_group import GrowingGroup
 from shoal.config import parse_config
 from shoal.conversation import ChatMessage, ToolDefinition

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from services.coordinator.rollout.episodes.environment_pool import EnvironmentInfo
 from services.coordinator.rollout.episodes.stage import Stages
 from services.coordinator.run.checks.environment_check import prepare_environments, unwritten_tools
 from services.coordinator.run.checks.preflight import PreparedInputs
-from services.coordinator.workers.rewards.environment_pool import EnvironmentInfo
 from shoal.chat_templates import template_text
 from shoal.config import RunConfig, parse_config
 from shoal.conversation import ChatMessage, ToolDefinition

@@ -12,10 +12,10 @@ from unittest.mock import AsyncMock
 
 import pytest
 
-from services.coordinator.workers.rewards import episode_stream
-from services.coordinator.workers.rewards.episode_messages import BrokenEpisode, EpisodeStart, PolicyTurn, start_to_wire
-from services.coordinator.workers.rewards.episode_stream import EnvironmentLost, EpisodeStream
-from services.coordinator.workers.rewards.policy_calls import PolicyRefusal, RefusalReason
+from services.coordinator.rollout.episodes import stream as episode_stream
+from services.coordinator.rollout.episodes.messages import BrokenEpisode, EpisodeStart, PolicyTurn, start_to_wire
+from services.coordinator.rollout.episodes.policy_calls import PolicyRefusal, RefusalReason
+from services.coordinator.rollout.episodes.stream import EnvironmentLost, EpisodeStream
 from shoal.conversation import ChatMessage
 from shoal.error_reasons import ErrorReason
 from shoal.errors import Aborted, ResourceExhausted, ShoalError, Unavailable

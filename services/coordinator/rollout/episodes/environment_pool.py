@@ -4,9 +4,9 @@ import contextlib
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
+from services.coordinator.rollout.episodes.messages import EpisodeStart, PolicyTurn
+from services.coordinator.rollout.episodes.stream import EpisodeStream
 from services.coordinator.workers.member import Member
-from services.coordinator.workers.rewards.episode_messages import EpisodeStart, PolicyTurn
-from services.coordinator.workers.rewards.episode_stream import EpisodeStream
 from services.coordinator.workers.rewards.reward_pool import LIST_TIMEOUT_S, RewardPool
 from shoal.conversation import ToolDefinition
 from shoal.v1 import environment_pb2 as pb

@@ -7,9 +7,7 @@ from typing import Any
 
 import grpc
 
-from services.coordinator.workers.losses import WorkFailed
-from services.coordinator.workers.member import Member
-from services.coordinator.workers.rewards.episode_messages import (
+from services.coordinator.rollout.episodes.messages import (
     BrokenEpisode,
     EpisodeResult,
     EpisodeStart,
@@ -20,13 +18,15 @@ from services.coordinator.workers.rewards.episode_messages import (
     start_to_wire,
     turn_to_wire,
 )
-from services.coordinator.workers.rewards.policy_calls import (
+from services.coordinator.rollout.episodes.policy_calls import (
     PolicyAnswer,
     PolicyCall,
     PolicyRefusal,
     call_from_wire,
     reply_to_wire,
 )
+from services.coordinator.workers.losses import WorkFailed
+from services.coordinator.workers.member import Member
 from services.coordinator.workers.rewards.reward_pool import RewardPool
 from shoal.error_reasons import ErrorReason
 from shoal.errors import Aborted, FailedPrecondition, InvalidArgument, ResourceExhausted, ShoalError, Unavailable

@@ -4,8 +4,8 @@ import statistics
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from services.coordinator.rollout.episodes.messages import metric_name
 from services.coordinator.rollout.groups import counted_tokens
-from services.coordinator.workers.rewards.episode_messages import metric_name
 from shoal.conversation import ToolCallStatus
 from shoal.rollout import Completion, Episode, Prompt
 from shoal.scores import ScoreOutcome

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from services.coordinator.rollout.episode_metrics import episode_metrics, evaluation_metrics, played
+from services.coordinator.rollout.episodes.metrics import episode_metrics, evaluation_metrics, played
 from services.coordinator.rollout.groups import SettledGroup
 from services.coordinator.rollout.token_reward import turn_rewards
 from services.coordinator.training.step_plan import plan_step
