@@ -57,10 +57,10 @@ def list_environments(
 
     An agent is a program that calls the policy itself (docs/agents.md).
     """
-    from services.coordinator.cli.env.process import Origin, listed
+    from services.coordinator.cli.env.process import Origin, Origins, listed
     from shoal.wire.json_form import json_form
 
-    environments = listed(config, overrides or [], address)
+    environments = listed(Origins(config, overrides or [], address))
     if output is Output.JSON:
         print_json([{**json_form(info), "origin": origin} for origin, info in environments])
         return
@@ -107,18 +107,6 @@ def play(
     prompt: Annotated[
         str, typer.Option("--prompt", metavar="TEXT", help="What the policy reads first, as a user says it.")
     ] = "",
-    model: Annotated[
-        str, typer.Option("--model", metavar="URL", help="Let a model play: http://HOST:PORT/v1, in OpenAI's form.")
-    ] = "",
-    model_name: Annotated[
-        str, typer.Option("--model-name", metavar="NAME", help="Of that model; by default the first listed there.")
-    ] = "",
-    api_key_env: Annotated[
-        str, typer.Option("--api-key-env", metavar="NAME", help="Environment variable with the key of its endpoint.")
-    ] = "",
-    max_turns: Annotated[
-        int, typer.Option("--max-turns", metavar="N", min=1, help="Turns that a model plays at most.")
-    ] = 8,
     settings: _Settings = "{}",
     interpreter: _Interpreter = "",
     config: _Config = None,
@@ -128,16 +116,13 @@ def play(
     """Play an environment in the terminal, in the place of the policy. Each line is a turn.
 
     A line "/tool {...}" calls a tool with JSON arguments. The end of the input (Ctrl-D) ends the episode. An agent is
-    played as well: each line answers one of its calls. With --model a served model plays. Exits with code 1 if the
-    environment FAILED.
+    played as well: each line answers one of its calls. Exits with code 1 if the environment FAILED.
     """
-    from services.coordinator.cli.env.play import Game, Person, play_here
-    from services.coordinator.cli.env.served_model import ServedModel
+    from services.coordinator.cli.env.play import play_here
+    from services.coordinator.cli.env.process import Game, Origins
 
-    voice = ServedModel(model, model_name, api_key_env, max_turns) if model else Person()
-    is_failed = play_here(
-        Game(name, task, tools, seed, prompt, settings, interpreter), voice, config, overrides or [], address
-    )
+    game = Game(name, task, tools, seed, settings, interpreter)
+    is_failed = play_here(game, prompt, Origins(config, overrides or [], address))
     raise typer.Exit(ExitCode.FAILED if is_failed else ExitCode.OK)
 
 
@@ -162,9 +147,9 @@ def check(
     Plays a few episodes in two processes. Without --turn it calls each tool, or says some texts. Exits with code 1 if
     there are problems.
     """
-    from services.coordinator.cli.env.process import checked
+    from services.coordinator.cli.env.process import Game, checked
 
-    found = checked(source, task, tools, seed, turns or [], settings, interpreter)
+    found = checked(Game(source, task, tools, seed, settings, interpreter), turns or [])
     if output is Output.JSON:
         print_json(found)
     else:

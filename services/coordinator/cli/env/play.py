@@ -1,19 +1,17 @@
-"""An episode in the terminal: a person, or a served model, in the place of the policy."""
+"""An episode in the terminal: a person in the place of the policy."""
 
 import asyncio
 import json
 import sys
 from collections.abc import AsyncIterator, Iterable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from services.coordinator.cli.env.process import (
+    Game,
+    Origins,
     alone,
-    environments_config,
     environments_of,
     json_object,
-    refuse_two_places,
     server_of,
     stub_of,
     tool_names,
@@ -24,12 +22,10 @@ from shoal.conversation import ChatMessage, ToolDefinition
 from shoal.episodes.tool_calls import Parser, make_parser
 from shoal.episodes.typed_call import typed_call
 from shoal.errors import InvalidArgument
-from shoal.quantities import counted
 from shoal.v1 import environment_pb2 as pb
 from shoal.v1 import rollout_pb2
 from shoal.visible_text import visible
 from shoal.wire.conversations import (
-    chat_message_from_wire,
     chat_message_to_wire,
     struct_to_wire,
     tool_from_wire,
@@ -47,23 +43,11 @@ _OUTCOMES = {
 }
 
 
-class Voice(Protocol):
-    """Whoever is in the place of the policy."""
-
-    is_person: bool
-    max_turns: int
-
-    async def say(self, messages: Sequence[ChatMessage], tools: Sequence[ToolDefinition]) -> str | None:
-        """Returns the next message of a conversation, tool calls in the form "hermes"; None to end the episode."""
-
-
 class Person:
     """Reads a line of the input for each turn, until its end."""
 
-    is_person = True
-    max_turns = sys.maxsize
-
-    async def say(self, messages: Sequence[ChatMessage], tools: Sequence[ToolDefinition]) -> str | None:
+    async def say(self, tools: Sequence[ToolDefinition]) -> str | None:
+        """Returns the next turn, tool calls in the form "hermes"; None at the end of the input."""
         while (line := await self._line()) is not None:
             try:
                 return typed_call(line, tools)
@@ -81,53 +65,32 @@ class Person:
         return line.rstrip("\n").encode("utf-8", "replace").decode("utf-8") if line else None
 
 
-@dataclass(frozen=True)
-class Game:
-    """What is played."""
-
-    name: str
-    """Of an environment, or its code."""
-    task: str
-    """JSON."""
-    tools: str
-    """Names of those that are offered, as JSON; empty for all."""
-    seed: int
-    prompt: str
-    """What the policy reads first, as said by a user; empty for nothing."""
-    settings: str = "{}"
-    """JSON, in place of settings of the same names in a configuration."""
-    interpreter: str = ""
-    """In place of the one in a configuration, if it is given."""
-
-
-def play_here(game: Game, voice: Voice, config_file: Path | None, overrides: Sequence[str], address: str) -> bool:
-    """Plays one episode; returns whether the environment failed.
+def play_here(game: Game, prompt: str, origins: Origins) -> bool:
+    """Plays one episode; returns whether the environment failed. The policy reads the prompt first, if there is one.
 
     Raises `InvalidArgument` for an unknown environment, and for a task that is none.
     """
-    refuse_two_places(config_file, overrides, address)
-    name, config = game.name, environments_config(config_file, overrides)
-    if not address:
+    name, config = game.name, origins.config()
+    if not origins.address:
         name, config = _with(config, game)
     elif json_object(game.settings, "--settings") or game.interpreter:
         raise InvalidArgument("--settings and --interpreter are for an environment here; --address plays at a server")
-    prompt = [ChatMessage("user", game.prompt)] if game.prompt else []
     offered = tool_names(game.tools)
     start = pb.EpisodeStart(
         episode_id="play",
         environment=name,
         task=struct_to_wire(json_object(game.task, "--task")),
         seed=game.seed,
-        messages=map(chat_message_to_wire, prompt),
+        messages=[chat_message_to_wire(ChatMessage("user", prompt))] if prompt else [],
         call_timeout_s=_CALL_TIMEOUT_S,
         tools=None if offered is None else rollout_pb2.ToolNames(names=offered),
     )
 
     async def play(server: str) -> bool:
         async with stub_of(server) as stub:
-            return await _Session(stub, start, voice, prompt).play()
+            return await _Session(stub, start).play()
 
-    with server_of(config, address) as server:
+    with server_of(config, origins.address) as server:
         return asyncio.run(play(server))
 
 
@@ -151,15 +114,13 @@ def _with(config: RunConfig, game: Game) -> tuple[str, RunConfig]:
 class _Session:
     """One episode, with its stream."""
 
-    def __init__(
-        self, stub: "EnvironmentServiceAsyncStub", start: pb.EpisodeStart, voice: Voice, prompt: Sequence[ChatMessage]
-    ) -> None:
-        self._stub, self._start, self._voice = stub, start, voice
+    def __init__(self, stub: "EnvironmentServiceAsyncStub", start: pb.EpisodeStart) -> None:
+        self._stub, self._start, self._person = stub, start, Person()
         self._requests: asyncio.Queue[pb.RunEpisodeRequest | None] = asyncio.Queue()
         self._requests.put_nowait(pb.RunEpisodeRequest(start=start))
         self._parse: Parser = make_parser("hermes")
-        self._conversation = list(prompt)
-        """What the policy of an environment has read and said."""
+        self._last: ChatMessage | None = None
+        """What was said last."""
         self._num_said = 0
         self._reward = 0.0
 
@@ -198,16 +159,10 @@ class _Session:
             yield request
 
     async def _next_turn(self, seen: pb.Observation, tools: Sequence[ToolDefinition]) -> pb.RunEpisodeRequest:
-        last = self._conversation[-1] if self._num_said else None
-        self._conversation += map(chat_message_from_wire, seen.messages)
-        if last is not None and not (last.tool_calls or seen.messages):
-            if not self._voice.is_person:
-                return _end("no_call")
+        if self._last is not None and not (self._last.tool_calls or seen.messages):
             print("(the environment says nothing to a turn without a call: in a run, the episode ends here)")
-        message = await self._said(self._conversation, tools)
-        if message is None:
-            return _end("max_turns" if self._num_said >= self._voice.max_turns else "no_call")
-        self._conversation.append(message)
+        if (message := await self._said(tools)) is None:
+            return _end()
         said = chat_message_to_wire(message)
         turn = pb.PolicyTurn(number=self._num_said, message=said, finish_reason=rollout_pb2.FINISH_REASON_STOP)
         return pb.RunEpisodeRequest(turn=turn)
@@ -216,32 +171,26 @@ class _Session:
         """Answers a call of an agent. What it says anew is what follows the last answer."""
         if call.token_ids:
             detail = "tokens can only be answered by a policy in training: here, call /v1/chat/completions"
-            return _refusal(call, pb.POLICY_REFUSAL_REASON_INVALID, detail)
+            refusal = pb.PolicyRefusal(reason=pb.POLICY_REFUSAL_REASON_INVALID, detail=detail)
+            return pb.RunEpisodeRequest(reply=pb.PolicyReply(call_id=call.call_id, refusal=refusal))
         roles = [message.role for message in call.messages]
         num_known = len(roles) - roles[::-1].index("assistant") if "assistant" in roles else 0
         _show_messages(call.messages[num_known:])
         for tool in call.tools:
             print(visible(f"tool: /{tool.name}  {tool.description}"))
-        messages = [chat_message_from_wire(message) for message in call.messages]
-        message = await self._said(messages, [tool_from_wire(tool) for tool in call.tools])
-        if message is None and self._num_said < self._voice.max_turns:
-            return _end("no_call")
-        if message is None:
-            detail = f"--max-turns allows {counted(self._voice.max_turns, 'turn')}: end the episode"
-            return _refusal(call, pb.POLICY_REFUSAL_REASON_LIMIT, detail)
+        if (message := await self._said([tool_from_wire(tool) for tool in call.tools])) is None:
+            return _end()
         answer = pb.PolicyAnswer(message=chat_message_to_wire(message), finish_reason=rollout_pb2.FINISH_REASON_STOP)
         return pb.RunEpisodeRequest(reply=pb.PolicyReply(call_id=call.call_id, answer=answer))
 
-    async def _said(self, messages: Sequence[ChatMessage], tools: Sequence[ToolDefinition]) -> ChatMessage | None:
+    async def _said(self, tools: Sequence[ToolDefinition]) -> ChatMessage | None:
         """Returns what is said next; None where the episode ends."""
-        if self._num_said >= self._voice.max_turns or (text := await self._voice.say(messages, tools)) is None:
+        if (text := await self._person.say(tools)) is None:
             return None
         self._num_said += 1
         parsed = self._parse(text, tools, self._num_said)
-        message = ChatMessage("assistant", parsed.content, parsed.calls)
-        if not self._voice.is_person:
-            _show_messages([chat_message_to_wire(message)])
-        return message
+        self._last = ChatMessage("assistant", parsed.content, parsed.calls)
+        return self._last
 
     def _show(self, observation: pb.Observation) -> None:
         _show_messages(observation.messages)
@@ -264,13 +213,8 @@ class _Session:
         return outcome == "failed"
 
 
-def _end(stop_reason: str) -> pb.RunEpisodeRequest:
-    return pb.RunEpisodeRequest(end=pb.EpisodeEnd(stop_reason=stop_reason))
-
-
-def _refusal(call: pb.PolicyCall, reason: pb.PolicyRefusalReason.ValueType, detail: str) -> pb.RunEpisodeRequest:
-    refusal = pb.PolicyRefusal(reason=reason, detail=detail)
-    return pb.RunEpisodeRequest(reply=pb.PolicyReply(call_id=call.call_id, refusal=refusal))
+def _end() -> pb.RunEpisodeRequest:
+    return pb.RunEpisodeRequest(end=pb.EpisodeEnd(stop_reason="no_call"))
 
 
 def _show_messages(messages: Iterable[rollout_pb2.ChatMessage]) -> None:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -46,11 +47,51 @@ class Origin(StrEnum):
     SHOAL = "shoal"
 
 
-def listed(config_file: Path | None, overrides: Sequence[str], address: str) -> list[tuple[Origin, pb.EnvironmentInfo]]:
+@dataclass(frozen=True)
+class Origins:
+    """The options that say which environments there are.
+
+    Raises `InvalidArgument` where they name a server and a configuration at once.
+    """
+
+    config_file: Path | None
+    overrides: Sequence[str]
+    address: str
+    """The server's; empty for a process here."""
+
+    def __post_init__(self) -> None:
+        if self.address and (self.config_file is not None or self.overrides):
+            raise InvalidArgument(
+                "--config and --set name environments that are started here, and --address a server with its own: "
+                "give one"
+            )
+
+    def config(self) -> RunConfig:
+        """Loads the configured environments."""
+        return environments_config(self.config_file, self.overrides)
+
+
+@dataclass(frozen=True)
+class Game:
+    """The options that say what is played."""
+
+    name: str
+    """Of an environment, or its code."""
+    task: str
+    """JSON."""
+    tools: str
+    """Names of the tools that are offered, as JSON; empty for all."""
+    seed: int
+    settings: str
+    """JSON, in place of settings of the same names in a configuration."""
+    interpreter: str
+    """In place of the configured one, unless it is empty."""
+
+
+def listed(origins: Origins) -> list[tuple[Origin, pb.EnvironmentInfo]]:
     """Describes all environments of a server, or of a process with those of a file, which come first, and those that
     come with Shoal."""
-    refuse_two_places(config_file, overrides, address)
-    configured = environments_config(config_file, overrides)
+    configured, address = origins.config(), origins.address
     config = with_built_in(configured)
 
     async def ask(server: str) -> list[pb.EnvironmentInfo]:
@@ -66,19 +107,17 @@ def listed(config_file: Path | None, overrides: Sequence[str], address: str) -> 
     return sorted(found, key=lambda one: one[0] is Origin.SHOAL)
 
 
-def checked(
-    source: str, task: str, tools: str, seed: int, texts: Sequence[str], settings: str, interpreter: str
-) -> dict[str, Any]:
+def checked(game: Game, texts: Sequence[str]) -> dict[str, Any]:
     """Returns what was found out about an environment."""
     table = {
-        "name": "checked", "source": source, "settings": json_object(settings, "--settings"),
-        "interpreter": interpreter, "episodes_per_process": 4,
+        "name": "checked", "source": game.name, "settings": json_object(game.settings, "--settings"),
+        "interpreter": game.interpreter, "episodes_per_process": 4,
     }  # fmt: skip
     request = {
         "config": dump_config(alone(table)),
-        "task": json_object(task, "--task"),
-        "tools": tool_names(tools),
-        "seed": seed,
+        "task": json_object(game.task, "--task"),
+        "tools": tool_names(game.tools),
+        "seed": game.seed,
         "texts": list(texts),
     }
     found: dict[str, Any] = _answer("check", request)
@@ -124,14 +163,6 @@ def environments_config(config_file: Path | None, overrides: Sequence[str]) -> R
         apply_override(values, override)
     find_environment_files(values, Path.cwd())
     return parse_config(values)
-
-
-def refuse_two_places(config_file: Path | None, overrides: Sequence[str], address: str) -> None:
-    """Raises `InvalidArgument` where environments of a server and of a configuration are asked for at once."""
-    if address and (config_file is not None or overrides):
-        raise InvalidArgument(
-            "--config and --set name environments that are started here, and --address a server with its own: give one"
-        )
 
 
 def with_built_in(config: RunConfig) -> RunConfig:
