@@ -12,7 +12,7 @@ from services.coordinator.cli.reward_process import (
     check_custom_verifiers,
     check_reward_servers,
 )
-from services.coordinator.launcher.disk import expected_disk_use, free_bytes
+from services.coordinator.launcher.disk import disk_space
 from services.coordinator.reporting.trackers.wandb import wandb_login_problem
 from services.coordinator.run.checks.environment_check import missing_tools, unwritten_tools
 from services.coordinator.run.checks.label_check import Labels, left_out
@@ -24,7 +24,6 @@ from shoal.config.epochs import with_counted_steps
 from shoal.config.load import config_digest
 from shoal.errors import FailedPrecondition, InvalidArgument
 from shoal.models.reward_model import describe_reward_model
-from shoal.quantities import format_bytes
 from shoal.rollout import Prompt
 
 _MANY_LABELS = 10_000
@@ -89,7 +88,7 @@ def check_inputs(config: RunConfig, data_dir: Path) -> tuple[RunConfig, dict[str
         "stop_token_ids": list(inputs.stop_token_ids),
         "passes_over_the_data": round(config.run.num_steps * config.grpo.groups_per_step / len(prompts), 3),
         "model_folder": str(model_folder),
-        **_disk_use(config, model_folder, data_dir),
+        **_disk_space(config, model_folder, data_dir),
         **_custom_verifiers(config, inputs.verifiers_to_ask_for),
         **_environments(config, inputs, (*prompts, *held_out.prompts)),
         **_servers(config),
@@ -100,21 +99,11 @@ def check_inputs(config: RunConfig, data_dir: Path) -> tuple[RunConfig, dict[str
     return config, facts
 
 
-def _disk_use(config: RunConfig, model_folder: Path, data_dir: Path) -> dict[str, int]:
-    """Computes the disk space that the run takes, and warns where there is too little."""
-    use, free = expected_disk_use(model_folder, config), free_bytes(data_dir)
-    shortage = use.shortage(free)
-    print(
-        f"{'warning' if shortage else 'note'}: {use}; {format_bytes(free)} are free for {data_dir}"
-        f"{', ' if shortage else ''}{shortage}",
-        file=sys.stderr,
-    )
-    return {
-        "checkpoint_bytes": use.checkpoint_bytes,
-        "disk_bytes_needed": use.total_bytes,
-        "disk_bytes_of_ledger_at_most": use.ledger_bytes,
-        "disk_bytes_free": free,
-    }
+def _disk_space(config: RunConfig, model_folder: Path, data_dir: Path) -> dict[str, int]:
+    """Computes the size of a checkpoint, and warns where the disk has room for fewer than two."""
+    space = disk_space(data_dir, model_folder, config)
+    print(f"{'warning' if space.is_short else 'note'}: {space}", file=sys.stderr)
+    return {"checkpoint_bytes": space.checkpoint_bytes, "disk_bytes_free": space.free_bytes}
 
 
 def _check_labels(config: RunConfig, inputs: PreparedInputs) -> tuple[int | str, Collection[str]]:

@@ -38,11 +38,9 @@ def train(
     from services.coordinator.cli.shared.progress import ProgressView
     from services.coordinator.cli.shared.report_file import show_report
     from services.coordinator.cli.train_session import TrainSession
-    from services.coordinator.launcher.disk import free_bytes
     from services.coordinator.launcher.local_run import prepare_local_run
     from services.coordinator.launcher.supervisor import ProcessDied
     from services.coordinator.store.run_folders import locate_run
-    from shoal.quantities import format_bytes
 
     def check_code(config: "RunConfig") -> None:
         check_reward_servers(config, asks=False)
@@ -56,12 +54,7 @@ def train(
     with view.showing_logs("shoal.models"), view.showing_logs("services.coordinator.remote"):
         run = prepare_local_run(request, data_dir, check_code)
     view.write(f"model {run.config.model.path}: {run.model_folder}")
-    free = free_bytes(run.data_dir)
-    shortage = run.disk_use.shortage(free)
-    view.write(
-        f"{run.disk_use}; {format_bytes(free)} are free in {run.data_dir}{', ' if shortage else ''}{shortage}",
-        "notice" if shortage else "",
-    )
+    view.write(str(run.disk), "notice" if run.disk.is_short else "")
     for note in run.notes:
         view.write(f"note: {note}", "notice")
     is_new = not run.folder.exists()

@@ -15,21 +15,6 @@ from shoal.v1 import coordinator_pb2 as pb
 from tests.support.tiny_model import make_tiny_model
 
 
-def test_a_resumed_run_is_not_asked_for_the_disk_space_of_its_own_checkpoints(tmp_path: Path) -> None:
-    config = parse_config(
-        {"model": {"path": str(make_tiny_model(tmp_path / "model"))}, "data": {"sources": [{"task": "arithmetic"}]}}
-    )
-    checkpoint = tmp_path / "runs" / "mine" / "checkpoints" / "step-00000002" / "learner"
-    checkpoint.mkdir(parents=True)
-    (checkpoint / "states.pt").write_bytes(b"x" * 1000)
-    (tmp_path / "runs" / "mine" / "config.json").write_text(config.model_dump_json())
-    RunRecord("mine", tmp_path / "runs" / "mine", RunState.STOPPED).save()
-    resumed = prepare_local_run(pb.StartRunRequest(run_id="mine", resume=True), tmp_path / "runs", lambda _: None)
-    assert resumed.disk_use.held_bytes == 1000, resumed.disk_use
-    new = prepare_local_run(pb.StartRunRequest(config=config_struct(config)), tmp_path / "runs", lambda _: None)
-    assert new.disk_use.held_bytes == 0, new.disk_use
-
-
 def test_a_finished_run_is_resumed_with_a_change_alone(tmp_path: Path) -> None:
     model = make_tiny_model(tmp_path / "model")
     config = parse_config({"model": {"path": str(model)}, "data": {"sources": [{"task": "arithmetic"}]}})
