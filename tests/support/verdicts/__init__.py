@@ -2,8 +2,9 @@
 
 They were written without a look at the verifiers. A row has `verifier`, `completion`, `label`, `options` unless they
 are the defaults, `expected` (a value, or "unscorable"), `why` where it is not plain, and `returns` where the verifier
-is known to return something else. The rows of `kinds` and `code_kinds` are of kinds that verifiers had judged wrong:
-each names its `kind`, and says in `cheat` whether the completion tries to be paid for what it did not do.
+is known to return something else. The rows of `kinds`, `blind_kinds` and `code_kinds` are of kinds that verifiers had
+judged wrong: each names its `kind`, and says in `cheat` whether the completion tries to be paid for what it did not do.
+The rows of `blind_kinds` were labeled twice, the second time without a look at the first labels: all of them agree.
 """
 
 import json

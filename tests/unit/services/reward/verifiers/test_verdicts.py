@@ -11,7 +11,7 @@ from tests.support.verdicts import FAMILIES, PROGRAMS, read_rows, wrong_verdicts
 
 _EACH_PROGRAM = 10
 """Of the programs, each of which takes a sandbox's time, one in so many."""
-_KINDS = {"kinds", "code_kinds"}
+_KINDS = {"kinds", "blind_kinds", "code_kinds"}
 """Families that hold nothing but kinds of verdicts that were found to be wrong."""
 _LIMITS = {"math": {"timeout_s": 60.0}, "strict_math": {"timeout_s": 60.0}}
 """By verifier. Computer algebra takes seconds on a busy machine; no verdict here is one for want of time."""
