@@ -87,14 +87,25 @@ def is_stated(text: str, start: int, end: int) -> bool:
     something else ("the wrong answer is"), and where what follows is a question mark or a condition, names another
     speaker, calls it false or takes it back.
     """
-    before = _before(text, start)
-    if _GOVERNED.search(before) or _OF_ANOTHER.search(before):
+    if is_governed(text, start):
         return False
     if any(pattern.match(text, end) for pattern in (_CONDITION, _SAID_BY, _SAID_TO_BE_FALSE, _TAKEN_BACK)):
         return False
+    return not is_asked(text, start, end)
+
+
+def is_governed(text: str, start: int) -> bool:
+    """Returns whether the clause before a place denies, supposes or quotes what follows, or says it of another."""
+    before = _before(text, start)
+    return bool(_GOVERNED.search(before) or _OF_ANOTHER.search(before))
+
+
+def is_asked(text: str, start: int, end: int) -> bool:
+    """Returns whether a text asks what it says between two places, and answers with neither yes nor a reason."""
+    before = _before(text, start)
     if _ASKED.match(text, end):
-        return _WHY.search(before) is not None and _ANSWERED.match(text, end) is not None
-    return not (_ASKING.search(before) and _is_question(text, end))
+        return _WHY.search(before) is None or _ANSWERED.match(text, end) is None
+    return bool(_ASKING.search(before)) and _is_question(text, end)
 
 
 def is_conditional(text: str, start: int) -> bool:

@@ -29,8 +29,16 @@ _MORE_LETTERS = (
     r"|[ \t]{1,9})"
     r"[(\[*_$ \t]{0,9}(?:(?:option|choice)[ \t])?[A-Za-z](?![A-Za-z0-9'’])){1,25}(?=[)\]*_$ \t]{0,9}(?:[.}\n]|\Z))"
 )
+# A choice with what it says, in bold at the end of a line: "**C) nitrogen**".
+_BOLD_CHOICE = (
+    r"[).:]\s(?![^*\n]{0,80}(?:\b(?:not|wrong|false|incorrect|invalid|impossible|fails)\b|n['’]t\b))"
+    r"[^*\n]{1,80}\*\*[.!]?[ \t]{0,9}(?:\n|\Z)"
+)
 # Where a letter, or several, end their phrase: "option A fails" does not choose A.
-_PHRASE_ENDS = rf"(?={_MORE_LETTERS}|\)\s[^a-z]|[)\]}}*_$]{{0,9}}\s{{0,9}}(?:[.,;:!?\n/&(]|\Z|(?:because|since|as)\b))"
+_PHRASE_ENDS = (
+    rf"(?={_MORE_LETTERS}|\)\s[^a-z]|{_BOLD_CHOICE}"
+    rf"|[)\]}}*_$]{{0,9}}\s{{0,9}}(?:[.,;:!?\n/&(]|\Z|(?:because|since|as)\b))"
+)
 # The rest of a clause after the word that denies it.
 _CLAUSE = r"(?:(?!\b(?:so|thus|hence|therefore|but|then|because|since|as|and|while)\b)[^.,;:!?\n]){0,40}\Z"
 _NOT = r"\b(?:not|cannot|never)\b|n['’]t\b"

@@ -14,8 +14,8 @@ from services.reward.common.math.reading import Reading
 _SPACE = re.compile(r"(?<![0-9])\s+|\s+(?![0-9])")
 _SET = re.compile(r"\\\{[^{}]*\\\}")
 _TUPLE = re.compile(r"\([^()]*,[^()]*\)")
+_WORDS = re.compile(r"\\text\{([^{}]{3,60})\}")
 _NAME = re.compile(r"[a-zA-Z](?:_\{?\w+\}?)?")
-_WORD_OR = re.compile(r"\s*\\text\{\s*(?:or|and)\s*\}\s*")
 _OR = re.compile(r"(?<![a-zA-Z])or(?![a-zA-Z])")
 _MAX_RELATIONS = 4
 
@@ -59,7 +59,7 @@ def _is_any_form(gold: Reading, forms: list[restated.Form], rules: Rules) -> boo
 
 
 def _written(each: Reading) -> str:
-    return _SPACE.sub("", with_letters(each.text))
+    return _SPACE.sub("", with_letters(_WORDS.sub(r"\1", each.text)))
 
 
 def _are_equal(gold: Reading, answer: Reading, rules: Rules) -> bool:
@@ -84,9 +84,11 @@ def _are_equal(gold: Reading, answer: Reading, rules: Rules) -> bool:
 
 def _num_repeated(each: Reading) -> int:
     """Returns how many elements of a list stand in it before: 5, 5 is not the answer 5."""
-    if each.number is not None or ("," not in each.value and ";" not in each.value and not _WORD_OR.search(each.value)):
+    if each.number is not None or (
+        "," not in each.value and ";" not in each.value and not reading.WORD_OR.search(each.value)
+    ):
         return 0  # 1,000,000 is no list.
-    elements = ["=".join(sides).replace(" ", "") for sides in marks.elements(_WORD_OR.sub(", ", each.value))]
+    elements = ["=".join(sides).replace(" ", "") for sides in marks.elements(reading.WORD_OR.sub(", ", each.value))]
     if any(element.startswith("(") for element in elements) or ";" in each.value:
         return 0  # Points, and solutions of several unknowns, are a set.
     return len(elements) - len(set(elements))
@@ -153,7 +155,7 @@ def _expressions_are_equal(
 def _written_out(latex: str) -> str:
     """Returns a list with both values of each \\pm, without the names of the unknowns."""
     found = []
-    for element in marks.elements(_WORD_OR.sub(", ", latex)):
+    for element in marks.elements(reading.WORD_OR.sub(", ", latex)):
         value = element[-1]
         found += [value.replace("\\pm", sign).replace("\\mp", other) for sign, other in ("+-", "-+")]
     return ", ".join(dict.fromkeys(found))

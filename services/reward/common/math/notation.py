@@ -33,6 +33,8 @@ _SPACES = re.compile("[\u00a0\u2000-\u200a\u202f\u205f\u3000]")
 _DASH = re.compile("(?<![0-9A-Za-z)}])[\u2013\u2014\u2015](?=\\s?[0-9.$\\\\A-Za-z(]{1})(?!\\s[A-Za-z])")
 _GROUPED = r"(?=[0-9]{3}(?![0-9]))"
 _THIN_GROUP = re.compile(rf"(?<=[0-9])(?:\\[,;:! ]|~|,\\!\s*|\{{,\}}|\\thinspace\s?|[\u00a0\u2009\u202f]){_GROUPED}")
+_DECIMAL_COMMA = re.compile(r"(?<![0-9.,}])([0-9]+)\{,\}(?=(?:[0-9]{1,2}|[0-9]{4,})(?![0-9]|\{,\}))")
+"""The comma of 3{,}5, where no space is set behind it."""
 _SPACE_GROUPS = re.compile(r"(?<![0-9.,])[1-9][0-9]{0,2}(?: [0-9]{3})+(?![0-9])")
 _MIXED = re.compile(r"(?<![0-9./^_])([0-9]+)\s+([0-9]+)/([0-9]+)(?![0-9/!^]|\.[0-9])")
 _POWER_OF_TEN = re.compile(r"(?<![\w.\\^])[0-9]{1,30}(?:\.[0-9]{1,30})?[eE][-+]?[0-9]{1,2}(?![\w{]|\.[0-9])")
@@ -126,6 +128,7 @@ def in_common_notation(latex: str) -> str:
     and 1e3 become exact numbers.
     """
     latex = _THIN_GROUP.sub("", in_latex_signs(_WIDE.sub("  ", latex)))
+    latex = _DECIMAL_COMMA.sub(r"\1.", latex)
     latex = _SPACING.sub(" ", _SIZES.sub("", latex))
     latex = latex.replace("\\not =", "\\not=").replace("{-}", "-").replace("{+}", "+")
     latex = _SPACE_GROUPS.sub(lambda found: found[0].replace(" ", ""), latex)

@@ -11,6 +11,7 @@ from services.reward.common.math.notation import in_common_notation, with_letter
 _COMMA_NUMBER = re.compile(r"[-+]?[1-9][0-9]{0,2}(?:,[0-9]{3})+(?:\.[0-9]*)?")
 _DECIMAL_COMMA = re.compile(r"[-+]?0,[0-9]+")
 _LETTERS = re.compile(r"[A-Z]{2,}")
+WORD_OR = re.compile(r"\s*\\text\{\s*(?:or|and)\s*\}\s*")
 _TIME = re.compile(r"(0?[1-9]|1[0-2])(?::([0-5][0-9]))?")
 _WORD = re.compile(r"[A-Z][a-z]{2,}|[a-z]{5,}")
 _TEXT = re.compile(r"\\(?:text\w{0,4}|mathrm|mathbf|mathit|operatorname|mbox)\s*\{([^{}]*)\}")
@@ -60,7 +61,7 @@ class Reading:
     @property
     def sides(self) -> list[str]:
         """The sides of the equation that is the answer; one for anything else, none for a list."""
-        found = marks.elements(self.value)
+        found = marks.elements(WORD_OR.sub(", ", self.value))
         return [side.strip() for side in found[0]] if len(found) == 1 else []
 
 

@@ -3,6 +3,7 @@
 import re
 from itertools import pairwise
 
+from services.reward.common.math.stated.claims import is_claimed
 from services.reward.common.math.stated.corrections import CORRECTION, MAX_ITEMS, REACH
 from services.reward.common.math.stated.items import Item, MarkedText, ends_sentence, is_denied
 from services.reward.common.math.stated.lists import CONTINUED, with_alternatives
@@ -40,6 +41,8 @@ _CALCULATION = re.compile(
     r"(?!.*\b(?:so|and|then|but|or|is|are|not)\b)[\sa-z/]{0,40}(?:=|[-+*/]|\\times|\\cdot|\\div)\s*\$?\s*"
 )
 _BY_CASES = re.compile(r"\$?\s+(?:if|when|for)\b[^.\n]{1,80}\b(?:if|when|for|otherwise|else)\b")
+_BOLD_WORD = re.compile(r"(?:\A|[\n.!?:])\s*\*\*([A-Za-z]{1,20})[.!]?\*\*[.!]?\s*\Z")
+"""A sentence of one bold word that ends the text."""
 _STATED_WORD = re.compile(
     r"[\s*:\"'`(]*(?:option |choice )?[\"'`(]?([A-Za-z]{1,20})[)*\"'`]*\s*(?=[.!\n]|\Z|,?\s+(?:since|because|as)\b)",
     re.IGNORECASE,
@@ -65,7 +68,7 @@ def announced_item(marked: MarkedText, is_box_there: bool) -> Item | None:
         if _OTHER_ONE.search(before) or (is_box_there and REASON.search(before)):
             continue
         item = _behind_announcement(marked, found.end())
-        if item is None:
+        if item is None or not ("####" in found[0] or is_claimed(marked.text, found.start(), item.end)):
             continue
         words = marked.text[found.end() : item.start]
         is_label = ":" in found[0] or "####" in found[0]
@@ -76,7 +79,10 @@ def announced_item(marked: MarkedText, is_box_there: bool) -> Item | None:
 
 
 def announced_word(text: str) -> str:
-    """Returns the word behind the last announcement, as in "The answer is Monday."; "" for anything else."""
+    """Returns the word behind the last announcement, as in "The answer is Monday.", or the bold word that is the last
+    sentence; "" for anything else."""
+    if "\\boxed" not in text and (bold := _BOLD_WORD.search(text[-200:])):
+        return bold[1]
     announced = [found for found in _ANNOUNCED.finditer(text) if not _NOT_ANNOUNCED.search(found["words"] or "")]
     last = max([*announced, *_CHOSEN.finditer(text)], key=lambda found: found.end(), default=None)
     if last is None or text.find("\\boxed", last.start()) >= 0:

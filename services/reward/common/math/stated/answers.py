@@ -9,16 +9,19 @@ from collections.abc import Sequence
 
 from services.reward.common.math.stated.announcements import announced_item, announced_word
 from services.reward.common.math.stated.boxes import boxed_answers
+from services.reward.common.math.stated.claims import is_claimed_box, is_question, is_supposed
 from services.reward.common.math.stated.corrections import corrected
 from services.reward.common.math.stated.items import MarkedText, is_rejected
 from services.reward.common.math.stated.lists import are_connected, with_alternatives
-from services.reward.common.math.stated.remarks import CHECK_SENTENCE, is_in_modifier, without_asides
+from services.reward.common.math.stated.remarks import is_in_modifier, is_remark, without_asides
 
 _NAMED = re.compile(r"\s*(?:is|are)\s+(?:the|our|my)\s+(?:final |correct |required )*answer", re.IGNORECASE)
 _CLAUSE = re.compile(
     r"\s*(?:(?:so|thus|hence|then|therefore|and|now),?\s+)?(?:since|because|if|when|as|given)\b", re.IGNORECASE
 )
 _SPECIAL = re.compile(r"<\|[^|<>]{1,40}\|>")
+_LEAD = 120
+"""How much of the words before an item is looked at."""
 _BOLD_RESULT = re.compile(r"=\s*\*\*([^*\n]{1,40})\*\*")
 
 
@@ -30,7 +33,8 @@ def stated_answers(text: str, box_rank: int = 50, forms: Sequence[str] = ("latex
     """
     text = _BOLD_RESULT.sub(r"= \1 ", _SPECIAL.sub(" ", text))
     marked = MarkedText(text, reads_latex="latex" in forms, reads_plain="expr" in forms)
-    boxes = marked.boxes if box_rank >= 0 else []
+    boxes = [box for box in marked.boxes if box.is_cut_off or is_claimed_box(marked.text, box.start, box.end)]
+    boxes = boxes if box_rank >= 0 else []
     announced = announced_item(marked, is_box_there=bool(boxes))
     if boxes and (announced is None or box_rank < 50 or (box_rank == 50 and announced.start < boxes[-1].end)):
         return boxed_answers(marked, boxes)
@@ -38,7 +42,7 @@ def stated_answers(text: str, box_rank: int = 50, forms: Sequence[str] = ("latex
 
 
 def stated_word(text: str) -> str:
-    """Returns the word behind the last announcement, as in "The answer is Monday."; "" for anything else."""
+    """Returns the word that the text announces, as in "The answer is Monday."; "" for anything else."""
     return announced_word(_SPECIAL.sub(" ", text))
 
 
@@ -46,12 +50,17 @@ def _unannounced(marked: MarkedText) -> list[str]:
     """Returns the last formula or expression that is no check and no remark."""
     for start, end in reversed(marked.sentences()):
         items = [item for item in marked.items(start, end, max_items=60) if not item.is_denied]
+        items = [item for item in items if not is_supposed(marked.text[max(start, item.start - _LEAD) : item.start])]
         named_items = [item for item in items if not is_rejected(marked.text, item.end)]
         items = without_asides(marked, named_items)
         named = next((item for item in items if _NAMED.match(marked.text, item.end)), None)
         if named is not None:
             return [named.latex]
-        if not items or (CHECK_SENTENCE.match(marked.text[start:end]) and marked.items(0, start, max_items=1)):
+        if (
+            not items
+            or is_question(marked.text, start, end)
+            or (is_remark(marked, start, end) and marked.items(0, start, max_items=1))
+        ):
             continue
         first = len(items) - 1
         has_clause = bool(_CLAUSE.match(marked.text, start))

@@ -53,4 +53,4 @@ def _with_surroundings(marked: MarkedText, box: Box) -> str:
         content = inner[0].content
     if _SIGN_BEFORE_BOX.search(before) and not _LIST_MARK.search(before) and not content.startswith("-"):
         content = f"-{content}" if _SIMPLE.fullmatch(content) else f"-({content})"
-    return content + (unit or marked.unit_at(behind.end() if behind else box.end))
+    return content + (unit or marked.unit_at(behind.end() if behind else box.end)[0])

@@ -4,6 +4,7 @@ import re
 from dataclasses import dataclass, replace
 
 from services.reward.common.math.notation import without_end_of_proof
+from services.reward.common.math.stated.claims import is_restated
 from services.reward.common.math.stated.plain import expression_at
 from services.reward.common.math.stated.spans import Box, Formula, find_boxes, find_formulas
 
@@ -80,7 +81,7 @@ class MarkedText:
             if item is None:
                 if not spans:
                     break
-                item = Item(spans[0].start, spans[0].end, self._content(spans[0]))
+                item = self._spanned(spans[0])
             position = item.end
             if item.latex:
                 before = self.text[max(words_from, item.start - _LETTERS_OF_LEAD) : item.start]
@@ -102,16 +103,19 @@ class MarkedText:
         stops = [*bounds[1:], len(self.text)]
         return [(start, end) for start, end in zip(bounds, stops, strict=True) if self.text[start:end].strip()]
 
-    def unit_at(self, position: int) -> str:
-        """Returns the unit or word of size that stands at a position, in LaTeX; "" without one."""
+    def unit_at(self, position: int) -> tuple[str, int]:
+        """Returns the unit or word of size that stands at a position, in LaTeX, "" without one, and where it ends."""
         behind = expression_at("1" + self.text[position : position + 80], 0)
-        return behind.latex[1:] if behind is not None and behind.latex.startswith("1\\text") else ""
+        if behind is None or not behind.latex.startswith("1\\text"):
+            return "", position
+        return behind.latex[1:], position + behind.end - 1
 
-    def _content(self, span: Formula | Box) -> str:
+    def _spanned(self, span: Formula | Box) -> Item:
         content = span.content.strip()
         if isinstance(span, Formula) and (boxes := find_boxes(content)):
-            return ", ".join(box.content for box in boxes)
-        return content + self.unit_at(span.end) if without_end_of_proof(content) else ""
+            return Item(span.start, span.end, ", ".join(box.content for box in boxes))
+        unit, end = self.unit_at(span.end) if without_end_of_proof(content) else ("", span.end)
+        return Item(span.start, end, content + unit if without_end_of_proof(content) else "")
 
     def _plain(self, start: int, stop: int) -> Item | None:
         """Returns the first plain expression between two positions."""
@@ -149,9 +153,9 @@ def _without_rest(item: Item, before: str) -> Item:
 
 
 def _judged(item: Item, before: str) -> Item:
-    """Returns the item as what the words before it make of it: denied, or a bound."""
+    """Returns the item as what the words before it make of it: denied, as a question restated is, or a bound."""
     sentence = _SENTENCE_END.split(before)[-1]
     for pattern, sign in _BOUNDS:
         if pattern.search(sentence):
             return replace(item, latex=sign + item.latex)
-    return replace(item, is_denied=is_denied(sentence))
+    return replace(item, is_denied=is_denied(sentence) or is_restated(sentence, item.latex))

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from services.reward.common.math import restated
 from services.reward.common.math.stated.items import Item, MarkedText
-from services.reward.common.math.stated.remarks import REMARK
+from services.reward.common.math.stated.remarks import PART, REMARK
 
 _NO_NOUN = "and or to but so as if for in is by of on at plus minus times because since which that when where"
 _CONNECTED = re.compile(
@@ -105,6 +105,7 @@ def are_connected(marked: MarkedText, one: Item, other: Item) -> bool:
     if (
         CONTINUED.match(other.latex)
         or one.latex.endswith("/}")
+        or PART.match(marked.text, other.end)
         or (_COMPUTED.match(other.latex) and "=" not in one.latex)
     ):
         return False

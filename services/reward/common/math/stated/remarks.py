@@ -18,7 +18,8 @@ REASON = re.compile(
 CHECK_SENTENCE = re.compile(
     r"\s*\**\(?(?:(?:(?:as|to|let me|let's|we can|i|quick|sanity|double)[\s-]*)?(?:a )?(?:check|verif|confirm)"
     r"|indeed\b|note\b|remark\b|(?:because|since)\b[^,]*\Z|this is because|proof\b|recall\b|explanation\b"
-    r"|substituting|plugging)",
+    r"|substituting|plugging|(?:by|for|in) (?:comparison|contrast)\b|incidentally\b|by the way\b|as an aside\b"
+    r"|(?:without|had)\b[^.]*\bwould have\b)",
     re.IGNORECASE,
 )
 """The beginning of a sentence that checks or explains."""
@@ -32,6 +33,15 @@ REMARK = re.compile(
     re.IGNORECASE,
 )
 """Words between an answer and a remark on it: 1/6, or about 16.7%."""
+_REMARKS = re.compile(
+    r"^[ \t#*_>(-]{0,10}(?:(?:some|a few|further|additional)\s+)?(?:comments|remarks|notes|observations)\W{0,4}:",
+    re.IGNORECASE | re.MULTILINE,
+)
+"""The beginning of a paragraph of remarks."""
+_BRACKETED = re.compile(r"\s*\((?=[A-Z][a-z]+\s)[^()]*\)\s*\Z")
+PART = re.compile(r"[\s$]*(?:[a-z]+\s)?of (?:which|whom)\b")
+"""What stands behind a part of the number before: 28 segments, 8 of which are sides."""
+_PART_BEFORE = re.compile(r",\s*of (?:which|whom)[\s$]*\Z")
 _LETTER = re.compile(r"[a-zA-Z]")
 _BECAUSE = re.compile(r"\bbecause\b", re.IGNORECASE)
 _INFINITIVE = re.compile(r"\bto\s+(?:be|[a-z]{2,})\b(?:\s+to\b)?", re.IGNORECASE)
@@ -54,6 +64,15 @@ _VERB = re.compile(
 _IN_BRACKETS = re.compile(r"\s\((?![^()]*\bor\b)[^()]*\Z")
 
 
+def is_remark(marked: MarkedText, start: int, end: int) -> bool:
+    """Returns whether a sentence checks or explains an answer, stands in brackets, or is in a paragraph of remarks."""
+    paragraph = marked.text.rfind("\n\n", 0, start) + 1
+    sentence = marked.text[start:end]
+    return bool(
+        CHECK_SENTENCE.match(sentence) or _BRACKETED.match(sentence) or _REMARKS.search(marked.text, paragraph, end)
+    )
+
+
 def without_asides(marked: MarkedText, items: list[Item]) -> list[Item]:
     """Returns the items of a sentence without the last ones that are remarks, in brackets, or reasons."""
     reason = _BECAUSE.search(marked.text, items[0].end, items[-1].start) if items else None
@@ -71,7 +90,10 @@ def _is_aside(marked: MarkedText, items: list[Item]) -> bool:
     before, last = items[-2:]
     between = marked.text[before.end : last.start]
     is_letter = bool(_LETTER.fullmatch(last.latex)) and before.latex.startswith((f"{last.latex}=", f"{last.latex} ="))
-    return is_letter or bool(REMARK.search(between) or _IN_BRACKETS.search(marked.text[items[0].end : last.start]))
+    is_part = _PART_BEFORE.search(between) or PART.match(marked.text, last.end)
+    return is_letter or bool(
+        is_part or REMARK.search(between) or _IN_BRACKETS.search(marked.text[items[0].end : last.start])
+    )
 
 
 def is_in_modifier(marked: MarkedText, start: int, main: Item, other: Item) -> bool:
