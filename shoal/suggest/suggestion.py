@@ -170,7 +170,7 @@ def _finish(draft: Draft, shape: ModelShape, gpu_memory_gb: float, learner: Memo
         "",
         f"{shape.num_parameters / 1e6:,.0f} million parameters. Expected memory, without "
         f"{RUNTIME_BYTES / GIB:g} GiB per process",
-        "for the runtime and without fragmentation (docs/operations.md compares it with real runs):",
+        "for the runtime and without fragmentation (docs/sizing.md compares it with real runs):",
         *(_memory_line("learner rank", learner_memory(config, shape)), _memory_line("generator GPU", generator)),
         "  reward, coordinator: no GPU, about 0.5 GiB of host memory each",
         "",

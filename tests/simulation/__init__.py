@@ -1,4 +1,4 @@
-"""A simulator of runs: the coordinator's real code, scripted workers, a virtual clock; see CONTRIBUTING.md.
+"""A simulator of runs: the coordinator's real code, scripted workers, a virtual clock; see docs/testing.md.
 
 test_schedules.py      the seeds that `make test` tries
 simulation.py          one schedule from its seed: what happens, and what it must come to
