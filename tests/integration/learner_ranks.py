@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
-import services.learner.commands
 from services.learner.commands import LearnerCommands
+from services.learner.engine import deepspeed_settings
 from services.learner.engine.deepspeed_engine import full_gradients
 from services.learner.learner import Learner
 from services.learner.loss.mini_batch import plan_mini_batches
@@ -42,7 +42,7 @@ def main() -> None:
     folder = Path(sys.argv[1])
     commands = LearnerCommands(ProcessGroup.connect(), folder)
     # Offloading is refused without a GPU, because it saves nothing there. It works all the same.
-    services.learner.commands.check_machine = lambda *_, **__: None
+    deepspeed_settings.check_machine = lambda *_, **__: None
     for stage in sys.argv[2:]:
         result = exercise(commands, folder, stage)
         if commands.process_group.rank == 0:
