@@ -172,7 +172,7 @@ def test_a_full_disk_is_refused(refuse: Refuse, config: Path, tmp_path: Path) ->
         code, error = refuse("train", str(config), "--data-dir", str(full))
     finally:
         subprocess.run(["umount", str(full)], check=True)
-    assert code == 5 and f"the disk of {full} has 1.0 MiB free" in error, error
+    assert code == 5 and "--data-dir" in error and f"1.0 MiB are free in {full}" in error, error
 
 
 def test_a_name_that_is_taken_is_refused(refuse: Refuse, config: Path, tmp_path: Path) -> None:
