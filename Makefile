@@ -60,7 +60,7 @@ check: install-dev  ## Lint, format, types, import contracts, protos, generated 
 	$(BIN)/python tools/metrics_docs.py --check
 	$(BIN)/python tools/verifier_docs.py --check
 	$(BIN)/python tools/manifests.py
-	$(BIN)/python -m pytest -q tests/contract/test_protos.py
+	$(BIN)/python -m pytest -q tests/contract/rpc/test_protos.py
 
 format: install-dev  ## Rewrite Python and protos in the project's format
 	$(BIN)/ruff check --fix .

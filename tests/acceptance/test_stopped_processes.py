@@ -6,7 +6,7 @@ from pathlib import Path
 
 import psutil
 
-from tests.contract.test_cli_train import Train, tiny_model, train
+from tests.contract.coordinator.test_cli_train import Train, tiny_model, train
 
 __all__ = ["tiny_model", "train"]
 

@@ -1,4 +1,4 @@
-"""Completions and programs that attack verifiers. Data only; tests/contract/test_hostile_completions.py uses it."""
+"""Completions and programs that attack verifiers. Data for tests/contract/reward/test_hostile_completions.py."""
 
 import json
 import os

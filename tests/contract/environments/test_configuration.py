@@ -172,7 +172,7 @@ async def test_the_end_of_another_server_aborts_its_episodes(scripted: dict[str,
 async def test_what_comes_with_shoal_is_listed_with_its_tools(stage: Stage) -> None:
     address = {"base_url": "http://127.0.0.1:9"}
     settings = {"browse": address, "search": address, "toolbox": {"tools": [{"source": "search", **address}]}}
-    # Their servers have to be there: tests/contract/test_environment_tools.py and test_openenv.py have them.
+    # Their servers have to be there: tests/contract/environments/test_tools.py and test_openenv.py have them.
     names = sorted(BUILT_IN_ENVIRONMENTS - {"mcp", "openenv"})
     await stage.configure(*({"name": name, "settings": settings.get(name, {})} for name in names))
     listed = await stage.listed()

@@ -1,4 +1,4 @@
-"""The drain of a worker that was told to end. For the rest see tests/contract/test_rpc_worker.py."""
+"""The drain of a worker that was told to end. For the rest see tests/contract/rpc/test_worker.py."""
 
 import asyncio
 import logging

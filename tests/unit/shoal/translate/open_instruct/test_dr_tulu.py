@@ -1,4 +1,4 @@
-"""Tests of the translation of DR Tulu's tools; tests/contract/test_runs_with_real_environments.py plays with them."""
+"""Translation of DR Tulu's tools; tests/contract/environments/test_runs_with_real_environments.py plays with them."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""Tests of the results of DR Tulu's tools; tests/contract/test_dr_tulu.py compares them with the package's own."""
+"""Results of DR Tulu's tools; tests/contract/environments/test_dr_tulu.py compares them with the package's own."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""The environment `openenv` against a scripted server; tests/contract/test_openenv.py has real ones."""
+"""The environment `openenv` against a scripted server; tests/contract/environments/test_openenv.py has real ones."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""The environment `textarena` with a stand-in for the package; tests/contract/test_textarena.py has the real one."""
+"""The environment `textarena` with a stand-in; tests/contract/environments/test_textarena.py has the package."""
 
 import enum
 import random

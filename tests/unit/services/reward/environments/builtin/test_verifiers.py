@@ -1,4 +1,4 @@
-"""The environment `verifiers` without the package; tests/contract/test_verifiers.py has the real one."""
+"""The environment `verifiers` without the package; tests/contract/environments/test_verifiers.py has the real one."""
 
 import itertools
 from types import SimpleNamespace

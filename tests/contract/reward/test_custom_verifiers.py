@@ -21,7 +21,7 @@ from shoal.rpc.channel import connect
 from shoal.scores import Score, ScoreOutcome
 from shoal.v1 import reward_pb2, worker_pb2
 from shoal.v1.reward_pb2_grpc import RewardServiceStub
-from tests.contract.test_reward_service import TIMEOUT_S, Client, client, completion_request, prompt_request
+from tests.contract.reward.test_service import TIMEOUT_S, Client, client, completion_request, prompt_request
 from tests.support.repository import ROOT
 from tests.support.reward_client import ALLOWED, TEMPORARY, living
 

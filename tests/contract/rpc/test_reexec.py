@@ -10,8 +10,8 @@ import pytest
 from shoal import errors
 from shoal.rpc.channel import connect
 from shoal.v1 import reward_pb2, reward_pb2_grpc
-from tests.contract.test_rpc_membership import Registry, next_of
-from tests.contract.test_rpc_worker import NOBODY, TIMEOUT_S, worker
+from tests.contract.rpc.test_membership import Registry, next_of
+from tests.contract.rpc.test_worker import NOBODY, TIMEOUT_S, worker
 from tests.support.local_stack import free_port
 from tests.support.loopback import COORDINATOR, REWARD, serving
 

@@ -11,14 +11,14 @@ import pytest
 from shoal.errors import ResourceExhausted
 from shoal.v1 import coordinator_pb2 as pb
 from shoal.v1 import rollout_pb2
-from tests.contract.test_episodes import episode_config
+from tests.contract.episodes.test_episodes import episode_config
 from tests.support.cluster import Cluster, kinds
 from tests.support.environment_client import staged
 from tests.support.repository import ROOT
 from tests.support.scripted_environment import ScriptedPolicy, ScriptedStage
 
 HERE, PLAYER, ENVIRONMENTS = (
-    "tests/contract/test_episode_defects.py",
+    "tests/contract/episodes/test_defects.py",
     "tests/unit/services/coordinator/rollout/episodes/test_episode_player.py",
     "tests/contract/environments/test_processes.py",
 )
@@ -57,7 +57,7 @@ DEFECTS = {
         "test_a_counter_without_a_task_has_the_target_of_the_settings_and_a_wrong_submit_costs",
     ),
     "h: what the data name and nobody declared fails late": (
-        "tests/contract/test_episodes.py",
+        "tests/contract/episodes/test_episodes.py",
         "test_a_row_of_an_undeclared_environment_is_refused_before_the_run_begins",
     ),
     "i: a call that timed out goes on in a process that is used again": (

@@ -18,7 +18,7 @@ from services.reward.service import RewardService
 from shoal.v1 import coordinator_pb2 as pb
 from shoal.v1 import rollout_pb2, worker_pb2
 from shoal.wire import completion_from_wire
-from tests.contract.test_episodes import episode_config
+from tests.contract.episodes.test_episodes import episode_config
 from tests.support.cluster import Cluster, kinds
 from tests.support.pages import write_files
 from tests.support.reward_client import ALLOWED

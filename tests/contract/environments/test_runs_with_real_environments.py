@@ -18,16 +18,17 @@ from shoal.translate import translate_arguments
 from shoal.v1 import coordinator_pb2 as pb
 from shoal.v1 import rollout_pb2, worker_pb2
 from shoal.wire import completion_from_wire
-from tests.contract.test_episodes import episode_config
+from tests.contract.episodes.test_episodes import episode_config
 from tests.support.cluster import Cluster, kinds
 from tests.support.local_stack import free_port
 from tests.support.open_instruct_scripts import flags_of
 from tests.support.real_environments import TASKSET_SETTINGS, openenv_echo, python_with_taskset, serving
+from tests.support.repository import ROOT
 from tests.support.reward_client import ALLOWED
 from tests.support.scripted_environment import ScriptedPolicy
 
-DR_TULU_SERVER = Path(__file__).parents[1] / "support/dr_tulu_server.py"
-MCP_SERVER = Path(__file__).parents[1] / "unit/services/reward/environments/builtin/mcp_server.py"
+DR_TULU_SERVER = ROOT / "tests/support/dr_tulu_server.py"
+MCP_SERVER = ROOT / "tests/unit/services/reward/environments/builtin/mcp_server.py"
 NUM_STEPS = 3
 
 

@@ -14,8 +14,8 @@ from services.coordinator.client import coordinator, follow
 from shoal.errors import InvalidArgument
 from shoal.v1 import coordinator_pb2 as pb
 from shoal.v1 import environment_pb2
-from tests.contract.test_agents import Says, playing, rollouts_of
-from tests.contract.test_episodes import episode_config
+from tests.contract.episodes.test_agents import Says, playing, rollouts_of
+from tests.contract.episodes.test_episodes import episode_config
 from tests.support.cluster import Cluster, kinds
 from tests.support.coordinator_process import CoordinatorProcess, workers
 from tests.support.scripted_environment import ScriptedPolicy, ScriptedStage

@@ -4,7 +4,7 @@ import asyncio
 from pathlib import Path
 
 from shoal.v1 import coordinator_pb2 as pb
-from tests.contract.test_hostile_clients import WIDE_OPEN, calls, connection
+from tests.contract.rpc.test_hostile_clients import WIDE_OPEN, calls, connection
 from tests.support.cluster import Cluster
 from tests.support.scripted_workers import ScriptedGenerator, arithmetic_config
 from tests.support.waiting import PATIENCE_S

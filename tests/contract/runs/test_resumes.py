@@ -13,7 +13,7 @@ from google.protobuf.struct_pb2 import Struct
 
 from shoal.errors import InvalidArgument
 from shoal.v1 import coordinator_pb2 as pb
-from tests.contract.test_coordinator_service import assert_every_group_was_used_once
+from tests.contract.coordinator.test_service import assert_every_group_was_used_once
 from tests.support.cluster import Cluster
 from tests.support.scripted_workers import ScriptedGenerator, arithmetic_config
 

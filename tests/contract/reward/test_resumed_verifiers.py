@@ -13,9 +13,9 @@ from shoal.rollout import GroundTruth
 from shoal.scores import ScoreOutcome
 from shoal.v1 import coordinator_pb2 as pb
 from shoal.v1 import reward_pb2
-from tests.contract.test_custom_verifiers import write
-from tests.contract.test_reward_service import TIMEOUT_S, Client, client
-from tests.contract.test_runs_with_custom_verifiers import MINE, add_workers, reward
+from tests.contract.reward.test_custom_verifiers import write
+from tests.contract.reward.test_runs_with_custom_verifiers import MINE, add_workers, reward
+from tests.contract.reward.test_service import TIMEOUT_S, Client, client
 from tests.support.cluster import Cluster, kinds
 from tests.support.scripted_workers import ScriptedGenerator, arithmetic_config
 

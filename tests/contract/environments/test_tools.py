@@ -17,9 +17,10 @@ from shoal.conversation import ChatMessage, ToolCall, ToolCallStatus
 from shoal.errors import FailedPrecondition, InvalidArgument
 from shoal.v1 import rollout_pb2
 from tests.support.environment_client import TIMEOUT_S, staged
+from tests.support.repository import ROOT
 from tests.support.waiting import eventually
 
-SERVER = Path(__file__).parents[1] / "unit/services/reward/environments/builtin/mcp_server.py"
+SERVER = ROOT / "tests/unit/services/reward/environments/builtin/mcp_server.py"
 MCP = {"name": "mcp", "settings": {"command": [sys.executable, str(SERVER)]}, "episodes_per_process": 1}
 
 

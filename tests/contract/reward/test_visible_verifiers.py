@@ -9,8 +9,8 @@ import pytest
 from shoal.rollout import GroundTruth
 from shoal.scores import ScoreOutcome
 from shoal.v1 import worker_pb2
-from tests.contract.test_custom_verifiers import write
-from tests.contract.test_reward_service import Client, client
+from tests.contract.reward.test_custom_verifiers import write
+from tests.contract.reward.test_service import Client, client
 
 __all__ = ["client"]
 

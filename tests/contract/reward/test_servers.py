@@ -21,8 +21,8 @@ from shoal.scores import ScoreOutcome
 from shoal.v1 import reward_pb2, rollout_pb2, worker_pb2
 from shoal.v1.reward_pb2_grpc import RewardServiceServicer, add_RewardServiceServicer_to_server
 from shoal.wire import ground_truth_to_wire
-from tests.contract.test_custom_verifiers import listed, refusal
-from tests.contract.test_reward_service import FIVE, TIMEOUT_S, Client, client, completion_request, prompt_request
+from tests.contract.reward.test_custom_verifiers import listed, refusal
+from tests.contract.reward.test_service import FIVE, TIMEOUT_S, Client, client, completion_request, prompt_request
 from tests.support.secured import Tokens
 from tests.support.waiting import eventually
 

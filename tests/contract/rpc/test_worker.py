@@ -15,7 +15,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from shoal import errors
 from shoal.rpc.channel import connect
 from shoal.v1 import reward_pb2, reward_pb2_grpc
-from tests.contract.test_rpc_membership import Registry, next_of
+from tests.contract.rpc.test_membership import Registry, next_of
 from tests.support.loopback import COORDINATOR, REWARD, serving
 
 TIMEOUT_S = 120

@@ -12,7 +12,7 @@ from services.reward.service import RewardService
 from shoal.errors import InvalidArgument
 from shoal.v1 import coordinator_pb2 as pb
 from shoal.v1 import reward_pb2, worker_pb2
-from tests.contract.test_custom_verifiers import write
+from tests.contract.reward.test_custom_verifiers import write
 from tests.support.cluster import Cluster
 from tests.support.reward_client import ALLOWED
 from tests.support.scripted_workers import ScriptedGenerator, ScriptedReward, arithmetic_config

@@ -9,7 +9,7 @@ from shoal.errors import Internal
 from shoal.grpo.seeds import completion_seed
 from shoal.v1 import coordinator_pb2 as pb
 from shoal.v1 import generator_pb2
-from tests.contract.test_coordinator_service import assert_every_group_was_used_once
+from tests.contract.coordinator.test_service import assert_every_group_was_used_once
 from tests.support.cluster import Cluster, kinds
 from tests.support.scripted_workers import ScriptedGenerator, arithmetic_config
 

@@ -14,9 +14,9 @@ from services.coordinator.workers import registry
 from shoal.error_reasons import ErrorReason
 from shoal.errors import ResourceExhausted
 from shoal.v1 import coordinator_pb2 as pb
-from tests.contract.test_coordinator_service import assert_every_group_was_used_once
-from tests.contract.test_leaving_learner import restart_reason, tell_to_end
-from tests.contract.test_restarts import add_learner, at_step, begin
+from tests.contract.coordinator.test_service import assert_every_group_was_used_once
+from tests.contract.learner.test_leaving import restart_reason, tell_to_end
+from tests.contract.learner.test_restarts import add_learner, at_step, begin
 from tests.support.cluster import Cluster, kinds
 from tests.support.scripted_workers import ScriptedLearner
 

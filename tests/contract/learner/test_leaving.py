@@ -8,8 +8,8 @@ import pytest
 from shoal.errors import NotFound, ResourceExhausted
 from shoal.v1 import coordinator_pb2 as pb
 from shoal.v1 import worker_pb2
-from tests.contract.test_coordinator_service import assert_every_group_was_used_once
-from tests.contract.test_restarts import add_learner, at_step, begin
+from tests.contract.coordinator.test_service import assert_every_group_was_used_once
+from tests.contract.learner.test_restarts import add_learner, at_step, begin
 from tests.support.cluster import Cluster, kinds
 from tests.support.scripted_workers import ScriptedLearner
 

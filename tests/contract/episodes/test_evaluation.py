@@ -8,7 +8,7 @@ import pytest
 
 from shoal.v1 import coordinator_pb2 as pb
 from shoal.v1 import generator_pb2, rollout_pb2, worker_pb2
-from tests.contract.test_episodes import episode_config
+from tests.contract.episodes.test_episodes import episode_config
 from tests.support.cluster import Cluster, kinds
 from tests.support.scripted_environment import ScriptedPolicy, ScriptedStage
 from tests.support.waiting import eventually

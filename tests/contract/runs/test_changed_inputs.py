@@ -12,7 +12,7 @@ from services.coordinator.store.files.manifest import read_manifest
 from shoal.error_reasons import ErrorReason
 from shoal.errors import FailedPrecondition
 from shoal.v1 import coordinator_pb2 as pb
-from tests.contract.test_resumes import resume
+from tests.contract.runs.test_resumes import resume
 from tests.support.cluster import Cluster
 from tests.support.scripted_workers import ScriptedGenerator, arithmetic_config
 
