@@ -1,7 +1,6 @@
 """Forbidden imports do not happen, and light modules stay light."""
 
 import json
-import resource
 import subprocess
 import sys
 
@@ -9,7 +8,8 @@ from tests.support.repository import ROOT
 
 HEAVY = ("torch", "vllm", "deepspeed", "transformers", "datasets", "reasoning_gym", "math_verify")
 SLOW_FOR_HELP = ("grpc", "pydantic", "rich", "numpy", "google.protobuf", "opentelemetry", "psutil", *HEAVY)
-HELP_BOUND_S = 0.3
+HELP_MODULES = 300
+"""Bound on the modules that `shoal --help` imports, the standard library's included: 240 when it was set."""
 
 
 def _modules_after(statement: str) -> set[str]:
@@ -36,18 +36,12 @@ def test_a_process_of_the_verifier_pool_which_starts_often_imports_little_before
     assert not sorted(found & {"numpy", "google.protobuf", "grpc", "shoal.config.run", *HEAVY})
 
 
-def test_the_command_line_imports_next_to_nothing_before_it_knows_the_command() -> None:
-    assert not sorted(_modules_after("import services.coordinator.cli") & set(SLOW_FOR_HELP))
-
-
-def test_help_costs_next_to_no_work() -> None:
-    """By processor time, which other processes do not lengthen as they do the wait."""
-    code = "import sys; from services.coordinator.cli import main; sys.argv[1:] = ['--help']; main()"
-    times_s = []
-    for _ in range(5):
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        times_s.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
-        assert done.returncode == 0 and "train" in done.stdout, done.stderr
-    assert min(times_s) < HELP_BOUND_S, f"--help took {sorted(times_s)} s of processor time"
+def test_help_imports_few_modules() -> None:
+    found = _modules_after(
+        "import io, sys; sys.stdout = io.StringIO(); sys.argv[1:] = ['--help']\n"
+        "from services.coordinator.cli import main\n"
+        "try:\n    main()\nexcept SystemExit as ended:\n    assert not ended.code\n"
+        "assert 'train' in sys.stdout.getvalue(); sys.stdout = sys.__stdout__"
+    )
+    assert not sorted(found & set(SLOW_FOR_HELP))
+    assert len(found) < HELP_MODULES, f"{len(found)} modules"
