@@ -1,6 +1,7 @@
 """Changes of a run's configuration while the run is active."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from google.protobuf.struct_pb2 import Struct
@@ -11,6 +12,19 @@ from shoal.config.load import plain_values
 from shoal.config.run import RunConfig
 from shoal.config.tables.section import Live
 from shoal.errors import FieldViolation, InvalidArgument
+
+
+@dataclass
+class LiveConfig:
+    """Holds the configuration of an active run, which a change replaces.
+
+    The parts of the run share it, and call it at each use.
+    """
+
+    current: RunConfig
+
+    def __call__(self) -> RunConfig:
+        return self.current
 
 
 def live_fields(section: type[BaseModel] = RunConfig, path: str = "") -> Iterator[tuple[str, Live]]:
@@ -79,37 +93,28 @@ def when_live(name: str) -> Live | None:
     return next((live for field, live in live_fields() if f"{name}.".startswith(f"{field}.")), None)
 
 
-def take_over(config: RunConfig, changed: RunConfig) -> None:
-    """Gives a configuration, in place, the values of another: the parts of an active run share one and read it anew.
-
-    This is the only place that changes a configuration.
-    """
-    for name in RunConfig.model_fields:
-        config.__dict__[name] = getattr(changed, name)
-
-
 def only_at_once(config: RunConfig, changed: RunConfig) -> RunConfig:
     """Returns `config` with those changes that do not wait for the next step."""
-    kept = config.model_copy()
     for name in changed_fields(config, changed):
-        live, (section, *rest) = when_live(name), name.split(".")
+        live = when_live(name)
         if live is not None and live.when == "at once":
-            (field,) = rest
-            updated = getattr(kept, section).model_copy(update={field: getattr(getattr(changed, section), field)})
-            kept.__dict__[section] = updated
-    return kept
+            section, field = name.split(".")
+            config = _with_field(config, section, field, getattr(getattr(changed, section), field))
+    return config
 
 
 def without_at_once(config: RunConfig) -> RunConfig:
     """Returns `config` with defaults for what changes at once: the coordinator alone reads it, and no worker."""
-    kept = config.model_copy()
     for name, live in live_fields():
         if live.when == "at once":
             section, field = name.split(".")
-            table = getattr(kept, section)
-            default = type(table).model_fields[field].get_default(call_default_factory=True)
-            kept.__dict__[section] = table.model_copy(update={field: default})
-    return kept
+            fields = type(getattr(config, section)).model_fields
+            config = _with_field(config, section, field, fields[field].get_default(call_default_factory=True))
+    return config
+
+
+def _with_field(config: RunConfig, section: str, field: str, value: Any) -> RunConfig:
+    return config.model_copy(update={section: getattr(config, section).model_copy(update={field: value})})
 
 
 def _masked(changes: Mapping[str, Any], mask: Sequence[str]) -> dict[str, Any]:

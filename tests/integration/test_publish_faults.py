@@ -23,6 +23,7 @@ from services.coordinator.workers import member
 from services.coordinator.workers.learner_client import LearnerClient
 from services.coordinator.workers.weights import weight_broadcast
 from services.coordinator.workers.weights.publisher import Publisher
+from shoal.config.live import LiveConfig
 from shoal.errors import ShoalError
 from shoal.rollout import WeightVersion
 from shoal.v1 import worker_pb2
@@ -47,7 +48,7 @@ class Setting:
         self.fleet = GlooFleet(folder, config)
         self.events = EventLog(folder / "events.jsonl")
         any_fleet: Any = self.fleet
-        self.learner = LearnerClient(any_fleet, config, self.events)
+        self.learner = LearnerClient(any_fleet, LiveConfig(config), self.events)
         epochs = count(1)
 
         async def next_epoch() -> int:

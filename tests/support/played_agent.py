@@ -23,6 +23,7 @@ from services.coordinator.rollout.pause import Pause
 from services.coordinator.workers.group_progress import GroupProgress
 from services.coordinator.workers.rewards.growing_group import GrowingGroup
 from shoal.config import parse_config
+from shoal.config.live import LiveConfig
 from shoal.conversation import ChatMessage, ToolDefinition
 from shoal.rollout import Completion, EnvironmentTask, Episode, Prompt, SamplingParams
 from shoal.scores import ScoreOutcome
@@ -138,7 +139,7 @@ async def play(
     stages = Stages(config, TOKENIZER)
     await stages.open([EnvironmentInfo("agent", (), False, "", is_agent=True)])
     prompt = Prompt("p:0", np.array([1, 2], np.int32), "", (), (user("row"),), EnvironmentTask("agent", {}))
-    parts = EpisodeParts(config, environments, stages, lambda: 0.0, lambda *_: None)  # type: ignore[arg-type]
+    parts = EpisodeParts(LiveConfig(config), environments, stages, lambda: 0.0, lambda *_: None)  # type: ignore[arg-type]
     sampler = EpisodeSampler(parts, pause or Pause(), generators)  # type: ignore[arg-type]
     progress = GroupProgress([100])
     sampling = SamplingParams(1.0, max_completion_tokens, (), return_support=return_support)

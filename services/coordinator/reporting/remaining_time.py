@@ -4,7 +4,7 @@ import time
 from collections import deque
 from statistics import fmean
 
-from shoal.config import RunConfig
+from shoal.config.live import LiveConfig
 
 NUM_RECENT_STEPS = 10
 
@@ -16,7 +16,7 @@ class RemainingTime:
     as they come. The first step is measured by itself, since loading and the first evaluation precede it.
     """
 
-    def __init__(self, config: RunConfig) -> None:
+    def __init__(self, config: LiveConfig) -> None:
         self._config = config
         self._recent_s: deque[float] = deque(maxlen=NUM_RECENT_STEPS)
         self._evaluation_s = 0.0
@@ -47,8 +47,8 @@ class RemainingTime:
         self._stepped_at, self._paused_s = now, 0.0
         if is_paused:
             self.paused()
-        num_steps = self._config.run.num_steps
+        num_steps = self._config().run.num_steps
         if step >= num_steps:
             return 0.0
-        ends_with_evaluation = self._config.evaluation.is_due(num_steps, num_steps)
+        ends_with_evaluation = self._config().evaluation.is_due(num_steps, num_steps)
         return fmean(self._recent_s) * (num_steps - step) + self._evaluation_s * ends_with_evaluation

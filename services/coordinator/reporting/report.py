@@ -26,7 +26,7 @@ from services.coordinator.store.files.step_file import StepFile
 from services.coordinator.store.long_work import shown_alive
 from services.coordinator.store.run_record import RunRecord, RunState
 from shoal.concurrency import to_the_end
-from shoal.config import RunConfig
+from shoal.config.live import LiveConfig
 from shoal.errors import ResourceExhausted, ShoalError
 from shoal.quantities import format_bytes, format_duration
 
@@ -36,17 +36,17 @@ _log = logging.getLogger(__name__)
 class Report:
     """Reports each fact about a run once, in every place that shows it."""
 
-    def __init__(self, record: RunRecord, events: EventLog, config: RunConfig) -> None:
+    def __init__(self, record: RunRecord, events: EventLog, config: LiveConfig) -> None:
         """Must be called on the event loop, which the failures of trackers are reported on."""
         loop = asyncio.get_running_loop()
         self._trackers = Trackers.for_run(
-            config, record, lambda name, reason: _call_on(loop, self._tracker_failed, name, reason)
+            config(), record, lambda name, reason: _call_on(loop, self._tracker_failed, name, reason)
         )
         self._record = record
         self._events = events
         self._config = config
         self._metrics_file = StepFile(record.folder / "metrics.jsonl")
-        self._evaluations = EvaluationHistory(record.folder / EVALUATIONS, config.reward.correct)
+        self._evaluations = EvaluationHistory(record.folder / EVALUATIONS, config().reward.correct)
         self._evaluated: set[int] = set()
         self._remaining = RemainingTime(config)
         self._effective = EffectiveTime()
@@ -137,7 +137,7 @@ class Report:
         self._effective.step(step, time.time())
         metrics = {name: value for name, value in metrics.items() if math.isfinite(value)}
         metrics["time/effective_share"] = self._effective.share
-        num_steps = self._config.run.num_steps
+        num_steps = self._config().run.num_steps
         self._record.step_trained(step)
         self._record.metrics = metrics
         self._save_record()
@@ -157,19 +157,19 @@ class Report:
             num_steps=num_steps,
             remaining_s=self._remaining.after_step(step, metrics["time/step"]),
             metrics=metrics,
-            correct_by=correct_by(self._config.reward, metrics),
+            correct_by=correct_by(self._config().reward, metrics),
             **({"unscored": unscored.attributes()} if unscored else {}),
         )
 
     def completions(self, step: int, groups: Iterable[JudgedGroup]) -> None:
         """Shows some completions of a train step, if the configuration asks for them at this step."""
-        every = self._config.tracking.completions_every_steps
+        every = self._config().tracking.completions_every_steps
         if every and step % every == 0:
             settled = [group.settled for group in groups]
             self._show("completions", step, [(group.prompt, group.completions, group.scores) for group in settled])
 
     def _show(self, name: str, step: int, judged: Iterable[Judged]) -> None:
-        chosen = shown(judged, self._config.tracking.num_completions)
+        chosen = shown(judged, self._config().tracking.num_completions)
         if chosen:
             rows = [completion.row() for completion in chosen]
             self._trackers.log_table(step, name, rows)
@@ -266,13 +266,13 @@ class Report:
         self._remaining.evaluated(result.sampling_s)
         self._metrics_file.add(step, metrics)
         self._trackers.log(step, metrics)
-        if self._config.tracking.completions_every_steps:
+        if self._config().tracking.completions_every_steps:
             self._show("eval_completions", step, [(q.prompt, q.completions, q.scores) for q in result.answered])
         low, high = result.correct_rate_interval
         reward_low, reward_high = result.mean_reward_interval or (result.mean_reward, result.mean_reward)
         self._events.add(
             "evaluation",
-            describe_evaluation(self._config.reward, result, metrics, change),
+            describe_evaluation(self._config().reward, result, metrics, change),
             policy_version=step,
             attempt=result.version.attempt,
             num_prompts=len(result.answered),
@@ -284,7 +284,7 @@ class Report:
             mean_reward=result.mean_reward,
             mean_reward_low=reward_low,
             mean_reward_high=reward_high,
-            correct_by=correct_by(self._config.reward, metrics),
+            correct_by=correct_by(self._config().reward, metrics),
             metrics=metrics,
             **({"change": change.attributes()} if change else {}),
         )
@@ -300,7 +300,7 @@ class Report:
 
     def best_checkpoint(self, steps: Sequence[int]) -> int | None:
         """Returns the step with the best value of `checkpoint.best_metric`; None without one."""
-        settings = self._config.checkpoint
+        settings = self._config().checkpoint
         if not settings.best_metric:
             return None
         return best_of(steps, self.values_of(settings.best_metric), is_lowest=settings.best == "lowest")

@@ -14,7 +14,7 @@ from services.coordinator.training.step_plan import StepPlan
 from services.coordinator.workers.generator_pool import GeneratorPool
 from services.coordinator.workers.utilization import Utilization
 from services.coordinator.workers.weights.publisher import PublishReport
-from shoal.config import RunConfig
+from shoal.config.live import LiveConfig
 
 
 class StepTimer:
@@ -88,7 +88,7 @@ class StepMetrics:
 
     def __init__(
         self,
-        config: RunConfig,
+        config: LiveConfig,
         *,
         num_prompts: int,
         generators: GeneratorPool,
@@ -114,7 +114,7 @@ class StepMetrics:
 
     def of(self, step: FinishedStep) -> dict[str, float]:
         """Computes all metrics of a step, by name. To be called once for each step: rates are since the last call."""
-        metrics = rollout_metrics(self._config, step.groups, step.plan) | step.trainer
+        metrics = rollout_metrics(self._config(), step.groups, step.plan) | step.trainer
         if step.publish is not None:
             metrics |= {
                 "time/weights_pause": step.publish.pause_s,

@@ -19,7 +19,7 @@ from services.coordinator.workers.losses import WorkFailed
 from services.coordinator.workers.rewards.growing_group import GrowingGroup
 from services.coordinator.workers.turn_batches import TurnRounds
 from shoal.chat_templates.completion_text import text_decoder
-from shoal.config import RunConfig
+from shoal.config.live import LiveConfig
 from shoal.rollout import Completion, SamplingParams
 from shoal.telemetry import metrics, names, trace
 
@@ -58,7 +58,7 @@ class EpisodeSampling(Protocol):
 class CompletionSampler:
     """Gets the completions of groups from generators, with their texts."""
 
-    def __init__(self, config: RunConfig, pause: Pause, generators: GeneratorPool, tokenizer: Any) -> None:
+    def __init__(self, config: LiveConfig, pause: Pause, generators: GeneratorPool, tokenizer: Any) -> None:
         self._config = config
         self._pause = pause
         self._generators = generators
@@ -69,7 +69,7 @@ class CompletionSampler:
     @property
     def report_every_tokens(self) -> int:
         """The tokens between two reports; 0 for none, as where a group has to be sampled whole to be the same."""
-        return 0 if self._config.run.deterministic else self._config.generator.report_every_tokens
+        return 0 if self._config().run.deterministic else self._config().generator.report_every_tokens
 
     async def sample(self, request: GroupRequest) -> None:
         """Adds the completions that a group lacks to `progress` and `sampled` of its request as they arrive.
@@ -103,7 +103,7 @@ class CompletionSampler:
     @property
     def timeout_s(self) -> float:
         """Longest time to sample a group from its first token on; it may change while the run is active."""
-        return sampling_timeout_s(self._config, self._generators.pace)
+        return sampling_timeout_s(self._config(), self._generators.pace)
 
     async def _sample_on_one(self, request: GroupRequest) -> None:
         group, seat, num_missing = request.group, request.seat, len(request.progress.missing)

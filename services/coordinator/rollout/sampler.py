@@ -24,7 +24,7 @@ from services.coordinator.workers.rewards.growing_group import GrowingGroup
 from services.coordinator.workers.rewards.reward_pool import RewardPool
 from shoal.chat_templates.completion_text import text_decoder
 from shoal.concurrency import first_error
-from shoal.config import RunConfig
+from shoal.config.live import LiveConfig
 from shoal.errors import DeadlineExceeded, InvalidArgument
 from shoal.grpo.seeds import completion_seed
 from shoal.rollout import Completion, Prompt, SamplingParams
@@ -57,7 +57,7 @@ class Sampler:
 
     def __init__(
         self,
-        config: RunConfig,
+        config: LiveConfig,
         run_id: str,
         version: CurrentVersion,
         pause: Pause,
@@ -84,18 +84,19 @@ class Sampler:
         self._ledger = ledger
         self._events = events
         self._tokenizer = tokenizer
-        self._rounds = Rounds(config, run_id, version)
+        self._rounds = Rounds(config(), run_id, version)
         self._played_in_outage: set[int] = set()
         """Order numbers of groups whose episodes are played again after one."""
+        settings = config().sampling
         self.sampling = SamplingParams(
-            temperature=config.sampling.temperature,
-            max_completion_tokens=config.sampling.max_completion_tokens,
+            temperature=settings.temperature,
+            max_completion_tokens=settings.max_completion_tokens,
             stop_token_ids=tuple(stop_token_ids),
-            top_p=config.sampling.top_p,
-            top_k=config.sampling.top_k,
-            min_p=config.sampling.min_p,
-            stop_strings=tuple(config.sampling.stop_strings),
-            return_support=config.sampling.is_restricted,
+            top_p=settings.top_p,
+            top_k=settings.top_k,
+            min_p=settings.min_p,
+            stop_strings=tuple(settings.stop_strings),
+            return_support=settings.is_restricted,
         )
 
     def begin_round(self, order_numbers: Sequence[int]) -> None:
@@ -124,7 +125,7 @@ class Sampler:
         delivered = self._nothing_delivered(order_number)
         timeout_s = self._completions.timeout_s
         num_issues, num_timeouts = 0, 0
-        losses = Losses(self._config.coordinator.max_group_losses)
+        losses = Losses(self._config().coordinator.max_group_losses)
         detail = ""
         while True:
             num_issues += 1
@@ -171,7 +172,7 @@ class Sampler:
             )
 
     def _nothing_delivered(self, order_number: int) -> "_Delivered":
-        config = self._config
+        config = self._config()
         *seeds, greedy = (
             completion_seed(config.run.seed, order_number, index) for index in range(config.grpo.group_size + 1)
         )
@@ -184,7 +185,7 @@ class Sampler:
             return False
         # Without updates in flight, no group has tokens of two versions.
         version = self._version.weights
-        return self._config.weights.inflight_updates or all(one.is_of(version) for one in delivered)
+        return self._config().weights.inflight_updates or all(one.is_of(version) for one in delivered)
 
     async def _sample_and_score(
         self,
@@ -210,7 +211,7 @@ class Sampler:
             )
             sampling, scoring = self._start(tasks, request, losses, is_recorded=True)
             samplings = [sampling]
-            if self._config.advantage.baseline == "greedy":
+            if self._config().advantage.baseline == "greedy":
                 # ReMax's baseline: an additional sample, which is scored and not trained on.
                 greedy = replace(
                     request,
@@ -229,9 +230,9 @@ class Sampler:
         scores = tuple(scoring.result())
         greedy_score = greedy_scoring.result()[0] if greedy_scoring else None
         steps: tuple[tuple[TokenReward, ...], ...] = ()
-        if self._config.advantage.step_rewards:
+        if self._config().advantage.step_rewards:
             steps = await asyncio.to_thread(self._step_rewards, group.prompt, completions, scores)
-        if self._config.episodes.turn_rewards == "tokens" and group.prompt.environment is not None:
+        if self._config().episodes.turn_rewards == "tokens" and group.prompt.environment is not None:
             turns = tuple(map(turn_rewards, completions))
             steps = tuple(map(add, steps, turns)) if steps else turns
         await self._ledger.scored(group.order_number, scores, self._version.policy_version, greedy_score)

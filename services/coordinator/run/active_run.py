@@ -32,6 +32,7 @@ from services.coordinator.workers.fleet import Fleet
 from services.coordinator.workers.registry import WorkerRegistry
 from shoal.concurrency import first_error
 from shoal.config import RunConfig
+from shoal.config.live import LiveConfig
 from shoal.error_reasons import ErrorReason
 from shoal.errors import FailedPrecondition, ShoalError, Unavailable
 from shoal.quantities import counted
@@ -88,13 +89,13 @@ class ActiveRun:
         """
         self.record = record
         self.events = events
-        self._config = config
+        self._config = live_config = LiveConfig(config)
         self._registry = registry
         self._inputs = inputs
         self._restart_reason = restart_reason
         self._controls = RunControls()
-        self._report = Report(record, events, config)
-        self._fleet = Fleet(config, record.run_id, registry, events)
+        self._report = Report(record, events, live_config)
+        self._fleet = Fleet(live_config, record.run_id, registry, events)
         places = RunPlaces(record.folder, learner_folder or record.folder)
         self._mirroring = Mirroring(config.checkpoint.mirror, places, events)
         self._segment_check = SegmentCheck(record.folder, self._mirroring, self._report.segment_damaged)
@@ -118,7 +119,7 @@ class ActiveRun:
     @property
     def stored_config(self) -> RunConfig:
         """The configuration with all changes, as the run's folder has it."""
-        return self._config if self._updates is None else self._updates.stored
+        return self._config() if self._updates is None else self._updates.stored
 
     async def evaluate(self) -> EvaluationResult:
         """Requests an evaluation, as `Evaluations.request`. Raises `Unavailable` before the first attempt."""
@@ -166,7 +167,7 @@ class ActiveRun:
         """Drives attempts until one ends the run; returns the state that it ends in."""
         inputs = self._inputs
         if inputs is None:
-            inputs = await asyncio.to_thread(preflight, self._config, self.record.create_time_s)
+            inputs = await asyncio.to_thread(preflight, self._config(), self.record.create_time_s)
         self._tell_of_inputs(inputs)
         await self._report.look_back()
         left = await left_waiting(self.record.folder / EVENTS)
@@ -205,7 +206,7 @@ class ActiveRun:
         for note in inputs.notes:
             self.events.add("notice", note)
         before = self.record.inputs or Checkpoints(self.record.folder).inputs()
-        if changes := changed_inputs(self._config, before, inputs.digests):
+        if changes := changed_inputs(self._config(), before, inputs.digests):
             message = f"{'; '.join(changes)}; evaluations are compared only with those of the same questions"
             self.events.add("inputs_changed", message, changes=changes)
         elif not before and self.record.attempt > 0:

@@ -49,7 +49,7 @@ from services.coordinator.workers.learner_client import LearnerClient
 from services.coordinator.workers.rewards.reward_pool import RewardPool
 from services.coordinator.workers.weights.publisher import Publisher
 from shoal.concurrency import first_error
-from shoal.config import RunConfig
+from shoal.config.live import LiveConfig
 from shoal.error_reasons import ErrorReason
 from shoal.errors import ShoalError
 from shoal.grpo.staleness import capacity
@@ -62,7 +62,7 @@ class Attempt:
     def __init__(
         self,
         record: RunRecord,
-        config: RunConfig,
+        config: LiveConfig,
         inputs: PreparedInputs,
         *,
         updates: ConfigUpdates,
@@ -91,17 +91,17 @@ class Attempt:
         self._ledger = Ledger(record.folder / "ledger.sqlite", record.attempt, self._full_disk.written)
         self._learner = LearnerClient(fleet, config, events)
         self._publisher = Publisher(
-            config, fleet, self._learner, events, self._next_weight_epoch, inputs.prompts.at(0).token_ids
+            config(), fleet, self._learner, events, self._next_weight_epoch, inputs.prompts.at(0).token_ids
         )
         generators = GeneratorPool(
             fleet,
-            max_num_seqs=config.generator.max_num_seqs,
-            wait_timeout_s=config.coordinator.worker_timeout_s,
+            max_num_seqs=config().generator.max_num_seqs,
+            wait_timeout_s=config().coordinator.worker_timeout_s,
             running_s=controls.running_s,
         )
-        self._rewards = RewardPool(fleet, events, config, controls.running_s)
+        self._rewards = RewardPool(fleet, events, config(), controls.running_s)
         self._environments = EnvironmentPool(self._rewards)
-        self._stages = Stages(config, inputs.tokenizer, inputs.stop_token_ids, inputs.time_s)
+        self._stages = Stages(config(), inputs.tokenizer, inputs.stop_token_ids, inputs.time_s)
         self._metrics = StepMetrics(
             config,
             num_prompts=len(inputs.prompts.prompts),
@@ -112,7 +112,7 @@ class Attempt:
         self._checkpoints = Checkpoints(record.folder, mirroring, record.inputs)
         self._saving = self._make_saving()
         self._boundary = StepBoundary(controls, self._learner, self._saving)
-        self._gate = SamplingGate(inflight_updates=config.weights.inflight_updates)
+        self._gate = SamplingGate(inflight_updates=config().weights.inflight_updates)
         self._episodes = self._make_episodes(generators)
         self._sampler = self._make_sampler(generators)
         self.evaluations = self._make_evaluations(generators)
@@ -158,7 +158,7 @@ class Attempt:
             rewards=self._rewards,
             episodes=self._episodes,
             breaker=CircuitBreaker(
-                self._config.reward,
+                self._config().reward,
                 self._events,
                 self._commands.pause,
                 resume_command=self._record.command("run resume"),
@@ -235,7 +235,7 @@ class Attempt:
         await self._saving.save()
         if self._controls.stop is StopMode.NOW:
             return RunState.STOPPED
-        policy_version, num_steps = self._version.policy_version, self._config.run.num_steps
+        policy_version, num_steps = self._version.policy_version, self._config().run.num_steps
         learned = loop.why_learned()
         if learned and policy_version < num_steps:
             self._events.add(
@@ -256,11 +256,12 @@ class Attempt:
         async with first_error(asyncio.TaskGroup()) as tasks:
             tasks.create_task(self._fleet.wait_until_ready())
             # Labels are checked while models load.
-            checking = tasks.create_task(unusable_prompts(self._config.data, self._rewards, self._events, self._inputs))
+            labels = unusable_prompts(self._config().data, self._rewards, self._events, self._inputs)
+            checking = tasks.create_task(labels)
         if self._record.attempt > 0:  # A service that served the run before has the code of that time.
             await self._rewards.reload_verifiers()
         self._inputs, too_long = await prepare_environments(
-            self._config, self._inputs, self._environments, self._stages, self._events
+            self._config(), self._inputs, self._environments, self._stages, self._events
         )
         held_out = self._inputs.held_out.without("malformed_label", checking.result()).without("too_long", too_long)
         if held_out.lacks_questions:
@@ -296,15 +297,15 @@ class Attempt:
         """Recovers ledger and learner, and builds the loop that continues from their state."""
         progress = await self._recovered()
         reward_kl = RewardKlController(self._config, self._learner)
-        if progress.kl_coef is not None and self._config.kl.target is not None:
+        if progress.kl_coef is not None and self._config().kl.target is not None:
             reward_kl.coef = progress.kl_coef
-        grpo = self._config.grpo
+        grpo = self._config().grpo
         buffer: PacingBuffer[JudgedGroup] = PacingBuffer(
             capacity=capacity(grpo.max_staleness, grpo.groups_per_step),
             groups_per_step=grpo.groups_per_step,
             max_refills=grpo.max_refill_groups,
             first_order_number=progress.next_order_number,
-            last_order_number=lambda: last_order_number(self._config, self._controls, self._version, buffer),
+            last_order_number=lambda: last_order_number(self._config(), self._controls, self._version, buffer),
         )
         prompt_order = PromptOrder(
             self._inputs.prompts, await self._ledger.issue_state(), easy_rate=grpo.easy_rate, unusable=unusable

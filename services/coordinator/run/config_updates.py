@@ -23,7 +23,7 @@ from services.coordinator.store.run_record import RunRecord
 from shoal.config import RunConfig
 from shoal.config.changes import changed_fields, changed_values
 from shoal.config.epochs import with_counted_steps
-from shoal.config.live import only_at_once, take_over, updated_config, without_at_once
+from shoal.config.live import LiveConfig, only_at_once, updated_config, without_at_once
 from shoal.config.load import config_digest, dump_config
 from shoal.error_reasons import ErrorReason
 from shoal.errors import Aborted, FailedPrecondition
@@ -35,8 +35,8 @@ from shoal.wire import invalid
 class ConfigUpdates:
     """The changes of an active run's configuration."""
 
-    config: RunConfig
-    """Shared with all parts of the run, which read it anew at each use."""
+    config: LiveConfig
+    """Shared with all parts of the run. Nothing else changes it."""
     record: RunRecord
     events: EventLog
     num_prompts: int
@@ -49,7 +49,7 @@ class ConfigUpdates:
     """Changes that waited when the coordinator ended, as `changed_fields`; all parts have them from their start on."""
 
     def __post_init__(self) -> None:
-        self.stored = self.config.model_copy()
+        self.stored = self.config()
 
     def request(self, changes: Mapping[str, Any] | Struct, mask: Sequence[str], etag: str) -> list[pb.ConfigChange]:
         """Checks and stores changes, and applies those that do not wait for the next step; returns what has changed.
@@ -78,8 +78,8 @@ class ConfigUpdates:
         note = rate_note(self.stored, changed, self.record.policy_version)
         self.record.save_config(changed)
         self.stored = changed
-        take_over(self.config, only_at_once(self.config, changed))
-        waiting = changed_fields(self.config, changed)
+        self.config.current = only_at_once(self.config(), changed)
+        waiting = changed_fields(self.config(), changed)
         when = f" (from the next step on: {', '.join(waiting)})" if waiting else ""
         self.events.add(
             "config_changed", _described(fields) + when, fields=list(fields), waiting=list(waiting), changes=waiting
@@ -101,16 +101,16 @@ class ConfigUpdates:
     @property
     def waiting(self) -> RunConfig | None:
         """The configuration of the next step, if it differs from that of the last one."""
-        if self.stored == self.config:
+        if self.stored == self.config():
             return None
-        return self.stored if changed_fields(self.config, self.stored) else None
+        return self.stored if changed_fields(self.config(), self.stored) else None
 
     def apply(self, waiting: RunConfig, policy_version: int) -> Mapping[str, str]:
         """Applies changes that waited, once the learner has them; returns their fields, as `changed_fields`."""
         waiting = only_at_once(waiting, self.stored)  # Those that came since then are in use already.
-        fields = changed_fields(self.config, waiting)
-        take_over(self.config, waiting)
-        self.record.num_steps = self.config.run.num_steps
+        fields = changed_fields(self.config(), waiting)
+        self.config.current = waiting
+        self.record.num_steps = self.config().run.num_steps
         self.record.save()
         self._applied(fields, policy_version)
         return fields
@@ -118,7 +118,7 @@ class ConfigUpdates:
     @property
     def trained(self) -> Mapping[str, Any]:
         """The configuration of the next step as the ledger keeps it: without what does not alter training."""
-        return dump_config(without_at_once(self.config))
+        return dump_config(without_at_once(self.config()))
 
     def restored(self, policy_version: int, before: Mapping[str, Any] | None) -> Mapping[str, str]:
         """Reports the changes that waited when the coordinator ended, once the run is restored.

@@ -23,7 +23,7 @@ from services.coordinator.run.controls import RunControls
 from services.coordinator.run.step_boundary import StepBoundary
 from services.coordinator.workers.generator_pool import GeneratorPool
 from services.coordinator.workers.rewards.reward_pool import RewardPool
-from shoal.config import RunConfig
+from shoal.config.live import LiveConfig
 from shoal.data import HeldOut
 from shoal.error_reasons import ErrorReason
 from shoal.errors import FailedPrecondition, ShoalError
@@ -34,7 +34,7 @@ class Evaluations:
 
     def __init__(
         self,
-        config: RunConfig,
+        config: LiveConfig,
         held_out: HeldOut,
         name: str,
         *,
@@ -89,7 +89,7 @@ class Evaluations:
 
     async def run_if_due(self) -> None:
         """Evaluates the policy if the configuration asks for it at this step, and it has not been; see `run`."""
-        is_due = self._config.evaluation.is_due(self._version.policy_version, self._config.run.num_steps)
+        is_due = self._config().evaluation.is_due(self._version.policy_version, self._config().run.num_steps)
         if is_due and self._controls.stop is None:
             await self._run_once()
 

@@ -11,7 +11,7 @@ from services.coordinator.run.evaluation import Evaluations
 from services.coordinator.run.full_disk import FullDisk
 from services.coordinator.store.run_record import RunRecord
 from services.coordinator.workers.learner_client import LearnerClient
-from shoal.config import RunConfig
+from shoal.config.live import LiveConfig
 from shoal.paths import step_name
 
 
@@ -19,7 +19,7 @@ from shoal.paths import step_name
 class Exports:
     """Writes the models of steps between two steps, and keeps the last ones and the best."""
 
-    config: RunConfig
+    config: LiveConfig
     record: RunRecord
     controls: RunControls
     learner: LearnerClient
@@ -32,7 +32,7 @@ class Exports:
 
         A run that must stop now leaves that to its resume.
         """
-        settings, step = self.config.checkpoint, self.record.policy_version
+        settings, step = self.config().checkpoint, self.record.policy_version
         every = settings.export_every_steps
         is_due = every > 0 and step > 0 and step % every == 0 and step not in self.record.exported_steps
         if not is_due or self.controls.stop is StopMode.NOW:
@@ -47,7 +47,7 @@ class Exports:
 
     async def _values(self) -> Mapping[int, float]:
         """Reads the metric to choose by, once earlier evaluations are scored."""
-        metric = self.config.checkpoint.export_best_metric
+        metric = self.config().checkpoint.export_best_metric
         if not metric:
             return {}
         if metric.startswith("eval/"):

@@ -36,13 +36,14 @@ from services.coordinator.workers.fleet import Fleet
 from services.coordinator.workers.weights.publisher import Publisher
 from shoal.concurrency import first_error
 from shoal.config import RunConfig
+from shoal.config.live import LiveConfig
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunLoop:
     """Trains a run from its recovered state to its last step, or until it must stop."""
 
-    config: RunConfig
+    config: LiveConfig
     controls: RunControls
     version: CurrentVersion
     prompt_order: PromptOrder
@@ -90,7 +91,7 @@ class RunLoop:
     def why_learned(self) -> str:
         """Says how the policy has shown that nothing is left to learn from its prompts; empty while something is."""
         if self.prompt_order.are_learned:
-            return f"the policy has learned every prompt to grpo.easy_rate ({self.config.grpo.easy_rate:g})"
+            return f"the policy has learned every prompt to grpo.easy_rate ({self.config().grpo.easy_rate:g})"
         if num_groups := self.steps.num_learned_groups:
             return f"the completions of the last {num_groups} groups are all right, and harder questions are needed"
         return ""
@@ -100,7 +101,7 @@ class RunLoop:
 
         Once the policy has learned all prompts, the run trains on what is in flight and ends.
         """
-        is_round = self.config.run.deterministic
+        is_round = self.config().run.deterministic
         order_numbers = await self.buffer.admit_round() if is_round else [await self.buffer.admit()]
         admitted = [number for number in order_numbers if self.prompt_order.has(number)]
         if len(admitted) < len(order_numbers):
@@ -113,7 +114,7 @@ class RunLoop:
     async def _run_group(self, order_number: int) -> None:
         """Samples, scores and judges one group."""
         settled = await self.sampler.run_group(order_number, *self.prompt_order.next(order_number))
-        group = judge_group(self.config, settled)
+        group = judge_group(self.config(), settled)
         await self.buffer.settle(order_number, group, has_signal=group.is_trained)
 
     async def _train(self) -> None:
@@ -145,15 +146,15 @@ class RunLoop:
     async def _has_another_step(self) -> bool:
         """Returns whether steps are left, once changes of their number are applied."""
         await self.steps.take_over_changes()
-        self.steps.updates.is_closed = self.version.policy_version >= self.config.run.num_steps
+        self.steps.updates.is_closed = self.version.policy_version >= self.config().run.num_steps
         return not self.steps.updates.is_closed
 
     async def _save_if_due(self) -> None:
         """Writes a checkpoint of the step just taken if it is due; that of the last step before it is evaluated."""
-        if self.version.policy_version == self.config.run.num_steps:
+        if self.version.policy_version == self.config().run.num_steps:
             await self.saving.save()
         else:
-            await self.saving.save_if_due(self.config.checkpoint.every_steps)
+            await self.saving.save_if_due(self.config().checkpoint.every_steps)
 
     def _describe_groups(self) -> str:
         """Describes how many groups of the next step have settled; nothing in a pause."""

@@ -23,7 +23,7 @@ from services.coordinator.store.files.disk_errors import is_full
 from services.coordinator.store.ledger import Ledger
 from services.coordinator.store.run_record import RunRecord
 from services.coordinator.workers.learner_client import LearnerClient
-from shoal.config import RunConfig
+from shoal.config.live import LiveConfig
 from shoal.errors import ResourceExhausted
 from shoal.paths import step_name
 from shoal.rollout import WeightVersion
@@ -47,7 +47,7 @@ class _Save:
 class Saving:
     """Writes the checkpoints of an attempt. Call what begins one at a step boundary."""
 
-    config: RunConfig
+    config: LiveConfig
     controls: RunControls
     record: RunRecord
     version: CurrentVersion
@@ -139,7 +139,7 @@ class Saving:
             self.ledger,
             progress,
             attempt=self.record.attempt,
-            keep_last=self.config.checkpoint.keep_last,
+            keep_last=self.config().checkpoint.keep_last,
             best_step=best_step,
         )
         pause_s = time.monotonic() - began

@@ -30,7 +30,7 @@ from services.coordinator.training.skipped_steps import SkippedSteps, empty_reas
 from services.coordinator.training.step_plan import StepPlan, plan_step
 from services.coordinator.workers.learner_client import LearnerClient
 from services.coordinator.workers.weights.publisher import Publisher, PublishReport
-from shoal.config import RunConfig
+from shoal.config.live import LiveConfig
 from shoal.grpo.moments import Moments
 from shoal.quantities import counted
 
@@ -51,7 +51,7 @@ class _TakenStep:
 class TrainSteps:
     """Takes the train steps of a run, one after the other, and keeps its progress."""
 
-    config: RunConfig
+    config: LiveConfig
     record: RunRecord
     version: CurrentVersion
     progress: Progress
@@ -110,11 +110,11 @@ class TrainSteps:
             fields = self.updates.apply(waiting, self.version.policy_version)
             await self.ledger.config_changed(self.version.policy_version, fields, self.updates.trained)
             if "kl.coef" in fields:
-                self.reward_kl.coef = self.config.kl.coef
+                self.reward_kl.coef = self.config().kl.coef
             await self.buffer.judge_again(self._judge_again)
 
     def _judge_again(self, group: JudgedGroup) -> tuple[JudgedGroup, bool]:
-        again = judge_group(self.config, group.settled)
+        again = judge_group(self.config(), group.settled)
         return again, again.is_trained
 
     async def _may_publish(self, step: "_TakenStep") -> bool:
@@ -201,7 +201,7 @@ class TrainSteps:
         async with self.learner_lock:
             kl = await self.reward_kl.measure(groups)
         plan = await asyncio.to_thread(
-            plan_step, self.config, groups, self.version.weights, step_id, kl, self.progress.reward_moments
+            plan_step, self.config(), groups, self.version.weights, step_id, kl, self.progress.reward_moments
         )
         return plan, kl
 
@@ -209,7 +209,7 @@ class TrainSteps:
         """Trains the learner; returns why the step was not applied, empty if it was, and the learner's metrics."""
         if not plan.batch.groups:
             return empty_reason(groups), {}
-        sleeps = self.config.generator.sleep_while_training
+        sleeps = self.config().generator.sleep_while_training
         async with self.learner_lock:
             if sleeps:
                 await self.publisher.sleep()

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from services.coordinator.rollout.groups import JudgedGroup, counted_tokens
 from services.coordinator.workers.learner_client import LearnerClient
 from shoal.arrays import Float32Array
-from shoal.config import RunConfig
+from shoal.config.live import LiveConfig
 from shoal.grpo.kl import adapted_coef, kl_sums, reward_kl
 from shoal.rollout import Completion
 
@@ -43,16 +43,16 @@ class RewardKlController:
     from.
     """
 
-    def __init__(self, config: RunConfig, learner: LearnerClient) -> None:
+    def __init__(self, config: LiveConfig, learner: LearnerClient) -> None:
         self._config = config
         self._learner = learner
-        self.coef = config.kl.coef
+        self.coef = config().kl.coef
         """The coefficient of the next step."""
 
     @property
     def is_enabled(self) -> bool:
         """Whether rewards depend on the reference at all."""
-        return self._config.kl.place == "reward" and self._config.kl.coef > 0
+        return self._config().kl.place == "reward" and self._config().kl.coef > 0
 
     async def measure(self, groups: Sequence[JudgedGroup]) -> RewardKl:
         """Measures the KL of all completions in the groups that are trained on."""
@@ -68,7 +68,7 @@ class RewardKlController:
         parts = [(c, segment) for group, c in pairs for segment in c.segments(group.prompt.token_ids)]
         logprobs = await self._learner.reference_logprobs(
             [np.concatenate([s.prompt_token_ids, c.token_ids[s.start : s.end]]) for c, s in parts],
-            self._config.sampling.temperature,
+            self._config().sampling.temperature,
             # Where the policy's log-probabilities are over a support, so are the reference's.
             [c.support.part(s.start, s.end) for c, s in parts if c.support is not None],
         )
@@ -79,7 +79,7 @@ class RewardKlController:
         behavior = [completion.behavior_logprobs for _, completion in pairs]
         masks = [counted_tokens(completion) for _, completion in pairs]
         estimates = [
-            np.where(mask, reward_kl(self._config.kl, behavior_T, reference_T), 0.0)
+            np.where(mask, reward_kl(self._config().kl, behavior_T, reference_T), 0.0)
             for behavior_T, reference_T, mask in zip(behavior, reference, masks, strict=True)
         ]
         keys = [(group.order_number, completion.sample_index) for group, completion in pairs]
@@ -97,7 +97,7 @@ class RewardKlController:
         if not kl.kl_T:
             return {}
         mean = statistics.fmean(float(kl_T.sum()) for kl_T in kl.kl_T.values())
-        self.coef = adapted_coef(self._config.kl, kl.coef, kl.mean, len(kl.kl_T))
+        self.coef = adapted_coef(self._config().kl, kl.coef, kl.mean, len(kl.kl_T))
         return {**kl.metrics, "objective/reward_kl": mean, "objective/reward_kl_coef": kl.coef}
 
 

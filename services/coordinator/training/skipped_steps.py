@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from services.coordinator.rollout.groups import DropReason, JudgedGroup
 from services.coordinator.rollout.prompt_order import PromptOrder
 from services.coordinator.training.signal_advice import SilentGroups
-from shoal.config import RunConfig
+from shoal.config.live import LiveConfig
 from shoal.error_reasons import ErrorReason
 from shoal.errors import FailedPrecondition
 from shoal.quantities import counted
@@ -62,7 +62,7 @@ def _listed(counts: "Counter[DropReason]") -> str:
 class SkippedSteps:
     """Counts the steps in a row that were not applied, and ends a run that will not train on anything."""
 
-    def __init__(self, config: RunConfig, prompt_order: PromptOrder, *, look: str = "shoal run rollouts") -> None:
+    def __init__(self, config: LiveConfig, prompt_order: PromptOrder, *, look: str = "shoal run rollouts") -> None:
         """`look` is the command that lists the run's groups."""
         self._config = config
         self._look = look
@@ -103,7 +103,7 @@ class SkippedSteps:
     @property
     def num_learned_groups(self) -> int:
         """Groups in a row whose completions are all right, once they are enough to end the run; before that 0."""
-        is_end = self._config.grpo.max_skipped_steps is None and self._has_no_signal()
+        is_end = self._config().grpo.max_skipped_steps is None and self._has_no_signal()
         return self._silent.num_groups if is_end and self._silent.are_all_right else 0
 
     def raise_if_too_many(self, reason: str, unscored: str = "") -> None:
@@ -113,7 +113,7 @@ class SkippedSteps:
         """
         if self._prompt_order.are_learned:
             return
-        limit = self._config.grpo.max_skipped_steps
+        limit = self._config().grpo.max_skipped_steps
         message = ""
         if limit is not None and self.num_in_a_row >= limit:
             message = f"{counted(self.num_in_a_row, 'step')} skipped in a row (grpo.max_skipped_steps): {reason}"

@@ -21,7 +21,7 @@ from services.coordinator.workers.presence import is_ending, until_gone
 from services.coordinator.workers.registry import WorkerRecord, WorkerRegistry
 from services.coordinator.workers.worker_events import WorkerEvents
 from shoal.concurrency import Signal
-from shoal.config import RunConfig
+from shoal.config.live import LiveConfig
 from shoal.config.load import config_struct
 from shoal.error_reasons import ErrorReason
 from shoal.errors import FailedPrecondition, ShoalError
@@ -40,7 +40,7 @@ class Arrivals:
 
     def __init__(
         self,
-        config: RunConfig,
+        config: LiveConfig,
         run_id: str,
         registry: WorkerRegistry,
         log: WorkerEvents,
@@ -146,7 +146,7 @@ class Arrivals:
     async def _configure(self, member: Member) -> None:
         """Raises `FailedPrecondition` when the worker cannot load its models."""
         record, configure = member.record, SERVICES[member.record.kind][2]
-        request = configure(run_id=self._run_id, config=config_struct(self._config))
+        request = configure(run_id=self._run_id, config=config_struct(self._config()))
         async with self._gpu_turns.to_load(record.kind):
             response = await while_leased(member, lambda: member.stub.Configure(request, timeout=CONFIGURE_TIMEOUT_S))
             while response.status.state in (worker_pb2.WORKER_STATE_LOADING, worker_pb2.WORKER_STATE_IDLE):

@@ -10,7 +10,7 @@ from services.coordinator.workers.member import SERVICES, Member, kind_of, loadi
 from services.coordinator.workers.registry import WorkerRegistry
 from services.coordinator.workers.worker_events import WorkerEvents, missing_message
 from shoal.concurrency import Signal
-from shoal.config import RunConfig
+from shoal.config.live import LiveConfig
 from shoal.error_reasons import ErrorReason
 from shoal.errors import FailedPrecondition, ShoalError
 from shoal.v1 import worker_pb2
@@ -25,7 +25,7 @@ class Fleet:
     new member.
     """
 
-    def __init__(self, config: RunConfig, run_id: str, registry: WorkerRegistry, events: EventLog) -> None:
+    def __init__(self, config: LiveConfig, run_id: str, registry: WorkerRegistry, events: EventLog) -> None:
         self._config = config
         self._registry = registry
         self._events = events
@@ -37,7 +37,7 @@ class Fleet:
         """Why the attempt's learner was lost; empty while it is not."""
         self._changed = Signal()
         self.gpu_turns = GpuTurns(
-            config,
+            config(),
             learner_is_loaded=lambda: bool(self._of_kind(worker_pb2.WORKER_KIND_LEARNER)),
             changed=self._changed,
         )
@@ -223,20 +223,20 @@ class Fleet:
 
     async def _until_ready(self) -> None:
         now = asyncio.get_running_loop().time
-        deadline = now() + self._config.coordinator.worker_timeout_s
+        deadline = now() + self._config().coordinator.worker_timeout_s
         while True:
             missing = [kind for kind in SERVICES if not self._of_kind(kind)]
             if not missing and (self._has_begun or not (self._arrivals.are_loading or self._arrivals.are_restarting)):
                 return
             if self._arrivals.are_restarting:  # Its time to register and load begins once it is back.
-                deadline = now() + self._config.coordinator.worker_timeout_s
+                deadline = now() + self._config().coordinator.worker_timeout_s
             for kind in missing:
                 self._arrivals.raise_if_hopeless(kind)
-            remaining = max(deadline, self.gpu_turns.began + self._config.coordinator.worker_timeout_s) - now()
+            remaining = max(deadline, self.gpu_turns.began + self._config().coordinator.worker_timeout_s) - now()
             if remaining <= 0:
                 if not missing:
                     return
-                timeout_s = self._config.coordinator.worker_timeout_s
+                timeout_s = self._config().coordinator.worker_timeout_s
                 raise FailedPrecondition(
                     missing_message(missing, timeout_s, self._arrivals.describe()), reason=ErrorReason.NO_WORKER
                 )

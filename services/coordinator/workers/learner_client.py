@@ -16,6 +16,7 @@ from services.coordinator.workers.fleet import Fleet
 from services.coordinator.workers.member import Member
 from shoal.arrays import Float32Array, Int32Array
 from shoal.config import RunConfig
+from shoal.config.live import LiveConfig
 from shoal.config.load import config_struct
 from shoal.error_reasons import ErrorReason
 from shoal.errors import DeadlineExceeded, FailedPrecondition, Internal, Unavailable
@@ -51,7 +52,7 @@ class StepResult:
 class LearnerClient:
     """Calls the learner's rank 0."""
 
-    def __init__(self, fleet: Fleet, config: RunConfig, events: EventLog) -> None:
+    def __init__(self, fleet: Fleet, config: LiveConfig, events: EventLog) -> None:
         self._fleet = fleet
         self._events = events
         self._config = config
@@ -100,7 +101,7 @@ class LearnerClient:
     @property
     def _storage_timeout_s(self) -> float:
         """For calls that write or read a whole model."""
-        return self._config.checkpoint.timeout_s
+        return self._config().checkpoint.timeout_s
 
     async def version(self) -> WeightVersion:
         """Returns the version of the learner's weights."""
@@ -116,7 +117,7 @@ class LearnerClient:
                 yield message
 
         num_tokens, began = batch.num_tokens, time.monotonic()
-        timeout_s = train_step_timeout_s(self._config, self._pace, num_tokens)
+        timeout_s = train_step_timeout_s(self._config(), self._pace, num_tokens)
         async with self._shown_alive(f"training on {counted(len(batch.groups), 'group')}", long_work.SLOW_STEP_S):
             response = await self._call(lambda stub: stub.TrainStep(messages(), timeout=timeout_s))
         self._pace.observe(num_tokens, time.monotonic() - began)
@@ -149,7 +150,7 @@ class LearnerClient:
     async def _compute_logprobs(
         self, request: learner_pb2.ComputeLogprobsRequest
     ) -> learner_pb2.ComputeLogprobsResponse:
-        timeout_s = train_step_timeout_s(self._config, self._pace, NUM_TOKENS_A_CALL)
+        timeout_s = train_step_timeout_s(self._config(), self._pace, NUM_TOKENS_A_CALL)
         return await self._call(lambda stub: stub.ComputeLogprobs(request, timeout=timeout_s))
 
     async def create_weight_group(
@@ -158,7 +159,7 @@ class LearnerClient:
         """Creates the broadcast group of an epoch; returns where to join it, and the tensors to expect."""
         request = learner_pb2.CreateWeightGroupRequest(epoch=epoch, world_size=world_size)
         response = await self._call(lambda stub: stub.CreateWeightGroup(request, timeout=CONTROL_TIMEOUT_S))
-        self._publish_timeout_s = self._config.weights.timeout_for(num_bytes_of(response.manifest))
+        self._publish_timeout_s = self._config().weights.timeout_for(num_bytes_of(response.manifest))
         return response.rendezvous, response.manifest
 
     async def publish_weights(

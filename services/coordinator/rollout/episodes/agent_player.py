@@ -176,7 +176,7 @@ class AgentPlayer(Player):
     ) -> PolicyAnswer | PolicyRefusal:
         self._num_calls += 1
         number, seed = self._num_calls, turn_seed(self._seed, self._num_calls)
-        sampling = sampling_of(self._sampling, self._parts.config.episodes.tool_parser, call, place, num_left)
+        sampling = sampling_of(self._sampling, self._parts.config().episodes.tool_parser, call, place, num_left)
         name = f"{self._name}/play-{self._num_plays}/turn-{number}"
         sampled = await self._turns.sample(TurnRequest(name, place.context, sampling, seed))
         run, finish_reason = run_of(sampled), sampled.finish_reason
@@ -227,7 +227,7 @@ class AgentPlayer(Player):
     def _num_left(self, call: PolicyCall, place: Place, continued: Node | None) -> int | PolicyRefusal:
         """Returns how long the turn may be."""
         num_context = len(place.context)
-        in_context = self._parts.config.max_model_len - num_context
+        in_context = self._parts.config().max_model_len - num_context
         if in_context < 1:
             return PolicyRefusal(
                 RefusalReason.CONTEXT_FULL,

@@ -53,7 +53,7 @@ class EpisodeSampler:
             group.prompt,
             index,
             seed=request.progress.seeds[index],
-            environment_seed=environment_seed(self._parts.config.run.seed, group.order_number),
+            environment_seed=environment_seed(self._parts.config().run.seed, group.order_number),
             sampling=request.sampling,
             priority=group.order_number,
             turns=None
@@ -80,7 +80,7 @@ class EpisodeSampler:
         """Returns the completion, and the generators that sampled it."""
         if episode.turns is not None and (before := episode.turns.played) is not None:
             return before
-        clock = EpisodeClock(self._parts.config.episodes.timeout_s, self._parts.running_s)
+        clock = EpisodeClock(self._parts.config().episodes.timeout_s, self._parts.running_s)
         turns = self._turn_sampler(episode, clock)
         async with turns:
             completion = await self._player(episode)(self._parts, episode, turns, clock).play()

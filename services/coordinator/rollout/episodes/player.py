@@ -15,7 +15,7 @@ from services.coordinator.rollout.episodes.stage import Stage, Stages
 from services.coordinator.rollout.episodes.stream import EnvironmentLost, EpisodeStream
 from services.coordinator.rollout.episodes.turn_sampler import TurnSampler
 from services.coordinator.workers.losses import Losses, WorkFailed
-from shoal.config import RunConfig
+from shoal.config.live import LiveConfig
 from shoal.errors import DeadlineExceeded
 from shoal.rollout import Completion, Prompt
 from shoal.scores import ScoreOutcome
@@ -27,7 +27,7 @@ _NO_RESULT = EpisodeResult(ScoreOutcome.FAILED, None, {}, "")
 class EpisodeParts:
     """What all episodes of a run share."""
 
-    config: RunConfig
+    config: LiveConfig
     environments: EnvironmentPool
     stages: Stages
     running_s: Callable[[], float]
@@ -43,28 +43,28 @@ class Player(ABC):
         self._parts = parts
         self._prompt: Prompt = request.prompt
         self._stage: Stage = parts.stages.of(request.prompt.environment)
-        self._limits = Limits.of(parts.config, len(self._prompt.token_ids), request.sampling.max_completion_tokens)
+        self._limits = Limits.of(parts.config(), len(self._prompt.token_ids), request.sampling.max_completion_tokens)
         self._sampling = replace(
             request.sampling,
             stop_token_ids=tuple({*request.sampling.stop_token_ids, self._stage.renderer.end_of_turn}),
             stop_strings=(*request.sampling.stop_strings, *self._stage.stop_strings),
         )
-        sharing = {one.name: one.episodes_per_process for one in parts.config.environments}
+        sharing = {one.name: one.episodes_per_process for one in parts.config().environments}
         self._name = request.name
         self._start = EpisodeStart(
             request.name,
             request.prompt.environment,
             request.environment_seed,
             self._prompt.messages,
-            parts.config.episodes.call_timeout_s,
-            parts.config.max_model_len,
+            parts.config().episodes.call_timeout_s,
+            parts.config().max_model_len,
             sharing[request.prompt.environment.environment],
         )
         self._index = request.index
         self._seed = request.seed
         self._turns = turns
         self._clock = clock
-        self._losses = Losses(parts.config.episodes.max_losses)
+        self._losses = Losses(parts.config().episodes.max_losses)
         self._num_plays = 0
         self._begin_anew()
 
@@ -102,7 +102,7 @@ class Player(ABC):
             async with self._clock.limit():
                 result = await self._play_until_it_ends()
         except TimeoutError:
-            limit_s = self._parts.config.episodes.timeout_s
+            limit_s = self._parts.config().episodes.timeout_s
             return self._failed(StopReason.TIMEOUT, f"not over within episodes.timeout_s ({limit_s:g} s)")
         except DeadlineExceeded as error:
             return self._failed(StopReason.TIMEOUT, error.message)

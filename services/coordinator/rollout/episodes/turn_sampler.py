@@ -20,7 +20,7 @@ from services.coordinator.workers.group_progress import GroupProgress, resumable
 from services.coordinator.workers.losses import Losses, WorkFailed
 from services.coordinator.workers.member import Member
 from shoal.arrays import Int32Array
-from shoal.config import RunConfig
+from shoal.config.live import LiveConfig
 from shoal.rollout import Completion, Prompt, SamplingParams
 from shoal.telemetry import names, trace
 
@@ -46,7 +46,7 @@ class TurnSampler:
 
     def __init__(
         self,
-        config: RunConfig,
+        config: LiveConfig,
         pause: Pause,
         generators: GeneratorPool,
         clock: EpisodeClock,
@@ -113,13 +113,13 @@ class TurnSampler:
         raise AssertionError("unreachable")
 
     def _losses_of_turn(self) -> Losses:
-        return Losses(self._config.coordinator.max_group_losses)
+        return Losses(self._config().coordinator.max_group_losses)
 
     @property
     def _report_every_tokens(self) -> int:
         """The tokens between two reports; 0 for none: where it has to be sampled whole, and in evaluations."""
-        is_whole = self._config.run.deterministic or self._version is not None
-        return 0 if is_whole else self._config.generator.report_every_tokens
+        is_whole = self._config().run.deterministic or self._version is not None
+        return 0 if is_whole else self._config().generator.report_every_tokens
 
     def _undisturbed(self) -> AbstractAsyncContextManager[None]:
         """Returns the scope of a call: what is sampled for training makes way for an evaluation in a pause."""
@@ -151,7 +151,7 @@ class TurnSampler:
             progress,
             request.sampling,
             request_id=call_id,
-            timeout_s=sampling_timeout_s(self._config, self._generators.pace),
+            timeout_s=sampling_timeout_s(self._config(), self._generators.pace),
             with_text=_as_it_is,
             report_every_tokens=self._report_every_tokens,
             resumable=partial(resumable_tokens, stop_strings=request.sampling.stop_strings, decode=self._decode),

@@ -22,6 +22,7 @@ from services.coordinator.workers.rewards.reward_pool import RewardPool
 from services.coordinator.workers.turn_batches import EpisodeTurns, turn_rounds_of
 from shoal.concurrency import first_error
 from shoal.config import RunConfig
+from shoal.config.live import LiveConfig
 from shoal.data import HeldOut
 from shoal.errors import DeadlineExceeded, InvalidArgument
 from shoal.grpo.seeds import evaluation_environment_seed, evaluation_seed
@@ -41,7 +42,7 @@ _PRIORITY = -1
 class EvaluationRound:
     """All questions, at one version."""
 
-    config: RunConfig
+    config: LiveConfig
     name: str
     version: WeightVersion
     pause: Pause
@@ -64,7 +65,7 @@ class EvaluationRound:
         """Samples and scores the answers to all questions."""
         began, prompts = self.pause.running_s(), held_out.prompts
         self.num_unsampled = self.num_questions = len(prompts)
-        num_samples = self.config.evaluation.samples_per_prompt
+        num_samples = self.config().evaluation.samples_per_prompt
         single = self._seats(prompts, "single", plays_episodes=False)
         rounds = turn_rounds_of(self._seats(prompts, "episodes", plays_episodes=True), lambda _: num_samples)
         turns = {i: [EpisodeTurns(each, (i, n)) for n in range(num_samples)] for i, each in rounds.items()}
@@ -74,7 +75,7 @@ class EvaluationRound:
         async def answer(index: int, prompt: Prompt) -> AnsweredQuestion:
             nonlocal sampled_s
             name = f"{self.name}/{index}"
-            losses = Losses(self.config.coordinator.max_group_losses)
+            losses = Losses(self.config().coordinator.max_group_losses)
             async with slots:
                 completions = await self._sample(prompt, name, losses, single.get(index), turns.get(index, nobody))
             self.num_unsampled -= 1
@@ -83,7 +84,7 @@ class EvaluationRound:
                 self.all_sampled.set()
             scores = await self._score(prompt, completions, name, losses)
             self.num_scored += 1
-            return AnsweredQuestion(prompt, completions, scores, self.config.reward)
+            return AnsweredQuestion(prompt, completions, scores, self.config().reward)
 
         async with first_error(asyncio.TaskGroup()) as tasks:
             answers = [tasks.create_task(answer(index, prompt)) for index, prompt in enumerate(prompts)]
@@ -92,23 +93,23 @@ class EvaluationRound:
             answered=tuple(task.result() for task in answers),
             num_samples=num_samples,
             sampling_s=sampled_s,
-            ks=tuple(self.config.evaluation.pass_at_k),
+            ks=tuple(self.config().evaluation.pass_at_k),
             left_out=held_out.left_out,
         )
 
     def _seats(self, prompts: Sequence[Prompt], kind: str, *, plays_episodes: bool) -> dict[int, Seat]:
         """Returns the seats of the questions of one kind, by index, in a deterministic run."""
         chosen = [[i] for i, prompt in enumerate(prompts) if (prompt.environment is not None) is plays_episodes]
-        num_samples = self.config.evaluation.samples_per_prompt
-        return seats_of(chosen, name=f"{self.name}/{kind}", num_completions=num_samples, config=self.config)
+        num_samples = self.config().evaluation.samples_per_prompt
+        return seats_of(chosen, name=f"{self.name}/{kind}", num_completions=num_samples, config=self.config())
 
     def _slots(self) -> AbstractAsyncContextManager[None]:
         """Returns what a question needs to be sampled; all of a batch have to be there, and need nothing."""
-        if self.config.run.deterministic:
+        if self.config().run.deterministic:
             return contextlib.nullcontext()
         # As many as the generators decode at once: more would only delay training's groups in their queues.
-        num_at_once = self.config.generator.max_num_seqs * max(1, self.generators.num_serving)
-        return asyncio.Semaphore(max(1, num_at_once // self.config.evaluation.samples_per_prompt))
+        num_at_once = self.config().generator.max_num_seqs * max(1, self.generators.num_serving)
+        return asyncio.Semaphore(max(1, num_at_once // self.config().evaluation.samples_per_prompt))
 
     async def _sample(
         self, prompt: Prompt, name: str, losses: Losses, seat: Seat | None, turns: Turns
@@ -116,8 +117,8 @@ class EvaluationRound:
         """Samples the answers to one question, all of the evaluated version; none after two timeouts, or too many
         losses."""
         seeds = [
-            evaluation_seed(self.config.run.seed, prompt.prompt_id, index)
-            for index in range(self.config.evaluation.samples_per_prompt)
+            evaluation_seed(self.config().run.seed, prompt.prompt_id, index)
+            for index in range(self.config().evaluation.samples_per_prompt)
         ]
         num_tries, num_timeouts = 0, 0
         while num_timeouts < MAX_TIMEOUTS and not losses.are_too_many:
@@ -148,8 +149,8 @@ class EvaluationRound:
                 prompt,
                 index,
                 seed,
-                evaluation_environment_seed(self.config.run.seed, prompt.prompt_id),
-                evaluation_sampling(self.config, self.sampler.sampling),
+                evaluation_environment_seed(self.config().run.seed, prompt.prompt_id),
+                evaluation_sampling(self.config(), self.sampler.sampling),
                 _PRIORITY,
                 self.version,
                 turns[index],
@@ -173,7 +174,7 @@ class EvaluationRound:
                 binding,
                 prompt,
                 GroupProgress(seeds),
-                evaluation_sampling(self.config, self.sampler.sampling),
+                evaluation_sampling(self.config(), self.sampler.sampling),
                 request_id=request_id,
                 timeout_s=self._timeout_s,
                 with_text=self.sampler.with_text,
@@ -185,7 +186,7 @@ class EvaluationRound:
 
     @property
     def _timeout_s(self) -> float:
-        return sampling_timeout_s(self.config, self.generators.pace)
+        return sampling_timeout_s(self.config(), self.generators.pace)
 
     def _is_of_version(self, completion: Completion) -> bool:
         return all(span.version == self.version for span in completion.version_spans)

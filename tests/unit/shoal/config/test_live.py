@@ -4,7 +4,7 @@ import pytest
 
 from shoal.config import parse_config
 from shoal.config.changes import changed_fields, fixed_fields
-from shoal.config.live import live_fields, only_at_once, take_over, updated_config, when_live
+from shoal.config.live import LiveConfig, live_fields, only_at_once, updated_config, when_live, without_at_once
 from shoal.errors import InvalidArgument
 
 BEGUN: dict[str, Any] = {
@@ -35,12 +35,12 @@ def test_only_what_does_not_alter_training_changes_at_once() -> None:
     assert list(changed_fields(config, changed)) == ["checkpoint.every_steps", "loss.clip_high"]
 
 
-def test_taking_a_configuration_over_leaves_the_defaults_of_others_alone() -> None:
-    config, other = parse_config(BEGUN), parse_config(BEGUN)
-    shared = config
-    take_over(config, updated_config(config, {"loss": {"clip_high": 0.3}, "evaluation": {"every_steps": 3}}))
-    assert shared.loss.clip_high == 0.3
-    assert not changed_fields(other, parse_config(BEGUN)) and other.loss.clip_high == 0.28
+def test_a_change_leaves_the_configuration_before_it_as_it_was() -> None:
+    before = parse_config(BEGUN)
+    config = LiveConfig(before)
+    config.current = only_at_once(before, updated_config(before, {"evaluation": {"every_steps": 3}}))
+    assert config().evaluation.every_steps == 3
+    assert before == parse_config(BEGUN) == without_at_once(config())
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import pytest
 
 from services.coordinator.reporting.remaining_time import NUM_RECENT_STEPS, RemainingTime
 from shoal.config import parse_config
+from shoal.config.live import LiveConfig
 
 QUESTIONS = {"sources": [{"task": "arithmetic"}]}
 
@@ -23,7 +24,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 def remaining_time(num_steps: int, **sections: object) -> RemainingTime:
     values = {"model": {"path": "m"}, "data": {"sources": [{"task": "arithmetic"}]}, "run": {"num_steps": num_steps}}
-    return RemainingTime(parse_config({**values, **sections}))
+    return RemainingTime(LiveConfig(parse_config({**values, **sections})))
 
 
 def test_the_first_step_counts_by_itself_and_later_ones_with_what_lies_between(clock: Clock) -> None:

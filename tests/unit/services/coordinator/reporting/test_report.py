@@ -8,11 +8,12 @@ from services.coordinator.reporting.report import Report
 from services.coordinator.store.events import EventLog, read_events
 from services.coordinator.store.run_record import RunRecord, RunState
 from shoal.config import parse_config
+from shoal.config.live import LiveConfig
 from shoal.errors import FailedPrecondition
 from shoal.telemetry import metrics as telemetry
 from shoal.telemetry import names
 
-CONFIG = parse_config({"model": {"path": "m"}, "data": {"sources": [{"task": "arithmetic"}]}})
+CONFIG = LiveConfig(parse_config({"model": {"path": "m"}, "data": {"sources": [{"task": "arithmetic"}]}}))
 
 
 async def test_a_metric_that_is_not_finite_is_left_out_of_file_event_and_record(tmp_path: Path) -> None:

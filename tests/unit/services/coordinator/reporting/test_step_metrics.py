@@ -9,6 +9,7 @@ from services.coordinator.rollout.pause import Pause
 from services.coordinator.training.step_plan import plan_step
 from services.coordinator.workers.utilization import Utilization
 from services.coordinator.workers.weights.publisher import PublishReport
+from shoal.config.live import LiveConfig
 from shoal.rollout import WeightVersion
 from tests.support.groups import NOW, group_config, judged, settled_group
 
@@ -74,7 +75,7 @@ def test_rates_are_since_the_last_step_and_the_learners_is_since_training_began(
     shares: list[float | None] = [0.9, None, 0.25]
     pool: Any = SimpleNamespace(utilization=generators, num_seats=8, take_kv_cache_use=lambda: shares.pop(0))
     config = group_config()
-    metrics = StepMetrics(config, num_prompts=8, generators=pool, rewards=rewards, running_s=time.monotonic)
+    metrics = StepMetrics(LiveConfig(config), num_prompts=8, generators=pool, rewards=rewards, running_s=time.monotonic)
     clock.now += 50  # Models load.
     metrics.begin_training()
     groups = judged(config, [settled_group(0, [1.0, 0.0])])

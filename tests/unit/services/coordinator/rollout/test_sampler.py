@@ -19,6 +19,7 @@ from services.coordinator.workers.deadlines import Pace
 from services.coordinator.workers.group_progress import GroupProgress, whole_prefix
 from services.coordinator.workers.losses import WorkFailed
 from shoal.config import parse_config
+from shoal.config.live import LiveConfig
 from shoal.rollout import Completion, EnvironmentTask, FinishReason, Prompt, VersionSpan, WeightVersion
 from shoal.token_run import TokenRun
 
@@ -57,7 +58,7 @@ class Generators:
 
 def make_sampler(generators: Any, *, rewards: Any = None, version: WeightVersion = OLD, **sections: Any) -> Sampler:
     return Sampler(
-        parse_config(VALUES | sections),
+        LiveConfig(parse_config(VALUES | sections)),
         "run",
         MagicMock(policy_version=0, weights=version),
         MagicMock(num_pauses=0, unpaused=AsyncMock(), sampling_for_training=lambda: nullcontext()),

@@ -11,8 +11,9 @@ from services.coordinator.store.run_record import RunRecord, RunState
 from services.coordinator.workers.rewards.reward_pool import RewardPool
 from services.coordinator.workers.weights.publisher import Publisher
 from shoal.config import parse_config
+from shoal.config.live import LiveConfig
 
-CONFIG = parse_config({"model": {"path": "m"}, "data": {"sources": [{"task": "arithmetic"}]}})
+CONFIG = LiveConfig(parse_config({"model": {"path": "m"}, "data": {"sources": [{"task": "arithmetic"}]}}))
 OUTAGE = "the verifier judge failed: the run is paused"
 WAITS = f"{OUTAGE}; waiting for workers and their models"
 

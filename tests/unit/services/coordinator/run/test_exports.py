@@ -8,6 +8,7 @@ from services.coordinator.run.controls import RunControls, StopMode
 from services.coordinator.run.exports import Exports
 from services.coordinator.store.run_record import RunRecord
 from shoal.config import parse_config
+from shoal.config.live import LiveConfig
 
 SCORES = {10: 0.1, 20: 0.7, 30: 0.2, 40: 0.7, 50: 0.3}
 
@@ -25,7 +26,7 @@ class Recorder:
         parts: Any = {"learner": self, "report": self, "evaluations": self, "full_disk": self}
         values = {"model": {"path": "m"}, "data": {"sources": [{"path": "d.jsonl"}]}, "checkpoint": settings}
         evaluation = {"sources": [{"path": "e.jsonl"}], "every_steps": 1}
-        config = parse_config({**values, "evaluation": evaluation})
+        config = LiveConfig(parse_config({**values, "evaluation": evaluation}))
         self.exports = Exports(config=config, record=self.record, controls=self.controls, **parts)
 
     async def after_step(self, step: int) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from services.coordinator.run.saving import Saving
 from services.coordinator.store.progress import Progress
+from shoal.config.live import LiveConfig
 from shoal.error_reasons import ErrorReason
 from shoal.errors import FailedPrecondition, ResourceExhausted, ShoalError, Unavailable
 from shoal.rollout import WeightVersion
@@ -30,7 +31,7 @@ class Parts:
         self.error: Exception | None = None
         """Of the learner, instead of files on disk."""
         self.full_when_written = False
-        config: Any = SimpleNamespace(checkpoint=SimpleNamespace(keep_last=2))
+        config: Any = LiveConfig(SimpleNamespace(checkpoint=SimpleNamespace(keep_last=2)))  # type: ignore[arg-type]
         self.saving = Saving(
             config,
             controls=SimpleNamespace(wake=lambda: self.happened.append("woken")),

@@ -7,6 +7,7 @@ import pytest
 
 from services.coordinator.training.reward_kl import RewardKlController
 from services.coordinator.workers.learner_client import LearnerClient
+from shoal.config.live import LiveConfig
 from shoal.rollout import Episode, EpisodeSegment, Support
 from shoal.scores import ScoreOutcome
 from tests.support.groups import group_config, judged, settled_group
@@ -27,7 +28,7 @@ def test_masked_tokens_add_nothing_to_the_kl() -> None:
         replace(own, loss_mask=np.array([True, False]), behavior_logprobs=np.array([-1, np.nan], np.float32))
         for own in plain.completions
     )
-    controller = RewardKlController(config, cast(LearnerClient, ConstantReference()))
+    controller = RewardKlController(LiveConfig(config), cast(LearnerClient, ConstantReference()))
     kl = asyncio.run(controller.measure(judged(config, [replace(plain, completions=masked)])))
     assert [values.tolist() for values in kl.kl_T.values()] == [[0.5, 0.0]] * 2
     metrics = controller.adapt(kl)
@@ -37,7 +38,7 @@ def test_masked_tokens_add_nothing_to_the_kl() -> None:
 
 def test_groups_that_are_dropped_are_not_measured() -> None:
     config = group_config(kl={"coef": 0.5, "place": "reward"})
-    controller = RewardKlController(config, cast(LearnerClient, ConstantReference()))
+    controller = RewardKlController(LiveConfig(config), cast(LearnerClient, ConstantReference()))
     groups = judged(config, [settled_group(0, [1.0, 1.0]), settled_group(1, [1.0, 0.0])])
     kl = asyncio.run(controller.measure(groups))
     assert set(kl.kl_T) == {(1, 0), (1, 1)}
@@ -61,7 +62,7 @@ def test_the_reference_is_asked_for_the_supports_of_the_policy() -> None:
         replace(completion, support=support) for completion, support in zip(plain.completions, supports, strict=True)
     ]
     reference = RecordingReference()
-    controller = RewardKlController(config, cast(LearnerClient, reference))
+    controller = RewardKlController(LiveConfig(config), cast(LearnerClient, reference))
     kl = asyncio.run(controller.measure(judged(config, [replace(plain, completions=tuple(own))])))
     assert reference.asked == supports
     assert [values.tolist() for values in kl.kl_T.values()] == [[0.5, 0.5]] * 2
@@ -83,7 +84,7 @@ def test_the_reference_reads_each_segment_behind_its_own_prompt() -> None:
     )
     cut = replace(first, episode=Episode((), "done", False, ScoreOutcome.SCORED, segments=segments))
     reference = CountingReference()
-    controller = RewardKlController(config, cast(LearnerClient, reference))
+    controller = RewardKlController(LiveConfig(config), cast(LearnerClient, reference))
     kl = asyncio.run(controller.measure(judged(config, [replace(plain, completions=(cut, second))])))
     tokens = cut.token_ids.tolist()
     assert reference.asked[:2] == [[5, 6, 7, tokens[0]], [8, tokens[1]]]

@@ -11,6 +11,7 @@ from services.coordinator.rollout.groups import DropReason, JudgedGroup
 from services.coordinator.rollout.prompt_order import PromptOrder
 from services.coordinator.store.progress import IssueState
 from services.coordinator.training.skipped_steps import SkippedSteps, empty_reason
+from shoal.config.live import LiveConfig
 from shoal.data.prompt_set import PromptSet
 from shoal.error_reasons import ErrorReason
 from shoal.errors import FailedPrecondition
@@ -21,7 +22,7 @@ PROMPTS = PromptSet([Prompt(f"p:{row}", np.array([1], np.int32), "?", ()) for ro
 
 
 def skipped_steps(excluded: frozenset[str] = frozenset(), **grpo: Any) -> SkippedSteps:
-    return SkippedSteps(group_config(grpo=grpo), PromptOrder(PROMPTS, IssueState({}, 0, excluded)))
+    return SkippedSteps(LiveConfig(group_config(grpo=grpo)), PromptOrder(PROMPTS, IssueState({}, 0, excluded)))
 
 
 def group_of(prompt: int, rewards: list[float | None], reason: DropReason | None = None) -> JudgedGroup:
@@ -74,7 +75,7 @@ def learned(prompt: int) -> JudgedGroup:
 @pytest.mark.parametrize("grpo", [{}, {"max_skipped_steps": 1}])
 def test_steps_that_are_skipped_since_every_prompt_is_learned_end_no_run(grpo: dict[str, Any]) -> None:
     order = PromptOrder(PROMPTS, IssueState({}, 0, frozenset()), easy_rate=1.0)
-    steps = SkippedSteps(group_config(grpo={"easy_rate": 1.0, **grpo}), order)
+    steps = SkippedSteps(LiveConfig(group_config(grpo={"easy_rate": 1.0, **grpo})), order)
     groups = [learned(0), learned(1), learned(2)]
     order.exclude_learned(groups)
     skip(steps, *[groups] * 4)
@@ -82,7 +83,7 @@ def test_steps_that_are_skipped_since_every_prompt_is_learned_end_no_run(grpo: d
 
 def test_groups_of_learned_prompts_are_no_groups_without_a_signal() -> None:
     order = PromptOrder(PROMPTS, IssueState({}, 0, frozenset()), easy_rate=1.0)
-    steps = SkippedSteps(group_config(grpo={"easy_rate": 1.0}), order)
+    steps = SkippedSteps(LiveConfig(group_config(grpo={"easy_rate": 1.0})), order)
     skip(steps, *[[learned(0)] * 50] * 4)
     with pytest.raises(FailedPrecondition, match="none of their 100 groups"):
         skip(steps, *[[group_of(1, [0.0, 0.0])] * 50] * 2)

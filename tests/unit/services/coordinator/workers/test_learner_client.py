@@ -8,8 +8,7 @@ import pytest
 
 from services.coordinator.workers import learner_client as module
 from services.coordinator.workers.learner_client import LearnerClient
-from shoal.config import RunConfig
-from shoal.config.live import take_over, updated_config
+from shoal.config.live import LiveConfig, updated_config
 from shoal.rollout import Support, WeightVersion
 from shoal.rpc.limits import CALLS
 from shoal.v1 import learner_pb2
@@ -42,10 +41,10 @@ def learner(monkeypatch: pytest.MonkeyPatch) -> Learner:
     return Learner()
 
 
-def client_of(learner: Learner, config: RunConfig | None = None) -> LearnerClient:
+def client_of(learner: Learner, config: LiveConfig | None = None) -> LearnerClient:
     fleet: Any = SimpleNamespace(learner=SimpleNamespace(stub=learner, record=None))
     events: Any = None
-    return LearnerClient(fleet, config or group_config(), events)
+    return LearnerClient(fleet, config or LiveConfig(group_config()), events)
 
 
 def sequence(length: int) -> np.ndarray:
@@ -74,10 +73,10 @@ async def test_a_support_that_is_too_large_for_one_call_is_asked_for_with_beginn
 
 
 async def test_a_checkpoint_has_the_deadline_of_the_configuration_as_it_is_now(learner: Learner) -> None:
-    config = group_config()
+    config = LiveConfig(group_config())
     client = client_of(learner, config)
     await client.write_checkpoint("c1", WeightVersion(0, 1), [])
-    take_over(config, updated_config(config, {"checkpoint": {"timeout_s": 60.0}}))
+    config.current = updated_config(config(), {"checkpoint": {"timeout_s": 60.0}})
     await client.finish_checkpoint("c2", WeightVersion(0, 2), [])
     assert learner.deadlines == [1800.0, 60.0]
 

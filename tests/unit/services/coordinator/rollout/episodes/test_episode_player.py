@@ -26,6 +26,7 @@ from services.coordinator.workers.group_progress import GroupProgress
 from services.coordinator.workers.losses import WorkFailed
 from services.coordinator.workers.rewards.growing_group import GrowingGroup
 from shoal.config import parse_config
+from shoal.config.live import LiveConfig
 from shoal.conversation import ChatMessage, ToolDefinition
 from shoal.episodes.suffix import TurnRenderer
 from shoal.errors import DeadlineExceeded, InvalidArgument
@@ -145,7 +146,7 @@ async def play(
     prompt = Prompt("p:0", token_ids, text, (), messages, task)
     notes: list[str] = []
     parts = EpisodeParts(
-        config,
+        LiveConfig(config),
         environments or Environments(),  # type: ignore[arg-type]
         stages,
         running_s,
