@@ -148,12 +148,12 @@ def _of_slots(world: World) -> Iterator[str]:
     buffer, attempt = world.buffers[-1], active._attempt
     if buffer.num_charged:
         yield f"{buffer.num_charged} slots are charged at the end"
-    if attempt._gate.num_inside:
-        yield f"{attempt._gate.num_inside} groups are inside the gate at the end"
-    for member in (*active._fleet.generators, *active._fleet.rewards):
+    if attempt._policy.gate.num_inside:
+        yield f"{attempt._policy.gate.num_inside} groups are inside the gate at the end"
+    for member in (*active.parts.fleet.generators, *active.parts.fleet.rewards):
         if member.outstanding:
             yield f"{member.name} has {member.outstanding} outstanding at the end"
-    if claims := attempt._sampler._completions._generators._claims:
+    if claims := attempt._rollout.generators._claims:
         yield f"{len(claims)} groups wait for room at the end"
 
 

@@ -255,7 +255,7 @@ class Scenario:
         active = self.world.runs._active if self.world.runs is not None else None
         if active is None or not self.world.coordinator.is_alive:
             return
-        for member in active._fleet.generators:
+        for member in active.parts.fleet.generators:
             if member.standing.is_quarantined:
                 name = member.record.address.partition(":")[0]
                 next(slot for slot in self.world.slots if slot.name == name).kill(1.0)

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import AsyncMock
+from unittest.mock import AsyncMock, Mock
 
 import numpy as np
 
@@ -14,9 +14,8 @@ from services.coordinator.rollout.completions import GroupRequest
 from services.coordinator.rollout.episodes.environment_pool import EnvironmentInfo
 from services.coordinator.rollout.episodes.episode_sampler import EpisodeSampler
 from services.coordinator.rollout.episodes.messages import BrokenEpisode, EpisodeResult, Observation
-from services.coordinator.rollout.episodes.player import EpisodeParts
 from services.coordinator.rollout.episodes.policy_calls import PolicyAnswer, PolicyCall, PolicyRefusal
-from services.coordinator.rollout.episodes.stage import Stages
+from services.coordinator.rollout.episodes.stage import EpisodeParts, Stages
 from services.coordinator.rollout.episodes.stream import EnvironmentLost
 from services.coordinator.rollout.groups import SettledGroup
 from services.coordinator.rollout.pause import Pause
@@ -139,8 +138,8 @@ async def play(
     stages = Stages(config, TOKENIZER)
     await stages.open([EnvironmentInfo("agent", (), False, "", is_agent=True)])
     prompt = Prompt("p:0", np.array([1, 2], np.int32), "", (), (user("row"),), EnvironmentTask("agent", {}))
-    parts = EpisodeParts(LiveConfig(config), environments, stages, lambda: 0.0, lambda *_: None)  # type: ignore[arg-type]
-    sampler = EpisodeSampler(parts, pause or Pause(), generators)  # type: ignore[arg-type]
+    scripted: Any = {"generators": generators, "environments": environments, "events": Mock()}
+    sampler = EpisodeSampler(EpisodeParts(LiveConfig(config), pause or Pause(), stages=stages, **scripted))
     progress = GroupProgress([100])
     sampling = SamplingParams(1.0, max_completion_tokens, (), return_support=return_support)
     group = SettledGroup(3, "group-3", prompt, "")

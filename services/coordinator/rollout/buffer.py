@@ -26,7 +26,7 @@ class PacingBuffer(Generic[GroupT]):
         capacity: int,
         groups_per_step: int,
         first_order_number: int,
-        last_order_number: Callable[[], int],
+        last_order_number: "Callable[[PacingBuffer[GroupT]], int]",
         max_refills: int = 0,
     ) -> None:
         """`last_order_number` returns the last group that the run needs, as far as it knows now."""
@@ -109,7 +109,7 @@ class PacingBuffer(Generic[GroupT]):
             self._changed.notify_all()
 
     def _may_admit(self) -> bool:
-        return self.num_charged < self._capacity and self._next_to_admit <= self._last_order_number()
+        return self.num_charged < self._capacity and self._next_to_admit <= self._last_order_number(self)
 
     @property
     def _all_have_settled(self) -> bool:

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
@@ -17,10 +17,10 @@ from services.coordinator.workers.generator_pool import GeneratorPool
 from services.coordinator.workers.group_progress import GroupProgress, resumable_tokens
 from services.coordinator.workers.losses import WorkFailed
 from services.coordinator.workers.rewards.growing_group import GrowingGroup
-from services.coordinator.workers.turn_batches import TurnRounds
+from services.coordinator.workers.turn_batches import EpisodeTurns, TurnRounds
 from shoal.chat_templates.completion_text import text_decoder
 from shoal.config.live import LiveConfig
-from shoal.rollout import Completion, SamplingParams
+from shoal.rollout import Completion, Prompt, SamplingParams, WeightVersion
 from shoal.telemetry import metrics, names, trace
 
 _SAMPLING = metrics.gauge(names.RUN_SAMPLING)
@@ -47,11 +47,38 @@ class GroupRequest:
     """Whether it is the greedy sample of the group."""
 
 
+@dataclass(frozen=True)
+class EpisodeRequest:
+    """One episode to be played, in training or in an evaluation."""
+
+    name: str
+    """Distinguishes it from all other episodes of the run, also from those that are issued again."""
+    prompt: Prompt
+    """Names an environment."""
+    index: int
+    """The sample's in its group."""
+    seed: int
+    """Of the policy; each turn has a seed that is derived from it."""
+    environment_seed: int
+    """Decides what the environment draws; all samples of a group have the same."""
+    sampling: SamplingParams
+    priority: int
+    """That of `GeneratorPool.room`."""
+    version: WeightVersion | None = None
+    """In an evaluation: the weights that sample every turn. Training takes those that a generator has."""
+    turns: EpisodeTurns | None = None
+    """In a deterministic run: its part in the rounds of turns."""
+
+
 class EpisodeSampling(Protocol):
-    """Gets the completions of groups whose prompt names an environment."""
+    """Gets the completions of prompts that name an environment."""
 
     async def sample(self, request: GroupRequest, awaits: Callable[[int], None]) -> None:
         """Adds the completions that a group lacks. `awaits` is told how many more are awaited from generators."""
+        ...
+
+    async def answer(self, episodes: Sequence[EpisodeRequest]) -> tuple[Completion, ...]:
+        """Returns the completions of an evaluation."""
         ...
 
 
@@ -63,7 +90,8 @@ class CompletionSampler:
         self._pause = pause
         self._generators = generators
         self._tokenizer = tokenizer
-        self._text_of = text_decoder(tokenizer)
+        self.text_of = text_decoder(tokenizer)
+        """Returns tokens as text, without special ones but for marks of thoughts."""
         self._num_awaited = 0
 
     @property
@@ -149,4 +177,4 @@ class CompletionSampler:
 
     async def with_text(self, completion: Completion) -> Completion:
         """Returns the completion with its text, without special tokens but for marks of thoughts."""
-        return replace(completion, text=await asyncio.to_thread(self._text_of, completion.token_ids.tolist()))
+        return replace(completion, text=await asyncio.to_thread(self.text_of, completion.token_ids.tolist()))

@@ -8,26 +8,22 @@ from operator import add
 from typing import Any, NamedTuple
 
 from services.coordinator.rollout.circuit_breaker import CircuitBreaker, environment_verdicts
-from services.coordinator.rollout.completions import CompletionSampler, EpisodeSampling, GroupRequest
+from services.coordinator.rollout.completions import GroupRequest
 from services.coordinator.rollout.current_version import CurrentVersion
 from services.coordinator.rollout.groups import DropReason, SettledGroup
-from services.coordinator.rollout.pause import Pause
+from services.coordinator.rollout.rollout_parts import RolloutParts
 from services.coordinator.rollout.rounds import Rounds
 from services.coordinator.rollout.sampling_gate import Passage, SamplingGate
 from services.coordinator.rollout.token_reward import TokenReward, token_rewards, turn_rewards
 from services.coordinator.store.events import EventLog
 from services.coordinator.store.ledger import Ledger
-from services.coordinator.workers.generator_pool import GeneratorPool
 from services.coordinator.workers.group_progress import GroupProgress
 from services.coordinator.workers.losses import Losses, WorkFailed
 from services.coordinator.workers.rewards.growing_group import GrowingGroup
-from services.coordinator.workers.rewards.reward_pool import RewardPool
-from shoal.chat_templates.completion_text import text_decoder
 from shoal.concurrency import first_error
-from shoal.config.live import LiveConfig
 from shoal.errors import DeadlineExceeded, InvalidArgument
 from shoal.grpo.seeds import completion_seed
-from shoal.rollout import Completion, Prompt, SamplingParams
+from shoal.rollout import Completion, Prompt
 from shoal.scores import Score, ScoreOutcome
 from shoal.telemetry import names, trace
 
@@ -57,47 +53,25 @@ class Sampler:
 
     def __init__(
         self,
-        config: LiveConfig,
+        parts: RolloutParts,
         run_id: str,
         version: CurrentVersion,
-        pause: Pause,
         gate: SamplingGate,
         *,
-        generators: GeneratorPool,
-        rewards: RewardPool,
-        episodes: EpisodeSampling,
         breaker: CircuitBreaker,
         ledger: Ledger,
         events: EventLog,
-        tokenizer: Any,
-        stop_token_ids: Sequence[int],
     ) -> None:
-        self._config = config
+        self._parts = parts
         self._run_id = run_id
         self._version = version
-        self._pause = pause
         self._gate = gate
-        self._completions = CompletionSampler(config, pause, generators, tokenizer)
-        self._episodes = episodes
-        self._rewards = rewards
         self._breaker = breaker
         self._ledger = ledger
         self._events = events
-        self._tokenizer = tokenizer
-        self._rounds = Rounds(config(), run_id, version)
+        self._rounds = Rounds(parts.config(), run_id, version)
         self._played_in_outage: set[int] = set()
         """Order numbers of groups whose episodes are played again after one."""
-        settings = config().sampling
-        self.sampling = SamplingParams(
-            temperature=settings.temperature,
-            max_completion_tokens=settings.max_completion_tokens,
-            stop_token_ids=tuple(stop_token_ids),
-            top_p=settings.top_p,
-            top_k=settings.top_k,
-            min_p=settings.min_p,
-            stop_strings=tuple(settings.stop_strings),
-            return_support=settings.is_restricted,
-        )
 
     def begin_round(self, order_numbers: Sequence[int]) -> None:
         """Announces groups that are issued together. In a deterministic run they are sampled together."""
@@ -123,9 +97,9 @@ class Sampler:
     async def _run_group(self, order_number: int, position: int, prompt: Prompt) -> SettledGroup:
         group_id = f"group-{order_number:08d}"
         delivered = self._nothing_delivered(order_number)
-        timeout_s = self._completions.timeout_s
+        timeout_s = self._parts.completions.timeout_s
         num_issues, num_timeouts = 0, 0
-        losses = Losses(self._config().coordinator.max_group_losses)
+        losses = Losses(self._parts.config().coordinator.max_group_losses)
         detail = ""
         while True:
             num_issues += 1
@@ -139,7 +113,7 @@ class Sampler:
                 await self._ledger.issued(
                     order_number, position, group_id, prompt, trace_id, self._version.policy_version, detail
                 )
-                num_pauses = self._pause.num_pauses
+                num_pauses = self._parts.pause.num_pauses
                 request_id = f"{self._run_id}/{self._version.weights.attempt}/{order_number}/{num_issues}"
                 try:
                     async with asyncio.timeout(None) as deadline:  # It counts from the first token.
@@ -152,7 +126,7 @@ class Sampler:
                         return await self._drop(group, DropReason.LOST, detail)
                 except (TimeoutError, DeadlineExceeded):
                     detail = f"not done within coordinator.sampling_timeout_s ({timeout_s:g} s)"
-                    if num_pauses == self._pause.num_pauses:
+                    if num_pauses == self._parts.pause.num_pauses:
                         num_timeouts += 1
                     if num_timeouts == MAX_TIMEOUTS:
                         return await self._drop(group, DropReason.TIMEOUT, detail)
@@ -161,7 +135,7 @@ class Sampler:
                 except InvalidArgument as error:
                     return await self._drop(group, DropReason.REFUSED, error.message)
             await losses.pause()
-            await self._pause.unpaused()
+            await self._parts.pause.unpaused()
             self._events.add(
                 "group_reissued",
                 f"{group_id} is issued again: {detail}",
@@ -172,7 +146,7 @@ class Sampler:
             )
 
     def _nothing_delivered(self, order_number: int) -> "_Delivered":
-        config = self._config()
+        config = self._parts.config()
         *seeds, greedy = (
             completion_seed(config.run.seed, order_number, index) for index in range(config.grpo.group_size + 1)
         )
@@ -181,11 +155,11 @@ class Sampler:
 
     def _may_keep(self, delivered: "_Delivered") -> bool:
         """Whether a group that is issued again goes on from what was delivered, and is not sampled whole."""
-        if not self._completions.report_every_tokens:
+        if not self._parts.completions.report_every_tokens:
             return False
         # Without updates in flight, no group has tokens of two versions.
         version = self._version.weights
-        return self._config().weights.inflight_updates or all(one.is_of(version) for one in delivered)
+        return self._parts.config().weights.inflight_updates or all(one.is_of(version) for one in delivered)
 
     async def _sample_and_score(
         self,
@@ -203,7 +177,7 @@ class Sampler:
                 group,
                 delivered.sampled,
                 GrowingGroup(delivered.sampled.in_order),
-                self.sampling,
+                self._parts.sampling,
                 request_id,
                 on_begin,
                 self._rounds.seat(group.order_number, is_greedy=False),
@@ -211,13 +185,13 @@ class Sampler:
             )
             sampling, scoring = self._start(tasks, request, losses, is_recorded=True)
             samplings = [sampling]
-            if self._config().advantage.baseline == "greedy":
+            if self._parts.config().advantage.baseline == "greedy":
                 # ReMax's baseline: an additional sample, which is scored and not trained on.
                 greedy = replace(
                     request,
                     progress=delivered.greedy,
                     sampled=GrowingGroup(delivered.greedy.in_order),
-                    sampling=replace(self.sampling, temperature=0.0, return_support=False),
+                    sampling=replace(self._parts.sampling, temperature=0.0, return_support=False),
                     request_id=f"{request_id}/greedy",
                     seat=self._rounds.seat(group.order_number, is_greedy=True),
                     turns=self._rounds.turns(group.order_number, is_greedy=True),
@@ -230,9 +204,9 @@ class Sampler:
         scores = tuple(scoring.result())
         greedy_score = greedy_scoring.result()[0] if greedy_scoring else None
         steps: tuple[tuple[TokenReward, ...], ...] = ()
-        if self._config().advantage.step_rewards:
+        if self._parts.config().advantage.step_rewards:
             steps = await asyncio.to_thread(self._step_rewards, group.prompt, completions, scores)
-        if self._config().episodes.turn_rewards == "tokens" and group.prompt.environment is not None:
+        if self._parts.config().episodes.turn_rewards == "tokens" and group.prompt.environment is not None:
             turns = tuple(map(turn_rewards, completions))
             steps = tuple(map(add, steps, turns)) if steps else turns
         await self._ledger.scored(group.order_number, scores, self._version.policy_version, greedy_score)
@@ -241,9 +215,8 @@ class Sampler:
     def _step_rewards(
         self, prompt: Prompt, completions: Sequence[Completion], scores: Sequence[Score]
     ) -> tuple[tuple[TokenReward, ...], ...]:
-        text_of = text_decoder(self._tokenizer)
         return tuple(
-            token_rewards(prompt, completion, score, text_of)
+            token_rewards(prompt, completion, score, self._parts.completions.text_of)
             for completion, score in zip(completions, scores, strict=True)
         )
 
@@ -265,9 +238,9 @@ class Sampler:
     async def _sample(self, request: GroupRequest, is_recorded: bool) -> None:
         """Adds the completions that the group lacks as they arrive; then records all, if they shall be."""
         if request.group.prompt.environment is None:
-            await self._completions.sample(request)
+            await self._parts.completions.sample(request)
         else:
-            await self._episodes.sample(request, self._completions.await_completions)
+            await self._parts.episodes.sample(request, self._parts.completions.await_completions)
         request.sampled.complete()
         if is_recorded:
             progress = request.progress
@@ -288,11 +261,11 @@ class Sampler:
                 num_outages = self._breaker.num_outages
                 await sampled.completed()  # Nor for episodes, which may take longer than a call may.
                 await self._check_environment(request, group.prompt.environment.environment, num_outages)
-            timeout_s = self._completions.timeout_s
+            timeout_s = self._parts.completions.timeout_s
             is_retry = False
             while True:
                 num_outages = self._breaker.num_outages
-                scores = await self._rewards.score(
+                scores = await self._parts.rewards.score(
                     group.group_id, group.prompt, sampled, known, timeout_s=timeout_s, losses=losses
                 )
                 if not await self._breaker.rejects(scores, num_outages=num_outages, is_retry=is_retry):
@@ -300,7 +273,7 @@ class Sampler:
                 await self._show_rejected(request, scores)
                 known.clear()
                 is_retry = True
-                await self._pause.unpaused()
+                await self._parts.pause.unpaused()
                 self._breaker.close()
 
     async def _check_environment(self, request: GroupRequest, environment: str, num_outages: int) -> None:
@@ -311,7 +284,7 @@ class Sampler:
         if not await self._breaker.rejects(verdicts, num_outages=num_outages, is_retry=is_retry):
             return
         await self._show_rejected(request, verdicts)
-        await self._pause.unpaused()
+        await self._parts.pause.unpaused()
         self._breaker.close()
         self._played_in_outage.add(order_number)
         broken = [verdict.sample_index for verdict in verdicts if verdict.outcome is ScoreOutcome.FAILED]
@@ -323,10 +296,6 @@ class Sampler:
         """Shows in the ledger why a group waits for the end of an outage."""
         if not request.is_greedy:
             await self._ledger.rejected(request.group.order_number, scores)
-
-    async def with_text(self, completion: Completion) -> Completion:
-        """Returns the completion with its text, without special tokens."""
-        return await self._completions.with_text(completion)
 
     async def _drop(self, group: SettledGroup, reason: DropReason, detail: str) -> SettledGroup:
         await self._ledger.dropped(group.order_number, reason, self._version.policy_version)

@@ -25,6 +25,7 @@ from services.coordinator.run.checks.preflight import PreparedInputs, preflight
 from services.coordinator.run.commands import RunCommands
 from services.coordinator.run.config_updates import ConfigUpdates, left_waiting
 from services.coordinator.run.controls import RunControls, StopMode
+from services.coordinator.run.run_parts import RunParts
 from services.coordinator.store.events import EVENTS, EventLog
 from services.coordinator.store.files.disk_errors import is_full
 from services.coordinator.store.run_record import RunRecord, RunState
@@ -87,27 +88,26 @@ class ActiveRun:
 
         `restart_reason` is given for a run that goes on by itself: its next attempt counts as a restart.
         """
+        controls, live_config = RunControls(), LiveConfig(config)
+        report = Report(record, events, live_config)
+        pause_reason = record.message if record.state is RunState.PAUSED else "paused"
         self.record = record
         self.events = events
-        self._config = live_config = LiveConfig(config)
-        self._registry = registry
+        self.commands = RunCommands(controls, report, pause_reason)
+        fleet = Fleet(live_config, record.run_id, registry, events)
+        self.parts = RunParts(record, live_config, controls, self.commands, fleet, report, events)
         self._inputs = inputs
         self._restart_reason = restart_reason
-        self._controls = RunControls()
-        self._report = Report(record, events, live_config)
-        self._fleet = Fleet(live_config, record.run_id, registry, events)
         places = RunPlaces(record.folder, learner_folder or record.folder)
         self._mirroring = Mirroring(config.checkpoint.mirror, places, events)
-        self._segment_check = SegmentCheck(record.folder, self._mirroring, self._report.segment_damaged)
+        self._segment_check = SegmentCheck(record.folder, self._mirroring, report.segment_damaged)
         self._restarts = Restarts(record, config.coordinator.max_restarts)
         self._updates: ConfigUpdates | None = None
         self._attempt: Attempt | None = None
-        pause_reason = record.message if record.state is RunState.PAUSED else "paused"
-        self.commands = RunCommands(self._controls, self._report, pause_reason)
         if record.state is RunState.PAUSED and not record.pauses_itself:
-            self._controls.pause()
+            controls.pause()
         elif record.state is RunState.STOPPING:
-            self._controls.request_stop(StopMode.NOW)
+            controls.request_stop(StopMode.NOW)
 
     @property
     def updates(self) -> ConfigUpdates:
@@ -119,7 +119,7 @@ class ActiveRun:
     @property
     def stored_config(self) -> RunConfig:
         """The configuration with all changes, as the run's folder has it."""
-        return self._config() if self._updates is None else self._updates.stored
+        return self.parts.config() if self._updates is None else self._updates.stored
 
     async def evaluate(self) -> EvaluationResult:
         """Requests an evaluation, as `Evaluations.request`. Raises `Unavailable` before the first attempt."""
@@ -135,25 +135,25 @@ class ActiveRun:
         """Drives the run to its end and reports the state that it ended in. Raises nothing."""
         try:
             async with first_error(asyncio.TaskGroup()) as tasks:
-                managing = tasks.create_task(self._fleet.manage())
+                managing = tasks.create_task(self.parts.fleet.manage())
                 state = await self._drive_attempts()
                 managing.cancel()
             await self._mirroring.finish()
             if self.commands.is_interrupted and state is RunState.STOPPED:
-                self._report.interrupted()
+                self.parts.report.interrupted()
             else:
-                self._report.state(state, self._describe_end(state))
+                self.parts.report.state(state, self._describe_end(state))
         except Exception as error:
             if not isinstance(error, (ShoalError, OSError)):
                 _log.exception("a defect ended the run")
             await self._mirroring.finish()
             if self.commands.is_interrupted and is_full(error):  # Its last checkpoint is whole.
-                self._report.interrupted()
+                self.parts.report.interrupted()
             else:
-                self._report.failure(error)
+                self.parts.report.failure(error)
         finally:
-            self._controls.refuse_requests(FailedPrecondition(f"the run has ended: {self.record.message}"))
-            await self._report.close()
+            self.parts.controls.refuse_requests(FailedPrecondition(f"the run has ended: {self.record.message}"))
+            await self.parts.report.close()
             self.events.close(goes_on=self.commands.is_interrupted and not self.record.state.has_ended)
 
     def _describe_end(self, state: RunState) -> str:
@@ -167,34 +167,26 @@ class ActiveRun:
         """Drives attempts until one ends the run; returns the state that it ends in."""
         inputs = self._inputs
         if inputs is None:
-            inputs = await asyncio.to_thread(preflight, self._config(), self.record.create_time_s)
+            inputs = await asyncio.to_thread(preflight, self.parts.config(), self.record.create_time_s)
         self._tell_of_inputs(inputs)
-        await self._report.look_back()
+        await self.parts.report.look_back()
         left = await left_waiting(self.record.folder / EVENTS)
-        updates = self._updates = ConfigUpdates(self._config, self.record, self.events, len(inputs.prompts), left=left)
+        updates = self._updates = ConfigUpdates(
+            self.parts.config, self.record, self.events, len(inputs.prompts), left=left
+        )
         while True:
             if self._restart_reason and not await self._begin_restart():
                 return RunState.STOPPED
             updates.is_closed = False
             self._attempt = Attempt(
-                self.record,
-                self._config,
-                inputs,
-                updates=updates,
-                mirroring=self._mirroring,
-                segment_check=self._segment_check,
-                controls=self._controls,
-                commands=self.commands,
-                fleet=self._fleet,
-                report=self._report,
-                events=self.events,
+                self.parts, inputs, updates=updates, mirroring=self._mirroring, segment_check=self._segment_check
             )
             try:
                 return await self._attempt.run()
             except ShoalError as error:
                 if error.reason != ErrorReason.LEARNER_LOST:
                     raise
-                if self._controls.stop is not None:
+                if self.parts.controls.stop is not None:
                     return RunState.STOPPED
                 self._restart_reason = error.message
 
@@ -206,7 +198,7 @@ class ActiveRun:
         for note in inputs.notes:
             self.events.add("notice", note)
         before = self.record.inputs or Checkpoints(self.record.folder).inputs()
-        if changes := changed_inputs(self._config(), before, inputs.digests):
+        if changes := changed_inputs(self.parts.config(), before, inputs.digests):
             message = f"{'; '.join(changes)}; evaluations are compared only with those of the same questions"
             self.events.add("inputs_changed", message, changes=changes)
         elif not before and self.record.attempt > 0:
@@ -220,8 +212,8 @@ class ActiveRun:
     async def _begin_restart(self) -> bool:
         """Waits for the time of the next attempt and counts it; returns False if the run is to stop instead."""
         pause_s = self._restarts.begin(self._restart_reason)
-        self._report.restarting(self._restart_reason, pause_s, self._restarts.max_restarts)
-        if not await self._controls.unless_stopped(asyncio.sleep(pause_s, True), by=tuple(StopMode)):
+        self.parts.report.restarting(self._restart_reason, pause_s, self._restarts.max_restarts)
+        if not await self.parts.controls.unless_stopped(asyncio.sleep(pause_s, True), by=tuple(StopMode)):
             return False
         self.record.attempt += 1  # The attempt writes the record, and waits for room where the disk is full.
         return True

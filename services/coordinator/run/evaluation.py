@@ -12,18 +12,12 @@ and does not touch the ledger: training is the same with and without it.
 import asyncio
 from collections.abc import Sequence
 
-from services.coordinator.reporting.report import Report
 from services.coordinator.rollout.current_version import CurrentVersion
-from services.coordinator.rollout.episodes.episode_sampler import EpisodeSampler
 from services.coordinator.rollout.evaluation.result import EvaluationResult
 from services.coordinator.rollout.evaluation.round import EvaluationRound
-from services.coordinator.rollout.sampler import Sampler
-from services.coordinator.run.commands import RunCommands
-from services.coordinator.run.controls import RunControls
+from services.coordinator.rollout.rollout_parts import RolloutParts
+from services.coordinator.run.run_parts import RunParts
 from services.coordinator.run.step_boundary import StepBoundary
-from services.coordinator.workers.generator_pool import GeneratorPool
-from services.coordinator.workers.rewards.reward_pool import RewardPool
-from shoal.config.live import LiveConfig
 from shoal.data import HeldOut
 from shoal.error_reasons import ErrorReason
 from shoal.errors import FailedPrecondition, ShoalError
@@ -33,34 +27,13 @@ class Evaluations:
     """Runs the evaluations of a run: when they are due or requested, one at a time, each reported once."""
 
     def __init__(
-        self,
-        config: LiveConfig,
-        held_out: HeldOut,
-        name: str,
-        *,
-        version: CurrentVersion,
-        controls: RunControls,
-        boundary: StepBoundary,
-        commands: RunCommands,
-        sampler: Sampler,
-        episodes: EpisodeSampler,
-        generators: GeneratorPool,
-        rewards: RewardPool,
-        report: Report,
+        self, run: RunParts, parts: RolloutParts, version: CurrentVersion, boundary: StepBoundary, held_out: HeldOut
     ) -> None:
-        """`name` distinguishes the requests of this run and attempt from others."""
-        self._config = config
-        self._held_out = held_out
-        self._name = name
+        self._run = run
+        self._parts = parts
         self._version = version
-        self._controls = controls
         self._boundary = boundary
-        self._commands = commands
-        self._sampler = sampler
-        self._episodes = episodes
-        self._generators = generators
-        self._rewards = rewards
-        self._report = report
+        self._held_out = held_out
         self._last_round: asyncio.Task[None] | None = None
         self._rounds: set[asyncio.Task[None]] = set()
         """Unfinished evaluations: at most one is being sampled, the others are being scored."""
@@ -85,12 +58,12 @@ class Evaluations:
                 "the run has no held-out questions: it was started without evaluation.sources",
                 reason=ErrorReason.NO_QUESTIONS,
             )
-        return await self._controls.request_evaluation()
+        return await self._run.controls.request_evaluation()
 
     async def run_if_due(self) -> None:
         """Evaluates the policy if the configuration asks for it at this step, and it has not been; see `run`."""
-        is_due = self._config().evaluation.is_due(self._version.policy_version, self._config().run.num_steps)
-        if is_due and self._controls.stop is None:
+        is_due = self._run.config().evaluation.is_due(self._version.policy_version, self._run.config().run.num_steps)
+        if is_due and self._run.controls.stop is None:
             await self._run_once()
 
     async def run_last(self) -> None:
@@ -100,7 +73,7 @@ class Evaluations:
 
     async def _run_once(self) -> None:
         step = self._version.policy_version
-        if step not in self._begun and not self._report.has_evaluated(step):
+        if step not in self._begun and not self._run.report.has_evaluated(step):
             await self.run()
 
     async def run(self) -> None:
@@ -108,24 +81,17 @@ class Evaluations:
 
         Cancels the evaluation when the run must stop now.
         """
-        if self._controls.evaluation_requests:
-            await self._commands.begin_evaluation()
-        began = self._controls.running_s()
+        controls = self._run.controls
+        if controls.evaluation_requests:
+            await self._run.commands.begin_evaluation()
+        began = controls.running_s()
         version = self._version.weights
         self._num_rounds += 1
         self._begun.add(version.policy_version)
-        evaluation = EvaluationRound(
-            self._config,
-            f"{self._name}/evaluation-{version.policy_version}-{self._num_rounds}",
-            version,
-            self._controls,
-            self._sampler,
-            self._episodes,
-            self._generators,
-            self._rewards,
-        )
-        requests = self._controls.take_evaluation_requests()
-        running = asyncio.create_task(self._run(evaluation, requests, after=self._last_round))
+        name = f"{self._run.record.run_id}/{version.attempt}/evaluation-{version.policy_version}-{self._num_rounds}"
+        evaluation = EvaluationRound(name, version, self._parts)
+        requests = controls.take_evaluation_requests()
+        running = asyncio.create_task(self._complete(evaluation, requests, after=self._last_round))
         self._last_round = running
         self._rounds.add(running)
         running.add_done_callback(self._rounds.discard)
@@ -136,15 +102,15 @@ class Evaluations:
                 if not await self._boundary.wait_while_paused():
                     await self.cancel()
                     return
-                if self._controls.stands_still:  # The pause came after the evaluation had begun, and then a request.
-                    await self._commands.begin_evaluation()
+                if controls.stands_still:  # The pause came after the evaluation had begun, and then a request.
+                    await self._run.commands.begin_evaluation()
                     continue
-                await self._controls.wait_for_change_or(either)
+                await controls.wait_for_change_or(either)
         finally:
             sampled.cancel()
             either.cancel()
-            self.blocked_s += self._controls.running_s() - began
-            await self._commands.end_evaluation()
+            self.blocked_s += controls.running_s() - began
+            await self._run.commands.end_evaluation()
         if running.done():
             await running
 
@@ -160,7 +126,7 @@ class Evaluations:
             running.cancel()
         await asyncio.gather(*rounds, return_exceptions=True)
 
-    async def _run(
+    async def _complete(
         self,
         evaluation: EvaluationRound,
         requests: Sequence["asyncio.Future[EvaluationResult]"],
@@ -169,14 +135,14 @@ class Evaluations:
         """Completes one evaluation, reports it `after` the one before, and answers its requests."""
         error: BaseException = FailedPrecondition("the evaluation was canceled: the run is ending")
         try:
-            async with self._report.shown_alive(
+            async with self._run.report.shown_alive(
                 f"evaluating the policy of step {evaluation.version.policy_version}",
-                lambda: "" if self._controls.stands_still else evaluation.describe_progress(),
+                lambda: "" if self._run.controls.stands_still else evaluation.describe_progress(),
             ):
                 result = await evaluation.result(self._held_out)
             if after is not None:
                 await after
-            self._report.evaluation(result)
+            self._run.report.evaluation(result)
             for request in requests:
                 if not request.done():
                     request.set_result(result)

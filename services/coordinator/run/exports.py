@@ -5,13 +5,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from services.coordinator.reporting.best_step import best_of, kept_of
-from services.coordinator.reporting.report import Report
-from services.coordinator.run.controls import RunControls, StopMode
+from services.coordinator.run.controls import StopMode
 from services.coordinator.run.evaluation import Evaluations
 from services.coordinator.run.full_disk import FullDisk
-from services.coordinator.store.run_record import RunRecord
+from services.coordinator.run.run_parts import RunParts
 from services.coordinator.workers.learner_client import LearnerClient
-from shoal.config.live import LiveConfig
 from shoal.paths import step_name
 
 
@@ -19,12 +17,9 @@ from shoal.paths import step_name
 class Exports:
     """Writes the models of steps between two steps, and keeps the last ones and the best."""
 
-    config: LiveConfig
-    record: RunRecord
-    controls: RunControls
+    run: RunParts
     learner: LearnerClient
     evaluations: Evaluations
-    report: Report
     full_disk: FullDisk
 
     async def write_if_due(self) -> None:
@@ -32,24 +27,24 @@ class Exports:
 
         A run that must stop now leaves that to its resume.
         """
-        settings, step = self.config().checkpoint, self.record.policy_version
+        settings, step = self.run.config().checkpoint, self.run.record.policy_version
         every = settings.export_every_steps
-        is_due = every > 0 and step > 0 and step % every == 0 and step not in self.record.exported_steps
-        if not is_due or self.controls.stop is StopMode.NOW:
+        is_due = every > 0 and step > 0 and step % every == 0 and step not in self.run.record.exported_steps
+        if not is_due or self.run.controls.stop is StopMode.NOW:
             return
         values = await self._values()
-        steps = [*self.record.exported_steps, step]
+        steps = [*self.run.record.exported_steps, step]
         best_step = best_of(steps, values, is_lowest=settings.export_best == "lowest")
         kept = kept_of(steps, settings.export_keep_last, best_step)
         kept_names = [step_name(other) for other in kept]
         path = await self.full_disk.written(lambda: self.learner.export_model(step_name(step), kept_names))
-        self.report.export_kept(path, kept, best_step, metric=settings.export_best_metric)
+        self.run.report.export_kept(path, kept, best_step, metric=settings.export_best_metric)
 
     async def _values(self) -> Mapping[int, float]:
         """Reads the metric to choose by, once earlier evaluations are scored."""
-        metric = self.config().checkpoint.export_best_metric
+        metric = self.run.config().checkpoint.export_best_metric
         if not metric:
             return {}
         if metric.startswith("eval/"):
-            await self.controls.unless_stopped(self.evaluations.finish())
-        return await asyncio.to_thread(self.report.values_of, metric)
+            await self.run.controls.unless_stopped(self.evaluations.finish())
+        return await asyncio.to_thread(self.run.report.values_of, metric)

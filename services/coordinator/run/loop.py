@@ -17,49 +17,36 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from services.coordinator.reporting.step_metrics import StepMetrics, StepTimer
-from services.coordinator.rollout.buffer import PacingBuffer
-from services.coordinator.rollout.current_version import CurrentVersion
+from services.coordinator.reporting.step_metrics import StepTimer
 from services.coordinator.rollout.filtering import judge_group
 from services.coordinator.rollout.groups import JudgedGroup
-from services.coordinator.rollout.prompt_order import PromptOrder
-from services.coordinator.rollout.sampler import Sampler
-from services.coordinator.run.commands import RunCommands
-from services.coordinator.run.controls import RunControls, StopMode
+from services.coordinator.run.controls import StopMode
 from services.coordinator.run.evaluation import Evaluations
 from services.coordinator.run.exports import Exports
+from services.coordinator.run.group_flow import GroupFlow
+from services.coordinator.run.policy import Policy
+from services.coordinator.run.run_parts import RunParts
 from services.coordinator.run.saving import Saving
 from services.coordinator.run.step_boundary import StepBoundary
 from services.coordinator.run.train_steps import TrainSteps
 from services.coordinator.store import long_work
-from services.coordinator.workers.fleet import Fleet
-from services.coordinator.workers.weights.publisher import Publisher
 from shoal.concurrency import first_error
-from shoal.config import RunConfig
-from shoal.config.live import LiveConfig
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunLoop:
     """Trains a run from its recovered state to its last step, or until it must stop."""
 
-    config: LiveConfig
-    controls: RunControls
-    version: CurrentVersion
-    prompt_order: PromptOrder
-    sampler: Sampler
-    buffer: PacingBuffer[JudgedGroup]
+    run: RunParts
+    policy: Policy
+    groups: GroupFlow
     steps: TrainSteps
-    metrics: StepMetrics
     boundary: StepBoundary
     saving: Saving
     exports: Exports
     evaluations: Evaluations
-    fleet: Fleet
-    publisher: Publisher
-    commands: RunCommands
 
-    async def run(self) -> None:
+    async def drive(self) -> None:
         """Runs the three loops until the last step is taken, or a stop is requested.
 
         An error in one of them ends the others. Then a checkpoint is written first, if the learner can.
@@ -81,17 +68,17 @@ class RunLoop:
     async def _issue_groups(self, tasks: asyncio.TaskGroup, beside: set["asyncio.Task[None]"]) -> None:
         """Issues a prompt for each free slot, forever."""
         while True:
-            await self.controls.unpaused()
+            await self.run.controls.unpaused()
             for order_number in await self._admitted():
-                await self.controls.unpaused()
+                await self.run.controls.unpaused()
                 task = tasks.create_task(self._run_group(order_number))
                 beside.add(task)
                 task.add_done_callback(beside.discard)
 
     def why_learned(self) -> str:
         """Says how the policy has shown that nothing is left to learn from its prompts; empty while something is."""
-        if self.prompt_order.are_learned:
-            return f"the policy has learned every prompt to grpo.easy_rate ({self.config().grpo.easy_rate:g})"
+        if self.groups.prompt_order.are_learned:
+            return f"the policy has learned every prompt to grpo.easy_rate ({self.run.config().grpo.easy_rate:g})"
         if num_groups := self.steps.num_learned_groups:
             return f"the completions of the last {num_groups} groups are all right, and harder questions are needed"
         return ""
@@ -101,31 +88,31 @@ class RunLoop:
 
         Once the policy has learned all prompts, the run trains on what is in flight and ends.
         """
-        is_round = self.config().run.deterministic
-        order_numbers = await self.buffer.admit_round() if is_round else [await self.buffer.admit()]
-        admitted = [number for number in order_numbers if self.prompt_order.has(number)]
+        is_round = self.run.config().run.deterministic
+        order_numbers = await self.groups.buffer.admit_round() if is_round else [await self.groups.buffer.admit()]
+        admitted = [number for number in order_numbers if self.groups.prompt_order.has(number)]
         if len(admitted) < len(order_numbers):
-            await self.buffer.withdraw(order_numbers[len(admitted)])
-            self.controls.request_stop(StopMode.DRAIN)
+            await self.groups.buffer.withdraw(order_numbers[len(admitted)])
+            self.run.controls.request_stop(StopMode.DRAIN)
         if is_round and admitted:
-            self.sampler.begin_round(admitted)
+            self.groups.sampler.begin_round(admitted)
         return admitted
 
     async def _run_group(self, order_number: int) -> None:
         """Samples, scores and judges one group."""
-        settled = await self.sampler.run_group(order_number, *self.prompt_order.next(order_number))
-        group = judge_group(self.config(), settled)
-        await self.buffer.settle(order_number, group, has_signal=group.is_trained)
+        settled = await self.groups.sampler.run_group(order_number, *self.groups.prompt_order.next(order_number))
+        group = judge_group(self.run.config(), settled)
+        await self.groups.buffer.settle(order_number, group, has_signal=group.is_trained)
 
     async def _train(self) -> None:
         """Takes the next groups in order, steps, publishes, releases, saves, evaluates; until the last step."""
-        self.metrics.begin_training()
+        self.steps.metrics.begin_training()
         await self.exports.write_if_due()
         await self.evaluations.run_if_due()
         while await self._has_another_step():
-            timer, evaluated_s = StepTimer(self.controls.running_s), self.evaluations.blocked_s
-            async with self.steps.report.shown_alive(
-                f"waiting for the groups of step {self.version.policy_version + 1}",
+            timer, evaluated_s = StepTimer(self.run.controls.running_s), self.evaluations.blocked_s
+            async with self.run.report.shown_alive(
+                f"waiting for the groups of step {self.policy.step + 1}",
                 self._describe_groups,
                 first_after_s=long_work.SLOW_STEP_S,
             ):
@@ -138,32 +125,32 @@ class RunLoop:
                 await self._save_if_due()
             await self.exports.write_if_due()
             await self.evaluations.run_if_due()
-        if self.controls.stop is StopMode.DRAIN:
+        if self.run.controls.stop is StopMode.DRAIN:
             await self.saving.save()
             await self.evaluations.run_last()
-        await self.controls.unless_stopped(self.evaluations.finish())
+        await self.run.controls.unless_stopped(self.evaluations.finish())
 
     async def _has_another_step(self) -> bool:
         """Returns whether steps are left, once changes of their number are applied."""
         await self.steps.take_over_changes()
-        self.steps.updates.is_closed = self.version.policy_version >= self.config().run.num_steps
+        self.steps.updates.is_closed = self.policy.step >= self.run.config().run.num_steps
         return not self.steps.updates.is_closed
 
     async def _save_if_due(self) -> None:
         """Writes a checkpoint of the step just taken if it is due; that of the last step before it is evaluated."""
-        if self.version.policy_version == self.config().run.num_steps:
+        if self.policy.step == self.run.config().run.num_steps:
             await self.saving.save()
         else:
-            await self.saving.save_if_due(self.config().checkpoint.every_steps)
+            await self.saving.save_if_due(self.run.config().checkpoint.every_steps)
 
     def _describe_groups(self) -> str:
         """Describes how many groups of the next step have settled; nothing in a pause."""
-        num_groups = self.buffer.window_end - self.buffer.next_to_take
-        num_settled = num_groups - len(self.buffer.waiting_for())
-        if self.controls.stands_still:
+        num_groups = self.groups.buffer.window_end - self.groups.buffer.next_to_take
+        num_settled = num_groups - len(self.groups.buffer.waiting_for())
+        if self.run.controls.stands_still:
             return ""
         settled = f"{num_settled} of {num_groups} are sampled and scored"
-        return "; ".join(filter(None, [settled, self.fleet.describe_gap()]))
+        return "; ".join(filter(None, [settled, self.run.fleet.describe_gap()]))
 
     async def _next_groups(self) -> Sequence[JudgedGroup] | None:
         """Waits at the boundary between two steps for the next groups; None when the run must stop.
@@ -172,48 +159,31 @@ class RunLoop:
         """
         while True:
             goes_on = await self.boundary.wait_while_paused()
-            has_settled = not self.buffer.waiting_for()
-            drained = self.controls.stop is StopMode.DRAIN and not self.buffer.window_is_issued
+            has_settled = not self.groups.buffer.waiting_for()
+            drained = self.run.controls.stop is StopMode.DRAIN and not self.groups.buffer.window_is_issued
             if not goes_on or (drained and not has_settled):
                 return None
-            if self.controls.evaluation_requests:
+            if self.run.controls.evaluation_requests:
                 await self.evaluations.run()
             elif not has_settled:
                 await self._wait_for_window()
             elif self.steps.updates.waiting is not None:
                 await self.steps.take_over_changes()
             else:
-                return await self.buffer.take()
+                return await self.groups.buffer.take()
 
     async def _wait_for_window(self) -> None:
         """Waits until the next step's window has settled, or for the next request."""
-        settling = asyncio.create_task(self.buffer.window_settles())
+        settling = asyncio.create_task(self.groups.buffer.window_settles())
         try:
-            await self.controls.wait_for_change_or(settling)
+            await self.run.controls.wait_for_change_or(settling)
         finally:
             settling.cancel()
 
     async def _catch_up(self) -> None:
         """Publishes to generators that joined or missed a version, forever."""
         while True:
-            if self.publisher.has_late:
-                async with self.steps.learner_lock:
-                    await self.publisher.catch_up(self.version.weights)
-                await self.commands.follow_pause()
-            await self.fleet.wait_for_change(timeout_s=1.0)
-
-
-def last_order_number(
-    config: RunConfig, controls: RunControls, version: CurrentVersion, buffer: PacingBuffer[JudgedGroup]
-) -> int:
-    """Returns the last group that a run needs, as far as is known now.
-
-    That is the last group of the steps still to take, or of those in flight when the run began to drain.
-    """
-    if controls.stop is StopMode.DRAIN and buffer.window_is_issued:
-        return buffer.window_end - 1
-    if controls.stop is not None:
-        return -1
-    steps_to_take = config.run.num_steps - version.policy_version
-    num_groups = steps_to_take * config.grpo.groups_per_step + buffer.num_refills
-    return buffer.next_to_release + num_groups - 1
+            if self.policy.publisher.has_late:
+                await self.policy.catch_up()
+                await self.run.commands.follow_pause()
+            await self.run.fleet.wait_for_change(timeout_s=1.0)

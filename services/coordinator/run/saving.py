@@ -12,18 +12,14 @@ manifest it does not exist.
 import asyncio
 import logging
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from services.coordinator.reporting.report import Report
-from services.coordinator.rollout.current_version import CurrentVersion
 from services.coordinator.run.checkpoints import Checkpoints, WrittenCheckpoint
-from services.coordinator.run.controls import RunControls
 from services.coordinator.run.full_disk import FullDisk
+from services.coordinator.run.policy import Policy
+from services.coordinator.run.run_parts import RunParts
 from services.coordinator.store.files.disk_errors import is_full
 from services.coordinator.store.ledger import Ledger
-from services.coordinator.store.run_record import RunRecord
-from services.coordinator.workers.learner_client import LearnerClient
-from shoal.config.live import LiveConfig
 from shoal.errors import ResourceExhausted
 from shoal.paths import step_name
 from shoal.rollout import WeightVersion
@@ -47,22 +43,18 @@ class _Save:
 class Saving:
     """Writes the checkpoints of an attempt. Call what begins one at a step boundary."""
 
-    config: LiveConfig
-    controls: RunControls
-    record: RunRecord
-    version: CurrentVersion
+    run: RunParts
+    policy: Policy
     checkpoints: Checkpoints
-    learner: LearnerClient
     ledger: Ledger
-    report: Report
     full_disk: FullDisk
-    num_failed: int = 0
+    num_failed: int = field(init=False, default=0)
     """Checkpoints in a row for which there was no room."""
-    retry_step: int | None = None
+    retry_step: int | None = field(init=False, default=None)
     """The step at which the next one is tried then: after one step, two, four, and so on."""
-    _finishing: "asyncio.Task[None] | None" = None
-    _is_committing: bool = False
-    _failure: Exception | None = None
+    _finishing: "asyncio.Task[None] | None" = field(init=False, default=None)
+    _is_committing: bool = field(init=False, default=False)
+    _failure: Exception | None = field(init=False, default=None)
     """Why a checkpoint could not be finished, unless a disk was full."""
 
     async def save(self) -> str:
@@ -75,7 +67,7 @@ class Saving:
         self.raise_failure()
         save = await self._write()
         if save is None:
-            return self.record.last_checkpoint_id
+            return self.run.record.last_checkpoint_id
         self._finishing = asyncio.create_task(self._finish(save))
         await asyncio.shield(self._finishing)
         return save.written.checkpoint_id
@@ -85,7 +77,7 @@ class Saving:
 
         Reports a full disk, and tries again after more steps: training needs no checkpoint, and goes on meanwhile.
         """
-        step = self.version.policy_version
+        step = self.policy.step
         if step % every_steps and step != self.retry_step:
             return
         await self.settle()
@@ -106,7 +98,7 @@ class Saving:
         self._failure = None
         try:
             progress = await self.ledger.progress()
-            if await self.learner.version() == WeightVersion(self.record.attempt, progress.policy_version):
+            if await self.policy.learner.version() == WeightVersion(self.run.record.attempt, progress.policy_version):
                 await self.save_now()
         except Exception as error:
             _log.warning("no checkpoint could be written before the end: %s", error)
@@ -133,27 +125,27 @@ class Saving:
         began = time.monotonic()
         progress = await self.ledger.progress()
         steps = [*self.checkpoints.steps(), progress.policy_version]
-        best_step = await asyncio.to_thread(self.report.best_checkpoint, steps)
+        best_step = await asyncio.to_thread(self.run.report.best_checkpoint, steps)
         written = await self.checkpoints.write(
-            self.learner,
+            self.policy.learner,
             self.ledger,
             progress,
-            attempt=self.record.attempt,
-            keep_last=self.config().checkpoint.keep_last,
+            attempt=self.run.record.attempt,
+            keep_last=self.run.config().checkpoint.keep_last,
             best_step=best_step,
         )
         pause_s = time.monotonic() - began
         if written is not None:
             return _Save(written, best_step, began, pause_s)
         checkpoint_id = step_name(progress.policy_version)
-        if checkpoint_id != self.record.last_checkpoint_id:
+        if checkpoint_id != self.run.record.last_checkpoint_id:
             await self._report(checkpoint_id, progress.policy_version, pause_s, pause_s, best_step)
         return None
 
     async def _finish(self, save: _Save) -> None:
         """Waits for the learner's files, commits the checkpoint, and reports it."""
         try:
-            files = await self.checkpoints.learner_files(self.learner, save.written)
+            files = await self.checkpoints.learner_files(self.policy.learner, save.written)
             self._is_committing = True
             await self.checkpoints.commit(self.ledger, save.written, files)
             step, duration_s = save.written.version.policy_version, time.monotonic() - save.began
@@ -173,18 +165,18 @@ class Saving:
                 self._failure = other
         except Exception as error:
             self._failure = error
-        self.controls.wake()
+        self.run.controls.wake()
 
     def _no_room(self, step: int, error: ResourceExhausted) -> None:
         """Reports a full disk, and plans the next try. Raises any other error."""
         if not is_full(error):
             raise error
-        self.retry_step = self.version.policy_version + 2**self.num_failed
+        self.retry_step = self.policy.step + 2**self.num_failed
         self.num_failed += 1
-        self.report.checkpoint_failed(step, error.message)
+        self.run.report.checkpoint_failed(step, error.message)
 
     async def _report(
         self, checkpoint_id: str, step: int, duration_s: float, pause_s: float, best_step: int | None
     ) -> None:
         num_bytes = await asyncio.to_thread(self.checkpoints.num_bytes, checkpoint_id)
-        self.report.checkpoint(checkpoint_id, step, duration_s, pause_s, num_bytes, best_step)
+        self.run.report.checkpoint(checkpoint_id, step, duration_s, pause_s, num_bytes, best_step)

@@ -3,8 +3,10 @@
 import contextlib
 import itertools
 from types import TracebackType
-from typing import Any
 
+from services.coordinator.rollout.completions import EpisodeRequest
+from services.coordinator.rollout.episodes.clock import EpisodeClock
+from services.coordinator.rollout.episodes.stage import EpisodeParts
 from services.coordinator.rollout.episodes.turn_sampler import TurnRequest, TurnSampler
 from services.coordinator.workers.batches import Seat
 from services.coordinator.workers.group_progress import GroupProgress
@@ -18,9 +20,8 @@ class BatchedTurnSampler(TurnSampler):
     """Samples the turns of one episode. A turn that is lost with its generator is sampled again whole, with all others
     of its batch, by any generator that is idle."""
 
-    def __init__(self, turns: EpisodeTurns, *arguments: Any) -> None:
-        """`arguments` are those of `TurnSampler`."""
-        super().__init__(*arguments)
+    def __init__(self, parts: EpisodeParts, clock: EpisodeClock, episode: EpisodeRequest, turns: EpisodeTurns) -> None:
+        super().__init__(parts, clock, episode)
         self._turns = turns
         self._seat: Seat | None = None
         """Of the turn in flight."""
@@ -58,7 +59,7 @@ class BatchedTurnSampler(TurnSampler):
         try:
             async with contextlib.AsyncExitStack() as stack:
                 with self._clock.stopped():
-                    room = self._generators.room(1, priority=self._priority, version=self._version, seat=seat)
+                    room = self._parts.generators.room(1, priority=self._priority, version=self._version, seat=seat)
                     binding = await stack.enter_async_context(room)
                 worker_id = binding.member.record.worker_id
                 with trace.span(names.EPISODE_TURN, request_id=request.name, worker_id=worker_id):

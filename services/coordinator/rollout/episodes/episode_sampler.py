@@ -4,16 +4,14 @@ others."""
 import asyncio
 from collections.abc import Callable, Sequence
 
-from services.coordinator.rollout.completions import GroupRequest
+from services.coordinator.rollout.completions import EpisodeRequest, GroupRequest
 from services.coordinator.rollout.episodes.agent_player import AgentPlayer
 from services.coordinator.rollout.episodes.batched_turns import BatchedTurnSampler
 from services.coordinator.rollout.episodes.clock import EpisodeClock
 from services.coordinator.rollout.episodes.episode_player import EpisodePlayer
-from services.coordinator.rollout.episodes.episode_request import EpisodeRequest
-from services.coordinator.rollout.episodes.player import EpisodeParts, Player
+from services.coordinator.rollout.episodes.player import Player
+from services.coordinator.rollout.episodes.stage import EpisodeParts
 from services.coordinator.rollout.episodes.turn_sampler import TurnSampler
-from services.coordinator.rollout.pause import Pause
-from services.coordinator.workers.generator_pool import GeneratorPool
 from services.coordinator.workers.turn_batches import EpisodeTurns
 from shoal.concurrency import first_error
 from shoal.grpo.seeds import environment_seed
@@ -25,15 +23,8 @@ from shoal.telemetry import names, trace
 class EpisodeSampler:
     """Gets the completions of groups whose prompt names an environment."""
 
-    def __init__(
-        self,
-        parts: EpisodeParts,
-        pause: Pause,
-        generators: GeneratorPool,
-    ) -> None:
+    def __init__(self, parts: EpisodeParts) -> None:
         self._parts = parts
-        self._pause = pause
-        self._generators = generators
 
     async def sample(self, request: GroupRequest, awaits: Callable[[int], None]) -> None:
         """Adds the completions that a group lacks to `progress` and `sampled` of its request as they arrive.
@@ -80,19 +71,18 @@ class EpisodeSampler:
         """Returns the completion, and the generators that sampled it."""
         if episode.turns is not None and (before := episode.turns.played) is not None:
             return before
-        clock = EpisodeClock(self._parts.config().episodes.timeout_s, self._parts.running_s)
-        turns = self._turn_sampler(episode, clock)
-        async with turns:
+        clock = EpisodeClock(self._parts.config().episodes.timeout_s, self._parts.pause.running_s)
+        rounds = episode.turns
+        async with (
+            TurnSampler(self._parts, clock, episode)
+            if rounds is None
+            else BatchedTurnSampler(self._parts, clock, episode, rounds)
+        ) as turns:
             completion = await self._player(episode)(self._parts, episode, turns, clock).play()
         assert completion.episode is not None
         if episode.turns is not None and completion.episode.outcome is not ScoreOutcome.FAILED:
             episode.turns.keep(completion, turns.worker_ids)
         return completion, turns.worker_ids
-
-    def _turn_sampler(self, episode: EpisodeRequest, clock: EpisodeClock) -> TurnSampler:
-        parts = self._parts
-        arguments = (parts.config, self._pause, self._generators, clock, episode, parts.stages.decode)
-        return TurnSampler(*arguments) if episode.turns is None else BatchedTurnSampler(episode.turns, *arguments)
 
     def _player(self, episode: EpisodeRequest) -> type[Player]:
         assert episode.prompt.environment is not None

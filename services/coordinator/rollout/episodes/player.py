@@ -3,36 +3,21 @@
 import asyncio
 import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from services.coordinator.rollout.completions import EpisodeRequest
 from services.coordinator.rollout.episodes.clock import EpisodeClock
-from services.coordinator.rollout.episodes.environment_pool import EnvironmentPool
-from services.coordinator.rollout.episodes.episode_request import EpisodeRequest
 from services.coordinator.rollout.episodes.limits import Limits, StopReason
 from services.coordinator.rollout.episodes.messages import BrokenEpisode, EpisodeResult, EpisodeStart, PolicyTurn
-from services.coordinator.rollout.episodes.stage import Stage, Stages
+from services.coordinator.rollout.episodes.stage import EpisodeParts, Stage
 from services.coordinator.rollout.episodes.stream import EnvironmentLost, EpisodeStream
 from services.coordinator.rollout.episodes.turn_sampler import TurnSampler
 from services.coordinator.workers.losses import Losses, WorkFailed
-from shoal.config.live import LiveConfig
 from shoal.errors import DeadlineExceeded
 from shoal.rollout import Completion, Prompt
 from shoal.scores import ScoreOutcome
 
 _NO_RESULT = EpisodeResult(ScoreOutcome.FAILED, None, {}, "")
-
-
-@dataclass(frozen=True)
-class EpisodeParts:
-    """What all episodes of a run share."""
-
-    config: LiveConfig
-    environments: EnvironmentPool
-    stages: Stages
-    running_s: Callable[[], float]
-    note: Callable[[str, str], None]
-    """Reports that an episode is played again: its name, and why."""
 
 
 class Player(ABC):
@@ -141,7 +126,9 @@ class Player(ABC):
                 raise error
             if not self._stage.is_deterministic:
                 self._begin_anew()
-            self._parts.note(self._name, str(error))
+            self._parts.events.add(
+                "episode_replayed", f"the episode {self._name} is played again: {error}", episode=self._name
+            )
             with self._clock.stopped():
                 await self._losses.pause()
                 await self._turns.unpaused()

@@ -9,8 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar
 
-from services.coordinator.rollout.episodes.environment_pool import EnvironmentInfo
+from services.coordinator.rollout.episodes.environment_pool import EnvironmentInfo, EnvironmentPool
+from services.coordinator.rollout.pause import Pause
+from services.coordinator.store.events import EventLog
+from services.coordinator.workers.generator_pool import GeneratorPool
 from shoal.config import RunConfig
+from shoal.config.live import LiveConfig
 from shoal.conversation import ToolDefinition
 from shoal.episodes.suffix import TurnRenderer
 from shoal.episodes.tool_calls import Parser, check_tools, make_parser, stop_strings
@@ -142,6 +146,18 @@ class Stages:
     def _close(self) -> None:
         if self._base is not None:
             self._base.close()
+
+
+@dataclass(frozen=True)
+class EpisodeParts:
+    """What all episodes of a run share."""
+
+    config: LiveConfig
+    pause: Pause
+    generators: GeneratorPool
+    environments: EnvironmentPool
+    stages: Stages
+    events: EventLog
 
 
 def plain_renderer(

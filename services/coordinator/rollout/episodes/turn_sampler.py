@@ -3,24 +3,21 @@
 import asyncio
 import contextlib
 import itertools
-from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from functools import partial
 from types import TracebackType
 from typing import Self
 
+from services.coordinator.rollout.completions import EpisodeRequest
 from services.coordinator.rollout.episodes.clock import EpisodeClock
-from services.coordinator.rollout.episodes.episode_request import EpisodeRequest
-from services.coordinator.rollout.pause import Pause
+from services.coordinator.rollout.episodes.stage import EpisodeParts
 from services.coordinator.workers.claims import Binding
 from services.coordinator.workers.deadlines import sampling_timeout_s
-from services.coordinator.workers.generator_pool import GeneratorPool
 from services.coordinator.workers.group_progress import GroupProgress, resumable_tokens
 from services.coordinator.workers.losses import Losses, WorkFailed
 from services.coordinator.workers.member import Member
 from shoal.arrays import Int32Array
-from shoal.config.live import LiveConfig
 from shoal.rollout import Completion, Prompt, SamplingParams
 from shoal.telemetry import names, trace
 
@@ -44,22 +41,10 @@ class TurnSampler:
     have not, and only these wait. Several turns may be sampled at once; they have one room together.
     """
 
-    def __init__(
-        self,
-        config: LiveConfig,
-        pause: Pause,
-        generators: GeneratorPool,
-        clock: EpisodeClock,
-        episode: EpisodeRequest,
-        decode: Callable[[list[int]], str],
-    ) -> None:
-        """`decode` returns tokens as text, special ones included."""
-        self._config = config
-        self._pause = pause
-        self._generators = generators
+    def __init__(self, parts: EpisodeParts, clock: EpisodeClock, episode: EpisodeRequest) -> None:
+        self._parts = parts
         self._clock = clock
         self._priority, self._version = episode.priority, episode.version
-        self._decode = decode
         self._binding: Binding | None = None
         self._room = contextlib.AsyncExitStack()
         self._placing = asyncio.Lock()
@@ -77,11 +62,11 @@ class TurnSampler:
     @property
     def is_paused(self) -> bool:
         """Whether the run is paused: an evaluation is not before the run stands still."""
-        return self._pause.is_paused if self._version is None else self._pause.stands_still
+        return self._parts.pause.is_paused if self._version is None else self._parts.pause.stands_still
 
     async def unpaused(self) -> None:
         """Waits for the end of a pause."""
-        await (self._pause.unpaused() if self._version is None else self._pause.moving())
+        await (self._parts.pause.unpaused() if self._version is None else self._parts.pause.moving())
 
     async def sample(self, request: TurnRequest) -> Completion:
         """Samples one turn. When its generator is lost, another one goes on from the tokens that it reported.
@@ -113,24 +98,24 @@ class TurnSampler:
         raise AssertionError("unreachable")
 
     def _losses_of_turn(self) -> Losses:
-        return Losses(self._config().coordinator.max_group_losses)
+        return Losses(self._parts.config().coordinator.max_group_losses)
 
     @property
     def _report_every_tokens(self) -> int:
         """The tokens between two reports; 0 for none: where it has to be sampled whole, and in evaluations."""
-        is_whole = self._config().run.deterministic or self._version is not None
-        return 0 if is_whole else self._config().generator.report_every_tokens
+        is_whole = self._parts.config().run.deterministic or self._version is not None
+        return 0 if is_whole else self._parts.config().generator.report_every_tokens
 
     def _undisturbed(self) -> AbstractAsyncContextManager[None]:
         """Returns the scope of a call: what is sampled for training makes way for an evaluation in a pause."""
-        return self._pause.sampling_for_training() if self._version is None else contextlib.nullcontext()
+        return self._parts.pause.sampling_for_training() if self._version is None else contextlib.nullcontext()
 
     async def _place(self) -> Binding:
         async with self._placing:
             if self._binding is None or not self._serves(self._binding.member):
                 await self._leave()
                 with self._clock.stopped():
-                    room = self._generators.room(1, priority=self._priority, version=self._version)
+                    room = self._parts.generators.room(1, priority=self._priority, version=self._version)
                     self._binding = await self._room.enter_async_context(room)
             return self._binding
 
@@ -145,16 +130,18 @@ class TurnSampler:
     async def _receive(
         self, request: TurnRequest, progress: GroupProgress, call_id: str, binding: Binding
     ) -> Completion:
-        calls = self._generators.sample(
+        calls = self._parts.generators.sample(
             binding,
             Prompt("", request.context, "", ()),
             progress,
             request.sampling,
             request_id=call_id,
-            timeout_s=sampling_timeout_s(self._config(), self._generators.pace),
+            timeout_s=sampling_timeout_s(self._parts.config(), self._parts.generators.pace),
             with_text=_as_it_is,
             report_every_tokens=self._report_every_tokens,
-            resumable=partial(resumable_tokens, stop_strings=request.sampling.stop_strings, decode=self._decode),
+            resumable=partial(
+                resumable_tokens, stop_strings=request.sampling.stop_strings, decode=self._parts.stages.decode
+            ),
         )
         async with contextlib.aclosing(calls):
             async for completion in calls:

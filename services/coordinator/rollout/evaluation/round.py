@@ -7,22 +7,17 @@ from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 
-from services.coordinator.rollout.episodes.episode_request import EpisodeRequest
-from services.coordinator.rollout.episodes.episode_sampler import EpisodeSampler
+from services.coordinator.rollout.completions import EpisodeRequest
 from services.coordinator.rollout.evaluation.result import AnsweredQuestion, EvaluationResult
-from services.coordinator.rollout.pause import Pause
-from services.coordinator.rollout.sampler import MAX_TIMEOUTS, Sampler
+from services.coordinator.rollout.rollout_parts import RolloutParts
+from services.coordinator.rollout.sampler import MAX_TIMEOUTS
 from services.coordinator.workers.batches import Seat, seats_of
-from services.coordinator.workers.deadlines import sampling_timeout_s
-from services.coordinator.workers.generator_pool import GeneratorPool
 from services.coordinator.workers.group_progress import GroupProgress
 from services.coordinator.workers.losses import Losses, WorkFailed
 from services.coordinator.workers.rewards.growing_group import GrowingGroup
-from services.coordinator.workers.rewards.reward_pool import RewardPool
 from services.coordinator.workers.turn_batches import EpisodeTurns, turn_rounds_of
 from shoal.concurrency import first_error
 from shoal.config import RunConfig
-from shoal.config.live import LiveConfig
 from shoal.data import HeldOut
 from shoal.errors import DeadlineExceeded, InvalidArgument
 from shoal.grpo.seeds import evaluation_environment_seed, evaluation_seed
@@ -42,19 +37,15 @@ _PRIORITY = -1
 class EvaluationRound:
     """All questions, at one version."""
 
-    config: LiveConfig
     name: str
+    """Distinguishes its requests from all others of the run."""
     version: WeightVersion
-    pause: Pause
-    sampler: Sampler
-    episodes: EpisodeSampler
-    generators: GeneratorPool
-    rewards: RewardPool
-    all_sampled: asyncio.Event = field(default_factory=asyncio.Event)
+    parts: RolloutParts
+    all_sampled: asyncio.Event = field(init=False, default_factory=asyncio.Event)
     """Set when the generators are done; scoring may continue."""
-    num_unsampled: int = 0
-    num_scored: int = 0
-    num_questions: int = 0
+    num_unsampled: int = field(init=False, default=0)
+    num_scored: int = field(init=False, default=0)
+    num_questions: int = field(init=False, default=0)
 
     def describe_progress(self) -> str:
         """Describes how many answers are sampled and scored."""
@@ -63,9 +54,9 @@ class EvaluationRound:
 
     async def result(self, held_out: HeldOut) -> EvaluationResult:
         """Samples and scores the answers to all questions."""
-        began, prompts = self.pause.running_s(), held_out.prompts
+        began, prompts = self.parts.pause.running_s(), held_out.prompts
         self.num_unsampled = self.num_questions = len(prompts)
-        num_samples = self.config().evaluation.samples_per_prompt
+        num_samples = self.parts.config().evaluation.samples_per_prompt
         single = self._seats(prompts, "single", plays_episodes=False)
         rounds = turn_rounds_of(self._seats(prompts, "episodes", plays_episodes=True), lambda _: num_samples)
         turns = {i: [EpisodeTurns(each, (i, n)) for n in range(num_samples)] for i, each in rounds.items()}
@@ -75,16 +66,16 @@ class EvaluationRound:
         async def answer(index: int, prompt: Prompt) -> AnsweredQuestion:
             nonlocal sampled_s
             name = f"{self.name}/{index}"
-            losses = Losses(self.config().coordinator.max_group_losses)
+            losses = Losses(self.parts.config().coordinator.max_group_losses)
             async with slots:
                 completions = await self._sample(prompt, name, losses, single.get(index), turns.get(index, nobody))
             self.num_unsampled -= 1
             if not self.num_unsampled:
-                sampled_s = self.pause.running_s() - began
+                sampled_s = self.parts.pause.running_s() - began
                 self.all_sampled.set()
             scores = await self._score(prompt, completions, name, losses)
             self.num_scored += 1
-            return AnsweredQuestion(prompt, completions, scores, self.config().reward)
+            return AnsweredQuestion(prompt, completions, scores, self.parts.config().reward)
 
         async with first_error(asyncio.TaskGroup()) as tasks:
             answers = [tasks.create_task(answer(index, prompt)) for index, prompt in enumerate(prompts)]
@@ -93,23 +84,23 @@ class EvaluationRound:
             answered=tuple(task.result() for task in answers),
             num_samples=num_samples,
             sampling_s=sampled_s,
-            ks=tuple(self.config().evaluation.pass_at_k),
+            ks=tuple(self.parts.config().evaluation.pass_at_k),
             left_out=held_out.left_out,
         )
 
     def _seats(self, prompts: Sequence[Prompt], kind: str, *, plays_episodes: bool) -> dict[int, Seat]:
         """Returns the seats of the questions of one kind, by index, in a deterministic run."""
         chosen = [[i] for i, prompt in enumerate(prompts) if (prompt.environment is not None) is plays_episodes]
-        num_samples = self.config().evaluation.samples_per_prompt
-        return seats_of(chosen, name=f"{self.name}/{kind}", num_completions=num_samples, config=self.config())
+        num_samples = self.parts.config().evaluation.samples_per_prompt
+        return seats_of(chosen, name=f"{self.name}/{kind}", num_completions=num_samples, config=self.parts.config())
 
     def _slots(self) -> AbstractAsyncContextManager[None]:
         """Returns what a question needs to be sampled; all of a batch have to be there, and need nothing."""
-        if self.config().run.deterministic:
+        if self.parts.config().run.deterministic:
             return contextlib.nullcontext()
         # As many as the generators decode at once: more would only delay training's groups in their queues.
-        num_at_once = self.config().generator.max_num_seqs * max(1, self.generators.num_serving)
-        return asyncio.Semaphore(max(1, num_at_once // self.config().evaluation.samples_per_prompt))
+        num_at_once = self.parts.config().generator.max_num_seqs * max(1, self.parts.generators.num_serving)
+        return asyncio.Semaphore(max(1, num_at_once // self.parts.config().evaluation.samples_per_prompt))
 
     async def _sample(
         self, prompt: Prompt, name: str, losses: Losses, seat: Seat | None, turns: Turns
@@ -117,15 +108,15 @@ class EvaluationRound:
         """Samples the answers to one question, all of the evaluated version; none after two timeouts, or too many
         losses."""
         seeds = [
-            evaluation_seed(self.config().run.seed, prompt.prompt_id, index)
-            for index in range(self.config().evaluation.samples_per_prompt)
+            evaluation_seed(self.parts.config().run.seed, prompt.prompt_id, index)
+            for index in range(self.parts.config().evaluation.samples_per_prompt)
         ]
         num_tries, num_timeouts = 0, 0
         while num_timeouts < MAX_TIMEOUTS and not losses.are_too_many:
             await losses.pause()
-            await self.pause.moving()
+            await self.parts.pause.moving()
             num_tries += 1
-            num_pauses = self.pause.num_pauses
+            num_pauses = self.parts.pause.num_pauses
             try:
                 if prompt.environment is not None:
                     return await self._play(prompt, seeds, f"{name}/{num_tries}", turns)
@@ -136,7 +127,7 @@ class EvaluationRound:
                 continue
             except DeadlineExceeded:
                 # A deadline that passed during a pause does not count.
-                num_timeouts += num_pauses == self.pause.num_pauses
+                num_timeouts += num_pauses == self.parts.pause.num_pauses
         if seat is not None:
             seat.leave()
         return ()
@@ -149,8 +140,8 @@ class EvaluationRound:
                 prompt,
                 index,
                 seed,
-                evaluation_environment_seed(self.config().run.seed, prompt.prompt_id),
-                evaluation_sampling(self.config(), self.sampler.sampling),
+                evaluation_environment_seed(self.parts.config().run.seed, prompt.prompt_id),
+                evaluation_sampling(self.parts.config(), self.parts.sampling),
                 _PRIORITY,
                 self.version,
                 turns[index],
@@ -158,7 +149,7 @@ class EvaluationRound:
             for index, seed in enumerate(seeds)
         ]
         try:
-            return await self.episodes.answer(episodes)
+            return await self.parts.episodes.answer(episodes)
         except InvalidArgument as error:
             _log.warning("a question is not answered", extra={"question": name, "reason": error.message})
             for each in filter(None, turns):
@@ -169,24 +160,22 @@ class EvaluationRound:
         self, prompt: Prompt, seeds: Sequence[int], request_id: str, seat: Seat | None
     ) -> tuple[Completion, ...]:
         completions = []
-        async with self.generators.room(len(seeds), priority=_PRIORITY, version=self.version, seat=seat) as binding:
-            async for completion in self.generators.sample(
+        async with self.parts.generators.room(
+            len(seeds), priority=_PRIORITY, version=self.version, seat=seat
+        ) as binding:
+            async for completion in self.parts.generators.sample(
                 binding,
                 prompt,
                 GroupProgress(seeds),
-                evaluation_sampling(self.config(), self.sampler.sampling),
+                evaluation_sampling(self.parts.config(), self.parts.sampling),
                 request_id=request_id,
-                timeout_s=self._timeout_s,
-                with_text=self.sampler.with_text,
+                timeout_s=self.parts.completions.timeout_s,
+                with_text=self.parts.completions.with_text,
             ):
                 completions.append(completion)
             if not all(self._is_of_version(completion) for completion in completions):
                 raise WorkFailed(binding.member.name, "an answer is not of the evaluated version", is_loss=False)
         return tuple(sorted(completions, key=lambda completion: completion.sample_index))
-
-    @property
-    def _timeout_s(self) -> float:
-        return sampling_timeout_s(self.config(), self.generators.pace)
 
     def _is_of_version(self, completion: Completion) -> bool:
         return all(span.version == self.version for span in completion.version_spans)
@@ -201,7 +190,9 @@ class EvaluationRound:
                 group.add(completion)
             group.complete()
             with contextlib.suppress(DeadlineExceeded, WorkFailed):
-                return await self.rewards.score(name, prompt, group, {}, timeout_s=self._timeout_s, losses=losses)
+                return await self.parts.rewards.score(
+                    name, prompt, group, {}, timeout_s=self.parts.completions.timeout_s, losses=losses
+                )
         return tuple(Score(completion.sample_index, ScoreOutcome.FAILED, 0.0) for completion in completions)
 
 

@@ -10,8 +10,8 @@ from functools import partial
 
 import numpy as np
 
-from services.coordinator.rollout.episodes.environment_pool import EnvironmentInfo, EnvironmentPool
-from services.coordinator.rollout.episodes.stage import Stage, Stages, plain_renderer
+from services.coordinator.rollout.episodes.environment_pool import EnvironmentInfo
+from services.coordinator.rollout.episodes.stage import EpisodeParts, Stage, Stages, plain_renderer
 from services.coordinator.run.checks.preflight import PreparedInputs
 from services.coordinator.run.checks.row_tools import check_tools_of_rows
 from services.coordinator.store.events import EventLog
@@ -24,7 +24,7 @@ from shoal.rollout import Prompt
 
 
 async def prepare_environments(
-    config: RunConfig, inputs: PreparedInputs, environments: EnvironmentPool, stages: Stages, events: EventLog
+    config: RunConfig, inputs: PreparedInputs, parts: EpisodeParts
 ) -> tuple[PreparedInputs, frozenset[str]]:
     """Opens the environments that prompts name, and renders the prompts with their tools.
 
@@ -37,7 +37,7 @@ async def prepare_environments(
     named = {one.environment.environment: one for one in reversed((*prompts, *questions)) if one.environment}
     if not named:
         return inputs, frozenset()
-    listed = await environments.list()
+    listed, stages, events = await parts.environments.list(), parts.stages, parts.events
     infos = [_usable(listed, name, prompt) for name, prompt in named.items()]
     check_tools_of_rows((*prompts, *questions), {info.name: [tool.name for tool in info.tools] for info in infos})
     if config.run.deterministic:

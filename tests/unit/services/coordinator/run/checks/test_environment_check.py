@@ -49,11 +49,11 @@ async def prepare(
         return {"research": EnvironmentInfo("research", tools, True, "")}
 
     events: Any = SimpleNamespace(add=lambda *_, **__: None)
-    environments: Any = SimpleNamespace(list=listed)
     stages = Stages(config, tokenizer)
+    parts: Any = SimpleNamespace(environments=SimpleNamespace(list=listed), stages=stages, events=events)
     try:
         inputs = PreparedInputs(tokenizer, PromptSet(list(prompts), [""] * len(prompts)), HeldOut(questions), ())
-        prepared, _ = await prepare_environments(config, inputs, environments, stages, events)
+        prepared, _ = await prepare_environments(config, inputs, parts)
     finally:
         stages.close()
     return [prompt.text for prompt in prepared.prompts.prompts]

@@ -2,17 +2,18 @@ from services.coordinator.rollout.buffer import PacingBuffer
 from services.coordinator.rollout.current_version import CurrentVersion
 from services.coordinator.rollout.groups import JudgedGroup
 from services.coordinator.run.controls import RunControls, StopMode
-from services.coordinator.run.loop import last_order_number
+from services.coordinator.run.group_flow import last_order_number
+from shoal.config.live import LiveConfig
 from shoal.rollout import WeightVersion
 from tests.support.groups import group_config
 
-CONFIG = group_config(run={"num_steps": 5}, grpo={"groups_per_step": 2})
+CONFIG = LiveConfig(group_config(run={"num_steps": 5}, grpo={"groups_per_step": 2}))
 
 
 async def buffer_with(num_issued: int) -> PacingBuffer[JudgedGroup]:
     """A buffer of a run that has trained on groups 0 to 5 and issued the next `num_issued`."""
     buffer: PacingBuffer[JudgedGroup] = PacingBuffer(
-        capacity=4, groups_per_step=2, first_order_number=6, last_order_number=lambda: 99
+        capacity=4, groups_per_step=2, first_order_number=6, last_order_number=lambda _: 99
     )
     for _ in range(num_issued):
         await buffer.admit()

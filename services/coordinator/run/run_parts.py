@@ -1,0 +1,24 @@
+"""What all attempts of a run share."""
+
+from dataclasses import dataclass
+
+from services.coordinator.reporting.report import Report
+from services.coordinator.run.commands import RunCommands
+from services.coordinator.run.controls import RunControls
+from services.coordinator.store.events import EventLog
+from services.coordinator.store.run_record import RunRecord
+from services.coordinator.workers.fleet import Fleet
+from shoal.config.live import LiveConfig
+
+
+@dataclass(frozen=True)
+class RunParts:
+    """What a run is, what it is told, the workers that it has, and where it reports; attempts come and go."""
+
+    record: RunRecord
+    config: LiveConfig
+    controls: RunControls
+    commands: RunCommands
+    fleet: Fleet
+    report: Report
+    events: EventLog
