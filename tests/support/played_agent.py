@@ -20,7 +20,6 @@ from services.coordinator.rollout.episodes.stream import EnvironmentLost
 from services.coordinator.rollout.groups import SettledGroup
 from services.coordinator.rollout.pause import Pause
 from services.coordinator.workers.group_progress import GroupProgress
-from services.coordinator.workers.rewards.growing_group import GrowingGroup
 from shoal.config import parse_config
 from shoal.config.live import LiveConfig
 from shoal.conversation import ChatMessage, ToolDefinition
@@ -143,7 +142,7 @@ async def play(
     progress = GroupProgress([100])
     sampling = SamplingParams(1.0, max_completion_tokens, (), return_support=return_support)
     group = SettledGroup(3, "group-3", prompt, "")
-    request = GroupRequest(group, progress, GrowingGroup(), sampling, "run/0/3/1", lambda: None, None)
+    request = GroupRequest(group, progress, sampling, "run/0/3/1", lambda: None, None)
     try:
         await sampler.sample(request, lambda change: None)
     finally:

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -26,15 +26,13 @@ from shoal.telemetry import metrics, names, trace
 _SAMPLING = metrics.gauge(names.RUN_SAMPLING)
 
 
-@dataclass(frozen=True)
+@dataclass
 class GroupRequest:
     """What generators are asked for one group, and where its completions go."""
 
     group: SettledGroup
     progress: GroupProgress
     """What has been delivered, also by generators that were lost."""
-    sampled: GrowingGroup
-    """The completions for the reward service, as they arrive."""
     sampling: SamplingParams
     request_id: str
     on_begin: Callable[[], None]
@@ -45,6 +43,11 @@ class GroupRequest:
     """Those in which its episodes take their turns, in a deterministic run."""
     is_greedy: bool = False
     """Whether it is the greedy sample of the group."""
+    sampled: GrowingGroup = field(init=False)
+    """The completions for the reward service, as they arrive."""
+
+    def __post_init__(self) -> None:
+        self.sampled = GrowingGroup(self.progress.in_order)
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,6 @@ from services.coordinator.store.events import EventLog
 from services.coordinator.store.ledger import Ledger
 from services.coordinator.workers.group_progress import GroupProgress
 from services.coordinator.workers.losses import Losses, WorkFailed
-from services.coordinator.workers.rewards.growing_group import GrowingGroup
 from shoal.concurrency import first_error
 from shoal.errors import DeadlineExceeded, InvalidArgument
 from shoal.grpo.seeds import completion_seed
@@ -176,7 +175,6 @@ class Sampler:
             request = GroupRequest(
                 group,
                 delivered.sampled,
-                GrowingGroup(delivered.sampled.in_order),
                 self._parts.sampling,
                 request_id,
                 on_begin,
@@ -190,7 +188,6 @@ class Sampler:
                 greedy = replace(
                     request,
                     progress=delivered.greedy,
-                    sampled=GrowingGroup(delivered.greedy.in_order),
                     sampling=replace(self._parts.sampling, temperature=0.0, return_support=False),
                     request_id=f"{request_id}/greedy",
                     seat=self._rounds.seat(group.order_number, is_greedy=True),

@@ -61,11 +61,11 @@ class WorkerRecord:
     status: worker_pb2.WorkerStatus = field(
         default_factory=lambda: worker_pb2.WorkerStatus(state=worker_pb2.WORKER_STATE_IDLE)
     )
-    kv_cache_use: Samples = field(default_factory=Samples)
+    kv_cache_use: Samples = field(init=False, default_factory=Samples)
     """Of a generator, from its heartbeats."""
-    lost: bool = False
-    loss_reason: str = ""
-    quarantine: str = ""
+    lost: bool = field(init=False, default=False)
+    loss_reason: str = field(init=False, default="")
+    quarantine: str = field(init=False, default="")
     """Why its run gives it no weights any more; empty if it does."""
 
 

@@ -27,7 +27,7 @@ from services.coordinator.workers.learner_client import CONTROL_TIMEOUT_S, Learn
 from services.coordinator.workers.member import Member, loaded_version, status_of
 from services.coordinator.workers.weights.canary import Reading
 from services.coordinator.workers.weights.fault_finding import Failures, at_fault
-from services.coordinator.workers.weights.weight_broadcast import Transfer, form_group
+from services.coordinator.workers.weights.weight_broadcast import Transfer, WeightGroup, form_group
 from shoal.arrays import Float32Array, Int32Array
 from shoal.config import RunConfig
 from shoal.error_reasons import ErrorReason
@@ -75,16 +75,14 @@ class Publisher:
         `canary`: [P] tokens of the prompt whose log-probabilities prove each load; P at least 2.
         """
         self._config = config.weights
-        self._timeout_s = 0.0
-        """Deadline of a transfer over the current group."""
         self._fleet = fleet
         self._learner = learner
         self._events = events
         self._canary = weights_pb2.Canary(token_ids=int32_to_wire(canary[:CANARY_TOKENS]))
         self._next_epoch = next_epoch
         self._epoch = 0
-        self._group: list[Member] = []
-        """Members of the current epoch's group, in rank order."""
+        self._group: WeightGroup | None = None
+        """The group of the current epoch, until one of its members fails."""
         self._usual_s: float | None = None
         """The time that the last transfer took whose members all loaded."""
         self._readings: dict[str, Reading] = {}
@@ -192,12 +190,14 @@ class Publisher:
 
     async def _pass(self, version: WeightVersion, members: list[Member], report: PublishReport) -> Failures:
         """Makes one pass over some generators, and leaves out those that are at fault. Returns these."""
-        failures = {} if members == self._group else await self._form_group(members)
-        if not failures:
-            failures = await self._transfer(version, members, report)
+        failures: Failures = {}
+        if self._group is None or members != self._group.members:
+            failures = await self._form_group(members)
+        if self._group is not None:
+            failures = await self._transfer(version, self._group, report)
         if not failures:
             return {}
-        self._group = []  # The next pass needs a new epoch, even with the same members.
+        self._group = None  # The next pass needs a new epoch, even with the same members.
         waiting = [member for member in members if member.name not in report.loaded]
         for member in waiting:
             member.serving = False
@@ -210,26 +210,22 @@ class Publisher:
     async def _form_group(self, members: list[Member]) -> Failures:
         """Makes the group of the next epoch. Returns members that did not join."""
         self._epoch = await self._next_epoch()
-        self._group = []
-        failures, self._timeout_s = await form_group(self._learner, members, self._epoch, self._config)
-        if not failures:
-            self._group = members
+        self._group = None
+        self._group, failures = await form_group(self._learner, members, self._epoch, self._config)
         return failures
 
-    async def _transfer(self, version: WeightVersion, members: list[Member], report: PublishReport) -> Failures:
-        """Transfers the weights over the current group, and puts the members that loaded them into service.
+    async def _transfer(self, version: WeightVersion, group: WeightGroup, report: PublishReport) -> Failures:
+        """Transfers the weights over a group, and puts the members that loaded them into service.
 
         Returns the members that did not load them.
         """
-        await asyncio.gather(*map(self._read_first, members))
+        await asyncio.gather(*map(self._read_first, group.members))
         transfer = Transfer(
             self._learner,
-            members,
+            group,
             self._config,
-            epoch=self._epoch,
             version=version,
             canary=self._canary,
-            timeout_s=self._timeout_s,
             before={**self._first, **self._readings},
             usual_s=self._usual_s,
         )
@@ -239,7 +235,7 @@ class Publisher:
             self._usual_s = time.monotonic() - began
         if result.sent is not None:
             report.broadcast_s, report.num_bytes = result.sent.broadcast_s, result.sent.num_bytes
-        for member in members:
+        for member in group.members:
             if (loaded := result.loaded.get(member.record.worker_id)) is not None:
                 member.serving = True
                 member.version = version
@@ -295,9 +291,9 @@ class Publisher:
 
     async def disband(self) -> None:
         """Lets the generators leave a group whose learner is lost. Their calls abort what still waits in it."""
-        group, self._group = self._group, []
+        members, self._group = self._group.members if self._group else (), None
         request = generator_pb2.LeaveWeightGroupRequest()
-        leaving = (member.stub.LeaveWeightGroup(request, timeout=LEAVE_TIMEOUT_S) for member in group)
+        leaving = (member.stub.LeaveWeightGroup(request, timeout=LEAVE_TIMEOUT_S) for member in members)
         # One that does not answer leaves when it joins the next group.
         await asyncio.gather(*leaving, return_exceptions=True)
 

@@ -50,11 +50,21 @@ class TransferResult:
     """The learner's report; None when the broadcast did not finish."""
 
 
+@dataclass(frozen=True)
+class WeightGroup:
+    """The group of an epoch, over which the learner broadcasts."""
+
+    epoch: int
+    members: Sequence[Member]
+    """In rank order."""
+    timeout_s: float
+    """Deadline of a transfer."""
+
+
 async def form_group(
     learner: LearnerClient, members: Sequence[Member], epoch: int, config: WeightsConfig
-) -> tuple[Failures, float]:
-    """Makes the broadcast group of an epoch. Returns members that did not join (all have, if there is none), and the
-    deadline of a transfer over it, in seconds."""
+) -> tuple[WeightGroup | None, Failures]:
+    """Makes the group of an epoch. Returns None, and the members that did not join, where not all have."""
     world_size = 1 + sum(member.record.num_weight_ranks for member in members)
     rendezvous, manifest = await learner.create_weight_group(epoch, world_size)
     timeout_s = config.timeout_for(num_bytes_of(manifest))
@@ -75,7 +85,7 @@ async def form_group(
     found = await unless_silent(joining, members, config.ready_timeout_s)
     failures = found | _failures(joins)
     await _end(joins)
-    return failures, timeout_s
+    return None if failures else WeightGroup(epoch, members, timeout_s), failures
 
 
 class Transfer:
@@ -84,38 +94,33 @@ class Transfer:
     def __init__(
         self,
         learner: LearnerClient,
-        members: Sequence[Member],
+        group: WeightGroup,
         config: WeightsConfig,
         *,
-        epoch: int,
         version: WeightVersion,
         canary: weights_pb2.Canary,
-        timeout_s: float,
         before: Mapping[str, Reading | Float32Array] = MappingProxyType({}),
         usual_s: float | None = None,
     ) -> None:
-        """`timeout_s` is the deadline that `form_group` returned. `before` has what the canary gave before, by worker
-        id, as `load_error` takes it.
+        """`before` has what the canary gave before, by worker id, as `load_error` takes it.
 
         `usual_s` is the time that the last pass took whose members all loaded; None before the first.
         """
         self._learner = learner
-        self._members = members
+        self._group = group
         self._config = config
-        self._epoch = epoch
         self._version = version
         self._canary = canary
         self._before = before
-        self._timeout_s = timeout_s
-        self._within_s = _patience_s(members, config.ready_timeout_s, timeout_s, usual_s)
+        self._within_s = _patience_s(group, config.ready_timeout_s, usual_s)
         self._rest_s = config.ready_timeout_s if usual_s is None else min(config.ready_timeout_s, usual_s + _GRACE_S)
         """For the rest of a broadcast that lost a member, which takes less than a whole pass."""
-        self._loads = {member.record.worker_id: _Load(member, epoch, version, canary) for member in members}
+        self._loads = {member.record.worker_id: _Load(member, group.epoch, version, canary) for member in group.members}
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
     async def run(self) -> TransferResult:
         """Waits until all members are ready, broadcasts, waits until all have loaded, and checks their loads."""
-        timeout_s = self._config.ready_timeout_s + self._timeout_s + _GRACE_S
+        timeout_s = self._config.ready_timeout_s + self._group.timeout_s + _GRACE_S
         self._tasks = {worker_id: asyncio.create_task(load.run(timeout_s)) for worker_id, load in self._loads.items()}
         try:
             if failures := await self._await_ready():
@@ -149,7 +154,7 @@ class Transfer:
         return failures
 
     async def _broadcast(self) -> TransferResult:
-        broadcast = asyncio.create_task(self._learner.publish_weights(self._epoch, self._canary, self._within_s))
+        broadcast = asyncio.create_task(self._learner.publish_weights(self._group.epoch, self._canary, self._within_s))
         found: Failures = {}
         try:
             found = await self._unless_silent(_ended_or_failed(broadcast, self._tasks.values()))
@@ -175,7 +180,7 @@ class Transfer:
         return self._check(sent, found)
 
     async def _unless_silent(self, waiting: Coroutine[Any, Any, None]) -> Failures:
-        still_loading = [member for member in self._members if not self._tasks[member.record.worker_id].done()]
+        still_loading = [member for member in self._group.members if not self._tasks[member.record.worker_id].done()]
         return await unless_silent(waiting, still_loading, self._config.ready_timeout_s)
 
     async def _broken_broadcast(self, error: ShoalError, found: Failures) -> Failures:
@@ -213,18 +218,18 @@ class Transfer:
         return TransferResult(failures, loaded, sent)
 
 
-def _patience_s(members: Sequence[Member], ready_timeout_s: float, timeout_s: float, usual_s: float | None) -> float:
+def _patience_s(group: WeightGroup, ready_timeout_s: float, usual_s: float | None) -> float:
     """Returns the time for a broadcast, and for the loads after it.
 
     A member that hangs although it answers status calls would hold the others for `weights.timeout_s`. So several get
     little more than passes take, and long enough to notice first who is silent; one that has failed gets twice as long
     for each failure, since it may be slow.
     """
-    num_failures = max((member.standing.num_failures for member in members), default=0)
-    if usual_s is None or (len(members) == 1 and not num_failures):
-        return timeout_s
+    num_failures = max((member.standing.num_failures for member in group.members), default=0)
+    if usual_s is None or (len(group.members) == 1 and not num_failures):
+        return group.timeout_s
     least_s = ready_timeout_s + STATUS_TIMEOUT_S + _GRACE_S
-    return min(timeout_s, max(least_s, _MUCH_SLOWER * usual_s) * 2.0**num_failures)
+    return min(group.timeout_s, max(least_s, _MUCH_SLOWER * usual_s) * 2.0**num_failures)
 
 
 class _Load:

@@ -23,7 +23,6 @@ from services.coordinator.rollout.groups import SettledGroup
 from services.coordinator.workers import losses
 from services.coordinator.workers.group_progress import GroupProgress
 from services.coordinator.workers.losses import WorkFailed
-from services.coordinator.workers.rewards.growing_group import GrowingGroup
 from shoal.config import parse_config
 from shoal.config.live import LiveConfig
 from shoal.conversation import ChatMessage, ToolDefinition
@@ -151,7 +150,7 @@ async def play(
     progress = GroupProgress(range(100, 100 + group_size))
     sampling = SamplingParams(1.0, max_completion_tokens, (), return_support=return_support)
     group = SettledGroup(3, "group-3", prompt, "")
-    request = GroupRequest(group, progress, GrowingGroup(), sampling, "run/0/3/1", lambda: None, None)
+    request = GroupRequest(group, progress, sampling, "run/0/3/1", lambda: None, None)
     try:
         await sampler.sample(request, lambda change: None)
     finally:

@@ -9,7 +9,7 @@ import pytest
 
 from services.coordinator.workers.member import Member
 from services.coordinator.workers.weights import weight_broadcast
-from services.coordinator.workers.weights.weight_broadcast import Transfer
+from services.coordinator.workers.weights.weight_broadcast import Transfer, WeightGroup
 from shoal.config.tables.weights import WeightsConfig
 from shoal.error_reasons import ErrorReason
 from shoal.errors import Unavailable
@@ -35,12 +35,10 @@ async def test_a_transfer_that_is_canceled_leaves_no_task() -> None:
     learner: Any = Mock()
     transfer = Transfer(
         learner,
-        [member],
+        WeightGroup(1, [member], 60.0),
         WeightsConfig(),
-        epoch=1,
         version=WeightVersion(0, 1),
         canary=weights_pb2.Canary(),
-        timeout_s=60.0,
     )
     running = asyncio.create_task(transfer.run())
     await stub.asked.wait()
@@ -86,12 +84,10 @@ async def test_a_broadcast_that_goes_on_after_a_death_is_waited_for_no_longer_th
     config = WeightsConfig(ready_timeout_s=3600.0)  # Longer than any test may take.
     transfer = Transfer(
         learner,
-        members,
+        WeightGroup(1, members, 7200.0),
         config,
-        epoch=1,
         version=WeightVersion(0, 1),
         canary=weights_pb2.Canary(),
-        timeout_s=7200.0,
         usual_s=0.01,
     )
     result = await transfer.run()
