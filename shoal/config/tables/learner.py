@@ -5,7 +5,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from shoal.config.tables.lora import LoraConfig
-from shoal.config.tables.section import NEXT_STEP, Fixed, Section
+from shoal.config.tables.section import NEXT_STEP, Fixed, OptionOf, Section
 from shoal.quantities import counted
 
 Scheduler = Literal[
@@ -22,22 +22,6 @@ Scheduler = Literal[
 ]
 _SHARDED = Fixed("the files of the checkpoint depend on it")
 WarmupShape = Literal["linear", "cosine", "1-sqrt"]
-_USED_BY: dict[str, tuple[str, ...]] = {
-    "lr_num_cycles": (
-        "cosine",
-        "cosine_with_restarts",
-        "cosine_with_min_lr",
-        "cosine_warmup_with_min_lr",
-        "warmup_stable_decay",
-    ),
-    "lr_min_ratio": ("cosine_with_min_lr", "cosine_warmup_with_min_lr", "polynomial", "warmup_stable_decay"),
-    "lr_warmup_start_ratio": ("cosine_warmup_with_min_lr",),
-    "lr_power": ("polynomial",),
-    "lr_timescale": ("inverse_sqrt",),
-    "lr_decay_steps": ("warmup_stable_decay",),
-    "lr_warmup_shape": ("warmup_stable_decay",),
-    "lr_decay_shape": ("warmup_stable_decay",),
-}
 
 
 class LearnerConfig(Section):
@@ -85,25 +69,34 @@ class LearnerConfig(Section):
     """Optimizer steps during which the learning rate rises from 0; skipped steps do not count."""
     warmup_ratio: float | None = Field(default=None, ge=0, lt=1)
     """Warm-up as a share of the run's optimizer steps, rounded up, instead of `warmup_steps`."""
-    lr_num_cycles: float | None = Field(default=None, gt=0)
+    lr_num_cycles: Annotated[
+        float | None,
+        OptionOf(
+            "cosine", "cosine_with_restarts", "cosine_with_min_lr", "cosine_warmup_with_min_lr", "warmup_stable_decay"
+        ),
+    ] = Field(default=None, gt=0)
     """Number of cosine waves; unset is 0.5, one fall from the peak to the end. With cosine_with_restarts the number of
     falls, a whole number; unset is 1."""
-    lr_min_ratio: float | None = Field(default=None, ge=0, lt=1)
+    lr_min_ratio: Annotated[
+        float | None, OptionOf("cosine_with_min_lr", "cosine_warmup_with_min_lr", "polynomial", "warmup_stable_decay")
+    ] = Field(default=None, ge=0, lt=1)
     """Final learning rate as a share of the peak. cosine_with_min_lr and cosine_warmup_with_min_lr need it; with
     polynomial and warmup_stable_decay unset is 0."""
-    lr_warmup_start_ratio: float | None = Field(default=None, ge=0, lt=1)
+    lr_warmup_start_ratio: Annotated[float | None, OptionOf("cosine_warmup_with_min_lr")] = Field(
+        default=None, ge=0, lt=1
+    )
     """Learning rate at the first step of cosine_warmup_with_min_lr, as a share of the peak, which the last warm-up step
     reaches; unset is 1 / warm-up steps."""
-    lr_power: float = Field(default=1.0, gt=0)
+    lr_power: Annotated[float, OptionOf("polynomial")] = Field(default=1.0, gt=0)
     """Exponent of the schedule polynomial."""
-    lr_timescale: int | None = Field(default=None, ge=1)
+    lr_timescale: Annotated[int | None, OptionOf("inverse_sqrt")] = Field(default=None, ge=1)
     """Steps in which inverse_sqrt falls by the square root of 2; unset is the number of warm-up steps, or 10,000
     without a warm-up."""
-    lr_decay_steps: int | None = Field(default=None, ge=1)
+    lr_decay_steps: Annotated[int | None, OptionOf("warmup_stable_decay")] = Field(default=None, ge=1)
     """Optimizer steps of the decay at the end of warmup_stable_decay, which needs this field."""
-    lr_warmup_shape: WarmupShape = "linear"
+    lr_warmup_shape: Annotated[WarmupShape, OptionOf("warmup_stable_decay")] = "linear"
     """Shape of the rise in warmup_stable_decay."""
-    lr_decay_shape: WarmupShape = "cosine"
+    lr_decay_shape: Annotated[WarmupShape, OptionOf("warmup_stable_decay")] = "cosine"
     """Shape of the fall in warmup_stable_decay."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass: less memory, more time."""
@@ -161,12 +154,7 @@ class LearnerConfig(Section):
 
     @model_validator(mode="after")
     def _schedule_parts_fit(self) -> Self:
-        for name, schedulers in _USED_BY.items():
-            if self.lr_scheduler not in schedulers and getattr(self, name) != type(self).model_fields[name].default:
-                raise ValueError(
-                    f"{name} is an option of lr_scheduler {' and '.join(schedulers)}; it is {self.lr_scheduler}: "
-                    f"remove {name}, or choose one of these"
-                )
+        self.check_options("lr_scheduler")
         if self.warmup_ratio is not None and self.warmup_steps:
             raise ValueError(
                 f"give warmup_steps ({self.warmup_steps}) or warmup_ratio ({self.warmup_ratio}), not both: each "

@@ -1,10 +1,10 @@
 """The `[loss]` table: the loss that the learner minimizes."""
 
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from shoal.config.tables.section import Section
+from shoal.config.tables.section import OptionOf, Section
 
 Objective = Literal[
     "ppo_clip",
@@ -24,31 +24,6 @@ Objective = Literal[
 Aggregation = Literal[
     "auto", "token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm", "fixed-denominator"
 ]
-_CLIPPED = ("ppo_clip", "cispo", "gspo", "luspo")
-_USED_BY: dict[str, tuple[str, ...]] = {
-    "dual_clip": ("ppo_clip", "gspo", "luspo"),
-    "cispo_lower": ("cispo",),
-    "cispo_cap": ("cispo",),
-    "cispo_unified_mask": ("cispo",),
-    "ratio_low": ("truncated_is", "topr"),
-    "ratio_high": ("truncated_is", "topr"),
-    "sapo_tau_positive": ("sapo",),
-    "sapo_tau_negative": ("sapo",),
-    "gmpo_log_clip_low": ("gmpo",),
-    "gmpo_log_clip_high": ("gmpo",),
-    "vespo_k_positive": ("vespo",),
-    "vespo_lambda_positive": ("vespo",),
-    "vespo_k_negative": ("vespo",),
-    "vespo_lambda_negative": ("vespo",),
-    "topr_positive_weight": ("topr",),
-    "topr_negative_weight": ("topr",),
-    "kimi15_tau": ("kimi15",),
-    "dppo_divergence_low": ("dppo_tv", "dppo_kl"),
-    "dppo_divergence_high": ("dppo_tv", "dppo_kl"),
-    "dppo_ratio_cap": ("dppo_tv", "dppo_kl"),
-    "clip_low": _CLIPPED,
-    "clip_high": _CLIPPED,
-}
 
 
 class LossConfig(Section):
@@ -58,51 +33,51 @@ class LossConfig(Section):
     baseline: Literal["behavior", "proximal"] = "behavior"
     """Denominator of the ratio: the engine's log-probabilities of the sampled tokens (`behavior`), or the learner's,
     computed before the first optimizer step of a train step (`proximal`). `[correction]` needs `proximal`."""
-    clip_low: float = Field(default=0.2, ge=0, le=1)
+    clip_low: Annotated[float, OptionOf("ppo_clip", "cispo", "gspo", "luspo")] = Field(default=0.2, ge=0, le=1)
     """Ratios below 1 - clip_low are clipped (ppo_clip, gspo, luspo, cispo with `cispo_lower`)."""
-    clip_high: float = Field(default=0.28, ge=0)
+    clip_high: Annotated[float, OptionOf("ppo_clip", "cispo", "gspo", "luspo")] = Field(default=0.28, ge=0)
     """Ratios above 1 + clip_high are clipped (clip-higher: DAPO, arXiv:2503.14476)."""
-    dual_clip: float | None = Field(default=None, gt=1)
+    dual_clip: Annotated[float | None, OptionOf("ppo_clip", "gspo", "luspo")] = Field(default=None, gt=1)
     """Upper bound of a token's loss where the advantage is negative, as a multiple of the advantage
     (arXiv:1912.09729)."""
-    cispo_lower: bool = False
+    cispo_lower: Annotated[bool, OptionOf("cispo")] = False
     """CISPO: also keep the ratio above 1 - clip_low."""
-    cispo_cap: float | None = Field(default=None, gt=0)
+    cispo_cap: Annotated[float | None, OptionOf("cispo")] = Field(default=None, gt=0)
     """CISPO: largest ratio, instead of 1 + clip_high."""
-    cispo_unified_mask: bool = False
+    cispo_unified_mask: Annotated[bool, OptionOf("cispo")] = False
     """CISPO: drop the tokens that PPO would clip."""
-    ratio_low: float = Field(default=0.0, ge=0)
+    ratio_low: Annotated[float, OptionOf("truncated_is", "topr")] = Field(default=0.0, ge=0)
     """Smallest weight of a token (truncated_is, topr)."""
-    ratio_high: float = Field(default=1.0, gt=0)
+    ratio_high: Annotated[float, OptionOf("truncated_is", "topr")] = Field(default=1.0, gt=0)
     """Largest weight of a token (truncated_is, topr)."""
-    sapo_tau_positive: float = Field(default=1.0, gt=0)
+    sapo_tau_positive: Annotated[float, OptionOf("sapo")] = Field(default=1.0, gt=0)
     """SAPO: steepness of the gate where the advantage is positive."""
-    sapo_tau_negative: float = Field(default=1.05, gt=0)
+    sapo_tau_negative: Annotated[float, OptionOf("sapo")] = Field(default=1.05, gt=0)
     """SAPO: steepness of the gate elsewhere."""
-    gmpo_log_clip_low: float = Field(default=0.4, ge=0)
+    gmpo_log_clip_low: Annotated[float, OptionOf("gmpo")] = Field(default=0.4, ge=0)
     """GMPO: lower bound of the log-ratio, negated, where the advantage is negative."""
-    gmpo_log_clip_high: float = Field(default=0.4, ge=0)
+    gmpo_log_clip_high: Annotated[float, OptionOf("gmpo")] = Field(default=0.4, ge=0)
     """GMPO: upper bound of the log-ratio where the advantage is positive."""
-    vespo_k_positive: float = Field(default=2.0, ge=0)
+    vespo_k_positive: Annotated[float, OptionOf("vespo")] = Field(default=2.0, ge=0)
     """VESPO: exponent of the sequence's weight where the advantage is positive."""
-    vespo_lambda_positive: float = Field(default=3.0, ge=0)
+    vespo_lambda_positive: Annotated[float, OptionOf("vespo")] = Field(default=3.0, ge=0)
     """VESPO: decay of the weight where the advantage is positive."""
-    vespo_k_negative: float = Field(default=3.0, ge=0)
+    vespo_k_negative: Annotated[float, OptionOf("vespo")] = Field(default=3.0, ge=0)
     """VESPO: exponent of the sequence's weight where the advantage is negative."""
-    vespo_lambda_negative: float = Field(default=2.0, ge=0)
+    vespo_lambda_negative: Annotated[float, OptionOf("vespo")] = Field(default=2.0, ge=0)
     """VESPO: decay of the weight where the advantage is negative."""
-    topr_positive_weight: float = Field(default=1.0, ge=0)
+    topr_positive_weight: Annotated[float, OptionOf("topr")] = Field(default=1.0, ge=0)
     """TOPR: weight of completions with a positive reward."""
-    topr_negative_weight: float = Field(default=1.0, ge=0)
+    topr_negative_weight: Annotated[float, OptionOf("topr")] = Field(default=1.0, ge=0)
     """TOPR: weight of the other completions."""
-    kimi15_tau: float = Field(default=0.1, ge=0)
+    kimi15_tau: Annotated[float, OptionOf("kimi15")] = Field(default=0.1, ge=0)
     """Kimi 1.5: weight of half the squared log-ratio."""
-    dppo_divergence_low: float = Field(default=0.15, ge=0)
+    dppo_divergence_low: Annotated[float, OptionOf("dppo_tv", "dppo_kl")] = Field(default=0.15, ge=0)
     """DPPO: drop tokens that have become less likely by more divergence than this, if the step would make them even
     less likely."""
-    dppo_divergence_high: float = Field(default=0.15, ge=0)
+    dppo_divergence_high: Annotated[float, OptionOf("dppo_tv", "dppo_kl")] = Field(default=0.15, ge=0)
     """DPPO: the same bound for tokens that have become more likely."""
-    dppo_ratio_cap: float = Field(default=20.0, gt=0)
+    dppo_ratio_cap: Annotated[float, OptionOf("dppo_tv", "dppo_kl")] = Field(default=20.0, gt=0)
     """DPPO: largest ratio."""
     aggregation: Aggregation = "auto"
     """How token losses are aggregated to one number. `auto` depends on the objective: seq-mean-token-mean for gspo,
@@ -126,11 +101,7 @@ class LossConfig(Section):
 
     @model_validator(mode="after")
     def _parts_fit(self) -> Self:
-        for name, objectives in _USED_BY.items():
-            if self.objective not in objectives and getattr(self, name) != type(self).model_fields[name].default:
-                raise ValueError(
-                    f"{name} is an option of {' and '.join(objectives)}; the objective is {self.objective}: remove it"
-                )
+        self.check_options("objective")
         if self.aggregation == "fixed-denominator" and self.denominator is None:
             raise ValueError('aggregation "fixed-denominator" needs denominator, a positive number')
         if self.denominator is not None and self.aggregation not in ("fixed-denominator", "seq-mean-token-sum-norm"):

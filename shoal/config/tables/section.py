@@ -29,6 +29,13 @@ class Live:
     when: Literal["at once", "next step"]
 
 
+class OptionOf:
+    """Marks an option that only some choices of another field have: `Annotated[float, OptionOf("sapo")]`."""
+
+    def __init__(self, *choices: str) -> None:
+        self.choices = choices
+
+
 AT_ONCE = Live("at once")
 NEXT_STEP = Live("next step")
 
@@ -43,6 +50,17 @@ class Section(BaseModel):
     model_config = ConfigDict(
         extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False, validate_default=True
     )
+
+    def check_options(self, chooser: str) -> None:
+        """Raises `ValueError` for an option that the choice made by the field `chooser` does not have."""
+        choice = getattr(self, chooser)
+        for name, field in type(self).model_fields.items():
+            owner = next((item for item in field.metadata if isinstance(item, OptionOf)), None)
+            if owner is not None and choice not in owner.choices and getattr(self, name) != field.default:
+                raise ValueError(
+                    f"{name} is an option of {chooser} {' and '.join(owner.choices)}; it is {choice}: remove {name}, "
+                    "or choose one of these"
+                )
 
     @model_validator(mode="before")
     @classmethod
