@@ -3,6 +3,7 @@
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
@@ -20,8 +21,35 @@ from shoal.rollout import Completion, Rollout, TrainBatch, TrainGroup, WeightVer
 
 _NO_REWARDS = Moments()
 
-Samples = Sequence[tuple[JudgedGroup, int]]
-"""The completions that are trained on: a group, and an index into its completions."""
+
+@dataclass
+class _Sample:
+    """A completion that is trained on, and what its loss is made of."""
+
+    group: JudgedGroup
+    index: int
+    """Its place among the group's completions."""
+    advantage: float
+    weight: float = 1.0
+    rewards_T: Float64Array | None = None
+    """[T] the rewards at its tokens; None where no completion of the step has any."""
+    advantages_T: Float64Array | None = None
+    """[T] the advantages of its tokens, where each has one of its own."""
+
+    @property
+    def completion(self) -> Completion:
+        return self.group.settled.completions[self.index]
+
+    def rollout(self) -> Rollout:
+        """Returns it with an advantage for each token if they differ; their mean stands for the whole."""
+        rollout = Rollout(self.completion, self.advantage, self.weight, self.group.rewards.rewards[self.index])
+        if self.advantages_T is None:
+            return rollout
+        counted = self.advantages_T[counted_tokens(self.completion)]
+        if not len(counted) or np.all(counted == counted[0]):
+            return replace(rollout, advantage=float(counted[0]) if len(counted) else 0.0)
+        token_advantages_T = self.advantages_T.astype(np.float32)
+        return replace(rollout, advantage=float(counted.mean()), token_advantages=token_advantages_T)
 
 
 @dataclass(frozen=True)
@@ -54,15 +82,16 @@ def plan_step(
     kl = kl or RewardKl()
     compared = [group for group in groups if not group.settled.drop_reason]
     rewards = _compared_rewards(config, compared, kl)
-    moments = seen_rewards(config.advantage, rewards, moments)
+    moments = seen_rewards(config.advantage, list(rewards.values()), moments)
     by_group: dict[int, Sequence[float | None]] = {}
     for part in _parts(config, compared):
-        advantages = completion_advantages(config.advantage, [rewards[index] for index in part], moments)
-        by_group |= {compared[index].order_number: values for index, values in zip(part, advantages, strict=True)}
+        numbers = [group.order_number for group in part]
+        advantages = completion_advantages(config.advantage, [rewards[number] for number in numbers], moments)
+        by_group |= dict(zip(numbers, advantages, strict=True))
     selected = [group for group in groups if group.is_trained]
     if config.advantage.batch_normalize:
         for part in _parts(config, selected):
-            by_group |= _batch_normalized(config, [selected[index] for index in part], by_group)
+            by_group |= _batch_normalized(config, part, by_group)
     rollouts = _rollouts(config, selected, by_group, kl)
     train_groups, trained = [], []
     for group in selected:
@@ -75,22 +104,19 @@ def plan_step(
     return StepPlan(batch, tuple(trained), dropped, moments)
 
 
-def _parts(config: RunConfig, groups: Sequence[JudgedGroup]) -> list[list[int]]:
-    """The indices of the groups that share the statistics of a batch: all, or those with the same verifiers."""
-    if not config.advantage.batch_per_verifier:
-        return [list(range(len(groups)))]
-    parts: dict[frozenset[str], list[int]] = {}
-    for index, group in enumerate(groups):
+def _parts(config: RunConfig, groups: Sequence[JudgedGroup]) -> list[list[JudgedGroup]]:
+    """Returns the groups that share the statistics of a batch: all, or those with the same verifiers."""
+    parts: dict[frozenset[str], list[JudgedGroup]] = {}
+    for group in groups:
         verifiers = frozenset(truth.verifier for truth in group.settled.prompt.ground_truths)
-        parts.setdefault(verifiers, []).append(index)
+        parts.setdefault(verifiers if config.advantage.batch_per_verifier else frozenset(), []).append(group)
     return list(parts.values())
 
 
-def _compared_rewards(config: RunConfig, groups: Sequence[JudgedGroup], kl: RewardKl) -> list[RewardGroup]:
-    """The rewards of each group's completions, less the KL of whole completions."""
-    if config.kl.reward_level == "completion":
-        return [_penalized(group, kl) for group in groups]
-    return [group.rewards for group in groups]
+def _compared_rewards(config: RunConfig, groups: Sequence[JudgedGroup], kl: RewardKl) -> dict[int, RewardGroup]:
+    """Returns the rewards of each group's completions, less the KL of whole completions, by order number."""
+    has_kl = config.kl.reward_level == "completion"
+    return {group.order_number: _penalized(group, kl) if has_kl else group.rewards for group in groups}
 
 
 def _penalized(group: JudgedGroup, kl: RewardKl) -> RewardGroup:
@@ -121,33 +147,41 @@ def _rollouts(
     by_group: Mapping[int, Sequence[float | None]],
     kl: RewardKl,
 ) -> dict[int, list[Rollout]]:
-    """The rollouts that are trained on, by the group's order number."""
-    samples = [(group, index) for group in groups for index in group.trained_indices]
-    completions = [group.settled.completions[index] for group, index in samples]
-    advantages = [by_group[group.order_number][index] or 0.0 for group, index in samples]
-    token_rewards_T = _token_rewards(config, groups, samples, kl)
-    advantages_T: list[Float64Array | None] = [None] * len(samples)
-    for part in _parts(config, [group for group, _ in samples]):
-        values = [advantages[index] for index in part]
-        if token_rewards_T or config.advantage.discount < 1 or config.episodes.turn_discount < 1:
-            orders = [(index, _order_in_time(completions[index])) for index in part]
-            masks_T = [counted_tokens(completions[index])[order] for index, order in orders]
-            rewards_T = [token_rewards_T[index][order] for index, order in orders] if token_rewards_T else []
-            discounts_T = [_discounts(config, completions[index])[order] for index, order in orders]
-            found = token_advantages(config.advantage, values, masks_T, rewards_T, discounts_T)
-            for (index, order), tokens in zip(orders, found, strict=True):
-                advantages_T[index] = tokens[np.argsort(order)]
-        else:
-            num_tokens = [num_counted_tokens(completions[index]) for index in part]
-            uniform = uniform_advantages(config.advantage, values, num_tokens)
-            for index, advantage in zip(part, uniform, strict=True):
-                advantages[index] = advantage
-    weights = _weights(config, samples)
-    result: dict[int, list[Rollout]] = {group.order_number: [] for group in groups}
-    for (group, index), advantage, values_T, weight in zip(samples, advantages, advantages_T, weights, strict=True):
-        rollout = Rollout(group.settled.completions[index], advantage, weight, group.rewards.rewards[index])
-        result[group.order_number].append(rollout if values_T is None else _with_tokens(rollout, values_T))
-    return result
+    """Returns the rollouts that are trained on, by the group's order number."""
+    samples = {
+        group.order_number: [
+            _Sample(group, index, by_group[group.order_number][index] or 0.0) for index in group.trained_indices
+        ]
+        for group in groups
+    }
+    every = list(chain.from_iterable(samples.values()))
+    _set_token_rewards(config, groups, every, kl)
+    _set_weights(config, every)
+    for part in _parts(config, groups):
+        _set_advantages(config, [sample for group in part for sample in samples[group.order_number]])
+    return {number: [sample.rollout() for sample in of_group] for number, of_group in samples.items()}
+
+
+def _set_advantages(config: RunConfig, samples: Sequence[_Sample]) -> None:
+    """Spreads the advantages of completions over their tokens; whitening is over all of these."""
+    is_discounted = config.advantage.discount < 1 or config.episodes.turn_discount < 1
+    if not is_discounted and all(sample.rewards_T is None for sample in samples):
+        num_tokens = [num_counted_tokens(sample.completion) for sample in samples]
+        values = uniform_advantages(config.advantage, [sample.advantage for sample in samples], num_tokens)
+        for sample, value in zip(samples, values, strict=True):
+            sample.advantage = value
+        return
+    in_time = [(sample, _order_in_time(sample.completion)) for sample in samples]
+    found = token_advantages(
+        config.advantage,
+        [sample.advantage for sample in samples],
+        [counted_tokens(sample.completion)[order] for sample, order in in_time],
+        [sample.rewards_T[order] for sample, order in in_time if sample.rewards_T is not None],
+        [_discounts(config, sample.completion)[order] for sample, order in in_time],
+    )
+    for (sample, order), values_T in zip(in_time, found, strict=True):
+        sample.advantages_T = np.empty_like(values_T)
+        sample.advantages_T[order] = values_T
 
 
 def _order_in_time(completion: Completion) -> npt.NDArray[np.int64]:
@@ -170,35 +204,25 @@ def _discounts(config: RunConfig, completion: Completion) -> Float64Array:
     return discounts_T
 
 
-def _with_tokens(rollout: Rollout, advantages_T: Float64Array) -> Rollout:
-    """Gives the rollout an advantage for each token if they differ; their mean stands for the whole."""
-    counted = advantages_T[counted_tokens(rollout.completion)]
-    if not len(counted) or np.all(counted == counted[0]):
-        return replace(rollout, advantage=float(counted[0]) if len(counted) else 0.0)
-    return replace(rollout, advantage=float(counted.mean()), token_advantages=advantages_T.astype(np.float32))
-
-
-def _token_rewards(
-    config: RunConfig, groups: Sequence[JudgedGroup], samples: Samples, kl: RewardKl
-) -> list[Float64Array]:
-    """[T] for each sample the rewards at its tokens: the advantages of its steps, less the KL. Empty without either."""
+def _set_token_rewards(
+    config: RunConfig, groups: Sequence[JudgedGroup], samples: Sequence[_Sample], kl: RewardKl
+) -> None:
+    """Gives each sample the rewards at its tokens, if any has some: the advantages of its steps, less the KL."""
     takes_kl = bool(kl.kl_T) and config.kl.reward_level == "token"
     has_steps = any(group.settled.step_rewards for group in groups)
     if not takes_kl and not has_steps:
-        return []
+        return
     by_step = _step_advantages(config, groups) if has_steps else {}
-    result = []
-    for group, index in samples:
-        completion = group.settled.completions[index]
-        values_T = np.zeros(completion.num_tokens)
-        counted = np.flatnonzero(counted_tokens(completion))
-        for token, advantage in by_step.get((group.order_number, index), ()):
+    for sample in samples:
+        values_T = np.zeros(sample.completion.num_tokens)
+        counted = np.flatnonzero(counted_tokens(sample.completion))
+        for token, advantage in by_step.get((sample.group.order_number, sample.index), ()):
             # A step may end with tokens that are not the policy's: its last counted token before them gets the reward.
             before = counted[counted <= token]
             if len(before):
                 values_T[before[-1]] += advantage
-        result.append(values_T - kl.penalty(group.order_number, completion) if takes_kl else values_T)
-    return result
+        penalty_T = kl.penalty(sample.group.order_number, sample.completion) if takes_kl else 0.0
+        sample.rewards_T = values_T - penalty_T
 
 
 def _step_advantages(
@@ -223,13 +247,14 @@ def _step_advantages(
     return result
 
 
-def _weights(config: RunConfig, samples: Samples) -> list[float]:
-    """The factor of each completion in the loss; the mean is 1."""
+def _set_weights(config: RunConfig, samples: Sequence[_Sample]) -> None:
+    """Gives each sample its factor in the loss; the mean is 1."""
     weights = [1.0] * len(samples)
     if config.loss.difficulty_weight:
-        weights = difficulty_weights([group.correct_share or 0.0 for group, _ in samples])
+        weights = difficulty_weights([sample.group.correct_share or 0.0 for sample in samples])
     if config.loss.length_weight:
-        lengths = length_weights([num_counted_tokens(group.settled.completions[index]) for group, index in samples])
+        lengths = length_weights([num_counted_tokens(sample.completion) for sample in samples])
         weights = [weight * length for weight, length in zip(weights, lengths, strict=True)]
     mean = statistics.fmean(weights) if weights else 1.0
-    return [weight / mean for weight in weights]
+    for sample, weight in zip(samples, weights, strict=True):
+        sample.weight = weight / mean
