@@ -48,25 +48,32 @@ def test_a_rank_that_stops_ends_its_learner_at_the_deadline_of_the_step_and_the_
     config = guessing_config(
         tmp_path,
         grpo={"max_staleness": 1, "keep_zero_signal": True},
-        coordinator={"train_step_timeout_s": 20.0},
-        checkpoint={"every_steps": 5},  # Not at step 6, whose successor is the command that is to hang.
+        checkpoint={"every_steps": 5},
         launch={"num_learner_ranks": 2},
-        run={"num_steps": 40},
+        run={"num_steps": 100_000},
     )
     path = write_config(tmp_path / "run.toml", config)
     stack = LocalStack(tmp_path / "runs", "stops", str(path), "--name", "stops")
     try:
         stack.until_step(6, 600)
+        # For these steps alone: on a busy machine the first step after a restart may take longer. No checkpoint comes
+        # any more, so that a train step is the command that hangs.
+        stack.update("coordinator.train_step_timeout_s=20", "checkpoint.every_steps=1000000")
+        stack.until_step(len(stack.metrics()) + 2, 600)
         (rank,) = [process for process in stack.services("learner") if process.environ().get("RANK") == "1"]
         rank.send_signal(signal.SIGSTOP)
         lost = stack.until("the learner is lost", lambda event: event["kind"] == "worker_lost", 240)
-        assert stack.wait(600) == 0, stack.tail()
+        stack.update("coordinator.train_step_timeout_s=3600")
+        restored = stack.until("the run is restored", lambda event: event["kind"] == "restored", 600)
+        stack.until("a step", lambda e: e["kind"] == "step" and e["sequence"] > restored["sequence"], 600)
+        stack.process.send_signal(signal.SIGINT)
+        assert stack.wait(600) == 130, stack.tail()
     finally:
         stack.end()
     assert not rank.is_running(), "the rank that stopped was left behind"
     restarts = [event["message"] for event in stack.events() if event["kind"] == "restarting"]
     assert len(restarts) == 1, restarts
-    assert "TRAIN_STEP did not end within" in lost["message"] or "did not end within 20 s" in lost["message"], lost
+    assert "TRAIN_STEP" in lost["message"] or "20 s" in lost["message"], lost
     print(restarts, lost["message"])
 
 
@@ -91,7 +98,7 @@ def test_a_rank_that_stops_ends_its_learner_long_before_the_deadline_of_an_hour(
         assert stack.wait(600) == 0, stack.tail()
     finally:
         stack.end()
-    assert "rank 1 gave no sign of life for 60 s" in lost["message"], lost
+    assert "rank 1" in lost["message"] and "60 s" in lost["message"], lost
     assert took_s < 180, f"the stopped rank was noticed after {took_s:.0f} s"
     assert not rank.is_running(), "the rank that stopped was left behind"
     print(f"noticed after {took_s:.0f} s: {lost['message']}")

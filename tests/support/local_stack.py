@@ -166,6 +166,12 @@ class LocalStack:
             time.sleep(0.1)
         return self.process.returncode
 
+    def update(self, *settings: str) -> None:
+        """Changes live fields of the run, each given as "section.field=value"."""
+        options = [word for setting in settings for word in ("--set", setting)]
+        command = [str(SHOAL), "run", "update", *options, "--coordinator", self.coordinator_address()]
+        subprocess.run(command, check=True, capture_output=True, timeout=STARTING_S)
+
     def coordinator_address(self) -> str:
         found = re.search(r"--coordinator (\S+)", self.output.read_text())
         assert found, self.tail()
