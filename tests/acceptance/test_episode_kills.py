@@ -23,7 +23,7 @@ import pytest
 from shoal.conversation import ChatMessage, ToolCall, ToolCallStatus
 from shoal.grpo.seeds import environment_seed
 from shoal.v1 import coordinator_pb2 as pb
-from shoal.v1 import rollout_pb2, worker_pb2
+from shoal.v1 import rollout_pb2
 from tests.support.cluster import Cluster, kinds
 from tests.support.environment_client import Stage, staged
 from tests.support.guessing_policy import HIGHEST, LOWEST, guess_after, guesses_for
@@ -179,7 +179,7 @@ async def test_fifty_kills_of_all_kinds_in_one_run_lose_repeat_and_spoil_no_epis
     config = _config(tmp_path)
     processes, chance, killed = Processes(cluster.address, tmp_path), random.Random(SEED), Counter[str]()
     try:
-        await cluster.add(worker_pb2.WORKER_KIND_LEARNER, cluster.learner, "learner-0")
+        await cluster.add(cluster.learner, "learner-0")
         for kind, count in (("reward", NUM_SERVICES), ("generator", NUM_GENERATORS)):
             for _ in range(count):
                 processes.start(kind)
@@ -192,7 +192,7 @@ async def test_fifty_kills_of_all_kinds_in_one_run_lose_repeat_and_spoil_no_epis
             wanted = _lines(processes.log) + chance.randint(20, 150)
             await eventually(lambda wanted=wanted: _lines(processes.log) > wanted, "turns are played", timeout_s=WAIT_S)
             await asyncio.sleep(chance.uniform(0.0, 0.5))
-        await cluster.stub.StopRun(pb.StopRunRequest(mode=pb.STOP_MODE_DRAIN), timeout=60)
+        await cluster.stop(pb.STOP_MODE_DRAIN)
         run, events = await cluster.end(WAIT_S)
         assert run.state == pb.RUN_STATE_STOPPED, (run.message, kinds(events)[-20:])
         groups = await cluster.groups()
