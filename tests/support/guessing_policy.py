@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from shoal.v1 import generator_pb2, worker_pb2
+from shoal.v1 import generator_pb2
 from tests.support.scripted_environment import ScriptedPolicy
 from tests.support.scripted_workers import Plane, serve_worker
 
@@ -84,7 +84,7 @@ class GuessingPolicy(ScriptedPolicy):
 
 
 async def _serve(coordinator: str, log: str) -> None:
-    await serve_worker(coordinator, worker_pb2.WORKER_KIND_GENERATOR, GuessingPolicy(log), f"policy-{os.getpid()}")
+    await serve_worker(coordinator, GuessingPolicy(log), f"policy-{os.getpid()}")
     await asyncio.Event().wait()
 
 

@@ -19,6 +19,7 @@ from google.protobuf.struct_pb2 import Struct
 from prometheus_client.parser import text_string_to_metric_families
 
 from services.reward.allowed import Allowed
+from services.reward.service import RewardService
 from shoal.config.load import config_struct, parse_config
 from shoal.rollout import GroundTruth, Prompt
 from shoal.rpc.channel import connect
@@ -36,6 +37,7 @@ ALLOWED = Allowed(
 )
 """What the tests' reward services allow: files that a test writes, and names that some tests need."""
 
+FIVE = GroundTruth("gsm8k", "5")
 SERVICE = "shoal.v1.RewardService"
 TIMEOUT_S = 120
 _PR_SET_CHILD_SUBREAPER = 36
@@ -82,6 +84,24 @@ class RewardClient:
 
         call = self.stub.ScoreGroup(stream(), timeout=TIMEOUT_S)
         return [score_from_wire(response.score) async for response in call]
+
+
+class Client(RewardClient):
+    """A client of a service in this process."""
+
+    def __init__(self, service: RewardService, stub: RewardServiceStub) -> None:
+        super().__init__(stub)
+        self.service = service
+
+    def open_stream(self, *requests: reward_pb2.ScoreGroupRequest) -> AsyncIterator[reward_pb2.ScoreGroupResponse]:
+        """Sends the requests, and does not end the stream."""
+
+        async def stream() -> AsyncIterator[reward_pb2.ScoreGroupRequest]:
+            for request in requests:
+                yield request
+            await asyncio.Event().wait()
+
+        return aiter(self.stub.ScoreGroup(stream(), timeout=TIMEOUT_S))
 
 
 def config(**reward: Any) -> Struct:

@@ -13,7 +13,7 @@ from typing import Any
 
 from shoal.rpc.auth import credentials as auth
 from shoal.rpc.auth.permissions import Role
-from shoal.v1 import learner_pb2, worker_pb2
+from shoal.v1 import learner_pb2
 from tests.support.scripted_workers import Plane, ScriptedGenerator, ScriptedLearner, ScriptedReward, serve_worker
 
 STEP_BEGINS = "a train step begins"
@@ -47,15 +47,8 @@ async def _serve(coordinator: str) -> None:
     plane = Plane()
     learner = PrintingLearner(plane, step_s=float(os.environ.get("SCRIPTED_STEP_S", "0.05")))
     name = os.getpid()  # Another process is another worker.
-    kinds = (
-        (worker_pb2.WORKER_KIND_LEARNER, learner, "learner"),
-        (worker_pb2.WORKER_KIND_GENERATOR, ScriptedGenerator(plane), "generator"),
-        (worker_pb2.WORKER_KIND_REWARD, FailingReward(), "reward"),
-    )
-    workers = [
-        await serve_worker(coordinator, kind, servicer, f"{word}-{name}", comes_back=True)
-        for kind, servicer, word in kinds
-    ]
+    kinds = ((learner, "learner"), (ScriptedGenerator(plane), "generator"), (FailingReward(), "reward"))
+    workers = [await serve_worker(coordinator, servicer, f"{word}-{name}", comes_back=True) for servicer, word in kinds]
     print("serving", flush=True)
     await asyncio.gather(*(beating for _, beating in workers))
     await asyncio.Event().wait()

@@ -58,6 +58,8 @@ class Plane:
 class ScriptedGenerator(generator_pb2_grpc.GeneratorServiceServicer):
     """Answers every prompt with digits; correct with a chance that rises with the version."""
 
+    kind = worker_pb2.WORKER_KIND_GENERATOR
+
     def __init__(self, plane: Plane, *, delay_s: float = 0.0) -> None:
         self.plane = plane
         self.delay_s = delay_s
@@ -227,6 +229,8 @@ class ScriptedGenerator(generator_pb2_grpc.GeneratorServiceServicer):
 class ScriptedReward(reward_pb2_grpc.RewardServiceServicer):
     """Rewards completions that begin with "1"; can report instead that its verifiers failed."""
 
+    kind = worker_pb2.WORKER_KIND_REWARD
+
     def __init__(self) -> None:
         self.failing = False
         self.unconfigured = False
@@ -298,6 +302,8 @@ class ScriptedReward(reward_pb2_grpc.RewardServiceServicer):
 
 class ScriptedLearner(learner_pb2_grpc.LearnerServiceServicer):
     """Counts versions, and keeps its batches."""
+
+    kind = worker_pb2.WORKER_KIND_LEARNER
 
     def __init__(self, plane: Plane, *, step_s: float = 0.0) -> None:
         self.plane = plane
@@ -466,11 +472,11 @@ _SERVICES = {
 
 
 async def serve_worker(
-    coordinator: str, kind: worker_pb2.WorkerKind.ValueType, servicer: Any, worker_id: str, *, comes_back: bool = False
+    coordinator: str, servicer: Any, worker_id: str, *, comes_back: bool = False
 ) -> tuple[RpcServer, "asyncio.Task[None]"]:
-    """Serves and registers a scripted worker, and keeps its lease; with `comes_back`, over a coordinator's restart."""
+    """Serves and registers a worker, and keeps its lease; with `comes_back`, over a coordinator's restart."""
     server = RpcServer(listen="127.0.0.1:0")
-    server.add(ADD_TO_SERVER[_SERVICES[kind]], servicer, _SERVICES[kind])
+    server.add(ADD_TO_SERVER[_SERVICES[servicer.kind]], servicer, _SERVICES[servicer.kind])
     environments = getattr(servicer, "environments", servicer)  # Those of a real reward service, or its own.
     if isinstance(environments, environment_pb2_grpc.EnvironmentServiceServicer):
         server.add(ADD_TO_SERVER[ENVIRONMENT], environments, ENVIRONMENT)
@@ -478,7 +484,7 @@ async def serve_worker(
     servicer.server = server
     stub = coordinator_pb2_grpc.CoordinatorServiceStub(connect(coordinator, COORDINATOR))
     registration = coordinator_pb2.RegisterWorkerRequest(
-        worker_id=worker_id, kind=kind, address=f"127.0.0.1:{server.port}"
+        worker_id=worker_id, kind=servicer.kind, address=f"127.0.0.1:{server.port}"
     )
     await stub.RegisterWorker(registration, timeout=60)
 

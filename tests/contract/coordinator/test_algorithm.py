@@ -1,6 +1,5 @@
 """The coordinator's part of the algorithm over real gRPC, with scripted workers."""
 
-import json
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import closing
@@ -13,13 +12,8 @@ import pytest
 from services.coordinator.store.rollouts import whole_ledger
 from shoal.v1 import coordinator_pb2 as pb
 from shoal.v1 import learner_pb2, reward_pb2
-from tests.support.cluster import Cluster, kinds
+from tests.support.cluster import Cluster, kinds, of_kind
 from tests.support.scripted_workers import ScriptedGenerator, ScriptedReward, arithmetic_config
-
-
-def rows(cluster: Cluster) -> list[dict[str, float]]:
-    """The metrics of each step."""
-    return [json.loads(line) for line in next(cluster.data_dir.glob("*/metrics.jsonl")).read_text().splitlines()]
 
 
 def query(cluster: Cluster, text: str) -> list[Any]:
@@ -42,14 +36,12 @@ async def test_active_sampling_fills_each_step_and_keeps_the_bound_of_staleness(
         ScriptedGenerator(cluster.plane, delay_s=0.05), ScriptedGenerator(cluster.plane, delay_s=0.02)
     )
     grpo = {"max_staleness": max_staleness, "group_size": 2, "active_sampling": True, "max_refills": 3}
-    await cluster.start(arithmetic_config(model, grpo=grpo, run={"num_steps": 12}))
-    run, events = await cluster.end()
-    assert run.state == pb.RUN_STATE_FINISHED, run.message
+    _, events = await cluster.run_to_end(arithmetic_config(model, grpo=grpo, run={"num_steps": 12}))
     groups = await cluster.groups()
     trained = [group for group in groups if group.state == "TRAINED"]
     worst = max(group.staleness for group in trained)
     assert worst <= max_staleness, f"staleness {worst} for a bound of {max_staleness}"
-    refills = [row["batch/refills"] for row in rows(cluster)]
+    refills = [row["batch/refills"] for row in cluster.metrics()]
     for step, refilled in enumerate(refills, start=1):
         num_trained = sum(group.train_step == step for group in trained)
         assert num_trained == 4 or refilled == 12, f"step {step} trained on {num_trained} groups after {refilled} more"
@@ -75,8 +67,8 @@ async def test_a_draining_run_fills_the_step_that_it_is_in(cluster: Cluster, mod
     await cluster.add_all(ScriptedGenerator(cluster.plane, delay_s=0.05))
     grpo = {"group_size": 2, "active_sampling": True, "max_refills": 5, "max_staleness": 1}
     await cluster.start(arithmetic_config(model, grpo=grpo, run={"num_steps": 60}))
-    await cluster.until(lambda event: event.kind == "step" and event.attributes["step"] == 2)
-    await cluster.stub.StopRun(pb.StopRunRequest(mode=pb.STOP_MODE_DRAIN), timeout=60)
+    await cluster.until("step", step=2)
+    await cluster.stop(pb.STOP_MODE_DRAIN)
     run, _ = await cluster.end()
     assert run.state == pb.RUN_STATE_STOPPED, run.message
     assert 3 <= run.policy_version < 60, run.policy_version
@@ -109,17 +101,15 @@ async def test_learned_prompts_are_not_issued_again_after_a_resume(cluster: Clus
     )
     await cluster.start(config, run_id="easy")
     # After two steps the first pass over ten prompts is nearly over, and its easy prompts are excluded.
-    await cluster.until(lambda event: event.kind == "step" and event.attributes["step"] == 2)
-    await cluster.stub.StopRun(pb.StopRunRequest(mode=pb.STOP_MODE_NOW), timeout=60)
+    await cluster.until("step", step=2)
+    await cluster.stop(pb.STOP_MODE_NOW)
     await cluster.end()
-    await cluster.start({}, run_id="easy", resume=True)
-    run, _ = await cluster.end()
-    assert run.state == pb.RUN_STATE_FINISHED, run.message
+    await cluster.run_to_end({}, run_id="easy", resume=True)
     asked = Counter(group.prompt_id for group in await cluster.groups() if group.state != "ISSUED")
     easy = {name: count for name, count in asked.items() if int(name.rpartition(":")[2]) % 2 == 0}
     assert set(easy.values()) == {1}, f"easy prompts were asked {easy} times"
     assert sum(asked.values()) == 28 and len(asked) == 10, f"asked: {asked}"
-    assert rows(cluster)[-1]["batch/no_resampled_prompts"] == 5
+    assert cluster.metrics()[-1]["batch/no_resampled_prompts"] == 5
 
 
 async def test_a_trained_policy_whose_last_hundred_groups_are_all_right_finishes_the_run(
@@ -128,11 +118,11 @@ async def test_a_trained_policy_whose_last_hundred_groups_are_all_right_finishes
     reward = ScriptedReward()
     await cluster.add_all(ScriptedGenerator(cluster.plane), rewards=(reward,))
     await cluster.start(arithmetic_config(model, run={"num_steps": 900}), run_id="right")
-    await cluster.until(lambda event: event.kind == "step" and event.attributes["step"] == 2)
+    await cluster.until("step", step=2)
     reward.constant = 1.0
     run, events = await cluster.end()
     assert run.state == pb.RUN_STATE_FINISHED and 2 <= run.policy_version < 900, run
-    [learned] = [event for event in events if event.kind == "prompts_learned"]
+    [learned] = of_kind(events, "prompts_learned")
     assert learned.attributes["num_groups"] >= 100 and kinds(events).count("exported") == 1, learned
 
 
@@ -149,24 +139,18 @@ async def test_a_run_that_has_learned_every_prompt_is_finished_with_an_export_an
         run={"num_steps": 9},
         data={"sources": [{"task": "arithmetic", "task_size": 10}]},
     )
-    await cluster.start(config, run_id="learned")
-    run, events = await cluster.end()
-    assert run.state == pb.RUN_STATE_FINISHED, run
+    run, events = await cluster.run_to_end(config, run_id="learned")
     assert 2 <= run.policy_version < 9 if keep_zero_signal else run.policy_version == 0, run
     assert run.last_checkpoint_id == f"step-{run.policy_version:08d}", run
-    [learned] = [event for event in events if event.kind == "prompts_learned"]
+    [learned] = of_kind(events, "prompts_learned")
     assert learned.attributes["num_prompts"] == 10 and kinds(events).count("exported") == 1, list(kinds(events))
-    await cluster.start({}, run_id="learned", resume=True)
-    again, _ = await cluster.end()
-    assert (again.state, again.policy_version) == (pb.RUN_STATE_FINISHED, run.policy_version), again.message
+    await cluster.run_to_end({}, run_id="learned", resume=True, step=run.policy_version)
 
 
 async def test_remax_compares_with_an_additional_greedy_completion(cluster: Cluster, model: Path) -> None:
     generator = ScriptedGenerator(cluster.plane)
     await cluster.add_all(generator)
-    await cluster.start(arithmetic_config(model, advantage={"baseline": "greedy", "scale": "none"}))
-    run, _ = await cluster.end()
-    assert run.state == pb.RUN_STATE_FINISHED, run.message
+    await cluster.run_to_end(arithmetic_config(model, advantage={"baseline": "greedy", "scale": "none"}))
     greedy = [request for request in generator.requests if request.sampling.temperature == 0]
     sampled = [request for request in generator.requests if request.sampling.temperature == 1]
     assert len(greedy) == len(sampled) and {len(request.seeds) for request in greedy} == {1}
@@ -186,10 +170,10 @@ async def test_kl_in_the_reward_is_subtracted_from_each_token_on_and_its_coeffic
 ) -> None:
     await cluster.add_all(ScriptedGenerator(cluster.plane))
     kl = {"coef": 0.1, "place": "reward", "estimator": "k1", "target": 0.01, "horizon": 100}
-    await cluster.start(arithmetic_config(model, kl=kl, advantage={"scale": "none"}, run={"num_steps": 4}), run_id="kl")
-    run, _ = await cluster.end()
-    assert run.state == pb.RUN_STATE_FINISHED, run.message
-    coefs = [row["objective/reward_kl_coef"] for row in rows(cluster)]
+    await cluster.run_to_end(
+        arithmetic_config(model, kl=kl, advantage={"scale": "none"}, run={"num_steps": 4}), run_id="kl"
+    )
+    coefs = [row["objective/reward_kl_coef"] for row in cluster.metrics()]
     assert coefs[0] == 0.1 and coefs == sorted(set(coefs)), f"KL is above its target, so its coefficient grows: {coefs}"
     (saved,) = query(cluster, "SELECT kl_coef FROM progress")[0]
     assert saved > coefs[-1], "the ledger holds the next step's coefficient"
@@ -210,14 +194,12 @@ async def test_running_rewards_cover_the_final_lineage_after_a_resume(cluster: C
     running = {"baseline": "running_mean", "scale": "running_std"}
     config = arithmetic_config(model, advantage=running, grpo={"max_staleness": 0}, run={"num_steps": 6})
     await cluster.start(config, run_id="running")
-    await cluster.until(lambda event: event.kind == "step" and event.attributes["step"] == 2)
-    await cluster.stub.StopRun(pb.StopRunRequest(mode=pb.STOP_MODE_NOW), timeout=60)
+    await cluster.until("step", step=2)
+    await cluster.stop(pb.STOP_MODE_NOW)
     await cluster.end()
-    await cluster.start({}, run_id="running", resume=True)
-    run, _ = await cluster.end()
-    assert run.state == pb.RUN_STATE_FINISHED, run.message
+    await cluster.run_to_end({}, run_id="running", resume=True)
     seen: list[float] = []
-    for step, metrics in enumerate(rows(cluster), start=1):
+    for step, metrics in enumerate(cluster.metrics(), start=1):
         trained = query(
             cluster,
             "SELECT reward, advantage FROM completions JOIN groups USING (order_number)"
@@ -235,9 +217,7 @@ async def test_running_rewards_cover_the_final_lineage_after_a_resume(cluster: C
 async def test_kl_of_whole_completions_is_subtracted_before_rewards_are_compared(cluster: Cluster, model: Path) -> None:
     await cluster.add_all(ScriptedGenerator(cluster.plane))
     kl = {"coef": 0.1, "place": "reward", "estimator": "k1", "reward_level": "completion"}
-    await cluster.start(arithmetic_config(model, kl=kl, advantage={"scale": "none"}, run={"num_steps": 1}))
-    run, _ = await cluster.end()
-    assert run.state == pb.RUN_STATE_FINISHED, run.message
+    await cluster.run_to_end(arithmetic_config(model, kl=kl, advantage={"scale": "none"}, run={"num_steps": 1}))
     groups: list[list[learner_pb2.TrainRollout]] = []
     for message in cluster.learner.batches[0]:
         if message.HasField("group"):

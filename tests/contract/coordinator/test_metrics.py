@@ -1,7 +1,6 @@
 """A run reports exactly the metrics of docs/metrics.md."""
 
 import asyncio
-import json
 import time
 from pathlib import Path
 
@@ -21,10 +20,8 @@ async def test_metrics_jsonl_holds_the_names_of_the_table(cluster: Cluster, mode
     evaluation = questions | {"every_steps": 2, "samples_per_prompt": 3, "temperature": 1.0}
     settings = arithmetic_config(model, evaluation=evaluation)
     config = parse_config(settings)
-    await cluster.start(settings)
-    run, _ = await cluster.end()
-    assert run.state == pb.RUN_STATE_FINISHED, run.message
-    rows = [json.loads(line) for line in (cluster.data_dir / run.run_id / "metrics.jsonl").read_text().splitlines()]
+    run, _ = await cluster.run_to_end(settings)
+    rows = cluster.metrics(run.run_id)
     assert [row.pop("step") for row in rows if "time/step" in row] == [1, 2, 3, 4, 5]
     for row in rows:
         row.pop("step", None)
@@ -44,15 +41,15 @@ async def test_a_pause_counts_for_no_time(cluster: Cluster, model: Path) -> None
     await cluster.add_all(ScriptedGenerator(cluster.plane, delay_s=0.02))
     began = time.monotonic()
     await cluster.start(arithmetic_config(model, run={"num_steps": 6}))
-    await cluster.until(lambda event: event.kind == "step" and event.attributes["step"] == 2)
-    await cluster.stub.PauseRun(pb.PauseRunRequest(), timeout=60)
+    await cluster.until("step", step=2)
+    await cluster.pause()
     paused_at = time.monotonic()
     await asyncio.sleep(PAUSE_S)
     paused_s = time.monotonic() - paused_at
-    await cluster.stub.ResumeRun(pb.ResumeRunRequest(), timeout=60)
+    await cluster.resume()
     run, _ = await cluster.end()
     running_s = time.monotonic() - began - paused_s
     assert run.state == pb.RUN_STATE_FINISHED, run.message
-    rows = [json.loads(line) for line in (cluster.data_dir / run.run_id / "metrics.jsonl").read_text().splitlines()]
+    rows = cluster.metrics(run.run_id)
     assert sum(row["time/step"] for row in rows) <= running_s, f"steps took more than the {running_s:.1f} s of the run"
     assert rows[-1]["time/from_scratch"] <= running_s, f"{rows[-1]['time/from_scratch']:.1f} s of {running_s:.1f} s"

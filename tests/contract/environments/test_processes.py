@@ -38,7 +38,7 @@ async def test_a_call_that_hangs_fails_its_episode_and_the_others_of_its_process
     [pid] = pids(stage)
     hanging.send(verb)
     result = await hanging.result()
-    assert (result.outcome, result.detail) == (FAILED, "step took longer than 0.2 s")
+    assert result.outcome == FAILED and result.detail.startswith("step ") and "0.2 s" in result.detail, result
     assert (await other.say("b")).messages[0].content == "a,b"
     assert (pid in pids(stage)) == (verb == "wait"), "only what computes costs its process"
 
@@ -101,7 +101,7 @@ async def test_an_episode_that_kills_its_process_fails_alone(stage: Stage, scrip
     innocent.send("nap")
     killing.send("always_die")
     result = await killing.result()
-    assert result.outcome == FAILED and "died 3 times in turn 1" in result.detail, result.detail
+    assert result.outcome == FAILED and "died 3 times" in result.detail, result.detail
     assert (await innocent.observe()).messages[0].content == "nap", "it slept in the process that the other one killed"
     innocent.end()
     assert (await innocent.result()).outcome == SCORED

@@ -63,7 +63,7 @@ async def test_an_mcp_server_of_an_episode_does_not_outlive_it_however_it_ends()
 
 async def test_an_mcp_server_that_does_not_start_is_named_before_anything_is_played() -> None:
     async with staged() as stage:
-        with pytest.raises(InvalidArgument, match="no connection with the MCP server /no/such/program"):
+        with pytest.raises(InvalidArgument, match="/no/such/program"):
             await stage.configure({"name": "mcp", "settings": {"command": ["/no/such/program"]}})
 
 
@@ -118,13 +118,13 @@ def test_keys_and_programs_that_the_operator_does_not_allow_are_refused(table: d
 def test_an_allowed_program_is_started_with_its_own_arguments_alone() -> None:
     config = EnvironmentConfig.model_validate({"name": "mcp", "settings": {"command": ["/bin/sh", "-c", "id"]}})
     for allowed in (Allowed(programs=(("/bin/sh", "server.sh"), ("/bin/sh",))), Allowed(interpreters=("/bin/sh",))):
-        with pytest.raises(FailedPrecondition, match="/bin/sh -c id is none of --allow-program"):
+        with pytest.raises(FailedPrecondition, match=r"/bin/sh -c id .*--allow-program"):
             allowed.check(RewardConfig(), [config])
 
 
 @pytest.mark.parametrize("command", [{"/usr/bin/awk": 0, 'BEGIN{system("id")}': 0}, "w", ["/bin/sh", 1], [""]])
 def test_a_command_that_is_no_list_of_texts_is_refused(command: Any) -> None:
-    with pytest.raises(ValueError, match=r"settings\.command must be a list of texts"):
+    with pytest.raises(ValueError, match=r"settings\.command"):
         EnvironmentConfig.model_validate({"name": "mcp", "settings": {"command": command}})
 
 

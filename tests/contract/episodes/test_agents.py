@@ -16,7 +16,7 @@ import pytest
 
 from services.reward.service import RewardService
 from shoal.v1 import coordinator_pb2 as pb
-from shoal.v1 import rollout_pb2, worker_pb2
+from shoal.v1 import rollout_pb2
 from shoal.wire import completion_from_wire
 from tests.contract.episodes.test_episodes import episode_config
 from tests.support.cluster import Cluster, kinds
@@ -180,9 +180,7 @@ async def playing(
         ScriptedPolicy(cluster.plane, says or (lambda text, seed: f"{seed % 1000}")),
         RewardService(ALLOWED),
     )
-    await cluster.add(worker_pb2.WORKER_KIND_LEARNER, cluster.learner, "learner-0")
-    await cluster.add(worker_pb2.WORKER_KIND_REWARD, reward, "reward-0")
-    await cluster.add(worker_pb2.WORKER_KIND_GENERATOR, policy, "generator-0")
+    await cluster.add_all(policy, rewards=(reward,))
     config = episode_config(model, run={"num_steps": num_steps}, reward={"num_processes": 1}, **sections)
     try:
         environment = {"name": "counter", "source": f"{agents}:{name}", "settings": settings or {}}
@@ -194,8 +192,7 @@ async def playing(
 
 async def rollouts_of(cluster: Cluster) -> list[pb.Rollout]:
     """Waits for the end of the run. Returns the rollouts, after each was read as a learner reads it."""
-    run, events = await cluster.end()
-    assert run.state == pb.RUN_STATE_FINISHED, (run.message, kinds(events))
+    await cluster.finish()
     return [rollout for group in await cluster.groups() for rollout in group.rollouts]
 
 
@@ -336,11 +333,11 @@ async def test_agents_are_evaluated_with_one_version_of_the_weights_also_in_a_pa
     held_out.write_text("".join(json.dumps({"messages": f"Held-out question {number}"}) + "\n" for number in range(3)))
     evaluation = {"sources": [{"path": str(held_out), "environment": "counter"}], "temperature": 0.5}
     async with playing(cluster, model, agents, "Tools", says, num_steps=50, evaluation=evaluation) as policy:
-        events = await cluster.until(lambda event: event.kind == "step")
+        events = await cluster.until("step")
         assert events[-1].kind == "step", [(event.kind, event.message) for event in events]
-        await cluster.stub.PauseRun(pb.PauseRunRequest(), timeout=60)
-        answer = await cluster.stub.Evaluate(pb.EvaluateRequest(), timeout=60)
-        await cluster.stub.StopRun(pb.StopRunRequest(), timeout=60)
+        await cluster.pause()
+        answer = await cluster.evaluate()
+        await cluster.stop()
         run, events = await cluster.end()
     assert run.state == pb.RUN_STATE_STOPPED, (run.message, kinds(events))
     assert (answer.num_prompts, answer.num_scored, answer.metrics["eval/episodes/turns"]) == (3, 3, 3), answer
@@ -355,8 +352,8 @@ async def test_agents_whose_reward_service_is_killed_run_again_at_another_one(
     cluster: Cluster, model: Path, agents: Path, tmp_path: Path
 ) -> None:
     marker, policy = tmp_path / "go", ScriptedPolicy(cluster.plane, lambda text, seed: f"{seed % 1000}")
-    await cluster.add(worker_pb2.WORKER_KIND_LEARNER, cluster.learner, "learner-0")
-    await cluster.add(worker_pb2.WORKER_KIND_GENERATOR, policy, "generator-0")
+    await cluster.add(cluster.learner, "learner-0")
+    await cluster.add(policy, "generator-0")
     patient = {"worker_timeout_s": 600}  # The second service may take long to start.
     config = episode_config(model, run={"num_steps": 1}, reward={"num_processes": 1}, coordinator=patient)
     environment = {"name": "counter", "source": f"{agents}:Held", "settings": {"marker": str(marker)}}

@@ -52,15 +52,14 @@ async def test_a_pause_in_mid_turn_holds_the_next_turn_and_repeats_none(cluster:
     await cluster.add_all(policy, rewards=(stage,))
     await cluster.start(episode_config(model, run={"num_steps": 1}, grpo={"max_staleness": 0}))
     await eventually(lambda: len(stage.held) == 4, "all four episodes are in their first turn")
-    await cluster.stub.PauseRun(pb.PauseRunRequest(), timeout=60)
+    await cluster.pause()
     num_tokens = policy.num_tokens
     stage.may_answer.set()
     await eventually(lambda: len(stage.turns) == 4)
     await asyncio.sleep(0.2)
     assert policy.num_tokens == num_tokens, "turns are sampled in a pause"
-    await cluster.stub.ResumeRun(pb.ResumeRunRequest(), timeout=60)
-    run, events = await cluster.end()
-    assert run.state == pb.RUN_STATE_FINISHED, (run.message, kinds(events))
+    await cluster.resume()
+    await cluster.finish()
     assert len(turns_of(policy)) == 12 and set(turns_of(policy).values()) == {1}, turns_of(policy)
     assert len(stage.starts) == 4, "an episode was played again"
 
@@ -72,14 +71,12 @@ async def test_a_stop_in_mid_turn_closes_the_episodes_and_a_resume_plays_them_fr
     await cluster.add_all(policy, rewards=(stage,))
     await cluster.start(episode_config(model, run={"num_steps": 3}), run_id="stopped")
     await eventually(lambda: len(stage.held) == 4, "the episodes of the second step are in their first turn")
-    await cluster.stub.StopRun(pb.StopRunRequest(mode=pb.STOP_MODE_NOW), timeout=60)
+    await cluster.stop(pb.STOP_MODE_NOW)
     run, events = await cluster.end()
     assert (run.state, run.policy_version) == (pb.RUN_STATE_STOPPED, 1), (run.message, kinds(events))
     await eventually(lambda: not stage.num_open, "the streams of the episodes have ended")
     stage.may_answer.set()
-    await cluster.start({}, run_id="stopped", resume=True)
-    run, events = await cluster.end()
-    assert (run.state, run.policy_version) == (pb.RUN_STATE_FINISHED, 3), (run.message, kinds(events))
+    await cluster.run_to_end({}, run_id="stopped", resume=True, step=3)
     groups = await cluster.groups()
     assert [group.order_number for group in groups] == list(range(6)), "a prompt was skipped or asked twice"
     for group in groups:
@@ -91,7 +88,7 @@ async def test_a_drain_in_mid_turn_lets_the_episodes_end_and_trains_on_them(clus
     await cluster.add_all(policy, rewards=(stage,))
     await cluster.start(episode_config(model, run={"num_steps": 50}))
     await eventually(lambda: len(stage.held) == 4, "the episodes of the second step are in their first turn")
-    await cluster.stub.StopRun(pb.StopRunRequest(mode=pb.STOP_MODE_DRAIN), timeout=60)
+    await cluster.stop(pb.STOP_MODE_DRAIN)
     stage.may_answer.set()
     run, events = await cluster.end()
     assert (run.state, run.policy_version) == (pb.RUN_STATE_STOPPED, 2), (run.message, kinds(events))
@@ -107,8 +104,7 @@ async def test_weights_that_come_in_mid_turn_sample_the_turns_behind_it(cluster:
     await eventually(lambda: len(stage.held) == 4, "the episodes of the second step are in their first turn")
     await eventually(lambda: policy.num_loads == 2, "the weights of the first step are published")
     stage.may_answer.set()
-    run, events = await cluster.end()
-    assert run.state == pb.RUN_STATE_FINISHED, (run.message, kinds(events))
+    await cluster.finish()
     for group in await cluster.groups():
         is_held = group.order_number >= 2
         assert group.staleness == is_held, "an episode is as stale as its first turn"
@@ -168,13 +164,13 @@ async def test_a_resume_with_code_that_lacks_a_tool_of_the_prompts_leaves_the_ru
     file.write_text(TOOLS)
     says: Says = lambda text, seed: f"<add>{'x' * (seed % 7)}</add>"  # noqa: E731
     async with playing(cluster, model, file, "Adding", says, num_steps=4):
-        await cluster.until(lambda event: event.kind == "step")
-        await cluster.stub.PauseRun(pb.PauseRunRequest(), timeout=60)
+        await cluster.until("step")
+        await cluster.pause()
         file.write_text(TOOLS.replace("def add", "def sum"))
-        with pytest.raises(InvalidArgument, match="has no tool 'add' with the parameters that prompts of the run show"):
-            await cluster.stub.ResumeRun(pb.ResumeRunRequest(), timeout=60)
+        with pytest.raises(InvalidArgument, match="no tool 'add'"):
+            await cluster.resume()
         assert (await cluster.run()).state == pb.RUN_STATE_PAUSED
         file.write_text(TOOLS.replace('"ok"', '"fine"'))
-        await cluster.stub.ResumeRun(pb.ResumeRunRequest(), timeout=60)
+        await cluster.resume()
         rollouts = await rollouts_of(cluster)
     assert {outcome.ok for r in rollouts for turn in r.episode.turns for outcome in turn.tool_outcomes} == {True}

@@ -4,8 +4,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-from shoal.v1 import coordinator_pb2 as pb
-from shoal.v1 import worker_pb2
 from tests.contract.episodes.test_episodes import episode_config
 from tests.support.cluster import Cluster, kinds
 from tests.support.scripted_environment import ScriptedPolicy, ScriptedStage
@@ -60,17 +58,14 @@ async def _play(folder: Path, model: Path, *, kills: bool) -> tuple[Batches, lis
         doomed, others = ScriptedPolicy(cluster.plane, _says), [ScriptedPolicy(cluster.plane, _says) for _ in range(2)]
         if kills:
             doomed.holds_after, doomed.holds_turn = 3, 2
-        await cluster.add(worker_pb2.WORKER_KIND_LEARNER, cluster.learner, "learner-0")
-        await cluster.add(worker_pb2.WORKER_KIND_REWARD, ScriptedStage(), "reward-0")
-        server = await cluster.add(worker_pb2.WORKER_KIND_GENERATOR, doomed, "generator-0")
-        await cluster.add(worker_pb2.WORKER_KIND_GENERATOR, others[0], "generator-1")
+        await cluster.add_all(doomed, rewards=(ScriptedStage(),))
+        await cluster.add(others[0], "generator-1")
         await cluster.start(_config(model))
         if kills:
             await eventually(lambda: doomed.num_held > 0, "it holds second turns")
-            await cluster.kill(server, "generator-0")
-            await cluster.add(worker_pb2.WORKER_KIND_GENERATOR, others[1], "generator-2")
-        run, events = await cluster.end()
-        assert run.state == pb.RUN_STATE_FINISHED, (run.message, kinds(events))
+            await cluster.kill("generator-0")
+            await cluster.add(others[1], "generator-2")
+        _, events = await cluster.finish()
         rollouts = [
             (group.order_number, group.state, rollout.text, rollout.episode.SerializeToString(deterministic=True))
             for group in await cluster.groups()

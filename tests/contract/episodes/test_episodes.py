@@ -17,7 +17,7 @@ from services.reward.service import RewardService
 from shoal.errors import InvalidArgument
 from shoal.telemetry import names
 from shoal.v1 import coordinator_pb2 as pb
-from shoal.v1 import rollout_pb2, worker_pb2
+from shoal.v1 import rollout_pb2
 from shoal.wire import completion_from_wire
 from tests.support.cluster import Cluster, kinds
 from tests.support.reward_client import ALLOWED
@@ -51,9 +51,7 @@ async def test_an_episode_is_one_completion_whose_environment_tokens_do_not_coun
 ) -> None:
     stage = ScriptedStage()
     await cluster.add_all(ScriptedPolicy(cluster.plane), rewards=(stage,))
-    await cluster.start(episode_config(model))
-    run, events = await cluster.end()
-    assert run.state == pb.RUN_STATE_FINISHED, (run.message, kinds(events))
+    await cluster.run_to_end(episode_config(model))
     for completion in stage.episodes:
         completion_from_wire(completion)  # As a learner reads it.
         mask = np.frombuffer(completion.loss_mask, np.uint8).astype(bool)
@@ -82,9 +80,7 @@ async def test_the_words_of_a_turn_are_without_the_models_own_end_of_sequence(
     stage, policy = ScriptedStage(), ScriptedPolicy(cluster.plane, lambda text, seed: "42")
     policy.end = ENCODER.token_to_id(END_OF_TEXT)
     await cluster.add_all(policy, rewards=(stage,))
-    await cluster.start(episode_config(with_two_ends, run={"num_steps": 1}))
-    run, events = await cluster.end()
-    assert run.state == pb.RUN_STATE_FINISHED, (run.message, kinds(events))
+    await cluster.run_to_end(episode_config(with_two_ends, run={"num_steps": 1}))
     assert {completion.text for completion in stage.episodes} == {"42"}, "as for a single turn"
 
 
@@ -92,9 +88,7 @@ async def test_one_trace_follows_a_group_over_the_turns_and_tool_calls_of_its_ep
     cluster: Cluster, model: Path, exported: InMemorySpanExporter
 ) -> None:
     await cluster.add_all(ScriptedPolicy(cluster.plane), rewards=(ScriptedStage(),))
-    await cluster.start(episode_config(model, run={"num_steps": 1}))
-    run, events = await cluster.end()
-    assert run.state == pb.RUN_STATE_FINISHED, (run.message, kinds(events))
+    await cluster.run_to_end(episode_config(model, run={"num_steps": 1}))
     spans = exported.get_finished_spans()
     for group in await cluster.groups():
         trace = [span for span in spans if f"{span.context.trace_id:032x}" == group.trace_id]
@@ -128,8 +122,7 @@ async def test_a_run_with_a_row_that_names_another_tool_is_refused(
     await cluster.start(episode_config(model, data={"sources": [{"path": str(rows), "environment": "counter"}]}))
     run, _ = await cluster.end()
     assert run.state == pb.RUN_STATE_FAILED and not stage.starts
-    wanted = "tools.jsonl row 2 names the tool 'ad' (did you mean 'add'?), which its environment 'counter' does not"
-    assert wanted in run.message, run.message
+    assert all(part in run.message for part in ("tools.jsonl row 2 ", "'ad'", "'add'", "'counter'")), run.message
 
 
 async def test_a_turn_goes_on_elsewhere_from_what_its_killed_generator_reported(cluster: Cluster, model: Path) -> None:
@@ -137,17 +130,14 @@ async def test_a_turn_goes_on_elsewhere_from_what_its_killed_generator_reported(
     held.holds_after = 6
     held.holds_turn = 2
     stage = ScriptedStage()
-    await cluster.add(worker_pb2.WORKER_KIND_LEARNER, cluster.learner, "learner-0")
-    await cluster.add(worker_pb2.WORKER_KIND_REWARD, stage, "reward-0")
-    server = await cluster.add(worker_pb2.WORKER_KIND_GENERATOR, held, "generator-0")
+    await cluster.add_all(held, rewards=(stage,))
     await cluster.start(episode_config(model, run={"num_steps": 1}, generator={"report_every_tokens": 4}))
     await eventually(lambda: held.num_held == 4, "all four episodes are in their second turn")
-    await cluster.add(worker_pb2.WORKER_KIND_GENERATOR, rescuer, "generator-1")
+    await cluster.add(rescuer, "generator-1")
     await cluster.until(lambda event: event.kind == "worker_joined" and "generator" in event.message)
     await eventually(lambda: rescuer.loaded.is_set(), "the second generator has the weights")
-    await cluster.kill(server, "generator-0")
-    run, events = await cluster.end()
-    assert run.state == pb.RUN_STATE_FINISHED, (run.message, kinds(events))
+    await cluster.kill("generator-0")
+    _, events = await cluster.finish()
     turns = [request.request_id.split("/turn-")[1] for request in rescuer.requests]
     assert sorted(turns) == sorted(["2/call-1", "3/call-0"] * 4), "no turn before the kill is sampled again"
     resumed = [request for request in rescuer.requests if "/turn-2/" in request.request_id]
@@ -164,10 +154,9 @@ async def test_a_killed_environment_is_played_again_from_the_recorded_turns(clus
     policy = ScriptedPolicy(cluster.plane)
     await cluster.add_all(policy, rewards=(dying,))
     await cluster.start(episode_config(model, run={"num_steps": 1}, coordinator={"worker_timeout_s": 60}))
-    await cluster.until(lambda event: event.kind == "episode_replayed")
-    await cluster.add(worker_pb2.WORKER_KIND_REWARD, stage, "reward-1")
-    run, events = await cluster.end()
-    assert run.state == pb.RUN_STATE_FINISHED, (run.message, kinds(events))
+    await cluster.until("episode_replayed")
+    await cluster.add(stage, "reward-1")
+    await cluster.finish()
     replayed = [[turn.number for turn in start.replay] for start in stage.starts]
     assert len(replayed) == 4 and all(replayed), f"each went on from its turns: {replayed}"
     asked = [request.request_id.rpartition("/call-")[0] for request in policy.requests]
@@ -187,9 +176,7 @@ async def test_episodes_that_break_or_hang_are_failed_and_their_siblings_are_tra
     config = episode_config(
         model, run={"num_steps": 1}, grpo={"group_size": 4, "groups_per_step": 1, "max_staleness": 0}, episodes=limits
     )
-    await cluster.start(config)
-    run, events = await cluster.end()
-    assert run.state == pb.RUN_STATE_FINISHED, (run.message, kinds(events))
+    await cluster.run_to_end(config)
     outcomes = {completion.sample_index: completion.episode for completion in stage.episodes}
     failed = {index: episode.detail for index, episode in outcomes.items() if episode.outcome == FAILED}
     assert failed.keys() == {0, 1} and "division" in failed[0] and "did not answer" in failed[1], failed
@@ -215,19 +202,18 @@ async def test_an_environment_that_is_out_pauses_the_run_and_its_episodes_are_pl
         episodes={"tool_parser": "tag"},
     )
     await cluster.start(config)
-    await cluster.until(lambda event: event.kind == "step")
+    await cluster.until("step")
     if how == "fails":
         stage.fails_at = 2
     else:
         stage.is_broken = True
-    events = await cluster.until(lambda event: event.kind == "environment_outage")
-    assert "the environment counter failed on" in events[-1].message and "shoal run resume" in events[-1].message
+    events = await cluster.until("environment_outage")
+    assert " counter " in events[-1].message and "shoal run resume" in events[-1].message, events[-1]
     await eventually(lambda: stage.num_open == 0, "what was in flight has failed")
     assert (await cluster.run()).state == pb.RUN_STATE_PAUSED
     stage.fails_at, stage.is_broken = None, False
-    await cluster.stub.ResumeRun(pb.ResumeRunRequest(), timeout=60)
-    run, events = await cluster.end()
-    assert run.state == pb.RUN_STATE_FINISHED, (run.message, kinds(events))
+    await cluster.resume()
+    _, events = await cluster.finish()
     assert kinds(events).count("environment_outage") == 1 and "group_dropped" not in kinds(events), kinds(events)
     groups = await cluster.groups()
     outcomes = {rollout.score.outcome for group in groups for rollout in group.rollouts}
@@ -241,9 +227,7 @@ async def test_an_endless_episode_ends_at_its_limit_and_is_masked(cluster: Clust
         ScriptedPolicy(cluster.plane, lambda text, seed: "<add>1</add>" if seed % 2 else "1"), rewards=(stage,)
     )
     limits = {"tool_parser": "tag", "max_turns": 3, "truncated": "mask"}
-    await cluster.start(episode_config(model, run={"num_steps": 1}, episodes=limits, grpo={"group_size": 8}))
-    run, events = await cluster.end()
-    assert run.state == pb.RUN_STATE_FINISHED, (run.message, kinds(events))
+    await cluster.run_to_end(episode_config(model, run={"num_steps": 1}, episodes=limits, grpo={"group_size": 8}))
     cut = {index: each.episode for index, each in enumerate(stage.episodes) if each.episode.truncated}
     assert cut and all(len(episode.turns) == 4 and episode.stop_reason == "max_turns" for episode in cut.values())
     trained = [m.rollout.completion for m in cluster.learner.batches[0] if m.HasField("rollout")]
@@ -273,7 +257,7 @@ async def test_a_row_of_an_undeclared_environment_is_refused_before_the_run_begi
     cluster: Cluster, model: Path
 ) -> None:
     config = episode_config(model) | {"environments": []}
-    with pytest.raises(InvalidArgument, match=r"data\.sources\.0\.environment: no environment is called 'counter'"):
+    with pytest.raises(InvalidArgument, match=r"data\.sources\.0\.environment: .*'counter'"):
         await cluster.start(config)
 
 
@@ -288,9 +272,7 @@ async def test_a_calculator_of_a_real_reward_service_pays_for_the_call_and_for_t
 
     reward = RewardService(ALLOWED)
     try:
-        await cluster.add(worker_pb2.WORKER_KIND_LEARNER, cluster.learner, "learner-0")
-        await cluster.add(worker_pb2.WORKER_KIND_REWARD, reward, "reward-0")
-        await cluster.add(worker_pb2.WORKER_KIND_GENERATOR, ScriptedPolicy(cluster.plane, says), "generator-0")
+        await cluster.add_all(ScriptedPolicy(cluster.plane, says), rewards=(reward,))
         config = episode_config(
             model,
             run={"num_steps": 1},
@@ -298,9 +280,7 @@ async def test_a_calculator_of_a_real_reward_service_pays_for_the_call_and_for_t
             reward={"num_processes": 1},
             grpo={"group_size": 16, "groups_per_step": 2, "max_staleness": 0},
         )
-        await cluster.start(config | {"environments": [{"name": "calculator"}]})
-        run, events = await cluster.end()
-        assert run.state == pb.RUN_STATE_FINISHED, (run.message, kinds(events))
+        await cluster.run_to_end(config | {"environments": [{"name": "calculator"}]})
         groups = await cluster.groups()
     finally:
         await reward.close()

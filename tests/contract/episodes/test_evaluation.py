@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from shoal.v1 import coordinator_pb2 as pb
-from shoal.v1 import generator_pb2, rollout_pb2, worker_pb2
+from shoal.v1 import generator_pb2, rollout_pb2
 from tests.contract.episodes.test_episodes import episode_config
 from tests.support.cluster import Cluster, kinds
 from tests.support.scripted_environment import ScriptedPolicy, ScriptedStage
@@ -41,9 +41,7 @@ async def test_games_and_single_turns_are_evaluated_together_before_and_after_tr
     policy, stage = ScriptedPolicy(cluster.plane), ScriptedStage()
     await cluster.add_all(policy, rewards=(stage,))
     settings = {"samples_per_prompt": 2, "temperature": 0.5, "max_completion_tokens": 300}
-    await cluster.start(evaluated_config(model, settings))
-    run, events = await cluster.end()
-    assert run.state == pb.RUN_STATE_FINISHED, (run.message, kinds(events))
+    run, events = await cluster.run_to_end(evaluated_config(model, settings))
     rows = rows_of(cluster, run)
     assert [row["step"] for row in rows] == [0, 2]
     for row in rows:
@@ -81,9 +79,7 @@ async def test_a_held_out_question_offers_the_tools_of_its_row(cluster: Cluster,
 
     await cluster.add_all(ScriptedPolicy(cluster.plane), rewards=(Stage(),))
     evaluation = {"sources": [{"path": str(rows), "environment": "counter"}], "on_start": False}
-    await cluster.start(evaluated_config(model, evaluation, run={"num_steps": 1}))
-    run, events = await cluster.end()
-    assert run.state == pb.RUN_STATE_FINISHED, (run.message, kinds(events))
+    await cluster.run_to_end(evaluated_config(model, evaluation, run={"num_steps": 1}))
     offered, withheld = {rollout_pb2.TOOL_CALL_STATUS_OK}, {rollout_pb2.TOOL_CALL_STATUS_UNKNOWN_TOOL}
     assert statuses == {"All": offered, "One": offered, "None": withheld}
     assert told == {"All": None, "One": ["add"], "None": []}, "what the environment was told"
@@ -94,16 +90,13 @@ async def test_a_generator_that_is_killed_in_an_evaluation_costs_the_turn_in_fli
 ) -> None:
     held, rescuer, stage = ScriptedPolicy(cluster.plane), ScriptedPolicy(cluster.plane), ScriptedStage()
     held.holds_after, held.holds_turn = 6, 2
-    await cluster.add(worker_pb2.WORKER_KIND_LEARNER, cluster.learner, "learner-0")
-    await cluster.add(worker_pb2.WORKER_KIND_REWARD, stage, "reward-0")
-    server = await cluster.add(worker_pb2.WORKER_KIND_GENERATOR, held, "generator-0")
+    await cluster.add_all(held, rewards=(stage,))
     await cluster.start(evaluated_config(model, run={"num_steps": 1}))
     await eventually(lambda: held.num_held >= 3, "all three games are in their second turn")
-    await cluster.add(worker_pb2.WORKER_KIND_GENERATOR, rescuer, "generator-1")
+    await cluster.add(rescuer, "generator-1")
     await eventually(lambda: rescuer.loaded.is_set(), "the second generator has the weights")
-    await cluster.kill(server, "generator-0")
-    run, events = await cluster.end()
-    assert run.state == pb.RUN_STATE_FINISHED, (run.message, kinds(events))
+    await cluster.kill("generator-0")
+    run, _ = await cluster.finish()
     first = [r.request_id.split("/turn-")[1] for r in asked(rescuer) if "/evaluation-0-" in r.request_id]
     assert sorted(turn for turn in first if "/call" in turn) == sorted(["2/call-1", "3/call-0"] * 3), first
     assert [row["eval/unscored_rate"] for row in rows_of(cluster, run)] == [0, 0]
@@ -113,12 +106,12 @@ async def test_a_paused_run_plays_its_held_out_games_and_stays_paused(cluster: C
     policy, stage = ScriptedPolicy(cluster.plane), ScriptedStage()
     await cluster.add_all(policy, rewards=(stage,))
     await cluster.start(evaluated_config(model, {"on_start": False}, run={"num_steps": 50}))
-    await cluster.until(lambda event: event.kind == "step")
-    await cluster.stub.PauseRun(pb.PauseRunRequest(), timeout=60)
-    answer = await cluster.stub.Evaluate(pb.EvaluateRequest(), timeout=60)
+    await cluster.until("step")
+    await cluster.pause()
+    answer = await cluster.evaluate()
     assert (answer.num_prompts, answer.num_scored, answer.metrics["eval/episodes/turns"]) == (6, 6, 3), answer
     assert (await cluster.run()).state == pb.RUN_STATE_PAUSED
-    await cluster.stub.StopRun(pb.StopRunRequest(), timeout=60)
+    await cluster.stop()
     run, events = await cluster.end()
     assert run.state == pb.RUN_STATE_STOPPED, (run.message, kinds(events))
 
@@ -127,9 +120,7 @@ async def test_a_run_of_single_turns_may_be_evaluated_with_episodes(cluster: Clu
     policy, stage = ScriptedPolicy(cluster.plane), ScriptedStage()
     await cluster.add_all(policy, rewards=(stage,))
     config = evaluated_config(model, run={"num_steps": 1}, data={"sources": [{"task": "arithmetic", "task_seed": 9}]})
-    await cluster.start(config)
-    run, events = await cluster.end()
-    assert run.state == pb.RUN_STATE_FINISHED, (run.message, kinds(events))
+    run, _ = await cluster.run_to_end(config)
     assert [row["eval/episodes/turns"] for row in rows_of(cluster, run)] == [3, 3]
 
 
@@ -137,7 +128,5 @@ async def test_a_task_that_the_environment_refuses_is_an_unanswered_question(clu
     policy, stage = ScriptedPolicy(cluster.plane), ScriptedStage()
     stage.refused = "Held-out question 1"
     await cluster.add_all(policy, rewards=(stage,))
-    await cluster.start(evaluated_config(model, run={"num_steps": 1}))
-    run, events = await cluster.end()
-    assert run.state == pb.RUN_STATE_FINISHED, (run.message, kinds(events))
+    run, _ = await cluster.run_to_end(evaluated_config(model, run={"num_steps": 1}))
     assert [row["eval/unscored_rate"] for row in rows_of(cluster, run)] == [pytest.approx(1 / 6)] * 2

@@ -62,9 +62,9 @@ async def test_another_run_takes_the_engine_over_without_its_weights(ready: Gene
 async def test_after_an_engine_failed_to_start_the_generator_is_failed_with_the_reason_and_may_be_configured_again(
     idle: Generator,
 ) -> None:
-    idle.starting.append(InvalidArgument("model.path: there is no folder tiny"))
+    idle.starting.append(InvalidArgument("model.path: no folder"))
     await idle.configure()
     status = await idle.reach(worker_pb2.WORKER_STATE_FAILED)
-    assert status.message == "model.path: there is no folder tiny"
+    assert status.message == "model.path: no folder"
     await idle.configure()
     await idle.reach(worker_pb2.WORKER_STATE_STALE)

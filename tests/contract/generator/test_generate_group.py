@@ -184,7 +184,7 @@ async def test_a_support_is_returned_only_where_it_is_asked_for_and_needs_a_top_
     plain = [message.completion async for message in ready.sampling()]
     assert not any(completion.support_token_ids or completion.support_counts for completion in plain)
     unbounded = sampling_to_wire(SamplingParams(1.0, 4, (), return_support=True))
-    with pytest.raises(InvalidArgument, match=r"sampling\.return_support: needs top_k and temperature above 0"):
+    with pytest.raises(InvalidArgument, match=r"sampling\.return_support: .*top_k"):
         await ready.sample(request_id="other", sampling=unbounded)
 
 

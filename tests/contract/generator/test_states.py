@@ -63,7 +63,7 @@ async def test_an_engine_does_not_sleep_while_it_loads(ready: Generator) -> None
     ready.engine.load_gate = asyncio.Event()
     call = ready.loading(1)
     assert (await call.read()).stage == pb.LOAD_STAGE_READY
-    with pytest.raises(FailedPrecondition, match="a load is in progress") as caught:
+    with pytest.raises(FailedPrecondition) as caught:
         await ready.stub.Sleep(pb.SleepRequest(), timeout=TIMEOUT_S)
     assert caught.value.reason == "LOAD_UNDER_WAY"
     ready.engine.load_gate.set()

@@ -14,10 +14,9 @@ from services.coordinator.workers import registry
 from shoal.error_reasons import ErrorReason
 from shoal.errors import ResourceExhausted
 from shoal.v1 import coordinator_pb2 as pb
-from tests.contract.coordinator.test_service import assert_every_group_was_used_once
 from tests.contract.learner.test_leaving import restart_reason, tell_to_end
 from tests.contract.learner.test_restarts import add_learner, at_step, begin
-from tests.support.cluster import Cluster, kinds
+from tests.support.cluster import Cluster, kinds, of_kind
 from tests.support.scripted_workers import ScriptedLearner
 
 SETTINGS: dict[str, Any] = {"run": {"num_steps": 8}, "checkpoint": {"every_steps": 4}}
@@ -29,13 +28,12 @@ def short_leases(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "LEASE_S", 4.0)
 
 
-async def begin_held(cluster: Cluster, model: Path, **sections: Any) -> Any:
-    """Starts a run whose checkpoint of step 4 is not brought to disk, and waits until step 6; returns the learner."""
+async def begin_held(cluster: Cluster, model: Path, **sections: Any) -> None:
+    """Starts a run whose checkpoint of step 4 is not brought to disk, and waits until step 6."""
     cluster.learner.may_finish.clear()
-    server = await begin(cluster, model, **SETTINGS | sections)
+    await begin(cluster, model, **SETTINGS | sections)
     await cluster.until(at_step(6))
     assert not Checkpoints(cluster.data_dir / "lasting").committed(), "it is committed without the learner's files"
-    return server
 
 
 def saved_steps(events: list[pb.RunEvent]) -> list[int]:
@@ -47,8 +45,7 @@ async def test_the_run_trains_on_while_a_checkpoint_is_brought_to_disk_and_its_e
 ) -> None:
     await begin_held(cluster, model)
     cluster.learner.may_finish.set()
-    run, events = await cluster.end()
-    assert (run.state, run.policy_version, run.attempt) == (pb.RUN_STATE_FINISHED, 8, 0), run.message
+    _, events = await cluster.finish(8, attempt=0)
     assert saved_steps(events) == [4, 8], kinds(events)
     saved = next(event for event in events if event.kind == "checkpoint")
     steps_before = [event.attributes["step"] for event in events[: events.index(saved)] if event.kind == "step"]
@@ -61,26 +58,25 @@ async def test_the_run_trains_on_while_a_checkpoint_is_brought_to_disk_and_its_e
 async def test_a_learner_that_dies_with_half_a_checkpoint_costs_the_steps_since_the_one_before(
     cluster: Cluster, model: Path
 ) -> None:
-    server = await begin_held(cluster, model)
-    await cluster.kill(server, "learner-0")
-    await cluster.until(lambda event: event.kind == "restarting")
+    await begin_held(cluster, model)
+    await cluster.kill("learner-0")
+    await cluster.until("restarting")
     await add_learner(cluster, "learner-1")
-    run, events = await cluster.end()
-    assert (run.state, run.policy_version, run.attempt) == (pb.RUN_STATE_FINISHED, 8, 1), run.message
+    _, events = await cluster.finish(8, attempt=1)
     (restored,) = [event.attributes["policy_version"] for event in events if event.kind == "restored"]
     assert restored == 0 and saved_steps(events) == [4, 8], kinds(events)
-    await assert_every_group_was_used_once(cluster, num_steps=8)
+    await cluster.check_every_group_was_used_once(8)
 
 
 async def test_a_learner_that_brings_no_checkpoint_to_disk_by_the_deadline_is_lost(
     cluster: Cluster, model: Path
 ) -> None:
     checkpoint = SETTINGS["checkpoint"] | {"timeout_s": 3.0}
-    server = await begin_held(cluster, model, checkpoint=checkpoint, run={"num_steps": 400})
-    restarting = (await cluster.until(lambda event: event.kind == "restarting"))[-1]
-    assert "SaveCheckpoint" in restarting.message and "did not end within 3 s" in restarting.message, restarting
-    await cluster.kill(server, "learner-0")
-    await cluster.stub.StopRun(pb.StopRunRequest(mode=pb.STOP_MODE_NOW), timeout=60)
+    await begin_held(cluster, model, checkpoint=checkpoint, run={"num_steps": 400})
+    restarting = (await cluster.until("restarting"))[-1]
+    assert "SaveCheckpoint" in restarting.message and "3 s" in restarting.message, restarting
+    await cluster.kill("learner-0")
+    await cluster.stop(pb.STOP_MODE_NOW)
     assert (await cluster.end())[0].state == pb.RUN_STATE_STOPPED
 
 
@@ -97,9 +93,8 @@ async def test_a_disk_that_gets_full_meanwhile_is_an_event_and_the_next_step_tri
     cluster.learner = Full(cluster.plane)
     await begin_held(cluster, model, run={"num_steps": 40})
     cluster.learner.may_finish.set()
-    run, events = await cluster.end()
-    assert (run.state, run.policy_version) == (pb.RUN_STATE_FINISHED, 40), run.message
-    (failed,) = [event for event in events if event.kind == "checkpoint_failed"]
+    _, events = await cluster.finish(40)
+    (failed,) = of_kind(events, "checkpoint_failed")
     assert failed.attributes["policy_version"] == 4 and "/data is full" in failed.message, failed
     retried = saved_steps(events)[0]
     assert retried >= 7 and saved_steps(events)[-1] == 40, saved_steps(events)
@@ -113,9 +108,9 @@ async def test_whatever_needs_a_checkpoint_waits_for_the_one_that_is_brought_to_
     await begin_held(cluster, model, run={"num_steps": 400})
     rate = json_format.ParseDict({"learner": {"learning_rate": 3e-4}}, Struct())
     calls = {
-        "stop": lambda: cluster.stub.StopRun(pb.StopRunRequest(mode=pb.STOP_MODE_NOW), timeout=60),
-        "drain": lambda: cluster.stub.StopRun(pb.StopRunRequest(mode=pb.STOP_MODE_DRAIN), timeout=60),
-        "checkpoint": lambda: cluster.stub.SaveCheckpoint(pb.SaveCheckpointRequest(), timeout=60),
+        "stop": lambda: cluster.stop(pb.STOP_MODE_NOW),
+        "drain": lambda: cluster.stop(pb.STOP_MODE_DRAIN),
+        "checkpoint": lambda: cluster.save_checkpoint(),
         "update": lambda: cluster.stub.UpdateRunConfig(pb.UpdateRunConfigRequest(config=rate), timeout=60),
     }
     calling = asyncio.ensure_future(calls[request_kind]())
@@ -123,7 +118,7 @@ async def test_whatever_needs_a_checkpoint_waits_for_the_one_that_is_brought_to_
     await calling
     if request_kind in ("checkpoint", "update"):
         await cluster.until(lambda event: event.kind == "checkpoint" and event.attributes["policy_version"] > 4)
-        await cluster.stub.StopRun(pb.StopRunRequest(mode=pb.STOP_MODE_NOW), timeout=60)
+        await cluster.stop(pb.STOP_MODE_NOW)
     run, events = await cluster.end()
     assert run.state == pb.RUN_STATE_STOPPED, run.message
     steps = saved_steps(events)
@@ -134,7 +129,7 @@ async def test_a_learner_that_is_told_to_end_meanwhile_parts_with_all_its_steps(
     await begin_held(cluster, model, run={"num_steps": 400})
     await tell_to_end(cluster)
     cluster.learner.may_finish.set()
-    events = await cluster.until(lambda event: event.kind == "restarting")
+    events = await cluster.until("restarting")
     assert "has all its steps" in restart_reason(events)
     last = max(int(event.attributes["step"]) for event in events if event.kind == "step")
     assert saved_steps(events) == [4, last], kinds(events)
@@ -147,6 +142,5 @@ async def test_what_a_coordinator_that_was_killed_left_of_a_checkpoint_is_delete
     half.mkdir(parents=True)
     (half / "ledger.sqlite").write_bytes(b"half of it")
     await begin(cluster, model, **SETTINGS)
-    run, _ = await cluster.end()
-    assert run.state == pb.RUN_STATE_FINISHED, run.message
+    await cluster.finish()
     assert sorted(path.name for path in half.parent.iterdir()) == ["step-00000004", "step-00000008"]

@@ -87,7 +87,7 @@ async def test_a_stream_larger_than_any_step_is_refused_and_the_learner_goes_on(
     batch = await client.batch("too-large")
     header, group, rollout = list(batch_to_wire(batch))[:3]
     before = await client.version()
-    with pytest.raises(ResourceExhausted, match=r"twice what 4 groups \(grpo.groups_per_step\)") as caught:
+    with pytest.raises(ResourceExhausted, match=r"4 groups \(grpo.groups_per_step\)") as caught:
         await client.send([header, group, *[rollout] * 10_000])
     assert caught.value.reason == ErrorReason.STEP_TOO_LARGE
     assert await client.version() == before
@@ -104,9 +104,10 @@ async def test_after_a_missing_model_another_configuration_can_be_loaded(client:
         await other.configure(model={"path": str(tmp_path / "nowhere")})
         assert await other.loaded() == worker_pb2.WORKER_STATE_FAILED
         message = (await other.status()).status.message
-        assert message.startswith("model.path: there is no folder"), message
-        with pytest.raises(FailedPrecondition, match=r"the learner is FAILED, not READY: model\.path"):
+        assert message.startswith("model.path: "), message
+        with pytest.raises(FailedPrecondition, match=r"FAILED.*model\.path") as refused:
             await other.logprobs(CANARY)
+        assert refused.value.reason == "NOT_READY"
         await other.configure()
         assert await other.loaded() == worker_pb2.WORKER_STATE_READY
 
@@ -227,7 +228,7 @@ async def test_messages_out_of_order_and_batches_without_tokens_are_refused(clie
         await client.send(rest)
     with pytest.raises(InvalidArgument, match="announced"):
         await client.send([header])
-    with pytest.raises(InvalidArgument, match="no completion token to train on"):
+    with pytest.raises(InvalidArgument, match="no completion token"):
         await client.train(await client.batch("empty", []))
 
 
@@ -260,7 +261,7 @@ async def test_missing_behavior_logprobs_are_counted(client: Client) -> None:
 
 @pytest.mark.parametrize("sequence", [[], [5]])
 async def test_a_sequence_of_fewer_than_two_tokens_cannot_be_scored(client: Client, sequence: list[int]) -> None:
-    with pytest.raises(InvalidArgument, match=r"token_ids\[0\]: must have at least two tokens"):
+    with pytest.raises(InvalidArgument, match=r"^token_ids\[0\]: "):
         await client.logprobs(np.array(sequence, dtype=np.int32))
 
 
@@ -276,7 +277,7 @@ async def test_an_epoch_must_be_newer_and_the_same_one_again_changes_nothing(cli
         with pytest.raises(FailedPrecondition, match="not newer") as caught:
             await client.create_group(epoch, world_size)
         assert caught.value.reason == "EPOCH_NOT_NEWER"
-    with pytest.raises(FailedPrecondition, match="epoch 11 is not current") as caught:
+    with pytest.raises(FailedPrecondition, match="epoch 11 ") as caught:
         await client.publish(11)
     assert caught.value.reason == "NOT_CURRENT_EPOCH"
 
@@ -352,7 +353,7 @@ async def test_a_checkpoint_gives_the_same_model_folder_as_the_learner(client: C
     written = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     assert written == {path.name: path.read_bytes() for path in Path(response.path).iterdir()}
     (checkpoint / files[0].path).write_bytes(b"damaged")
-    with pytest.raises(DataLoss, match="differs from what was written"):
+    with pytest.raises(DataLoss, match=files[0].path):
         export_checkpoint(parse_config(client.config), checkpoint, files, tmp_path)
 
 
@@ -363,7 +364,7 @@ async def test_a_late_repeat_does_not_replace_a_checkpoint(client: Client) -> No
     written = (folder / "learner" / "learner.json").stat().st_ino
     assert await client.save("late", version=version) == saved
     assert (folder / "learner" / "learner.json").stat().st_ino == written, "the checkpoint was written again"
-    with pytest.raises(FailedPrecondition, match="checkpoint late is for version") as caught:
+    with pytest.raises(FailedPrecondition, match="checkpoint late ") as caught:
         await client.save("late", version=WeightVersion(version.attempt, version.policy_version + 1))
     assert caught.value.reason == "VERSION_MISMATCH"
     shutil.rmtree(folder)
@@ -454,15 +455,16 @@ async def test_a_missing_or_damaged_checkpoint_is_refused(client: Client) -> Non
         await client.load("nothing", [], attempt)
     saved = await client.save("damaged")
     elsewhere = learner_pb2.FileDigest(path="../../../../secret", sha256="00")
-    with pytest.raises(DataLoss, match="lies outside the checkpoint's folder"):
+    with pytest.raises(DataLoss, match="secret"):
         await client.load("damaged", [elsewhere, *saved.files], attempt)
     folder = client.run_dir / "checkpoints" / "damaged" / "learner"
     before = await client.logprobs(CANARY)
     victim = folder / max(saved.files, key=lambda file: file.num_bytes).path
     content = victim.read_bytes()
     victim.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-    with pytest.raises(DataLoss, match="differs from what was written"):
+    with pytest.raises(DataLoss, match=victim.name) as refused:
         await client.load("damaged", saved.files, attempt)
+    assert refused.value.reason == "CHECKPOINT_DAMAGED"
     victim.unlink()
     with pytest.raises(DataLoss, match="is missing"):
         await client.load("damaged", saved.files, attempt)
@@ -478,8 +480,9 @@ async def test_a_checkpoint_of_another_zero_stage_is_refused(client: Client) -> 
         learner_pb2.FileDigest(path=f.path, num_bytes=f.num_bytes, sha256=digest) if f.path == "learner.json" else f
         for f in saved.files
     ]
-    with pytest.raises(FailedPrecondition, match="written with zero_stage 3, but this learner has 2"):
+    with pytest.raises(FailedPrecondition, match=r"zero_stage 3.* 2") as refused:
         await client.load("other-stage", files, (await client.version()).attempt + 1)
+    assert refused.value.reason == "OTHER_SHARDING"
 
 
 async def test_the_reference_computes_like_the_initial_model(client: Client) -> None:
@@ -490,7 +493,7 @@ async def test_the_reference_computes_like_the_initial_model(client: Client) -> 
     await client.train(make_batch("for-the-reference", await client.version()))
     assert not np.array_equal(begun, await client.logprobs(CANARY, model=learner_pb2.MODEL_POLICY))
     assert np.array_equal(begun, await client.logprobs(CANARY, model=learner_pb2.MODEL_REFERENCE))
-    with pytest.raises(InvalidArgument, match=r"must be MODEL_POLICY or MODEL_REFERENCE \(given: 7\)"):
+    with pytest.raises(InvalidArgument, match=r"MODEL_POLICY .*\(given: 7\)"):
         await client.logprobs(CANARY, model=7)  # type: ignore[arg-type]  # no such model
 
 
@@ -556,8 +559,8 @@ async def test_the_status_says_what_long_work_does_and_is_empty_afterwards(
     await client.load("shown", saved.files, attempt=(await client.version()).attempt + 1)
     await client.stub.ExportModel(learner_pb2.ExportModelRequest(), timeout=TIMEOUT_S)
     assert shown[:2] == ["writing weights and optimizer", ""], shown
-    assert shown[2:5] == ["verifying the digests of its files", "reading weights and optimizer", ""], shown
-    assert "0.0 GiB of weights gathered" in shown[5:] and shown[-1] == "", shown
+    assert "digests" in shown[2] and shown[3:5] == ["reading weights and optimizer", ""], shown
+    assert any("0.0 GiB" in text for text in shown[5:]) and shown[-1] == "", shown
     assert (await client.status()).status.message == ""
 
 
@@ -603,4 +606,4 @@ async def test_a_learner_whose_last_step_no_checkpoint_has_in_time_says_so_and_e
     await asyncio.wait_for(client.service.departure.drain(), TIMEOUT_S)
     status = (await client.status()).status
     assert status.state == worker_pb2.WORKER_STATE_FAILED
-    assert status.message == "it was told to end, and no checkpoint had its last step within --grace-s (0 s)"
+    assert "--grace-s (0 s)" in status.message, status

@@ -10,51 +10,19 @@ from typing import Any
 
 import pytest
 
-from services.reward.service import RewardService
 from shoal.errors import Aborted
 from shoal.rollout import GroundTruth
 from shoal.rpc.channel import connect
-from shoal.rpc.server import RpcServer
 from shoal.v1 import coordinator_pb2 as pb
-from shoal.v1 import generator_pb2, reward_pb2, worker_pb2
+from shoal.v1 import generator_pb2, worker_pb2
 from shoal.v1.reward_pb2_grpc import RewardServiceStub
 from tests.support.cluster import Cluster, kinds
-from tests.support.reward_client import ALLOWED, TIMEOUT_S, RewardClient, completion_request, prompt_request
+from tests.support.reward_client import FIVE, TIMEOUT_S, Client, RewardClient, completion_request, prompt_request
 from tests.support.scripted_workers import Plane, ScriptedGenerator, arithmetic_config
 from tests.support.waiting import eventually
 
 WAITING = GroundTruth("waiting", "")
 NUM_GROUPS, GROUP_SIZE = 4, 3
-
-
-class Client(RewardClient):
-    """A client of a service in this process, and a stream that stays open."""
-
-    def __init__(self, service: RewardService, stub: RewardServiceStub) -> None:
-        super().__init__(stub)
-        self.service = service
-
-    def open_stream(self, *requests: reward_pb2.ScoreGroupRequest) -> AsyncIterator[reward_pb2.ScoreGroupResponse]:
-        """Sends the requests, and does not end the stream."""
-
-        async def stream() -> AsyncIterator[reward_pb2.ScoreGroupRequest]:
-            for request in requests:
-                yield request
-            await asyncio.Event().wait()
-
-        return aiter(self.stub.ScoreGroup(stream(), timeout=TIMEOUT_S))
-
-
-@pytest.fixture
-async def client() -> AsyncIterator[Client]:
-    service = RewardService(ALLOWED)
-    server = RpcServer(listen="127.0.0.1:0")
-    server.add(service.add_to_server, service, service.full_name)
-    await server.start()
-    async with connect(f"127.0.0.1:{server.port}", service.full_name) as channel:
-        yield Client(service, RewardServiceStub(channel))
-    await server.stop(0)
-    await service.close()
 
 
 @pytest.fixture
@@ -86,8 +54,8 @@ class HoldingGenerator(ScriptedGenerator):
 
 async def test_streams_on_which_nothing_is_scored_end_at_once_when_the_service_is_told_to_end(client: Client) -> None:
     await client.configured(num_processes=1)
-    streams = [client.open_stream(), client.open_stream(prompt_request([GroundTruth("gsm8k", "5")]))]
-    scored = client.open_stream(prompt_request([GroundTruth("gsm8k", "5")]), completion_request(0, "5"))
+    streams = [client.open_stream(), client.open_stream(prompt_request([FIVE]))]
+    scored = client.open_stream(prompt_request([FIVE]), completion_request(0, "5"))
     assert (await anext(scored)).score.reward == 1.0
     ends = [asyncio.ensure_future(anext(stream)) for stream in (*streams, scored)]
     await asyncio.wait_for(client.service.drain(3600), TIMEOUT_S)
@@ -96,7 +64,7 @@ async def test_streams_on_which_nothing_is_scored_end_at_once_when_the_service_i
             await asyncio.wait_for(end, TIMEOUT_S)
         assert error.value.reason == "SHUTTING_DOWN"
     with pytest.raises(Aborted):
-        await client.score([GroundTruth("gsm8k", "5")], ["5"])
+        await client.score([FIVE], ["5"])
 
 
 async def test_a_leaving_service_finishes_the_completions_that_it_scores_and_takes_no_others(
@@ -138,8 +106,8 @@ async def test_a_reward_process_that_gets_sigterm_in_the_middle_of_groups_ends_a
 ) -> None:
     """Half of the groups are scored there, and most of their completions are still being sampled."""
     generator = HoldingGenerator(cluster.plane)
-    await cluster.add(worker_pb2.WORKER_KIND_LEARNER, cluster.learner, "learner-0")
-    await cluster.add(worker_pb2.WORKER_KIND_GENERATOR, generator, "generator-0")
+    await cluster.add(cluster.learner, "learner-0")
+    await cluster.add(generator, "generator-0")
     rewards = [await reward_process(cluster.address, tmp_path / f"reward-{number}.log") for number in range(2)]
     try:
         grpo = {"max_staleness": 0, "group_size": GROUP_SIZE, "groups_per_step": NUM_GROUPS, "keep_zero_signal": True}

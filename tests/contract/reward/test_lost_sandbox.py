@@ -24,7 +24,7 @@ from services.coordinator.store.rollouts import whole_ledger
 from services.reward.verifiers import code
 from shoal.rpc.channel import connect
 from shoal.v1 import coordinator_pb2 as pb
-from shoal.v1 import coordinator_pb2_grpc, worker_pb2
+from shoal.v1 import coordinator_pb2_grpc
 from tests.support.scripted_workers import Plane, ScriptedGenerator, ScriptedLearner, arithmetic_config, serve_worker
 
 SERVICE = "shoal.v1.CoordinatorService"
@@ -110,8 +110,8 @@ async def test_a_run_that_loses_its_sandbox_pauses_and_resumes_without_losing_a_
             plane = Plane()
             learner, generator = ScriptedLearner(plane), ScriptedGenerator(plane, delay_s=0.02)
             scripted = [
-                await serve_worker(address, worker_pb2.WORKER_KIND_LEARNER, learner, "learner-0"),
-                await serve_worker(address, worker_pb2.WORKER_KIND_GENERATOR, generator, "generator-0"),
+                await serve_worker(address, learner, "learner-0"),
+                await serve_worker(address, generator, "generator-0"),
             ]
             request = pb.StartRunRequest(config=json_format.ParseDict(config, Struct()))
             run_id = (await stub.StartRun(request, timeout=60)).run.run_id

@@ -15,11 +15,11 @@ from shoal.v1 import coordinator_pb2 as pb
 from shoal.v1 import reward_pb2
 from tests.contract.reward.test_custom_verifiers import write
 from tests.contract.reward.test_runs_with_custom_verifiers import MINE, add_workers, reward
-from tests.contract.reward.test_service import TIMEOUT_S, Client, client
 from tests.support.cluster import Cluster, kinds
+from tests.support.reward_client import TIMEOUT_S, Client
 from tests.support.scripted_workers import ScriptedGenerator, arithmetic_config
 
-__all__ = ["client", "reward"]
+__all__ = ["reward"]
 
 BROKEN = "def score(completion): return 'good'\n"
 CORRECTED = "def score(completion): return len(completion)\n"
@@ -41,19 +41,18 @@ async def paused(cluster: Cluster, model: Path, tmp_path: Path, reward: RewardSe
     await cluster.start(arithmetic_config(model, data=MINE, reward=custom, **sections))
     events = await cluster.until(is_outage)
     assert "score returned 'good'" in events[-1].message, events[-1].message
-    await cluster.until(lambda event: event.kind == "state" and event.attributes["state"] == "PAUSED")
+    await cluster.until("state", state="PAUSED")
     yield path
 
 
 async def resume(cluster: Cluster) -> None:
-    await cluster.stub.ResumeRun(pb.ResumeRunRequest(), timeout=TIMEOUT_S)
+    await cluster.resume()
 
 
 async def test_a_resume_scores_with_the_corrected_file_and_drops_nothing(cluster: Cluster, paused: Path) -> None:
     write(paused, CORRECTED)
     await resume(cluster)
-    run, events = await cluster.end()
-    assert run.state == pb.RUN_STATE_FINISHED, run.message
+    _, events = await cluster.finish()
     assert kinds(events).count("reward_outage") == 1 and "group_dropped" not in kinds(events), kinds(events)
     digest = hashlib.sha256(CORRECTED.encode()).hexdigest()
     parts = [part for group in await cluster.groups() for r in group.rollouts for part in r.score.verifier_scores]
@@ -73,8 +72,7 @@ async def test_a_second_failure_pauses_again_and_drops_nothing(cluster: Cluster,
         assert "failed again" in events[-1].message, events[-1].message
     write(paused, CORRECTED)
     await resume(cluster)
-    run, events = await cluster.end()
-    assert run.state == pb.RUN_STATE_FINISHED, run.message
+    _, events = await cluster.finish()
     assert kinds(events).count("reward_outage") == 3 and "group_dropped" not in kinds(events), kinds(events)
     trained = [group for group in await cluster.groups() if group.state == "TRAINED"]
     assert sorted(group.order_number for group in trained) == list(range(6)), "a prompt was lost in an outage"
@@ -87,20 +85,17 @@ async def test_code_that_cannot_be_used_leaves_the_run_paused_and_says_why(clust
     assert (await cluster.run()).state == pb.RUN_STATE_PAUSED
     write(paused, CORRECTED)
     await resume(cluster)
-    run, _ = await cluster.end()
-    assert run.state == pb.RUN_STATE_FINISHED, run.message
+    await cluster.finish()
 
 
 async def test_a_resumed_attempt_scores_with_the_corrected_file_on_the_same_service(
     cluster: Cluster, paused: Path
 ) -> None:
-    await cluster.stub.StopRun(pb.StopRunRequest(mode=pb.STOP_MODE_NOW), timeout=TIMEOUT_S)
+    await cluster.stop(pb.STOP_MODE_NOW)
     run, _ = await cluster.end()
     assert run.state == pb.RUN_STATE_STOPPED, run.message
     write(paused, CORRECTED)
-    await cluster.start({}, run.run_id, resume=True)
-    run, events = await cluster.end()
-    assert run.state == pb.RUN_STATE_FINISHED, run.message
+    _, events = await cluster.run_to_end({}, run.run_id, resume=True)
     assert kinds(events).count("reward_outage") == 1, kinds(events)
 
 
@@ -127,7 +122,7 @@ async def test_a_reload_judges_what_is_being_judged_again_and_changes_nothing_if
     await client.until(lambda _: started.exists())
     pids = (await client.status()).pool_pids
     write(path, "def scores(completion): ...\n")
-    with pytest.raises(InvalidArgument, match=r"reward\.custom\.mine\.function: .* has no function 'score'"):
+    with pytest.raises(InvalidArgument, match=r"reward\.custom\.mine\.function: .*'score'"):
         await client.stub.ReloadVerifiers(RELOAD, timeout=TIMEOUT_S)
     assert (await client.status()).pool_pids == pids and not scoring.done()
     write(path, CORRECTED)

@@ -180,7 +180,7 @@ async def test_another_replica_scores_once_each_completion_that_a_dying_one_left
     twice = {text for text, count in (dying.delivered + other.delivered).items() if count > 1}
     assert len(twice) <= 3 * len(dying.calls), twice
     assert sum((dying.delivered + other.delivered).values()) - len(twice) == 12 * 8
-    assert "is scored again: reward service" in (tmp_path / "events.jsonl").read_text()
+    assert '"scoring_repeated"' in (tmp_path / "events.jsonl").read_text()
 
 
 async def test_groups_go_to_the_replica_with_the_fewest_groups(tmp_path: Path) -> None:

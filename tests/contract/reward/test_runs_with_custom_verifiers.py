@@ -13,7 +13,7 @@ from shoal.errors import InvalidArgument
 from shoal.v1 import coordinator_pb2 as pb
 from shoal.v1 import reward_pb2, worker_pb2
 from tests.contract.reward.test_custom_verifiers import write
-from tests.support.cluster import Cluster
+from tests.support.cluster import Cluster, of_kind
 from tests.support.reward_client import ALLOWED
 from tests.support.scripted_workers import ScriptedGenerator, ScriptedReward, arithmetic_config
 
@@ -28,9 +28,7 @@ async def reward() -> AsyncIterator[RewardService]:
 
 
 async def add_workers(cluster: Cluster, reward: Any, generator: ScriptedGenerator) -> None:
-    await cluster.add(worker_pb2.WORKER_KIND_LEARNER, cluster.learner, "learner-0")
-    await cluster.add(worker_pb2.WORKER_KIND_REWARD, reward, "reward-0")
-    await cluster.add(worker_pb2.WORKER_KIND_GENERATOR, generator, "generator-0")
+    await cluster.add_all(generator, rewards=(reward,))
 
 
 async def test_the_digest_of_the_verifier_code_is_in_the_event_log_and_in_every_score(
@@ -50,15 +48,15 @@ async def test_the_digest_of_the_verifier_code_is_in_the_event_log_and_in_every_
         reward={"num_processes": 1, "custom": {"mine": {"file": path, "reload": True}}},
     )
     await cluster.start(config)
-    events = await cluster.until(lambda event: event.kind == "step")
-    codes = [event for event in events if event.kind == "verifier_code"]
+    events = await cluster.until("step")
+    codes = of_kind(events, "verifier_code")
     assert [event.attributes["code_digest"] for event in codes] == digests[:1]
     write(Path(path), second)
     events = await cluster.until(lambda event: event.kind == "verifier_code" and event.attributes["code_digest_before"])
     assert events[-1].attributes["code_digest"] == digests[1], events[-1]
     assert events[-1].attributes["code_digest_before"] == digests[0]
     assert f"code {digests[1][:12]} of mine, not {digests[0][:12]}" in events[-1].message
-    await cluster.stub.StopRun(pb.StopRunRequest(mode=pb.STOP_MODE_DRAIN), timeout=60)
+    await cluster.stop(pb.STOP_MODE_DRAIN)
     run, _ = await cluster.end()
     assert run.state == pb.RUN_STATE_STOPPED, run.message
     groups = (await cluster.stub.ListRollouts(pb.ListRolloutsRequest(page_size=100), timeout=60)).groups
@@ -76,14 +74,14 @@ async def test_a_run_whose_verifier_does_not_import_fails_at_once_with_the_reaso
     await cluster.start(arithmetic_config(model, data=MINE, reward={"custom": {"mine": {"file": path}}}))
     run, _ = await cluster.end()
     assert run.state == pb.RUN_STATE_FAILED
-    assert f"reward.custom.mine.file: {path} does not import: ModuleNotFoundError at {path}:1" in run.message, run
+    assert all(part in run.message for part in ("reward.custom.mine.file: ", f"ModuleNotFoundError at {path}:1")), run
 
 
 async def test_an_unknown_verifier_name_is_refused_before_anything_is_sampled(cluster: Cluster, model: Path) -> None:
-    with pytest.raises(InvalidArgument, match="no verifier is called 'mine'"):
+    with pytest.raises(InvalidArgument, match="'mine'"):
         await cluster.start(arithmetic_config(model, data=MINE))
     closed = {"servers": {"other": {"address": "127.0.0.1:1", "verifiers": ["style"]}}}
-    with pytest.raises(InvalidArgument, match=r"no verifier is called 'mine'; known: .*style"):
+    with pytest.raises(InvalidArgument, match=r"'mine'.*style"):
         await cluster.start(arithmetic_config(model, data=MINE, reward=closed))
     generator = ScriptedGenerator(cluster.plane)
     await add_workers(cluster, ScriptedReward(), generator)
@@ -91,9 +89,7 @@ async def test_an_unknown_verifier_name_is_refused_before_anything_is_sampled(cl
     await cluster.start(arithmetic_config(model, data=MINE, reward=servers))
     run, _ = await cluster.end()
     assert run.state == pb.RUN_STATE_FAILED
-    assert (
-        "names a verifier that the reward service does not have: no verifier is called 'mine'; known: " in run.message
-    ), run
+    assert "'mine'" in run.message, run
     assert generator.num_completions == 0
 
 
@@ -110,14 +106,13 @@ async def test_a_verifier_that_is_unavailable_at_the_reward_service_is_refused_w
     await cluster.start(arithmetic_config(model, data=MINE, reward={"custom": {"mine": {"entry_point": "a:b"}}}))
     run, _ = await cluster.end()
     assert run.state == pb.RUN_STATE_FAILED and generator.num_completions == 0
-    assert "the verifier 'mine', which cannot work at reward service 127.0.0.1:" in run.message, run
-    assert run.message.endswith(": no such library"), run
+    assert "'mine'" in run.message and run.message.endswith(": no such library"), run
 
 
 async def test_a_status_message_of_a_reward_service_becomes_an_event(cluster: Cluster, model: Path) -> None:
     await cluster.add_all(ScriptedGenerator(cluster.plane, delay_s=0.05))
     await cluster.start(arithmetic_config(model, run={"name": "notice", "num_steps": 1000}))
-    await cluster.until(lambda event: event.kind == "step")
+    await cluster.until("step")
     status = worker_pb2.WorkerStatus(state=worker_pb2.WORKER_STATE_READY)
 
     async def beat() -> None:

@@ -22,11 +22,9 @@ from shoal.v1 import reward_pb2, rollout_pb2, worker_pb2
 from shoal.v1.reward_pb2_grpc import RewardServiceServicer, add_RewardServiceServicer_to_server
 from shoal.wire import ground_truth_to_wire
 from tests.contract.reward.test_custom_verifiers import listed, refusal
-from tests.contract.reward.test_service import FIVE, TIMEOUT_S, Client, client, completion_request, prompt_request
+from tests.support.reward_client import FIVE, TIMEOUT_S, Client, completion_request, prompt_request
 from tests.support.secured import Tokens
 from tests.support.waiting import eventually
-
-__all__ = ["client"]
 
 SCORED = rollout_pb2.SCORE_OUTCOME_SCORED
 
@@ -91,7 +89,7 @@ async def test_the_example_server_is_listed_and_its_scores_are_added_to_those_of
         port = (await process.stdout.readline()).decode().split()[-1]
         servers = {"words": {"address": f"127.0.0.1:{port}"}}
         await client.configured(num_processes=1, servers=servers, verification_reward=10.0)
-        assert (await listed(client))["word_budget"].description.startswith("How well a completion keeps")
+        assert (await listed(client))["word_budget"].description
         truths = [FIVE, GroundTruth("word_budget", "2", 0.5)]
         scores = sorted(await client.score(truths, ["so 5", "it is 5"]), key=lambda score: score.sample_index)
         assert [score.reward for score in scores] == [15.0, 12.5]
@@ -192,7 +190,7 @@ async def test_completions_fail_until_a_stopped_server_is_back(client: Client, o
     await other.server.stop(0)
     scores = await client.score([STYLE], ["x", "y"])
     assert {score.outcome for score in scores} == {ScoreOutcome.FAILED}
-    assert "cannot be reached, or ended during the call" in scores[0].verifier_scores[0].detail, scores[0]
+    assert f"127.0.0.1:{port}" in scores[0].verifier_scores[0].detail, scores[0]
     await other.start(port)
     (score,) = await client.score([FIVE], ["5"])
     assert score.reward == 1.0
@@ -209,25 +207,23 @@ async def test_a_hanging_server_is_failed_at_its_timeout(client: Client, other: 
     await client.configured(num_processes=1, servers=other.table(timeout_s=1.0))
     (score,) = await client.score([STYLE], ["x"])
     (part,) = score.verifier_scores
-    assert score.outcome is ScoreOutcome.FAILED and "no score within timeout_s (1 s)" in part.detail, part
+    assert score.outcome is ScoreOutcome.FAILED and "timeout_s (1 s)" in part.detail, part
     assert part.duration_s >= 1.0, part
 
 
 async def test_missing_or_duplicate_verifier_names_are_refused_when_configured(client: Client, other: Scripted) -> None:
-    assert f"reward.servers.other.verifiers: {other.address} has no verifier 'tone'; it has: style" in await refusal(
-        client, servers=other.table(verifiers=["tone"])
+    refused = await refusal(client, servers=other.table(verifiers=["tone"]))
+    assert refused.startswith("reward.servers.other.verifiers: ") and "'tone'" in refused and "style" in refused, (
+        refused
     )
     other.names = ["gsm8k", "style"]
-    assert "'gsm8k', which is the name of a built-in verifier as well: name those" in await refusal(
-        client, servers=other.table()
-    )
+    assert "'gsm8k'" in await refusal(client, servers=other.table())
     await client.configured(servers=other.table(verifiers=["Style"]))
     assert "style" in await listed(client)
     other.names = ["style"]
     two = {"one": {"address": other.address}, "two": {"address": other.address}}
-    assert "reward.servers.two.verifiers: 'style' is that of reward.servers.one already" in await refusal(
-        client, servers=two
-    )
+    refused = await refusal(client, servers=two)
+    assert "reward.servers.two.verifiers: 'style'" in refused and "reward.servers.one" in refused, refused
 
 
 async def test_a_server_that_is_not_a_reward_server_is_refused_with_its_address(client: Client) -> None:
@@ -235,8 +231,7 @@ async def test_a_server_that_is_not_a_reward_server_is_refused_with_its_address(
     port = empty.add_insecure_port("127.0.0.1:0")
     await empty.start()
     message = await refusal(client, servers={"other": {"address": f"127.0.0.1:{port}"}})
-    assert f"reward.servers.other.address: 127.0.0.1:{port} does not list its verifiers" in message, message
-    assert "does not offer" in message, message
+    assert f"reward.servers.other.address: 127.0.0.1:{port} " in message, message
     await empty.stop(0)
 
 

@@ -3,10 +3,8 @@
 import asyncio
 import contextlib
 import json
-import os
 import signal
 import sys
-from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -23,41 +21,17 @@ from shoal.conversation import ChatMessage
 from shoal.errors import FailedPrecondition, InvalidArgument, ResourceExhausted, Unavailable
 from shoal.rollout import GroundTruth, Prompt
 from shoal.rpc.channel import connect
-from shoal.rpc.server import RpcServer
 from shoal.scores import ScoreOutcome
 from shoal.v1 import reward_pb2, worker_pb2
 from shoal.v1.reward_pb2_grpc import RewardServiceStub
 from shoal.wire import ground_truth_to_wire, prompt_to_wire, score_from_wire
-from tests.support.reward_client import ALLOWED, TIMEOUT_S, RewardClient, completion_request, config, prompt_request
+from tests.support.reward_client import ALLOWED, FIVE, TIMEOUT_S, Client, completion_request, config, prompt_request
 from tests.support.waiting import eventually
 from tests.unit.services.reward.judge.judge_server import judge_server
 
 HANG = GroundTruth("hang", "")
 """A verifier that hangs at the completion "hang", waits for a file at its path, and scores others by whether they are
 "5"."""
-
-
-class Client(RewardClient):
-    """A client of a service in this process."""
-
-    def __init__(self, service: RewardService, stub: RewardServiceStub) -> None:
-        super().__init__(stub)
-        self.service = service
-
-
-@pytest.fixture
-async def client() -> AsyncIterator[Client]:
-    service = RewardService(ALLOWED)
-    server = RpcServer(listen="127.0.0.1:0")
-    server.add(service.add_to_server, service, service.full_name)
-    await server.start()
-    async with connect(f"127.0.0.1:{server.port}", service.full_name) as channel:
-        yield Client(service, RewardServiceStub(channel))
-    await server.stop(0)
-    await service.close()
-
-
-FIVE = GroundTruth("gsm8k", "5")
 
 
 @pytest.fixture
@@ -98,14 +72,6 @@ async def test_a_completion_is_scored_before_the_next_one_arrives(client: Client
     assert rewards == [1.0, 0.0]
 
 
-async def test_the_reward_is_the_weighted_sum_of_the_verifiers_and_keeps_their_values(client: Client) -> None:
-    await client.configured(num_processes=1)
-    [score] = await client.score([GroundTruth("gsm8k", 5, 10.0), GroundTruth("exact_string", "5", 0.5)], ["5"])
-    assert score.reward == 10.5
-    assert [part.value for part in score.verifier_scores] == [1.0, 1.0]
-    assert [part.verifier for part in score.verifier_scores] == ["gsm8k", "exact_string"]
-
-
 async def test_a_weight_that_could_overflow_a_double_is_refused_with_its_field(client: Client) -> None:
     await client.configured(num_processes=1)
     for weight in (1e308, -1e31, float("inf"), float("nan")):
@@ -130,13 +96,6 @@ async def test_length_verifiers_receive_the_token_ids_and_are_unscorable_without
     assert scores[1].outcome is ScoreOutcome.UNSCORABLE, scores[1]
 
 
-async def test_a_malformed_label_is_unscorable_and_not_zero(client: Client) -> None:
-    await client.configured(num_processes=1)
-    [score] = await client.score([FIVE, GroundTruth("gsm8k", "many")], ["5"])
-    assert score.outcome is ScoreOutcome.UNSCORABLE
-    assert "many" in score.verifier_scores[1].detail
-
-
 async def test_labels_are_checked_without_a_completion(client: Client) -> None:
     truths = [GroundTruth("gsm8k", "5"), GroundTruth("regex", "("), GroundTruth("x", 1.0)]
     request = reward_pb2.CheckLabelsRequest(ground_truths=map(ground_truth_to_wire, truths))
@@ -145,7 +104,7 @@ async def test_labels_are_checked_without_a_completion(client: Client) -> None:
     await client.configured(num_processes=1)
     problems = (await client.stub.CheckLabels(request, timeout=TIMEOUT_S)).problems
     assert [problem.index for problem in problems] == [1, 2], problems
-    assert "not a regular expression" in problems[0].reason and "no verifier is called 'x'" in problems[1].reason
+    assert "regular expression" in problems[0].reason and "'x'" in problems[1].reason, problems
 
 
 async def test_scores_arrive_in_the_order_of_completion(client: Client, custom: dict[str, Any], tmp_path: Path) -> None:
@@ -154,47 +113,6 @@ async def test_scores_arrive_in_the_order_of_completion(client: Client, custom: 
     await client.until(lambda status: status.num_scored["scored"] == 2)
     (tmp_path / "go on").touch()
     assert [score.sample_index for score in await scoring] == [1, 2, 0]
-
-
-async def test_a_hanging_completion_is_failed_at_the_timeout_and_its_process_replaced(
-    client: Client, custom: dict[str, Any]
-) -> None:
-    await client.configured(num_processes=1, timeout_s=2.0, custom=custom)
-    before = (await client.status()).pool_pids
-    scores = await client.score([HANG], ["hang", "5"])
-    by_index = {score.sample_index: score for score in scores}
-    assert by_index[0].outcome is ScoreOutcome.FAILED
-    assert 2.0 <= by_index[0].verifier_scores[0].duration_s < 30.0 + 2.0, (
-        "loading may add to the timeout, but little else"
-    )
-    assert "timeout_s (2 s)" in by_index[0].verifier_scores[0].detail
-    assert (by_index[1].outcome, by_index[1].reward) == (ScoreOutcome.SCORED, 1.0)
-    status = await client.status()
-    assert status.num_pool_restarts == 1
-    assert len(status.pool_pids) == 1 and status.pool_pids != before
-    assert not psutil.pid_exists(before[0]), "the hanging process still exists"
-
-
-async def test_a_killed_process_costs_no_completion_and_no_reward(client: Client) -> None:
-    await client.configured(num_processes=2, timeout_s=60.0)
-    victim, other = (await client.status()).pool_pids
-    os.kill(victim, signal.SIGSTOP)  # The kill must hit the process in the middle of a completion.
-    scoring = asyncio.create_task(client.score([FIVE], ["5"] * 200))
-    await client.until(lambda status: status.num_scored["scored"] == 199)
-    os.kill(victim, signal.SIGKILL)
-    scores = await scoring
-    assert Counter((score.outcome, score.reward) for score in scores) == {(ScoreOutcome.SCORED, 1.0): 200}
-    await client.until(lambda status: len(status.pool_pids) == 2)
-    status = await client.status()
-    assert victim not in status.pool_pids and other in status.pool_pids
-    assert status.num_pool_restarts == 1
-
-
-async def test_pool_processes_end_with_the_service(client: Client) -> None:
-    await client.configured(num_processes=2)
-    pids = (await client.status()).pool_pids
-    await client.service.close()
-    assert not [pid for pid in pids if psutil.pid_exists(pid)]
 
 
 async def test_a_canceled_call_leaves_no_work_behind(client: Client, custom: dict[str, Any]) -> None:
@@ -364,14 +282,6 @@ async def test_a_judge_scores_beside_the_pool_and_sees_the_question(client: Clie
     assert "How many?" in sent and "it is five" in sent, sent
     assert "im_start" not in sent, f"the judge sees marks of the policy's chat template: {sent}"
     assert "a question" in without_messages, without_messages
-
-
-async def test_a_judge_that_is_down_fails_the_completion_and_gives_no_zero(client: Client) -> None:
-    judge = {"base_url": "http://127.0.0.1:9/v1", "model": "judge", "max_attempts": 1}
-    await client.configured(num_processes=1, judge=judge)
-    (score,) = await client.score([FIVE, GroundTruth("general-quality", None)], ["5"])
-    assert score.outcome is ScoreOutcome.FAILED
-    assert "cannot be reached" in score.verifier_scores[1].detail, score
 
 
 async def test_a_label_that_needs_a_judge_is_refused_without_one(client: Client) -> None:

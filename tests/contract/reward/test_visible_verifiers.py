@@ -10,9 +10,7 @@ from shoal.rollout import GroundTruth
 from shoal.scores import ScoreOutcome
 from shoal.v1 import worker_pb2
 from tests.contract.reward.test_custom_verifiers import write
-from tests.contract.reward.test_service import Client, client
-
-__all__ = ["client"]
+from tests.support.reward_client import Client
 
 TALKS = """
 import logging, os, sys, time

@@ -107,7 +107,7 @@ async def test_a_call_without_a_deadline_is_refused_by_name(reward, generator):
         (lambda: reward.ScoreGroup(iter(())), "RewardService/ScoreGroup"),
         (lambda: generator.GenerateGroup(generator_pb2.GenerateGroupRequest()), "GeneratorService/GenerateGroup"),
     ):
-        with pytest.raises(ValueError, match=f"/shoal.v1.{name} was called without a deadline"):
+        with pytest.raises(ValueError, match=f"/shoal.v1.{name} "):
             invoke()
 
 
@@ -118,7 +118,7 @@ async def test_a_deadline_beyond_gRPCs_clock_has_not_passed(reward):
 
 async def test_a_deadline_that_passes_is_named_and_ends_the_handler(servicer, address, reward):
     while not servicer.begun.is_set():  # A deadline may pass before the handler has begun.
-        with pytest.raises(errors.DeadlineExceeded, match=rf"ListVerifiers at {address} did not end within 0\.3 s"):
+        with pytest.raises(errors.DeadlineExceeded, match=rf"ListVerifiers at {address} .*0\.3 s"):
             await reward.ListVerifiers(reward_pb2.ListVerifiersRequest(), timeout=0.3)
     await within(servicer.closed)
 

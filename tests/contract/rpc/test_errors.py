@@ -281,7 +281,7 @@ async def test_the_error_for_another_service_at_the_address_is_unimplemented():
 async def test_the_refusal_of_a_large_message_names_both_sizes():
     async with serving(Failing(), REWARD) as address, connect(address, REWARD) as channel:
         stub = reward_pb2_grpc.RewardServiceStub(channel)
-        with pytest.raises(errors.ResourceExhausted, match="has 5000005 bytes, more than gRPC's limit of 4194304"):
+        with pytest.raises(errors.ResourceExhausted, match=r"5000005 bytes.* 4194304"):
             await stub.Configure(reward_pb2.RewardServiceConfigureRequest(run_id="x" * 5_000_000), timeout=TIMEOUT_S)
 
 

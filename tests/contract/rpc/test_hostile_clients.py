@@ -213,7 +213,7 @@ async def test_a_unary_call_without_its_request_ends_at_its_deadline() -> None:
     ):
         call = channel.stream_unary(f"/{COORDINATOR}/GetRun")()
         assert await call.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-        assert "the request did not arrive within 1 s" in await call.details()
+        assert "1 s" in await call.details()
         empty = channel.stream_unary(f"/{COORDINATOR}/GetRun")(iter(()))
         assert await empty.code() is grpc.StatusCode.INVALID_ARGUMENT, await empty.details()
 
@@ -238,7 +238,7 @@ async def test_a_stream_of_requests_without_its_first_message_ends_at_its_deadli
     ):
         silent: Any = channel.stream_stream(path)()
         assert await silent.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-        assert "the first message of the stream did not arrive within 2 s" in await silent.details()
+        assert "2 s" in await silent.details()
         requests = [environment_pb2.RunEpisodeRequest(turn={"number": number}) for number in (1, 2, 3)]
         stub = environment_pb2_grpc.EnvironmentServiceStub(another)
         answers = [answer async for answer in stub.RunEpisode(requests, timeout=PATIENCE_S)]
@@ -261,7 +261,7 @@ async def test_a_call_of_reflection_without_its_first_message_ends_at_its_deadli
         names = [{service.name for service in answer.list_services_response.service} for answer in answers]
         assert len(names) == 2 and all(ENVIRONMENT in some for some in names), names
         assert await silent.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-        assert "the first message of the stream did not arrive within 2 s" in await silent.details()
+        assert "2 s" in await silent.details()
 
 
 async def test_watchers_of_the_health_which_needs_no_role_are_limited_and_its_checks_are_not() -> None:
@@ -308,7 +308,7 @@ async def test_watchers_that_never_read_take_little_memory_and_their_number_is_l
         await eventually(lambda: servicer.num_watchers == 100, "all watchers are served")
         async with connect(address, COORDINATOR) as other:
             watcher = coordinator_pb2_grpc.CoordinatorServiceStub(other).WatchRun(pb.WatchRunRequest(), timeout=60)
-            with pytest.raises(ResourceExhausted, match="already has 100 such calls in progress, its maximum"):
+            with pytest.raises(ResourceExhausted, match="100 such calls"):
                 await watcher.read()
         await check_served(address)
         num_sent = -1

@@ -94,9 +94,7 @@ class Endless(ScriptedGenerator):
 
 async def test_a_completion_that_no_message_takes_costs_its_group_alone(cluster: Cluster, model: Path) -> None:
     await cluster.add_all(Endless(cluster.plane))
-    await cluster.start(arithmetic_config(model, run={"num_steps": 3}))
-    run, events = await cluster.end()
-    assert run.state == pb.RUN_STATE_FINISHED, run.message
+    _, events = await cluster.run_to_end(arithmetic_config(model, run={"num_steps": 3}))
     dropped = {group.order_number: group.drop_reason for group in await cluster.groups() if group.drop_reason}
     assert dropped.get(2) == "refused", dropped
     (told,) = [event.message for event in events if event.kind == "group_dropped"]

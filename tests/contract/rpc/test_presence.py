@@ -1,7 +1,6 @@
 """The end of a worker's process is noticed at once: real coordinator, scripted workers, leases that last for hours."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,34 +19,26 @@ def endless_leases(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "LEASE_S", 3600.0)
 
 
-async def begin(cluster: Cluster, model: Path) -> dict[str, Any]:
-    """Starts a run with one worker of each kind, waits for its second step, and returns the servers by worker id."""
-    workers = {
-        "learner-0": (LEARNER, cluster.learner),
-        "reward-0": (REWARD, ScriptedReward()),
-        "generator-0": (GENERATOR, ScriptedGenerator(cluster.plane, delay_s=0.02)),
-    }
-    servers = {
-        worker_id: await cluster.add(kind, servicer, worker_id) for worker_id, (kind, servicer) in workers.items()
-    }
+async def begin(cluster: Cluster, model: Path) -> None:
+    """Starts a run with one worker of each kind, and waits for its second step."""
+    await cluster.add_all(ScriptedGenerator(cluster.plane, delay_s=0.02))
     await cluster.start(arithmetic_config(model, run={"num_steps": 8}, checkpoint={"every_steps": 2}))
     await cluster.until(lambda event: event.kind == "step" and event.attributes["step"] >= 2)
-    return servers
 
 
 @pytest.mark.parametrize("kind", [LEARNER, GENERATOR, REWARD])
 async def test_a_run_goes_on_without_waiting_for_the_lease_of_a_process_that_ended(
     cluster: Cluster, model: Path, kind: worker_pb2.WorkerKind.ValueType
 ) -> None:
-    servers = await begin(cluster, model)
+    await begin(cluster, model)
     name = worker_pb2.WorkerKind.Name(kind).removeprefix("WORKER_KIND_").lower()
-    await cluster.kill(servers[f"{name}-0"], f"{name}-0")
-    lost = (await cluster.until(lambda event: event.kind == "worker_lost"))[-1]
-    assert lost.attributes["reason"] == "its process has ended: nothing listens at its address", lost
+    await cluster.kill(f"{name}-0")
+    lost = (await cluster.until("worker_lost"))[-1]
+    assert "its process has ended" in lost.attributes["reason"], lost
     cluster.learner, batches = ScriptedLearner(cluster.plane), cluster.learner.batches
     cluster.learner.batches = batches
     successors = {LEARNER: cluster.learner, GENERATOR: ScriptedGenerator(cluster.plane), REWARD: ScriptedReward()}
-    await cluster.add(kind, successors[kind], f"{name}-1")
+    await cluster.add(successors[kind], f"{name}-1")
     run, events = await cluster.end()
     assert (run.state, run.attempt) == (pb.RUN_STATE_FINISHED, int(kind == LEARNER)), run.message
     assert kinds(events).count("worker_lost") == 1, kinds(events)
@@ -59,5 +50,5 @@ async def test_the_last_heartbeat_of_a_learner_that_failed_ends_its_lease_with_i
     await begin(cluster, model)
     status = worker_pb2.WorkerStatus(state=worker_pb2.WORKER_STATE_FAILED, message="rank 1 ended with exit code -9")
     await cluster.stub.Heartbeat(pb.HeartbeatRequest(worker_id="learner-0", status=status), timeout=60)
-    restarting = (await cluster.until(lambda event: event.kind == "restarting"))[-1]
-    assert restarting.attributes["reason"] == "the learner is lost: rank 1 ended with exit code -9", restarting
+    restarting = (await cluster.until("restarting"))[-1]
+    assert restarting.attributes["reason"].endswith(": rank 1 ended with exit code -9"), restarting

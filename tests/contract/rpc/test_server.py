@@ -76,7 +76,7 @@ async def test_servers_follow_each_other_on_a_reserved_port():
 
 @pytest.mark.parametrize("listen", ["192.0.2.1:0", "no-such-host.invalid:0"])
 async def test_an_address_of_another_machine_is_refused(listen):
-    with pytest.raises(errors.InvalidArgument, match="give host:port of an address of this machine"):
+    with pytest.raises(errors.InvalidArgument, match=listen.partition(":")[0]):
         await RpcServer(listen=listen).start()
 
 
@@ -145,7 +145,7 @@ async def test_above_the_limit_work_is_refused_and_status_is_answered():
         stub = generator_pb2_grpc.GeneratorServiceStub(channel)
         first = asyncio.create_task(count(generate(stub)))
         await servicer.begun.wait()
-        with pytest.raises(errors.ResourceExhausted, match="already has 1 such calls in progress") as raised:
+        with pytest.raises(errors.ResourceExhausted, match="1 such calls") as raised:
             await count(generate(stub))
         assert raised.value.reason == "TOO_MANY_CALLS"
         assert raised.value.retry_after_s == 1.0

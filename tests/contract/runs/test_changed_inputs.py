@@ -13,7 +13,7 @@ from shoal.error_reasons import ErrorReason
 from shoal.errors import FailedPrecondition
 from shoal.v1 import coordinator_pb2 as pb
 from tests.contract.runs.test_resumes import resume
-from tests.support.cluster import Cluster
+from tests.support.cluster import Cluster, of_kind
 from tests.support.scripted_workers import ScriptedGenerator, arithmetic_config
 
 
@@ -31,9 +31,7 @@ async def finish_two_steps(cluster: Cluster, model: Path, folder: Path) -> dict[
         "evaluation": {"sources": [{"path": write_sums(folder / "ev.jsonl", [(a, 2) for a in range(8)])}]},
     }
     await cluster.add_all(ScriptedGenerator(cluster.plane, delay_s=0.01))
-    await cluster.start(arithmetic_config(model, **sections), run_id="short")
-    run, _ = await cluster.end()
-    assert run.state == pb.RUN_STATE_FINISHED, run.message
+    await cluster.run_to_end(arithmetic_config(model, **sections), run_id="short")
     record: dict[str, Any] = json.loads((cluster.data_dir / "short" / "run.json").read_text())
     return record
 
@@ -54,9 +52,8 @@ async def test_other_held_out_questions_are_told_of_and_not_compared_with(
     await finish_two_steps(cluster, model, tmp_path)
     write_sums(tmp_path / "ev.jsonl", [(a, 3) for a in range(6)])
     await resume(cluster, "short", {"run": {"num_steps": 4}})
-    run, events = await cluster.end()
-    assert (run.state, run.policy_version) == (pb.RUN_STATE_FINISHED, 4), run.message
-    [told] = [event for event in events if event.kind == "inputs_changed"]
+    _, events = await cluster.finish(4)
+    [told] = of_kind(events, "inputs_changed")
     assert "evaluation.sources: " in told.message and "ev.jsonl" in told.message, told.message
     evaluations = [event.attributes for event in events if event.kind == "evaluation"]
     assert [values["policy_version"] for values in evaluations] == [0, 2, 4]
@@ -70,8 +67,7 @@ async def test_other_data_are_refused_until_they_are_accepted(cluster: Cluster, 
         await resume(cluster, "short", {"run": {"num_steps": 4}})
     assert refused.value.reason == ErrorReason.INPUTS_CHANGED
     await resume(cluster, "short", {"run": {"num_steps": 4, "changed_data": "accept"}})
-    run, events = await cluster.end()
-    assert (run.state, run.policy_version) == (pb.RUN_STATE_FINISHED, 4), run.message
+    run, events = await cluster.finish(4)
     assert [event.kind for event in events].count("inputs_changed") == 1
     await resume(cluster, "short", {"run": {"num_steps": 5, "changed_data": "refuse"}})
     run, _ = await cluster.end()
@@ -85,7 +81,7 @@ async def test_a_run_that_its_coordinator_takes_up_again_does_not_go_on_with_oth
     await cluster.add_all(ScriptedGenerator(cluster.plane, delay_s=0.02))
     sections = {"run": {"num_steps": 60}, "data": data, "checkpoint": {"every_steps": 1}}
     await cluster.start(arithmetic_config(model, **sections), run_id="lasting")
-    await cluster.until(lambda event: event.kind == "checkpoint")
+    await cluster.until("checkpoint")
     await cluster.runs.close(grace_s=60)
     write_sums(tmp_path / "train.jsonl", [(a, 2) for a in range(40)])
     again = Cluster(cluster.data_dir)
@@ -126,8 +122,7 @@ async def test_a_run_of_an_earlier_version_goes_on_with_a_note(cluster: Cluster,
     )
     write_sums(tmp_path / "train.jsonl", [(a, 1) for a in reversed(range(40))])
     await resume(cluster, "short", {"run": {"num_steps": 3}})
-    run, events = await cluster.end()
-    assert (run.state, run.policy_version) == (pb.RUN_STATE_FINISHED, 3), run.message
+    _, events = await cluster.finish(3)
     assert [event.message for event in events if event.kind == "notice" and "digests" in event.message], "no note"
     assert "change" in [event.attributes for event in events if event.kind == "evaluation"][-1]
     assert json.loads((folder / "run.json").read_text())["inputs"]
@@ -149,7 +144,6 @@ async def test_a_resumed_run_has_the_prompts_of_its_start_though_the_template_wr
     assert [event.message for event in events if event.kind == "notice" and "strftime_now" in event.message], "no note"
     before = {group.prompt_text for group in await cluster.groups()}
     await resume(cluster, "short", {"run": {"num_steps": 3}})
-    run, _ = await cluster.end()
-    assert (run.state, run.policy_version) == (pb.RUN_STATE_FINISHED, 3), run.message
+    await cluster.finish(3)
     now = [group.prompt_text for group in await cluster.groups()]
     assert len(now) > 4 and {*now} == before and len(before) == 1, (before, now)

@@ -15,8 +15,7 @@ from google.protobuf.struct_pb2 import Struct
 from services.coordinator.workers import registry
 from shoal.errors import Aborted, FailedPrecondition, InvalidArgument
 from shoal.v1 import coordinator_pb2 as pb
-from shoal.v1 import worker_pb2
-from tests.support.cluster import Cluster, kinds
+from tests.support.cluster import Cluster, kinds, of_kind
 from tests.support.scripted_workers import ScriptedGenerator, ScriptedLearner, ScriptedReward, arithmetic_config
 from tests.support.waiting import eventually
 
@@ -25,7 +24,7 @@ async def start_slowly(cluster: Cluster, model: Path, num_steps: int = 6) -> Non
     """Starts a run, and returns after its second step."""
     await cluster.add_all(ScriptedGenerator(cluster.plane, delay_s=0.05))
     await cluster.start(arithmetic_config(model, run={"num_steps": num_steps}), run_id="updated")
-    await cluster.until(lambda event: event.kind == "step" and event.attributes["step"] == 2)
+    await cluster.until("step", step=2)
 
 
 async def update(cluster: Cluster, changes: dict[str, Any], *, mask: tuple[str, ...] = (), etag: str = "") -> pb.Run:
@@ -45,11 +44,10 @@ async def test_a_new_learning_rate_trains_from_the_next_step_on_and_no_restore_g
     await start_slowly(cluster, model)
     run = await update(cluster, {"learner": {"learning_rate": 3e-4}})
     assert learning_rate(run) == 3e-4
-    run, events = await cluster.end()
-    assert run.state == pb.RUN_STATE_FINISHED, run.message
+    run, events = await cluster.finish()
     ((version, config),) = cluster.learner.configs
     assert config.learner.learning_rate == 3e-4
-    (applied,) = [event for event in events if event.kind == "config_applied"]
+    (applied,) = of_kind(events, "config_applied")
     assert applied.attributes["policy_version"] == version >= 2
     saved = [
         event.attributes["policy_version"] for event in events[: events.index(applied)] if event.kind == "checkpoint"
@@ -98,7 +96,7 @@ async def test_a_change_at_once_is_kept_while_the_learner_takes_another_one(
     await start_slowly(cluster, model)
     await update(cluster, {"learner": {"learning_rate": 3e-4}})
     _, events = await cluster.end()
-    (applied,) = [event for event in events if event.kind == "config_applied"]
+    (applied,) = of_kind(events, "config_applied")
     assert list(applied.attributes["fields"]) == ["learner.learning_rate"], applied.message
 
 
@@ -124,7 +122,7 @@ async def test_an_update_after_the_last_step_is_refused_and_changes_nothing(
 async def test_changes_survive_a_resume(cluster: Cluster, model: Path) -> None:
     await start_slowly(cluster, model, num_steps=40)
     await update(cluster, {"learner": {"learning_rate": 3e-4}, "checkpoint": {"every_steps": 3}})
-    await cluster.stub.StopRun(pb.StopRunRequest(), timeout=60)
+    await cluster.stop()
     await cluster.end()
     resumed = await cluster.start({}, run_id="updated", resume=True)
     config = json_format.MessageToDict(resumed.config)
@@ -193,12 +191,12 @@ async def test_groups_that_wait_for_a_step_are_judged_by_its_settings_as_after_a
     cluster: Cluster, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(registry, "LEASE_S", 4.0)
-    server = await cluster.add(worker_pb2.WORKER_KIND_LEARNER, cluster.learner, "learner-0")
+    await cluster.add(cluster.learner, "learner-0")
     generator = ScriptedGenerator(cluster.plane)
     generator.holds_from = 9
     generator.may_sample.clear()
-    await cluster.add(worker_pb2.WORKER_KIND_GENERATOR, generator, "generator-0")
-    await cluster.add(worker_pb2.WORKER_KIND_REWARD, ScriptedReward(), "reward-0")
+    await cluster.add(generator, "generator-0")
+    await cluster.add(ScriptedReward(), "reward-0")
     grpo = {"groups_per_step": 5, "max_staleness": 0, "keep_zero_signal": True}
     await cluster.start(arithmetic_config(model, run={"num_steps": 4}, grpo=grpo), run_id="judged")
 
@@ -206,21 +204,20 @@ async def test_groups_that_wait_for_a_step_are_judged_by_its_settings_as_after_a
         scored = {group.group_id for group in await cluster.groups() if group.state == "SCORED"}
         return scored if len(scored) == 4 else set()
 
-    await cluster.until(lambda event: event.kind == "step")
+    await cluster.until("step")
     judged = await eventually(all_but_one, "the groups of step 2 are judged")
     await update(cluster, {"grpo": {"max_wrong_completion_tokens": 1}})
     generator.may_sample.set()
-    await cluster.until(lambda event: event.kind == "step" and event.attributes["step"] == 2)
+    await cluster.until("step", step=2)
     first = right_samples(cluster.learner.batches[1])
     assert judged & {group_id for group_id, *_ in first}, "no group was judged before the change"
     assert all(is_right for *_, is_right in first), f"wrong completions are trained on: {first}"
 
-    await cluster.kill(server, "learner-0")
-    await cluster.until(lambda event: event.kind == "restarting")
+    await cluster.kill("learner-0")
+    await cluster.until("restarting")
     cluster.learner = ScriptedLearner(cluster.plane)
-    await cluster.add(worker_pb2.WORKER_KIND_LEARNER, cluster.learner, "learner-1")
-    run, events = await cluster.end()
-    assert (run.state, run.policy_version, run.attempt) == (pb.RUN_STATE_FINISHED, 4, 1), run.message
+    await cluster.add(cluster.learner, "learner-1")
+    run, events = await cluster.finish(4, attempt=1)
     assert [event.attributes["policy_version"] for event in events if event.kind == "restored"] == [1]
     assert right_samples(cluster.learner.batches[0]) == first, "the step is another one after a restore"
     assert kinds(events).count("config_applied") == 1
@@ -241,21 +238,18 @@ async def test_a_change_whose_learner_dies_between_its_checkpoint_and_its_applic
             await asyncio.Event().wait()
 
     cluster.learner = Dying(cluster.plane)
-    server = await cluster.add(worker_pb2.WORKER_KIND_LEARNER, cluster.learner, "learner-0")
-    await cluster.add(worker_pb2.WORKER_KIND_GENERATOR, ScriptedGenerator(cluster.plane, delay_s=0.05), "generator-0")
-    await cluster.add(worker_pb2.WORKER_KIND_REWARD, ScriptedReward(), "reward-0")
+    await cluster.add_all(ScriptedGenerator(cluster.plane, delay_s=0.05))
     await cluster.start(arithmetic_config(model, run={"num_steps": 12}), run_id="between")
-    await cluster.until(lambda event: event.kind == "step" and event.attributes["step"] == 2)
+    await cluster.until("step", step=2)
     await update(cluster, {"learner": {"learning_rate": 3e-4}})
     await asked.wait()
     await update(cluster, {"run": {"num_steps": 14}})  # Another one, while the first is under way.
-    await cluster.kill(server, "learner-0")
-    await cluster.until(lambda event: event.kind == "restarting")
+    await cluster.kill("learner-0")
+    await cluster.until("restarting")
     cluster.learner = ScriptedLearner(cluster.plane)
-    await cluster.add(worker_pb2.WORKER_KIND_LEARNER, cluster.learner, "learner-1")
-    run, events = await cluster.end()
-    assert (run.state, run.policy_version, run.attempt) == (pb.RUN_STATE_FINISHED, 14, 1), run.message
-    (applied,) = [event for event in events if event.kind == "config_applied"]
+    await cluster.add(cluster.learner, "learner-1")
+    run, events = await cluster.finish(14, attempt=1)
+    (applied,) = of_kind(events, "config_applied")
     version = applied.attributes["policy_version"]
     assert [event.attributes["policy_version"] for event in events if event.kind == "restored"] == [version]
     with closing(sqlite3.connect(Path(run.path) / "ledger.sqlite")) as ledger:

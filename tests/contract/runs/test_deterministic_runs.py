@@ -9,7 +9,6 @@ from shoal.errors import Internal
 from shoal.grpo.seeds import completion_seed
 from shoal.v1 import coordinator_pb2 as pb
 from shoal.v1 import generator_pb2
-from tests.contract.coordinator.test_service import assert_every_group_was_used_once
 from tests.support.cluster import Cluster, kinds
 from tests.support.scripted_workers import ScriptedGenerator, arithmetic_config
 
@@ -62,11 +61,10 @@ async def test_groups_share_batches_by_their_order_with_any_number_of_generators
         generator.killing_group = 16
     await cluster.add_all(*generators)
     await cluster.start(deterministic_config(model))
-    await cluster.until(lambda event: event.kind == "worker_out_of_reach")
+    await cluster.until("worker_out_of_reach")
     for generator in generators:
         generator.killing_group = None
-    run, _ = await cluster.end()
-    assert run.state == pb.RUN_STATE_FINISHED, run.message
+    await cluster.finish()
     found = batches_of(*generators)
     training = [seeds_of(batch) for batch in found if "evaluation" not in batch[0].request_id]
     expected = [seeds_of_groups(first, first + 1, first + 2) for first in range(0, 6 * NUM_STEPS, 3)]
@@ -75,7 +73,7 @@ async def test_groups_share_batches_by_their_order_with_any_number_of_generators
     assert all(any(all(seeds in whole for seeds in batch) for whole in expected) for batch in training)
     answers = [len(batch) for batch in found if "evaluation" in batch[0].request_id]
     assert sorted(answers) == [2, 2, 3, 3], "two evaluations of five questions, each in two batches"
-    await assert_every_group_was_used_once(cluster, num_steps=NUM_STEPS)
+    await cluster.check_every_group_was_used_once(NUM_STEPS)
 
 
 async def test_a_group_that_fails_is_sampled_again_with_its_whole_batch(cluster: Cluster, model: Path) -> None:
@@ -83,15 +81,14 @@ async def test_a_group_that_fails_is_sampled_again_with_its_whole_batch(cluster:
     generator.errors[8] = Internal("the engine failed once")
     await cluster.add_all(generator)
     await cluster.start(deterministic_config(model, evaluation={"sources": []}))
-    await cluster.until(lambda event: event.kind == "group_reissued")
+    await cluster.until("group_reissued")
     generator.errors.clear()
-    run, events = await cluster.end()
-    assert run.state == pb.RUN_STATE_FINISHED, run.message
+    _, events = await cluster.finish()
     again = [event.attributes["order_number"] for event in events if event.kind == "group_reissued"]
     assert sorted(again) == [6, 7, 8], "all groups of its batch are issued again, and no others"
     batches = [seeds_of(batch) for batch in batches_of(generator)]
     assert batches.count(seeds_of_groups(6, 7, 8)) == 2 and len(batches) == 2 * NUM_STEPS + 1, batches
-    await assert_every_group_was_used_once(cluster, num_steps=NUM_STEPS)
+    await cluster.check_every_group_was_used_once(NUM_STEPS)
 
 
 class Watched(ScriptedGenerator):

@@ -1,11 +1,9 @@
 """What a run that fails leaves behind: a checkpoint of its last step, where the learner can write one."""
 
-import json
 from collections import Counter
 from pathlib import Path
 
 from shoal.v1 import coordinator_pb2 as pb
-from shoal.v1 import worker_pb2
 from tests.support.cluster import Cluster, kinds
 from tests.support.scripted_workers import ScriptedGenerator, ScriptedReward, arithmetic_config
 
@@ -39,25 +37,25 @@ async def test_a_step_that_has_begun_is_in_the_checkpoint_of_a_run_that_fails_me
 ) -> None:
     await cluster.add_all()
     generator = ScriptedGenerator(cluster.plane)
-    server = await cluster.add(worker_pb2.WORKER_KIND_GENERATOR, generator, "generator-0")
+    await cluster.add(generator, "generator-0")
     sections = {"run": {"num_steps": 40}, "coordinator": {"worker_timeout_s": 2.0}}
     await cluster.start(arithmetic_config(model, **sections), run_id="cut")
-    await cluster.until(lambda event: event.kind == "step" and event.attributes["step"] == 2)
+    await cluster.until("step", step=2)
     cluster.learner.step_s = 4.0
     cluster.learner.stepping.clear()
     await cluster.learner.stepping.wait()
     # The run fails 2 s after its only generator, in the middle of this step.
     cluster.registry.report_lost("generator-0", "it was ended")
-    await cluster.kill(server, "generator-0")
+    await cluster.kill("generator-0")
     run, _ = await cluster.end()
     assert run.state == pb.RUN_STATE_FAILED and "no generator" in run.message, run.message
     assert run.policy_version == cluster.plane.policy_version > 2
     assert run.last_checkpoint_id == f"step-{run.policy_version:08d}", run.last_checkpoint_id
-    rows = [json.loads(line) for line in (cluster.data_dir / "cut" / "metrics.jsonl").read_text().splitlines()]
+    rows = cluster.metrics("cut")
     assert [row["step"] for row in rows] == list(range(1, run.policy_version + 1))
-    await cluster.add(worker_pb2.WORKER_KIND_GENERATOR, ScriptedGenerator(cluster.plane), "generator-1")
+    await cluster.add(ScriptedGenerator(cluster.plane), "generator-1")
     cluster.learner.step_s = 0.0
     await cluster.start({}, run_id="cut", resume=True)
     step = run.policy_version + 1
-    events = await cluster.until(lambda event: event.kind == "step" and event.attributes["step"] == step)
+    events = await cluster.until("step", step=step)
     assert events[-1].attributes["step"] == step, events[-1]

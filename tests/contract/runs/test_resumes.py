@@ -13,8 +13,7 @@ from google.protobuf.struct_pb2 import Struct
 
 from shoal.errors import InvalidArgument
 from shoal.v1 import coordinator_pb2 as pb
-from tests.contract.coordinator.test_service import assert_every_group_was_used_once
-from tests.support.cluster import Cluster
+from tests.support.cluster import Cluster, of_kind
 from tests.support.scripted_workers import ScriptedGenerator, arithmetic_config
 
 QUESTIONS = {"sources": [{"task": "arithmetic", "task_size": 50, "task_seed": 1}], "num_prompts": 4}
@@ -28,9 +27,7 @@ async def resume(cluster: Cluster, run_id: str, changes: dict[str, Any]) -> pb.R
 async def finish_two_steps(cluster: Cluster, model: Path, **sections: dict[str, Any]) -> None:
     """Runs "short" to its end."""
     await cluster.add_all(ScriptedGenerator(cluster.plane, delay_s=0.01))
-    await cluster.start(arithmetic_config(model, run={"num_steps": 2}, **sections), run_id="short")
-    run, _ = await cluster.end()
-    assert run.state == pb.RUN_STATE_FINISHED, run.message
+    await cluster.run_to_end(arithmetic_config(model, run={"num_steps": 2}, **sections), run_id="short")
 
 
 async def test_a_finished_run_is_extended_and_skips_or_repeats_no_group(cluster: Cluster, model: Path) -> None:
@@ -39,12 +36,12 @@ async def test_a_finished_run_is_extended_and_skips_or_repeats_no_group(cluster:
     assert run.num_steps == 5
     run, events = await cluster.end()
     assert (run.state, run.policy_version, run.num_steps) == (pb.RUN_STATE_FINISHED, 5, 5), run.message
-    await assert_every_group_was_used_once(cluster, num_steps=5)
+    await cluster.check_every_group_was_used_once(5)
     evaluated = [event.attributes["policy_version"] for event in events if event.kind == "evaluation"]
     exported = [event.attributes["policy_version"] for event in events if event.kind == "exported"]
     assert evaluated == [0, 2, 5] and exported == [2, 5], (evaluated, exported)
-    (changed,) = [event for event in events if event.kind == "config_changed"]
-    assert changed.message == "checkpoint.every_steps: 50 -> 1; run.num_steps: 2 -> 5"
+    (changed,) = of_kind(events, "config_changed")
+    assert "checkpoint.every_steps: 50 -> 1" in changed.message and "run.num_steps: 2 -> 5" in changed.message, changed
     assert list(changed.attributes["fields"]) == ["checkpoint.every_steps", "run.num_steps"]
     assert [event for event in events if event.kind == "notice" and "linear follows the length" in event.message]
     kept = json.loads((cluster.data_dir / "short" / "config.json").read_text())
@@ -59,9 +56,8 @@ async def test_a_damaged_ledger_is_replaced_by_that_of_the_checkpoint_and_the_ca
     assert (await cluster.stub.GetRun(pb.GetRunRequest(run_id="short"), timeout=60)).run.policy_version == 2
     run = await resume(cluster, "short", {"run": {"num_steps": 4}})
     assert run.num_steps == 4
-    run, _ = await cluster.end()
-    assert (run.state, run.policy_version) == (pb.RUN_STATE_FINISHED, 4), run.message
-    await assert_every_group_was_used_once(cluster, num_steps=4)
+    await cluster.finish(4)
+    await cluster.check_every_group_was_used_once(4)
 
 
 async def test_a_stopped_run_ends_at_its_present_step_with_an_evaluation_and_its_model(
@@ -70,12 +66,11 @@ async def test_a_stopped_run_ends_at_its_present_step_with_an_evaluation_and_its
     await cluster.add_all(ScriptedGenerator(cluster.plane, delay_s=0.02))
     sections = {"run": {"num_steps": 40}, "evaluation": QUESTIONS | {"on_start": False}}
     await cluster.start(arithmetic_config(model, **sections), run_id="enough")
-    await cluster.until(lambda event: event.kind == "step" and event.attributes["step"] == 3)
-    await cluster.stub.StopRun(pb.StopRunRequest(), timeout=60)
+    await cluster.until("step", step=3)
+    await cluster.stop()
     stopped, _ = await cluster.end()
     await resume(cluster, "enough", {"run": {"num_steps": stopped.policy_version}})
-    run, events = await cluster.end()
-    assert (run.state, run.policy_version) == (pb.RUN_STATE_FINISHED, stopped.policy_version), run.message
+    _, events = await cluster.finish(stopped.policy_version)
     last = [event.kind for event in events if event.kind in ("evaluation", "exported")]
     assert last == ["evaluation", "exported"], last
 
@@ -102,8 +97,7 @@ async def test_a_resumed_run_trains_on_groups_of_the_new_size(cluster: Cluster, 
     await finish_two_steps(cluster, model)
     changes = {"run": {"num_steps": 4}, "grpo": {"group_size": 6, "groups_per_step": 3}, "kl": {"coef": 0.5}}
     await resume(cluster, "short", changes)
-    run, _ = await cluster.end()
-    assert run.state == pb.RUN_STATE_FINISHED, run.message
+    await cluster.finish()
     sizes = {group.train_step: len(group.rollouts) for group in await cluster.groups() if group.state == "TRAINED"}
     assert sizes == {1: 4, 2: 4, 3: 6, 4: 6}, sizes
 
@@ -121,13 +115,13 @@ async def test_a_damaged_checkpoint_is_left_out_and_the_one_before_it_used(
     assert (run.state, run.policy_version, run.last_checkpoint_id) == (
         pb.RUN_STATE_FINISHED, 4, "step-00000004",
     ), run.message  # fmt: skip
-    (event,) = [event for event in events if event.kind == "checkpoint_damaged"]
+    (event,) = of_kind(events, "checkpoint_damaged")
     assert event.attributes["checkpoint_id"] == "step-00000002" and damaged.name in event.message, event.message
-    (restored,) = [event for event in events if event.kind == "restored"]
+    (restored,) = of_kind(events, "restored")
     assert restored.attributes["policy_version"] == 1, restored
     written = [event.attributes["checkpoint_id"] for event in events if event.kind == "checkpoint"]
     assert written == [f"step-{step:08d}" for step in (1, 2, 2, 3, 4)], written
-    await assert_every_group_was_used_once(cluster, num_steps=4)
+    await cluster.check_every_group_was_used_once(4)
 
 
 async def test_reading_a_run_while_it_is_resumed_leaves_one_ledger(cluster: Cluster, model: Path) -> None:
@@ -140,8 +134,7 @@ async def test_reading_a_run_while_it_is_resumed_leaves_one_ledger(cluster: Clus
     reading = asyncio.create_task(read_forever())
     for num_steps in (3, 4, 5):
         await resume(cluster, "short", {"run": {"num_steps": num_steps}})
-        run, _ = await cluster.end()
-        assert (run.state, run.policy_version) == (pb.RUN_STATE_FINISHED, num_steps), run.message
+        await cluster.finish(num_steps)
     reading.cancel()
     await asyncio.wait([reading])
     assert reading.cancelled(), f"reading ended: {reading}"
@@ -149,7 +142,7 @@ async def test_reading_a_run_while_it_is_resumed_leaves_one_ledger(cluster: Clus
     log = {"ledger.sqlite-wal", "ledger.sqlite-shm"}
     left = {path.name for path in (cluster.data_dir / "short").glob("ledger*")} - log
     assert left == {"ledger.sqlite", *(f"ledger.attempt-{attempt}.sqlite" for attempt in range(3))}, left
-    await assert_every_group_was_used_once(cluster, num_steps=5)
+    await cluster.check_every_group_was_used_once(5)
 
 
 async def test_a_run_whose_folder_is_lost_goes_on_from_its_mirror(
@@ -161,11 +154,10 @@ async def test_a_run_whose_folder_is_lost_goes_on_from_its_mirror(
     (cluster.data_dir / "short").rename(tmp_path / "lost")
     changes = {"run": {"num_steps": 4}, "checkpoint": {"mirror": str(mirror)}}
     await resume(cluster, "short", changes)
-    run, events = await cluster.end()
-    assert (run.state, run.policy_version) == (pb.RUN_STATE_FINISHED, 4), run.message
+    _, events = await cluster.finish(4)
     mirrored = [event.attributes["checkpoint_id"] for event in events if event.kind == "checkpoint_mirrored"]
     assert (mirrored[-1], "fetched" in {event.kind for event in events}) == ("step-00000004", True), mirrored
-    await assert_every_group_was_used_once(cluster, num_steps=4)
+    await cluster.check_every_group_was_used_once(4)
 
 
 async def test_a_run_whose_checkpoints_are_gone_or_damaged_goes_on_from_that_of_its_mirror(
@@ -178,15 +170,13 @@ async def test_a_run_whose_checkpoints_are_gone_or_damaged_goes_on_from_that_of_
     (text,) = folder.glob("segments/text-*")
     text.write_bytes(text.read_bytes()[:-1])
     await resume(cluster, "short", {"run": {"num_steps": 3}})
-    run, events = await cluster.end()
-    assert (run.state, run.policy_version) == (pb.RUN_STATE_FINISHED, 3), run.message
+    await cluster.finish(3)
     for manifest in (folder / "checkpoints").glob("*/manifest.json"):
         manifest.write_text("{}")
     await resume(cluster, "short", {"run": {"num_steps": 4}})
-    run, events = await cluster.end()
-    assert (run.state, run.policy_version) == (pb.RUN_STATE_FINISHED, 4), run.message
+    _, events = await cluster.finish(4)
     fetched = [event.attributes["checkpoint_id"] for event in events if event.kind == "fetched"]
     assert fetched == ["step-00000002", "step-00000003"], fetched
-    (damaged,) = [event for event in events if event.kind == "segment_damaged"]
+    (damaged,) = of_kind(events, "segment_damaged")
     assert damaged.attributes["taken_from"] == str(tmp_path / "mirror"), damaged.message
-    await assert_every_group_was_used_once(cluster, num_steps=4)
+    await cluster.check_every_group_was_used_once(4)

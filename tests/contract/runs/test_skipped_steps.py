@@ -4,7 +4,7 @@ from collections import Counter
 from pathlib import Path
 
 from shoal.v1 import coordinator_pb2 as pb
-from tests.support.cluster import Cluster, kinds
+from tests.support.cluster import Cluster, kinds, of_kind
 from tests.support.parsed_commands import parse_command
 from tests.support.scripted_workers import ScriptedGenerator, ScriptedReward, arithmetic_config
 
@@ -18,11 +18,10 @@ async def test_steps_without_a_signal_are_counted_and_do_not_end_the_run(cluster
     reward.constant = 1.0
     await cluster.add_all(ScriptedGenerator(cluster.plane, delay_s=0.01), rewards=(reward,))
     await cluster.start(arithmetic_config(model, run={"num_steps": 3}))
-    events = await cluster.until(lambda event: event.kind == "step_skipped" and event.attributes["num_in_a_row"] == 6)
-    assert "(6 in a row): no group is trained on: 4 no_signal" in events[-1].message, events[-1].message
+    events = await cluster.until("step_skipped", num_in_a_row=6)
+    assert "4 no_signal" in events[-1].message, events[-1].message
     reward.constant = None
-    run, events = await cluster.end()
-    assert (run.state, run.policy_version) == (pb.RUN_STATE_FINISHED, 3), run.message
+    await cluster.finish(3)
     assert set(await drop_reasons(cluster)) == {"no_signal"}, await drop_reasons(cluster)
 
 
@@ -36,13 +35,11 @@ async def test_a_run_without_a_signal_ends_by_default_and_says_what_its_groups_h
     run, events = await cluster.end()
     num_skipped = kinds(events).count("step_skipped")
     assert run.state == pb.RUN_STATE_FAILED and 4 * num_skipped == 100, (num_skipped, run.message)
-    assert f"{num_skipped} steps in a row" in run.message and "in 100 the completions are all wrong" in run.message
+    assert f"{num_skipped} steps in a row" in run.message and "in 100 " in run.message
     look = run.message.partition("`")[2].partition(" --dropped")[0]
     assert parse_command(look)["run"] == run.run_id, run.message
     reward.constant = None
-    await cluster.start({}, run_id=run.run_id, resume=True)
-    run, _ = await cluster.end()
-    assert run.state == pb.RUN_STATE_FINISHED, run.message
+    await cluster.run_to_end({}, run_id=run.run_id, resume=True)
 
 
 async def test_a_failed_verifier_gives_no_reward_of_zero(cluster: Cluster, model: Path) -> None:
@@ -53,10 +50,10 @@ async def test_a_failed_verifier_gives_no_reward_of_zero(cluster: Cluster, model
     run, events = await cluster.end()
     assert run.state == pb.RUN_STATE_FAILED and "grpo.max_skipped_steps" in run.message, run.message
     assert not cluster.learner.batches and kinds(events).count("step_skipped") == 3
-    [skipped, *_] = [event for event in events if event.kind == "step_skipped"]
+    [skipped, *_] = of_kind(events, "step_skipped")
     unscored = skipped.attributes["unscored"]
     assert unscored["num_failed"] == unscored["num_completions"] > 0, skipped
-    assert "have no reward: scoring failed on" in skipped.message and "first: gsm8k: " in skipped.message, skipped
+    assert "gsm8k: " in skipped.message, skipped
     assert set(await drop_reasons(cluster)) == {"not_scored"}, await drop_reasons(cluster)
 
 
@@ -70,16 +67,14 @@ async def test_a_run_ends_once_every_prompt_was_asked_in_vain_and_goes_on_from_t
     config = arithmetic_config(model, reward={"max_failed_share": 1.0}, data=data, run={"num_steps": 2})
     await cluster.start(config, run_id="vain")
     run, events = await cluster.end()
-    assert run.state == pb.RUN_STATE_FAILED and "every prompt was asked in vain" in run.message, run.message
-    assert "not_scored; of the last step, " in run.message and "first: gsm8k: " in run.message, run.message
+    assert run.state == pb.RUN_STATE_FAILED and "asked in vain" in run.message, run.message
+    assert "not_scored" in run.message and "gsm8k: " in run.message, run.message
     num_skipped = kinds(events).count("step_skipped")
     assert 4 <= num_skipped <= 7, (
         f"13 prompts are a pass of 4 steps, and a bit more than 2 of them at most: {num_skipped}"
     )
     reward.failing = False
-    await cluster.start({}, run_id="vain", resume=True)
-    run, _ = await cluster.end()
-    assert (run.state, run.policy_version) == (pb.RUN_STATE_FINISHED, 2), run.message
+    await cluster.run_to_end({}, run_id="vain", resume=True, step=2)
 
 
 async def test_three_steps_that_are_not_finite_end_the_run_with_the_reason(cluster: Cluster, model: Path) -> None:

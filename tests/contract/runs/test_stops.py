@@ -14,7 +14,7 @@ QUESTIONS = {"sources": [{"task": "arithmetic", "task_size": 50, "task_seed": 1}
 
 async def stop(cluster: Cluster, mode: pb.StopMode.ValueType) -> tuple[pb.Run, list[pb.RunEvent]]:
     """Stops the run; returns it and its events, once it has ended."""
-    await cluster.stub.StopRun(pb.StopRunRequest(mode=mode), timeout=60)
+    await cluster.stop(mode)
     return await cluster.end()
 
 
@@ -22,13 +22,14 @@ async def start_slowly(cluster: Cluster, model: Path, **sections: dict[str, Any]
     """Starts a run of 40 steps, and returns after the second."""
     await cluster.add_all(ScriptedGenerator(cluster.plane, delay_s=0.05))
     await cluster.start(arithmetic_config(model, run={"num_steps": 40}, evaluation=QUESTIONS, **sections))
-    await cluster.until(lambda event: event.kind == "step" and event.attributes["step"] == 2)
+    await cluster.until("step", step=2)
 
 
 async def test_a_drained_run_ends_with_a_checkpoint_an_evaluation_and_its_model(cluster: Cluster, model: Path) -> None:
     await start_slowly(cluster, model)
     run, events = await stop(cluster, pb.STOP_MODE_DRAIN)
     assert run.state == pb.RUN_STATE_STOPPED and 2 < run.policy_version < 40, run.message
+    assert {group.state for group in await cluster.groups()} <= {"TRAINED", "DROPPED"}, "a group was left in flight"
     last = [event for event in events if event.kind in ("checkpoint", "evaluation", "exported")]
     assert kinds(last) == ["checkpoint", "evaluation", "exported"], kinds(events)
     assert {event.attributes["policy_version"] for event in last} == {run.policy_version}, last
@@ -53,30 +54,27 @@ async def test_a_stop_in_the_last_evaluation_leaves_it_and_the_model_to_a_resume
     reward.may_score.clear()
     await cluster.add_all(ScriptedGenerator(cluster.plane), rewards=(reward,))
     await cluster.start(arithmetic_config(model, run={"num_steps": 2}, evaluation=QUESTIONS), run_id="stopped")
-    await cluster.until(lambda event: event.kind == "checkpoint")
+    await cluster.until("checkpoint")
     run, events = await stop(cluster, pb.STOP_MODE_NOW)
     assert run.state == pb.RUN_STATE_STOPPED and "exported" not in kinds(events), run.message
     reward.may_score.set()
-    await cluster.start({}, run_id="stopped", resume=True)
-    run, events = await cluster.end()
-    assert run.state == pb.RUN_STATE_FINISHED, run.message
+    _, events = await cluster.run_to_end({}, run_id="stopped", resume=True)
     assert [kind for kind in kinds(events) if kind in ("evaluation", "exported")] == ["evaluation", "exported"]
 
 
 async def test_a_run_that_waits_for_workers_says_so_after_a_pause(cluster: Cluster, model: Path) -> None:
     await cluster.start(arithmetic_config(model, run={"num_steps": 1}))
-    await cluster.until(lambda event: event.kind == "state")
-    paused = (await cluster.stub.PauseRun(pb.PauseRunRequest(), timeout=60)).run
-    resumed = (await cluster.stub.ResumeRun(pb.ResumeRunRequest(), timeout=60)).run
+    await cluster.until("state")
+    paused = await cluster.pause()
+    resumed = await cluster.resume()
     assert (paused.state, resumed.state) == (pb.RUN_STATE_PAUSED, pb.RUN_STATE_STARTING), (paused, resumed)
-    await cluster.stub.PauseRun(pb.PauseRunRequest(), timeout=60)
+    await cluster.pause()
     await cluster.add_all(ScriptedGenerator(cluster.plane))
-    await cluster.until(lambda event: event.kind == "publish")
+    await cluster.until("publish")
     await asyncio.sleep(0)
     assert (await cluster.run()).state == pb.RUN_STATE_PAUSED
-    await cluster.stub.ResumeRun(pb.ResumeRunRequest(), timeout=60)
-    run, events = await cluster.end()
-    assert run.state == pb.RUN_STATE_FINISHED, run.message
+    await cluster.resume()
+    _, events = await cluster.finish()
     states = [event.attributes["state"] for event in events if event.kind == "state"]
     # The second pause is told once more when the workers are there, without the wait for them.
     assert [state for state, _ in groupby(states)] == [

@@ -207,7 +207,7 @@ async def test_nobody_renews_a_lease_without_the_secret_of_the_process_that_hold
         await registered.register("generator-a", address, b"chosen by a")
         clock.now += 1
         for guess in (b"", b"chosen by b"):
-            with pytest.raises(PermissionDenied, match="only that one renews its lease"):
+            with pytest.raises(PermissionDenied, match="generator-a"):
                 await registered.beat("generator-a", guess)
             with pytest.raises(FailedPrecondition, match="has a valid lease"):
                 await registered.register("generator-a", address, guess)
@@ -235,7 +235,7 @@ async def test_a_certificate_of_another_worker_renews_no_lease(tmp_path: Path, m
         thief = Coordinator(registered.registry, registered.channel._address, other)
         await registered.register("generator-a", address, b"known to both")
         clock.now += 1
-        with pytest.raises(PermissionDenied, match="another caller registered the worker"):
+        with pytest.raises(PermissionDenied, match="another caller"):
             await thief.beat("generator-a", b"known to both")
         assert await thief.is_refused("generator-a", address)
         assert status_of(registered.registry, "generator-a") == (0.0, False)

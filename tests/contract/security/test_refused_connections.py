@@ -30,7 +30,7 @@ async def test_the_names_of_a_certificate_for_another_host_come_first(
     server = Credentials(TlsFolder(pki.issue(Role.COORDINATOR, hosts=("train.example", "10.0.0.9"))))
     async with secured_server(server) as address:
         message = await refusal(address)
-    assert message.startswith(f"the certificate of the coordinator at {address} is not for 127.0.0.1: "), message
+    assert f"coordinator at {address} is not for 127.0.0.1: " in message, message
     assert "train.example, 10.0.0.9" in message and "--host 127.0.0.1" in message, message
 
 
@@ -41,7 +41,7 @@ async def test_a_certificate_of_another_authority_and_a_server_without_tls_are_n
     monkeypatch.setenv("SHOAL_TLS_DIR", str(ours.issue(Role.OPERATOR)))
     async with secured_server(Credentials(TlsFolder(theirs.issue(Role.COORDINATOR)))) as address:
         message = await refusal(address)
-        assert message.startswith(f"the certificate of the coordinator at {address} is not accepted ("), message
+        assert "certificate" in message and f"coordinator at {address} " in message, message
     async with secured_server(Credentials()) as address:
         assert (message := await refusal(address)).startswith(f"the coordinator at {address} does not use TLS"), message
 

@@ -126,7 +126,7 @@ async def test_a_certificate_without_its_key_is_not_used_until_the_key_is_there(
         with caplog.at_level(logging.WARNING):
             replace(server / "tls.crt", (renewed / "tls.crt").read_bytes())
             assert (await shows(pki), await shows(other)) == (True, False)
-        assert any("tls.key is not the key of tls.crt" in str(vars(record)) for record in caplog.records)
+        assert any("tls.key is not" in str(vars(record)) for record in caplog.records)
         replace(server / "tls.key", (renewed / "tls.key").read_bytes())
         assert (await shows(pki), await shows(other)) == (False, True)
 
@@ -161,7 +161,7 @@ async def test_tokens_are_taken_in_and_out_under_a_running_server_and_client(tmp
     ):
         assert await get_run(channel) == "r"
         tokens.write(Role.VIEWER)
-        with pytest.raises(Unauthenticated, match="not in the server's --tokens-file"):
+        with pytest.raises(Unauthenticated, match="--tokens-file"):
             await get_run(channel)
         replace(file, tokens.of[Role.VIEWER].encode())
         assert await get_run(channel) == "r"

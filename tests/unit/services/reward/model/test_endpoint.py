@@ -175,12 +175,6 @@ async def test_a_malformed_classification_is_retried_and_then_failed(
     assert len(server.requests) == 3
 
 
-async def test_a_server_that_is_busy_for_a_while_is_retried(server: JudgeServer, make: Make) -> None:
-    server.script = lambda number, body: classified(2) if number == 2 else http(503, "later", "Retry-After: 0")
-    scored = await score(make())
-    assert (scored.outcome, scored.value, len(server.requests)) == (SCORED, 2, 3), scored
-
-
 async def test_an_input_too_long_for_the_server_is_unscorable(server: JudgeServer, make: Make) -> None:
     message = "This model's maximum context length is 2048 tokens. However, your prompt contains 3000 input tokens."
     server.script = lambda number, body: http(400, message)
