@@ -60,7 +60,8 @@ def main() -> int:
             )
         limit_threads(int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
         if "TORCHELASTIC_RUN_ID" in os.environ:
-            # A rank whose torchrun was killed would keep the group, and its machine's next torchrun out of it.
+            # A rank that outlives its torchrun would keep its place in the group, and the machine's next torchrun could
+            # not join.
             die_with_parent()
         return _lead(arguments, None, reexec, options.grace_s) if os.environ["RANK"] == "0" else _follow(arguments)
     limit_threads(num_ranks or 1)
@@ -136,7 +137,8 @@ def _follow(arguments: WorkerArguments) -> int:
         die_with_parent(parent_pid=arguments.parent_pid)
     # A signal may reach all ranks. Rank 0 handles it; the others leave when it tells them to, or when it ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # Blocked in all threads, for one that waits for it: Python runs no handler while a rank is in a collective.
+    # Block SIGTERM in all threads. One thread waits for it, because Python runs no handler while a rank is in a
+    # collective.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     telemetry.setup("shoal-learner", instance_id=f"rank-{os.environ['RANK']}", log_file=arguments.log_file)
     from services.learner.commands import LearnerCommands, follow
@@ -157,7 +159,7 @@ def _follow(arguments: WorkerArguments) -> int:
 
 
 def _pass_on_sigterm(process_group: "ProcessGroup") -> None:
-    """Tells rank 0 when this rank is told to end: its node may go, and that of rank 0 stay."""
+    """Tells rank 0 when this rank is told to end: perhaps only the node of this rank is going away."""
     signal.sigwait({signal.SIGTERM})
     process_group.ask_to_leave()
 

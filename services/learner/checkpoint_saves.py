@@ -1,4 +1,4 @@
-"""The checkpoints that the learner saves: each once, and each to its end within its caller's deadline."""
+"""The learner's checkpoint saves. Each runs once, to its end, within its caller's deadline."""
 
 import asyncio
 import time
@@ -39,7 +39,7 @@ class CheckpointSaves:
         self._saves = Once[Save]()
 
     async def write(self, request: learner_pb2.LearnerServiceSaveCheckpointRequest, within_s: float | None) -> Save:
-        """Returns the save that a request asks for once its state is written; begins it unless it is known.
+        """Begins the save that a request asks for, unless it has begun, and waits until its state is written.
 
         The learner ends, FAILED, if the save has not finished `within_s` after it began.
         """
@@ -48,7 +48,7 @@ class CheckpointSaves:
         version = self._served.version
         if request.HasField("expected_version"):
             version = version_from_wire(request.expected_version)
-        # A request that comes late must not replace a checkpoint that is committed by now.
+        # A late request must not replace a checkpoint that is already committed.
         writing = self._saves.begin_once(
             f"{request.checkpoint_id} of {version}",
             lambda: asyncio.create_task(self._write(request, within_s)),
@@ -62,7 +62,7 @@ class CheckpointSaves:
             return True
         if save.finished.exception() is None:
             return commands.has_files(name, save.finished.result())
-        # It is saved again as long as the learner has that version. Later its error is all that a repeat can get.
+        # A repeat saves again while the learner still has that version. Later it can only get the error.
         return save.version != self._served.version
 
     async def _write(self, request: learner_pb2.LearnerServiceSaveCheckpointRequest, within_s: float | None) -> Save:
@@ -85,7 +85,7 @@ class CheckpointSaves:
         finishing = asyncio.wrap_future(files)
         await asyncio.wait([finishing], timeout=left_s)
         if not finishing.done():
-            # A rank that is gone, or storage that hangs; nothing else can end it.
+            # A rank is gone, or storage hangs. Only the end of the process ends the save.
             self._lifecycle.fail(f"the learner hangs: checkpoint {name} was not on disk by its caller's deadline")
         digests = await finishing
         self._departure.saved(num_steps)
@@ -93,6 +93,6 @@ class CheckpointSaves:
 
 
 def _see_error(finished: "asyncio.Task[Any]") -> None:
-    """Looks at an error for which perhaps nobody waits: else asyncio reports it as unseen."""
+    """Retrieves an error that perhaps nobody waits for. Otherwise asyncio would report it as never retrieved."""
     if not finished.cancelled():
         finished.exception()

@@ -88,9 +88,9 @@ class LearnerCommands:
     ) -> None:
         """Loads the run's model, and drops the one loaded before.
 
-        `zero_stage` is that of the checkpoint to restore, where the configuration leaves it open. Raises, on every rank
-        alike, `InvalidArgument` when a rank cannot load the model, and `FailedPrecondition` where an export could not
-        have the form of its files.
+        `zero_stage` is the stage of the checkpoint to restore, used if the configuration leaves it open. Raises, on
+        every rank alike, `InvalidArgument` when a rank cannot load the model, and `FailedPrecondition` when an export
+        could not have the form of the model's files.
         """
         self._run_dir = self._data_dir / run_id
         self._shares_gpu = config.launch.single_gpu
@@ -131,7 +131,7 @@ class LearnerCommands:
         engine = DeepSpeedEngine(policy, settings, device=process_group.device)
         engine.set_entropy_gradient(config.loss.entropy_coef != 0)
         with process_group.raising_on_all():
-            # An export would find it out once everything is trained.
+            # Fail now: an export would fail only after all training.
             FileTensors(policy.lm, engine.shapes, getattr(torch, model.dtype), folder)
         reference: Reference | None = None
         if loaded is not None:
@@ -154,7 +154,7 @@ class LearnerCommands:
     def set_hyperparameters(self, config: RunConfig) -> None:
         """Replaces the configuration, which differs in live fields alone; see `shoal.config.live`."""
         learner = self.learner
-        if config.kl.coef != learner.config.kl.coef:  # `kl.target`, which adapts it, refuses such a change.
+        if config.kl.coef != learner.config.kl.coef:  # `kl.target` adapts it, and refuses such a change.
             learner.kl_coef = config.kl.coef
         learner.config = config
         learner.engine.set_entropy_gradient(config.loss.entropy_coef != 0)
@@ -164,7 +164,7 @@ class LearnerCommands:
         check_live(self.learner.config, config)
 
     def check_attempt(self, attempt: int) -> None:
-        """Raises the error of an attempt before the present one."""
+        """Raises an error for an attempt older than the current one."""
         present = self.learner.version.attempt
         if attempt < present:
             raise invalid("attempt", f"must be at least {present}, the current one (given: {attempt})")
@@ -212,10 +212,10 @@ class LearnerCommands:
     def publish_weights(
         self, request: learner_pb2.PublishWeightsRequest, publisher: WeightPublisher | None
     ) -> SentWeights:
-        """Gathers what the manifest lists once, and broadcasts it from rank 0, which has the publisher.
+        """Gathers the manifest's tensors once, and broadcasts them from rank 0, which has the publisher.
 
-        Only rank 0's result counts. An error of `WeightPublisher.send` is raised after the last collective, so that the
-        other ranks do not wait in one.
+        Only rank 0's result counts. An error of `WeightPublisher.send` is raised after the last collective, so that no
+        other rank waits for rank 0.
         """
         learner, manifest = self.learner, self.manifest
         tensors = published_tensors(learner.engine, learner.config, manifest)
@@ -247,18 +247,18 @@ class LearnerCommands:
     def save_checkpoint(
         self, request: learner_pb2.LearnerServiceSaveCheckpointRequest, progress: Progress = silent
     ) -> "Future[list[FileDigest]]":
-        """Writes a checkpoint, as `write_checkpoint`; returns its end, as `CheckpointFinisher.begin`."""
+        """Writes a checkpoint with `write_checkpoint`, and returns the future of `CheckpointFinisher.begin`."""
         folder, name = self._run_dir / "checkpoints", request.checkpoint_id
         self._finisher.wait()
         mine = write_checkpoint(self.learner, folder, name, progress)
         return self._finisher.begin(folder, name, mine, keep=set(request.keep_checkpoint_ids))
 
     def has_files(self, checkpoint_id: str, files: Iterable[FileDigest]) -> bool:
-        """Returns whether the files of a checkpoint are there, in their sizes."""
+        """Returns whether the files of a checkpoint exist and have the right sizes."""
         return is_there(self._run_dir / "checkpoints", checkpoint_id, files)
 
     def load_checkpoint(self, request: learner_pb2.LoadCheckpointRequest, progress: Progress = silent) -> WeightVersion:
-        """Restores a checkpoint, as `storage.checkpoints.load_checkpoint`; without an id, the configured model."""
+        """Restores a checkpoint with `storage.checkpoints.load_checkpoint`; without an id, the configured model."""
         self._finisher.wait()
         if request.checkpoint_id:
             checkpoints = self._run_dir / "checkpoints"
@@ -310,9 +310,9 @@ def _not_configured() -> FailedPrecondition:
 
 
 def follow(commands: LearnerCommands) -> bool:
-    """Executes the commands of rank 0 until it leaves; returns whether this rank is to be started again.
+    """Executes the commands of rank 0 until it leaves; returns whether this rank must start again.
 
-    Raises RuntimeError when rank 0 is gone without a word.
+    Raises RuntimeError when rank 0 ends without a last command.
 
     Rank 0 reports a `ShoalError`. Any other error ends this rank, and with it the others.
     """

@@ -1,4 +1,4 @@
-"""The departure of a learner that was told to end: it waits until no step would be lost with it."""
+"""The departure of a learner that was told to end. It waits until no train step would be lost."""
 
 import asyncio
 import os
@@ -33,14 +33,15 @@ class Departure:
         return self.num_steps > self._num_saved
 
     def saved(self, num_steps: int) -> None:
-        """Notes that the first `num_steps` steps need no checkpoint any more. From any thread."""
+        """Notes that the first `num_steps` steps no longer need a checkpoint. Any thread may call it."""
         self._num_saved = max(self._num_saved, num_steps)
 
     async def drain(self) -> None:
-        """Waits, once the process was told to end, until no step would be lost with it.
+        """Waits, after the process was told to end, until no train step would be lost.
 
-        The learner shows LEAVING meanwhile, and serves: at its next boundary the run has a checkpoint written, and
-        parts with the learner. After the grace period the learner is FAILED with what it still held.
+        Meanwhile the learner shows LEAVING and still serves. At its next boundary the run asks for a checkpoint and
+        then releases the learner. After the grace period the learner fails, and the error names the step that it still
+        held.
         """
         if not self._lifecycle.leave():
             return
@@ -52,9 +53,9 @@ class Departure:
             await asyncio.sleep(_POLL_S)
 
     async def watch_ranks(self) -> None:
-        """Lets the learner leave, and start again, when another of its ranks was told to end, as by its node.
+        """Lets the learner leave and start again when another of its ranks is told to end, for example by its node.
 
-        A signal to this process meanwhile ends it as ever.
+        A signal to this process still ends it as usual.
         """
         try:
             joined = self._torch.submit(Command.IDLE, b"", lambda commands: commands.process_group)

@@ -59,7 +59,7 @@ class Gradient:
 
     sums: TokenSums
     logprobs_N: Tensor
-    """[N] float32, of the mini-batch's tokens; 0 for rejected tokens."""
+    """The log-probabilities of the mini-batch's tokens, [N] float32; 0 for rejected tokens."""
     num_rows: int
 
 
@@ -146,9 +146,9 @@ class Learner:
         )
 
     def survey(self, groups: Sequence[TrainGroup], temperature: float) -> Survey:
-        """Computes log-probabilities and entropies of all tokens of some groups under the current policy.
+        """Computes log-probabilities and entropies of all tokens of `groups` under the current policy.
 
-        Every rank gets all of them.
+        Every rank gets all values.
         """
         rows, _ = self._pack(groups)
         scored_2N = torch.zeros(2, sum(num_loss_tokens(group) for group in groups))
@@ -169,7 +169,7 @@ class Learner:
         sums = TokenSums()
         logprobs_N = torch.zeros(len(mini_batch.tokens))
         if self.config.learner.lora.dropout:
-            # The dropout of adapters is all that is random here. A resumed run draws the same.
+            # Only the dropout of adapters is random here. A resumed run draws the same values.
             torch.manual_seed(dropout_seed(self.config.run.seed, self.num_optimizer_steps, process_group.rank))
         for number, row_on_cpu in enumerate(rows, start=1):
             row = row_on_cpu.to(process_group.device)
@@ -187,7 +187,7 @@ class Learner:
                 kl_coef=self.kl_coef,
                 num_counted=mini_batch.num_counted,
             )
-            # The engine averages the gradients over the ranks; multiplied by their number the mean is the sum again.
+            # The engine averages the gradients over the ranks; the factor turns the mean back into a sum.
             self.engine.backward(result.loss * process_group.size, is_last=number == len(rows))
             sums.add(result)
             logprobs_N[row_on_cpu.at_C[tokens.where_C]] = result.logprobs_C.cpu()
@@ -246,11 +246,12 @@ class Learner:
         is_reference: bool = False,
         supports: Sequence[Support] = (),
     ) -> list[Float32Array]:
-        """Computes the log-probability of every token but the first of each sequence, under the current weights.
+        """Computes the log-probability of each token, except the first of each sequence, under the current weights.
 
-        With `supports`, one for each sequence, those of its last tokens over their supports. The weights are the
-        policy's, or the reference's. Call it on all ranks. Each rank computes everything, since with sharded parameters
-        all have to take part anyway. Raises `FailedPrecondition` when the run has no reference.
+        With `supports`, one for each sequence, computes the log-probabilities of the sequence's last tokens over their
+        supports. `is_reference` selects the reference's weights. Call it on all ranks. Each rank computes everything,
+        since with sharded parameters all ranks must take part anyway. Raises `FailedPrecondition` when the run has no
+        reference.
         """
         model = self.require_reference().logprobs if is_reference else self._policy_logprobs
         scored: list[Float32Array] = []

@@ -1,7 +1,7 @@
 """Metrics of a train step. docs/metrics.md has the table.
 
 Each rank keeps sums over its tokens, and the sums are added over the ranks. So every mean is over the tokens of the
-whole batch, however they were spread.
+whole batch, however they are spread.
 """
 
 from collections.abc import Sequence
@@ -62,7 +62,8 @@ class TokenSums:
             columns |= {
                 "kl": row.kl_C,
                 "kl_of_completion": row.kl_C / completions.spread(completions.num_tokens()),
-                # The token's share of its completion: the sum counts the completions with a token left in the loss.
+                # The token's share of its completion. The sum is the number of completions with a token left in the
+                # loss.
                 "completion": 1 / completions.spread(completions.num_tokens()).double(),
                 "kl1": distance_C,
                 "kl2": distance_C.square() / 2,
@@ -91,7 +92,7 @@ class TokenSums:
 
     @property
     def kl_of_completions(self) -> float:
-        """The mean, over completions with a token that counts, of their tokens' mean KL; 0 without any."""
+        """The mean KL of completions: each counts with the mean of its tokens that count. 0 without such tokens."""
         return self.total("kl_of_completion") / max(1.0, self.total("completion"))
 
     def mean(self, name: str) -> float:
@@ -121,7 +122,7 @@ class StepRecord:
 
 
 def gap_metrics(tokens: LossTokens, logprobs_N: Tensor) -> dict[str, float]:
-    """Measures the gap between learner and engine on some tokens. Call it before the weights change."""
+    """Measures the gap between learner and engine on `tokens`. Call it before the weights change."""
     gap_N = logprobs_N - tokens.behavior_logprobs_N
     known = gap_N[~torch.isnan(gap_N)].abs().double()
     metrics = {

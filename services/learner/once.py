@@ -1,4 +1,4 @@
-"""Commands by id: one that is sent again is not carried out again."""
+"""Commands by id: a command that is sent again is not executed again."""
 
 import asyncio
 from collections import OrderedDict
@@ -8,11 +8,11 @@ from typing import Generic, TypeVar
 _T = TypeVar("_T")
 
 MAX_RESULTS = 4
-"""Number of the newest commands whose result a repeat still gets."""
+"""Number of results that are kept for repeats: those of the newest commands."""
 
 
 class Once(Generic[_T]):
-    """The newest commands of one kind: those that run, and the results of those that ended."""
+    """The newest commands of one kind: running commands, and the results of ended commands."""
 
     def __init__(self) -> None:
         self._commands: OrderedDict[str, asyncio.Future[_T]] = OrderedDict()
@@ -23,7 +23,7 @@ class Once(Generic[_T]):
         begin: "Callable[[], asyncio.Future[_T]]",
         still_holds: Callable[[_T], bool] = lambda result: True,
     ) -> "asyncio.Future[_T]":
-        """Returns the command of that id. Begins it if it is unknown or failed, or if its result no longer holds."""
+        """Returns the command with that id. Begins it if it is unknown or failed, or if its result no longer holds."""
         command = self._commands.get(command_id)
         if command is None or _is_void(command, still_holds):
             command = self._commands[command_id] = begin()

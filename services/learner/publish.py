@@ -28,15 +28,15 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _HASH_BYTES = 48
-"""Of a tensor in a message, besides its name: a hash, or type and shape, and the lengths of the fields."""
+"""Bytes of a tensor in a message, without its name: a hash, or type and shape, and the lengths of the fields."""
 
 
 def make_manifest(engine: "DeepSpeedEngine", config: RunConfig, model: ModelDescription) -> Manifest:
-    """Lists the tensors to broadcast, in the type that the generators use: those of the files, or those of adapters.
+    """Lists the tensors to broadcast (those of the files or of the adapters), in the type that the generators use.
 
-    Raises `InvalidArgument` as `FileNames.shapes`, and for more tensors than fit a message.
+    Raises `InvalidArgument`, as `FileNames.shapes` does, and for more tensors than fit a message.
     """
-    # Where the generators' type is open, they are taken to compute as this machine would.
+    # If the generators' type is open, assume the type that this machine would choose.
     usual = settled_dtype("generator.dtype", "auto", model.dtype, on_cpu=engine.device.type == "cpu")
     dtype = next(name for name in (config.weights.dtype, config.generator.dtype, usual) if name != "auto")
     is_adapter = config.generator.lora == "adapter"
@@ -51,7 +51,7 @@ def make_manifest(engine: "DeepSpeedEngine", config: RunConfig, model: ModelDesc
 
 
 def canary_dtype(compute_dtype: str, manifest: Manifest) -> str:
-    """Returns the type that rounds most in a publish: that of the tensors, or that in which the learner computes."""
+    """Returns the coarsest type of a publish: the type of the tensors, or the learner's compute type."""
     sent = manifest.tensors[0].dtype
     return compute_dtype if sent == "float32" else sent
 
@@ -64,14 +64,14 @@ def published_tensors(engine: "DeepSpeedEngine", config: RunConfig, manifest: Ma
 
 
 class WeightPublisher:
-    """The broadcast group of this learner; one at a time. Any thread may call it."""
+    """The learner's broadcast groups, of which one exists at a time. Any thread may call it."""
 
     def __init__(
         self, config: RunConfig, *, run_id: str, host: str, interface: str | None = None, device: torch.device
     ) -> None:
         """`host` is the host at which generators reach the store, `interface` the address at which it listens.
 
-        Without an `interface` the store listens on every one, and gloo on that of `host`.
+        Without an `interface` the store listens on every address, and gloo on the address of `host`.
 
         Raises `Unavailable` when its port is taken, and `InvalidArgument` for a backend that the device does not have.
         """
@@ -95,10 +95,9 @@ class WeightPublisher:
         self._lock = threading.Lock()
 
     def create_group(self, epoch: int, world_size: int, num_bytes: int) -> Rendezvous:
-        """Starts the group of a new epoch, for passes of that many bytes, and aborts the earlier one, including a
-        broadcast in it. Does not wait.
+        """Starts the group of a new epoch, for passes of `num_bytes`; aborts the earlier group. Does not wait.
 
-        The same epoch with the same number of members again changes nothing. Raises `FailedPrecondition` for an epoch
+        A repeat with the same epoch and number of members changes nothing. Raises `FailedPrecondition` for an epoch
         that is not newer.
         """
         with self._lock:
@@ -166,8 +165,8 @@ class WeightPublisher:
 
         The pass may take `within_s`, by default `weights.timeout_s`.
 
-        Exhausts `tensors` in any case, since the other ranks take part in each gather. With no member but the learner
-        it only hashes. Raises `Unavailable` and `DeadlineExceeded`; afterwards the group is unusable.
+        Exhausts `tensors` in any case, since the other ranks take part in each gather. If the learner is the only
+        member, it only hashes. Raises `Unavailable` and `DeadlineExceeded`; afterwards the group is unusable.
         """
         group = None
         try:
@@ -188,7 +187,7 @@ class WeightPublisher:
                 pass
 
     def _is_current(self, group: BroadcastGroup) -> bool:
-        """Returns whether no later epoch has begun, which would need no blame."""
+        """Returns whether no later epoch has begun: that would excuse the error."""
         with self._lock:
             return self._group is group
 

@@ -12,7 +12,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
 def check_name(name: str, field: str) -> None:
-    """Checks that a name can be that of a folder: one with a slash cannot."""
+    """Checks that a name can name a folder: it must not have a slash."""
     if not _NAME.fullmatch(name):
         raise invalid(
             field,

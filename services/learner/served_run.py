@@ -28,7 +28,7 @@ class ServedRun:
     def __init__(
         self, lifecycle: Lifecycle, torch: TorchThread, find_host: Callable[[], str], interface: str | None
     ) -> None:
-        """`find_host` and `interface` are those of `LearnerService`."""
+        """`LearnerService` explains `find_host` and `interface`."""
         self._lifecycle = lifecycle
         self._torch = torch
         self._find_host = find_host
@@ -39,10 +39,10 @@ class ServedRun:
         self.num_optimizer_steps = 0
 
     def configure(self, request: learner_pb2.LearnerServiceConfigureRequest) -> None:
-        """Begins to load the model for a run, unless it is served already.
+        """Begins to load the model of a run, unless the learner already serves that run.
 
-        Raises `InvalidArgument` for a name or a configuration that does not validate, `Unavailable` (STARTING_OVER) or
-        `FailedPrecondition` (OTHER_CONFIGURATION) where the learner serves another one.
+        Raises `InvalidArgument` for an invalid name or configuration, and `Unavailable` (STARTING_OVER) or
+        `FailedPrecondition` (OTHER_CONFIGURATION) if the learner serves another configuration.
         """
         config = parse_config(request.config)
         check_name(request.run_id, "run_id")
@@ -63,22 +63,22 @@ class ServedRun:
         return differs_in_live(self._commands.learner.config, config)
 
     def _adopt(self, request: learner_pb2.LearnerServiceConfigureRequest, config: RunConfig) -> None:
-        """Gives all ranks the change that waited for the next step of the run when its coordinator ended."""
+        """Gives all ranks the configuration change that waited for the run's next step when the coordinator ended."""
         body = learner_pb2.SetHyperparametersRequest(run_id=request.run_id, config=request.config)
         self.run(Command.SET_HYPERPARAMETERS, body, None, lambda commands: commands.set_hyperparameters(config))
         self._lifecycle.adopt(request.run_id, config)
 
     def _refuse_other(self, run_id: str) -> ShoalError:
-        """Returns the refusal of another configuration. Restarts the process for it, if that is possible.
+        """Returns the error for another configuration. Restarts the process, if possible, so that it can serve it.
 
         The coordinator drives one run at a time, so the run that the learner serves is over.
         """
-        reason = f"the learner serves run {self._lifecycle.run_id} with another configuration than that of run {run_id}"
+        reason = f"the learner serves run {self._lifecycle.run_id} with another configuration than run {run_id} has"
         if self._lifecycle.can_restart:
             return self._lifecycle.restart(reason)
         return FailedPrecondition(
-            f"{reason}; restart its processes to change it, or start them by torchrun with --max-restarts, which then "
-            "does so",
+            f"{reason}; restart its processes to change it, or start them by torchrun with --max-restarts, which "
+            "restarts them",
             reason=ErrorReason.OTHER_CONFIGURATION,
             metadata={"run_id": self._lifecycle.run_id},
         )
@@ -117,7 +117,7 @@ class ServedRun:
         return asyncio.wrap_future(self._torch.submit(command, body, work_shown, check=check, within_s=within_s))
 
     def follow(self, commands: LearnerCommands) -> None:
-        """Copies the values that GetStatus returns. From any thread."""
+        """Copies the values that GetStatus returns. Any thread may call it."""
         self.version, self.num_optimizer_steps = commands.learner.version, commands.learner.num_optimizer_steps
 
     def require_ready(self) -> tuple[LearnerCommands, WeightPublisher]:

@@ -60,9 +60,9 @@ class LearnerService(LearnerServiceServicer):
     ) -> None:
         """`make_commands` joins the process group; it runs in the torch thread, and blocks until all ranks have joined.
 
-        `find_host` returns the host at which generators reach this process, and may block; the weight plane listens on
-        `interface`, on every one if that is None. `explain` is that of the torch thread. Without `reexec` the process
-        serves one run. `grace_s` is that of its departure.
+        `find_host` returns the host at which generators reach this process, and may block. The weight plane listens on
+        `interface`, or on every interface if it is None. `explain` is for the torch thread, `grace_s` for the
+        departure. Without `reexec` the process serves only one run.
         """
         self.add_to_server: Callable[[Any, grpc.aio.Server], None] = add_LearnerServiceServicer_to_server
         self.num_ranks = num_ranks
@@ -83,11 +83,11 @@ class LearnerService(LearnerServiceServicer):
         )
 
     def fail(self, reason: str) -> None:
-        """Ends the process, FAILED, because the learner cannot continue. From any thread; the first reason stands."""
+        """Ends the process as FAILED: the learner cannot continue. Any thread may call it; the first reason stays."""
         self._lifecycle.fail(reason)
 
     async def watch_beats(self) -> None:
-        """Ends the process when another rank stands still: every command waits for all ranks, some without end."""
+        """Ends the process when another rank stands still. Commands wait for all ranks, and some would wait forever."""
         try:
             joined = self._torch.submit(Command.IDLE, b"", lambda commands: commands.process_group)
             process_group = await asyncio.wrap_future(joined)
@@ -95,8 +95,7 @@ class LearnerService(LearnerServiceServicer):
             return  # The ranks did not all join, which ends the process.
         rank = await until_silent(process_group)
         self.fail(
-            f"the learner hangs: rank {rank} gave no sign of life for {SILENT_S:.0f} s; its process is stopped, or its "
-            "machine"
+            f"the learner hangs: rank {rank} sent no beat for {SILENT_S:.0f} s; its process or its machine is stopped"
         )
 
     async def close(self) -> None:
@@ -115,7 +114,7 @@ class LearnerService(LearnerServiceServicer):
     async def TrainStep(
         self, request_iterator: AsyncIterator[learner_pb2.TrainStepRequest], context: Any
     ) -> learner_pb2.TrainStepResponse:
-        commands, _ = self._served.require_ready()  # Before anything of the batch is kept.
+        commands, _ = self._served.require_ready()  # Check before keeping anything of the batch.
         messages = await receive_step(request_iterator, commands.learner.config)
         # The client has half-closed the stream. From here on the step runs to its end, even if the call is canceled.
         self._served.require_ready()
@@ -177,7 +176,7 @@ class LearnerService(LearnerServiceServicer):
     ) -> learner_pb2.CreateWeightGroupResponse:
         commands, publisher = self._served.require_ready()
         check_weight_group(request)
-        # Not a command: it must get through while a broadcast hangs.
+        # This is not a command, because it must get through while a broadcast hangs.
         rendezvous = await asyncio.to_thread(
             publisher.create_group, request.epoch, request.world_size, commands.manifest.num_bytes
         )
@@ -211,7 +210,7 @@ class LearnerService(LearnerServiceServicer):
                 broadcast_s=sent.finished - started,
             )
 
-        # Wait here, not in the command: late members must not delay other commands.
+        # Wait here rather than in the command: late members must not delay other commands.
         await asyncio.shield(asyncio.wrap_future(publisher.connected(request.epoch)))
         return await self._served.run(Command.PUBLISH_WEIGHTS, request, context.time_remaining(), work, check)
 
@@ -244,7 +243,7 @@ class LearnerService(LearnerServiceServicer):
 
         check = partial(LearnerCommands.check_attempt, attempt=request.attempt)
         loading = self._served.run(Command.LOAD_CHECKPOINT, request, context.time_remaining(), work, check)
-        # Results of the attempt that ends here must not answer steps of the next.
+        # Results of the attempt that ends here must not answer steps of the next attempt.
         self._steps.clear()
         return await asyncio.shield(loading)
 

@@ -1,4 +1,4 @@
-"""The spans of a train step: one in the trace of each group that it trains on."""
+"""The spans of a train step: a span in the trace of each group that it trains on."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager

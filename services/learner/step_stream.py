@@ -1,4 +1,4 @@
-"""The stream of a train step: received whole before the step begins, and never more of it than a step may have."""
+"""The stream of a train step. It is received whole before the step begins, and only up to a step's largest size."""
 
 from collections.abc import AsyncIterator
 
@@ -10,7 +10,7 @@ from shoal.quantities import format_bytes
 from shoal.v1 import learner_pb2
 
 _MESSAGE_BYTES = 512
-"""What a message takes in memory beside its contents: a stream of empty ones is bounded as well."""
+"""Memory of a message without its contents. It bounds a stream of empty messages too."""
 
 
 async def receive_step(
@@ -18,7 +18,7 @@ async def receive_step(
 ) -> list[learner_pb2.TrainStepRequest]:
     """Receives the messages of one train step.
 
-    Raises `ResourceExhausted` (STEP_TOO_LARGE) as soon as they are more than a step of the configuration can have.
+    Raises `ResourceExhausted` (STEP_TOO_LARGE) as soon as they exceed the largest step of the configuration.
     """
     limit = derived_values(config).max_step_bytes
     messages: list[learner_pb2.TrainStepRequest] = []

@@ -28,15 +28,15 @@ class _Job:
     work: Callable[[LearnerCommands], Any]
     future: "Future[Any]"
     deadline: float
-    """Monotonic clock."""
+    """On the monotonic clock."""
 
 
 class TorchThread:
     """Runs commands on rank 0 and sends them to the other ranks.
 
-    After a command that raised a `ShoalError` the next one runs. Any other error leaves the ranks in unknown states: it
-    ends the thread, which calls `on_death` with the error's description. So does a command that hangs, from another
-    thread: nothing else can end it.
+    After a command that raised a `ShoalError` the next command runs. Any other error leaves the ranks in unknown
+    states, so it ends the thread, which calls `on_death` with the error's description. If a command hangs, another
+    thread calls `on_death`, since nothing else can end the command.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class TorchThread:
     ) -> None:
         """`make_commands` runs in the thread and may block until all ranks have joined.
 
-        `explain` returns the cause of an error that ends the thread, where it is known, or the error. It may block.
+        `explain` returns the known cause of an error that ends the thread, or the error itself. It may block.
         """
         self._make_commands = make_commands
         self._on_death = on_death
@@ -97,8 +97,8 @@ class TorchThread:
     def close(self, timeout_s: float, *, restarts: bool = False) -> bool:
         """Lets the ranks leave after the commands that run or wait; returns whether they left in time.
 
-        If the learner restarts by its launcher, so do the other ranks: those on other machines have a torchrun each,
-        which starts again only what did not end well.
+        If the launcher restarts the learner, the other ranks restart too: each other machine has its own torchrun,
+        which starts again only ranks that failed.
         """
         self._farewell = Command.RESTART if restarts else Command.STOP
         self._jobs.put(None)
@@ -140,9 +140,9 @@ class TorchThread:
 
     @contextmanager
     def _bounded(self, job: _Job) -> Iterator[None]:
-        """Reports the learner dead at the deadline of a command that has not ended by then."""
+        """Reports the learner as dead if a command has not ended by its deadline."""
         left_s = job.deadline - time.monotonic()
-        if not 0 < left_s <= threading.TIMEOUT_MAX:  # Nobody waits, or somebody for ever.
+        if not 0 < left_s <= threading.TIMEOUT_MAX:  # No caller waits, or a caller waits forever.
             yield
             return
         overrun = (
@@ -163,7 +163,8 @@ class TorchThread:
             job.check(commands)
             commands.process_group.send_command(job.command, job.body)
             result = job.work(commands)
-            # Before the caller learns that the command has ended: it may then wake or start an engine.
+            # Release the cache before the caller learns that the command has ended: it may then wake or start an
+            # engine.
             commands.release_cache()
         except ShoalError as error:
             try:
@@ -171,7 +172,7 @@ class TorchThread:
             finally:
                 job.future.set_exception(error)
         except BaseException as error:
-            self._die(error)  # Before the caller learns of it, who then asks for the state of the learner.
+            self._die(error)  # Die before the caller learns of the error: it then asks for the learner's state.
             job.future.set_exception(Internal(self._death))
             raise
         else:

@@ -35,7 +35,7 @@ from shoal.models.file_names import FileNames
 
 _TAG = "state"
 _SETTINGS = ("betas", "eps", "weight_decay")
-"""Settings of AdamW besides the learning rate, which every step sets."""
+"""Settings of AdamW, without the learning rate, which every step sets."""
 
 
 @dataclass(frozen=True)
@@ -79,8 +79,8 @@ class DeepSpeedEngine:
             sum_in_float32(self._engine.optimizer)
         self._storage = _Storage()
         self._engine.checkpoint_engine = self._storage
-        # DeepSpeed copies its conversion script beside the files on rank 0 alone: on a full disk that would fail while
-        # the other ranks wait for rank 0.
+        # On rank 0 alone DeepSpeed copies its conversion script next to the files. On a full disk the copy would fail
+        # while the other ranks wait for rank 0.
         self._engine._copy_recovery_script = lambda save_path: None
 
     @property
@@ -105,7 +105,7 @@ class DeepSpeedEngine:
     def backward(self, loss: Tensor, *, is_last: bool) -> None:
         """Adds the gradient of a loss. `is_last` marks the last loss before `step`.
 
-        After the last one DeepSpeed averages the gradients over the ranks.
+        After the last loss DeepSpeed averages the gradients over the ranks.
         """
         self._engine.set_gradient_accumulation_boundary(is_last)
         self._engine.backward(loss, scale_wrt_gas=False)
@@ -158,7 +158,7 @@ class DeepSpeedEngine:
 
     @property
     def adapter_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Shape of each matrix of an adapter, by peft's name; empty where the model itself is trained."""
+        """Shape of each matrix of an adapter, by peft's name; empty if the model itself is trained."""
         return adapter_shapes(self._weights)
 
     def adapter_parameters(self) -> Iterator[tuple[str, Tensor]]:
@@ -166,10 +166,10 @@ class DeepSpeedEngine:
         return whole_adapters(self._weights, is_sharded=self.zero_stage == 3)
 
     def save(self, folder: Path) -> OSError | None:
-        """Writes this rank's shards of parameters and optimizer below an existing folder, and syncs none to disk.
+        """Writes this rank's shards of parameters and optimizer below an existing folder, without syncing them to disk.
 
-        Returns a failed write instead of raising it, so that no rank leaves the others waiting. `saved_files` are the
-        files then.
+        Returns a failed write instead of raising it, so that no rank leaves the others waiting. Afterwards
+        `saved_files` lists the files.
         """
         self._storage.begin()
         try:
@@ -194,7 +194,7 @@ class DeepSpeedEngine:
         """
         settings = [{name: group[name] for name in _SETTINGS} for group in self._engine.optimizer.param_groups]
         if self.zero_stage == 3:
-            # The optimizer takes the tensors that are read as its own: without this, both would be in memory.
+            # The optimizer adopts the tensors that are read. Without this, old and new tensors would both be in memory.
             self._engine.basic_optimizer.state.clear()
         self._engine._config.load_universal_checkpoint = is_universal
         self._engine.load_checkpoint(str(folder), tag=_TAG, load_module_strict=not self._has_frozen)
@@ -206,7 +206,7 @@ class DeepSpeedEngine:
             self._engine.optimizer.clip_grad = self._max_grad_norm
 
     def _separate_steps(self) -> None:
-        """Gives each state of AdamW a number of steps of its own, where AdamW expects it.
+        """Gives each state of AdamW its own step count, on the device where AdamW expects it.
 
         At stage 3 DeepSpeed reads one tensor from a universal checkpoint, on the host, and all states share it: every
         group would advance it at every step, and the bias correction of all would be wrong.
@@ -230,7 +230,7 @@ def full_gradients(engine: DeepSpeedEngine) -> dict[str, Tensor]:
 
 
 def _drop_frozen(policy: nn.Module, state: dict[str, Tensor], prefix: str, metadata: Any) -> None:
-    """Removes all but the trained parameters from a state that is being saved: the rest is that of the model's files.
+    """Removes all but the trained parameters from a state that is being saved: the rest is in the model's files.
 
     DeepSpeed itself would keep further names of tied parameters.
     """
@@ -240,13 +240,13 @@ def _drop_frozen(policy: nn.Module, state: dict[str, Tensor], prefix: str, metad
 
 
 class _Storage(deepspeed.runtime.checkpoint_engine.torch_checkpoint_engine.TorchCheckpointEngine):
-    """Writes files, and remembers which. Keeps the first error instead of raising it."""
+    """Writes files and remembers their paths. Keeps the first error instead of raising it."""
 
     def __init__(self) -> None:
         super().__init__()
         self.begin()
-        # The digests of a checkpoint cover each byte, and torch never checks its own sums: they take as long as all the
-        # rest.
+        # The digests of a checkpoint cover each byte. Torch's own checksums are never checked, and double the time of a
+        # save.
         torch.serialization.set_crc32_options(False)
 
     def begin(self) -> None:
@@ -264,5 +264,5 @@ class _Storage(deepspeed.runtime.checkpoint_engine.torch_checkpoint_engine.Torch
         except OSError as error:
             self.error = error
         except RuntimeError as error:
-            # When the file fails, torch's writer raises an error of its own; the OSError is its context.
+            # When a write fails, torch's writer raises an error of its own; the OSError is its context.
             self.error = error.__context__ if isinstance(error.__context__, OSError) else OSError(str(error))

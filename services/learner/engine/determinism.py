@@ -8,10 +8,10 @@ from shoal.config import RunConfig
 from shoal.errors import InvalidArgument
 
 _UNCHANGED_THREADS = torch.get_num_threads()
-"""Those of the environment."""
+"""The number of threads that the environment sets."""
 
-# Otherwise the last bits of MKL's products depend on where in memory their matrices begin, which a restore may change.
-# MKL reads this at its first product, whichever run that is for.
+# Otherwise the last bits of MKL's products depend on the addresses of their matrices, which a restore may change. MKL
+# reads this variable once, at the first product of the process.
 os.environ.setdefault("MKL_CBWR", "AUTO")
 
 

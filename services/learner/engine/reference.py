@@ -69,7 +69,7 @@ class ReferenceModel:
         return logprobs_C
 
     def follow(self, policy: Iterator[tuple[str, Tensor]], alpha: float) -> None:
-        """Takes a step towards the policy. `policy` yields whole parameters by name, in the order of this model's."""
+        """Takes a step towards the policy. `policy` yields whole parameters by name, in this model's order."""
         for (name, parameter), (policy_name, tensor) in zip(self._parameters, policy, strict=True):
             assert name == policy_name
             with torch.no_grad(), self._whole(parameter, writes=True):
@@ -105,4 +105,4 @@ class ReferenceModel:
 
 
 Reference = ReferenceModel | PolicyWithoutAdapters
-"""What the KL divergence is measured from."""
+"""The model that the KL divergence is measured from."""

@@ -41,10 +41,10 @@ def load_model(
     trust_remote_code: bool = False,
     quantization: Quantization = "none",
 ) -> Any:
-    """Loads a language model, with weights of a type; sharded at stage 3, else whole into every rank's host memory.
+    """Loads a language model in the type `dtype`: sharded at stage 3, else whole into the host memory of every rank.
 
-    `sharding` is DeepSpeed's `zero_optimization`. Where files and parameters differ in form, transformers has to load
-    the whole model at stage 3 too, which a warning in the log says; and always to quantize it. Call it on all ranks.
+    `sharding` is DeepSpeed's `zero_optimization`. At stage 3 too, transformers loads the whole model if it is
+    quantized, or if files and parameters differ in form; the second case is logged as a warning. Call it on all ranks.
     Raises `InvalidArgument`, on every rank alike, for a folder that cannot be loaded.
     """
     shards = sharding["stage"] == 3 and quantization == "none"
@@ -59,9 +59,9 @@ def load_model(
 def _map_large_tensors() -> None:
     """Gives each large tensor on the host pages of its own, which return to the system when it is freed.
 
-    glibc would soon put tensors of up to 32 MiB into its heap, where what is gathered and freed leaves holes among the
-    shards: a rank of a model of 0.2B parameters held a tenth more. Other C libraries are left as they are, and so is a
-    threshold that the environment sets: on a model whose layers are smaller, a lower one keeps a third less.
+    glibc would soon put tensors of up to 32 MiB into its heap, where gathered and freed tensors leave holes among the
+    shards: a rank of a model of 0.2B parameters held a tenth more. Other C libraries are left alone, and so is a
+    threshold that the environment sets. On a model with smaller layers a lower threshold holds a third less.
     """
     if _THRESHOLD_SETTING in os.environ:
         return
@@ -89,8 +89,9 @@ def _can_shard(folder: Path, process_group: ProcessGroup, *, trust_remote_code: 
 def shard_obstacle(folder: Path, *, trust_remote_code: bool = False) -> str | None:
     """Returns why a rank cannot read shards of the model's parameters from its files; None if it can.
 
-    It can if each parameter is a tensor of the same name and shape. Raises `InvalidArgument` for a folder without a
-    configuration; `OSError`, `KeyError`, `ValueError` or `SafetensorError` for files that cannot be read.
+    A rank can read shards if each parameter is a tensor of the same name and shape. Raises `InvalidArgument` for a
+    folder without a configuration; `OSError`, `KeyError`, `ValueError` or `SafetensorError` for files that cannot be
+    read.
     """
     from transformers.conversion_mapping import get_model_conversion_mapping
 
@@ -127,7 +128,7 @@ def _load_sharded(
     with sharder:
         config = read_config(folder, trust_remote_code=trust_remote_code)
         lm = make_empty(config, dtype, trust_remote_code=trust_remote_code)
-    # Sharded parameters refer to themselves, also those that tying has replaced.
+    # Sharded parameters refer to themselves, even after tying has replaced them.
     gc.collect()
     with process_group.raising_on_all(), _reading(folder):
         files = WeightFiles(find_weight_files(folder))
@@ -140,8 +141,8 @@ def _load_sharded(
 class _Sharder(deepspeed.zero.Init):
     """Shards every parameter as soon as its module is made.
 
-    DeepSpeed would first broadcast the whole parameter, which has no values yet: all traffic of the model's size, and
-    all memory of its largest module, that loading would need.
+    DeepSpeed would first broadcast each whole parameter, although it has no values yet. That would be traffic of the
+    model's size, and would need memory for the whole of its largest module.
     """
 
     def _zero_init_param(self, param: nn.Parameter) -> None:
@@ -150,13 +151,13 @@ class _Sharder(deepspeed.zero.Init):
 
 
 def _copy_shard(parameter: nn.Parameter, files: WeightFiles, name: str) -> None:
-    """Copies this rank's shard of a parameter: of N ranks the n-th has the n-th of N equal parts, the last padded."""
+    """Copies this rank's shard of a parameter: rank n of N gets the n-th of N equal parts. The last part is padded."""
     shard = parameter.ds_tensor.data
     start = parameter.ds_zero_partition_rank * shard.numel()
     mine = files.tensor(name).reshape(-1)[start : start + shard.numel()]
     shard[: len(mine)].copy_(mine)
     shard[len(mine) :].zero_()
-    # The second copy (hpZ) of what the model was made with. The first forward pass makes another.
+    # This second copy (hpZ) has the values that the model was made with. The first forward pass makes a new one.
     parameter.ds_secondary_tensor = None
 
 

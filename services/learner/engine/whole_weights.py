@@ -88,7 +88,7 @@ def _master(parameter: nn.Parameter) -> Tensor:
 
 
 def _buckets(weights: Sequence[Weight], dtype: torch.dtype) -> Iterator[list[Weight]]:
-    """Yields the weights in order: some to gather together, or one to read from its master."""
+    """Yields the weights in order: several to gather together, or a single weight to read from its master."""
     bucket: list[Weight] = []
     size = 0
     for weight in weights:

@@ -22,9 +22,9 @@ def token_factors(
     """Returns the factor of each token's loss, [C] float64; the loss is the sum of the products.
 
     With N tokens, S completions and n tokens in the token's completion: `token-mean` 1 / N (DAPO, arXiv:2503.14476);
-    `seq-mean-token-mean` 1 / (S n) (GRPO, arXiv:2402.03300); `seq-mean-token-sum` 1 / S; `seq-mean-token-sum-norm`
-    1 / (S denominator) (Dr. GRPO, arXiv:2503.20783); `fixed-denominator` 1 / denominator. A completion without tokens
-    is one of the S only if `empty_sequences` is "count".
+    `seq-mean-token-mean` 1 / (S n) (GRPO, arXiv:2402.03300); `seq-mean-token-sum` 1 / S; `seq-mean-token-sum-norm` 1 /
+    (S denominator) (Dr. GRPO, arXiv:2503.20783); `fixed-denominator` 1 / denominator. S includes completions without
+    tokens only if `empty_sequences` is "count".
     """
     num_tokens_S = completions.num_tokens()
     num_sequences = completions.num if empty_sequences == "count" else int((num_tokens_S > 0).sum())

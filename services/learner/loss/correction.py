@@ -18,10 +18,10 @@ from shoal.config.tables.correction import CorrectionConfig, FilterConfig
 
 @dataclass(frozen=True)
 class Correction:
-    """The correction of some tokens. Every field is [C]."""
+    """The correction of C tokens. Every field is [C]."""
 
     weights_C: Tensor
-    """Factor of the policy loss of tokens that are not dropped; same type as the log-probabilities."""
+    """Factors of the policy loss, for tokens that are not dropped; same type as the log-probabilities."""
     is_truncated_C: Tensor
     """bool: the weight was bounded."""
     is_dropped_C: Tensor
@@ -29,7 +29,7 @@ class Correction:
     is_dropped_low_C: Tensor
     """bool: the token failed a lower bound."""
     is_rejected_C: Tensor
-    """bool: the token failed a filter that rejects; it leaves the loss altogether, and the divisor too."""
+    """bool: the token failed a filter that rejects; it counts neither in the loss nor in the divisor."""
 
 
 def correct(
@@ -39,7 +39,7 @@ def correct(
     advantages_C: Tensor,
     completions: Completions,
 ) -> Correction:
-    """Computes weights and dropped tokens, from [C] log-probabilities of one type; NaN in `behavior` means unknown.
+    """Computes weights and dropped tokens, from [C] log-probabilities of one type; a NaN in `behavior` means unknown.
 
     With `correction.normalize` the tokens must be those of the whole step.
     """
@@ -74,7 +74,7 @@ def _weigh(config: CorrectionConfig, gap_C: Tensor, completions: Completions) ->
     weights_C = weights_C.clamp(max=config.weight_high) if config.weight_high else weights_C
     is_truncated_C = weights_C != ratio_C
     if config.normalize and len(weights_C):
-        # In logarithms: without a bound a weight may be infinite, but its share of the mean is still a number.
+        # Use logarithms: without a bound a weight may be infinite, but its share of the mean is still a number.
         log_weights_C = torch.where(is_truncated_C, weights_C.log(), log_ratio_C)
         one_each = log_weights_C
         if config.weight != "token":  # A completion's weight counts once.
@@ -86,7 +86,7 @@ def _weigh(config: CorrectionConfig, gap_C: Tensor, completions: Completions) ->
 def filter_statistic(
     test: FilterConfig, proximal_logprobs_C: Tensor, behavior_logprobs_C: Tensor, completions: Completions
 ) -> Tensor:
-    """Returns the statistic that a filter tests, [C], of each token or of its completion. Inputs must not be NaN."""
+    """Returns the statistic that a filter tests, of each token or of its completion, [C]. Inputs must not be NaN."""
     gap_C = proximal_logprobs_C - behavior_logprobs_C
     match test.statistic:
         case "ratio":
@@ -121,7 +121,7 @@ def _over(level: str, values_C: Tensor, completions: Completions) -> Tensor:
 def entropy_threshold(entropies_C: Tensor, share: float) -> float:
     """Returns the least entropy of the `share` of tokens with the highest entropy (arXiv:2506.01939).
 
-    It is interpolated between the two tokens at the quantile. `entropies_C` are those of the whole step.
+    It is interpolated between the two tokens at the quantile. `entropies_C` covers the whole step.
     """
     return float(np.quantile(entropies_C.detach().double().cpu().numpy(), 1 - share))
 
@@ -129,9 +129,9 @@ def entropy_threshold(entropies_C: Tensor, share: float) -> float:
 def is_off_policy(
     logprobs_C: Tensor, sampled_logprobs_C: Tensor, advantages_C: Tensor, completions: Completions, threshold: float
 ) -> Tensor:
-    """Finds tokens of negative advantage whose completion became unlikely, [C] bool (DeepSeek-V3.2, arXiv:2512.02556).
+    """Finds the tokens of negative advantage in unlikely completions, [C] bool (DeepSeek-V3.2, arXiv:2512.02556).
 
-    A completion is unlikely if the mean over its tokens of sampled - policy log-probability is above the threshold.
+    A completion is unlikely if the mean of (sampled - policy log-probability) over its tokens is above the threshold.
     NaN counts as 0.
     """
     mean_S = off_policy_divergence(logprobs_C, sampled_logprobs_C, completions)
@@ -139,5 +139,5 @@ def is_off_policy(
 
 
 def off_policy_divergence(logprobs_C: Tensor, sampled_logprobs_C: Tensor, completions: Completions) -> Tensor:
-    """Returns the mean over each completion's tokens of sampled - policy log-probability, [S]; NaN counts as 0."""
+    """Returns the mean of (sampled - policy log-probability) over each completion's tokens, [S]; NaN counts as 0."""
     return completions.mean(torch.nan_to_num(sampled_logprobs_C - logprobs_C.detach(), nan=0.0))

@@ -49,7 +49,7 @@ def _estimate(distance_C: Tensor, log_ratio_C: Tensor, config: KlConfig) -> Tens
         case "k2":
             estimate_C = distance_C.square() / 2
         case "k3":
-            # expm1: near 0 the plain sum would be nothing but rounding.
+            # Use expm1: near 0 the plain sum would be only rounding error.
             estimate_C = torch.expm1(-distance_C) + distance_C
         case "abs":
             estimate_C = distance_C.abs()

@@ -1,7 +1,7 @@
 """The completion tokens of some groups that count in the loss, end to end in issue order.
 
-Every rank has all of them. So each rank computes what needs a whole mini-batch or step (divisors, means, quantiles)
-from them, with the same result. A packed row then picks its tokens by index.
+Every rank has all these tokens. So each rank computes the values of a whole mini-batch or step (divisors, means,
+quantiles) by itself, with the same result. A packed row then picks its tokens by index.
 """
 
 from collections.abc import Sequence
@@ -28,18 +28,17 @@ class LossTokens:
     advantages_N: Tensor
     """float32."""
     rewards_N: Tensor
-    """float32, the reward of the token's completion; NaN where there is none."""
+    """float32, the reward of the token's completion; NaN if it has none."""
     weights_N: Tensor
     """float32, the weight of the token's completion: a factor of its whole loss."""
     completions: Completions
-    """What a mean over completions is over: an episode is one, however many segments it has."""
+    """The completions that means are over. An episode is one completion, however many segments it has."""
     segments: Completions | None = None
-    """The segment of each token, where an episode has several; a whole completion is one."""
+    """The segment of each token, if an episode has several. Any other completion is one segment."""
 
     @property
     def sequences(self) -> Completions:
-        """What ratios and filters of a sequence are over: the tokens that the policy sampled in one context, since no
-        row has to hold more."""
+        """The sequences of ratios and filters: tokens that were sampled in one context. A row need not hold more."""
         return self.completions if self.segments is None else self.segments
 
     def __len__(self) -> int:

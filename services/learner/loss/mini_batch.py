@@ -1,8 +1,8 @@
 """Mini-batches: whole groups, and the factor of each of their tokens in the loss.
 
-Everything here is computed from values that all ranks have, before the mini-batch is packed. What needs the policy's
-log-probabilities of the whole step (proximal log-probabilities for several optimizer steps, quantiles, means of
-weights, divisors without rejected tokens) comes from a survey: one pass without gradient over the step's groups,
+Everything here is computed from values that all ranks have, before the mini-batch is packed. Some values need the
+policy's log-probabilities of the whole step: proximal log-probabilities for several optimizer steps, quantiles, means
+of weights, divisors without rejected tokens. They come from a survey: one pass without gradient over the step's groups,
 before the first optimizer step.
 """
 
@@ -23,7 +23,7 @@ from shoal.rollout import TrainGroup
 
 @dataclass(frozen=True)
 class Survey:
-    """The step's tokens under the policy, before the first optimizer step. Both are [N] float32, on the CPU."""
+    """The step's tokens under the policy, before the first optimizer step. Both tensors are [N] float32, on the CPU."""
 
     logprobs_N: Tensor
     entropies_N: Tensor
@@ -36,15 +36,15 @@ class MiniBatch:
     groups: tuple[TrainGroup, ...]
     tokens: LossTokens
     factors_N: Tensor
-    """float64: the loss is the sum of these times the tokens' losses; 0 for a rejected token."""
+    """float64: the loss is the sum of factor times token loss; 0 for a rejected token."""
     counts_N: Tensor
     """bool: whether the token takes part in the loss at all; False for a rejected token."""
     is_kept_N: Tensor
     """bool: whether the token's policy loss counts. Other tokens still count in the divisor, and keep their KL."""
     proximal_logprobs_N: Tensor | None
-    """From before the first optimizer step of the train step. None: the live log-probabilities serve instead."""
+    """Log-probabilities from before the step's first optimizer step. None: the live log-probabilities serve instead."""
     correction: Correction | None
-    """None: computed from the live log-probabilities."""
+    """The tokens' correction. None: it is computed from the live log-probabilities."""
 
     @property
     def num_counted(self) -> int:
@@ -128,5 +128,5 @@ def weigh_mini_batch(
 
 
 def pick(correction: Correction, at: Tensor | slice) -> Correction:
-    """Returns the correction of some of the tokens."""
+    """Returns the correction of the tokens at `at`."""
     return Correction(**{field.name: getattr(correction, field.name)[at] for field in fields(Correction)})

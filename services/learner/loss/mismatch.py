@@ -1,7 +1,7 @@
 """The mismatch between the learner's log-probabilities and those that the engine sampled with. Always measured.
 
-At staleness 0 it shows how the two implementations differ: numerics, a wrong temperature, weights that did not
-arrive. Otherwise it also contains the steps in between.
+At staleness 0 it shows how the two implementations differ: numerics, a wrong temperature, weights that did not arrive.
+Otherwise it also contains the train steps between sampling and training.
 """
 
 import torch
@@ -12,7 +12,7 @@ from services.learner.loss.objectives.completions import Completions
 _MAX_RATIO = 2.0
 """Bound of the ratios in the effective sample size, when no weights are applied."""
 _MAX_EXPONENT = 700.0
-"""Keeps the values of a hopeless completion finite."""
+"""The largest exponent; it keeps the values of a very unlikely completion finite."""
 
 
 def mismatch_metrics(
@@ -23,9 +23,9 @@ def mismatch_metrics(
     *,
     count_empty: bool = False,
 ) -> dict[str, float]:
-    """Measures the mismatch, from [C] log-probabilities; {} without a token whose behavior log-probability is known.
+    """Measures the mismatch from [C] log-probabilities; returns {} if no behavior log-probability is known.
 
-    Tokens with a NaN in `behavior` are left out; `weights_C`, if passed, are taken whole.
+    Tokens with a NaN in `behavior` are left out, but not from `weights_C`.
 
     With d = learner - behavior: `kl` is the mean of -d, an estimate of KL(behavior || learner); `k3` that of exp(d) -
     d - 1; `reverse_kl` that of -exp(behavior) d; `chi2_token` of exp(2 d) - 1, `chi2_sequence` over completions of

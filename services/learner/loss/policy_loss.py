@@ -28,9 +28,9 @@ class RowTokens:
     """The tokens of a row that count in the loss, with their values from the mini-batch. Every tensor is [C]."""
 
     where_C: Tensor
-    """int64: their indices among the row's scored tokens."""
+    """int64: the tokens' indices among the row's scored tokens."""
     behavior_logprobs_C: Tensor
-    """NaN where unknown."""
+    """The behavior log-probabilities; NaN where unknown."""
     advantages_C: Tensor
     rewards_C: Tensor
     factors_C: Tensor
@@ -63,7 +63,7 @@ class RowLoss:
     tokens: RowTokens
     policy: PolicyLoss
     policy_loss_C: Tensor
-    """Weighted."""
+    """The policy loss, weighted."""
     logprobs_C: Tensor
     baseline_logprobs_C: Tensor
     entropy_C: Tensor
@@ -72,7 +72,7 @@ class RowLoss:
     """bool: the policy term was dropped, for any reason."""
     reference_logprobs_C: Tensor | None
     kl_C: Tensor | None
-    """Not weighted."""
+    """The KL, not weighted."""
 
 
 def pick_tokens(mini_batch: MiniBatch, at_C: Tensor) -> RowTokens:
@@ -104,7 +104,7 @@ def row_loss(
     kl_coef: float,
     num_counted: int,
 ) -> RowLoss:
-    """Computes the loss of a row, from [C] log-probabilities with gradient, and entropies, of all its scored tokens.
+    """Computes the loss of a row from [C] log-probabilities (with gradient) and entropies of all its scored tokens.
 
     The entropies need a gradient only with `loss.entropy_coef`. `num_counted` is the number of tokens of the whole
     mini-batch that count.
@@ -128,7 +128,7 @@ def row_loss(
         is_dropped_C = is_dropped_C | is_off_policy(
             detached_C, tokens.behavior_logprobs_C, tokens.advantages_C, tokens.completions, config.loss.off_policy_mask
         )
-    # Zero the weight too: that of a long completion may be infinite without a bound, and 0 x infinity is NaN.
+    # Zero the weight too: without a bound the weight of a long completion may be infinite, and 0 x infinity is NaN.
     weights_C = torch.where(is_dropped_C, 0.0, correction.weights_C)
     policy_loss_C = torch.where(is_dropped_C, 0.0, policy.loss_C * weights_C)
     loss_C, kl_C, reference_C = policy_loss_C, None, None

@@ -22,8 +22,8 @@ from shoal.models.linear_layers import find_targets
 def add_adapters(lm: Any, config: LoraConfig, *, seed: int) -> None:
     """Freezes the model, and gives each target layer an adapter in float32 that changes nothing yet.
 
-    The adapters of equal seeds are equal, on every rank and device. The model's weights may be sharded. Raises
-    `InvalidArgument` as `find_targets`, and where peft adapts the experts of a mixture as well.
+    Equal seeds give equal adapters on every rank and device. The model's weights may be sharded. Raises the errors of
+    `find_targets`, and `InvalidArgument` if peft would adapt the experts of a mixture too.
     """
     from peft import inject_adapter_in_model
 
@@ -45,20 +45,20 @@ def add_adapters(lm: Any, config: LoraConfig, *, seed: int) -> None:
 
 
 def _check_experts(lm: Any, targets: list[str]) -> None:
-    """Refuses adapters that nobody asked for: peft adapts fused experts where a layer has the name of their matrices.
+    """Refuses adapters of experts: peft adds them, unasked, if a target layer has the name of a fused expert's matrix.
 
-    These are no weights of linear layers, so they could be neither merged nor published.
+    Such adapters could be neither merged nor published, because the experts are not linear layers.
     """
     wrapped = {name.removesuffix(".base_layer") for name, _ in adapted_layers(lm)} - set(targets)
     if wrapped:
         raise InvalidArgument(
-            f"learner.lora.target_modules: peft would also adapt {min(wrapped)}, experts whose matrices have the names "
-            'of other layers; name layers that have none of these, such as ["q_proj", "k_proj", "v_proj", "o_proj"]'
+            f"learner.lora.target_modules: peft would also adapt the experts {min(wrapped)}, whose matrices have the "
+            'same names; name other layers, such as ["q_proj", "k_proj", "v_proj", "o_proj"]'
         )
 
 
 def peft_config(config: LoraConfig, targets: list[str], *, base: str | None = None, revision: str | None = None) -> Any:
-    """Returns peft's configuration of the adapters on some layers of the model `base`, of its `revision` on the hub."""
+    """Returns peft's configuration of adapters on `targets` of the model `base`, at its `revision` on the hub."""
     from peft import LoraConfig as PeftConfig
 
     return PeftConfig(
@@ -75,7 +75,7 @@ def peft_config(config: LoraConfig, targets: list[str], *, base: str | None = No
 
 @contextmanager
 def switched_off(layers: Iterable[Any]) -> Iterator[None]:
-    """Makes layers with an adapter compute what they computed without it."""
+    """Switches the adapters of `layers` off within the context."""
     for layer in layers:
         layer.enable_adapters(False)
     try:

@@ -60,7 +60,7 @@ def _flash_obstacle(compute_dtype: str, model_config: Any) -> str | None:
     if compute_dtype != "bfloat16":
         return f"computes in bfloat16 only, and learner.compute_dtype is {compute_dtype}"
     if (largest := head_sizes(model_config)[-1]) > _FLASH_HEAD_SIZE:
-        return f"takes heads of size {_FLASH_HEAD_SIZE} at most, and this model has some of {largest}"
+        return f"takes heads of size {_FLASH_HEAD_SIZE} at most, and this model has heads of size {largest}"
     return None
 
 
@@ -109,7 +109,7 @@ def register_attention(implementation: str) -> str:
 def _sequences(x_HRD: Tensor, bucket_NL: Tensor) -> Tensor:
     """Gathers the tokens of each sequence of a bucket, [N, H, L, D]."""
     num_heads, _, size = x_HRD.shape
-    # All heads of a token side by side: one contiguous copy for each token, forward and backward.
+    # Put all heads of a token side by side: then each token is one contiguous copy, forward and backward.
     x_RF = x_HRD.transpose(0, 1).flatten(1)
     picked = x_RF.index_select(0, bucket_NL.flatten())
     return picked.view(*bucket_NL.shape, num_heads, size).transpose(1, 2)
@@ -143,7 +143,7 @@ def _eager(
     num_keys = k.shape[1]
     scaling = size**-0.5 if scaling is None else scaling
     with torch.autocast(q.device.type, enabled=False):
-        # One matrix product for all query heads that share a key head.
+        # Compute one matrix product for all query heads that share a key head.
         q = q.reshape(num_sequences * num_keys, -1, size).float() * scaling
         k, v = (x.reshape(num_sequences * num_keys, length, size) for x in (k, v))
         scores = torch.bmm(q, k.float().transpose(1, 2))
@@ -157,7 +157,7 @@ def _eager(
 def _visible(length: int, sliding_window: int | None, device: torch.device) -> Tensor:
     """Returns the causal mask, [L, L]: True where a query (first axis) sees a key."""
     positions = torch.arange(length, device=device)
-    # Compared without their differences, which would take 8 bytes for each pair.
+    # Compare, do not subtract: differences would take 8 bytes for each pair.
     visible = positions[:, None] >= positions
     if sliding_window:
         visible &= positions[:, None] - sliding_window < positions
@@ -169,7 +169,7 @@ def _flash(
 ) -> Tensor:
     from flash_attn import flash_attn_func
 
-    # flash-attn takes 16-bit tensors of one type. Rotated by float32 cosines, queries and keys are float32.
+    # flash-attn takes 16-bit tensors of one type. Queries and keys are float32, since float32 cosines rotated them.
     q, k, v = (x.transpose(1, 2).to(torch.bfloat16) for x in (q, k, v))
     window = (-1, -1) if sliding_window is None else (sliding_window - 1, 0)
     out = flash_attn_func(q, k, v, causal=True, softmax_scale=scaling, window_size=window, softcap=softcap or 0.0)

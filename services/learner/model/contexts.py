@@ -1,8 +1,8 @@
-"""The contexts of a train step: prompts, each with the tokens that the policy saw behind it.
+"""The contexts of a train step: each is a prompt with the tokens that the policy saw after it.
 
-A completion is behind the prompt of its group. One whose episode has segments is cut: each segment is behind its own
-prompt. Everything else of a train step (losses, divisors, weights) knows whole completions only, so an episode counts
-once, however many segments it has.
+A completion follows the prompt of its group. If its episode has segments, it is cut, and each segment follows its own
+prompt. The rest of a train step (losses, divisors, weights) knows only whole completions, so an episode counts once,
+however many segments it has.
 """
 
 from collections.abc import Sequence
@@ -17,15 +17,15 @@ from shoal.rollout import Completion, Rollout, TrainGroup
 
 @dataclass(frozen=True)
 class Stretch:
-    """Consecutive tokens of a completion, `start` to `end` (exclusive), behind one prompt."""
+    """Consecutive tokens of a completion, `start` to `end` (exclusive), that follow one prompt."""
 
     completion: Completion
     start: int
     end: int
     counts: npt.NDArray[np.bool_]
-    """[end - start] which of the tokens count in the loss."""
+    """[end - start] whether each token counts in the loss."""
     first_at: int
-    """Index of the first token that counts among the groups' loss tokens, which are end to end."""
+    """Index of the stretch's first loss token among the loss tokens of all groups, laid end to end."""
 
     @property
     def num_tokens(self) -> int:
@@ -33,13 +33,13 @@ class Stretch:
 
     @property
     def token_ids(self) -> Int32Array:
-        """[end - start]"""
+        """The tokens, [end - start]."""
         return self.completion.token_ids[self.start : self.end]
 
 
 @dataclass(frozen=True)
 class Context:
-    """A prompt with what follows it in completions of one group, each as if it came right behind the prompt."""
+    """A prompt and the stretches of one group that follow it, each as if it came right after the prompt."""
 
     prompt_token_ids: Int32Array
     """[P]"""
@@ -47,7 +47,7 @@ class Context:
 
 
 def contexts_of(groups: Sequence[TrainGroup]) -> list[Context]:
-    """Returns the contexts of some groups, in order. Segments of a group that have the same prompt share one."""
+    """Returns the contexts of `groups`, in order. Segments of a group that have the same prompt share a context."""
     contexts, at = [], 0
     for group in groups:
         found: dict[bytes, tuple[Int32Array, list[Stretch]]] = {}

@@ -1,4 +1,4 @@
-"""Language models of transformers: described by a folder, empty, or with their weights."""
+"""Language models of transformers: their configuration, the empty model, and the model with its weights."""
 
 import logging
 from pathlib import Path
@@ -13,7 +13,7 @@ from shoal.config.tables.lora import Quantization
 from shoal.errors import InvalidArgument
 from shoal.models.remote_code import reason_of
 
-# On a CPU it advises, whenever it is imported, to install a faster kernel from the internet.
+# On a CPU each import of bitsandbytes logs the advice to install a faster kernel from the internet.
 logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
 _LOADING_ERRORS = (OSError, ValueError, RuntimeError, SafetensorError, StrictDataclassError)
 
@@ -34,7 +34,7 @@ def load_whole(
     """Loads a causal language model with all its weights into host memory, without dropout.
 
     With `quantization` its linear layers but the output layer hold 4-bit codes (QLoRA, arXiv:2305.14314). Raises
-    `InvalidArgument` when the folder does not contain one.
+    `InvalidArgument` when the folder contains no such model.
     """
     from transformers import AutoModelForCausalLM, BitsAndBytesConfig
     from transformers.utils import logging as transformers_logging
@@ -53,8 +53,8 @@ def load_whole(
         raise _not_loaded(folder, error) from error
     for module in lm.modules():
         if hasattr(module, "support_avx512bf16_for_cpu"):
-            # On a CPU bitsandbytes would pack the codes anew in the first forward pass that only reads, for a kernel
-            # that computes in bfloat16 and has no gradient.
+            # On a CPU bitsandbytes would repack the codes in the first forward pass without gradient, for a kernel that
+            # computes in bfloat16 and has no backward pass.
             module.support_avx512bf16_for_cpu = False
     return _without_dropout(lm)
 
@@ -71,7 +71,7 @@ def make_empty(config: Any, dtype: torch.dtype, *, trust_remote_code: bool = Fal
         lm = AutoModelForCausalLM.from_config(
             config, dtype=dtype, attn_implementation="eager", trust_remote_code=trust_remote_code
         )
-    # Part of the initialization that was left out.
+    # Tying is part of the initialization that was left out.
     lm.tie_weights()
     return _without_dropout(lm)
 

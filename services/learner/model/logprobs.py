@@ -27,7 +27,7 @@ class TokenScorer(nn.Module):
         super().__init__()
         self.weight = head.weight
         self.bias = head.bias
-        # Not from the weight, which is empty while it is sharded.
+        # The weight does not tell: it is empty while it is sharded.
         self.vocabulary = head.out_features
         self.chunk_tokens = chunk_tokens
         self.logit_softcap = logit_softcap
@@ -39,10 +39,10 @@ class TokenScorer(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """Computes the targets' log-probabilities at the temperature, [C], and the entropies, [C]; both float32.
 
-        Both are those of the whole vocabulary, or of the supports, which begin with the targets. The log-probabilities
+        Both are over the whole vocabulary, or over the supports, which begin with the targets. The log-probabilities
         have a gradient; the entropies have one if `entropy_gradient` is set. At most `chunk_tokens` rows of logits
-        exist at once, or as much memory of the weight's rows. With more than one chunk the backward pass recomputes
-        them.
+        exist at once; with supports, as many bytes of the weight's rows. With more than one chunk the backward pass
+        recomputes the logits.
         """
         if support_CK is not None:
             return self._score_by_size(hidden_CE, support_CK, temperature)
@@ -50,7 +50,7 @@ class TokenScorer(nn.Module):
         return _in_chunks(self._score, list(pairs), temperature)
 
     def _score_by_size(self, hidden_CE: Tensor, support_CK: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
-        """Scores tokens with supports of similar size together: one large support would be padding for all others."""
+        """Scores tokens with supports of similar size together: one large support would pad all others."""
         sizes_C, order_C = (support_CK >= 0).sum(dim=-1).sort()
         max_ids = self.chunk_tokens * self.vocabulary // hidden_CE.shape[1]
         hidden_CE, support_CK = hidden_CE[order_C], support_CK[order_C]
@@ -95,8 +95,8 @@ class _TokenLogprobs(torch.autograd.Function):
     def forward(
         ctx: Any, logits_CV: Tensor, targets_C: Tensor, temperature: float, entropy_gradient: bool
     ) -> tuple[Tensor, Tensor]:
-        # Keep the largest logit apart from the log-sum-exp: added to it, the logarithm of the sum would lose its last
-        # digits, and with them the log-probability of a likely token, which is a difference of the two.
+        # Keep the largest logit apart from the log-sum-exp. In their sum the logarithm would lose its last digits, and
+        # with them the log-probability of a likely token, which is the difference of the two.
         max_C, lse_C, logprobs_C, entropy_C = torch.empty(4, len(targets_C), device=logits_CV.device)
         for rows in _blocks(logits_CV):
             scaled_BV = logits_CV[rows].float() / temperature
@@ -138,7 +138,7 @@ def _in_chunks(
     pairs: Sequence[tuple[Tensor, Tensor]],
     temperature: float,
 ) -> tuple[Tensor, Tensor]:
-    """Scores the chunks one after the other; with more than one, the backward pass computes them again."""
+    """Scores the chunks one after the other. With several chunks the backward pass computes them again."""
     if len(pairs) == 1:
         return score(*pairs[0], temperature)
     scored = [checkpoint(score, hidden, choices, temperature, use_reentrant=False) for hidden, choices in pairs]
@@ -147,7 +147,7 @@ def _in_chunks(
 
 
 def _cut_by_size(sizes: Sequence[int], max_ids: int) -> Iterator[tuple[int, int, int]]:
-    """Yields chunks of ascending sizes as start, end and largest size: at most `max_ids` with padding, or one token."""
+    """Yields chunks of ascending sizes as (start, end, largest size): each has one token, or at most `max_ids` ids."""
     start = 0
     for end in range(1, len(sizes)):
         if (end + 1 - start) * sizes[end] > max_ids:
@@ -157,7 +157,7 @@ def _cut_by_size(sizes: Sequence[int], max_ids: int) -> Iterator[tuple[int, int,
 
 
 def _blocks(logits_CV: Tensor) -> Iterator[slice]:
-    """Yields slices of rows whose float32 values take at most so many bytes as suit the device."""
+    """Yields slices of rows. The float32 values of a slice take at most as many bytes as suit the device."""
     num_rows, vocabulary = logits_CV.shape
     num_bytes = _CPU_BLOCK_BYTES if logits_CV.device.type == "cpu" else _GPU_BLOCK_BYTES
     step = max(1, num_bytes // (4 * vocabulary))

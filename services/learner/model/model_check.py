@@ -41,9 +41,9 @@ def check_model(folder: Path, config: LearnerConfig, *, trust_remote_code: bool 
 def _check_packing(config: Any, attention: str, *, trust_remote_code: bool) -> None:
     """Checks on a few tokens, in float32, that the model gives the same results packed as on single sequences.
 
-    This refuses models that packing would silently break: layers that carry state past a sequence's end, attention
-    that bypasses transformers' interface, logits that are scaled after the output layer. A small random model of the
-    same kind shows it as well as the whole one, which may not fit into a rank's memory.
+    This refuses models that packing would silently break: layers that carry state past a sequence's end, attention that
+    bypasses transformers' interface, logits that are scaled after the output layer. The check uses a small random model
+    of the same kind, since the whole model may not fit into a rank's memory.
     """
     name = config.model_type
     try:
@@ -56,7 +56,7 @@ def _check_packing(config: Any, attention: str, *, trust_remote_code: bool) -> N
     if not difference <= _MAX_DIFFERENCE:
         raise InvalidArgument(
             f"model.path: {name} cannot be trained on packed rows: its log-probabilities differ by {difference:.3g} "
-            "from those of the sequences alone"
+            "from the log-probabilities of the same sequences one at a time; use another model"
         )
 
 
@@ -85,7 +85,7 @@ def _small_model(config: Any, *, trust_remote_code: bool) -> Any:
         )
         for parameter in lm.parameters():
             if parameter.ndim >= 2:
-                # Layers that add nothing to their input, as a fresh model's, would hide differences.
+                # A fresh model's layers add nothing to their input, which would hide differences.
                 nn.init.normal_(parameter, std=parameter.shape[-1] ** -0.5)
     return lm.eval()
 

@@ -61,7 +61,8 @@ class PackedRow:
     at_C: Tensor
     """[C] int64, the index of the scored token among its mini-batch's `LossTokens`; -1 if it is not among them."""
     support_CK: Tensor | None = None
-    """[C, K] int64, the scored token, the others of its support, then -1; None where all are the whole vocabulary."""
+    """[C, K] int64: scored token, rest of its support, then -1. None if every support is the whole vocabulary.
+    """
 
     @property
     def num_tokens(self) -> int:
@@ -76,7 +77,7 @@ class PackedRow:
 
 
 def check_batch(batch: TrainBatch, *, vocab_size: int, max_positions: int | None) -> None:
-    """Raises `InvalidArgument`, naming group and fault, for a batch that the model cannot train on."""
+    """Raises `InvalidArgument`, with group and fault, for a batch that the model cannot train on."""
     if not any(num_loss_tokens(group) for group in batch.groups):
         raise invalid("groups", "there is no completion token to train on")
     for group in batch.groups:
@@ -105,19 +106,19 @@ def _check_segments(
     completion: Completion, group: TrainGroup, name: str, vocab_size: int, max_positions: int | None
 ) -> None:
     for segment in completion.segments(group.prompt_token_ids):
-        if segment.prompt_token_ids is not group.prompt_token_ids:  # Which is checked once.
+        if segment.prompt_token_ids is not group.prompt_token_ids:  # The group's own prompt is checked once.
             if not len(segment.prompt_token_ids):
                 raise invalid("completion.episode.segments", f"{name} has a segment with an empty prompt")
             check_tokens(segment.prompt_token_ids, vocab_size, "completion.episode.segments", name)
         length = len(segment.prompt_token_ids) + segment.end - segment.start
         if max_positions is not None and length > max_positions:
             raise invalid(
-                "completion.token_ids", f"{name} is {length} tokens with its prompt; the model takes {max_positions}"
+                "completion.token_ids", f"{name} has {length} tokens with its prompt; the model takes {max_positions}"
             )
 
 
 def check_supports(batch: TrainBatch, sampling: SamplingConfig) -> None:
-    """Raises `InvalidArgument` when a completion lacks the support that sampling restricts it to, or has one."""
+    """Raises `InvalidArgument` unless completions have supports exactly when `sampling.top_k` restricts sampling."""
     for group in batch.groups:
         for rollout in group.rollouts:
             completion = rollout.completion
@@ -172,7 +173,7 @@ def cut_mini_batches(groups: Sequence[TrainGroup], num_mini_batches: int) -> lis
 def pack_for_rank(
     groups: Sequence[TrainGroup], *, max_tokens: int, rank: int, num_ranks: int
 ) -> tuple[list[PackedRow], int]:
-    """Packs this rank's rows of a mini-batch, as many as every other rank's.
+    """Packs this rank's rows of a mini-batch. Every rank has the same number of rows.
 
     Also returns the number of rows, over all ranks, that are not empty.
     """
@@ -186,8 +187,7 @@ def pack_for_rank(
 
 
 def pack_row(contexts: Sequence[Context], row: Row) -> PackedRow:
-    """Lays the pieces of a row, whose groups are contexts, end to end. A row without scored tokens becomes an idle
-    row."""
+    """Lays the pieces of a row end to end. Its groups are contexts. A row without scored tokens becomes an idle row."""
     token_ids: list[npt.NDArray[np.int32]] = []
     positions: list[Int64Array] = []
     sequences: list[Int64Array] = []
@@ -237,7 +237,7 @@ def _idle_row() -> PackedRow:
 def sequence_row(sequences: Sequence[npt.NDArray[np.int32]], supports: Sequence[Support] = ()) -> PackedRow:
     """Packs whole sequences of at least two tokens into a row that scores every token but the first of each.
 
-    With `supports`, one for each sequence, it scores the last tokens of each: those that have one.
+    With `supports`, one for each sequence, it scores only the tokens that have a support, the last of each sequence.
     """
     lengths = [len(sequence) for sequence in sequences]
     num_scored = [len(support.counts) for support in supports] or [length - 1 for length in lengths]
@@ -257,7 +257,7 @@ def sequence_row(sequences: Sequence[npt.NDArray[np.int32]], supports: Sequence[
 
 
 def _support_rows(support: Support) -> Int64Array:
-    """Returns the supports of a completion's tokens, [T, K]; -1 after the end of each."""
+    """Returns the supports of a completion's tokens, [T, K], each padded with -1."""
     rows = np.full((len(support.counts), int(support.counts.max(initial=1))), -1, dtype=np.int64)
     rows[np.arange(rows.shape[1]) < support.counts[:, None]] = support.token_ids
     return rows
@@ -273,7 +273,7 @@ def _support_tensor(supports: Sequence[Int64Array]) -> Tensor | None:
 
 
 def make_layout(sequences: Sequence[Int64Array], num_tokens: int) -> Layout:
-    """Makes the layout of a row of `num_tokens`. Each sequence is the row indices of its tokens."""
+    """Makes the layout of a row of `num_tokens`. A sequence is given by the row indices of its tokens."""
     output = np.empty(num_tokens, dtype=np.int64)
     buckets: list[Int64Array] = []
     offset = 0
@@ -300,5 +300,5 @@ def _bucket(sequences: Sequence[Int64Array]) -> list[list[Int64Array]]:
 
 
 def _tensor(arrays: Sequence[npt.NDArray[np.generic]], dtype: torch.dtype) -> Tensor:
-    # Concatenation copies into fresh memory: arrays from the wire are read-only.
+    # Concatenate even a single array: that copies, and arrays from the wire are read-only.
     return torch.from_numpy(np.concatenate(arrays)).to(dtype)

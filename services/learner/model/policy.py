@@ -18,7 +18,7 @@ from services.learner.model.weights import adapted_layers
 from shoal.config.tables.learner import LearnerConfig
 
 LoadModel = Callable[[Path, torch.dtype], Any]
-"""Loads the language model in a folder, with weights of a type. Raises `InvalidArgument` when it cannot."""
+"""Loads the language model in a folder, with weights of a given type. Raises `InvalidArgument` when it cannot."""
 
 
 class Policy(nn.Module):
@@ -45,7 +45,7 @@ class Policy(nn.Module):
         get the whole result.
         """
         for dropout in self._dropouts:
-            # Log-probabilities that are only read are those that the engine samples with.
+            # No dropout without gradient: the engine samples without it.
             dropout.train(torch.is_grad_enabled())
         group = self.sequence_group
         if group is None:
@@ -76,7 +76,7 @@ def load_policy(
     load: LoadModel = load_whole,
     sequence_group: SequenceGroup | None = None,
 ) -> Policy:
-    """Loads the model to train, in float32; with adapters, drawn from `seed`, a frozen model in the compute type.
+    """Loads the model to train, in float32. With adapters, drawn from `seed`, the model is frozen in the compute type.
 
     Raises the errors of `load` and of `freeze`. `model_check.check_model` has accepted the model.
     """
@@ -101,7 +101,7 @@ def load_reference(
 ) -> Policy:
     """Loads the reference, a copy of the model that is not trained. Raises the errors of `load`.
 
-    The weights of a fixed reference have the type that it computes in. Where the model's files have that type too, its
+    The weights of a fixed reference have the type that it computes in. If the model's files have that type too, its
     log-probabilities equal the untrained policy's, and the KL starts at exactly 0. The weights of a reference that
     follows the policy are float32, like the policy's: small steps would vanish in bfloat16.
     """

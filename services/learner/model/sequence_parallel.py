@@ -1,8 +1,8 @@
 """Sequence parallelism (DeepSpeed Ulysses, arXiv:2309.14509): the ranks of a group share the tokens of a row.
 
-Each rank has an even share of a row's tokens for everything that treats tokens one by one. For attention the ranks
-exchange them: each gets all tokens of an even share of the heads, and returns them afterwards. The values of the scored
-tokens are gathered on all ranks of the group before the loss, so that a loss sees whole completions.
+Outside attention, which treats tokens one by one, each rank has an even share of a row's tokens. For attention the
+ranks exchange tokens: each rank gets all tokens of an even share of the heads, and returns them afterwards. The values
+of the scored tokens are gathered on all ranks of the group before the loss, so that a loss sees whole completions.
 
 Letters: R tokens of a row, S of them on this rank, C scored tokens of the row, H heads, D size of a head.
 """
@@ -31,7 +31,7 @@ class SequenceGroup:
 
 @dataclass(frozen=True)
 class SharedLayout(Layout):
-    """The sequences of a row whose tokens several ranks share, for attention."""
+    """The layout of a row whose tokens several ranks share."""
 
     group: SequenceGroup
 
@@ -41,7 +41,7 @@ class RowShare:
     """This rank's part of a row."""
 
     row: PackedRow
-    """S of the row's tokens, and the scored tokens that they predict."""
+    """S tokens of the row, and the scored tokens that they predict."""
     owner_C: Tensor
     """[C] for each scored token of the whole row, the index of the rank that scores it."""
 
@@ -52,7 +52,7 @@ def check_heads(num_heads: int, size: int) -> None:
         fitting = ", ".join(str(number) for number in range(1, num_heads + 1) if num_heads % number == 0)
         raise InvalidArgument(
             f"learner.sequence_parallel_size ({size}) must divide the model's attention heads ({num_heads}): each rank "
-            f"computes attention for its share of them. For this model it is one of {fitting}"
+            f"computes attention for its share of the heads. Use one of {fitting} for this model"
         )
 
 
@@ -80,14 +80,14 @@ def share_of(row: PackedRow, group: SequenceGroup) -> RowShare:
 def gather_scored(values_C: tuple[Tensor, ...], share: RowShare, group: SequenceGroup) -> tuple[Tensor, ...]:
     """Gathers the whole row's values from all ranks, with gradient; each result is [C].
 
-    Every rank of the group computes the same loss, but the gradient of a value goes once, to the rank that computed
-    the value. So the sum of gradients over all ranks is the gradient of that loss.
+    Every rank of the group computes the same loss, but the gradient of a value goes only to the rank that computed the
+    value. So the sum of gradients over all ranks is the gradient of that loss.
     """
     counts = torch.bincount(share.owner_C, minlength=group.size)
     longest = int(counts.max())
     mine = torch.stack([pad(values, (0, longest - len(values))) for values in values_C])
     gathered: Tensor = _Gather.apply(mine, group)
-    # Tokens in order of rank, and within a rank in the row's order: the order of the gathered values.
+    # The gathered values are in order of rank, and within a rank in the row's order.
     order_C = torch.argsort(share.owner_C, stable=True)
     within_C = torch.arange(len(order_C), device=order_C.device) - (counts.cumsum(0) - counts)[share.owner_C[order_C]]
     column_C = torch.empty_like(order_C)

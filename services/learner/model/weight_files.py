@@ -1,4 +1,4 @@
-"""The safetensors files of a model, mapped into memory: only what is read becomes resident."""
+"""The safetensors files of a model, mapped into memory: only bytes that are read become resident."""
 
 import json
 from collections.abc import Iterable

@@ -1,7 +1,7 @@
 """The tensors of a language model: their own names, shapes and values, whatever DeepSpeed, peft and bitsandbytes do.
 
-DeepSpeed shards a parameter and keeps its shape aside. peft wraps a linear layer: `q_proj.weight` becomes
-`q_proj.base_layer.weight`, beside `q_proj.lora_A.default.weight` and `q_proj.lora_B.default.weight`. bitsandbytes
+DeepSpeed shards a parameter and keeps its shape elsewhere. peft wraps a linear layer: `q_proj.weight` becomes
+`q_proj.base_layer.weight`, next to `q_proj.lora_A.default.weight` and `q_proj.lora_B.default.weight`. bitsandbytes
 stores 4-bit codes.
 
 Letters: R rank of an adapter, I inputs and O outputs of a linear layer.
@@ -35,7 +35,7 @@ class Weight:
     """The name in transformers and in the model's files."""
     parameter: nn.Parameter
     shape: tuple[int, ...]
-    """The shape of the whole tensor, also where the parameter is sharded or quantized."""
+    """The shape of the whole tensor, even if the parameter is sharded or quantized."""
     adapter: Adapter | None
 
 
@@ -62,7 +62,7 @@ def adapted_layers(lm: Any) -> Iterator[tuple[str, Any]]:
 def whole_shape(parameter: nn.Parameter) -> tuple[int, ...]:
     """Returns the shape of a parameter's values.
 
-    DeepSpeed keeps the shape of a sharded parameter, which is empty itself; bitsandbytes that of a quantized one.
+    A sharded parameter is empty, and DeepSpeed keeps its shape; bitsandbytes keeps the shape of a quantized parameter.
     """
     if (codes := getattr(parameter, "quant_state", None)) is not None:
         return tuple(codes.shape)
@@ -70,7 +70,7 @@ def whole_shape(parameter: nn.Parameter) -> tuple[int, ...]:
 
 
 def values_of(parameter: nn.Parameter) -> Tensor:
-    """Returns the values of a whole parameter: its own, or those that its 4-bit codes stand for."""
+    """Returns the values of a whole parameter; 4-bit codes are dequantized."""
     if (codes := getattr(parameter, "quant_state", None)) is None:
         return parameter.data
     from bitsandbytes.functional import dequantize_4bit
@@ -80,5 +80,5 @@ def values_of(parameter: nn.Parameter) -> Tensor:
 
 
 def merged(values_OI: Tensor, a_RI: Tensor, b_OR: Tensor, scaling: float) -> Tensor:
-    """Computes the weight that does what layer and adapter do together, [O, I] float32."""
+    """Computes the weight that replaces layer and adapter together, [O, I] float32."""
     return torch.addmm(values_OI.float(), b_OR, a_RI, alpha=scaling)

@@ -1,7 +1,7 @@
-"""Beats of the ranks, by which rank 0 notices one whose process or machine stands still.
+"""Beats of the ranks. Rank 0 notices by them that another rank's process or machine stands still.
 
-Each other rank has a thread for them, which beats while torch computes, waits in a collective, or writes to a slow
-disk. So silence does not depend on how long any work takes.
+Each other rank has a thread that beats while torch computes, waits in a collective, or writes to a slow disk. So
+silence does not depend on how long any work takes.
 """
 
 import asyncio
@@ -14,11 +14,11 @@ from services.learner.ranks.process_group import ProcessGroup
 BEAT_S = 5.0
 _MAX_MISSED = 12
 SILENT_S = _MAX_MISSED * BEAT_S
-"""A rank without a beat for so long stands still: a step of its thread takes no time."""
+"""A rank that sends no beat for so long stands still: its thread has nothing else to do."""
 
 
 def begin_beats(process_group: ProcessGroup) -> None:
-    """Begins to beat, until the process ends. A beat that does not reach the store is left out."""
+    """Sends beats until the process ends. A beat that does not reach the store is skipped."""
 
     def beat() -> None:
         while True:
@@ -40,18 +40,18 @@ async def until_silent(process_group: ProcessGroup) -> int:
 
 
 class Listener:
-    """Listens to the beats of the other ranks. On rank 0.
+    """Listens to the beats of the other ranks, on rank 0.
 
-    It counts looks, not time: where all ranks were stopped together, as by a terminal, none is silent afterwards.
+    It counts looks, not time: if all ranks were stopped together, for example by a terminal, none is silent afterwards.
     """
 
     def __init__(self, process_group: ProcessGroup) -> None:
         self._process_group = process_group
         self._heard: dict[int, tuple[bytes, int]] = {}
-        """The last beat of each rank, and the number of looks since then that found no other."""
+        """The last beat of each rank, and the number of looks since then that found no newer beat."""
 
     def silent_rank(self) -> int | None:
-        """Looks for beats, every `BEAT_S`. Returns a rank without a new one for `SILENT_S`; None if there is none."""
+        """Looks for beats; call it every `BEAT_S`. Returns a rank that sent no new beat for `SILENT_S`, or None."""
         for rank, beat in self._process_group.last_beats().items():
             last, num_missed = self._heard.get(rank, (None, -1))
             self._heard[rank] = (beat, num_missed + 1 if beat == last else 0)

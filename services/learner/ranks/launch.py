@@ -41,8 +41,7 @@ def limit_threads(num_ranks: int) -> None:
 
 
 def let_segments_grow() -> None:
-    """Lets torch's allocator grow its segments on a GPU, unless the environment configures it. Call it before importing
-    torch.
+    """Lets torch's GPU allocator grow its segments, unless the environment sets it. Call it before importing torch.
 
     Each packed row has its own size. Segments of fixed size would fragment the memory until a row finds no room.
     """
@@ -54,10 +53,10 @@ class Followers:
     """The ranks other than rank 0, as its child processes. They end with rank 0, and it notices when one fails."""
 
     def __init__(self, num_ranks: int, arguments: list[str]) -> None:
-        """Creates the store for the rendezvous, and starts the ranks from 1 with rank 0's command line."""
+        """Creates the store of the rendezvous, and starts all ranks but rank 0 with the command line of rank 0."""
         from torch.distributed import TCPStore
 
-        # Open from here on, so that no other process takes the port in between.
+        # Open the socket here and keep it, so that no other process takes the port.
         listening = listening_socket("127.0.0.1", 0)
         self.store = TCPStore(
             "127.0.0.1",
@@ -81,7 +80,7 @@ class Followers:
             subprocess.Popen(
                 command,
                 env=os.environ | shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
-                # Programs read the first line of rank 0's stdout: keep the followers' output out of it.
+                # Programs read the first line of rank 0's stdout, so the followers must not write to it.
                 stdout=sys.stderr.fileno(),
             )
             for rank in range(1, num_ranks)
@@ -91,7 +90,7 @@ class Followers:
 
     @property
     def pids(self) -> list[int]:
-        """Process ids of the ranks from 1, by rank."""
+        """The process ids of all ranks but rank 0, by rank."""
         return [process.pid for process in self._processes]
 
     def watch(self, on_death: Callable[[str], None]) -> None:
@@ -110,7 +109,7 @@ class Followers:
             on_death(death)
 
     def explain(self, error: str) -> str:
-        """Returns the death of a rank that `watch` notices within a moment; else the error.
+        """Returns the death of a rank if `watch` notices one in the next moment, else the error.
 
         A rank that dies breaks the collectives of the others, whose errors do not tell why.
         """
@@ -126,7 +125,7 @@ class Followers:
             try:
                 process.wait(max(0.0, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:
-                _log.warning("learner rank does not leave", extra={"pid": process.pid})
+                _log.warning("learner rank does not end; killing it", extra={"pid": process.pid})
                 process.kill()
                 process.wait()
 

@@ -1,7 +1,7 @@
 """The process group of the learner's ranks, and the commands that rank 0 broadcasts over it.
 
-Beside the group that carries gradients there is a control group, always gloo. Rank 0 sends commands through it as the
-bytes of the public protobuf messages. Nothing is pickled.
+One group carries gradients. A second group, always gloo, carries control: through it rank 0 sends commands as the bytes
+of the public protobuf messages. Nothing is pickled.
 """
 
 import json
@@ -31,14 +31,14 @@ _log = logging.getLogger(__name__)
 IDLE_S = 10.0
 """Rank 0 sends a command at least this often, so that a follower notices when rank 0 is gone."""
 _JOIN_TIMEOUT = timedelta(minutes=30)
-"""Longest wait for all ranks to be there."""
+"""Longest wait for all ranks to join."""
 _TIMEOUT = timedelta(days=1)
-"""Longest wait of one rank for another, as long as any call may take: what hangs is ended by its caller's deadline."""
+"""Longest wait of a rank for another. No call takes longer: a call that hangs ends by its caller's deadline."""
 _LENGTH = struct.Struct("<q")
 _LEAVING = "leaving"
-"""The key in the store of the rank that was told to end."""
+"""The store's key for the rank that was told to end."""
 _BEAT = "beat"
-"""Begins the key in the store of a rank's last beat."""
+"""The beginning of the store's key for a rank's last beat."""
 _M = TypeVar("_M", bound=Message)
 
 
@@ -66,19 +66,19 @@ class Command(IntEnum):
     SET_HYPERPARAMETERS = 9
     """SetHyperparametersRequest."""
     RESTART = 10
-    """Leave, to be started again by torchrun; no message."""
+    """Leave, so that torchrun starts the rank again; no message."""
 
 
 class ProcessGroup:
     """All ranks of the learner, as one of them sees them. Call every method on all ranks, in the same order."""
 
     def __init__(self, *, rank: int, size: int, device: torch.device, store: dist.Store | None = None) -> None:
-        """`store` is that of the rendezvous; None only where no rank leaves before rank 0."""
+        """`store` is the store of the rendezvous. It may be None only if no rank leaves before rank 0."""
         self.rank = rank
         self.size = size
         self.device = device
         self.sequence_group: SequenceGroup | None = None
-        # A connection of its own: one serves a call at a time, and torch waits in the other for ranks that come late.
+        # Use a second connection: a connection serves one call at a time, and torch waits in the first for late ranks.
         self._store = None if store is None else store.clone()
         # A separate group, so that a stuck collective of the model does not block commands.
         self._control = dist.new_group(backend="gloo", timeout=_TIMEOUT)
@@ -97,7 +97,7 @@ class ProcessGroup:
             if local_rank >= torch.cuda.device_count():
                 raise FailedPrecondition(
                     f"rank {rank} needs a GPU of its own, and the learner sees {torch.cuda.device_count()} on this "
-                    "machine: start that many ranks, or set CUDA_VISIBLE_DEVICES (empty: train on the CPU)"
+                    "machine: start that many ranks, or set CUDA_VISIBLE_DEVICES (an empty value trains on the CPU)"
                 )
             device = torch.device("cuda", local_rank)
             torch.cuda.set_device(device)
@@ -105,7 +105,7 @@ class ProcessGroup:
             device = torch.device("cpu")
         backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
         if size == 1:
-            # Gloo listens even for a group of one, by default on the address of the machine's name.
+            # Gloo listens even for a group of one rank, by default on the address of the machine's name.
             os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
             store = dist.HashStore()
             dist.init_process_group(backend, store=store, rank=0, world_size=1)
@@ -135,7 +135,7 @@ class ProcessGroup:
 
     @property
     def data_rank(self) -> int:
-        """The index of the part of the data that this rank computes; ranks that share rows have the same."""
+        """The index of the part of the data that this rank computes. Ranks that share rows have the same index."""
         return self.rank // (1 if self.sequence_group is None else self.sequence_group.size)
 
     @property
@@ -161,7 +161,7 @@ class ProcessGroup:
         return Command(command), body.numpy().tobytes()
 
     def all_gather(self, body: bytes) -> list[bytes]:
-        """Returns, on every rank, the bytes of each rank, by rank."""
+        """Returns the bytes of all ranks, by rank, on every rank."""
         if self.size == 1:
             return [body]
         lengths = [torch.empty(1, dtype=torch.int64) for _ in range(self.size)]
@@ -174,7 +174,7 @@ class ProcessGroup:
     def all_reduce(self, values: Tensor, *, maximum: bool = False) -> Tensor:
         """Returns the elementwise sum, or maximum, over all parts of the data, as float64 on the CPU.
 
-        Ranks that share rows have the same values; only the first of them counts in a sum.
+        Ranks that share rows have the same values, so only the first of these ranks counts in a sum.
         """
         reduced = values.detach().to("cpu", torch.float64, copy=True)
         if self.sequence_group is not None and self.sequence_group.index and not maximum:
@@ -184,7 +184,7 @@ class ProcessGroup:
         return reduced
 
     def raise_on_all(self, error: ShoalError | None) -> None:
-        """Raises on every rank the error of the first rank that has one."""
+        """Raises, on every rank, the error of the first rank that has an error."""
         serialized = b"" if error is None else _serialize_error(error)
         for rank, other in enumerate(self.all_gather(serialized)):
             if other:
@@ -204,38 +204,38 @@ class ProcessGroup:
         self.raise_on_all(error)
 
     def ask_to_leave(self) -> None:
-        """Tells rank 0 that this rank was told to end. From any thread, also during a collective."""
+        """Tells rank 0 that this rank was told to end. Any thread may call it, even during a collective."""
         if self._store is not None:
             self._store.set(_LEAVING, str(self.rank))
 
     def leaving_rank(self) -> str | None:
-        """Returns a rank that was told to end, None if there is none. From any thread."""
+        """Returns a rank that was told to end, or None. Any thread may call it."""
         if self._store is None or not self._store.check([_LEAVING]):
             return None
         rank: bytes = self._store.get(_LEAVING)
         return rank.decode()
 
     def beat(self) -> None:
-        """Shows rank 0 that the process of this rank goes on. From any thread, also during a collective."""
+        """Shows rank 0 that the process of this rank runs. Any thread may call it, even during a collective."""
         assert self._store is not None
         self._store.set(f"{_BEAT}/{self.rank}", str(time.monotonic()))
 
     def last_beats(self) -> dict[int, bytes]:
-        """Returns the last beat of each other rank, empty before its first. On rank 0, from any thread."""
+        """Returns the last beat of each other rank, empty before its first beat. Any thread of rank 0 may call it."""
         assert self._store is not None
         keys = {rank: f"{_BEAT}/{rank}" for rank in range(1, self.size)}
         return {rank: self._store.get(key) if self._store.check([key]) else b"" for rank, key in keys.items()}
 
     def report(self, subject: str, result: str, error: ShoalError | None = None) -> None:
-        """Reports to rank 0 what came of work beside the commands. From any thread, also during a collective."""
+        """Reports the result of background work to rank 0. Any thread may call it, even during a collective."""
         assert self._store is not None
         serialized = None if error is None else _serialize_error(error).decode()
         self._store.set(f"{subject}/{self.rank}", json.dumps([result, serialized]))
 
     def take_reports(self, subject: str) -> list[str] | None:
-        """Takes the results of all ranks, by rank; returns None while one is missing. On rank 0, from any thread.
+        """Takes the results of all ranks, by rank; returns None while a result is missing.
 
-        Raises the error of the first rank that has one.
+        Raises the error of the first rank that has an error. Any thread of rank 0 may call it.
         """
         assert self._store is not None
         keys = [f"{subject}/{rank}" for rank in range(self.size)]
@@ -250,12 +250,12 @@ class ProcessGroup:
         return [result for result, _ in reports]
 
     def leave(self) -> None:
-        """Destroys the process groups. Nothing may be called after it."""
+        """Destroys the process groups. Call no method after this one."""
         dist.destroy_process_group()
 
 
 def _check_store_of_torchrun() -> None:
-    """Warns where a machine of several could not return: torchrun tells agents that come later of no shared store."""
+    """Warns if a machine could not leave and return: torchrun does not share its store with later machines."""
     is_shared = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     if is_shared and os.environ.get("GROUP_WORLD_SIZE", "1") != "1" and os.environ["RANK"] == "0":
         _log.warning("a machine that leaves cannot return: start torchrun with TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1")

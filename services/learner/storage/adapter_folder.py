@@ -13,7 +13,7 @@ from shoal.config.tables.model import ModelConfig
 from shoal.models.model_folder import hub_revision
 
 ADAPTER_FOLDER = "adapter"
-"""The folder's name in that of the merged model."""
+"""The name of the folder within the merged model's folder."""
 
 
 def write_adapter_folder(

@@ -15,7 +15,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def storage_error(error: OSError, folder: Path) -> ShoalError:
-    """Makes the error for a failed write: `ResourceExhausted` for a full disk, else `FailedPrecondition`."""
+    """Makes the error of a failed write: `ResourceExhausted` for a full disk, else `FailedPrecondition`."""
     if error.errno in _FULL or _is_full(folder):
         return ResourceExhausted(
             f"the disk of {folder} is full: free some space, or give the learner another --data-dir",
@@ -28,7 +28,7 @@ def storage_error(error: OSError, folder: Path) -> ShoalError:
 
 
 def _is_full(folder: Path) -> bool:
-    """Returns whether less than a megabyte is free: torch's writer does not report why it failed."""
+    """Returns whether less than a megabyte is free. Torch's writer does not report why it failed."""
     existing = next(path for path in (folder, *folder.parents) if path.exists())
     return shutil.disk_usage(existing).free < 1 << 20
 
@@ -56,14 +56,14 @@ def start_folder(folder: Path) -> Path:
 
 
 def finish_folder(folder: Path) -> None:
-    """Renames the partial folder to `folder`, in place of an earlier one."""
+    """Renames the partial folder to `folder`, and replaces an earlier folder of that name."""
     delete_folder(folder)
     partial_of(folder).rename(folder)
     sync(folder.parent)
 
 
 def delete_folder(folder: Path) -> None:
-    """Deletes a folder whole: nothing of it has its name any more, also when the deletion is interrupted."""
+    """Deletes a folder. Even if the deletion is interrupted, no part of the folder keeps its name."""
     deleted = folder.with_name(folder.name + ".deleted")
     shutil.rmtree(deleted, ignore_errors=True)
     with suppress(FileNotFoundError):
@@ -72,7 +72,7 @@ def delete_folder(folder: Path) -> None:
 
 
 def discard_folder(folder: Path) -> None:
-    """Deletes the partial folder, and its parent if that is empty then."""
+    """Deletes the partial folder, and its parent if that is then empty."""
     shutil.rmtree(partial_of(folder), ignore_errors=True)
     try:
         folder.parent.rmdir()

@@ -1,8 +1,8 @@
-"""`python -m services.learner.storage.checkpoint_export`: makes a model folder of a checkpoint, without a learner.
+"""`python -m services.learner.storage.checkpoint_export`: makes a model folder from a checkpoint, without a learner.
 
-For the command line, which cannot import a service. Reads one JSON document from stdin: {"config": the whole RunConfig,
-"checkpoint": the checkpoint's `learner` folder, "files": [{"path", "num_bytes", "sha256"}, ...] of its manifest,
-"folder": an existing folder to write into, "adapter": whether to write the adapter alone}.
+The command line runs it, because it cannot import a service. It reads one JSON document from stdin: {"config": the
+whole RunConfig, "checkpoint": the checkpoint's `learner` folder, "files": [{"path", "num_bytes", "sha256"}, ...] of its
+manifest, "folder": an existing folder to write into, "adapter": whether to write the adapter alone}.
 """
 
 import json
@@ -34,7 +34,7 @@ from shoal.models.model_folder import model_config, resolve_model
 _INVALID, _PRECONDITION, _FAILED = 2, 5, 1
 _TAG = "state"
 _PREFIX = "lm."
-"""Of the language model's parameters in the policy, which is the module that DeepSpeed saves."""
+"""The prefix of the language model's parameters in the policy, the module that DeepSpeed saves."""
 
 
 def main() -> int:
@@ -48,7 +48,7 @@ def main() -> int:
             export_checkpoint(config, checkpoint, files, folder, adapter_only=request["adapter"])
     except ShoalError as error:
         is_deleted = not checkpoint.is_dir()
-        deleted = f"the run has deleted {checkpoint} meanwhile (checkpoint.keep_last): take a newer step"
+        deleted = f"the run has deleted {checkpoint} by now (checkpoint.keep_last): export a newer step"
         print(f"error: {deleted if is_deleted else error.message}", file=sys.stderr)
         if isinstance(error, InvalidArgument):
             return _INVALID
@@ -61,9 +61,10 @@ def export_checkpoint(
 ) -> None:
     """Writes the policy of a checkpoint into a folder, in the type of the model's own files.
 
-    Writes what the learner's export has: with `learner.lora` the merged model, and its adapter in the subfolder
-    `adapter`; with `adapter_only` that subfolder alone. Frozen weights come from the model's files. Raises `DataLoss`
-    when a file of the checkpoint is missing or differs, and `FailedPrecondition` when it does not hold what is trained.
+    The folder equals the learner's export: with `learner.lora` it has the merged model, and the adapter in the
+    subfolder `adapter`; with `adapter_only` that subfolder alone. Frozen weights come from the model's files. Raises
+    `DataLoss` when a file of the checkpoint is missing or differs, and `FailedPrecondition` when it lacks a trained
+    parameter.
     """
     for file in files:
         verify(checkpoint, file)
@@ -87,7 +88,7 @@ def export_checkpoint(
 
 
 def _model(config: RunConfig, source: Path) -> Any:
-    """Loads the model with the weights of its files, frozen and with adapters as the learner has it."""
+    """Loads the model with the weights of its files, with the same frozen parameters and adapters as in the learner."""
     settings = config.learner
     compute_dtype = settled_dtype("learner.compute_dtype", settings.compute_dtype, "bfloat16", on_cpu=True)
     dtype = getattr(torch, compute_dtype) if settings.lora.is_on else torch.float32
@@ -125,13 +126,13 @@ def _trained(checkpoint: Path, *, is_sharded: bool) -> dict[str, Tensor]:
 
 
 def _fill(lm: Any, trained: Mapping[str, Tensor], checkpoint: Path) -> None:
-    """Puts the trained parameters in the place of the model's."""
+    """Replaces the model's parameters by the trained ones."""
     wanted = [name for name, parameter in lm.named_parameters() if parameter.requires_grad]
     missing = [name for name in wanted if name not in trained]
     if missing:
         more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
         raise FailedPrecondition(
-            f"{checkpoint} does not hold what the run trains: {', '.join(missing[:3])}{more} not in it",
+            f"{checkpoint} lacks parameters that the run trains: {', '.join(missing[:3])}{more}",
             reason=ErrorReason.NOT_EXPORTED,
         )
     lm.load_state_dict({name: trained[name] for name in wanted}, strict=False, assign=True)

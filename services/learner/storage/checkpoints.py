@@ -1,9 +1,9 @@
 """Checkpoints of the learner: every rank writes its shards; a restore verifies all files first.
 
-`<data_dir>/<run_id>/checkpoints/<checkpoint_id>/learner` contains DeepSpeed's files, `learner.json` and, where the
-reference follows the policy, its weights in `reference/`. Frozen weights are not in it: they are those of the model's
-files. There is no other state: the learning rate is a function of the optimizer steps, and so is the seed of the
-adapters' dropout, the only one there is.
+`<data_dir>/<run_id>/checkpoints/<checkpoint_id>/learner` contains DeepSpeed's files, `learner.json` and, if the
+reference follows the policy, its weights in `reference/`. It does not contain frozen weights, which are in the model's
+files. There is no other state: the learning rate and the seed of the adapters' dropout are functions of the number of
+optimizer steps, and there is no other dropout.
 """
 
 import json
@@ -42,15 +42,15 @@ class FileDigest:
     """A file of a checkpoint."""
 
     path: str
-    """Below the checkpoint's `learner` folder."""
+    """The path, relative to the checkpoint's `learner` folder."""
     num_bytes: int
     sha256: str
 
 
 class LearnerState(Protocol):
-    """The attributes of `Learner` that a checkpoint contains, and those that write and read it.
+    """The attributes of `Learner` that a checkpoint contains, or that write and read it.
 
-    A protocol, since the layers forbid an import of services/learner/learner.py here.
+    It is a protocol, since the layers forbid an import of services/learner/learner.py here.
     """
 
     config: RunConfig
@@ -97,7 +97,7 @@ def write_checkpoint(learner: LearnerState, checkpoints: Path, name: str, progre
 
 
 def is_there(checkpoints: Path, name: str, files: Iterable[FileDigest]) -> bool:
-    """Returns whether the files of a checkpoint are there, in their sizes. Reads none of them."""
+    """Returns whether the files of a checkpoint exist and have the right sizes. Reads none of them."""
     try:
         return all((checkpoints / name / LEARNER_FOLDER / file.path).stat().st_size == file.num_bytes for file in files)
     except OSError:
@@ -120,9 +120,9 @@ def load_checkpoint(
 ) -> None:
     """Restores a checkpoint and begins an attempt. Call it on all ranks.
 
-    Another number of ranks may have written it: then it is converted first. Raises, on every rank alike and with
-    nothing changed: `NotFound`; `DataLoss` when one of `files` is missing or differs; `FailedPrecondition` when another
-    ZeRO stage wrote the checkpoint; the errors of `universal_form`.
+    A checkpoint of another number of ranks is converted first. Raises, on every rank alike and with nothing changed:
+    `NotFound`; `DataLoss` when one of `files` is missing or differs; `FailedPrecondition` when another ZeRO stage wrote
+    the checkpoint; the errors of `universal_form`.
     """
     process_group = learner.process_group
     folder = checkpoints / name / LEARNER_FOLDER
@@ -146,7 +146,7 @@ def load_checkpoint(
         reference.load(sorted((folder / _REFERENCE).glob("*.safetensors")))
     learner.version = WeightVersion(attempt, summary["policy_version"])
     learner.num_optimizer_steps = summary["num_optimizer_steps"]
-    if learner.config.kl.target is not None:  # Else it is the configured one, which a resume may have changed.
+    if learner.config.kl.target is not None:  # Else the configured coefficient counts, which a resume may have changed.
         learner.kl_coef = summary.get("kl_coef", learner.kl_coef)
 
 
@@ -192,7 +192,7 @@ def _check_fits(summary: dict[str, Any], learner: LearnerState, name: str) -> No
         if summary.get(field, False) != value:
             raise FailedPrecondition(
                 f"checkpoint {name} was written with {field} {summary[field]}, but this learner has {value}: start the "
-                f"learner with {summary[field]}",
+                f"learner with {field} {summary[field]}",
                 reason=ErrorReason.OTHER_SHARDING,
                 metadata={field: str(summary[field])},
             )
@@ -213,6 +213,6 @@ def verify(folder: Path, file: FileDigest) -> None:
         ) from error
     if found != file.sha256:
         raise DataLoss(
-            f"{path} differs from what was written: its SHA-256 is {found}, in the manifest it is {file.sha256}",
+            f"{path} is damaged: its SHA-256 is {found}, and the manifest has {file.sha256}",
             reason=ErrorReason.CHECKPOINT_DAMAGED,
         )

@@ -1,7 +1,7 @@
-"""What belongs to the weights of an exported model: configuration, generation configuration, tokenizer and code.
+"""The files next to an exported model's weights: configuration, generation configuration, tokenizer and code.
 
-They are the source's own files, changed only where training changed what they say. Written anew by this version of
-transformers they would be unreadable for earlier ones, which take a default for what they do not find.
+They are copies of the source's files, changed only where training changed a value. If this version of transformers
+wrote them anew, earlier versions could not read them: they replace settings that they do not find by defaults.
 """
 
 import json
@@ -25,9 +25,9 @@ _TOKENIZER_FILES = (
     "tokenizer.json", _TOKENIZER_CONFIG, "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt",
     "vocab.txt", "*.model", "*.model.v*", "*.tiktoken", "tekken.json", _TEMPLATE, _PROCESSOR_TEMPLATE,
 )  # fmt: skip
-"""Every name that a tokenizer of transformers has for a file of its own."""
+"""All names of files that a tokenizer of transformers may have."""
 _PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json", "video_preprocessor_config.json")
-"""Files of models that read more than text: engines ask for them even where only text is sent."""
+"""Files of models that read more than text. Engines require them even if only text is sent."""
 _CODE = "*.py"
 _CODE_MAP = "auto_map"
 _TIES = "tie_word_embeddings"
@@ -35,9 +35,9 @@ _TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id")
 
 
 def write_companions(folder: Path, lm: Any, model: ModelConfig) -> None:
-    """Writes configuration, generation configuration, tokenizer and trusted code beside the weights of a model.
+    """Writes configuration, generation configuration, tokenizer and trusted code next to the weights of a model.
 
-    Raises `InvalidArgument` where the source has no tokenizer.
+    Raises `InvalidArgument` if the source has no tokenizer.
     """
     source = resolve_model(model.path, model.revision, weights=False)
     tokenizer = load_tokenizer(model)
@@ -56,15 +56,15 @@ def write_companions(folder: Path, lm: Any, model: ModelConfig) -> None:
     if model.trust_remote_code:
         _copy_code(source, tokenizer_source, folder)
     else:
-        # What was trained and encoded are classes of transformers, and code that nobody trusts does not travel.
+        # Training used the classes of transformers, so code that is not trusted stays out of the export.
         for name in (_CONFIG, _TOKENIZER_CONFIG):
             _change(folder / name, {_CODE_MAP: None})
 
 
 def _is_untied(lm: Any) -> bool:
-    """Whether the output layer has weights of its own, though the configuration says that they are the embedding's.
+    """Whether the output layer has its own weights, although the configuration ties it to the embedding.
 
-    transformers trains it so where the source's files have different values for the two.
+    transformers trains two weights if the source's files have different values for them.
     """
     head, embedding = lm.get_output_embeddings(), lm.get_input_embeddings()
     return bool(getattr(lm.config, _TIES, False)) and head.weight is not embedding.weight
@@ -79,7 +79,7 @@ def _write_config(folder: Path, source: Path, *, is_untied: bool) -> None:
 
 
 def _write_generation_config(folder: Path, source: Path, stops: Sequence[int]) -> None:
-    """Writes the source's file; the tokens that ended the run's completions are among those that end generation."""
+    """Writes the source's file, and adds the tokens that end the run's completions to those that end generation."""
     path = folder / _GENERATION_CONFIG
     values = read_json(source / _GENERATION_CONFIG, optional=True)
     if values:
@@ -95,7 +95,7 @@ def _write_generation_config(folder: Path, source: Path, stops: Sequence[int]) -
 
 
 def _set_template(folder: Path, template: str) -> None:
-    """Puts a chat template in the place of the tokenizer's, wherever that is."""
+    """Replaces the tokenizer's chat template, wherever it is stored."""
     if (folder / _TEMPLATE).is_file():
         (folder / _TEMPLATE).write_text(template, encoding="utf-8")
     if (folder / _PROCESSOR_TEMPLATE).is_file():
@@ -111,8 +111,8 @@ def _copy_code(source: Path, tokenizer_source: Path, folder: Path) -> None:
         own = folder / file.name
         if own.is_file() and own.read_bytes() != file.read_bytes():
             raise InvalidArgument(
-                f"model.tokenizer: {file} and the model's own file of that name differ, and an export has room for one "
-                "alone; rename one, in auto_map too"
+                f"model.tokenizer: {file} and the model's own file of that name differ, and an export has room for "
+                "only one; rename one of them, in auto_map too"
             )
         shutil.copyfile(file, own)
 
@@ -124,7 +124,7 @@ def _copy(source: Path, folder: Path, patterns: Sequence[str]) -> None:
 
 
 def _change(path: Path, changes: dict[str, Any]) -> None:
-    """Changes values of a file of JSON, where None leaves one out. A file that says so already stays as it is."""
+    """Changes values of a JSON file; None removes a value. A file that already has these values stays as it is."""
     before = read_json(path, optional=True)
     after = {name: value for name, value in (before | changes).items() if value is not None or name not in changes}
     if after != before:

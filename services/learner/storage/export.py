@@ -44,10 +44,10 @@ def export_model(
     lora: LoraConfig | None = None,
     progress: Progress = silent,
 ) -> None:
-    """Writes the model's files with the trained weights, in `dtype`, in place of their own. Call it on all ranks.
+    """Writes the model's files with the trained weights in the type `dtype`. Call it on all ranks.
 
     Names and files are those of the source, so the folder loads wherever the source does. With `lora` the weights are
-    merged with the adapters, which the folder contains as well, in `adapter`.
+    merged with the adapters; the folder also contains the adapters, in `adapter`.
 
     The folder appears whole or not at all. Raises, on every rank alike, `ResourceExhausted` when the disk is full and
     `FailedPrecondition` when a part cannot be written.
@@ -74,7 +74,7 @@ def export_model(
         except ValueError as raised:
             error = FailedPrecondition(f"the model cannot be exported: {raised}", reason=ErrorReason.NOT_EXPORTED)
     for _ in chain(tensors, adapters):
-        # All ranks must take part in each gather, also rank 0 after a failed write.
+        # All ranks must take part in each gather, including rank 0 after a failed write.
         pass
     if error is not None:
         discard_folder(folder)
@@ -82,13 +82,13 @@ def export_model(
 
 
 def delete_other_exports(exports: Path, keep: Collection[str]) -> None:
-    """Deletes the exports of steps that are not in `keep`, and what an interrupted one left. Call it on rank 0."""
+    """Deletes the exports that are not in `keep`, and the rest of interrupted exports. Call it on rank 0."""
     for other in exports.iterdir():
         name = other.name
         while name.endswith((".partial", ".deleted")):
             name = name.rpartition(".")[0]
         if is_step_name(name) and other.name not in keep:
-            with suppress(OSError):  # The run goes on, and the next export tries again.
+            with suppress(OSError):  # The run continues, and the next export tries again.
                 delete_folder(other)
 
 
@@ -106,7 +106,7 @@ def write_weights(
     tensors: Iterator[tuple[str, Tensor]],
     process_group: ProcessGroup,
 ) -> OSError | None:
-    """Writes float32 safetensors into a new folder. Call it on all ranks: all gather, and rank 0 writes.
+    """Writes float32 safetensors into a new folder. Call it on all ranks: all ranks gather, and rank 0 writes.
 
     `tensors` yields the tensors of `shapes` in that order. Returns a failed write instead of raising it.
     """

@@ -1,7 +1,7 @@
 """The tensors of a model under the names, and in the forms, that its files have.
 
 transformers renames and fuses tensors while it loads some models (the experts of a mixture become one tensor), and can
-go back. Every other program, and earlier versions of transformers, read the files' names alone.
+reverse this. Every other program, and earlier versions of transformers, know only the names in the files.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -19,7 +19,7 @@ from shoal.errors import FailedPrecondition
 from shoal.models.file_names import FileNames
 
 _CONVERSION_ERRORS = (AttributeError, KeyError, NotImplementedError, RuntimeError, TypeError, ValueError)
-"""Whatever transformers' conversions raise for tensors that they cannot turn back."""
+"""The errors of transformers' conversions for tensors that they cannot convert back."""
 NamedTensors = Iterable[tuple[str, Tensor]]
 
 
@@ -33,7 +33,7 @@ class FileTensors:
     def __init__(self, lm: Any, shapes: Mapping[str, tuple[int, ...]], dtype: torch.dtype, source: Path) -> None:
         """`shapes` are the model's own, in the order of its tensors; `source` is the folder that it was loaded from.
 
-        Raises `FailedPrecondition` for files that cannot be read, and for a model that transformers cannot turn back
+        Raises `FailedPrecondition` for files that cannot be read, and for a model that transformers cannot convert back
         into their tensors.
         """
         self._lm = lm
@@ -47,20 +47,20 @@ class FileTensors:
         unknown = [name for name in own if name not in self._source]
         self._check_forms(own, unknown)
         others = {} if unknown else self._forms_without({*own, *tied})
-        # The widest types come first: so each tensor begins at a multiple of its type's size.
+        # The widest types come first, so each tensor begins at a multiple of its type's size.
         self._before = {name: form for name, form in others.items() if form.dtype.itemsize > dtype.itemsize}
         self._after = {name: form for name, form in others.items() if name not in self._before}
         self.forms: Forms = {**self._before, **own, **self._after}
         """Shape and type of each tensor that `stream` yields, in that order."""
 
     def stream(self, tensors: NamedTensors) -> Iterator[tuple[str, Tensor]]:
-        """Yields the tensors of the files, made of the model's own, one at a time."""
+        """Yields the tensors of the files, made from the model's tensors, one at a time."""
         yield from ((name, self._source.tensor(name)) for name in self._before)
         yield from self._names.tensors(tensors)
         yield from ((name, self._source.tensor(name)) for name in self._after)
 
     def _forms_without(self, names: set[str]) -> dict[str, Form]:
-        """Returns the forms of the other tensors in the files, those of the widest types first."""
+        """Returns the forms of the other tensors in the files, widest types first."""
         others = ((name, self._source.tensor(name)) for name in self._source.names if name not in names)
         forms = {name: Form(tuple(tensor.shape), tensor.dtype) for name, tensor in others}
         return dict(sorted(forms.items(), key=lambda item: -item[1].dtype.itemsize))
@@ -70,7 +70,7 @@ class FileTensors:
             if name in self._source and (shape := self._source.form(name)[1]) != form.shape:
                 raise _not_exported(
                     self._lm,
-                    f"its files have {name} with shape {list(shape)}, and transformers gives {list(form.shape)} back",
+                    f"its files have {name} with shape {list(shape)}, and transformers would write {list(form.shape)}",
                 )
         if unknown and (buffers := list(_saved_buffers(self._lm))):
             raise _not_exported(
@@ -82,13 +82,13 @@ class FileTensors:
 
 def _not_exported(lm: Any, why: str) -> FailedPrecondition:
     return FailedPrecondition(
-        f"model.path: the weights of {type(lm).__name__} cannot be written as its files have them: {why}",
+        f"model.path: the weights of {type(lm).__name__} cannot be written in the form of its files: {why}",
         reason=ErrorReason.NOT_EXPORTED,
     )
 
 
 def _tied(lm: Any) -> list[str]:
-    """Lists the names of parameters that are another's: they have no value of their own."""
+    """Lists the names of parameters that are tied to another parameter, and have no value of their own."""
     own = {name for name, _ in lm.named_parameters()}
     tied = [name for name, _ in lm.named_parameters(remove_duplicate=False) if name not in own]
     return [name.replace(".base_layer.", ".") for name in tied]

@@ -1,11 +1,11 @@
-"""The second half of a checkpoint: its files are brought to disk, digested and named, beside later commands.
+"""The second half of a checkpoint: its files are synced, digested and named, while later commands run.
 
     write_checkpoint (all ranks, a command)     the state is in files that the kernel may still hold
     a thread on each rank                       syncs and digests the files that this rank wrote, and reports to rank 0
     the thread of rank 0                        renames the folder once all ranks have reported
 
-No collective takes part, so train steps run meanwhile. Who waits for the end has to bound that: a rank that is gone, or
-hangs, reports nothing.
+No collective takes part, so train steps run meanwhile. A caller that waits for the end needs a deadline: a rank that is
+gone or hangs reports nothing.
 """
 
 import json
@@ -46,17 +46,17 @@ class CheckpointFinisher:
         self._thread: threading.Thread | None = None
 
     def wait(self) -> None:
-        """Waits until this rank has done its part in the checkpoint before, whatever came of it."""
+        """Waits until this rank has done its part in the checkpoint before, with or without success."""
         if self._thread is not None:
             self._thread.join()
 
     def begin(
         self, checkpoints: Path, name: str, mine: Sequence[Path], *, keep: Collection[str]
     ) -> "Future[list[FileDigest]]":
-        """Begins to finish a checkpoint of which this rank has written the files `mine`. Call it on all ranks.
+        """Begins to finish a checkpoint; `mine` are the files that this rank has written. Call it on all ranks.
 
         Returns, on rank 0, the digests of all files; then the other checkpoints that are not in `keep` are deleted.
-        `ResourceExhausted` and `FailedPrecondition` are as those of `write_checkpoint`.
+        Fails with `ResourceExhausted` and `FailedPrecondition` in the same cases as `write_checkpoint`.
         """
         self.wait()
         self._num_begun += 1
@@ -65,7 +65,7 @@ class CheckpointFinisher:
 
         def finish() -> None:
             if sys.platform == "linux":
-                os.nice(_NICENESS)  # Of this thread alone: digests would take processors from the steps beside them.
+                os.nice(_NICENESS)  # For this thread alone: digests would take processors from train steps.
             folder = checkpoints / name / LEARNER_FOLDER
             try:
                 files = self._bring_to_disk(subject, folder, mine)
@@ -85,7 +85,7 @@ class CheckpointFinisher:
         return future
 
     def _bring_to_disk(self, subject: str, folder: Path, mine: Sequence[Path]) -> list[FileDigest]:
-        """Syncs and digests the files of this rank; returns on rank 0 those of all ranks."""
+        """Syncs and digests the files of this rank. On rank 0 it returns the digests of all ranks."""
         process_group = self._process_group
         files: list[FileDigest] = []
         error: ShoalError | None = None
@@ -111,7 +111,7 @@ def _digest(path: Path, folder: Path) -> FileDigest:
 
 
 def _delete_others(checkpoints: Path, keep: Collection[str]) -> None:
-    """Deletes the learner's part of checkpoints that are not in `keep`, and what was left of unfinished ones.
+    """Deletes the learner's part of checkpoints that are not in `keep`, and the rest of unfinished ones.
 
     The coordinator deletes its own part. A folder of another name is somebody's copy, and stays.
     """

@@ -1,8 +1,8 @@
 """The universal form of a checkpoint, with each parameter whole, which any number of ranks can load.
 
 `python -m services.learner.storage.universal_checkpoint SOURCE TARGET PARENT_PID` converts DeepSpeed's files in the
-folder SOURCE, by DeepSpeed's own converter, into a subfolder of TARGET. It is a process of its own, which takes no GPU
-memory and ends with the learner. It holds one rank's shard of the optimizer, or one whole parameter, at a time.
+folder SOURCE, by DeepSpeed's own converter, into a subfolder of TARGET. It runs as a separate process, which takes no
+GPU memory and ends with the learner. It holds one rank's shard of the optimizer, or one whole parameter, at a time.
 """
 
 import os
@@ -24,15 +24,15 @@ from shoal.worker.parent import die_with_parent
 _NAME = "universal"
 _TAG = "state"
 _COPIES = 3
-"""Most room that a conversion takes, as a multiple of what it converts: pieces, whole parameters, a shard again."""
+"""Largest space of a conversion, as a multiple of its source: pieces, whole parameters, a shard again."""
 
 
 @contextmanager
 def universal_form(checkpoint: Path, state: Path, process_group: ProcessGroup) -> Iterator[Path]:
     """Returns a context with the universal form of the state in a folder of a checkpoint. Use it on all ranks.
 
-    The form is in a folder of the checkpoint that exists only within the context; what an earlier process left is
-    deleted. Raises, on every rank alike, `ResourceExhausted` when there is no room for it, and `Internal` when
+    The form is in a folder of the checkpoint that exists only within the context. The leftovers of an earlier process
+    are deleted. Raises, on every rank alike, `ResourceExhausted` when the disk has no room for it, and `Internal` when
     DeepSpeed cannot convert the state.
     """
     folder = checkpoint / _NAME
@@ -49,7 +49,7 @@ def universal_form(checkpoint: Path, state: Path, process_group: ProcessGroup) -
 
 
 def discard_universal_form(checkpoint: Path) -> None:
-    """Deletes what a process that was killed has left of the universal form of a checkpoint."""
+    """Deletes the universal form that a killed process left in a checkpoint."""
     discard_folder(checkpoint / _NAME)
 
 
@@ -58,8 +58,9 @@ def _convert(source: Path, target: Path, folder: Path) -> None:
     free = shutil.disk_usage(target).free
     if free < num_bytes:
         raise ResourceExhausted(
-            f"{source} needs {format_bytes(num_bytes)} beside it to be loaded on another number of ranks, and "
-            f"{format_bytes(free)} are free: free some space, or start the learner with the number that wrote it",
+            f"{source} needs {format_bytes(num_bytes)} on its disk to be loaded on another number of ranks, and "
+            f"{format_bytes(free)} are free: free some space, or start the learner with the number of "
+            "ranks that wrote it",
             reason=ErrorReason.DISK_FULL,
             metadata={"folder": str(folder)},
         )
@@ -76,7 +77,7 @@ def _convert(source: Path, target: Path, folder: Path) -> None:
         why = done.stderr.strip().splitlines()[-1:] or [f"its process ended with exit code {done.returncode}"]
         raise Internal(
             f"{source} cannot be converted for another number of ranks: {why[0]}; start the learner with the number "
-            "that wrote it",
+            "of ranks that wrote it",
             reason=ErrorReason.NOT_CONVERTED,
         )
 
@@ -87,7 +88,7 @@ def main() -> None:
     die_with_parent(parent_pid=int(parent_pid))
     from deepspeed.checkpoint import ds_to_universal
 
-    # DeepSpeed finds files by patterns: it gets relative paths, which are none.
+    # DeepSpeed treats paths as file patterns. A relative path has no characters of a pattern.
     source = os.path.relpath(source, target)
     os.chdir(target)
     ds_to_universal.main(
@@ -98,7 +99,7 @@ def main() -> None:
             num_merge_workers=1,
             keep_temp_folder=False,
             strict=True,
-            inject_missing_state=True,  # Up to stage 2 its checkpoints lack what its converter asks for.
+            inject_missing_state=True,  # Up to stage 2 DeepSpeed's checkpoints lack state that its converter requires.
         )
     )
 

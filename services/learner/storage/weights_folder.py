@@ -17,7 +17,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Form:
-    """What a file says of a tensor."""
+    """The type and shape of a tensor, as a file has them."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -31,7 +31,7 @@ class Form:
 Forms = Mapping[str, Form]
 
 _FILE_BYTES = 4 << 30
-"""Most bytes of one file, unless a single tensor has more."""
+"""Largest size of a file, unless a single tensor is larger."""
 _TYPES = {
     torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16",
     torch.float8_e4m3fn: "F8_E4M3", torch.float8_e5m2: "F8_E5M2",
@@ -45,7 +45,7 @@ def uniform(shapes: Mapping[str, tuple[int, ...]], dtype: torch.dtype) -> Forms:
 
 
 def write_weights_folder(folder: Path, forms: Forms, tensors: Iterator[tuple[str, Tensor]]) -> None:
-    """Writes tensors into a folder, each in its form, with an index if there are several files; syncs none to disk.
+    """Writes tensors into a folder, each in its form, with an index if there are several files. Does not sync them.
 
     `tensors` yields the tensors of `forms` in that order. Raises `OSError` when a file cannot be written.
     """
@@ -75,7 +75,7 @@ def _split(forms: Forms) -> list[dict[str, Form]]:
 
 
 def write_weights_file(path: Path, forms: Forms, tensors: Iterator[tuple[str, Tensor]]) -> None:
-    """Writes the tensors of `forms`, which `tensors` yields next. Raises `OSError` as the folder."""
+    """Writes the tensors of `forms`, which `tensors` yields next. Raises `OSError` when the file cannot be written."""
     with path.open("wb") as file:
         header = _header(forms)
         file.write(struct.pack("<Q", len(header)) + header)

@@ -17,4 +17,4 @@ from shoal.config.tables.loss import LossConfig, Objective
 OBJECTIVES: dict[str, Callable[[PolicyTokens, LossConfig], PolicyLoss]] = {
     name: getattr(import_module(f"{__name__}.{name}"), name) for name in get_args(Objective)
 }
-"""By the value of `loss.objective`."""
+"""The objectives, by the value of `loss.objective`."""

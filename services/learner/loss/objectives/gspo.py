@@ -1,9 +1,9 @@
 """GSPO (arXiv:2507.18071): the clipped surrogate on the ratio of the whole completion.
 
-s = exp(mean over the completion's tokens of log pi - baseline) has the same value for each of the completion's
-tokens. Each token carries its own part of the gradient (the paper's GSPO-token), so that advantages, weights and masks
-may differ from token to token. Where they do not differ, the gradient is that of s. The loss averages over completions
-their token means.
+s = exp(mean over the completion's tokens of log pi - baseline) has the same value for each of the completion's tokens.
+Each token carries its own part of the gradient (the paper's GSPO-token), so that advantages, weights and masks may
+differ from token to token. If they do not differ, the gradient equals that of s. The loss is the mean over completions
+of their token means.
 """
 
 from torch import Tensor

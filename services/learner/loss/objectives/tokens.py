@@ -17,12 +17,12 @@ class PolicyTokens:
     logprobs_C: Tensor
     """log pi(token), with gradient."""
     detached_logprobs_C: Tensor
-    """The same without gradient, for weights that an objective treats as constants."""
+    """log pi(token) without gradient, for weights that an objective treats as constants."""
     baseline_logprobs_C: Tensor
     """Denominator of the ratio: behavior or proximal log-probabilities. No NaN (see `known_baseline`)."""
     advantages_C: Tensor
     rewards_C: Tensor
-    """The reward of the token's completion; NaN where there is none. Only TOPR reads it."""
+    """The reward of the token's completion; NaN if it has none. Only TOPR reads it."""
     completions: Completions
 
     @cached_property
@@ -32,7 +32,7 @@ class PolicyTokens:
 
     @cached_property
     def detached_log_ratio_C(self) -> Tensor:
-        """The same without gradient."""
+        """log (pi / baseline), without gradient."""
         return self.detached_logprobs_C - self.baseline_logprobs_C
 
     def by_sign(self, positive: float, other: float) -> Tensor:
@@ -49,9 +49,9 @@ class PolicyLoss:
     is_clipped_low_C: Tensor
     """bool: a lower bound changed the objective or its gradient."""
     is_clipped_high_C: Tensor
-    """bool: an upper bound changed it."""
+    """bool: an upper bound changed the objective or its gradient."""
     is_dual_clipped_C: Tensor
-    """bool: the dual clip changed it."""
+    """bool: the dual clip changed the objective."""
 
 
 def live_exp(log_C: Tensor) -> Tensor:

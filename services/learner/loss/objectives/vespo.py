@@ -16,6 +16,6 @@ def vespo(tokens: PolicyTokens, config: LossConfig) -> PolicyLoss:
     log_weight_C = completions.spread(completions.sum(tokens.detached_log_ratio_C))
     k_C = tokens.by_sign(config.vespo_k_positive, config.vespo_k_negative)
     lambda_C = tokens.by_sign(config.vespo_lambda_positive, config.vespo_lambda_negative)
-    # In logarithms: w^k may overflow where its product with e^(-lambda w) is about 0.
+    # Use logarithms: w^k may overflow where its product with e^(-lambda w) is about 0.
     log_phi_C = lambda_C + k_C * log_weight_C - lambda_C * torch.exp(log_weight_C)
     return policy_loss(weighted_logprobs(tokens, torch.exp(log_phi_C)))

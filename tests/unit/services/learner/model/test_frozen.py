@@ -37,9 +37,9 @@ def test_only_parameters_with_a_named_prefix_are_frozen_and_left_out_of_the_opti
 @pytest.mark.parametrize(
     ("prefixes", "message"),
     [
-        (["model.layers.0.", "vision_model"], 'begins with "vision_model"; there are model.embed_tokens, model.layers'),
-        (["lm_head"], "a tied parameter has the first of its names alone"),
-        (["model."], "model. cover every parameter of a LlamaForCausalLM, which leaves nothing to train"),
+        (["model.layers.0.", "vision_model"], '"vision_model"; names begin with model.embed_tokens, model.layers'),
+        (["lm_head"], "lm_head"),
+        (["model."], "learner.freeze: model. cover every parameter of a LlamaForCausalLM"),
     ],
 )
 def test_a_prefix_of_nothing_and_prefixes_of_everything_are_refused(
