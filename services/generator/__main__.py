@@ -54,8 +54,8 @@ def main() -> int:
     servicer = GeneratorServicer(start_engine, reexec)
     drain = partial(servicer.drain, options.grace_s)
     exit_code = reexec.finish(asyncio.run(run_worker(servicer, arguments, reexec, drain=drain)))
-    # All has ended. On a busy machine the interpreter would take 13 s to take vLLM's and torch's modules apart, and
-    # whoever starts the next generator waits for the end of this one.
+    # All work has ended. On a busy machine the interpreter would need 13 s to unload vLLM and torch, and the next
+    # generator starts only after this process has ended.
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(exit_code)

@@ -27,10 +27,10 @@ _GRACE_S = 1.0
 
 
 class AdapterEngine(VllmEngine):
-    """A `VllmEngine` that receives adapters beside its sampling, and gives each request the one that it began with.
+    """A `VllmEngine` that receives adapters while it samples. Each request keeps the adapter that it began with.
 
-    No request goes without an adapter: on a CPU, vLLM would give it that of another request in the batch. Until the
-    first version arrives, an adapter of zeros does nothing.
+    Every request has an adapter: on a CPU, vLLM would give a request without one the adapter of another request in its
+    batch. Until the first version arrives, an adapter of zeros does nothing.
     """
 
     loads_while_sampling = True
@@ -49,7 +49,7 @@ class AdapterEngine(VllmEngine):
         return engine
 
     async def _refuse_unused_tensors(self) -> None:
-        """Raises `InvalidArgument` for layers that have no adapter in vLLM, which would leave it out in silence."""
+        """Raises `InvalidArgument` for layers that have no adapter in vLLM, which would silently ignore them."""
         names = list(self._started.shapes)
         used: list[list[str]] = await self._alive(self._llm.collective_rpc("used_tensors", args=(names,)))
         unused = sorted({layer_of(name) for name in set(names).difference(*used)})
@@ -80,7 +80,7 @@ class AdapterEngine(VllmEngine):
             async with aclosing(self._request(token_ids, make_params, adapter.request)) as outputs:
                 async for output in outputs:
                     num_tokens += len(output.outputs[0].token_ids)
-                    # vLLM's own versions are those of the model's weights.
+                    # vLLM's own versions belong to the model's weights.
                     output.outputs[0].weight_versions = [WeightVersionSpan(str(adapter.version), 0, num_tokens)]
                     yield output
 
@@ -96,19 +96,19 @@ class AdapterEngine(VllmEngine):
         return LoadReport(hashes, receive_s, load_s=time.monotonic() - received)
 
     async def _receive(self, file: Path, on_ready: Callable[[], None]) -> tuple[tuple[TensorHash, ...], float]:
-        """Receives the tensors of an adapter into a file. Returns their hashes, and the seconds that it took."""
+        """Receives the tensors of an adapter into a file. Returns their hashes and the seconds taken."""
         board, load_id, deadline = self._begin_load()
         begin = self._llm.collective_rpc("begin_adapter", args=(load_id, str(file)))
         await translated(begin, "receive an adapter")
         broken: ShoalError | None = None
         try:
-            # The ranks keep the deadline.
+            # The ranks enforce the deadline.
             await self._until(board, lambda: board.are_receiving(load_id, self._ranks), deadline + _GRACE_S)
             on_ready()
             await self._until(board, lambda: board.have_received(load_id, self._ranks), deadline + _GRACE_S)
         except ShoalError as error:
             broken = error
-        # In an aborted group the ranks end within moments, and their errors say more.
+        # In an aborted group the ranks soon end, and their errors are more precise.
         reports: list[dict[str, Any]] = await self._llm.collective_rpc("take_adapter_report")
         failure = error_of(reports) or broken
         if failure is not None:

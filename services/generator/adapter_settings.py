@@ -1,4 +1,4 @@
-"""What vLLM is told about adapters: arguments of the engine, and the configuration beside each adapter's tensors."""
+"""vLLM's settings for adapters: arguments of the engine, and the configuration next to each adapter's tensors."""
 
 from collections.abc import Iterable
 from math import prod
@@ -12,8 +12,8 @@ from shoal.weights.adapter import layer_of
 def adapter_arguments(config: RunConfig, tensors: Iterable[str]) -> dict[str, Any]:
     """Returns the engine's arguments for the adapter with these tensors.
 
-    Only its layers are prepared for adapters: each costs time in every pass, also without one. The output head never is
-    one of them; prepared, it would make vLLM fail on scoring calls in a batch.
+    Only the adapter's layers are prepared for adapters, because a prepared layer costs time in every pass. The output
+    head is never prepared: with it, vLLM would fail on scoring calls in a batch.
     """
     slots = num_slots(config)
     return {
@@ -28,14 +28,15 @@ def adapter_arguments(config: RunConfig, tensors: Iterable[str]) -> dict[str, An
 def num_slots(config: RunConfig) -> int:
     """Returns the number of versions whose completions can be decoded at once.
 
-    A completion is trained on at most `grpo.max_staleness` versions later, so that many more than the present one can
-    be in flight; one more is being loaded. Further ones, of an evaluation for example, wait until one has ended.
+    A completion is trained on at most `grpo.max_staleness` versions later. So the current version and that many older
+    ones can be in flight, and a further version is being loaded. Requests of other versions, of an evaluation for
+    example, wait for a slot.
     """
     return config.grpo.max_staleness + 2
 
 
 def slot_rank(config: RunConfig) -> int:
-    """Returns the least rank that vLLM makes room for and that holds the run's."""
+    """Returns the smallest rank of vLLM that is at least the run's rank."""
     return next(rank for rank in ADAPTER_RANKS if rank >= config.learner.lora.rank)
 
 

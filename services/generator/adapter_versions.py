@@ -1,4 +1,4 @@
-"""The adapters of an engine: one for each version that has requests, and the current one."""
+"""The adapters of an engine: the current one, and the adapter of each version that still has requests."""
 
 import asyncio
 import itertools
@@ -26,7 +26,7 @@ class Adapter:
 
     version: WeightVersion
     number: int
-    """Its id in the engine, which no other adapter of this process has or had."""
+    """The adapter's id in the engine. It is unique in this process, even among deleted adapters."""
     folder: Path
     num_requests: int = 0
 
@@ -37,10 +37,10 @@ class Adapter:
 
     @property
     def request(self) -> "LoRARequest":
-        """What a request to vLLM names.
+        """The adapter as a request to vLLM names it.
 
-        The key-value cache of a prompt is shared under one name and path: with a name of its own, a version cannot meet
-        the cache of another.
+        Requests with the same adapter name and path share the key-value cache of a prompt. The name is unique, so a
+        version never reads the cache of another version.
         """
         from vllm.lora.request import LoRARequest
 
@@ -52,14 +52,14 @@ class Adapter:
 
 
 class Adapters:
-    """Gives each request the adapter that is current when it begins, and removes adapters that nothing needs.
+    """Gives each request the adapter that is current when it begins, and removes unused adapters.
 
-    vLLM may drop an adapter at any time, and loads it again from its folder for the next token of a request. Its engine
-    dies if the folder is gone. So a folder stays until the last request under it has ended.
+    vLLM may drop an adapter at any time, and then loads it again from its folder for the next token of a request. The
+    engine dies if the folder is gone. So a folder stays until its last request has ended.
     """
 
     def __init__(self, llm: "AsyncLLM", config: dict[str, Any], parent: Path) -> None:
-        """`config` is written beside the tensors of each adapter, in a folder of its own in `parent`."""
+        """Each adapter gets a folder in `parent`, with its tensors and `config`."""
         self._llm = llm
         self._config = config
         self._parent = parent

@@ -1,7 +1,7 @@
-"""Batches: groups that an engine samples together, with nothing beside them.
+"""Batches: groups that an engine samples together, with no other requests.
 
-    groups arrive, in any order -> all are there -> the engine is idle -> they begin together, in order -> all end
-                                      \\-> one ends early: all others are ended
+    groups arrive, in any order -> all are here -> the engine is idle -> they begin together, in order -> all end
+                                   \\-> one group ends early: all others are ended
 
 What an engine computes for a token depends, in the last bits, on the other tokens that it computes in the same step. So
 only the same batch, begun in the same way, gives the same completions.
@@ -35,7 +35,7 @@ class Place:
 class _Batch(Generic[GroupT]):
     num_groups: int
     groups: dict[int, GroupT] = field(default_factory=dict)
-    """Those that have not ended, by index."""
+    """The groups that have not ended, by index."""
     num_ended: int = 0
     """Groups that were sampled to their end."""
     beginning: asyncio.Task[None] | None = None
@@ -54,9 +54,9 @@ class Batches(Generic[GroupT]):
         self._beginning = asyncio.Lock()
 
     def enter(self, place: Place, group: GroupT) -> None:
-        """Adds a group to its batch, which begins with the last one. Again, it changes nothing.
+        """Adds a group to its batch, which begins when its last group is added. A repeat changes nothing.
 
-        Raises `InvalidArgument` for a place that another group has.
+        Raises `InvalidArgument` if another group has the place.
         """
         batch = self._batches.setdefault(place.batch_id, _Batch(place.num_groups))
         if batch.groups.get(place.index) is group:

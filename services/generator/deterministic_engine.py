@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 class DeterministicEngine(VllmEngine):
-    """A `VllmEngine` that samples on behind stop strings, and cuts completions there when they have ended.
+    """A `VllmEngine` that samples past stop strings, and cuts completions there when they have ended.
 
-    vLLM looks for stop strings beside its engine, which goes on meanwhile. So how many more tokens the engine samples
-    for such a completion depends on the clock, and with them the last bits of the others in its batch.
+    vLLM looks for stop strings outside its engine, which continues to sample meanwhile. So the number of surplus tokens
+    depends on the clock. These tokens change the last bits of the other completions in the batch.
     """
 
     async def sample(
@@ -32,12 +32,12 @@ class DeterministicEngine(VllmEngine):
         on_tokens: Callable[[TokenRun], None],
         report_every: int = 0,
     ) -> Sample:
-        if not sampling.stop_strings or not self._has_tokenizer:  # Without a tokenizer it refuses the strings.
+        if not sampling.stop_strings or not self._has_tokenizer:  # Without a tokenizer `super` refuses the strings.
             return await super().sample(prompt_token_ids, sampling, seed, on_tokens, report_every)
         params = sampling_params(sampling, seed, masks=self._returns_masks, vocab_size=self.vocab_size)
         without = replace(sampling, stop_strings=())
         whole = await super().sample(prompt_token_ids, without, seed, on_tokens, report_every)
-        # On a thread: for tokens that are no text, the time grows with their square.
+        # Use a thread: for tokens that are not text, the time grows with the square of their number.
         end = await asyncio.to_thread(
             num_tokens_to_stop_string, whole.tokens.token_ids, prompt_token_ids, params, self._llm.get_tokenizer()
         )

@@ -18,7 +18,7 @@ class Sample:
     """A sampled completion."""
 
     tokens: TokenRun
-    """With the stop token, or the tokens of the stop string, if sampled."""
+    """The tokens, including the stop token, or the tokens of the stop string, if sampled."""
     finish_reason: FinishReason
 
 
@@ -29,9 +29,9 @@ class LoadReport:
     hashes: tuple[TensorHash, ...]
     """Hashes of the received bytes, in manifest order."""
     receive_s: float
-    """Seconds to receive the tensors, hashes included, of the slowest rank."""
+    """Seconds in which the slowest rank received and hashed the tensors."""
     load_s: float
-    """Seconds to load the received tensors into the model, of the slowest rank; it samples nothing meanwhile."""
+    """Seconds in which the slowest rank loaded the received tensors into the model; it samples nothing meanwhile."""
 
 
 class Engine(Protocol):
@@ -59,7 +59,7 @@ class Engine(Protocol):
 
     @property
     def dtype(self) -> str:
-        """Type in which it computes, by its name in torch: "bfloat16"."""
+        """Type in which the engine computes, by its name in torch: "bfloat16"."""
 
     @property
     def kv_cache_use(self) -> float | None:
@@ -75,8 +75,8 @@ class Engine(Protocol):
     ) -> Sample:
         """Samples one completion. Waits during a pause. Canceling the call aborts the completion.
 
-        Calls `on_tokens` with the first token unless the completion ends with it; with `report_every` also with the
-        next ones, about so many at a time, and with the last ones of a completion that `abort_all` dropped.
+        Calls `on_tokens` with the first token, unless the completion ends with it. With `report_every` it also passes
+        the next tokens, about that many at a time, and the last tokens of a completion that `abort_all` dropped.
 
         Raises `InvalidArgument` if the engine refuses the request, and `Aborted` if `abort_all` dropped it.
         """
@@ -85,7 +85,7 @@ class Engine(Protocol):
         """Returns when the engine has all requests whose `sample` was called, in the order of the calls."""
 
     async def score(self, token_ids: Sequence[int]) -> Float32Array:
-        """Returns the [P - 1] log-probabilities of the tokens but the first, at temperature 1. Waits during a pause."""
+        """Returns the [P - 1] log-probabilities of all tokens but the first, at temperature 1. Waits during a pause."""
 
     async def abort_all(self) -> None:
         """Drops every request in flight."""
@@ -123,9 +123,9 @@ class Engine(Protocol):
     async def load_weights(self, version: WeightVersion, on_ready: Callable[[], None]) -> LoadReport:
         """Receives and loads one version over the group, while paused unless `loads_while_sampling`.
 
-        Calls `on_ready` when every rank receives. Raises `Unavailable`, `DeadlineExceeded` and `DataLoss`. Then the
-        weights of an engine that had to pause are a mixture of two versions: do not sample until a later load has
-        succeeded. One that `loads_while_sampling` has its former version.
+        Calls `on_ready` when every rank receives. Raises `Unavailable`, `DeadlineExceeded` and `DataLoss`. After an
+        error, an engine that `loads_while_sampling` keeps its former version. The weights of any other engine are then
+        a mixture of two versions: do not sample until a later load has succeeded.
         """
 
     async def died(self) -> str:

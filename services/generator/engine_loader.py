@@ -51,10 +51,10 @@ class EngineLoader:
         self._watching: asyncio.Task[None] | None = None
 
     def configure(self, run_id: str, config: RunConfig) -> None:
-        """Starts the engine for a run, beside the event loop. The same configuration again changes nothing.
+        """Starts the engine for a run, outside the event loop. A repeat with the same configuration changes nothing.
 
-        Another run takes the engine over if it asks for the same engine. If it asks for another one, or if the
-        process is about to end or to restart, raises `Unavailable` (STARTING_OVER, ENDING).
+        Another run takes the engine over if it asks for the same engine. Raises `Unavailable` (STARTING_OVER, ENDING)
+        if it asks for another engine, or if the process is about to end or to restart.
         """
         if self._lifecycle.is_configured(run_id, config):
             return
@@ -90,7 +90,7 @@ class EngineLoader:
             raise
 
         def drop_requests(version: WeightVersion) -> None:
-            self._drop_requests(f"the run was restored: weights {version} are coming", ErrorReason.RESTORED)
+            self._drop_requests(f"the run was restored; waiting for weights {version}", ErrorReason.RESTORED)
 
         weights = WeightLoader(engine, keep_stale_kv=config.generator.keep_stale_kv, on_new_attempt=drop_requests)
         capacity = config.generator.max_num_seqs + config.generator.max_queued_requests
@@ -103,7 +103,7 @@ class EngineLoader:
             self._running.requests.drop_all(Aborted(because, reason=reason))
 
     async def _watch(self, engine: Engine) -> None:
-        """Ends the process when the engine has died: only a new process can start another engine."""
+        """Ends the process when the engine has died. Only a new process can start another engine."""
         cause = await engine.died()
         if self._lifecycle.is_ending:
             return
@@ -111,7 +111,7 @@ class EngineLoader:
         self._drop_requests("the generator's engine has died", ErrorReason.ENGINE_DEAD)
 
     def _end_process(self, reason: str) -> None:
-        """Ends the process, which whoever started it starts again."""
+        """Ends the process, so that its supervisor starts a new one."""
         log.critical("engine died", extra={"cause": reason})
         # A part of the engine may block the orderly end.
         last = threading.Timer(_LAST_GRACE_S, os._exit, (1,))
@@ -157,7 +157,7 @@ class EngineLoader:
         return self._lifecycle.status(load, loaded=_loaded_state(self._running.weights))
 
     async def drain(self, grace_s: float) -> None:
-        """Lets the completions in flight finish for `grace_s`, and hands the others back; none can while it is paused.
+        """Lets the completions in flight finish for `grace_s`, and hands the rest back. During a pause none can finish.
 
         The generator shows LEAVING, and refuses new groups.
         """
@@ -167,7 +167,7 @@ class EngineLoader:
                 await self._running.requests.drain(0 if weights.is_paused or weights.is_stale else grace_s)
 
     async def close(self) -> None:
-        """Ends the engine, also one that is still starting."""
+        """Ends the engine, even if it is still starting."""
         if self._watching is not None:
             self._watching.cancel()
         await self._lifecycle.close()

@@ -10,12 +10,12 @@ from shoal.suggest.shape import model_shape
 
 
 def kv_cache_bytes(config: RunConfig, dtype: str, total_bytes: Callable[[], int], adapter_bytes: int = 0) -> int | None:
-    """Returns the bytes of the cache on each GPU; None if vLLM shall measure what is left.
+    """Returns the bytes of the cache on each GPU; None if vLLM should measure the free memory.
 
-    vLLM measures the memory of the whole device, before and after it loads: on a shared GPU it takes the learner's
-    memory for its own, and refuses to start when the learner releases some meanwhile. `dtype` is that of the weights in
-    the engine, `total_bytes` returns the size of the GPU's memory, `adapter_bytes` is what adapters take of it. Raises
-    `InvalidArgument` when nothing is left for a cache, or when the sizes of the model are not known.
+    vLLM measures the memory of the whole device before and after it loads. On a shared GPU it would count the learner's
+    memory as its own, and refuse to start if the learner released some meanwhile. `dtype` is the type of the engine's
+    weights. `total_bytes` returns the size of the GPU's memory, and adapters take `adapter_bytes` of it. Raises
+    `InvalidArgument` when nothing is left for a cache, or when the sizes of the model are unknown.
     """
     generator = config.generator
     if generator.gpu_kv_cache_gib is not None:
@@ -27,7 +27,7 @@ def kv_cache_bytes(config: RunConfig, dtype: str, total_bytes: Callable[[], int]
         shape = model_shape(config.model.path, config.model.revision)
     except InvalidArgument as error:
         raise InvalidArgument(
-            "generator.gpu_kv_cache_gib: set it, since with launch.single_gpu it is computed from the model's sizes: "
+            "generator.gpu_kv_cache_gib: set it. launch.single_gpu needs it, and the model's sizes do not give it: "
             f"{error.message}",
             reason=ErrorReason.ENGINE_REFUSED,
         ) from None

@@ -1,4 +1,4 @@
-"""One group in sampling: what was asked for, how far it is, and what its callers were told."""
+"""A group that is being sampled: its request, its progress, and its callers."""
 
 import asyncio
 from collections import Counter
@@ -18,14 +18,14 @@ class GroupRequest:
 
     request_id: str
     prompt_token_ids: Int32Array
-    """[P]"""
+    """The prompt, [P]."""
     sampling: SamplingParams
     seeds: tuple[int, ...]
     place: Place | None = None
-    """In its batch, if it belongs to one."""
+    """The group's place in its batch, if it belongs to a batch."""
     prefixes: Mapping[int, Int32Array] = field(default_factory=dict)
     """The first tokens of completions, by sample index. Fewer than `sampling.max_completion_tokens`."""
-    report_every_tokens: int = 0  # Of an unfinished completion; 0 reports none.
+    report_every_tokens: int = 0  # Report an unfinished completion this often; 0: never.
 
     def is_same_as(self, other: "GroupRequest") -> bool:
         return (
@@ -40,17 +40,17 @@ class GroupRequest:
 
 @dataclass
 class Update:
-    """What has happened to a group since the update before."""
+    """The changes of a group since the update before."""
 
-    has_begun: bool  # Whether the engine has sampled the group's first token since then.
+    has_begun: bool  # Whether the engine has sampled the group's first token since the last update.
     parts: list[tuple[int, int, TokenRun]]
     """Tokens of unfinished completions: sample index, number of tokens before them, tokens."""
     completions: list[Completion]
-    """Without the tokens of their prefixes."""
+    """The finished completions, without the tokens of their prefixes."""
 
 
 class Reader:
-    """One caller of a group: what it was told."""
+    """A caller of a group, and the updates that it has received."""
 
     def __init__(self) -> None:
         self._has_begun = False
@@ -58,7 +58,7 @@ class Reader:
         self._num_runs: Counter[int] = Counter()
 
     def news(self, group: "Group") -> Update:
-        """Returns what the caller was not told. From then on it counts as told."""
+        """Returns all changes since the last call."""
         update = Update(
             has_begun=group.has_begun and not self._has_begun,
             parts=list(self._parts(group)),
@@ -71,7 +71,7 @@ class Reader:
         for index, runs in group.runs.items():
             told = self._num_runs[index]
             num_new = sum(run.num_tokens for run in runs[told:])
-            # The first token is not worth a report of its own, unless no more come.
+            # Do not report the first token alone, unless no more tokens come.
             if num_new >= group.request.report_every_tokens or (num_new and group.error):
                 self._num_runs[index] = len(runs)
                 yield index, sum(run.num_tokens for run in runs[:told]), joined(runs[told:])
@@ -79,13 +79,13 @@ class Reader:
 
 @dataclass
 class Group:
-    """The progress of one request."""
+    """The progress of a request."""
 
     request: GroupRequest
     finished: list[Completion] = field(default_factory=list)
-    """In the order in which they finished."""
+    """The finished completions, in the order of their ends."""
     running: dict[int, asyncio.Task[None]] = field(default_factory=dict)
-    """By index of the seed."""
+    """The tasks of unfinished completions, by index of the seed."""
     error: ShoalError | None = None
     has_begun: bool = False
     """Whether the engine has sampled a token."""

@@ -46,7 +46,7 @@ def checked_model(config: RunConfig) -> CheckedModel:
 def expected_tensors(folder: Path, *, trust_remote_code: bool = False) -> dict[str, tuple[int, ...]]:
     """Returns name and shape of each tensor of a publish, tied ones once, without loading any.
 
-    Raises `InvalidArgument` for a model that transformers cannot build, and as `FileNames.shapes`.
+    Raises `InvalidArgument` for a model that transformers cannot build, and the errors of `FileNames.shapes`.
     """
     model = _empty_model(folder, trust_remote_code=trust_remote_code)
     return FileNames(model).shapes({name: tuple(parameter.shape) for name, parameter in model.named_parameters()})
@@ -55,7 +55,7 @@ def expected_tensors(folder: Path, *, trust_remote_code: bool = False) -> dict[s
 def expected_adapter(folder: Path, lora: LoraConfig, *, trust_remote_code: bool = False) -> dict[str, tuple[int, ...]]:
     """Returns name and shape of each tensor of a model's adapter.
 
-    Raises `InvalidArgument` as `expected_tensors` and `find_targets`.
+    Raises the errors of `expected_tensors` and `find_targets`.
     """
     model = _empty_model(folder, trust_remote_code=trust_remote_code)
     layers = {name: tuple(model.get_submodule(name).weight.shape) for name in find_targets(model, lora.target_modules)}
@@ -83,7 +83,7 @@ def manifest_violation(manifest: Manifest, shapes: dict[str, tuple[int, ...]]) -
         if expected is None:
             return invalid("manifest.tensors", f"the model has no tensor {name!r}; publish the same model")
         if shape != expected:
-            return invalid("manifest.tensors", f"{name} has shape {list(shape)}, the model's has {list(expected)}")
+            return invalid("manifest.tensors", f"{name} has shape {list(shape)}, not {list(expected)} as in the model")
     missing = [name for name in shapes if name not in received]
     if missing:
         return invalid("manifest.tensors", f"lacks {len(missing)} tensors of the model, among them {missing[0]!r}")

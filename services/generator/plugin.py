@@ -1,4 +1,4 @@
-"""Plug-in of vLLM (entry point `vllm.general_plugins`): every process of an engine runs it at its start."""
+"""The plug-in for vLLM (entry point `vllm.general_plugins`), which every process of an engine runs at its start."""
 
 import logging
 import multiprocessing
@@ -14,7 +14,7 @@ BACKEND = "shoal"
 def register() -> None:
     """Registers the weight transfer. Makes the processes of a generator's engine end with their parent.
 
-    vLLM may call this more than once, and also in processes that do not belong to Shoal.
+    vLLM may call it several times, and in processes that do not belong to Shoal.
     """
     from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
 
@@ -26,13 +26,13 @@ def register() -> None:
     if errors and multiprocessing.parent_process() is not None:
         from shoal.worker.parent import die_with_parent
 
-        # vLLM's processes outlive a parent that is killed, and keep its memory.
+        # vLLM's processes outlive a killed parent, and keep their memory.
         die_with_parent()
         logging.getLogger("vllm").addHandler(_ErrorLines(errors))
 
 
 class _ErrorLines(logging.Handler):
-    """Appends each exception that vLLM logs to a file: the parent process learns only that there was one."""
+    """Appends each exception that vLLM logs to a file. The parent process learns only that an exception occurred."""
 
     def __init__(self, path: str) -> None:
         super().__init__(level=logging.ERROR)

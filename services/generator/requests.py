@@ -1,4 +1,4 @@
-"""Groups in sampling, by request id: repeats join, finished ones are kept for a while, none is sampled twice."""
+"""Groups in sampling, by request id. Repeats join a group, finished groups stay a while, and none is sampled twice."""
 
 import asyncio
 import logging
@@ -47,7 +47,7 @@ class Requests:
         self._max_kept_bytes = max_kept_bytes
         self._groups: OrderedDict[str, Group] = OrderedDict()
         self._sampling: set[asyncio.Task[None]] = set()
-        """What the engine samples, canceled completions included until they are out of it."""
+        """The completions in the engine, including canceled ones until they have left it."""
         self._batches: Batches[Group] = Batches(self._begin_together, self._fail)
         self._is_draining = False
         self.num_sampled_tokens = 0
@@ -58,7 +58,7 @@ class Requests:
         return sum(len(group.running) for group in self._groups.values())
 
     async def stream(self, request: GroupRequest) -> AsyncIterator[Update]:
-        """Yields what happens to a group, beginning with what has happened before.
+        """Yields the updates of a group. The first update contains everything so far.
 
         When the last reader disconnects, the unfinished completions are aborted. Raises `ResourceExhausted` if the
         queue is full, `InvalidArgument` if the id was used for another group, `Aborted` during a drain, and the errors
@@ -84,7 +84,7 @@ class Requests:
                     yield update
                 if error is not None:
                     raise error
-                if group.progress is progress:  # Else more has happened while that was being sent.
+                if group.progress is progress:  # Else more has happened during the send.
                     if group.is_complete:
                         return
                     await progress.wait()
@@ -100,9 +100,10 @@ class Requests:
         self._groups.clear()
 
     async def drain(self, grace_s: float) -> None:
-        """Refuses new groups, lets the completions in flight finish, and hands the others back after `grace_s`.
+        """Refuses new groups, lets completions in flight finish, and hands the unfinished ones back after `grace_s`.
 
-        Callers that asked for reports get the tokens of those, then `Aborted`, even if the engine fails meanwhile.
+        Callers that asked for reports get the tokens of the unfinished completions, then `Aborted`, even if the engine
+        fails meanwhile.
         """
         self._is_draining = True
         try:
@@ -116,7 +117,7 @@ class Requests:
                     self._fail(group, _leaving())
 
     async def _until_idle(self, timeout_s: float) -> None:
-        """Waits until the engine samples nothing. It may be idle already: vLLM ends requests while it aborts them."""
+        """Waits until the engine samples nothing. It may be idle already: vLLM ends requests as it aborts them."""
         if self._sampling:
             await asyncio.wait(self._sampling, timeout=timeout_s)
 
@@ -136,7 +137,7 @@ class Requests:
         self._start(group)
 
     def _start(self, group: Group) -> None:
-        # In the order of the seeds, because the engine admits requests in the order of their creation.
+        # Keep the order of the seeds: the engine admits requests in the order of their creation.
         for index in group.missing:
             group.runs.pop(index, None)
             task = group.running[index] = asyncio.create_task(self._sample(group, index))
@@ -150,7 +151,7 @@ class Requests:
         """
         size = sum(len(group.request.seeds) for group in groups)
         if size > self._capacity:
-            raise invalid("batch", f"has {size} completions, and the generator's queue holds {self._capacity}")
+            raise invalid("batch", f"has {size} completions, but the generator's queue holds {self._capacity}")
         while self._sampling:
             await asyncio.wait(self._sampling)
 
@@ -181,7 +182,7 @@ class Requests:
                 request.report_every_tokens,
             )
         except Aborted as error:
-            if not self._is_draining:  # Else the siblings may have tokens to hand back.
+            if not self._is_draining:  # In a drain the siblings may have tokens to hand back.
                 self._fail(group, error)
             return
         except Unavailable as error:
@@ -196,7 +197,7 @@ class Requests:
             self._fail(group, Internal(f"sampling failed: {type(error).__name__}: {error}"))
             return
         finally:
-            # A repeat may have begun its task while this one was ending: keep that.
+            # A repeat may have begun a new task while this one was ending. Keep the new task.
             if group.running.get(index) is asyncio.current_task():
                 del group.running[index]
         completion = Completion(

@@ -1,4 +1,4 @@
-"""GeneratorService over gRPC: checks requests, calls the engine, builds responses."""
+"""GeneratorService over gRPC: it checks requests, calls the engine and builds responses."""
 
 from collections.abc import AsyncIterator, Callable
 from typing import Any

@@ -67,11 +67,11 @@ class VllmEngine:
 
     @classmethod
     async def start(cls, config: RunConfig, *, hostname: str | None = None) -> Self:
-        """Loads the model and starts the engine's processes, beside the event loop.
+        """Loads the model and starts the engine's processes, without blocking the event loop.
 
         `hostname` is the address at which peers reach this machine. Raises `InvalidArgument` for a model or a setting
         that vLLM refuses, `Unavailable` (ENGINE_DEAD) when a process of the engine ends, and `Internal` when the engine
-        does not start for another reason.
+        fails to start for another reason.
         """
         began = time.monotonic()
         started = await asyncio.wrap_future(in_permanent_thread(lambda: start_vllm(config)))
@@ -144,7 +144,7 @@ class VllmEngine:
         return Sample(joined(runs), finish_reason(ended))
 
     async def admitted(self) -> None:
-        # vLLM registers a request and sends it to the engine in one go.
+        # vLLM registers a request and sends it to the engine without a pause in between.
         while True:
             await asyncio.sleep(0)
             if self._llm.output_processor.get_num_unfinished_requests() >= len(self._in_flight):
@@ -162,7 +162,7 @@ class VllmEngine:
     ) -> "AsyncGenerator[RequestOutput, None]":
         """Yields the outputs of a request.
 
-        The weight versions of each are those of the completion from its first token on.
+        The weight versions of an output cover the completion from its first token on.
         """
         return self._request(token_ids, make_params, None)
 
@@ -176,8 +176,8 @@ class VllmEngine:
         request_id = str(next(self._numbers))
         self._in_flight.add(request_id)
         try:
-            # A request reads the cached prefixes of requests that began between the same loads alone. Versions would
-            # not do: the next run of this engine counts from 0 again.
+            # A request may only read cached prefixes of requests that began between the same two loads. Versions do not
+            # distinguish them: the next run of this engine counts from 0 again.
             prompt = tokens_input(list(token_ids), cache_salt=str(self._num_loads))
             async with aclosing(self._llm.generate(prompt, make_params(), request_id, lora_request=lora)) as outputs:
                 async for output in outputs:
@@ -208,7 +208,7 @@ class VllmEngine:
                 "the engine cannot free its memory: set generator.sleep_while_training to true",
                 reason=ErrorReason.CANNOT_SLEEP,
             )
-        # Level 1 keeps the weights on the host: a step that is skipped publishes none.
+        # Level 1 keeps the weights on the host, since a skipped step publishes no weights.
         await self._alive(self._llm.sleep(level=1, mode="keep"))
 
     async def wake(self) -> None:
@@ -222,7 +222,7 @@ class VllmEngine:
     async def join_group(self, rendezvous: Rendezvous, rank_offset: int, manifest: Manifest) -> None:
         from vllm.distributed.weight_transfer.base import WeightTransferInitRequest
 
-        # The ranks keep the deadline, and say who was missing.
+        # The ranks enforce the deadline, and name the missing members.
         deadline = time.monotonic() + rendezvous.timeout_s + _GRACE_S
         store = await asyncio.to_thread(
             open_store, rendezvous.store_host, rendezvous.store_port, timeout_s=rendezvous.timeout_s
@@ -244,7 +244,7 @@ class VllmEngine:
             try:
                 await asyncio.to_thread(self._board.abort, reason)
             except Unavailable:
-                # Without the store the ranks notice by themselves.
+                # If the store is gone, the ranks notice by themselves.
                 log.info("cannot post the abort to the weight group", extra={"abort_reason": reason})
 
     async def leave_group(self) -> None:
@@ -273,13 +273,13 @@ class VllmEngine:
             await asyncio.wait((update, ready), return_when=asyncio.FIRST_COMPLETED)
             if ready.done() and not ready.exception():
                 on_ready()
-            # The ranks keep the deadline. The engine answers no call until they have ended.
+            # The ranks enforce the deadline. The engine answers no call until they have ended.
             await asyncio.wait((update,))
         finally:
             ready.cancel()
         reports: list[dict[str, Any]] = await self._llm.collective_rpc("take_load_report")
         if (failure := error_of(reports)) is not None:
-            # The call raised the same error in other words. Read it, or asyncio logs it.
+            # The call raised the same error in other words. Retrieve this one too, or asyncio logs it.
             update.exception()
             raise failure
         await translated(update, "receive weights")
@@ -309,9 +309,9 @@ class VllmEngine:
                     metadata=await asyncio.to_thread(board.missing),
                 )
             if time.monotonic() > deadline:
-                await self.abort_group("not all members arrived in time")
+                await self.abort_group("not all members joined in time")
                 raise DeadlineExceeded(
-                    "not all members of the weight group arrived in time", reason=ErrorReason.WEIGHT_GROUP_TIMEOUT
+                    "not all members of the weight group joined in time", reason=ErrorReason.WEIGHT_GROUP_TIMEOUT
                 )
             await asyncio.sleep(_BOARD_POLL_S)
 

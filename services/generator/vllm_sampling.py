@@ -1,7 +1,7 @@
 """Requests to vLLM and its answers: sampling parameters, samples, log-probabilities, supports.
 
-Engines with sampling masks return the supports whole. The others list the likeliest log-probabilities after top-k,
-top-p and min-p, where a token that was left out has -infinity.
+Engines with sampling masks return whole supports. Other engines list the highest log-probabilities after top-k, top-p
+and min-p; an excluded token has -infinity.
 
 Letters: T tokens of a completion, L listed values of all of them.
 """
@@ -36,14 +36,14 @@ def sampling_params(
 ) -> "vllm.SamplingParams":
     """Returns vLLM's parameters for one completion. Raises `ValueError` for values that vLLM refuses.
 
-    `report_every` is the number of tokens in an output, except for the first and the last one; 0 is all. `masks` is
-    whether the engine returns sampling masks.
+    `report_every` is the number of tokens in each output except the first and the last; 0 means a single output.
+    `masks` tells whether the engine returns sampling masks.
     """
     import vllm
     from vllm.sampling_params import RequestOutputKind
 
     if masks and sampling.temperature == 0:
-        # Such an engine refuses a temperature of 0, and any request without top_k.
+        # An engine with masks refuses a temperature of 0, and any request without top_k.
         sampling = replace(sampling, temperature=1.0, top_p=1.0, top_k=1, min_p=0.0)
     lists_support = sampling.return_support and not masks
     return vllm.SamplingParams(
@@ -53,7 +53,7 @@ def sampling_params(
         min_p=sampling.min_p,
         max_tokens=sampling.max_completion_tokens,
         stop_token_ids=list(sampling.stop_token_ids),
-        # Only the caller's tokens and strings end a completion: vLLM would add the model's stop tokens.
+        # Only the caller's tokens and strings may end a completion. vLLM would add the model's stop tokens.
         ignore_eos=True,
         seed=seed,
         logprobs=min(num_listed(sampling.top_k), vocab_size) if lists_support else 0,
@@ -65,14 +65,14 @@ def sampling_params(
         # A stop string may be, or contain, a special token.
         skip_special_tokens=False,
         spaces_between_special_tokens=False,
-        # The first token tells that sampling has begun.
+        # The first token shows that sampling has begun.
         output_kind=RequestOutputKind.DELTA,
         stream_interval=report_every or sampling.max_completion_tokens + 1,
     )
 
 
 def scoring_params(*, masks: bool) -> "vllm.SamplingParams":
-    """Returns vLLM's parameters to score a prompt. vLLM has to sample one token as well."""
+    """Returns vLLM's parameters to score a prompt. vLLM must also sample a token."""
     import vllm
     from vllm.sampling_params import RequestOutputKind
 
@@ -95,9 +95,9 @@ def finish_reason(name: str | None) -> FinishReason:
 
 
 def read_tokens(output: "vllm.RequestOutput", start: int, *, with_support: bool) -> TokenRun:
-    """Reads the tokens of an output, of which `start` came in earlier ones.
+    """Reads the new tokens of an output; the first `start` tokens came in earlier outputs.
 
-    The weight versions are those of the completion from its first token on.
+    The weight versions cover the completion from its first token on.
     """
     completion = output.outputs[0]
     found = completion.logprobs
@@ -117,7 +117,7 @@ def read_tokens(output: "vllm.RequestOutput", start: int, *, with_support: bool)
 
 
 def versions_so_far(llm: "AsyncLLM", request_id: str) -> "list[WeightVersionSpan]":
-    """Returns the weight versions of an unfinished request, which vLLM adds to the last output alone."""
+    """Returns the weight versions of an unfinished request. vLLM itself adds them only to the last output."""
     processor = llm.output_processor
     (internal_id,) = processor.external_req_ids[request_id]
     return processor.request_states[internal_id]._weight_version_spans() or []
@@ -131,7 +131,7 @@ def read_logprobs(output: "vllm.RequestOutput") -> Float32Array:
 
 
 def num_listed(top_k: int) -> int:
-    """Returns how many log-probabilities to ask for at each token.
+    """Returns the number of log-probabilities to request at each token.
 
     vLLM keeps all tokens whose logit equals the k-th, and in bfloat16 many are equal.
     """
@@ -142,7 +142,7 @@ def fits_masks(config: RunConfig) -> bool:
     """Returns whether an engine with sampling masks can serve a run: it refuses requests without top_k.
 
     A greedy request is one with top_k 1. Answers to held-out questions may be drawn from the whole vocabulary, or from
-    so much of it that their masks, which nobody reads, would fill the memory.
+    so much of it that their masks would fill the memory, although nobody reads them.
     """
     evaluation = config.evaluation
     return config.sampling.is_restricted and (
@@ -151,10 +151,10 @@ def fits_masks(config: RunConfig) -> bool:
 
 
 def keep_finite_logprobs() -> None:
-    """Makes vLLM forget at each token, not at the end of a completion, the log-probabilities that are -infinity.
+    """Makes vLLM drop log-probabilities of -infinity at each token, not only at the end of a completion.
 
-    A listed value takes about 90 bytes in vLLM's output. With all of them, a completion of 8000 tokens at a top_k of
-    1024 would take 2 GB of the generator's memory. With stop strings vLLM would also decode each of them.
+    A listed value takes about 90 bytes in vLLM's output. Otherwise a completion of 8000 tokens at a top_k of 1024 would
+    take 2 GB of the generator's memory. With stop strings vLLM would also decode each listed token.
     """
     from vllm.v1.engine.logprobs import LogprobsProcessor
 
@@ -171,16 +171,16 @@ def keep_finite_logprobs() -> None:
 def finite_part(listed: Any, max_columns: int) -> Any:
     """Returns the log-probabilities of some tokens without the columns after the last finite one.
 
-    `listed` is vLLM's `LogprobsLists`. A request in a batch with others gets as many columns as they asked for.
+    `listed` is vLLM's `LogprobsLists`. A request gets as many columns as the largest request of its batch.
     """
     finite = np.flatnonzero(np.isfinite(listed.logprobs).any(axis=0))
-    # The first column is the sampled token; it stays also if its value is NaN.
+    # The first column is the sampled token. It stays even if its value is NaN.
     columns = slice(0, min(max_columns, int(finite.max(initial=0)) + 1))
     return listed._replace(logprob_token_ids=listed.logprob_token_ids[:, columns], logprobs=listed.logprobs[:, columns])
 
 
 def masked_support(token_ids_T: Int32Array, masks: Sequence[Sequence[int]]) -> Support:
-    """Reads vLLM's sampling masks: for each token the ids that were kept. Raises `Internal` if one is missing."""
+    """Reads vLLM's sampling masks: the ids that were kept for each token. Raises `Internal` if a mask is missing."""
     if len(masks) != len(token_ids_T):
         raise Internal(
             f"vLLM returned {len(masks)} sampling masks for {len(token_ids_T)} tokens", reason=ErrorReason.ENGINE_FAILED
@@ -193,10 +193,10 @@ def masked_support(token_ids_T: Int32Array, masks: Sequence[Sequence[int]]) -> S
 
 
 def listed_support(token_ids_T: Int32Array, found: "FlatLogprobs") -> tuple[Support, Float32Array]:
-    """Reads the finite log-probabilities that were listed: the supports, and [T] the tokens' log-probabilities.
+    """Reads the listed finite log-probabilities: the supports, and the tokens' log-probabilities, [T].
 
-    The log-probabilities are normalized over what is listed, since more equal logits than there is room for are
-    possible: then a support ends with the list, and the token was drawn from that part of the tokens that were kept.
+    The log-probabilities are normalized over the listed tokens. If more logits are equal than the list has room for,
+    the support ends with the list, and the token counts as drawn from the listed tokens.
     """
     starts_T = np.array(found.start_indices)
     ids_L, values_L = np.array(found.token_ids, dtype=np.int32), np.array(found.logprobs)
@@ -210,7 +210,7 @@ def listed_support(token_ids_T: Int32Array, found: "FlatLogprobs") -> tuple[Supp
 
 
 def _support(token_ids_T: Int32Array, others: Int32Array, position: npt.NDArray[np.int64]) -> Support:
-    """Puts each token before the others of its support; `position` is the index of the token of each other one."""
+    """Puts each token before the others of its support; `position` is the token's index for each of `others`."""
     num_others_T = np.bincount(position, minlength=len(token_ids_T))
     starts_T = np.cumsum(num_others_T) - num_others_T
     return Support(np.insert(others, starts_T, token_ids_T), (num_others_T + 1).astype(np.int32))

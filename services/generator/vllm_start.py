@@ -38,20 +38,20 @@ CPU_BLOCK_TOKENS = 32
 would not share the prompt's cache."""
 
 _BIASED_ROUTERS = ("ernie4_5_moe", "minimax_m2")
-"""Kinds of models with a router's bias and one group of experts. On CPU vLLM leaves the bias of the first one out, and
-its engine ends with the first request for the second one; it has the bias for several groups alone."""
+"""Kinds of models with a router's bias and one group of experts. vLLM does not support this on CPU: it ignores the bias
+of the first kind, and its engine ends at the first request to the second kind."""
 
 _MAX_SOCKET_FOLDER_BYTES = 70
-"""Of 107 bytes that Linux allows for the path of a socket vLLM's names, a slash and a UUID, take 37."""
+"""Linux allows 107 bytes for the path of a socket, and vLLM's names (a slash and a UUID) take 37."""
 
 
 def prepare_environment() -> None:
-    """Sets the environment variables of vLLM, before its import. Variables that are set already stay."""
+    """Sets the environment variables of vLLM. Call it before vLLM is imported. Variables that are already set stay."""
     for name, value in {
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-        # Threads that spin while they wait take the cores from other processes.
+        # Threads that spin while they wait take cores from other processes.
         "OMP_WAIT_POLICY": "passive",
         # vLLM logs through the generator's handlers; its engine processes log warnings only.
         "VLLM_CONFIGURE_LOGGING": "0",
@@ -91,7 +91,7 @@ class StartedVllm:
 
     llm: "AsyncLLM"
     shapes: dict[str, tuple[int, ...]]
-    """Shape of each tensor of a publish, by name: those of the model, or of its adapter."""
+    """Shape of each tensor of a publish, of the model or of its adapter, by name."""
     error_file: Path
     """File to which the engine's processes write the errors that they log."""
     cache_use: "CacheUse"
@@ -112,9 +112,9 @@ class StartedVllm:
 def start_vllm(config: RunConfig) -> StartedVllm:
     """Starts the engine's processes and loads the model, which takes from seconds to minutes.
 
-    Raises `InvalidArgument` for a model or a setting that vLLM refuses, `FailedPrecondition` where its sockets have no
-    place, `Internal` if the engine logs another reason why it fails, and `Unavailable` (ENGINE_DEAD) if a process of it
-    ends without a word, as one that is killed does.
+    Raises `InvalidArgument` for a model or a setting that vLLM refuses, `FailedPrecondition` if no folder fits its
+    sockets, `Internal` if the engine logs another reason, and `Unavailable` (ENGINE_DEAD) if a process of the engine
+    ends without an error, for example because it was killed.
     """
     model = checked_model(config)
     trusts = config.model.trust_remote_code
@@ -147,7 +147,7 @@ def start_vllm(config: RunConfig) -> StartedVllm:
     os.environ[ENGINE_MARK] = str(error_file)
     with _removed_on_failure(error_file.parent):
         try:
-            # In a thread, because this process only waits while the engine's process starts.
+            # Use a thread: this process only waits while the engine's process starts.
             with ThreadPoolExecutor(1) as beside:
                 shapes = beside.submit(lambda: adapter or expected_tensors(model.folder, trust_remote_code=trusts))
                 llm, cache_use = start_engine(arguments)
@@ -177,8 +177,8 @@ def _settle_kernels(config: RunConfig, *, on_cpu: bool) -> None:
     if config.run.deterministic:
         # Otherwise the last bits of MKL's products depend on the addresses of their matrices.
         os.environ["MKL_CBWR"] = "AUTO"
-        # Otherwise MKL may take fewer threads than it is given. Torch sets this with the number of threads, which vLLM
-        # leaves to the environment.
+        # Otherwise MKL may use fewer threads than allowed. Torch sets this together with the number of threads, but
+        # vLLM takes that number from the environment.
         os.environ["MKL_DYNAMIC"] = "FALSE"
 
 
@@ -211,14 +211,14 @@ def _engine_arguments(
         "kv_cache_memory_bytes": int(generator.cpu_kv_cache_gib * 2**30),
         "block_size": CPU_BLOCK_TOKENS,
         "enforce_eager": True,
-        # vLLM rewinds the random numbers of a request whose prompt it divides, which torch cannot do on a CPU: the
-        # engine would end. The tokens of one step are then at least those of a whole context. A larger step alone does
-        # not help: vLLM cuts the last prompt of any step to what is left of it. It warns of this setting at its start.
+        # vLLM rewinds the random numbers of a request whose prompt it divides. Torch cannot do that on a CPU, and the
+        # engine would end. Without chunks a step takes at least a whole context. A larger step alone does not help:
+        # vLLM cuts the last prompt of any step to the room that is left. vLLM logs a warning about this setting.
         "enable_chunked_prefill": False,
     }
     if num_workers == 1:
-        # By its class name: vLLM replaces the short name by an executor in an extra process, whose number of threads is
-        # that of the cores to which vLLM binds it.
+        # Use the class name. vLLM replaces the short name by an executor in an extra process, with as many threads as
+        # the cores to which vLLM binds it.
         cpu["distributed_executor_backend"] = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
     gpu: dict[str, Any] = {
         "gpu_memory_utilization": generator.gpu_memory_utilization,
@@ -256,15 +256,15 @@ def _engine_arguments(
 def _order_arguments(config: RunConfig) -> dict[str, Any]:
     """Returns the settings of vLLM's scheduler on which the order of a deterministic run depends.
 
-    Chunked prefills and the prefix cache may stay: what they do follows from the requests of a batch, their order, and
-    the cache, which is empty when a batch begins.
+    Chunked prefills and the prefix cache may stay: they depend only on the requests of a batch, their order, and the
+    cache, which is empty when a batch begins.
     """
     if not config.run.deterministic:
         return {}
     return {
-        # Else a step may be planned before it is known which completions have ended.
+        # Else vLLM may plan a step before it knows which completions have ended.
         "async_scheduling": False,
-        # In the order in which the batch was given to the engine.
+        # Keep the order in which the engine got the batch.
         "scheduling_policy": "fcfs",
     }
 
@@ -289,7 +289,7 @@ def _support_arguments(config: RunConfig, *, on_cpu: bool) -> dict[str, Any]:
 def _check_fits_cpu(folder: Path, *, trust_remote_code: bool) -> None:
     """Raises `InvalidArgument` for a model that vLLM would compute wrongly on a CPU, or fail with the first request.
 
-    That is a head size without CPU attention, or a router that is computed in another way.
+    Such a model has a head size without CPU attention, or a router that vLLM computes differently.
     """
     from transformers import AutoConfig
     from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend
@@ -297,8 +297,8 @@ def _check_fits_cpu(folder: Path, *, trust_remote_code: bool) -> None:
     config = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
     if (kind := config.get_text_config().model_type) in _BIASED_ROUTERS:
         raise InvalidArgument(
-            f"model.path: {folder} is of the kind {kind}, whose routers choose experts by a score with a bias: "
-            "vLLM 0.32 does not compute that on CPU; use another model, or a GPU",
+            f"model.path: {folder} is of the kind {kind}, whose routers choose experts by a score with a bias. "
+            "vLLM 0.32 cannot compute that on CPU: use another model, or a GPU",
             reason=ErrorReason.ENGINE_REFUSED,
         )
     supported = CPUAttentionBackend.get_supported_head_sizes()

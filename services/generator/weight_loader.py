@@ -25,7 +25,7 @@ class Loaded:
 
     report: LoadReport
     canary_logprobs: Float32Array | None
-    """[P - 1] under the new weights; None without a canary."""
+    """The canary's log-probabilities under the new weights, [P - 1]; None without a canary."""
     pause_s: float
     """Seconds that sampling was paused."""
 
@@ -35,7 +35,7 @@ class WeightLoader:
 
     There are two kinds of pauses: around each load, and between `pause` and `resume`. After a load that failed the
     engine stays paused, because its weights are a mixture of two versions. An engine that loads while it samples has
-    the second kind alone.
+    only the second kind.
     """
 
     def __init__(self, engine: Engine, *, keep_stale_kv: bool, on_new_attempt: Callable[[WeightVersion], None]) -> None:
@@ -49,8 +49,8 @@ class WeightLoader:
         self._has_joined = False
         self._joining = asyncio.Lock()
         self._load: asyncio.Task[Loaded] | None = None
-        # For loads, and for scores during a pause: both pause and resume the engine. Before they release the lock
-        # they apply `is_paused`, so `pause` and `resume` may set it without waiting for the lock.
+        # Loads hold the lock, and scores during a pause: both pause and resume the engine. Before they release it they
+        # apply `is_paused`, so `pause` and `resume` may set that without waiting for the lock.
         self._engine_lock = asyncio.Lock()
         self._aborting: asyncio.Task[None] | None = None
         self._last_version: WeightVersion | None = None
@@ -58,7 +58,7 @@ class WeightLoader:
         """Whether the weights must not be served, because none were loaded yet or a load failed."""
         self.stale_reason = "no weights were published to it yet"
         self.is_paused = False
-        """Whether `pause` was called, and `resume` not yet."""
+        """Whether `pause` was called and `resume` was not called since."""
         self.is_incomplete = False
         """Whether the last load failed before its end, so that the weights are a mixture of two versions."""
         self.is_asleep = False
@@ -75,7 +75,7 @@ class WeightLoader:
         return self._rendezvous.epoch if self._rendezvous is not None and self._has_joined else None
 
     async def join(self, rendezvous: Rendezvous, rank_offset: int, manifest: Manifest) -> None:
-        """Joins a group. Aborts an earlier one with everything that waits in it.
+        """Joins a group. Aborts an earlier group, and every call that waits in it.
 
         Raises `InvalidArgument`, `FailedPrecondition` for an old epoch, `DeadlineExceeded`, and `Aborted` when the
         group is aborted.
@@ -83,13 +83,13 @@ class WeightLoader:
         await self._engine.check_manifest(manifest)
         if rendezvous.epoch < self._newest_epoch:
             raise FailedPrecondition(
-                f"epoch {rendezvous.epoch} is over: this generator was called to join epoch {self._newest_epoch}",
+                f"epoch {rendezvous.epoch} is over: this generator was asked to join epoch {self._newest_epoch}",
                 reason=ErrorReason.OLD_EPOCH,
             )
         is_newer = rendezvous.epoch > self._newest_epoch
         self._newest_epoch = rendezvous.epoch
         if is_newer:
-            # A join or a load that waits in the earlier group has to end first.
+            # A join or a load that waits in the earlier group must end first.
             await self._engine.abort_group(f"epoch {rendezvous.epoch} begins")
         async with self._joining:
             if rendezvous.epoch < self._newest_epoch:
@@ -112,7 +112,7 @@ class WeightLoader:
             self._has_joined = True
 
     async def leave(self) -> None:
-        """Leaves the group, and aborts it with everything that waits in it."""
+        """Leaves the group, and aborts every call that waits in it."""
         if self._rendezvous is None:
             return
         await self._engine.abort_group("a generator left")
@@ -178,7 +178,7 @@ class WeightLoader:
                 raise
             finally:
                 if not pauses:
-                    # `pause` and `resume` leave that to the load that is in progress.
+                    # During a load, `pause` and `resume` leave this to the load.
                     await self._apply_pause()
             self.is_incomplete = False
             self._last_version = version
@@ -211,7 +211,7 @@ class WeightLoader:
                 await self._apply_pause()
 
     async def score(self, token_ids: Int32Array) -> Float32Array:
-        """Returns the [P - 1] log-probabilities of the tokens but the first. A pause is lifted for that moment."""
+        """Returns the [P - 1] log-probabilities of all tokens but the first. Lifts a pause for that moment."""
         if self.is_paused or self.is_asleep or self._engine_lock.locked():
             async with self._engine_lock:
                 self._require_complete()
@@ -230,7 +230,7 @@ class WeightLoader:
                 await self._apply_pause()
 
     async def _apply_pause(self) -> None:
-        """Pauses or resumes the engine according to `is_paused`, also if that changes meanwhile."""
+        """Pauses or resumes the engine according to `is_paused`, even if that changes meanwhile."""
         was_paused = None
         while was_paused != self.is_paused:
             was_paused = self.is_paused
@@ -258,7 +258,7 @@ class WeightLoader:
     async def sleep(self) -> None:
         """Pauses sampling and frees the memory, until `wake` or another call that needs the engine.
 
-        Raises `FailedPrecondition` during a load, and as `Engine.sleep`.
+        Raises `FailedPrecondition` during a load, and the errors of `Engine.sleep`.
         """
         if self._load is not None:
             raise FailedPrecondition(

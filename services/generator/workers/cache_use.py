@@ -1,4 +1,4 @@
-"""How much of its key-value cache an engine uses. Import it where vLLM may be imported."""
+"""The share of its key-value cache that an engine uses. Importing this module imports vLLM."""
 
 from typing import Any
 
@@ -8,13 +8,13 @@ from vllm.v1.metrics.loggers import PrometheusStatLogger
 from services.generator.workers.recent_mean import RecentMean
 
 _WINDOW_S = 5.0
-"""Longer than the time between two heartbeats, so that none misses what was between."""
+"""Longer than the time between two heartbeats, so that the heartbeats cover every moment."""
 
 
 class CacheUse(PrometheusStatLogger):
-    """Keeps what vLLM's scheduler reports after each of its steps.
+    """Keeps the statistics that vLLM's scheduler reports after each of its steps.
 
-    vLLM collects the scheduler's statistics only for a logger, and adds its own for Prometheus unless it is given one.
+    vLLM collects these statistics only for a logger, and adds its own Prometheus logger unless it gets one.
     """
 
     def __init__(self, vllm_config: Any, engine_indexes: list[int] | None = None) -> None:

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 
 class RecentMean:
-    """The mean of a value that changes in steps, in which a moment counts less the longer it is ago.
+    """The mean of a value that changes in steps. Earlier moments weigh less.
 
-    After `window_s` without change a third of what was before is left in the mean.
+    After `window_s` without change the earlier values have a third of the weight.
     """
 
     def __init__(self, window_s: float, clock: Callable[[], float] = time.monotonic) -> None:

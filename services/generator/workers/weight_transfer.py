@@ -1,8 +1,8 @@
 """Weight transfer inside vLLM's workers.
 
-vLLM calls `BroadcastWeightTransferEngine` in every worker process; its engine core answers no call meanwhile. So
-deadline and abort are handled here, by the broadcast group, and the ranks report through the group's board that they
-are connected and that they receive.
+vLLM calls `BroadcastWeightTransferEngine` in every worker process, and its engine core answers no call meanwhile. So
+the broadcast group handles deadline and abort here. The ranks report through the group's board that they are connected
+and that they receive.
 """
 
 import logging
@@ -123,7 +123,7 @@ class BroadcastWeightTransferEngine(WeightTransferEngine[JoinInfo, LoadInfo]):
         self.report = {"hashes": hashes, "receive_s": receive_s, "load_s": load_s}
 
     def receive_adapter(self, load_id: str, file: Path | None) -> None:
-        """Begins to receive the tensors of an adapter, beside the engine's passes, into a file if one is given."""
+        """Begins to receive the tensors of an adapter during the engine's passes. Writes them to `file`, if given."""
         self.report = {}
         self._receiver = AdapterReceiver(self._member(), self._manifest, load_id, file)
 
@@ -173,16 +173,16 @@ class BroadcastWeightTransferEngine(WeightTransferEngine[JoinInfo, LoadInfo]):
             )
         if missed := self._missed_layers():
             raise DataLoss(
-                f"vLLM took all tensors, and {len(missed)} layers got none of them, among them {missed[0]}",
+                f"vLLM took all tensors, but {len(missed)} layers got none, among them {missed[0]}",
                 reason=ErrorReason.WEIGHTS_REFUSED,
             )
         return hashes, receive_s
 
     def _missed_layers(self) -> list[str]:
-        """Lists the layers that have weights and received none; a tied head receives none, and shares its weight.
+        """Lists the layers that have weights and received none. A tied head is left out, since it shares its weight.
 
-        Some models copy tensors into their parameters past vLLM's loaders. During a load the parameters have no memory:
-        the copy goes nowhere, and in the end the layer has its former weights.
+        Some models copy tensors into their parameters past vLLM's loaders. During a load the parameters have no memory,
+        so the copy is lost, and the layer keeps its former weights.
         """
         is_tied = self.model_config.hf_text_config.tie_word_embeddings
         return [
@@ -202,8 +202,8 @@ class BroadcastWeightTransferEngine(WeightTransferEngine[JoinInfo, LoadInfo]):
     def _repack_tied_heads(self) -> None:
         """Packs the weight of a tied output head again.
 
-        On CPU the head multiplies with a packed copy of its weight. The reload packs the layers that received
-        tensors. A tied head receives none, because it shares the embedding's, and would keep the former weights.
+        On CPU the head multiplies with a packed copy of its weight. The reload packs the layers that received tensors.
+        A tied head receives none, because it shares the embedding's tensor, so it would keep its former weights.
         """
         if self.device.type != "cpu":
             return
@@ -214,8 +214,8 @@ class BroadcastWeightTransferEngine(WeightTransferEngine[JoinInfo, LoadInfo]):
     def abandon(self) -> None:
         """Cleans up after a failed load: drops the received tensors of unfinished layers, and completes the others.
 
-        Then the weights are a mixture of two versions, but every layer runs, and the next load starts clean.
-        Otherwise the next load would count the tensors of this one as well.
+        Then the weights are a mixture of two versions, but every layer runs, and the next load starts clean. Otherwise
+        the next load would also count the tensors of this one.
         """
         for layer in self.model.modules():
             info = get_layerwise_info(layer)
@@ -224,7 +224,7 @@ class BroadcastWeightTransferEngine(WeightTransferEngine[JoinInfo, LoadInfo]):
                 info.load_numel = 0
         reload_log = logging.getLogger("vllm.model_executor.model_loader.reload.layerwise")
         level = reload_log.level
-        # Otherwise it warns for every layer that nothing was loaded.
+        # Otherwise vLLM warns for every layer that nothing was loaded.
         reload_log.setLevel(logging.ERROR)
         try:
             self.finish_weight_update()
@@ -250,16 +250,16 @@ class WorkerExtension:
         return self.weight_transfer_engine.report
 
     def begin_adapter(self, load_id: str, file: str) -> None:
-        """Begins to receive an adapter, as `receive_adapter`; the engine's first rank writes the file."""
+        """Begins to receive an adapter with `receive_adapter`; the engine's first rank writes the file."""
         engine = self.weight_transfer_engine
         engine.receive_adapter(load_id, Path(file) if engine.parallel_config.rank == 0 else None)
 
     def take_adapter_report(self) -> dict[str, Any]:
-        """Returns the report of the adapter that is being received, as `take_load_report`, once it has ended."""
+        """Waits until the adapter is received. Returns its report, in the form of `take_load_report`."""
         return self.weight_transfer_engine.take_adapter_report()
 
     def used_tensors(self, names: Sequence[str]) -> list[str]:
-        """Returns those of an adapter's tensors that layers of this rank use: vLLM ignores others without a word."""
+        """Returns the adapter's tensors that layers of this rank use. vLLM silently ignores the others."""
         from vllm.lora.utils import parse_fine_tuned_lora_name
 
         manager = self.model_runner.lora_manager._adapter_manager
@@ -279,7 +279,7 @@ class WorkerExtension:
 
 
 def pack_at_each_load(method: Any) -> None:
-    """Lets vLLM's method of a layer of experts pack their weights at each load; alone it does so at the first.
+    """Makes vLLM's method for a layer of experts pack the weights at each load, not only at the first.
 
     On CPU the experts multiply with packed copies of their weights.
     """
@@ -300,7 +300,7 @@ def _connect(group: BroadcastGroup, device: torch.device) -> None:
     try:
         if device.type == "cuda":
             torch.cuda.set_device(device)
-        # With settings of NCCL that vLLM makes for its own communicators alone, ranks and learner would wait for ever.
+        # vLLM sets NCCL variables for its own communicators. With them, the ranks and the learner would wait forever.
         with unpinned_nccl_env():
             group.connect()
         group.board.post_connected(group.rank)

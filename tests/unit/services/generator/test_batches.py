@@ -106,5 +106,5 @@ async def test_a_place_that_is_taken_is_refused() -> None:
 async def test_a_batch_that_is_larger_than_the_queue_is_refused() -> None:
     engine = Log()
     requests = Requests(engine, capacity=2, while_paused=engine.while_paused)
-    with pytest.raises(InvalidArgument, match="has 3 completions, and the generator's queue holds 2"):
+    with pytest.raises(InvalidArgument, match="has 3 completions, but the generator's queue holds 2"):
         await reading(requests, "a", 1, 2, 3, place=Place("b", 0, 1))
