@@ -7,10 +7,10 @@ from shoal.chat_templates.thoughts import MARKS
 
 
 def text_decoder(tokenizer: Any) -> Callable[[Sequence[int]], str]:
-    """Returns the function that decodes tokens to text without special ones, except for marks of thoughts.
+    """Returns a function that decodes tokens to text. It drops special tokens, except for marks of thoughts.
 
-    In some models these marks are special tokens: without them, thoughts could not be told from the answer.
-    `tokenizer` is one of transformers.
+    In some models these marks are special tokens. Without them, thoughts would look like the answer. `tokenizer` is a
+    tokenizer of transformers.
     """
     special = {number: token.content for number, token in tokenizer.added_tokens_decoder.items() if token.special}
     marks = [*MARKS, *MARKS.values()]

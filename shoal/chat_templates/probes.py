@@ -1,4 +1,4 @@
-"""What a chat template does, found by trying it: how it ends an answer, and whether it writes the time."""
+"""Trials of a chat template: the end that it writes after an answer, and whether it writes the time."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,30 +7,30 @@ from shoal.chat_templates.rendering import BoundedTemplate, Dialogue, Unrendered
 from shoal.errors import InvalidArgument
 
 ANSWER = "stand-in-for-a-sampled-answer-5c1e9a"
-"""What the stand-in says."""
+"""The content of the stand-in."""
 STAND_IN: tuple[dict[str, Any], ...] = ({"role": "user", "content": "-"}, {"role": "assistant", "content": ANSWER})
 _SOME_TIME_S = 1_000_000_000.25
 _OTHER_TIME_S = _SOME_TIME_S + 7 * 366 * 86400 + 3 * 86400 + 5 * 3600 + 17 * 60 + 13.5
-"""Differs in every part: year, month, day, weekday, hour, minute, second, and fraction of one."""
+"""A time that differs in every part: year, month, day, weekday, hour, minute, second, and fraction of a second."""
 
 
 def first_token(tokenizer: Any, text: str) -> str | None:
-    """Returns the token of its own with which a text begins, behind blanks; None where it begins with none."""
+    """Returns the special token at the beginning of a text, after blanks; None if there is none."""
     added: list[str] = sorted(tokenizer.get_added_vocab(), key=len, reverse=True)
     return next((token for token in added if token.strip() and text.lstrip().startswith(token)), None)
 
 
 def end_of_answer(tokenizer: Any, variables: Mapping[str, Any]) -> int | None:
-    """Returns the token that the chat template writes behind an answer that nothing follows, where it is one token.
+    """Returns the token that the chat template writes after a final answer; None if it is not a single token.
 
-    Behind an answer that a turn follows a template may write another one, with which it also ends an answer's parts:
-    gpt-oss ends thoughts so. None where there is no template, or no such token, or where the template refuses.
+    After an answer that another turn follows, a template may write another token, which may also end parts of an
+    answer: gpt-oss ends thoughts with it. Returns None too if there is no template, or if it refuses the messages.
     """
     if not tokenizer.chat_template:
         return None
     try:
         outcomes = render_texts(tokenizer, [Dialogue(STAND_IN, begins_turn=False)], variables)
-    except InvalidArgument:  # It has several, and no default.
+    except InvalidArgument:  # It has several templates and no default.
         return None
     if isinstance(outcomes[0], Unrendered) or ANSWER not in outcomes[0]:
         return None

@@ -1,7 +1,7 @@
-"""The texts of conversations: a chat template applied to them, by a program with limits.
+"""The texts of conversations. A program with limits applies the chat template.
 
-A template is a program that comes with a model. It may not end, or want all memory, within one operation that nothing
-in the same process can interrupt.
+A template is a program that comes with a model. A single operation of it may never end, or take all memory, and nothing
+in the same process could interrupt it.
 """
 
 import contextlib
@@ -25,11 +25,11 @@ from shoal.quantities import format_bytes
 
 _PROGRAM = Path(template_program.__file__)
 _FIXED_S, _ROW_S = 30.0, 0.1
-"""Longest time: so much, and so much for each conversation. One takes about 0.05 ms."""
+"""Longest time of a call, and additional time for each conversation, which usually takes about 0.05 ms."""
 _MEMORY_BYTES = 1 << 30
-"""Most memory of the program."""
+"""Largest memory of the program."""
 _MAX_CHARS, _MAX_GROWTH = 1 << 20, 16
-"""Most characters of a text: so many, and so many for each one of its messages and tools."""
+"""Most characters of a text: a fixed number, and a number for each character of its messages and tools."""
 _ROWS_AT_ONCE = 64
 _READ_BYTES = 1 << 16
 
@@ -39,9 +39,9 @@ class Unrendered:
     """A conversation without a text."""
 
     why: str
-    """What the template does instead: "refuses the messages: ..."."""
+    """The reason, as a verb phrase about the template: "refuses the messages: ..."."""
     refusal: str = ""
-    """What the template says of messages that it refuses; empty if it does something else."""
+    """The template's own message if it refuses the messages, else empty."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Dialogue:
     """The input of a chat template."""
 
     messages: Sequence[Mapping[str, Any]]
-    """Each with `role` and `content`."""
+    """The messages, each with `role` and `content`."""
     begins_turn: bool
     """Whether the beginning of the policy's turn follows the messages."""
     tools: Sequence[Mapping[str, Any]] | None = None
@@ -57,17 +57,17 @@ class Dialogue:
 
 
 class BoundedTemplate:
-    """A tokenizer's chat template, applied in a process of its own. One call at a time.
+    """A tokenizer's chat template, applied in a separate process. Make one call at a time.
 
-    The process begins with the first call, ends with this object, and is another one after it had to be ended.
+    The process begins with the first call and ends with this object. If it had to be ended, a new process replaces it.
     """
 
     def __init__(self, tokenizer: Any, variables: Mapping[str, Any], time_s: float | None = None) -> None:
-        """`variables` are those of the template, beside the tokenizer's special tokens. `time_s`, in seconds since
-        1970, is the time that the template is told, by default that of now: all texts of this object have one."""
+        """The template sees `variables`, the tokenizer's special tokens, and the time `time_s` (in seconds since 1970,
+        now by default). All texts of this object have the same time."""
         self._given = json.dumps(
             {
-                # Where there are several by name, one may be for tools.
+                # If a tokenizer has several named templates, one may be for tools.
                 "plain": _template(tokenizer, has_tools=False),
                 "for_tools": _template(tokenizer, has_tools=True),
                 "variables": tokenizer.special_tokens_map | dict(variables),
@@ -83,8 +83,8 @@ class BoundedTemplate:
     def render(self, dialogues: Sequence[Dialogue]) -> list[str | Unrendered]:
         """Returns the text of each dialogue, in order.
 
-        Returns fewer than `dialogues` where the last one that it returns has ended the process: one for which the
-        template does not end in time, or takes too much memory.
+        Returns fewer texts than `dialogues` if the last returned dialogue ended the process: for it the template does
+        not end in time, or takes too much memory.
         """
         within_s = _FIXED_S + _ROW_S * len(dialogues)
         deadline = time.monotonic() + within_s
@@ -112,13 +112,13 @@ class BoundedTemplate:
             self._ending = weakref.finalize(self, _end, self._process)
             lines.insert(0, self._given)
         assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # Its end is read next.
-            # It reads all of this before it writes anything: neither waits for the other.
+        with contextlib.suppress(BrokenPipeError):  # The process has ended, which the next read shows.
+            # The process reads all input before it writes, so neither side waits for the other.
             self._process.stdin.write("".join(f"{line}\n" for line in lines).encode())
             self._process.stdin.flush()
 
     def _outcome(self, deadline: float, within_s: float) -> str | Unrendered:
-        """Returns what the program makes of the next row. Ends it if that is its last one."""
+        """Returns the program's result for the next row. Ends the program if it cannot continue."""
         assert self._process is not None
         try:
             line = self._line(deadline)

@@ -1,4 +1,4 @@
-"""Messages as chat templates take them."""
+"""Messages in the form that chat templates take."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -10,8 +10,8 @@ from shoal.parsing import parse_json
 
 
 def for_template(message: ChatMessage) -> dict[str, Any]:
-    """Returns a message for the template. Raises `InvalidArgument` for arguments of a call that are no object of JSON:
-    an agent's client may send anything."""
+    """Returns a message for the template. Raises `InvalidArgument` if the arguments of a call are not a JSON object: an
+    agent's client may send anything."""
     calls = [openai_call(call, _arguments_of(call)) for call in message.tool_calls]
     named = {"tool_call_id": message.tool_call_id, "name": message.name, "tool_calls": calls}
     return {"role": message.role, "content": message.content} | {key: value for key, value in named.items() if value}
@@ -22,17 +22,17 @@ def _arguments_of(call: ToolCall) -> dict[str, Any]:
         arguments = parse_json(call.arguments_json or "{}")
         if not isinstance(arguments, dict):
             raise TypeError
-        json.dumps(arguments, ensure_ascii=False).encode()  # No lone surrogates.
+        json.dumps(arguments, ensure_ascii=False).encode()  # Fails for lone surrogates.
     except (ValueError, TypeError):
         raise InvalidArgument(
-            f"the arguments of the call of {call.name} must be an object of JSON that is not nested deeply"
+            f"the arguments of the call of {call.name} must be a JSON object that is not nested deeply"
         ) from None
     return arguments
 
 
 def with_texts_of_arguments(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Returns the messages with the arguments of calls as texts of JSON, as a few templates take them; empty if there
-    are no calls."""
+    """Returns the messages with the arguments of calls as JSON text, which a few templates require; empty if there are
+    no calls."""
     if not any("tool_calls" in message for message in messages):
         return []
     changed = []

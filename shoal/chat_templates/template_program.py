@@ -1,13 +1,13 @@
-"""The program that applies chat templates: a script of its own, which imports nothing but Jinja and starts fast.
+"""The program that applies chat templates: a script that imports only Jinja and starts fast.
 
     python -I -S template_program.py FOLDER MEMORY_BYTES
 
-FOLDER has the package `jinja2`. Standard input has JSON, one a line. The first line has the templates, "plain" and
-"for_tools", with the values of their variables, the time that they are told, in seconds since 1970, and the limits of a
-text. Each further line is a table with "cpu_s", the seconds of computing that it may take, and "rows": for each its
-messages, whether the policy's turn begins behind them, and the tools. Standard output gets a line for each row, in
-order: {"text": ...}, {"refusal": ...} with what the template says, or {"problem": ...}. Where a line is missing, its
-row has ended the program. A text follows from what is given: what a template draws at random is the same each time.
+FOLDER has the package `jinja2`. Standard input has one JSON value per line. The first line has the templates "plain"
+and "for_tools", the values of their variables, their time in seconds since 1970, and the limits of a text. Each further
+line is a table with "cpu_s", its limit of computing time in seconds, and "rows". A row has messages, tools, and whether
+the policy's turn begins after the messages. Standard output gets a line for each row, in order: {"text": ...},
+{"refusal": ...} with the template's message, or {"problem": ...}. If a line is missing, its row has ended the program.
+A text depends only on the input: random draws of a template are the same each time.
 """
 
 import json
@@ -25,7 +25,7 @@ from typing import Any
 def main() -> None:
     folder, memory_bytes = sys.argv[1:]
     sys.path.append(folder)
-    # Whoever started it ends it: by the end of its input, or by SIGKILL.
+    # The parent ends this program, by the end of its input or by SIGKILL.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     _limit(resource.RLIMIT_AS, int(memory_bytes))
@@ -62,19 +62,19 @@ def _compiled(template: str, time_s: float) -> Any:
 
 
 def _limit(kind: int, limit: int) -> None:
-    """Sets a limit, unless it is lower already. The hard one stays: that of computing grows with every line."""
+    """Sets a soft limit, unless it is already lower. The hard limit stays: the limit of time grows with every line."""
     _, most = resource.getrlimit(kind)
     if most == resource.RLIM_INFINITY or limit <= most:
         resource.setrlimit(kind, (limit, most))
 
 
 def environment(time_s: float = 0.0) -> Any:
-    """Returns Jinja as transformers sets it up for chat templates, at a time."""
+    """Returns Jinja's environment as transformers sets it up for chat templates, with a fixed time."""
     from jinja2 import TemplateError, ext
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     class Generation(ext.Extension):
-        """The marks of transformers around what the model has written."""
+        """The tag of transformers around text that the model has written."""
 
         tags = {"generation"}  # noqa: RUF012
 

@@ -1,7 +1,7 @@
-"""Thoughts in what a model writes. Everything outside of them is its answer.
+"""Thoughts in the text of a model. All text outside of them is the answer.
 
-The marks are those of the models' own chat templates and of the parsers that engines have for them. Marks that are
-ordinary words, such as Granite's "Here is my thought process:", are not among them.
+The marks come from the models' own chat templates and from the engines' parsers for these models. Marks that are
+ordinary words, such as Granite's "Here is my thought process:", are not included.
 """
 
 import re
@@ -16,8 +16,8 @@ MARKS = {f"<{tag}>": f"</{tag}>" for tag in _TAGS} | {
     "<|channel>thought": "<channel|>",
     "<|channel|>analysis<|message|>": "<|channel|>final<|message|>",
 }
-"""The mark that begins a thought -> the one that ends it. Those in the form of XML count in any case. docs/rewards.md
-says whose they are."""
+"""The mark that begins a thought -> the mark that ends it. Case does not matter in marks of XML form. docs/rewards.md
+names their models."""
 
 _ENDS = frozenset(MARKS.values())
 _MARK = re.compile(
@@ -28,8 +28,8 @@ _QUOTES = "\"'`"
 
 
 def without_thoughts(text: str) -> str:
-    """Returns the text outside of all thoughts: the answer. A text without marks of thoughts is returned as it is; the
-    others lose the white space around each thought, and what stands before and behind one is on two lines.
+    """Returns the text outside of all thoughts: the answer. A text without marks is returned unchanged. In other texts
+    a line break replaces each thought and the white space around it.
     """
     spans = thoughts(text)
     if not spans:
@@ -41,12 +41,11 @@ def without_thoughts(text: str) -> str:
 
 
 def thoughts(text: str) -> Sequence[tuple[int, int]]:
-    """Returns where each thought begins and ends, marks included, in order.
+    """Returns the begin and end of each thought, including its marks, in order.
 
-    A thought ends with the first mark that belongs to the one that began it, and without such a mark at the end of the
-    text. A mark that ends a thought which nothing began ends one that began with the text: the prompt had opened it
-    (`opened_thought`). Outside of thoughts a mark in quotation marks or backticks is mentioned, and means nothing.
-    Takes time linear in the text.
+    A thought ends with the first matching end mark, or else at the end of the text. An end mark without a begin mark
+    ends a thought that began with the text: the prompt had opened it (`opened_thought`). Outside of thoughts, a mark in
+    quotation marks or backticks has no effect. The time is linear in the text.
     """
     spans: list[tuple[int, int]] = []
     start, closing = 0, ""
@@ -66,8 +65,8 @@ def thoughts(text: str) -> Sequence[tuple[int, int]]:
 
 
 def next_thought(text: str, start: int, before: int) -> tuple[int, int] | None:
-    """Returns where the first thought that begins in text[start:before] begins and ends, marks included; None without
-    one. `start` is outside of thoughts."""
+    """Returns the begin and end of the first thought that begins in text[start:before], including its marks; None if
+    there is none. `start` must be outside of thoughts."""
     for found in _MARK.finditer(text, start, before):
         closing = MARKS.get(_canonical(found[0]))
         if closing is not None and not _is_quoted(found):
@@ -77,8 +76,8 @@ def next_thought(text: str, start: int, before: int) -> tuple[int, int] | None:
 
 
 def answer_start(text: str) -> int:
-    """Returns where the answer begins, behind thoughts with which a text begins. A mark that ends a thought which
-    nothing began ends one that the prompt had opened."""
+    """Returns the begin of the answer, after the thoughts with which a text begins. An end mark without a begin mark
+    ends a thought that the prompt had opened."""
     first = _MARK.search(text)
     start = first.end() if first and _canonical(first[0]) in _ENDS and not _is_quoted(first) else 0
     while (thought := next_thought(text, start, len(text))) and not text[start : thought[0]].strip():
@@ -87,8 +86,8 @@ def answer_start(text: str) -> int:
 
 
 def opened_thought(prompt: str) -> str:
-    """Returns the mark of the thought that a prompt ends in, as chat templates leave one open for the policy; empty if
-    it ends in none."""
+    """Returns the begin mark of the thought that a prompt leaves open for the policy, as chat templates may; empty if
+    there is none."""
     end = prompt[-_LONGEST * 2 :].rstrip()
     return next((mark for mark in MARKS if end.endswith(mark)), "")
 
