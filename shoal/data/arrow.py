@@ -1,4 +1,4 @@
-"""Values of Arrow tables, in which Parquet files and Hugging Face data sets come."""
+"""Values of Arrow tables, the form of Parquet files and Hugging Face data sets."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -11,13 +11,13 @@ if TYPE_CHECKING:
     import pyarrow
 
 MEDIA_ROWS = 64
-"""Rows of media that are looked at at once: each may have megabytes."""
+"""Rows of media that are examined together. Each row may have megabytes."""
 
 _Convert = Callable[[Any], Any]
 
 
 def rows_of(batch: "pyarrow.RecordBatch") -> Iterator[dict[str, Any]]:
-    """Yields the rows of a batch; a number of 16 or 32 bits is the shortest decimal that is stored so: 0.1, not
+    """Yields the rows of a batch. A number of 16 or 32 bits becomes the shortest decimal with these bits: 0.1, not
     0.10000000149011612."""
     conversions = {field.name: convert for field in batch.schema if (convert := _conversion(field.type)) is not None}
     values: dict[str, Any]
@@ -26,8 +26,8 @@ def rows_of(batch: "pyarrow.RecordBatch") -> Iterator[dict[str, Any]]:
 
 
 def media_in(schema: "pyarrow.Schema", read: Collection[str]) -> list[str]:
-    """Returns the columns of media beside those that are `read`: by their name, or by the type that Hugging Face's
-    images, sounds and videos have."""
+    """Returns the columns of media that are not in `read`. It recognizes them by name, or by Hugging Face's types of
+    images, sounds and videos."""
     named = media_columns(schema.names, read)
     return [field.name for field in schema if field.name in named or (field.name not in read and _is_media(field.type))]
 
@@ -41,7 +41,7 @@ def _is_media(kind: "pyarrow.DataType") -> bool:
 
 
 def check_media(column: str, parts: Iterable["pyarrow.Array"], rows: str) -> None:
-    """Raises `InvalidArgument` for the first row with something in a column of media. `rows` begins the row's name."""
+    """Raises `InvalidArgument` for the first row with a value in a column of media. `rows` begins the row's name."""
     number = 0
     for part in parts:
         for value in part:
@@ -51,7 +51,7 @@ def check_media(column: str, parts: Iterable["pyarrow.Array"], rows: str) -> Non
 
 
 def _conversion(kind: "pyarrow.DataType") -> _Convert | None:
-    """Returns what makes decimals of the narrow numbers in values of a type; None where there are none."""
+    """Returns a function that converts narrow numbers in values of a type to decimals; None if the type has none."""
     import pyarrow
 
     if pyarrow.types.is_float16(kind) or pyarrow.types.is_float32(kind):

@@ -34,12 +34,12 @@ PASSTHROUGH = "passthrough"
 _MAX_COMPARED = 200
 """Characters of a name that are compared with others, which takes quadratic time."""
 _MAX_EXACT = 2**53
-"""Largest whole number below which a double represents every one exactly."""
+"""A double represents every whole number below this exactly."""
 
 
 @dataclass(frozen=True)
 class Conversation:
-    """The messages of a row, and the labels that its answers are compared with."""
+    """The messages of a row, and the labels of its answers."""
 
     where: str
     messages: tuple[ChatMessage, ...]
@@ -47,7 +47,7 @@ class Conversation:
     ground_truths: tuple[GroundTruth, ...]
     environment: EnvironmentTask | None = None
     left_out: frozenset[str] = frozenset()
-    """Fields about the messages, such as `timestamp`, which no chat template is given."""
+    """Fields about the messages, such as `timestamp`, which chat templates do not get."""
 
     @property
     def question(self) -> str:
@@ -86,7 +86,7 @@ def conversation_of(
 
 
 def _check_columns_beside(row: Row, source: SourceConfig) -> None:
-    """Raises `InvalidArgument` for images and the like beside the text, without which it would be asked."""
+    """Raises `InvalidArgument` for a row with media, such as images: the question would be asked without them."""
     read = {*wanted_columns(source), *optional_columns(source)}
     for column in media_columns(row.values, read):
         if not is_empty(row.values[column]):
@@ -94,13 +94,13 @@ def _check_columns_beside(row: Row, source: SourceConfig) -> None:
 
 
 def _rewards_alone(row: Row, source: SourceConfig) -> bool:
-    """Whether a row with an environment has no verifier, so that the reward is the environment's alone."""
+    """Whether a row has an environment and no verifier, so that the whole reward comes from the environment."""
     named = source.verifier if source.verifier is not None else row.values.get(source.verifier_column)
     return not named or named in (PASSTHROUGH, [PASSTHROUGH])
 
 
 def _optional(row: Row, name: str) -> Any:
-    """Returns the value in a column, or None where the row has no such column."""
+    """Returns the value in a column, or None if the row has no such column."""
     return column_of(row, name) if name in row.values or "." in name else None
 
 
@@ -123,7 +123,7 @@ def ground_truths_of(
             f"{row.where}: {source.verifier_column} must be the name of a verifier or a list of names "
             f"(found: {named!r:.80})"
         )
-    # The star stands for names in data, not for a verifier that the configuration chooses.
+    # The star replaces names in the data, not a verifier that the configuration chooses.
     other = reward.remap.get(EVERY_OTHER_NAME) if source.verifier is None else None
     verifiers = [_verifier(row, name, known_verifiers, reward, other) for name in names]
     labels: list[Any]
@@ -137,7 +137,9 @@ def ground_truths_of(
         if isinstance(source.verifier, list):
             labels = [label] * len(verifiers)
     if len(names) != len(labels):
-        raise InvalidArgument(f"{row.where}: {len(names)} verifiers for {len(labels)} labels; one label is needed each")
+        raise InvalidArgument(
+            f"{row.where}: {len(names)} verifiers for {len(labels)} labels; give one label for each verifier"
+        )
     return tuple(
         GroundTruth(
             verifier,
@@ -151,7 +153,7 @@ def ground_truths_of(
 def _verifier(
     row: Row, name: str, known_verifiers: Collection[str] | None, reward: RewardConfig, other: str | None
 ) -> str:
-    """Returns the verifier with a name; `other` replaces the names that `reward.remap` does not have."""
+    """Returns the verifier of a name; `other` replaces names that `reward.remap` does not have."""
     name = name.lower()
     name = reward.remap.get(name, other or name)
     if known_verifiers is not None and name not in known_verifiers:
@@ -163,7 +165,7 @@ def _verifier(
 
 
 def unknown_verifier(name: str, known_verifiers: Collection[str]) -> str:
-    """Describes a name that no verifier has, with the nearest name that one has."""
+    """Describes an unknown name of a verifier, with the nearest known name."""
     within = sorted((known for known in known_verifiers if known in name), key=len)  # gsm8k in openai/gsm8k
     near = difflib.get_close_matches(name[:_MAX_COMPARED], known_verifiers, n=1) or within[-1:]
     hint = f" (did you mean {near[0]!r}?)" if near else ""
@@ -171,12 +173,13 @@ def unknown_verifier(name: str, known_verifiers: Collection[str]) -> str:
 
 
 def _label(row: Row, label: Any, column: str) -> Any:
-    """Converts a label for its travel as a `google.protobuf.Value`, whose numbers are doubles.
+    """Converts a label to a value that fits a `google.protobuf.Value`, whose numbers are doubles.
 
-    A number that is an answer becomes text, as it was written; a number inside an object stays a number if a double
-    represents it."""
+    A number that is an answer becomes the text that was written. A number inside an object stays a number if a double
+    represents it.
+    """
     if label is None:
-        raise InvalidArgument(f"{row.where}: {column} is null; answers need a label to be compared with")
+        raise InvalidArgument(f"{row.where}: {column} is null; give each row a label, which answers are compared with")
     if isinstance(label, str):
         return unicode_of(row, label, column)
     if isinstance(label, bool):
@@ -197,10 +200,10 @@ def _label(row: Row, label: Any, column: str) -> Any:
 
 
 def _text_of(number: float) -> str:
-    """Returns the text of a number: as it was written, in full.
+    """Returns the text of a number, as it was written, in full.
 
-    A program writes 72.0 for 72 and 1e-05 for 0.00001; such a text is not what anybody chose. Nor is an exponent what
-    an answer has, so it is written out where the double is all that it says.
+    Programs write 72.0 for 72 and 1e-05 for 0.00001, which no person chose. An answer has no exponent either, so an
+    exponent is written out if the double equals the text.
     """
     if isinstance(number, WrittenNumber) and not number.is_of_program:
         return number.text
@@ -208,7 +211,7 @@ def _text_of(number: float) -> str:
 
 
 def _value(row: Row, value: Any, column: str) -> Any:
-    """Converts a value inside a label's object, where 5 in {"maximum": 5} stays a number and does not become "5"."""
+    """Converts a value inside a label's object: the 5 in {"maximum": 5} stays a number and does not become "5"."""
     if isinstance(value, list):
         return [_value(row, item, column) for item in value]
     is_exact = value.is_exact if isinstance(value, WrittenNumber) else isinstance(value, float)

@@ -1,6 +1,6 @@
 """Random draws that stay the same across releases of numpy and Python.
 
-numpy guarantees this only for the raw output of its bit generators, not for the methods of `Generator`.
+numpy guarantees stability only for the raw output of its bit generators, not for the methods of `Generator`.
 """
 
 import hashlib
@@ -14,7 +14,7 @@ def _bits(seed: str) -> np.random.PCG64:
 
 
 def permutation(seed: str, length: int) -> npt.NDArray[np.intp]:
-    """Returns [length] the numbers 0 to length - 1 in an order drawn from `seed`."""
+    """Returns the numbers 0 to length - 1 in an order drawn from `seed`, [length]."""
     return np.argsort(_bits(seed).random_raw(length), kind="stable")
 
 

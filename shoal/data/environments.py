@@ -1,4 +1,4 @@
-"""Environments of rows: the task of a row, the environment that it is for, and the tools that it offers."""
+"""Environments of rows: a row's environment, its task, and the tools that it offers."""
 
 import contextlib
 import re
@@ -15,15 +15,16 @@ from shoal.rollout import EnvironmentTask
 _NOT_THE_TASKS = frozenset({"env_name", "is_text_env", "max_steps"})
 """Keys of open-instruct's `env_config` that no environment reads."""
 _MAX_DEPTH = 24
-"""Of a task, which is a level. Each is three levels of a message, and protobuf reads a hundred."""
+"""Most levels of a task, with the task itself. Each takes three levels of a message, and protobuf reads a hundred.
+"""
 _WHOLE_NUMBER = re.compile(r"-?[0-9]{1,15}")
 
 
 def environment_of(row: Row, source: SourceConfig, known_environments: Collection[str]) -> EnvironmentTask | None:
-    """Reads the environment, in any case, the task, and the tools of a row; None for a row without an environment.
+    """Reads a row's environment (in any case of letters), task and tools; returns None without an environment.
 
-    Raises `InvalidArgument`, which names the row, for an unknown environment, a task that is not a table of JSON, or
-    tools that are not a list of names. Whether the environment has them is known once its code is loaded.
+    Raises `InvalidArgument`, which names the row, for an unknown environment, a task that is not a JSON table, or tools
+    that are not a list of names. Whether the environment has these tools is known only after its code is loaded.
     """
     found = _named(row, source) if source.names_environments else None
     if found is None:
@@ -32,7 +33,7 @@ def environment_of(row: Row, source: SourceConfig, known_environments: Collectio
 
 
 def refuse_tools(row: Row, column: str) -> None:
-    """Raises `InvalidArgument` for a row without an environment that defines tools: no prompt would show them."""
+    """Raises `InvalidArgument` for a row that defines tools but has no environment: no prompt would show them."""
     value = row.values.get(column) if column else None
     if isinstance(value, str) and value.lstrip().startswith("["):
         with contextlib.suppress(ValueError):
@@ -40,7 +41,7 @@ def refuse_tools(row: Row, column: str) -> None:
     if isinstance(value, list) and any(isinstance(tool, Mapping) and not is_empty(tool) for tool in value):
         raise InvalidArgument(
             f"{row.where}: the column {column!r} defines tools, which a prompt without an environment does not show: "
-            "give the source an environment that has them, or write them into the messages and read no such column "
+            "give the source an environment that has them, or write them into the messages and unset the column "
             '(tools_column = "")'
         )
 
@@ -72,8 +73,8 @@ def _known(row: Row, found: EnvironmentTask, known_environments: Collection[str]
 
 
 def _configured(row: Row, value: Mapping[str, Any] | list[Any], column: str) -> EnvironmentTask | None:
-    """Reads open-instruct's `env_config`: a table with `env_name`, a list of them, or a table with one as
-    `env_configs`. What else the table has is the task; None where it names no environment."""
+    """Reads open-instruct's `env_config`: a table with `env_name`, a list of such tables, or a table with such a list
+    as `env_configs`. The rest of the table is the task. Returns None if it names no environment."""
     entries = value if isinstance(value, list) else value.get("env_configs", [value])
     named = [entry for entry in entries or () if isinstance(entry, Mapping) and entry.get("env_name")]
     if len(named) > 1:
@@ -84,7 +85,7 @@ def _configured(row: Row, value: Mapping[str, Any] | list[Any], column: str) -> 
         )
     if not named:
         return None
-    # Columns of tables have a null for every key that only other rows have, and numbers as text.
+    # Columns of tables have a null for each key that only other rows have, and numbers as text.
     told = {key: item for key, item in named[0].items() if key not in _NOT_THE_TASKS and item is not None}
     task = _json_value(row, {key: _number(item) for key, item in told.items()}, column)
     return EnvironmentTask(str(named[0]["env_name"]), task)
@@ -104,7 +105,7 @@ def _task(row: Row, column: str) -> dict[str, Any]:
     if value is None:
         return {}
     if not isinstance(value, Mapping):
-        raise InvalidArgument(f"{row.where}: {column} must be a table, or one as JSON text (found: {value!r:.80})")
+        raise InvalidArgument(f"{row.where}: {column} must be a table, or JSON text of a table (found: {value!r:.80})")
     task: dict[str, Any] = _json_value(row, value, column)
     return task
 
@@ -116,14 +117,14 @@ def _tools(row: Row, column: str) -> tuple[str, ...] | None:
     if not isinstance(value, list) or not all(isinstance(name, str) and name for name in value):
         raise InvalidArgument(
             f'{row.where}: {column} must be a list of names of tools, such as ["search"], or null for all tools of the '
-            f"environment (found: {value!r:.80}); where the column has something else, name another one with the "
-            "source's tools_column, or none with an empty text"
+            f"environment (found: {value!r:.80}); if the column has another purpose, set the source's tools_column to "
+            'another column, or to "" for none'
         )
     return tuple(dict.fromkeys(unicode_of(row, name, column) for name in value))
 
 
 def _json_value(row: Row, value: Any, column: str, depth: int = 1) -> Any:
-    """Returns a value as it travels in a `google.protobuf.Value`. Raises `InvalidArgument` for one that cannot."""
+    """Returns a value in the form of a `google.protobuf.Value`. Raises `InvalidArgument` if it has no such form."""
     if isinstance(value, Mapping | list) and depth > _MAX_DEPTH:
         raise InvalidArgument(f"{row.where}: {column} is nested deeper than {_MAX_DEPTH} levels; make the task flatter")
     if isinstance(value, Mapping):
@@ -140,6 +141,6 @@ def _json_value(row: Row, value: Any, column: str, depth: int = 1) -> Any:
     if value is None or (isinstance(value, bool | int | float) and is_exact and is_finite):
         return value
     raise InvalidArgument(
-        f"{row.where}: {column} holds {value!r:.40}, which does not travel as JSON: use text, whole numbers below "
-        "2^53 and finite numbers"
+        f"{row.where}: {column} holds {value!r:.40}, which JSON cannot carry: use text, whole numbers below 2^53 "
+        "and finite numbers"
     )

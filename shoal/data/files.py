@@ -15,8 +15,8 @@ from shoal.paths import local_path, why_unread
 
 
 def read_files(source: SourceConfig) -> RowSource:
-    """Reads all rows of the files that `source.path` names, one after the other; messages number lines and rows of each
-    file from 1.
+    """Reads all rows of the files that `source.path` names, in order. Messages count the lines and rows of each file
+    from 1.
 
     Raises `InvalidArgument` for a file that is missing, of another kind, or malformed (with the line).
     """
@@ -52,7 +52,7 @@ def _read_file(name: str, source: SourceConfig, digests: dict[str, str]) -> list
             rows = list(_parquet(path, source))
         else:
             raise InvalidArgument(
-                f"data source {path}: {suffix or 'no suffix'!r} is not supported; give .jsonl or .parquet"
+                f"data source {path}: {suffix or 'no suffix'!r} is not supported; use .jsonl or .parquet"
             )
     except OSError as error:
         raise InvalidArgument(f"data source {path} cannot be read: {why_unread(error)}") from None

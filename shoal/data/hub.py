@@ -30,7 +30,7 @@ def read_dataset(source: SourceConfig) -> RowSource:
         else:
             location = str(folder) if folder.is_dir() else name
             table = datasets.load_dataset(location, source.dataset_config, split=source.split)
-    # Network, file system, errors of its own, a missing split or configuration.
+    # These cover the network, the file system, the package's own errors, and a missing split or configuration.
     except (OSError, ValueError, KeyError, datasets.exceptions.DatasetsError) as error:
         cause = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise InvalidArgument(f"data set {name} (split {source.split}) cannot be loaded: {cause}") from error

@@ -24,7 +24,7 @@ from shoal.errors import InvalidArgument
 from shoal.models.model_folder import load_tokenizer
 from shoal.rollout import MAX_WEIGHT, Prompt
 
-# Texts per tokenizer call, which runs on all cores.
+# Texts of one tokenizer call, which runs on all cores.
 _BATCH = 1024
 
 
@@ -43,10 +43,10 @@ def load_prompts(
 ) -> PromptSet:
     """Reads every source, mixes them, applies the chat template and drops prompts that are too long.
 
-    `reward` gives the names and weights of verifiers. `known_verifiers` are the names that rows may use; None allows
-    any. `known_environments` are those of `environments`. `tokenizer` saves loading the model's again. `time_s` is the
-    time that the chat template is told. Different prompts of one row, as where one file is two sources, also `beside`
-    these, have different ids: "q.jsonl#2:6" is another prompt of the row of "q.jsonl:6".
+    `reward` gives the names and weights of verifiers. `known_verifiers` and `known_environments` are the names that
+    rows may use; None allows any verifier. `tokenizer` saves loading the model's tokenizer again. The chat template
+    sees `time_s` as its time. If a row gives several prompts, for example because a file is in two sources or in
+    `beside`, their ids differ: "q.jsonl#2:6" is another prompt of the row of "q.jsonl:6".
 
     Raises `InvalidArgument` for an empty source, a malformed row (with file and line), an unknown verifier or
     environment, a failing chat template, and when every prompt is too long.
@@ -103,9 +103,9 @@ def first_conversations(
     reward: RewardConfig,
     known_environments: Collection[str] = (),
 ) -> dict[str, Conversation]:
-    """Returns the first conversation that names each of some verifiers; nothing for a verifier that no row names.
+    """Returns the first conversation that names each of `verifiers`. A verifier that no row names has no entry.
 
-    Needs no tokenizer. Raises `InvalidArgument` like `load_prompts`, for the rows that it reads.
+    Needs no tokenizer. Raises the errors of `load_prompts` for the rows that it reads.
     """
     found: dict[str, Conversation] = {}
     for source in sources:
@@ -133,7 +133,7 @@ def _prompt(prompt_id: str, conversation: Conversation, text: str, token_ids: li
 def _with_own_ids(
     kept: Mapping[int, tuple[Prompt, str]], known: Mapping[str, Prompt], name: str
 ) -> dict[int, tuple[Prompt, str]]:
-    """Returns the prompts of a source, under another name where a prompt that is not the same has the id of one."""
+    """Returns the prompts of a source. Renames a prompt if a different prompt already has its id."""
 
     def named(alias: str) -> dict[int, tuple[Prompt, str]]:
         if alias == name:
@@ -161,7 +161,7 @@ def _is_same(one: Prompt, other: Prompt) -> bool:
 
 
 def _asked(conversation: Conversation) -> str:
-    """Returns what a prompt asks, with the task of its environment."""
+    """Returns the question of a prompt, with the task of its environment."""
     task = conversation.environment
     if task is None:
         return conversation.question
@@ -169,8 +169,8 @@ def _asked(conversation: Conversation) -> str:
 
 
 def check_verifier_names(reward: RewardConfig, known_verifiers: Collection[str] | None) -> None:
-    """Raises `InvalidArgument` for settings of unknown verifiers, which would have no effect, and for weights that are
-    too large."""
+    """Raises `InvalidArgument` for settings of unknown verifiers, which would have no effect, and for too large
+    weights."""
     for name, weight in reward.weights.items():
         if abs(weight) > MAX_WEIGHT:
             raise InvalidArgument(
@@ -206,7 +206,7 @@ def _read_all(source: SourceConfig) -> RowSource:
 def _tokenize(
     conversations: Sequence[Conversation], tokenizer: Any, variables: Mapping[str, Any], time_s: float | None
 ) -> list[tuple[str, list[int]]]:
-    """Returns text and token ids of each conversation, in order, as `render` does."""
+    """Returns the text and token ids of each conversation, in order. Raises the errors of `render`."""
     texts = render(conversations, tokenizer, variables, time_s)
     token_ids: list[list[int]] = []
     for start in range(0, len(texts), _BATCH):

@@ -1,5 +1,5 @@
-"""Messages of rows: their texts and calls of tools. What no chat template would be given is refused by name, but for
-what is said about a message."""
+"""Messages of rows: their texts and tool calls. A field that no chat template would get is refused, unless it is only
+about a message."""
 
 import json
 from collections.abc import Collection, Mapping
@@ -18,7 +18,7 @@ _FORMS = "a text, or a list of parts such as {'type': 'text', 'text': 'Hello'}"
 _IDS = frozenset(("id", "message_id", "parent_id", "turn_id", "conversation_id", "uuid"))
 _TIMES = frozenset(("timestamp", "created", "created_at", "create_time", "updated_at", "update_time"))
 _ABOUT = _IDS | _TIMES | {"metadata", "weight"}
-"""Fields that name, date and weigh a message, and are none of its words."""
+"""Fields that name, date or weigh a message, and are not part of its words."""
 _THOUGHTS = frozenset(("reasoning_content", "reasoning", "thinking", "thoughts"))
 _CURES = {
     "function_call": "write the call as tool_calls, which chat templates render",
@@ -34,15 +34,15 @@ _CURES = {
 def messages_of(
     row: Row, value: Any, column: str, *, has_answer: bool = False
 ) -> tuple[tuple[ChatMessage, ...], frozenset[str]]:
-    """Reads a list of messages, one as JSON text, or one question. Returns them with the names of the fields about
-    messages that are left out.
+    """Reads a list of messages, such a list as JSON text, or a question. Returns the messages, and the names of omitted
+    fields.
 
-    With `has_answer` a final message of the assistant behind others is the reference answer, and left out.
+    With `has_answer`, a final message of the assistant after other messages is the reference answer, and is omitted.
 
-    Raises `InvalidArgument`, with the row and the message, for anything that the prompt would lack: images and the
-    like, a call that cannot be read, and a field with words or values that is none of role, content, tool_calls,
-    tool_call_id and name. Numbers, booleans and nulls in other fields say nothing to a model and pass, and so do
-    fields about a message, such as its id or time.
+    Raises `InvalidArgument`, with the row and the message, for content that the prompt would lack: media such as
+    images, a call that cannot be read, and words or values in a field other than role, content, tool_calls,
+    tool_call_id and name. Other fields may have numbers, booleans and nulls, which mean nothing to a model. Fields
+    about a message, such as its id or time, are omitted.
     """
     if isinstance(value, str):
         value = _parsed_messages(row, value, column) or [{"role": "user", "content": value}]
@@ -57,8 +57,8 @@ def messages_of(
 
 
 def _parsed_messages(row: Row, text: str, column: str) -> list[Any] | None:
-    """Returns the messages that a text is in JSON; None for any other text, which is a question. Raises
-    `InvalidArgument` for messages with a key twice."""
+    """Returns the messages of a JSON text; None for any other text, which is a question. Raises `InvalidArgument` for
+    messages that have a key twice."""
     if not text.lstrip().startswith("["):
         return None
     try:
@@ -111,7 +111,9 @@ class _Reader:
         if media := kind_of_media(kind):
             raise self._refusal(f"has content of the type {kind!r:.40}: {media_refusal(media)}")
         if kind != "text" or not isinstance(text, str):
-            raise self._refusal(f"has a part of its content that is no text: {part!r:.80}; the content is {_FORMS}")
+            raise self._refusal(
+                f"has a part of its content that is not text: {part!r:.80}; the content must be {_FORMS}"
+            )
         self._refuse_others(part, _PART, f".content[{index}]")
         return self._unicode(text)
 
@@ -147,10 +149,12 @@ class _Reader:
     def _arguments(self, value: Any, place: str) -> dict[str, Any]:
         if isinstance(value, str):
             value = self._json(value, f"{place[1:]}.arguments") if value.strip() else {}
-        elif self._row.is_of_table:  # Its columns have a null for every name that other rows' calls have.
+        elif self._row.is_of_table:  # Its columns have a null for each name that only other rows' calls have.
             value = _without_nulls(value)
         if not isinstance(value, Mapping | None):
-            raise self._refusal(f"{place[1:]}.arguments must be an object, or one as JSON text (found: {value!r:.80})")
+            raise self._refusal(
+                f"{place[1:]}.arguments must be an object, or JSON text of an object (found: {value!r:.80})"
+            )
         return dict(value or {})
 
     def _json(self, text: str, what: str) -> Any:
@@ -173,7 +177,7 @@ class _Reader:
             field = f"{place}.{name}"[1:]
             if media := kind_of_media(name):
                 raise self._refusal(f"has the field {field}: {media_refusal(media)}")
-            cure = _CURES.get(name, "remove it from the data, or put what it says into the content")
+            cure = _CURES.get(name, "remove it from the data, or move its words into the content")
             raise self._refusal(f"has the field {field} ({value!r:.60}), which no prompt would have: {cure}")
 
     def _unicode(self, text: str) -> str:

@@ -1,4 +1,4 @@
-"""Mixing: decides which rows of a source are used."""
+"""Mixing: the choice of the rows of a source."""
 
 from dataclasses import replace
 
@@ -12,7 +12,7 @@ from shoal.quantities import counted
 def labeled_rows(rows: RowSource, source: SourceConfig) -> RowSource:
     """Returns the rows whose verifier column has one of `source.labels`, in any case.
 
-    Raises `InvalidArgument` when no row has.
+    Raises `InvalidArgument` when no row has such a label.
     """
     wanted = {label.lower() for label in source.labels}
     chosen, found = [], set()
@@ -34,7 +34,7 @@ _MAX_NAMES = 12
 
 
 def select_rows(source: SourceConfig, name: str, num_rows: int) -> list[int]:
-    """Returns the numbers of the rows to use, in file order; after the last row it starts again from the first.
+    """Returns the numbers of the rows to use, in file order. After the last row it starts again from the first row.
 
     Uses `count` rows, or `fraction` of the rows, or all. Whole passes use every row; the remainder is drawn without
     replacement. The draw depends only on the source, so that runs with different seeds train on the same prompts.

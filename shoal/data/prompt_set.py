@@ -16,19 +16,19 @@ from shoal.rollout import Prompt
 class PromptSet:
     """The prompts of a run.
 
-    Example: with 3 prompts, positions 0 to 2 are the first pass, 3 to 5 the second in an order of its own.
+    Example: with 3 prompts, positions 0 to 2 are the first pass, and 3 to 5 are the second pass in another order.
     """
 
     prompts: Sequence[Prompt]
     questions: Sequence[str]
-    """The question of each prompt, without system messages and template, with the task of its environment: equal for
-    prompts that ask the same."""
+    """The question of each prompt, with the task of its environment, but without system messages and template. Prompts
+    that ask the same have equal questions."""
     num_dropped_too_long: int = 0
     """Prompts left out because they have more than `data.max_prompt_tokens` tokens."""
     digests: Mapping[str, str] = field(default_factory=dict)
-    """SHA-256 of each file, data set and task that the prompts were made from, by its name."""
+    """SHA-256 of each file, data set and task that the prompts come from, by its name."""
     left_out: frozenset[str] = frozenset()
-    """Fields about messages, such as `timestamp`, that are in the data and in no prompt."""
+    """Fields about messages, such as `timestamp`, that are in the data but in no prompt."""
     seed: int = 0
     shuffle: bool = True
     _order: tuple[int, npt.NDArray[np.intp]] | None = field(default=None, repr=False, compare=False)
@@ -37,7 +37,7 @@ class PromptSet:
         return len(self.prompts)
 
     def at(self, position: int) -> Prompt:
-        """Returns the prompt at a position, from 0, of the endless order; it depends only on seed and position."""
+        """Returns the prompt at a position (from 0) of the endless order. It depends only on seed and position."""
         if position < 0:
             raise ValueError(f"position must be at least 0 (given: {position})")
         number_of_pass, index = divmod(position, len(self.prompts))
@@ -59,22 +59,23 @@ _WHY_LEFT_OUT = {
 
 @dataclass(frozen=True)
 class HeldOut:
-    """The held-out questions of a run, and how many others are left out."""
+    """The held-out questions of a run, and the number of omitted questions."""
 
     prompts: tuple[Prompt, ...] = ()
     num_wanted: int = 0
     """`evaluation.num_prompts`"""
     left_out: Mapping[str, int] = field(default_factory=dict)
-    """The number of questions left out before the last one that is asked, by the reason; no reason without any."""
+    """The number of questions omitted before the last asked question, by reason. Each reason has a question.
+    """
 
     def without(self, reason: str, prompt_ids: Collection[str]) -> "HeldOut":
-        """Leaves out the questions with some ids, for a reason."""
+        """Omits the questions with some ids, for a reason."""
         kept = tuple(prompt for prompt in self.prompts if prompt.prompt_id not in prompt_ids)
         num_left_out = self.left_out.get(reason, 0) + len(self.prompts) - len(kept)
         return HeldOut(kept, self.num_wanted, {**self.left_out, **({reason: num_left_out} if num_left_out else {})})
 
     def __str__(self) -> str:
-        """Says how many questions are asked, and how many are left out for which reason."""
+        """Describes how many questions are asked, and how many are left out for each reason."""
         listed = "".join(f", {count} {_WHY_LEFT_OUT[reason]}" for reason, count in self.left_out.items())
         total = sum(self.left_out.values())
         why = f", and {total} are left out: {listed.removeprefix(', ')}" if total else ""
@@ -82,17 +83,18 @@ class HeldOut:
 
     @property
     def lacks_questions(self) -> bool:
-        """Whether fewer questions are asked than the configuration wants, since others are left out."""
+        """Whether fewer questions are asked than the configuration wants, because some are omitted."""
         return len(self.prompts) < self.num_wanted and bool(self.left_out)
 
 
 def held_out_prompts(candidates: PromptSet, trained_on: Iterable[str], num_prompts: int) -> HeldOut:
-    """Returns the first `num_prompts` candidates, in order, whose question is not in `trained_on`, each question once.
-    Returns fewer if there are not enough. Counts the candidates that are left out before the last one that is asked.
+    """Returns the first `num_prompts` different questions, in order, that are not in `trained_on`, or fewer if there
+    are not enough. Counts the candidates that are omitted before the last question that is asked.
 
-    Rows that name an environment are questions of their own, also with equal words and tasks: what it draws differs.
+    Each row with an environment is a different question, even if words and tasks are equal, because the environment's
+    draws differ.
 
-    Raises `InvalidArgument` when none is left.
+    Raises `InvalidArgument` when no question is left.
     """
     known, seen = frozenset(trained_on), set[tuple[str, str]]()
     chosen: list[Prompt] = []

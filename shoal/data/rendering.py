@@ -1,4 +1,4 @@
-"""The texts of prompts: a chat template applied to their conversations."""
+"""The texts of prompts, which a chat template makes from their conversations."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -15,13 +15,14 @@ _STAND_IN = "stand-in-for-a-field-2b7d41"
 def render(
     conversations: Sequence[Conversation], tokenizer: Any, variables: Mapping[str, Any], time_s: float | None = None
 ) -> list[str]:
-    """Returns the text of each conversation, in order; `variables` are those of the chat template, and `time_s` the
-    time that it is told, by default that of now.
+    """Returns the text of each conversation, in order. The chat template sees `variables`, and `time_s` as the time
+    (now by default).
 
-    It ends with the beginning of the policy's turn, but for an environment: what that says first comes before.
+    A text ends with the beginning of the policy's turn. With an environment it does not, since the environment speaks
+    first.
 
-    Raises `InvalidArgument`, with the row, where there is no template, or where it fails, does not end in time, takes
-    too much memory, leaves out calls of tools, or would write fields that the conversation leaves out.
+    Raises `InvalidArgument`, with the row, if there is no template, or if it fails, does not end in time, takes too
+    much memory, omits tool calls, or would write fields that the conversation omits.
     """
     if not tokenizer.chat_template:
         raise InvalidArgument(
@@ -52,7 +53,7 @@ def _texts(
 
 def _outcomes(template: BoundedTemplate, dialogues: Sequence[Dialogue]) -> list[str | Unrendered]:
     outcomes = template.render(dialogues)
-    # A few templates take the arguments of calls as texts.
+    # A few templates take the arguments of calls as text.
     changed = {
         index: replace(dialogues[index], messages=messages)
         for index, outcome in enumerate(outcomes)
@@ -68,8 +69,8 @@ def _outcomes(template: BoundedTemplate, dialogues: Sequence[Dialogue]) -> list[
 def _check_calls_are_written(
     template: BoundedTemplate, conversations: Sequence[Conversation], texts: Sequence[str]
 ) -> None:
-    """Raises `InvalidArgument` for calls that the template leaves out, as many do in silence: the text is the same
-    without them."""
+    """Raises `InvalidArgument` for calls that the template omits, as many templates silently do: the text without the
+    calls is the same."""
     calling = [
         (conversation, text)
         for conversation, text in zip(conversations, texts, strict=True)
@@ -80,15 +81,15 @@ def _check_calls_are_written(
         if without == text:
             raise _refusal(
                 conversation,
-                "leaves out the tool_calls of messages: choose one that writes them, or write them into the content",
+                "leaves out the tool_calls of messages: choose another template, or write the calls into the content",
             )
 
 
 def _check_others_are_not(
     template: BoundedTemplate, conversations: Sequence[Conversation], texts: Sequence[str]
 ) -> None:
-    """Raises `InvalidArgument` for fields that the conversations leave out and that the template would write: the text
-    is another one with them. Tries the first conversation with the same fields and roles."""
+    """Raises `InvalidArgument` for fields that the conversations omit although the template would write them: the text
+    with the fields differs. Tries the first conversation for each set of fields and roles."""
     tried = {
         (name, *(message.role for message in conversation.messages)): (conversation, text)
         for conversation, text in reversed([*zip(conversations, texts, strict=True)])
@@ -100,8 +101,8 @@ def _check_others_are_not(
         if outcome != text:
             raise _refusal(
                 conversation,
-                f"reads the field {kind[0]} of messages, which it is not given: remove it from the data, put what it "
-                "says into the content, or choose a template that does not read it",
+                f"reads the field {kind[0]} of messages, which Shoal omits: remove it from the data, move its words "
+                "into the content, or choose a template that does not read it",
             )
 
 
@@ -114,7 +115,7 @@ def _without_calls(conversation: Conversation) -> Conversation:
 
 
 def dialogue_of(conversation: Conversation) -> Dialogue:
-    """Returns a conversation as the chat template takes it."""
+    """Returns a conversation in the form that the chat template takes."""
     messages = [for_template(message) for message in conversation.messages]
     return Dialogue(messages, begins_turn=conversation.environment is None)
 

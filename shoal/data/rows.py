@@ -22,10 +22,10 @@ class Row:
     number: int
     """Index in the source, from 0; part of the prompt id."""
     where: str
-    """Location for messages, counted from 1: "questions.jsonl:7", "questions.parquet row 7"."""
+    """Location for error messages, counted from 1: "questions.jsonl:7", "questions.parquet row 7"."""
     values: Mapping[str, Any]
     is_of_table: bool = False
-    """Whether it comes from columns, which have a null for every name that only other rows have."""
+    """Whether the row comes from columns, which have a null for each name that only other rows have."""
 
 
 @dataclass(frozen=True)
@@ -33,14 +33,14 @@ class RowSource:
     """A source with its rows, in their original order."""
 
     name: str
-    """Name that is the same on every machine and in every run; the first half of a prompt id."""
+    """The source's name, the same on every machine and in every run; it is the first half of a prompt id."""
     rows: list[Row]
     digests: Mapping[str, str] = dataclass_field(default_factory=dict)
-    """SHA-256 of each file that the rows were read from, by its name; else of the rows."""
+    """SHA-256 of each file that the rows were read from, by its name; if there is no file, of the rows."""
 
 
 def digest_of_rows(rows: Iterable[Row]) -> str:
-    """Returns the SHA-256 of the values of rows, which come from no file of our own."""
+    """Returns the SHA-256 of the values of rows that come from no local file."""
     digest = hashlib.sha256()
     for row in rows:
         digest.update(json.dumps(row.values, sort_keys=True, default=repr).encode("ascii") + b"\n")
@@ -48,7 +48,7 @@ def digest_of_rows(rows: Iterable[Row]) -> str:
 
 
 def row_name(prompt_id: str) -> str:
-    """Returns where a prompt comes from, for messages: "questions.jsonl:6" gives "questions.jsonl row 7".
+    """Returns the source of a prompt, for messages: "questions.jsonl:6" gives "questions.jsonl row 7".
 
     The index in an id counts from 0; rows count from 1, without blank lines.
     """
@@ -59,7 +59,7 @@ def row_name(prompt_id: str) -> str:
 def column_of(row: Row, name: str) -> Any:
     """Returns the value in a column of a row; a dot in the name selects a key in a column of tables.
 
-    Raises `InvalidArgument` where the row has no such column."""
+    Raises `InvalidArgument` if the row has no such column."""
     if name not in row.values and "." in name:
         outer, _, inner = name.partition(".")
         value = row.values.get(outer)
@@ -74,15 +74,15 @@ def column_of(row: Row, name: str) -> Any:
 
 def wanted_columns(source: SourceConfig) -> list[str]:
     """Returns the columns that prompts are made from."""
-    if source.names_environments:  # The reward may be the environment's alone.
+    if source.names_environments:  # The whole reward may come from the environment.
         return [source.messages_column, *([source.environment_column] if source.environment_column else [])]
-    # Columns that make up a label may be absent.
+    # Columns that together make a label may be absent.
     labels = [] if source.label_columns else [source.ground_truth_column]
     return [source.messages_column, *labels, *([] if source.verifier is not None else [source.verifier_column])]
 
 
 def check_columns(source: SourceConfig, rows: RowSource) -> None:
-    """Raises `InvalidArgument` for a column of the source's that no row has, where a row need not have it."""
+    """Raises `InvalidArgument` for an optional column of the source that no row has."""
     for field in ("environment_column", "environment_task_column", "tools_column"):
         column = getattr(source, field)
         if (
@@ -98,19 +98,22 @@ def check_columns(source: SourceConfig, rows: RowSource) -> None:
 
 
 def optional_columns(source: SourceConfig) -> list[str]:
-    """Returns the columns that prompts are made from where they are there."""
+    """Returns the columns that prompts use if they exist."""
     labels = list(source.label_columns.values())
     if not source.names_environments:
-        return [*filter(None, [source.tools_column]), *labels]  # Tools are refused: no prompt would show them.
+        return [
+            *filter(None, [source.tools_column]),
+            *labels,
+        ]  # The tools are read in order to refuse them: no prompt would show them.
     told = filter(None, (source.environment_task_column, source.tools_column))
     return [*told, source.ground_truth_column, source.verifier_column, *labels]
 
 
 def present_columns(source: SourceConfig, present: Collection[str], where: str) -> list[str]:
-    """Returns the columns to read of those in a file or data set. Raises `InvalidArgument` for one that is missing."""
+    """Returns the columns to read from a file or data set. Raises `InvalidArgument` for a missing column."""
 
     def holder(column: str) -> str:
-        # A dot selects a key in a column of tables, unless a column has the whole name.
+        # A dot selects a key in a column of tables, unless the whole name is a column.
         return column if column in present else column.partition(".")[0]
 
     wanted = wanted_columns(source)
@@ -121,7 +124,7 @@ def present_columns(source: SourceConfig, present: Collection[str], where: str) 
 
 
 def unicode_of(row: Row, text: str, column: str) -> str:
-    """Returns a text of a row. Raises `InvalidArgument` for one with half of a character: no message carries it."""
+    """Returns a text of a row. Raises `InvalidArgument` for half of a character, which no protobuf message carries."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
@@ -132,32 +135,32 @@ def unicode_of(row: Row, text: str, column: str) -> str:
 
 
 def kind_of_media(name: Any) -> str:
-    """Returns which medium a type of a part, or a field, names: "image" for image_url; empty for none."""
+    """Returns the medium that a field, or the type of a part, names: "image" for image_url; empty for none."""
     found = _MEDIA.search(name) if isinstance(name, str) else None
     return found[0].lower() if found else ""
 
 
 def media_refusal(kind: str) -> str:
-    """Says why a medium is refused."""
+    """Returns why a medium is refused."""
     return f"training on {'images' if kind == 'image' else kind} is not available; use data whose questions are text"
 
 
 def media_columns(columns: Iterable[str], read: Collection[str]) -> list[str]:
-    """Returns the columns of media beside those that are `read`."""
+    """Returns the columns of media that are not in `read`."""
     return [name for name in columns if _MEDIA_COLUMN.fullmatch(name) and name not in read]
 
 
 def refuse_media_column(where: str, column: str) -> None:
-    """Raises `InvalidArgument` for a row with something in a column of media."""
+    """Raises `InvalidArgument` for a row that has a value in a column of media."""
     why = media_refusal(kind_of_media(column) or "image")
     raise InvalidArgument(
-        f"{where}: the column {column!r} holds what the prompt would not show: {why}, or remove the column where the "
-        "questions stand without it"
+        f"{where}: the column {column!r} holds media, which the prompt would not show: {why}, or remove the column if "
+        "the questions make sense without it"
     )
 
 
 def is_empty(value: Any) -> bool:
-    """Whether a value says nothing: null, an empty text, list or table, and lists and tables of such alone."""
+    """Whether a value is empty: null, an empty text, list or table, or a list or table of empty values."""
     if value is None or value == "":
         return True
     if isinstance(value, Mapping):

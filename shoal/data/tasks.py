@@ -1,4 +1,4 @@
-"""Rows from tasks that generate questions: Shoal's sums, products and numbers to guess, and reasoning-gym."""
+"""Rows from tasks that generate questions: Shoal's own (sums, products, numbers to guess), and reasoning-gym's."""
 
 import difflib
 import random
@@ -56,7 +56,7 @@ def make_task(source: SourceConfig) -> RowSource:
     rows = []
     for number, (question, label, verifier) in enumerate(questions):
         values = {source.messages_column: question, source.ground_truth_column: label}
-        if source.environment_task_column != source.ground_truth_column:  # Else the environment judges by the label.
+        if source.environment_task_column != source.ground_truth_column:  # Otherwise the environment reads the label.
             values[source.verifier_column] = verifier
         rows.append(Row(number, f"{name} question {number + 1}", values))
     return _source(name, rows)
@@ -103,7 +103,7 @@ def _multiplication(source: SourceConfig, name: str) -> Iterator[Row]:
             source.environment_task_column: {"a": a, "b": b},
             source.ground_truth_column: str(a * b),
         }
-        if not source.names_environments:  # There the environment pays.
+        if not source.names_environments:  # An environment gives the reward itself.
             values[source.verifier_column] = "gsm8k"
         yield Row(number, f"{name} question {number + 1}", values)
 

@@ -106,7 +106,7 @@ def test_a_row_offers_the_tools_that_it_names_or_all(values: dict[str, Any], wan
     named = SourceConfig(path="d", environment="counter", tools_column="active")
     assert read({"active": values.get("tools")}, named) == EnvironmentTask("counter", {}, wanted)
     other = SourceConfig(path="d", environment="counter", tools_column="")
-    assert read({"tools": "something else"}, other) == EnvironmentTask("counter", {}), "an empty text reads no column"
+    assert read({"tools": "another purpose"}, other) == EnvironmentTask("counter", {}), "an empty text reads no column"
     blank = SourceConfig(path="d", environment="counter", environment_task_column="", tools_column="")
     assert read({"": {"target": 5}, "environment_task": {"target": 5}}, blank) == EnvironmentTask("counter", {})
 
