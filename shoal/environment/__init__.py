@@ -1,7 +1,7 @@
-"""What an environment is written with: `from shoal.environment import Environment, Observation, Turn, tool`.
+"""The classes for writing environments: `from shoal.environment import Environment, Observation, Turn, tool`.
 
-docs/environments.md is the tutorial. This package needs the standard library alone, so that an environment can run in
-another Python, where its own packages are installed and ours are not.
+docs/environments.md is the tutorial. This package needs only the standard library. So an environment can run in another
+Python, with its own packages and without Shoal's.
 """
 
 from shoal.environment.agent import Agent, Policy

@@ -1,4 +1,4 @@
-"""Agents: programs of their own, which call the policy instead of answering its turns."""
+"""Agents: environments that are programs, which call the policy instead of answering its turns."""
 
 from dataclasses import dataclass
 from typing import Any, Self
@@ -11,19 +11,19 @@ class Policy:
     """The policy that is trained, behind an HTTP endpoint in the form of OpenAI's, for one episode."""
 
     base_url: str
-    """Ends with "/v1"; `/chat/completions` and `/models` follow, and `/inference/v1/generate` what comes before."""
+    """Ends with "/v1". Append `/chat/completions` or `/models`, or replace "/v1" by `/inference/v1/generate`."""
     api_key: str
-    """Of this episode alone."""
+    """The key, which is valid only in this episode."""
     max_context_tokens: int
-    """Longest context, with what is sampled behind it."""
+    """Longest context, including the tokens that are sampled after it."""
     model: str = "policy"
     auxiliary_model: str = "auxiliary"
-    """The same policy; what it says under this name is not trained on."""
+    """Another name of the policy. Answers under this name are not trained on."""
 
 
 class Agent(Environment):
-    """An environment whose episodes are runs of a program that calls the policy, as often as it likes, with messages of
-    its own. What the policy says is recorded where it is sampled, and trained on.
+    """An environment whose episodes are runs of a program. The program calls the policy as often as it likes, with any
+    messages. The policy's answers are recorded where they are sampled, and trained on.
 
     Example:
         class Doubling(Agent):
@@ -37,7 +37,8 @@ class Agent(Environment):
     """
 
     turn_rewards: dict[str, float]
-    """Rewards of turns, besides that of the episode: by the `id` of the policy's answer. Read when it ends."""
+    """Rewards of turns, by the `id` of the policy's answer, next to the episode's reward. Read when the episode ends.
+    """
 
     def __new__(cls, *arguments: Any, **settings: Any) -> Self:
         agent = super().__new__(cls, *arguments, **settings)
@@ -45,8 +46,8 @@ class Agent(Environment):
         return agent
 
     def run(self, task: dict[str, Any], seed: int, policy: Policy) -> Any:
-        """Runs the episode. Returns its reward, or None where `self.reward` has it, or nobody.
+        """Runs the episode. Returns its reward; None if `self.reward` has it, or if there is none.
 
-        May be `async`; a plain method has a thread of its own. Called after `reset`, whose answer is not used.
+        May be `async`; a plain method gets its own thread. Called after `reset`, whose answer is not used.
         """
         raise NotImplementedError(f"{type(self).__name__} has no method `run`")

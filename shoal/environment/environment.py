@@ -1,4 +1,4 @@
-"""The base class of environments, and what goes into its methods and comes out of them."""
+"""The base class of environments, and the arguments and results of its methods."""
 
 import inspect
 import json
@@ -14,7 +14,7 @@ from shoal.rollout import FinishReason, ToolOutcome
 
 
 class InvalidTask(Exception):
-    """Raised by `reset`: the task is not one of this environment. The message says why."""
+    """Raised by `reset`: the task is not for this environment. The message says why."""
 
 
 class Unscorable(Exception):
@@ -22,59 +22,59 @@ class Unscorable(Exception):
 
 
 class Broken(Exception):
-    """Raised by any method or tool: something that it needs is broken, through no fault of the policy. The episode is
-    FAILED, and the message says why."""
+    """Raised by any method or tool: a resource of the environment is broken, through no fault of the policy. The
+    episode is FAILED, and the message says why."""
 
 
 class ToolError(Exception):
-    """Raised by a tool: the policy gets the message as the answer. Any other exception but `Broken` and `Unscorable`
-    does the same, and names its class as well."""
+    """Raised by a tool: the policy gets the message as the answer. So it does for any other exception except `Broken`
+    and `Unscorable`; that answer also names the class."""
 
 
 @dataclass(frozen=True)
 class Turn:
-    """What the policy said in a turn."""
+    """The policy's words in a turn."""
 
     number: int
-    """From 1."""
+    """The number of the turn, from 1."""
     text: str
-    """Without the tool calls."""
+    """The text, without the tool calls."""
     tool_calls: tuple[ToolCall, ...] = ()
-    """The tool calls that were found, also those that cannot be carried out: see their `status`."""
+    """The tool calls that were found, including calls that cannot be carried out: see their `status`."""
     finish_reason: FinishReason = FinishReason.STOP
-    """LENGTH where a limit cut the turn off."""
+    """Why sampling ended; LENGTH if a limit cut the turn off."""
     num_tokens: int = 0
 
     @property
     def answer(self) -> str:
-        """What the policy said outside of its thoughts: what a guess or a result is to be read from."""
+        """The policy's words outside of its thoughts. Read a guess or a result from these."""
         return without_thoughts(self.text)
 
 
 Said: TypeAlias = str | ChatMessage | Mapping[str, Any] | Sequence["str | ChatMessage | Mapping[str, Any]"]
-"""A text, which is said as a user, or a message, or a list of them. A message may be {"role": ..., "content": ...}."""
+"""A text (said as a user), or a message, or a list of these. A message may be {"role": ..., "content": ...}."""
 
 
 @dataclass(frozen=True)
 class Observation:
-    """What the environment answers."""
+    """The answer of the environment."""
 
     messages: Said = ()
     reward: float | None = None
     """Reward of the turn, if the environment gives one."""
     done: bool = False
-    """The episode is over."""
+    """Whether the episode is over."""
     tool_outcomes: tuple[ToolOutcome, ...] = ()
-    """What became of the turn's tool calls, in their order."""
+    """The outcomes of the turn's tool calls, in their order."""
 
 
 Answer: TypeAlias = Observation | Said | None
-"""What a method may return: None says nothing, and what is no `Observation` has no reward."""
+"""The value of a method: None says nothing, and only an `Observation` has a reward."""
 
 
 class Environment:
-    """An environment. Each episode has an object of its own, made with the settings of the configuration as keyword
-    arguments, in a process that it may share with other episodes. Every method may be `async`.
+    """An environment. Each episode has its own object, made with the settings of the configuration as keyword
+    arguments. Episodes may share a process. Every method may be `async`.
 
     Example:
         class Doubling(Environment):
@@ -92,26 +92,26 @@ class Environment:
     """
 
     is_deterministic: bool = False
-    """Whether the same settings, task, seed and turns always give the same answers, in every process. Then an episode
-    whose process dies goes on in another one, where its turns are played again."""
+    """Whether the same settings, task, seed and turns always give the same answers, in every process. If so, an episode
+    whose process dies continues in another process, which repeats its turns."""
     tools: "Sequence[Callable[..., Any] | ToolDefinition] | Callable[[], Any]" = ()
-    """Its tools, beside the methods that are marked with `@tool`: functions, whose signature and docstring describe
-    them, or definitions of tools that `step` carries out itself. May be a method that returns them."""
+    """The tools, in addition to methods marked with `@tool`: functions, described by their signature and docstring, or
+    definitions of tools that `step` carries out itself. May be a method that returns them."""
 
     prompt: tuple[ChatMessage, ...]
     """The conversation that the policy reads before the first turn; set before `reset`."""
     offered_tools: frozenset[str] | None
-    """Names of the tools that the policy is offered in this episode; None for all of them. Set before `reset`. Calls of
-    others come marked as calls of unknown tools."""
+    """Names of the tools that the policy is offered in this episode; None for all. Set before `reset`. Calls of other
+    tools are marked as calls of unknown tools."""
     metrics: dict[str, float]
-    """Numbers of the episode for the metrics, by name; read when it ends."""
+    """Numbers of the episode for the metrics, by name; read when the episode ends."""
     reward: float | None
-    """Reward of the whole episode, besides those of turns; read when it ends."""
+    """Reward of the whole episode, in addition to rewards of turns; read when the episode ends."""
     detail: str
-    """For people, what the episode came to; read when it ends."""
+    """The episode's outcome, for people; read when the episode ends."""
 
     def __new__(cls, *_: Any, **__: Any) -> Self:
-        # Here, so that a class with an `__init__` of its own need not call this one's.
+        # Set attributes here, so that a subclass with its own `__init__` need not call `super().__init__`.
         environment = super().__new__(cls)
         environment.prompt, environment.offered_tools = (), None
         environment.metrics, environment.reward, environment.detail = {}, None, ""
@@ -120,26 +120,26 @@ class Environment:
     def reset(self, task: dict[str, Any], seed: int) -> Any:
         """Begins the episode; returns what the policy reads first, if anything (`Answer`).
 
-        Raises `InvalidTask` for a task that is none of this environment.
+        Raises `InvalidTask` for a task that is not for this environment.
         """
 
     def step(self, turn: Turn) -> "Answer | Awaitable[Answer]":
-        """Answers a turn. Without a method of its own, an environment carries out the tool calls."""
+        """Answers a turn. By default it carries out the tool calls."""
         return self.call_tools(turn)
 
     def close(self) -> Any:
-        """Frees what the episode holds. Called once, however the episode ends, unless its process dies."""
+        """Frees the episode's resources. Called once, however the episode ends, unless its process dies."""
 
     def unavailable(self) -> str:
-        """Returns why it cannot work on this machine; empty if it can. Asked before any episode begins."""
+        """Returns why the environment cannot work on this machine; empty if it can. Called before all episodes."""
         return ""
 
     async def call_tools(self, turn: Turn) -> Observation:
         """Carries out the tool calls of a turn, one after the other; a message answers each.
 
-        A call that cannot be carried out, or whose tool raises, is answered with what is wrong. A tool returns a text,
-        a value that is written as JSON, or an `Observation`, whose reward and end are those of the turn: rewards add
-        up, and nothing is called after the end.
+        A call that cannot be carried out, or whose tool raises, is answered with the error. A tool returns a text, a
+        value that is written as JSON, or an `Observation`. The rewards of observations add up to the turn's reward, and
+        an observation that ends the episode also skips the remaining calls.
         """
         functions = await self._functions()
         messages: list[ChatMessage] = []
@@ -158,8 +158,8 @@ class Environment:
         return Observation(messages, sum(rewards) if rewards else None, False, tuple(outcomes))
 
     async def listed_tools(self) -> dict[str, tuple[ToolDefinition, Callable[..., Any] | None]]:
-        """Returns each tool with the function that carries it out; None where `step` does. Raises `ValueError` for a
-        function whose arguments cannot be described, and for two tools of one name."""
+        """Returns each tool with its function; None if `step` carries it out. Raises `ValueError` for a function whose
+        arguments cannot be described, and for two tools with the same name."""
         listed = self.tools
         if callable(listed):
             listed = listed()
@@ -169,12 +169,12 @@ class Environment:
         for item in (*marked_tools(self), *listed):
             described = item if isinstance(item, ToolDefinition) else definition(item)
             if described.name in tools:
-                raise ValueError(f"two tools have the name {described.name!r}: rename one")
+                raise ValueError(f"two tools have the name {described.name!r}: rename one of them")
             tools[described.name] = (described, None if isinstance(item, ToolDefinition) else item)
         return tools
 
     async def _functions(self) -> dict[str, Callable[..., Any]]:
-        # Kept with the episode: a method `tools` may ask a server.
+        # Keep the tools with the episode: a method `tools` may ask a server.
         kept: dict[str, Callable[..., Any]] | None = self.__dict__.get("_kept_functions")
         if kept is None:
             tools = await self.listed_tools()
@@ -210,7 +210,7 @@ async def _carried_out(call: ToolCall, functions: Mapping[str, Callable[..., Any
 
 
 def _observed(value: Any) -> Observation:
-    """Returns what a tool returned as the text that the policy reads."""
+    """Returns the result of a tool as the text that the policy reads."""
     if isinstance(value, Observation):
         return value
     if value is None or isinstance(value, str):

@@ -62,7 +62,7 @@ def definition(function: Callable[..., Any]) -> ToolDefinition:
 
 
 def _docstring(text: str) -> tuple[str, dict[str, str]]:
-    """Returns what comes before "Args:", and what is said of each parameter there."""
+    """Returns the text before "Args:", and the description of each parameter after it."""
     head, *rest = _ARGUMENTS.split(text, maxsplit=1)
     about: dict[str, str] = {}
     current = ""
@@ -81,7 +81,7 @@ def _docstring(text: str) -> tuple[str, dict[str, str]]:
 
 
 def _schema(annotation: Any, where: str) -> dict[str, Any]:
-    """Returns the JSON schema of a type. Raises `ValueError`, which begins with `where`, for one that has none."""
+    """Returns the JSON schema of a type. Raises `ValueError`, which begins with `where`, if it has none."""
     if annotation in (Any, inspect.Parameter.empty):
         return {}
     if annotation in _TYPES:

@@ -1,1 +1,1 @@
-"""Episodes: what a policy says and hears in several turns, as text and as tokens."""
+"""Episodes: the turns of a policy and of its environment, as text and as tokens."""

@@ -1,8 +1,8 @@
 """The tokens between two turns of an episode.
 
-What the policy sampled is never rendered again: a template drops thoughts, trims, and writes calls in another form, and
-the same text has many tokenizations. So only what is new is rendered, behind an answer that stands in for the sampled
-one, and only the text behind that answer is tokenized.
+The policy's own tokens are never rendered again: a template drops thoughts, trims, and writes calls in another form,
+and the same text has many tokenizations. So only the new messages are rendered, after a stand-in for the sampled
+answer, and only the text after the stand-in is tokenized.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from shoal.conversation import ChatMessage, ToolCall, ToolCallStatus, ToolDefini
 from shoal.errors import InvalidArgument
 
 RESULT = "{result}"
-"""Where `inline_results` has the result of a tool."""
+"""The place in `inline_results` for the result of a tool."""
 _TRIAL = "trial-of-a-message"
 _PLACE = "\ue000"
 _ESCAPED = re.compile(rf"{_PLACE}(\d+){_PLACE}")
@@ -28,9 +28,9 @@ _ROLE = re.compile(r"[A-Za-z0-9_-]+")
 
 
 class TurnRenderer:
-    """Renders prompts of episodes, and what follows each turn of the policy, with a model's chat template.
+    """Renders prompts of episodes, and the messages after each turn of the policy, with a model's chat template.
 
-    The template runs in a process with limits. A call raises `InvalidArgument` where it reaches one of them.
+    The template runs in a process with limits. A call that reaches a limit raises `InvalidArgument`.
     """
 
     def __init__(
@@ -43,11 +43,11 @@ class TurnRenderer:
         time_s: float | None = None,
     ) -> None:
         """Takes a tokenizer of `transformers` with a chat template, the tools that the template renders into the
-        prompt, `model.chat_template_kwargs`, the tokens that end what the policy says, besides the end of the turn,
-        `episodes.inline_results`, and the time that the template is told, by default that of now.
+        prompt, `model.chat_template_kwargs`, further tokens that end a turn of the policy, `episodes.inline_results`,
+        and the time that the template sees (now by default).
 
-        Raises `InvalidArgument` for a template that does not end the policy's turn with a token of its own, unless
-        results are inline.
+        Raises `InvalidArgument` for a template that does not end the policy's turn with a special token, unless results
+        are inline.
         """
         self._tokenizer = tokenizer
         self._template = BoundedTemplate(tokenizer, variables or {}, time_s)
@@ -55,15 +55,15 @@ class TurnRenderer:
         self._inline_results = inline_results
         special = {token.content for token in tokenizer.added_tokens_decoder.values() if token.special}
         self._tools: list[dict[str, Any]] | None = None
-        # Some tokenizers do not call those special with which the template writes turns.
+        # Some tokenizers do not mark the tokens with which the template writes turns as special.
         self._unsplit = self._tokens_of_turns() - special
-        # Longest first: one may begin with another.
+        # Longest first: a token may begin with another token.
         self._escaped = sorted({*special, *self._unsplit, ANSWER, _PLACE}, key=len, reverse=True)
         self._to_escape = re.compile("|".join(map(re.escape, self._escaped)))
         self._use(tools)
 
     def with_tools(self, tools: Sequence[ToolDefinition]) -> "TurnRenderer":
-        """Returns a renderer with other tools, which shares the process of the template. Raises as the constructor."""
+        """Returns a renderer with other tools that shares the template's process. Raises the constructor's errors."""
         other = copy.copy(self)
         other._use(tools)
         return other
@@ -76,15 +76,15 @@ class TurnRenderer:
         """The token that ends a turn of the policy. Completions of an episode stop at it."""
 
     def close(self) -> None:
-        """Ends the process of the template, which begins again where it is needed."""
+        """Ends the process of the template. The next call starts it again."""
         self._template.close()
 
     def prompt(self, messages: Sequence[ChatMessage]) -> str:
-        """Returns the text of an episode's prompt: the messages, without what begins the policy's turn."""
+        """Returns the text of an episode's prompt: the messages, without the beginning of the policy's turn."""
         return _ESCAPED.sub(lambda found: self._escaped[int(found[1])], self._prompt(messages))
 
     def prompt_ids(self, messages: Sequence[ChatMessage]) -> list[int]:
-        """Returns the tokens of `prompt`. What an environment says of its tools cannot become a special token."""
+        """Returns the tokens of `prompt`. An environment's description of its tools cannot become a special token."""
         return self.encode(self._prompt(messages))
 
     def _prompt(self, messages: Sequence[ChatMessage]) -> str:
@@ -94,8 +94,8 @@ class TurnRenderer:
         """Returns the tokens between an episode's prompt and the first turn: the environment's first messages, if any,
         and the beginning of the policy's turn.
 
-        Raises `InvalidArgument` if the template refuses or leaves out a message, or writes the prompt in another way
-        once a message follows it.
+        Raises `InvalidArgument` if the template refuses or omits a message, or changes the prompt once a message
+        follows it.
         """
         self._check_roles(messages)
         before = self._prompt(prompt)
@@ -104,8 +104,8 @@ class TurnRenderer:
         )
         if not whole.startswith(before):
             raise InvalidArgument(
-                "model.chat_template: it writes the prompt in another way once something follows it, so an episode "
-                f"cannot go on from the prompt's tokens: {_difference(before, whole)}"
+                "model.chat_template: it changes the prompt once a message follows it, so an episode cannot "
+                f"continue the prompt's tokens: {_difference(before, whole)}"
             )
         before_ids, whole_ids = self.encode(before), self.encode(whole)
         if whole_ids[: len(before_ids)] == before_ids:
@@ -113,12 +113,12 @@ class TurnRenderer:
         return self.encode(whole[len(before) :])
 
     def observation(self, last_token: int, calls: Sequence[ToolCall], messages: Sequence[ChatMessage]) -> list[int]:
-        """Returns the tokens between two turns: the end of the policy's turn, if `last_token`, the last one sampled,
-        ends none; all new messages; and the beginning of the policy's next turn.
+        """Returns the tokens between two turns: the end of the policy's turn (unless `last_token`, the last sampled
+        token, ended it), all new messages, and the beginning of the policy's next turn.
 
-        With `inline_results`, results of tools come first, in the policy's turn, which goes on where there are no other
-        messages. `calls` are those of the turn, which results of tools answer. Raises `InvalidArgument` if the template
-        refuses or leaves out a message.
+        With `inline_results`, results of tools come first, inside the policy's turn, which continues if there are no
+        other messages. `calls` are the turn's calls, which results of tools answer. Raises `InvalidArgument` if the
+        template refuses or omits a message.
         """
         results = [message.content for message in messages if message.role == "tool"]
         if not self._inline_results or not results or self._has_ended(last_token):
@@ -129,23 +129,24 @@ class TurnRenderer:
         return inline + self._behind_turn([last_token, *inline][-1], (), others) if others else inline
 
     def _behind_turn(self, last_token: int, calls: Sequence[ToolCall], messages: Sequence[ChatMessage]) -> list[int]:
-        """Returns the tokens behind a turn as the template writes them."""
+        """Returns the tokens after a turn as the template writes them."""
         self._check_roles(messages)
         token_ids = self.encode(self._behind_answer(calls, messages))
-        # The end of the turn was tokenized with the rest: some tokenizers treat the beginning of a text in another way.
+        # The end of the turn was tokenized with the rest, since some tokenizers treat the beginning of a text
+        # differently.
         assert token_ids[0] == self.end_of_turn
-        # A turn may end with another stop token, such as the end of the sequence: one end is enough.
+        # A turn may end with another stop token, such as the end of the sequence. One end is enough.
         return token_ids[1:] if self._has_ended(last_token) else token_ids
 
     def is_final(self, token_ids: Sequence[int]) -> bool:
-        """Whether no result can follow a turn: `inline_results` stand behind calls, and the policy ended this turn."""
+        """Whether no result can follow a turn: the policy ended it, and `inline_results` must follow a call at once."""
         return bool(self._inline_results) and len(token_ids) > 0 and self._has_ended(token_ids[-1])
 
     def _has_ended(self, last_token: int) -> bool:
         return last_token in {self.end_of_turn, *self._stop_token_ids}
 
     def sampled_text(self, token_ids: Sequence[int]) -> str:
-        """Returns the text of a turn's tokens, special ones included, without the one that ends the turn."""
+        """Returns the text of a turn's tokens, with special tokens, but without the token that ends the turn."""
         token_ids = list(token_ids)
         if token_ids and self._has_ended(token_ids[-1]):
             token_ids.pop()
@@ -163,8 +164,8 @@ class TurnRenderer:
         return self.encode(self._render([self._of_data(message) for message in messages], begins_turn=True))
 
     def beginning(self, messages: Sequence[ChatMessage]) -> list[int]:
-        """Returns the tokens of a conversation of somebody else's, up to the policy's next turn. No text of it can
-        become a special token. Raises `InvalidArgument` if the template refuses a message."""
+        """Returns the tokens of another program's conversation, up to the policy's next turn. Its texts cannot become
+        special tokens. Raises `InvalidArgument` if the template refuses a message."""
         return self.encode(self._render([self._escape(message) for message in messages], begins_turn=True))
 
     def encode(self, text: str) -> list[int]:
@@ -184,9 +185,9 @@ class TurnRenderer:
     def written(
         self, before: Sequence[ChatMessage], answer: ChatMessage, behind: Sequence[ChatMessage], otherwise: str
     ) -> str:
-        """Returns an answer as the template writes it between messages: with its calls in the template's form.
+        """Returns an answer as the template writes it between messages, with its calls in the template's form.
 
-        `otherwise` is returned where the template writes anything else before the answer.
+        Returns `otherwise` if the template writes different text before the answer.
         """
         begun = self._render([for_template(message) for message in before], begins_turn=True)
         text = self._render([for_template(message) for message in (*before, answer, *behind)], begins_turn=True)
@@ -214,20 +215,20 @@ class TurnRenderer:
         return behind[start:]
 
     def _find_end_of_turn(self) -> str:
-        """Returns the text of the token behind an answer that a message of the user follows. With `inline_results` a
-        template may have none: then the token ends it that ends any text."""
+        """Returns the text of the token between an answer and a user's message. With `inline_results` a template may
+        have no such token; then the token that ends any text ends the answer."""
         text = self._render([*STAND_IN, {"role": "user", "content": "-"}], begins_turn=True)
         behind = text.rpartition(ANSWER)[2].lstrip()
         found = first_token(self._tokenizer, behind)
-        # Where nothing comes behind the last answer of all, the token begins the next message.
+        # If nothing comes after the last answer, the token begins the next message.
         last = self._render(STAND_IN, begins_turn=False).rpartition(ANSWER)[2].strip()
         if ANSWER not in text or found is None or not last:
             if self._inline_results and self._tokenizer.eos_token:
                 return str(self._tokenizer.eos_token)
             raise InvalidArgument(
-                "model.chat_template: it has no end of turn, which episodes need: behind the policy's answer comes "
-                f"{behind[:40]!r}, and no token of its own ends the answer. Choose a template that ends each answer "
-                'with one, such as model.chat_template = "chatml", or put results of tools into the policy\'s turn '
+                "model.chat_template: it has no end of turn, which episodes need: after the policy's answer comes "
+                f"{behind[:40]!r}, and no special token ends the answer. Choose a template that ends each answer with "
+                'such a token, as model.chat_template = "chatml" does, or put results of tools into the policy\'s turn '
                 "(episodes.inline_results)"
             )
         return found
@@ -238,12 +239,14 @@ class TurnRenderer:
         return {token for token in self._tokenizer.get_added_vocab() if token.strip() and token in behind}
 
     def _check_roles(self, messages: Sequence[ChatMessage]) -> None:
-        """Raises `InvalidArgument` for messages of a role that the template leaves out, as many do in silence, or
+        """Raises `InvalidArgument` for a role whose messages the template silently omits, as many templates do, or
         writes inside the policy's turn."""
         roles = [message.role for message in messages]
         for role in {*roles}:
-            if not _ROLE.fullmatch(role):  # Templates compare it, so nothing in it is escaped.
-                raise InvalidArgument(f"the environment sends a message of the role {role!r:.60}: a role is one word")
+            if not _ROLE.fullmatch(role):  # Templates compare the role, so it cannot be escaped.
+                raise InvalidArgument(
+                    f"the environment sends a message of the role {role!r:.60}: a role must be one word"
+                )
             number = min(roles.count(role), 2)
             if (role, number) in self._shown:
                 continue
@@ -261,12 +264,12 @@ class TurnRenderer:
                 if all(trial.content in whole for trial in trials):
                     return (
                         f"it writes results of tools before the end of the policy's turn ({self.end_of_turn_text}), as "
-                        "those of Gemma 4 and gpt-oss do, and an episode goes on only behind that end: set "
-                        'model.chat_template to one that gives results a turn of their own, such as "chatml", or let '
+                        "those of Gemma 4 and gpt-oss do, but an episode continues only after that end: set "
+                        'model.chat_template to a template that gives results their own turn, such as "chatml", or let '
                         "the environment answer calls with messages of a user"
                     )
         return (
-            f"it leaves out messages of the role {role!r} behind the policy's turn, and the environment sends them: "
+            f"it leaves out the environment's messages of the role {role!r} after the policy's turn: "
             "choose a template that writes them, or another role in the environment"
         )
 
@@ -286,19 +289,19 @@ class TurnRenderer:
         return outcome
 
     def _escape(self, message: ChatMessage) -> dict[str, Any]:
-        """Returns a message for the template in which no text of the environment can become a special token."""
+        """Returns an environment's message for the template. Its texts cannot become special tokens."""
         return {**self._escape_texts(for_template(message)), "role": message.role}
 
     def _of_data(self, message: ChatMessage) -> dict[str, Any]:
-        """Returns a message of the data for the template: its special tokens are meant."""
+        """Returns a message of the data for the template. Its special tokens are intended."""
         return for_template(replace(message, content=self._meant(message.content)))
 
     def _meant(self, text: str) -> str:
-        """Returns a text whose special tokens are meant as one in which others are escaped."""
+        """Returns a text with intended special tokens in the form that escaped texts have."""
         return text.replace(_PLACE, f"{_PLACE}{self._escaped.index(_PLACE)}{_PLACE}")
 
     def _escape_texts(self, value: Any) -> Any:
-        """Escapes the texts in a value of JSON: the names and arguments of calls are somebody's words as well."""
+        """Escapes the texts in a JSON value: the names and arguments of calls are also text from outside."""
         if isinstance(value, str):
             return self._to_escape.sub(lambda found: f"{_PLACE}{self._escaped.index(found[0])}{_PLACE}", value)
         if isinstance(value, dict):

@@ -1,7 +1,7 @@
-"""A comparison of what an episode's turns are rendered to with the conversation rendered at once.
+"""A comparison of a conversation rendered turn by turn, as in an episode, with the same conversation rendered at once.
 
-They need not be equal: a template may drop thoughts or close the last answer in another way. Where they differ, the
-policy sees in training what it does not see when the conversation is rendered at once later.
+They need not be equal: a template may drop thoughts, or close the last answer differently. If they differ, the policy
+sees other tokens in training than in later use, when a conversation is rendered at once.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from shoal.episodes.suffix import TurnRenderer
 
 _CONTEXT_TOKENS = 8
 _THOUGHT = "I know.\n</think>\n\n"
-"""What an answer begins with where the template has opened a thought."""
+"""The beginning of an answer if the template has opened a thought."""
 _ANSWERS = ("It is 4.", "Then it is 5.")
 
 
@@ -29,24 +29,24 @@ class Difference:
     """The first place where the two renderings of a conversation differ."""
 
     turn: int
-    """The first turn, from 1, whose messages end behind the place; 0 for the opening."""
+    """The first turn (from 1) whose messages end after the place; 0 for the opening."""
     token: int
     """Number of equal tokens before it."""
     in_turns: str
-    """What the episode has there."""
+    """The episode's text there."""
     at_once: str
-    """What the conversation rendered at once has there."""
+    """The text there if the conversation is rendered at once."""
 
     def __str__(self) -> str:
         where = f"after turn {self.turn}" if self.turn else "before the first turn"
         return (
-            f"{where}, behind {self.token} equal tokens, an episode has {self.in_turns!r} where the chat template "
+            f"{where}, after {self.token} equal tokens, an episode has {self.in_turns!r} where the chat template "
             f"writes {self.at_once!r} for the whole conversation"
         )
 
 
 def trial_turns(tools: Sequence[ToolDefinition]) -> tuple[Turn, ...]:
-    """Returns turns to try a chat template with: calls of the first tool with their results, or talk with the user."""
+    """Returns turns that try a chat template: calls of the first tool with their results, or talk with the user."""
     if not tools:
         return tuple(Turn(ChatMessage("assistant", answer), (ChatMessage("user", "Go on."),)) for answer in _ANSWERS)
     turns = []
@@ -60,16 +60,16 @@ def trial_turns(tools: Sequence[ToolDefinition]) -> tuple[Turn, ...]:
 def find_difference(
     renderer: TurnRenderer, prompt: Sequence[ChatMessage], first: Sequence[ChatMessage], turns: Sequence[Turn]
 ) -> Difference | None:
-    """Returns where an episode's tokens differ from those of the same conversation rendered at once, if they do.
+    """Returns the first difference between an episode's tokens and its conversation rendered at once; None if equal.
 
-    Raises `InvalidArgument` as the renderer does.
+    Raises the errors of the renderer.
     """
     messages = [*prompt, *first]
     token_ids = renderer.prompt_ids(prompt) + renderer.opening(prompt, first)
     if difference := _compare(renderer, 0, token_ids, messages):
         return difference
     for number, turn in enumerate(turns, start=1):
-        # Calls in the form of the template: the forms that a policy writes them in are as many as there are policies.
+        # Write calls in the template's form, since each policy may have its own form.
         said, answer = turn.answer, turn.answer.content
         if thought := renderer.opened_thought(token_ids[-_CONTEXT_TOKENS:]):
             answer = f"{_THOUGHT}{answer}"

@@ -1,4 +1,4 @@
-"""What a policy said in a turn, as a message: its text and its tool calls."""
+"""A turn of the policy as a message: its text and its tool calls."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ from shoal.episodes.suffix import TurnRenderer
 from shoal.episodes.tool_calls import Parser
 
 _NUM_LAST_TOKENS = 16
-"""More than the mark that begins a thought has, and the space behind it."""
+"""More tokens than the begin mark of a thought and the space after it."""
 
 
 def turn_message(
@@ -24,9 +24,9 @@ def turn_message(
     """Returns the message of turn `number` (from 1), given the tokens `before` it and those `sampled` in it. Calls of
     `withheld` tools, which the prompt does not offer, are found and refused.
 
-    A chat template may begin the turn inside a thought. Then the policy says how the thought ends and not how it
-    begins: the parser is told, since calls in a thought are none, and the message has what was sampled. A turn that no
-    result can follow has no calls.
+    A chat template may begin the turn inside a thought. Then only the end of the thought is sampled. The parser gets
+    this information, since text in a thought is no call; the message has only the sampled text. A turn that no result
+    can follow has no calls.
     """
     token_ids = sampled.tolist()
     text = renderer.sampled_text(token_ids)

@@ -8,17 +8,17 @@ from shoal.errors import InvalidArgument
 
 
 def typed_call(line: str, tools: Sequence[ToolDefinition]) -> str:
-    """Returns a line as a policy says it: a call in the form "hermes" for "/tool {...}", where there are tools, and any
-    other line unchanged.
+    """Returns a line in the policy's form: "/tool {...}" becomes a call in the form "hermes" if there are tools, and
+    any other line stays unchanged.
 
-    Raises `InvalidArgument` for arguments that are no JSON object.
+    Raises `InvalidArgument` for arguments that are not a JSON object.
     """
     if not (tools and line.startswith("/")):
         return line
     name, _, arguments = line[1:].partition(" ")
     arguments = arguments.strip() or "{}"
     if not _is_object(arguments):
-        raise InvalidArgument(f"arguments are a JSON object, as in /{name} {_example(name, tools)}")
+        raise InvalidArgument(f"arguments must be a JSON object, as in /{name} {_example(name, tools)}")
     return f'<tool_call>{{"name": {json.dumps(name)}, "arguments": {arguments}}}</tool_call>'
 
 

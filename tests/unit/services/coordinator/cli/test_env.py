@@ -192,7 +192,7 @@ def test_an_environment_is_played_and_checked_with_some_of_its_tools(shoal: Shoa
     code, text, error = shoal("env", "check", f"{games}:Searching", *calls, "-o", "json")
     assert (code, json.loads(text)["num_turns"]) == (0, 18), (text, error)
     code, _, error = shoal("env", "check", f"{games}:Searching", "--turn", "/search K2")
-    assert code == 2 and "--turn '/search K2': arguments are a JSON object, as in /search {}" in error, error
+    assert code == 2 and "--turn '/search K2': arguments must be a JSON object, as in /search {}" in error, error
     code, text, error = shoal("env", "check", f"{games}:Searching", "-o", "json")
     assert code == 1 and "it should not be called" in text, "without --tools, all are called"
 
@@ -200,7 +200,7 @@ def test_an_environment_is_played_and_checked_with_some_of_its_tools(shoal: Shoa
 def test_a_person_is_told_how_a_call_is_written_and_what_ends_an_episode_in_a_run() -> None:
     code, out, error = played("guess_number", "--task", '{"number": 42}', lines="/guess 42\n/guess 42]\nIs it 42?\n")
     assert code == 0, error
-    assert out.count('arguments are a JSON object, as in /guess {"number": ...}; this was no turn') == 2, out
+    assert out.count('arguments must be a JSON object, as in /guess {"number": ...}; this was no turn') == 2, out
     assert out[-2].startswith("(the environment says nothing to a turn without a call: in a run, "), out
     assert json.loads(out[-1])["metrics"]["guesses"] == 0
 
