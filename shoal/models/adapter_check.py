@@ -1,7 +1,7 @@
 """Checks the names in `learner.lora.target_modules` before a process of a run starts.
 
-The tensors in the model's files tell at once for common architectures. For others, and before a refusal, a process of
-its own builds the model without memory for its weights, where torch is installed.
+For common architectures the tensors in the model's files suffice. For other architectures, and before a refusal, a
+separate process builds the model without memory for its weights, if torch is installed.
 """
 
 import json
@@ -22,7 +22,7 @@ _TIMEOUT_S = 120.0
 def check_adapter_targets(folder: Path, names: list[str], *, trust_remote_code: bool = False) -> str:
     """Checks that each name means linear layers of the model in a folder. Returns why it could not; empty if it could.
 
-    Raises `InvalidArgument` as `shoal.models.linear_layers.find_targets`.
+    Raises the errors of `shoal.models.linear_layers.find_targets`.
     """
     refusal = None
     if layers := layers_in_files(folder):
@@ -36,7 +36,7 @@ def check_adapter_targets(folder: Path, names: list[str], *, trust_remote_code: 
     except FailedPrecondition as error:
         if refusal is not None:
             raise refusal from None
-        return f"the learner checks learner.lora.target_modules as it starts; here it cannot be checked: {error}"
+        return f"learner.lora.target_modules cannot be checked here, so the learner checks it at its start: {error}"
     return ""
 
 
@@ -46,9 +46,9 @@ def _model_name(folder: Path) -> str:
 
 
 def _ask_empty_model(folder: Path, names: list[str], *, trust_remote_code: bool) -> None:
-    """Has `shoal.models.linear_layers` check the names in another process.
+    """Checks the names with `shoal.models.linear_layers` in another process.
 
-    Raises `InvalidArgument` as that does, and `FailedPrecondition` if it gives no answer.
+    Raises that module's `InvalidArgument`, and `FailedPrecondition` if the process gives no answer.
     """
     missing = [package for package in ("torch", "transformers") if find_spec(package) is None]
     if missing:

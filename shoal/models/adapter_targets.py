@@ -11,16 +11,16 @@ _MAX_SIMILAR = 3
 
 
 def _is_named(layer: str, wanted: str) -> bool:
-    """Whether the name, or the end of a name, is that of a layer."""
+    """Whether `wanted` is the name of a layer, or the end of its name."""
     return layer == wanted or layer.endswith(f".{wanted}")
 
 
 def choose_targets(names: list[str], linear: Collection[str], others: Mapping[str, str], *, model: str) -> list[str]:
-    """Lists the layers among `linear` that the names mean, in their order.
+    """Lists the layers among `linear` that the names mean, in the order of `linear`.
 
-    `others` says of each other module of the model why it can have no adapter.
+    `others` has the reason why each other module of the model can have no adapter.
 
-    Raises `InvalidArgument` that names every unsuitable name, similar ones, and those that there are.
+    Raises `InvalidArgument` with every unsuitable name, similar names, and the known names.
     """
     if not linear:
         raise InvalidArgument(
@@ -34,16 +34,16 @@ def choose_targets(names: list[str], linear: Collection[str], others: Mapping[st
         known = sorted({layer.rpartition(".")[2] for layer in linear})
         reasons = ", and ".join(_reason(wanted, linear, others, model) for wanted in wrong)
         raise InvalidArgument(
-            f"learner.lora.target_modules: {reasons}; there are {', '.join(known[:_MAX_NAMES])}, and "
-            f'["{ALL_LINEAR}"] for every one'
+            f"learner.lora.target_modules: {reasons}; use {', '.join(known[:_MAX_NAMES])}, or "
+            f'["{ALL_LINEAR}"] for all of them'
         )
     return [layer for layer in linear if any(_is_named(layer, wanted) for wanted in names)]
 
 
 def num_adapter_weights(lora: LoraConfig, layers: Mapping[str, tuple[int, int]]) -> int:
-    """Counts the weights of the adapters on a model's layers, which are given with their outputs and inputs.
+    """Counts the weights of the adapters on a model's layers; `layers` has the outputs and inputs of each.
 
-    Raises `InvalidArgument` for a name of none of them.
+    Raises `InvalidArgument` for a name that no layer has.
     """
     targets = choose_targets(lora.target_modules, layers, {}, model="model of these layers")
     return lora.rank * sum(sum(layers[name]) for name in targets)
@@ -53,7 +53,7 @@ def _reason(wanted: str, linear: Collection[str], others: Mapping[str, str], mod
     """Describes why a name means no linear layer."""
     if why := next((why for name, why in others.items() if _is_named(name, wanted)), None):
         return f'"{wanted}" {why}'
-    # As many parts of the layers' names as the given one has.
+    # Compare as many parts of the layers' names as the given name has.
     num_parts = wanted.count(".") + 1
     endings = {ending.lower(): ending for ending in (".".join(layer.split(".")[-num_parts:]) for layer in linear)}
     similar = [endings[name] for name in get_close_matches(wanted.lower(), endings, n=_MAX_SIMILAR)]

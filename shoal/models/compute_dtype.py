@@ -6,10 +6,10 @@ _log = logging.getLogger(__name__)
 
 
 def settled_dtype(field: str, asked: str, usual: str, *, on_cpu: bool) -> str:
-    """Returns the type that a field asks for: with "auto" `usual`, or float32 on a CPU without instructions for it.
+    """Returns the type that a field asks for: with "auto" `usual`, or float32 on a CPU without instructions for that.
 
-    torch computes a type without instructions in software: bfloat16 took 116 times as long as float32 on a CPU that
-    has AVX2 alone. A field that asks for such a type by name gets it, with a warning.
+    torch computes a type without instructions in software: bfloat16 took 116 times as long as float32 on a CPU that has
+    only AVX2. A field that names such a type gets it, with a warning.
     """
     dtype = usual if asked == "auto" else asked
     if not on_cpu or has_instructions(dtype):

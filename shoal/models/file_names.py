@@ -1,8 +1,8 @@
-"""The tensors of a model's files, where transformers names or divides its parameters in another way.
+"""The tensors of a model's files, if transformers names or divides the parameters differently.
 
-transformers keeps all experts of a layer in one parameter, and the files hold each expert's matrices by themselves.
-vLLM's loader is made for the files: it knows none of transformers' names for the experts of Mixtral, for example. So a
-publish sends the tensors of the files.
+transformers keeps all experts of a layer in one parameter, and the files have a matrix for each expert. vLLM's loader
+is made for the files. It does not know transformers' names for the experts of Mixtral, for example. So a publish sends
+the tensors of the files.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -19,10 +19,10 @@ class FileNames:
     """Turns the parameters of a language model of transformers into the tensors of its files."""
 
     def __init__(self, lm: Any, names: Collection[str] | None = None) -> None:
-        """`names` are those of the tensors in the files that the model was loaded from.
+        """`names` are the names of the tensors in the files that the model was loaded from.
 
-        Without them it depends on the kind of the model alone, so learner and generator agree: prefixes that some files
-        of a kind have and others lack stay those of transformers, and vLLM takes both.
+        Without them the result depends only on the kind of the model, so learner and generator agree. If some files of
+        a kind have a prefix and others do not, transformers' prefix stays; vLLM takes both.
         """
         from transformers.conversion_mapping import get_model_conversion_mapping
         from transformers.core_model_loading import PrefixChange
@@ -39,8 +39,8 @@ class FileNames:
     def shapes(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
         """Returns name and shape of each tensor of the files, in the order of `tensors`.
 
-        `shapes` are those of the parameters, by name. Raises `InvalidArgument` for a model whose files make one tensor
-        of several parameters.
+        `shapes` has the shapes of the parameters, by name. Raises `InvalidArgument` for a model whose files make one
+        tensor of several parameters.
         """
         import torch
 
@@ -70,7 +70,7 @@ class FileNames:
 
 
 def _used(conversions: list[Any], names: Collection[str]) -> list[Any]:
-    """Returns the conversions with which tensors of these names are read: transformers marks them as it renames."""
+    """Returns the conversions that apply to tensors of these names. transformers marks a conversion when it renames."""
     from transformers.core_model_loading import WeightConverter, rename_source_key
 
     converters = [conversion for conversion in conversions if isinstance(conversion, WeightConverter)]

@@ -1,8 +1,8 @@
 """Converts a GGUF file to a Hugging Face folder, with numpy alone.
 
-transformers can load a GGUF file itself, but only where torch is installed, even for the tokenizer, and takes seconds
-each time. The coordinator and the reward service have no torch, so the file is converted once, into a folder that
-every library reads. numpy has no bfloat16, so the writer of safetensors cannot be used: hence the one at the end.
+transformers can load a GGUF file itself, but it needs torch even for the tokenizer, and takes seconds each time. The
+coordinator and the reward service have no torch. So the file is converted once, into a folder that every library reads.
+This module has its own writer of safetensors, since the library's writer needs bfloat16, which numpy lacks.
 
 Sources: the GGUF specification (github.com/ggml-org/ggml, docs/gguf.md) and the safetensors format
 (github.com/huggingface/safetensors).
@@ -43,7 +43,7 @@ _CONTROL_TOKEN = 3  # gguf.TokenType.CONTROL
 def convert_gguf(gguf_file: Path, folder: Path) -> None:
     """Writes config, generation config, tokenizer and bfloat16 weights of a GGUF file into a folder.
 
-    Reads the llama architecture with a byte-level BPE tokenizer. Raises `InvalidArgument` for any other.
+    Reads the llama architecture with a byte-level BPE tokenizer. Raises `InvalidArgument` for any other model.
     """
     from gguf import GGUFReader
 
@@ -205,8 +205,8 @@ def _values(tensor: Any, metadata: dict[str, Any]) -> npt.NDArray[np.float32]:
 def _halves_apart(weight: npt.NDArray[np.float32], heads: int) -> npt.NDArray[np.float32]:
     """Reorders the rows of each head from GGUF's order to Hugging Face's.
 
-    Rotary embedding rotates pairs of rows. GGUF stores the two of a pair next to each other; Hugging Face stores all
-    first ones before all second ones.
+    Rotary embedding rotates pairs of rows. GGUF stores the two rows of a pair next to each other. Hugging Face stores
+    the first rows of all pairs before the second rows.
     """
     rows, columns = weight.shape
     return weight.reshape(heads, rows // heads // 2, 2, columns).swapaxes(1, 2).reshape(rows, columns)

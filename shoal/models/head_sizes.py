@@ -6,7 +6,7 @@ from typing import Any
 def head_sizes(config: Any) -> list[int]:
     """Lists the sizes of the attention heads in a configuration of transformers, each once, the smallest first.
 
-    Most models have one. Layers may differ, as those of Gemma 4 do; then the configuration refuses to name one of all.
+    Most models have a single size. If layers differ, as in Gemma 4, the configuration refuses to name a common size.
     """
     text = config.get_text_config()
     layers = text.per_layer_config if getattr(text, "is_heterogeneous", False) else [text]

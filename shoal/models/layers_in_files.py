@@ -1,8 +1,8 @@
 """The linear layers of a model, by the names of the tensors in its files, without torch.
 
-This works for the architectures whose modules have the names of their tensors, also as transformers loads them. Those
-are listed here, and a test compares each with the model that transformers builds. In the others transformers renames or
-fuses tensors (its `conversion_mapping`), or the layers are not `nn.Linear` (GPT-2).
+This works for architectures whose modules have the names of their tensors, even after transformers has loaded them.
+They are listed here, and a test compares each with the model that transformers builds. In other architectures
+transformers renames or fuses tensors (its `conversion_mapping`), or the layers are not `nn.Linear` (GPT-2).
 """
 
 from pathlib import Path
@@ -28,8 +28,8 @@ _MAX_HEADER_BYTES = 100_000_000
 def layers_in_files(folder: Path) -> dict[str, tuple[int, int]] | None:
     """Returns name and shape, [outputs, inputs], of each linear layer of a model's blocks, in the order of its files.
 
-    None where the files cannot tell: another architecture, a model with code of its own, weights in another format, or
-    tensors of unusual names. Raises `InvalidArgument` for a damaged file.
+    Returns None if the files do not suffice: for another architecture, a model with its own code, weights in another
+    format, or tensors with unusual names. Raises `InvalidArgument` for a damaged file.
     """
     config = read_json(folder / "config.json")
     beginning = _LAYERS.get(str(config.get("model_type")))
@@ -55,6 +55,6 @@ def _tensor_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
             shapes |= {name: tuple(entry["shape"]) for name, entry in header.items() if name != "__metadata__"}
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise InvalidArgument(
-                f"model.path: {path} is no safetensors file, or a damaged one ({why_unread(error)}); fetch it again"
+                f"model.path: {path} is not a safetensors file, or is damaged ({why_unread(error)}); download it again"
             ) from None
     return shapes

@@ -1,6 +1,6 @@
-"""The linear layers of a model that is built; as a program, of one without memory for its weights.
+"""The linear layers of a built model. As a program, it builds the model without memory for its weights.
 
-`python -m shoal.models.linear_layers` answers `shoal.models.adapter_check`, which does without torch.
+`shoal.models.adapter_check`, which has no torch, calls `python -m shoal.models.linear_layers`.
 """
 
 import json
@@ -14,8 +14,8 @@ from shoal.models.adapter_targets import choose_targets
 def find_targets(lm: Any, names: list[str]) -> list[str]:
     """Lists the linear layers that `learner.lora.target_modules` names, in the model's order.
 
-    Raises `InvalidArgument` for a name of none, of the output layer, or of a module that is not linear, and for a model
-    without linear layers.
+    Raises `InvalidArgument` for a name of no module, of the output layer, or of a module that is not linear, and for a
+    model without linear layers.
     """
     from torch import nn
 
@@ -23,7 +23,7 @@ def find_targets(lm: Any, names: list[str]) -> list[str]:
     linear, others = [], {}
     for name, module in lm.named_modules():
         if module is head:
-            others[name] = "is the output layer, whose own weight the log-probabilities are computed from"
+            others[name] = "is the output layer, whose weight directly gives the log-probabilities"
         elif isinstance(module, nn.Linear):
             linear.append(name)
         else:
@@ -32,7 +32,7 @@ def find_targets(lm: Any, names: list[str]) -> list[str]:
 
 
 def main() -> None:
-    """Reads a request, a line of JSON; writes why its names are refused, empty if they are not, as another."""
+    """Reads a request, a line of JSON. Writes a line of JSON: why its names are refused, or an empty text."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 

@@ -1,4 +1,4 @@
-"""Digests of a model's files, by which a run notices that it has another model than before."""
+"""Digests of a model's files, by which a run notices that its model has changed."""
 
 import hashlib
 from collections.abc import Iterator
@@ -10,19 +10,19 @@ _FILES = (
     *("chat_template*", "vocab*", "merges.txt", "*.model", "*.tiktoken", "*.safetensors", "pytorch_model*.bin"),
 )
 _WHOLE_BYTES = 1 << 29
-"""All files of a smaller model are read whole: half a second."""
+"""All files of a smaller model are read whole, which takes half a second."""
 _NUM_BLOCKS, _BLOCK_BYTES = 256, 1 << 16
 _SNAPSHOTS = "snapshots"
-"""The folder of Hugging Face's cache with a folder for each commit."""
+"""The folder of Hugging Face's cache that has a folder for each commit."""
 
 
 def model_digests(folder: Path) -> dict[str, str]:
-    """Returns the SHA-256 of each file that a model in a folder is loaded from, by its name; of a model of the hub the
-    commit, which stands for its files.
+    """Returns the SHA-256 of each file that a model is loaded from, by its name. For a model of the hub it returns the
+    commit, which stands for the files.
 
-    Of a model with more than 512 MiB, files above 16 MiB are sampled: their size, the names, types and shapes of their
-    tensors, and 256 blocks of 64 KiB, spread evenly. So a large model takes 16 MiB of reading for each of its files.
-    Training changes every tensor and is noticed; a change of a few values between the blocks is not.
+    If a model has more than 512 MiB, files above 16 MiB are sampled: their size, the names, types and shapes of their
+    tensors, and 256 evenly spread blocks of 64 KiB. So only 16 MiB of each large file are read. Training changes every
+    tensor and is noticed; a change of a few values between the blocks is not.
     """
     if folder.parent.name == _SNAPSHOTS:
         return {"revision": folder.name}
@@ -44,7 +44,7 @@ def _digest(path: Path, *, is_sampled: bool) -> str:
 def _samples(file: BinaryIO, size: int, *, has_header: bool) -> Iterator[bytes]:
     yield size.to_bytes(8, "little")
     if has_header:
-        # Eight bytes with its length, then JSON (the format's specification).
+        # The header is its length in eight bytes, then JSON (the format's specification).
         length = int.from_bytes(file.read(8), "little")
         yield file.read(min(length, size))
     for index in range(_NUM_BLOCKS):

@@ -1,4 +1,4 @@
-"""Model folders: finds them, reads their descriptions and tokenizers, all without torch."""
+"""Model folders: their paths, descriptions and tokenizers, without torch."""
 
 import os
 import re
@@ -24,7 +24,7 @@ _ADAPTER = "adapter_config.json"
 _TEKKEN = "tekken.json"
 _VOCABULARY_FILES = ["tokenizer.json", "*.model", "vocab.*", "merges.txt", "*.tiktoken", _TEKKEN]
 _MERGE = "give a model with the adapter merged into its weights (merge_and_unload of peft)"
-# Largest share of ids that may mean something else than in the model's tokenizer: reserved tokens may be renamed.
+# Largest share of ids that may differ from the model's tokenizer: reserved tokens may be renamed.
 _MAX_FOREIGN_IDS = 0.01
 
 
@@ -43,7 +43,7 @@ class ModelDescription:
 
 
 def resolve_model(path: str, revision: str | None = None, *, weights: bool = True, field: str = "model.path") -> Path:
-    """Returns the folder of a model named by a folder, a hub name or "package:NAME".
+    """Returns the folder of a model. `path` is a folder, a hub name or "package:NAME".
 
     Downloads a hub model to Hugging Face's cache, with its weights only if `weights`.
 
@@ -70,7 +70,7 @@ def resolve_model(path: str, revision: str | None = None, *, weights: bool = Tru
 
 
 def _check_readable(folder: Path, field: str) -> None:
-    """Refuses files that this user may not read, as happens in containers; safetensors would report them as missing."""
+    """Refuses files that this user may not read, as in some containers. safetensors would report them as missing."""
     for pattern in _SMALL_FILES + _WEIGHT_FILES:
         for file in folder.glob(pattern):
             if not os.access(file, os.R_OK):
@@ -88,7 +88,7 @@ def _download(name: str, revision: str | None, *, weights: bool, field: str) -> 
     except GatedRepoError:
         cure = "accept its terms on the hub and set HF_TOKEN"
     except RepositoryNotFoundError:
-        cure = "the hub has no such model either; check the name, or set HF_TOKEN if it is private"
+        cure = "the hub has no such model either; check the name, or set HF_TOKEN if the model is private"
     except LocalEntryNotFoundError:
         cure = "the hub cannot be reached (or HF_HUB_OFFLINE is set) and its cache does not hold it; give a folder"
     except (HfHubHTTPError, OSError, ValueError) as error:
@@ -97,7 +97,7 @@ def _download(name: str, revision: str | None, *, weights: bool, field: str) -> 
 
 
 def hub_revision(path: str, revision: str | None) -> str | None:
-    """Returns the revision of a model on the hub: the one given, or the commit that this machine has; else None."""
+    """Returns the revision of a model on the hub: the given revision, or the commit on this machine; else None."""
     if path.startswith(PACKAGE_PREFIX) or local_path(path, "model.path").is_dir():
         return None
     return revision or resolve_model(path, weights=False).name
@@ -106,8 +106,8 @@ def hub_revision(path: str, revision: str | None) -> str | None:
 def model_config(path: str | Path, revision: str | None = None) -> ModelDescription:
     """Reads config.json and generation_config.json of a model.
 
-    Raises `InvalidArgument` when config.json is missing, or describes no language model, and for a kind of model that
-    is refused, weights that are quantized, and an adapter beside them.
+    Raises `InvalidArgument` when config.json is missing or describes no language model, for a refused kind of model,
+    for quantized weights, and for an adapter next to them.
     """
     return _describe(resolve_model(str(path), revision, weights=False))
 
@@ -126,13 +126,13 @@ def _describe(folder: Path) -> ModelDescription:
         )
     if (folder / _ADAPTER).is_file():
         # transformers would load it, and an engine would not.
-        raise InvalidArgument(f"model.path: {folder} has an adapter beside the model; {_MERGE}")
+        raise InvalidArgument(f"model.path: {folder} has an adapter next to the model; {_MERGE}")
     if isinstance(quantized := text.get("quantization_config"), dict):
-        # An engine would keep the quantized form, and take no published weights.
+        # An engine would keep the quantized form and refuse published weights.
         raise InvalidArgument(
             f"model.path: the weights in {folder} are quantized ({quantized.get('quant_method', 'unknown method')}), "
-            "and cannot be trained: give the model that they were made from; learner.lora.quantization keeps that in "
-            "4 bits while adapters are trained"
+            "and cannot be trained: give the original model; learner.lora.quantization keeps it in 4 bits while "
+            "adapters are trained"
         )
     if not isinstance(text.get("max_position_embeddings"), int | None):
         raise InvalidArgument(
@@ -179,8 +179,8 @@ def _ids(value: Any) -> list[int]:
 def load_tokenizer(model: ModelConfig) -> Any:
     """Loads the tokenizer of a model, or the one that `model.tokenizer` names, with the chat template to use.
 
-    Returns a `transformers` tokenizer. Raises `InvalidArgument` when there is none, or when it belongs to another
-    model.
+    Returns a `transformers` tokenizer. Raises `InvalidArgument` when there is no tokenizer, or when it belongs to
+    another model.
     """
     folder, trusted = resolve_model(model.path, model.revision, weights=False), model.trust_remote_code
     if model.tokenizer is None:
@@ -195,14 +195,14 @@ def load_tokenizer(model: ModelConfig) -> Any:
         tokenizer.chat_template = template_text(model.chat_template)
         _check_syntax(tokenizer.chat_template)
     for name in model.chat_template_kwargs:
-        # Jinja accepts any name, and a misspelled one would change nothing.
+        # Jinja accepts any name, and a misspelled name would change nothing.
         if not re.search(rf"\b{name}\b", str(tokenizer.chat_template)):
             raise InvalidArgument(f"model.chat_template_kwargs.{name}: the chat template has no such variable")
     return tokenizer
 
 
 def _check_syntax(template: str) -> None:
-    """Raises `InvalidArgument` when a chat template is invalid Jinja. Runs nothing of it: loading the data does."""
+    """Raises `InvalidArgument` when a chat template is invalid Jinja. Does not run it; loading the data does."""
     from jinja2 import TemplateSyntaxError
 
     try:
@@ -212,7 +212,7 @@ def _check_syntax(template: str) -> None:
 
 
 def tokenizer_folder(path: str) -> Path:
-    """Returns the folder of the tokenizer that `model.tokenizer` names. Raises `InvalidArgument` if there is none."""
+    """Returns the folder of the tokenizer that `model.tokenizer` names. Raises `InvalidArgument` if it is missing."""
     folder = local_path(path, "model.tokenizer")
     if folder.is_dir():
         return folder
@@ -227,18 +227,18 @@ def tokenizer_in(folder: Path, field: str, *, trust_remote_code: bool = False) -
     """Loads the tokenizer in a folder. Raises `InvalidArgument`, which names the field."""
     _check_vocabulary(folder, field, trust_remote_code=trust_remote_code)
     warn_of_code(folder, trust_remote_code=trust_remote_code)
-    # Otherwise transformers warns about missing torch where only the tokenizer is needed.
+    # Otherwise transformers warns about missing torch, although only the tokenizer is needed.
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
     from transformers import AutoTokenizer
 
-    # Else the tokenizer would be another one where mistral-common is installed, as it is beside vLLM.
+    # Otherwise the tokenizer would differ if mistral-common is installed, as it is together with vLLM.
     has_both = (folder / _TEKKEN).is_file() and (folder / "tokenizer.json").is_file()
     chosen = {"mistral_format": False} if has_both else {}
     try:
         tokenizer = AutoTokenizer.from_pretrained(
             folder, local_files_only=True, trust_remote_code=trust_remote_code, **chosen
         )
-    except Exception as error:  # transformers passes on whatever its parsers raise
+    except Exception as error:  # transformers passes on all errors of its parsers
         raise InvalidArgument(f"{field}: no tokenizer can be loaded from {folder}: {reason_of(error)}") from error
     if type(tokenizer).__name__ == "MistralCommonBackend":
         raise InvalidArgument(
@@ -249,26 +249,26 @@ def tokenizer_in(folder: Path, field: str, *, trust_remote_code: bool = False) -
 
 
 def _check_vocabulary(folder: Path, field: str, *, trust_remote_code: bool) -> None:
-    """Refuses a folder without a vocabulary: for some models transformers makes an empty tokenizer, for others it asks
-    for a package that would not help."""
+    """Refuses a folder without a vocabulary. For some models transformers would make an empty tokenizer, for others it
+    would ask for a package that does not help."""
     files = [*_VOCABULARY_FILES, *(["*.py"] if trust_remote_code else [])]
     if not any(any(folder.glob(pattern)) for pattern in files):
         raise InvalidArgument(
             f"{field}: {folder} holds no tokenizer (no tokenizer.json, tokenizer.model or vocabulary of another kind); "
-            "copy the tokenizer's files there from the model that it was made from, or name their folder as "
+            "copy the tokenizer's files there from the original model, or name their folder as "
             "model.tokenizer"
         )
 
 
 def check_own_method(tokenizer: Any, chat_template: str | None, field: str) -> None:
-    """Raises `InvalidArgument` where a tokenizer's class writes conversations by a method of its own, which no chat
-    template stands for. `chat_template` is the one that the configuration names, which is meant instead."""
+    """Raises `InvalidArgument` if a tokenizer's class writes conversations with its own method instead of a chat
+    template. `chat_template` is the configuration's template, which would replace the method."""
     from transformers import PreTrainedTokenizerBase
 
     if chat_template is None and type(tokenizer).apply_chat_template is not PreTrainedTokenizerBase.apply_chat_template:
         raise InvalidArgument(
-            f"{field}: is unset, and {type(tokenizer).__name__}, the tokenizer's class, writes conversations by a "
-            "method of its own (apply_chat_template) instead of its chat template; set one that writes the same"
+            f"{field}: is unset, and {type(tokenizer).__name__}, the tokenizer's class, writes conversations with its "
+            "own method (apply_chat_template) instead of its chat template; set a template that writes the same"
         )
 
 
@@ -280,7 +280,7 @@ def _check_same_ids(tokenizer: Any, own: Any, model: ModelConfig) -> None:
     if foreign > _MAX_FOREIGN_IDS * num_shared:
         raise InvalidArgument(
             f"model.tokenizer: {model.tokenizer} does not belong to {model.path}: {foreign} of {num_shared} token "
-            "ids mean something else; leave model.tokenizer unset to use the model's own"
+            "ids differ; leave model.tokenizer unset to use the model's own tokenizer"
         )
 
 
@@ -300,8 +300,8 @@ def check_tokenizer_fits(tokenizer: Any, description: ModelDescription) -> None:
 
 
 def stop_token_ids(model: ModelConfig, tokenizer: Any) -> tuple[int, ...]:
-    """Returns the tokens that end a completion, without repeats: the tokenizer's end of sequence, the model's, and the
-    token with which the chat template ends an answer, if it does so with one: after it a model would go on for both."""
+    """Returns the tokens that end a completion, without repeats: the end of sequence of the tokenizer and of the model,
+    and the chat template's end of an answer, if it is a token. After it a model would speak for both sides."""
     from_model = model_config(model.path, model.revision).eos_token_ids
     of_template = end_of_answer(tokenizer, model.chat_template_kwargs)
     return tuple(dict.fromkeys([*_ids(tokenizer.eos_token_id), *from_model, *_ids(of_template)]))

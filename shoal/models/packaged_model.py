@@ -1,4 +1,4 @@
-"""Models inside an installed Python package, as a GGUF file: finds one and converts it once into a cache."""
+"""Models in installed Python packages, as GGUF files. Each is converted once, into a cache."""
 
 import errno
 import fcntl
@@ -45,7 +45,7 @@ def cache_folder() -> Path:
 def resolve_packaged_model(path: str, field: str = "model.path") -> Path:
     """Returns the Hugging Face folder of a "package:NAME" model; converts the model on first use.
 
-    Several processes may call it at once: one converts, the others wait.
+    Several processes may call it at once: one converts, and the others wait.
 
     Raises `InvalidArgument`, which names the field, when NAME is unknown or not installed, `ResourceExhausted` when the
     disk is full, and `FailedPrecondition` when the cache is not writable.
@@ -54,7 +54,7 @@ def resolve_packaged_model(path: str, field: str = "model.path") -> Path:
     model = KNOWN_PACKAGES.get(name)
     if model is None:
         known = ", ".join(PACKAGE_PREFIX + known for known in KNOWN_PACKAGES)
-        raise InvalidArgument(f"{field}: {path!r} is no packaged model that Shoal knows; known: {known}")
+        raise InvalidArgument(f"{field}: {path!r} is not a packaged model that Shoal knows; known: {known}")
     gguf_file, version = _locate(model, field)
     models = cache_folder() / "models"
     folder = models / f"{name}-{version}-{_LAYOUT}"
@@ -98,7 +98,7 @@ def _locate(model: PackagedModel, field: str) -> tuple[Path, str]:
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
     with open(path, "w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)  # released when the file is closed, also by a kill
+        fcntl.flock(file, fcntl.LOCK_EX)  # released when the file is closed, even by a kill
         yield
 
 

@@ -7,17 +7,17 @@ _log = logging.getLogger(__name__)
 
 
 def reason_of(error: Exception) -> str:
-    """Returns why transformers loads no model or tokenizer; its own words, unless they ask to trust the code."""
+    """Returns why transformers cannot load a model or tokenizer: its own words, unless it asks to trust the code."""
     text = str(error).strip() or type(error).__name__
     if "trust_remote_code" not in text:
         return text
-    return "it comes with Python code, which runs only where trust_remote_code beside its path is true; read it first"
+    return "it comes with Python code, which runs only if trust_remote_code next to its path is true; read it first"
 
 
 def warn_of_code(folder: Path, *, trust_remote_code: bool) -> None:
-    """Logs a warning where code from a model's folder is about to run in this process."""
+    """Logs a warning if code from a model's folder is about to run in this process."""
     if trust_remote_code and (files := sorted(file.name for file in folder.glob("*.py"))):
         _log.warning(
-            "trust_remote_code: code from the model's folder runs in this process, with all that it may do",
+            "trust_remote_code: code from the model's folder runs in this process, with all its permissions",
             extra={"folder": str(folder), "files": files},
         )

@@ -36,8 +36,8 @@ class RewardModelDescription:
 def describe_reward_model(config: RewardModelConfig, *, weights: bool = True) -> RewardModelDescription:
     """Finds or downloads the model of `reward.model.path`, and reads everything but its weights.
 
-    Raises `InvalidArgument` when there is no such model, or when it has no head that classifies sequences, no label to
-    use as reward, or no working chat template.
+    Raises `InvalidArgument` when there is no such model, or when it has no head that classifies sequences, no label for
+    the reward, or no working chat template.
     """
     folder = resolve_model(config.path, config.revision, weights=weights, field=_PATH)
     values = read_json(folder / "config.json", field=_PATH)
@@ -67,7 +67,7 @@ def paying_label(config: RewardModelConfig, num_labels: int, names: Sequence[str
     known = f"{num_labels} labels" + (f": {', '.join(names)}" if names else "")
     if config.label is None and num_labels > 1:
         raise InvalidArgument(
-            f"reward.model.label: is unset, and the model has {known}; name the one that is the reward"
+            f"reward.model.label: is unset, and the model has {known}; name the label that is the reward"
         )
     label = 0 if config.label is None else config.label
     if isinstance(label, str):
@@ -90,7 +90,7 @@ def _tokenizer(config: RewardModelConfig, folder: Path) -> Any:
         tokenizer.chat_template = template_text(config.chat_template, _TEMPLATE)
     if not tokenizer.chat_template:
         raise InvalidArgument(
-            f"{_TEMPLATE}: is unset, and the tokenizer of {config.path} has none; name the one that the model was "
+            f"{_TEMPLATE}: is unset, and the tokenizer of {config.path} has none; name the template that the model was "
             'trained with, for example "chatml", or "simple" for the bare messages, one per line'
         )
     (text,) = rendered(tokenizer, [_TRIAL])
@@ -101,7 +101,7 @@ def _tokenizer(config: RewardModelConfig, folder: Path) -> Any:
 
 
 def _check_special_tokens(config: RewardModelConfig, tokenizer: Any, text: str) -> None:
-    """Refuses a missing classification token, and a beginning that would appear twice."""
+    """Refuses a missing classification token, and a beginning that would appear twice in an input."""
     token_ids = tokenizer(text, add_special_tokens=config.add_special_tokens)["input_ids"]
     wanted = tokenizer("", add_special_tokens=True)["input_ids"][:1]
     if tokenizer.cls_token_id in wanted and token_ids[:1] != wanted:
@@ -134,7 +134,7 @@ def _longest(config: RewardModelConfig, values: Mapping[str, Any], tokenizer: An
 
 
 def rendered(tokenizer: Any, conversations: Sequence[Sequence[Mapping[str, str]]]) -> list[str | Unrendered]:
-    """Renders conversations that end with an answer, as the model sees them, each whatever the others do."""
+    """Renders conversations that end with an answer, as the model sees them, each independently of the others."""
     outcomes: list[str | Unrendered] = []
     while rest := conversations[len(outcomes) :]:
         outcomes += render_texts(tokenizer, [Dialogue(messages, begins_turn=False) for messages in rest], {})

@@ -22,7 +22,7 @@ def test_a_refusal_names_every_wrong_name_what_may_be_meant_and_what_there_is() 
     for part in (
         f'learner.lora.target_modules: "q_pro" {reason} q_proj or up_proj?), and "attn.q_proj" {reason} ',
         f'"model.layers.7.mlp.up_proj" {reason} model.layers.1.mlp.up_proj or model.layers.0.mlp.up_proj or ',
-        ', and "embed" is no layer of that kind; there are q_proj, up_proj, and ["all-linear"] for every one',
+        ', and "embed" is no layer of that kind; use q_proj, up_proj, or ["all-linear"]',
     ):
         assert part in caught.value.message, caught.value.message
     assert '"q_proj"' not in caught.value.message

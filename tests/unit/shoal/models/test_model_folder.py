@@ -255,7 +255,7 @@ def test_quantized_weights_and_adapters_beside_a_model_are_refused(tmp_path: Pat
         model_config(quantized)
     both = Path(write_model(tmp_path / "both", vocab_size=9))
     (both / "adapter_config.json").touch()
-    with pytest.raises(InvalidArgument, match="has an adapter beside the model; give a model with the adapter merged"):
+    with pytest.raises(InvalidArgument, match="has an adapter next to the model; give a model with the adapter merged"):
         model_config(both)
     (both / "config.json").unlink()
     with pytest.raises(InvalidArgument, match="both is an adapter; give a model with the adapter merged"):
@@ -276,7 +276,7 @@ def test_a_tokenizer_of_another_model_is_refused(tmp_path: Path) -> None:
     content["model"]["vocab"] = dict(zip(vocab, reversed(vocab.values()), strict=True))
     other.save_pretrained(tmp_path / "other")
     (tmp_path / "other" / "tokenizer.json").write_text(json.dumps(content))
-    with pytest.raises(InvalidArgument, match=r"model\.tokenizer: .* of 260 token ids mean something else"):
+    with pytest.raises(InvalidArgument, match=r"model\.tokenizer: .* of 260 token ids differ"):
         load_tokenizer(ModelConfig(path=model, tokenizer=str(tmp_path / "other")))
     assert len(load_tokenizer(ModelConfig(path=model, tokenizer=model))) == 260
 
@@ -294,7 +294,7 @@ def test_a_small_foreign_tokenizer_is_refused_by_a_model_with_many_more_tokens(t
         added["id"] += 30_000
     file.write_text(json.dumps(content))
     make_tokenizer().save_pretrained(tmp_path / "small")
-    with pytest.raises(InvalidArgument, match=r"does not belong to .*: 260 of 260 token ids mean something else"):
+    with pytest.raises(InvalidArgument, match=r"does not belong to .*: 260 of 260 token ids differ"):
         load_tokenizer(ModelConfig(path=model, tokenizer=str(tmp_path / "small")))
 
 
