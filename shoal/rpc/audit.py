@@ -1,6 +1,6 @@
-"""The record of calls that only operators may make: who made one, which, for which run, and what came of it.
+"""The record of calls that only operators may make: the caller, the rpc, the run and the result.
 
-It holds no contents of messages: they may be confidential.
+It has no contents of messages, since they may be confidential.
 """
 
 import asyncio
@@ -24,11 +24,11 @@ class OperatorCall:
     """A call that has ended."""
 
     rpc: str
-    """Without its service: "StopRun"."""
+    """The name of the rpc, without its service: "StopRun"."""
     run_id: str
-    """That of the request, else of the response; empty where neither names a run, and for a caller that is refused."""
+    """The run of the request, else of the response; empty if neither names a run, or if the caller is refused."""
     caller: Caller | None
-    """None on a server that knows no callers, and for one that the server does not know."""
+    """The caller; None if the server does not know it, or knows no callers at all."""
     peer: str
     """The caller's address, as gRPC writes it."""
     code: grpc.StatusCode

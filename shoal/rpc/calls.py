@@ -17,7 +17,7 @@ from shoal.rpc.errors import from_rpc_error
 _T = TypeVar("_T")
 
 _STATUS_FOLLOWS_S = 1.0
-# Ten years. gRPC treats a deadline beyond the range of its clock as one that has passed.
+# Ten years. gRPC treats a deadline beyond the range of its clock as already passed.
 _MAX_TIMEOUT_S = 10 * 365 * 86400.0
 
 
@@ -178,7 +178,7 @@ class _Ending:
         task = asyncio.current_task()
         if self.canceled_by_caller or task is None or task.cancelling():
             return error
-        # Closing a channel cancels its calls. Each caller would take that for a cancellation of its own task.
+        # Closing a channel cancels its calls. Each caller would mistake that for a cancellation of its task.
         return self.channel_closed()
 
     def channel_closed(self) -> Unavailable:
@@ -205,19 +205,19 @@ def _now(known: Coroutine[Any, Any, _T]) -> _T:
 class _Requests:
     """The requests of a stream, and the error of their source.
 
-    gRPC cancels the call after such an error, and the caller would take that for a cancellation of its own.
+    gRPC cancels the call after such an error, and the caller would mistake that for its own cancellation.
     """
 
     def __init__(self, source: AsyncIterable[Any] | Iterable[Any]) -> None:
         self._source = source
         self.failure: Exception | None = None
         self._reader: asyncio.Task[Any] | None = None
-        """The task of gRPC that reads them."""
+        """The task of gRPC that reads the requests."""
         self._has_ended = False
 
     def end(self, _: Any) -> None:
         """Ends the source with its call. When the peer ends the call, gRPC leaves the reader waiting for the next
-        request until a garbage collection meets it, which asyncio reports as an error."""
+        request. Once the reader is garbage-collected, asyncio would report an error."""
         self._has_ended = True
         if self._reader is not None:
             self._reader.cancel()

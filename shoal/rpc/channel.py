@@ -26,15 +26,16 @@ def connect(address: str, service_full_name: str, credentials: auth.Credentials 
     ValueError names the method of a call without one. Stubs on the channel raise `shoal.errors`, for unary and
     streaming calls. Calls that are safe to retry are retried while the peer is UNAVAILABLE (`shoal.rpc.retries`).
 
-    `credentials` are by default those of the process. Under TLS the coordinator must have the host of `address` in its
-    certificate, a worker the name WORKER_NAME. New calls use renewed certificates and tokens.
+    `credentials` are by default the credentials of the process. Under TLS the certificate of the coordinator must have
+    the host of `address`, and the certificate of a worker must have the name WORKER_NAME. New calls use renewed
+    certificates and tokens.
 
-    Raises `FailedPrecondition` (CREDENTIALS) where a token would leave this machine without TLS.
+    Raises `FailedPrecondition` (CREDENTIALS) if a token would leave this machine without TLS.
     """
     credentials = auth.current() if credentials is None else credentials
     if credentials.token is not None and credentials.tls is None and not is_loopback(host_of(address)):
         raise FailedPrecondition(
-            f"the token is sent over TLS alone, and {address} is another machine: set SHOAL_TLS_DIR or --tls-dir to a "
+            f"the token is sent only over TLS, and {address} is another machine: set SHOAL_TLS_DIR or --tls-dir to a "
             "folder with its ca.crt, or unset the token",
             reason=ErrorReason.CREDENTIALS,
         )
@@ -82,7 +83,7 @@ class Channel(grpc.aio.Channel):
         return () if token is None else (("authorization", f"Bearer {token.value()}"),)
 
     def _current(self) -> Connection:
-        """Returns the connection for a new call: another one once the certificates have changed."""
+        """Returns the connection for a new call. It is a new connection if the certificates have changed."""
         if self._credentials.tls is not None and self._credentials.tls.current() is not self._files:
             self._connection.retire()
             self._connection = self._open()
@@ -93,7 +94,7 @@ class Channel(grpc.aio.Channel):
             self._files = self._credentials.tls.current()
             security = self._files.channel_credentials()
         elif self._credentials.token is not None:
-            # It is plaintext, and refuses a peer on another machine.
+            # This is plaintext, and refuses a peer on another machine.
             security = grpc.local_channel_credentials(grpc.LocalConnectionType.LOCAL_TCP)
         else:
             return Connection(grpc.aio.insecure_channel(self._address, options=self._settings))

@@ -1,4 +1,4 @@
-"""One connection of a channel, with the credentials of one moment."""
+"""A connection of a channel, with the credentials from its beginning."""
 
 import asyncio
 from collections.abc import Callable
@@ -8,7 +8,7 @@ import grpc
 
 
 class Connection:
-    """A channel of gRPC. It is closed once it is retired and its last call has ended."""
+    """A gRPC channel. It is closed when it is retired and its last call has ended."""
 
     def __init__(self, inner: grpc.aio.Channel) -> None:
         self.inner = inner
@@ -18,7 +18,7 @@ class Connection:
         self._closing: asyncio.Task[None] | None = None
 
     def start(self, method: str, make: Callable[[grpc.aio.Channel], Any], request: Any, **options: Any) -> Any:
-        """Starts a call of a method, which `make` makes of the channel at the first call."""
+        """Starts a call of a method. At the first call, `make` creates the method from the channel."""
         known = self._methods.get(method)
         if known is None:
             known = self._methods[method] = make(self.inner)
@@ -28,7 +28,7 @@ class Connection:
         return call
 
     def retire(self) -> None:
-        """Takes no more calls, and lets those under way end."""
+        """Takes no more calls, and lets current calls end."""
         self._is_retired = True
         self._close_if_idle()
 

@@ -95,8 +95,8 @@ def to_status(error: ShoalError) -> Abort:
         retry = error_details_pb2.RetryInfo()
         retry.retry_delay.FromNanoseconds(round(error.retry_after_s * 1e9))
         _pack(status, retry)
-        # A peer that restarts is gone until then, and may return as another worker. So the caller must get the
-        # error; gRPC must not retry the call.
+        # A peer that restarts may return as another worker. So the caller must get the error, and gRPC must not retry
+        # the call.
         pushback_ms = -1 if isinstance(error, Unavailable) else round(error.retry_after_s * 1e3)
         trailers.append((_PUSHBACK_KEY, str(pushback_ms)))
     trailers.append((_DETAILS_KEY, status.SerializeToString()))
@@ -104,7 +104,7 @@ def to_status(error: ShoalError) -> Abort:
 
 
 def internal_status(method: str) -> Abort:
-    """Returns the status of a defect. It contains no details: they may be confidential, and are in the log."""
+    """Returns the status of a defect. It has no details, since they may be confidential; the log has them."""
     return to_status(Internal(f"{method} failed because of a defect in the service; its log has the details"))
 
 
@@ -152,7 +152,7 @@ def _without_details(
         part = "request" if too_large[1] in ("CLIENT: Sent", "SERVER: Received") else "answer"
         return ResourceExhausted(
             f"{method} at {address}: a message of the {part} has {too_large[2]} bytes, more than gRPC's limit of "
-            f"{too_large[3]}; shorten what grows it: prompts, completions (sampling.max_completion_tokens), labels",
+            f"{too_large[3]}; shorten prompts, completions (sampling.max_completion_tokens) or labels",
             reason=ErrorReason.MESSAGE_TOO_LARGE,
             metadata={"num_bytes": too_large[2], "max_bytes": too_large[3]},
         )
@@ -162,7 +162,7 @@ def _without_details(
 
 
 def _status_of(error: grpc.aio.AioRpcError) -> status_pb2.Status:
-    """Returns the status with details in the trailers; an empty one if none is there or readable."""
+    """Returns the status with details from the trailers; an empty status if there is none, or if it is unreadable."""
     for key, value in error.trailing_metadata() or ():
         if key == _DETAILS_KEY and isinstance(value, bytes):
             try:

@@ -1,7 +1,7 @@
 """`python -m shoal.rpc.healthcheck HOST:PORT [SERVICE]`: health of a service as an exit code.
 
-Container runtimes without gRPC probes, or with probes that cannot speak TLS, run it every few seconds, so it imports
-little. With `--tls-dir` it shows the certificate of the service that it probes.
+Container runtimes whose gRPC probes are missing or cannot speak TLS run it every few seconds, so it imports little.
+With `--tls-dir` it shows the certificate of the service that it probes.
 """
 
 import argparse
@@ -58,13 +58,13 @@ def main() -> int:
 
 
 def _channel(address: str, tls_dir: Path | None) -> grpc.Channel:
-    # The address is usually on this machine, which a proxy from the environment cannot reach.
+    # The address is usually on this machine, where a proxy from the environment cannot reach it.
     options: list[tuple[str, str | int]] = [("grpc.enable_http_proxy", 0)]
     if tls_dir is None:
         return grpc.insecure_channel(address, options=options)
     files = TlsFolder(tls_dir).current()
     if files.facts is not None and files.facts.names:
-        # The server shows the same certificate, and a probe reaches it under an address that is not in it.
+        # The server shows the same certificate, which does not contain the address that the probe uses.
         options.append(("grpc.ssl_target_name_override", files.facts.names[0]))
     return grpc.secure_channel(address, files.channel_credentials(), options=options)
 

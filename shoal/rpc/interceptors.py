@@ -34,7 +34,7 @@ _INFRASTRUCTURE = "/grpc."
 
 _RETRY_AFTER_S = 1.0
 
-# Generic for the type checker only.
+# These are generic only for the type checker.
 _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 _Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 
@@ -43,9 +43,9 @@ class ServiceInterceptor(grpc.aio.ServerInterceptor):
     """Continues the caller's trace, refuses callers without permission and calls above the limit, and turns exceptions
     into statuses.
 
-    One interceptor does it all because the order matters: the span must be open when the error becomes a status, or it
-    lacks the status, and callers are refused before their request is read. Streaming handlers are async generators and
-    are closed before the call ends, so that their `finally` runs when a caller disconnects.
+    One interceptor does all this because the order matters: the span must be open when the error becomes a status, so
+    that it gets the status, and callers must be refused before their request is read. Streaming handlers are async
+    generators and are closed before the call ends, so that their `finally` runs when a caller disconnects.
     """
 
     def __init__(self, credentials: Credentials, limits: Limits, audit: Record | None = None) -> None:
@@ -67,7 +67,7 @@ class ServiceInterceptor(grpc.aio.ServerInterceptor):
         return self._guard(handler, method) if method.startswith(_INFRASTRUCTURE) else self._wrap(handler, method)
 
     def _guard(self, handler: _Handler, method: str) -> _Handler:
-        """Adds the check of the caller, and the limits, to a handler of gRPC's own packages, and nothing else."""
+        """Adds only the check of the caller and the limits to a handler of gRPC's own packages."""
         respond = _respond_of(handler)
 
         @asynccontextmanager
@@ -119,8 +119,8 @@ class ServiceInterceptor(grpc.aio.ServerInterceptor):
     def _receiving(self, handler: _Handler, method: str, unary: Any, stream: Any) -> _Handler:
         """Returns a handler that begins before its request has arrived, and reads it when `unary` or `stream` asks.
 
-        To gRPC all requests are streams then: it would read and parse a single one before any code of ours runs, for
-        callers without permission too, and wait for it without end.
+        gRPC then sees all requests as streams. Otherwise it would read and parse a single request before Shoal's code
+        runs, even for callers without permission, and wait for it forever.
         """
 
         def receiver(requests: AsyncIterator[Any]) -> Receive:
@@ -139,14 +139,14 @@ class ServiceInterceptor(grpc.aio.ServerInterceptor):
         return grpc.stream_unary_rpc_method_handler(receiving_unary, *codec)
 
     async def _receive_one(self, requests: AsyncIterator[Any], method: str) -> Any:
-        """Returns the one request of a call. Raises `DeadlineExceeded`, and `InvalidArgument` if there is none."""
+        """Returns the only request of a call. Raises `DeadlineExceeded`, and `InvalidArgument` if it is missing."""
         try:
             return await self._receive_first(requests, f"{method}: the request")
         except StopAsyncIteration:
             raise InvalidArgument(f"{method}: the call ended without a request") from None
 
     async def _receive_stream(self, requests: AsyncIterator[Any], method: str) -> AsyncIterator[Any]:
-        """Returns the requests of a call. Reading the first raises `DeadlineExceeded` where it is late."""
+        """Returns the requests of a call. Reading the first request raises `DeadlineExceeded` if it is late."""
         return _Stream(requests, partial(self._receive_first, requests, f"{method}: the first message of the stream"))
 
     async def _receive_first(self, requests: AsyncIterator[Any], what: str) -> Any:
@@ -169,7 +169,7 @@ class ServiceInterceptor(grpc.aio.ServerInterceptor):
                 authorize(method, context, self._credentials)
                 yield
             except grpc.aio.InternalError:
-                code = grpc.StatusCode.CANCELLED  # A response could not be sent: the caller has gone.
+                code = grpc.StatusCode.CANCELLED  # A response could not be sent: the caller is gone.
                 raise asyncio.CancelledError from None
             except (Exception, asyncio.CancelledError) as error:
                 if isinstance(error, asyncio.CancelledError) and _was_canceled_by_grpc():
@@ -191,7 +191,7 @@ class ServiceInterceptor(grpc.aio.ServerInterceptor):
             return
         if self._num_calls[method] >= limit:
             raise ResourceExhausted(
-                f"{method}: the service already has {limit} such calls in progress, its maximum",
+                f"{method}: the service already has {limit} such calls in progress, its maximum; call again later",
                 reason=ErrorReason.TOO_MANY_CALLS,
                 metadata={"max_calls": str(limit)},
                 retry_after_s=_RETRY_AFTER_S,
@@ -204,7 +204,7 @@ class ServiceInterceptor(grpc.aio.ServerInterceptor):
 
 
 class _Stream:
-    """The requests of a call, the first of which is received in a way of its own."""
+    """The requests of a call. The first request is received by a different function."""
 
     def __init__(self, requests: AsyncIterator[Any], receive_first: Callable[[], Awaitable[Any]]) -> None:
         self._requests = requests
@@ -223,7 +223,7 @@ def _respond_of(handler: _Handler) -> Any:
 
 
 def _unless_serialized(serialize: Any) -> Any:
-    """Returns a serializer that leaves alone what a handler has serialized, for several calls at once."""
+    """Returns a serializer that passes on responses that a handler has already serialized for several calls."""
     return lambda response: response if isinstance(response, bytes) else serialize(response)
 
 

@@ -1,4 +1,4 @@
-"""Limits of a server: what callers may hold of it at once, and for how long."""
+"""Limits of a server: the resources that callers may use at once, and for how long."""
 
 import resource
 from collections.abc import Mapping
@@ -12,25 +12,25 @@ CALLS: Mapping[str, int] = {
     "/shoal.v1.EnvironmentService/RunEpisode": 8192,
     # A request or a response may have the size of the largest message.
     "/shoal.v1.LearnerService/ComputeLogprobs": 64,
-    # The coordinator repeats a step that its connection lost four times, and the learner may still hold each of those
-    # calls, until keepalive ends them; one more may be left by an earlier coordinator.
+    # The coordinator repeats a step up to four times if its connection is lost. The learner may still hold each of
+    # these calls, until keepalive ends them. One more call may be left from an earlier coordinator.
     "/shoal.v1.LearnerService/TrainStep": 6,
     "/shoal.v1.CoordinatorService/ListRollouts": 64,
     "/shoal.v1.CoordinatorService/WatchRun": 2048,
-    # Open to strangers.
+    # Open to callers without credentials.
     "/grpc.health.v1.Health/Watch": 256,
 }
-"""Calls of a method at once: of those whose number depends on the load, or that take much memory.
+"""Most concurrent calls of each method whose number depends on the load, or that takes much memory.
 
-All others control or describe the service and must reach a busy one: heartbeats, status, pause, a new version of the
-weights.
+All other methods control or describe the service and must reach a busy service: heartbeats, status, pause, a new
+version of the weights.
 """
 
 _MAX_CONNECTIONS = 4096
 
 
 def _default_connections() -> int:
-    """Leaves half of the process's files to everything else."""
+    """Returns half of the process's limit of open files."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return _MAX_CONNECTIONS if soft == resource.RLIM_INFINITY else min(_MAX_CONNECTIONS, soft // 2)
 
@@ -42,21 +42,21 @@ class Limits:
     calls: Mapping[str, int] = field(default_factory=lambda: CALLS)
     """More calls of a method at once are refused with RESOURCE_EXHAUSTED (TOO_MANY_CALLS)."""
     request_timeout_s: float = 60.0
-    """Time for the one request of a call to arrive, or the first of a stream. What follows in a stream has the deadline
-    of the call alone."""
+    """Time for the request of a call, or the first request of a stream, to arrive. The later requests of a stream have
+    only the deadline of the call."""
     handshake_timeout_s: int = 20
-    """Time for a new connection to finish TLS and the begin of HTTP/2."""
+    """Time for a new connection to finish the handshakes of TLS and HTTP/2."""
     streams: int = 8192
-    """Calls of one connection at once; more wait at the client."""
+    """Most concurrent calls of one connection; further calls wait at the client."""
     connections: int = field(default_factory=_default_connections)
-    """Connections at once; more are closed."""
+    """Most connections at once; further ones are closed."""
 
     def options(self) -> list[tuple[str, str | int]]:
-        """Returns those that gRPC keeps, as options of its server."""
+        """Returns the limits that gRPC enforces, as options of its server."""
         return [
             ("grpc.server_handshake_timeout_ms", self.handshake_timeout_s * 1000),
             ("grpc.max_concurrent_streams", self.streams),
-            # gRPC cancels calls at random when 1000 wait to be taken up, as where many episodes begin at once.
+            # gRPC cancels calls at random when 1000 are pending, for example when many episodes begin at once.
             ("grpc.server.max_pending_requests", self.streams),
             ("grpc.server.max_pending_requests_hard_limit", self.streams),
             ("grpc.max_allowed_incoming_connections", self.connections),

@@ -13,8 +13,7 @@ _WARN_S = 1.0
 
 
 async def watch_lag() -> None:
-    """Measures the lag of the loop forever, and warns above a second: then work blocks the loop that belongs in a
-    thread."""
+    """Measures the lag of the loop forever. Warns above a second: then the loop runs work that belongs in a thread."""
     while True:
         began = time.monotonic()
         await asyncio.sleep(_PROBE_S)

@@ -4,8 +4,8 @@ MAX_MESSAGE_BYTES = 4 << 20
 """Largest message: gRPC's default, so that any client can call the services. Larger data is streamed."""
 
 MAX_METADATA_BYTES = 256 << 10
-"""Largest headers or trailers. Trailers contain errors with their details; with gRPC's default of 8 KiB a long error
-would be replaced by one about its size."""
+"""Largest headers or trailers. Trailers contain errors with their details. With gRPC's default of 8 KiB an error about
+the size would replace a long error."""
 
 _KEEPALIVE_TIME_S = 30
 _KEEPALIVE_TIMEOUT_S = 10
@@ -17,7 +17,7 @@ _BOTH_ENDS: Options = [
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_metadata_size", MAX_METADATA_BYTES),
     ("grpc.absolute_max_metadata_size", 2 * MAX_METADATA_BYTES),
-    # A peer that disappears without closing the connection (power, network) is noticed within time + timeout.
+    # Notice within time + timeout that a peer is gone without closing the connection (power, network).
     ("grpc.keepalive_time_ms", _KEEPALIVE_TIME_S * 1000),
     ("grpc.keepalive_timeout_ms", _KEEPALIVE_TIMEOUT_S * 1000),
     ("grpc.keepalive_permit_without_calls", 1),
@@ -36,8 +36,8 @@ SERVER: Options = [
 
 SERVER_WITH_TLS: Options = [
     *SERVER,
-    # gRPC checks a certificate when a connection begins. So that one that was withdrawn is out in the end, connections
-    # end after an hour: clients make new ones, and calls in flight finish on the old.
+    # gRPC checks a certificate only when a connection begins. End connections after an hour, so that a withdrawn
+    # certificate loses access. Clients make new connections, and calls in flight finish on the old ones.
     ("grpc.max_connection_age_ms", 3600 * 1000),
 ]
 

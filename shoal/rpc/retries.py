@@ -1,10 +1,10 @@
-"""Retry policies of the rpcs. To change whether or how a call is retried, change this file alone.
+"""Retry policies of the rpcs. To change whether or how a call is retried, change only this file.
 
 Retries happen inside gRPC, before the caller sees an error: SAFE_METHODS, with the policy of `service_config`.
 
-What callers do after an error is no retry policy: the coordinator repeats a call to a learner that still serves
-(services/coordinator/workers/learner_client.py), sends work that a lost worker did not finish to another one, and waits
-as long as a full queue asks (`generator_pool.py` and `reward_pool.py` beside it).
+Callers also act after an error, apart from these policies. The coordinator repeats a call to a learner that still
+serves (services/coordinator/workers/learner_client.py). It sends the unfinished work of a lost worker to another
+worker, and waits as long as a full queue asks (`generator_pool.py` and `reward_pool.py` in the same folder).
 """
 
 import json

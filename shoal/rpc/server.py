@@ -33,12 +33,12 @@ Serving = health_pb2.HealthCheckResponse
 class RpcServer:
     """A gRPC server with health, reflection, channelz, and the interceptor of all services.
 
-    Health: "" is SERVING while the process is alive (liveness), a service's full name after `set_serving`
-    (readiness). Servicers raise `shoal.errors`; streaming handlers are async generators. `limits` bounds what callers
-    hold of it at once.
+    Health: "" is SERVING while the process is alive (liveness), a service's full name after `set_serving` (readiness).
+    Servicers raise `shoal.errors`; streaming handlers are async generators. `limits` bounds the resources that callers
+    use at once.
 
-    `credentials`, by default those of the process, decide who may connect and what they may call
-    (shoal/rpc/auth/permissions.py). Health is open to all who can connect.
+    `credentials`, by default the credentials of the process, decide who may connect, and which methods a caller may
+    call (shoal/rpc/auth/permissions.py). Everyone who can connect may ask for health.
 
     Example:
         server = RpcServer(listen="127.0.0.1:0")
@@ -79,10 +79,10 @@ class RpcServer:
         return self._port
 
     async def open(self) -> None:
-        """Opens the port, once all services are added. Whoever connects waits until `start`.
+        """Opens the port, after all services are added. Clients that connect wait until `start`.
 
-        Raises FailedPrecondition (PORT_IN_USE, CREDENTIALS), and InvalidArgument for an address that is not of this
-        machine, and for every address unless that is allowed.
+        Raises FailedPrecondition (PORT_IN_USE, CREDENTIALS), and InvalidArgument for an address that this machine does
+        not have, and for the wildcard address unless that is allowed.
         """
         self._check_address()
         interceptor = ServiceInterceptor(self._credentials, self._limits, self._audit)
@@ -103,7 +103,7 @@ class RpcServer:
         self._server = server
 
     async def start(self) -> None:
-        """Starts to serve; first opens the port, if it is not open. Raises as `open`."""
+        """Opens the port, if it is not open, and starts to serve. Raises the errors of `open`."""
         if self._server is None:
             await self.open()
         assert self._server is not None
@@ -114,8 +114,8 @@ class RpcServer:
         host = host_of(self._listen)
         if is_wildcard(host) and not self._allow_wildcard_address:
             raise InvalidArgument(
-                f"--listen {self._listen} is every interface of this machine: name the address of one, or add "
-                "--allow-wildcard-address where the network around it is private"
+                f"--listen {self._listen} is every interface of this machine: name the address of one interface, or "
+                "add --allow-wildcard-address if the network around the machine is private"
             )
         if is_loopback(host) or self._credentials.tls is not None:
             return
@@ -125,7 +125,9 @@ class RpcServer:
                 "or listen on 127.0.0.1",
                 reason=ErrorReason.CREDENTIALS,
             )
-        _log.warning("everybody on the network is let in: there is no --tls-dir", extra={"listen": self._listen})
+        _log.warning(
+            "everybody on the network may call this service: there is no --tls-dir", extra={"listen": self._listen}
+        )
 
     def _add_port(self, server: grpc.aio.Server) -> int:
         tls = self._credentials.tls
@@ -152,8 +154,8 @@ class RpcServer:
         signaled = asyncio.Event()
         received: list[int] = []
 
-        # Not loop.add_signal_handler: a signal that it has queued is lost when the handler is replaced, and one that
-        # meets a blocked loop waits.
+        # Do not use loop.add_signal_handler: it loses a queued signal when the handler is replaced, and delays a signal
+        # while the loop is blocked.
         def stop(number: int, _frame: object) -> None:
             if not received and not loop.is_closed():
                 received.append(number)
@@ -172,7 +174,7 @@ class RpcServer:
         return received[0]
 
     async def stop(self, grace_s: float) -> None:
-        """Sets NOT_SERVING, refuses new calls, and gives those in flight `grace_s` seconds to finish."""
+        """Sets NOT_SERVING, refuses new calls, and gives calls in flight `grace_s` seconds to finish."""
         await self._health.enter_graceful_shutdown()
         if self._lag_watch is not None:
             self._lag_watch.cancel()
@@ -181,7 +183,7 @@ class RpcServer:
 
 
 def _listen_error(listen: str) -> FailedPrecondition | InvalidArgument:
-    """Returns the reason why the port cannot be opened. gRPC does not report it, so this opens the port itself."""
+    """Returns why the port cannot be opened. gRPC does not report it, so this function opens the port itself."""
     host, _, port = listen.rpartition(":")
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
@@ -198,7 +200,7 @@ def _listen_error(listen: str) -> FailedPrecondition | InvalidArgument:
             )
     return FailedPrecondition(
         f"cannot listen on {listen}: port {port} is in use {holder_of(int(port))}; stop that process, or set another "
-        "port, or 0 for a free one",
+        "port, or 0 for a free port",
         reason=ErrorReason.PORT_IN_USE,
         metadata={"listen": listen, "port": port},
     )

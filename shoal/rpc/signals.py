@@ -1,6 +1,6 @@
-"""The signal with which a process asks itself to end, and to restart its program then."""
+"""The signal with which a process asks itself to end and then to restart its program."""
 
 import signal
 
 RESTART_SIGNAL = signal.SIGUSR1
-"""Not SIGTERM: one that a supervisor sends at the same moment must still end the process for good."""
+"""It is not SIGTERM: a supervisor's SIGTERM at the same moment must still end the process for good."""

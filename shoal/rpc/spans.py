@@ -1,7 +1,7 @@
 """Spans of calls, for clients and servers.
 
-OpenTelemetry's interceptors for `grpc.aio` leave the spans of canceled calls open and those of failed calls without
-a status, and log an error for each canceled stream. This module replaces the part of them that Shoal needs.
+OpenTelemetry's interceptors for `grpc.aio` leave the spans of canceled calls open, leave the spans of failed calls
+without a status, and log an error for each canceled stream. This module replaces the part that Shoal needs.
 """
 
 import grpc
@@ -12,7 +12,7 @@ from opentelemetry.trace import Span, SpanKind, Status, StatusCode
 from shoal.telemetry import names
 from shoal.telemetry.trace import tracer
 
-# Periodic calls, whose spans would outnumber all others.
+# Periodic calls. Their spans would outnumber all others.
 _UNTRACED = frozenset({"RegisterWorker", "Heartbeat", "GetStatus"})
 
 

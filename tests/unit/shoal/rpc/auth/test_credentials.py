@@ -133,7 +133,7 @@ async def test_tokens_without_tls_are_for_loopback_alone(tmp_path: Path) -> None
     tokens = Tokens(tmp_path)
     with pytest.raises(FailedPrecondition, match="--tokens-file without --tls-dir"):
         await RpcServer(listen="192.0.2.1:0", credentials=tokens.server(None)).start()
-    with pytest.raises(FailedPrecondition, match="the token is sent over TLS alone"):
+    with pytest.raises(FailedPrecondition, match="the token is sent only over TLS"):
         connect("192.0.2.1:1", "shoal.v1.CoordinatorService", Credentials(token=tokens.client(Role.OPERATOR)))
 
 
