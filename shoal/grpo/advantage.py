@@ -15,7 +15,7 @@ from shoal.config.tables.advantage import AdvantageConfig
 from shoal.grpo.moments import Moments
 
 Values = Sequence[float | None]
-"""One value for each completion of a group, None where there is none."""
+"""One value for each completion of a group; None if it has no value."""
 
 _NO_MOMENTS = Moments()
 
@@ -35,7 +35,7 @@ class RewardGroup:
     parts: tuple[tuple[float | None, ...], ...] = ()
     """[N][K] the value of each verifier; needed with `per_verifier`."""
     part_weights: tuple[float, ...] = ()
-    """[K]"""
+    """The weight of each verifier, [K]."""
     num_tokens: tuple[int, ...] = ()
     """[N] lengths; needed with baseline "length_weighted"."""
     greedy_reward: float | None = None
@@ -55,8 +55,8 @@ def completion_advantages(
 
     The batch's statistics ("batch_mean", "batch_std", "nonzero_share") cover all of `groups`. The run's statistics
     ("running_mean", "running_std") are `moments`, to which `seen_rewards` has already added these groups. A group with
-    a single reward, or with equal rewards, gets exactly 0 where the baseline comes from the group itself: in floating
-    point the mean of equal numbers need not equal them, and the division would blow up the difference.
+    a single reward, or with equal rewards, gets exactly 0 if the baseline comes from the group itself: in floating
+    point the mean of equal numbers may differ from them, and the division would magnify the difference.
 
     Example: rewards (1, 0, 0) with baseline "group_mean" and scale "none" have the advantages (2/3, -1/3, -1/3).
     """
@@ -93,9 +93,9 @@ def batch_normalized(config: AdvantageConfig, advantages: Sequence[Sequence[floa
 def has_signal(config: AdvantageConfig, group: RewardGroup) -> bool:
     """Returns whether the group alone shows that training on it can change the policy.
 
-    Where the baseline comes from the group: its rewards differ (with "second_best": one is above all others; with
-    `per_verifier`: the values of some verifier with a weight differ). "greedy": a reward differs from that of the
-    greedy completion. "none": a reward is not 0. "batch_mean" and "running_mean": there is a reward at all.
+    If the baseline comes from the group: its rewards differ (with "second_best": one is above all others; with
+    `per_verifier`: the values of a verifier with a weight differ). "greedy": a reward differs from the greedy
+    completion's reward. "none": a reward is not 0. "batch_mean" and "running_mean": there is any reward.
     """
     clipped = (_clip(reward, config.reward_min, config.reward_max) for reward in group.rewards)
     rewards = sorted(reward for reward in clipped if reward is not None)
@@ -117,7 +117,7 @@ def has_signal(config: AdvantageConfig, group: RewardGroup) -> bool:
 
 
 def _per_verifier(config: AdvantageConfig, groups: Sequence[RewardGroup]) -> list[list[float | None]]:
-    """Computes the advantages of each verifier's values apart, then their weighted sum."""
+    """Computes the advantages of each verifier's values separately, then their weighted sum."""
     num_parts = max((len(group.part_weights) for group in groups), default=0)
     compared = []
     for part in range(num_parts):
@@ -203,7 +203,7 @@ def _baseline(
             return lambda _, value: mean if num_tokens else total / count
         case "second_best":
             best, second = sorted(present, reverse=True)[:2]
-            # Only the best has an advantage, and only if no other value equals it.
+            # Only the best value has an advantage, and only if no other value equals it.
             return lambda _, value: second if value == best else value
         case "none":
             return lambda _, value: 0.0
@@ -214,7 +214,7 @@ _Divide = Callable[[float, float], float]
 
 
 def _batch_scale(config: AdvantageConfig, batch: Sequence[float], moments: Moments) -> _Divide | None:
-    """Returns the division by a statistic of the batch or of the run; None if `scale` is no such statistic."""
+    """Returns the division by a statistic of the batch or the run; None if `scale` is not such a statistic."""
     if config.scale in ("batch_std", "running_std"):
         std = _std(batch, config.std_ddof) if config.scale == "batch_std" else moments.std(config.std_ddof)
         divisor = std + config.std_eps if std else 0.0

@@ -1,8 +1,8 @@
 """Bin packing: items into as few bins as possible, or into a given number of parts of about equal weight.
 
-Integers only. Both problems are NP-hard. Each answer comes from fast rules and a bounded search, and depends only on
-the arguments, so that every rank finds the same. A simpler packing (first-fit decreasing, longest item first) misses
-the bounds that tests/golden/test_packing.py demands, and different rows would change the order of sums.
+Integers only. Both problems are NP-hard. Each answer comes from fast rules and a bounded search. It depends only on the
+arguments, so every rank finds the same answer. A simpler packing (first-fit decreasing, longest item first) misses the
+bounds that tests/golden/test_packing.py demands, and different rows would change the order of sums.
 """
 
 import heapq
@@ -28,7 +28,7 @@ def fewest_bins(sizes: Sequence[int], capacity: int) -> list[list[int]]:
 
     An item larger than `capacity` has a bin for itself. The result is the better of best-fit decreasing and of filling
     one bin after the other as full as possible (an exact subset sum around the largest item left; "minimum bin slack",
-    Gupta and Ho 1999). If neither reaches the lower bound, a search of a bounded number of nodes tries one bin less.
+    Gupta and Ho 1999). If neither reaches the lower bound, a bounded search tries one bin less.
     """
     order = sorted(range(len(sizes)), key=lambda item: (-sizes[item], item))
     alone = [[item] for item in order if sizes[item] >= capacity]
@@ -47,7 +47,8 @@ def balanced_partition(sizes: Sequence[int], num_parts: int, *, same_count: bool
 
     The result is the better of the longest item first to the lightest part and of the largest differencing method
     (Karmarkar and Karp 1982), each improved by moves and swaps between the heaviest part and others. With `same_count`
-    all parts have the same number of items. Raises ValueError if `num_parts` does not divide the number of items then.
+    all parts have the same number of items. Then `num_parts` must divide the number of items; otherwise it raises
+    ValueError.
     """
     if same_count and len(sizes) % num_parts:
         raise ValueError(f"{len(sizes)} items cannot be split into {num_parts} parts of equal number")
@@ -63,7 +64,7 @@ def _lower_bound(sizes: Sequence[int], capacity: int) -> int:
     """Returns a lower bound of the number of bins (Martello and Toth's L2).
 
     For each threshold k: an item above capacity - k shares its bin with nothing of size k or more, no two items above
-    half the capacity share a bin, and small items that do not fit beside the latter need more bins.
+    half the capacity share a bin, and small items that do not fit into these bins need more bins.
     """
     best = math.ceil(sum(sizes) / capacity)
     for k in {size for size in sizes if size <= capacity // 2}:
@@ -143,7 +144,7 @@ def _search(order: Sequence[int], sizes: Sequence[int], capacity: int, num_bins:
             by_room = {room: index for index, room in enumerate(rooms) if room >= size}
             tried.append([by_room[room] for room in sorted(by_room, reverse=True)])
             waste.append(0)
-        if bin_of[depth] >= 0:  # Back here: the last choice led nowhere.
+        if bin_of[depth] >= 0:  # The search came back: the last choice failed.
             rooms[bin_of[depth]] += size
             wasted -= waste[depth]
             bin_of[depth] = -1
@@ -184,7 +185,7 @@ def _longest_first(order: Sequence[int], sizes: Sequence[int], num_parts: int, s
 
 
 def _differencing(order: Sequence[int], sizes: Sequence[int], num_parts: int, same_count: bool) -> list[list[int]]:
-    """Merges the two partial partitions whose parts differ most, heavy parts with light ones, until one is left."""
+    """Merges the two partial partitions whose parts differ most, heavy with light parts, until one is left."""
     step = num_parts if same_count else 1
     heap = []
     for number, start in enumerate(range(0, len(order), step)):
@@ -205,7 +206,7 @@ def _differencing(order: Sequence[int], sizes: Sequence[int], num_parts: int, sa
 
 
 def _improved(parts: Sequence[Sequence[int]], sizes: Sequence[int], same_count: bool) -> list[list[int]]:
-    """Improves a partition by moves and swaps that make the heavier of two parts lighter, until none does."""
+    """Improves a partition by moves and swaps that make the heavier of two parts lighter, until there are none."""
     result = [list(items) for items in parts]
     loads = [sum(sizes[item] for item in items) for items in result]
     for _ in range(_MAX_EXCHANGES):

@@ -6,9 +6,9 @@ from statistics import fmean
 from typing import NamedTuple
 
 _Z = 1.959963984540054
-"""The normal distribution has 95 % of its mass within this many standard deviations."""
+"""The number of standard deviations that contain 95 % of a normal distribution."""
 MIN_REWARDS = 6
-"""Questions from which on a mean reward has an interval."""
+"""Fewest questions for which a mean reward has an interval."""
 _MAX_LOG_SHIFT = 30.0
 _BISECTIONS = 50
 
@@ -23,11 +23,11 @@ class Interval(NamedTuple):
 def rate_interval(correct: Sequence[Sequence[bool]]) -> Interval:
     """Computes the Wilson score interval of the share of correct answers, over all answers.
 
-    `correct[i][j]` is whether answer j to question i is correct. The questions are the sample: answers to one question
-    tend to agree, so they count as fewer draws than there are answers, and as many draws as would give the share the
-    variance that it has over questions (the design effect of cluster sampling). With one answer a question this is
-    Wilson's interval itself (Newcombe 1998, doi:10.1002/(SICI)1097-0258(19980430)17:8<857::AID-SIM777>3.0.CO;2-E).
-    Without answers it is (0, 1).
+    `correct[i][j]` is whether answer j to question i is correct. The questions are the sample. Answers to the same
+    question tend to agree, so they count as fewer draws: the number of draws that would give the share the variance
+    that it has over questions (the design effect of cluster sampling). With one answer a question this is Wilson's
+    interval itself (Newcombe 1998, doi:10.1002/(SICI)1097-0258(19980430)17:8<857::AID-SIM777>3.0.CO;2-E). Without
+    answers it is (0, 1).
     """
     answered = [answers for answers in correct if answers]
     num_answers = sum(map(len, answered))
@@ -40,8 +40,9 @@ def rate_interval(correct: Sequence[Sequence[bool]]) -> Interval:
 def mean_interval(shares: Sequence[float]) -> Interval:
     """Computes an interval of the mean of shares, one a question, each from 0 to 1.
 
-    It is Wilson's for as many draws as would give the mean the variance that it has over questions, at least one a
-    question: an estimate of pass@k from many answers varies less than a single draw. Without shares it is (0, 1).
+    It is Wilson's interval for the number of draws that would give the mean the variance that it has over questions,
+    but at least one draw a question: an estimate of pass@k from many answers varies less than a single draw. Without
+    shares it is (0, 1).
     """
     if not shares:
         return Interval(0.0, 1.0)
@@ -53,17 +54,18 @@ def mean_interval(shares: Sequence[float]) -> Interval:
 def reward_interval(rewards: Sequence[float]) -> Interval | None:
     """Computes the interval of a mean reward by empirical likelihood, from the mean reward of each question.
 
-    It has the means of all weightings of these rewards whose likelihood ratio reaches Student's quantile (Owen 1988,
-    doi:10.1093/biomet/75.2.237, with the F calibration). So it lies between the smallest and the largest reward, and
-    thus in the range that rewards can have, which only verifiers and environments know; and it is as skewed as the
-    rewards are.
+    It contains the means of all weightings of these rewards whose likelihood ratio reaches Student's quantile (Owen
+    1988, doi:10.1093/biomet/75.2.237, with the F calibration). So it lies between the smallest and the largest reward,
+    and thus within the possible range of rewards, which only verifiers and environments know. It is as skewed as the
+    rewards.
 
-    None for fewer than `MIN_REWARDS` questions, whose mean is often outside of what they got, and for equal rewards:
-    they do not show how far others would be from them.
+    Returns None for fewer than `MIN_REWARDS` questions, since the true mean is often outside the range of so few, and
+    for equal rewards, which show no spread.
     """
     if len(rewards) < MIN_REWARDS or min(rewards) == max(rewards):
         return None
-    # Student's quantile from the normal one, to 0.1 % from 6 questions on (Abramowitz and Stegun, 26.7.5).
+    # Student's quantile from the normal quantile, accurate to 0.1 % for at least 6 questions (Abramowitz and Stegun,
+    # 26.7.5).
     freedom = len(rewards) - 1
     t = _Z + (_Z**3 + _Z) / (4 * freedom) + (5 * _Z**5 + 16 * _Z**3 + 3 * _Z) / (96 * freedom**2)
     t += (3 * _Z**7 + 19 * _Z**5 + 17 * _Z**3 - 15 * _Z) / (384 * freedom**3)
@@ -71,10 +73,10 @@ def reward_interval(rewards: Sequence[float]) -> Interval | None:
 
 
 def _lowest_mean(values: Sequence[float], bound: float) -> float:
-    """The lowest mean of weighted values with -2 log(likelihood ratio) of the weights up to a bound.
+    """Returns the lowest mean of weighted values if -2 log(likelihood ratio) of the weights is at most `bound`.
 
-    The weights that are likeliest for a mean below that of equal weights are proportional to 1 / (value + shift); the
-    smaller the shift, the lower the mean. The logarithm of the shift, over the spread of the values, is bisected.
+    For a mean below the plain mean, the likeliest weights are proportional to 1 / (value + shift). The smaller the
+    shift, the lower the mean. The logarithm of the shift, over the spread of the values, is bisected.
     """
     smallest, spread = min(values), max(values) - min(values)
     mean, low, high = smallest, -_MAX_LOG_SHIFT, _MAX_LOG_SHIFT
@@ -91,7 +93,7 @@ def _lowest_mean(values: Sequence[float], bound: float) -> float:
 
 
 def _wilson(rate: float, num_draws: float) -> Interval:
-    """The Wilson score interval of a rate."""
+    """Returns the Wilson score interval of a rate."""
     center = rate + _Z**2 / (2 * num_draws)
     half = _Z * sqrt(rate * (1 - rate) / num_draws + _Z**2 / (4 * num_draws**2))
     scale = 1 + _Z**2 / num_draws
@@ -99,7 +101,7 @@ def _wilson(rate: float, num_draws: float) -> Interval:
 
 
 def _num_draws(answered: Sequence[Sequence[bool]], rate: float, num_answers: int) -> float:
-    """The number of independent answers that would vary as much: from one a question up to all of them."""
+    """Returns the number of independent answers that would vary as much: from one a question up to all answers."""
     num_questions = len(answered)
     residuals = fmean((sum(answers) - rate * len(answers)) ** 2 for answers in answered)
     if not residuals:
@@ -112,8 +114,8 @@ def change_interval(changes: Sequence[float]) -> Interval:
     """Computes an interval of the mean change of a rate, from the change of each question between two evaluations.
 
     The change of a question is from -1 to 1. Pairing leaves the difficulty of the questions out, so the interval is
-    narrower than that of two separate rates. Half a question that got better, half a question that got worse, and one
-    that stayed are added, which keeps the interval honest for few questions (Agresti and Min 2005,
+    narrower than that of two separate rates. To keep the interval valid for few questions, half a question that
+    improved, half a question that got worse and one unchanged question are added (Agresti and Min 2005,
     doi:10.1002/sim.1781). Without questions it is (-1, 1).
     """
     if not changes:

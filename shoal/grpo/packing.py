@@ -1,8 +1,8 @@
 """The packing plan: which completions share a forward pass, and on which rank. Integers only, no tensors.
 
-A row contains a group's prompt once, however many of the group's completions are in the row: with short answers to
-long prompts that saves most of the tokens. A row consists of pieces (a prompt with some of its completions); a piece is
-a whole group where that fits.
+A row contains a group's prompt once, however many of the group's completions are in the row: with short answers to long
+prompts that saves most of the tokens. A row consists of pieces (a prompt with some of its completions); a piece is a
+whole group if the group fits.
 """
 
 import math
@@ -25,7 +25,7 @@ class GroupLengths:
 
 @dataclass(frozen=True)
 class Piece:
-    """Some completions of one group, behind one copy of its prompt."""
+    """Some completions of one group, after one copy of its prompt."""
 
     group: int
     """Index of the group."""
@@ -36,7 +36,7 @@ class Piece:
 
 
 Row = tuple[Piece, ...]
-"""The pieces that one rank computes in one forward; empty where no work is left for the rank."""
+"""The pieces that one rank computes in one forward; empty if no work is left for the rank."""
 
 
 @dataclass(frozen=True)
@@ -70,8 +70,8 @@ def plan_packing(groups: Sequence[GroupLengths], *, max_tokens: int, num_ranks: 
     too_few = max(1, math.ceil(total / (max_tokens * num_ranks)))
     if bins := _balanced(groups, total, max_tokens, too_few * num_ranks):
         return _deal([_join(pieces, groups) for pieces in bins], num_ranks)
-    # Repeated prompts add forwards. Where prompts are nearly as long as a row they add so many that trying one number
-    # of forwards after the other would take minutes: search by bisection.
+    # Repeated prompts add forwards. If prompts are nearly as long as a row they add so many that trying each number of
+    # forwards would take minutes, so search by bisection.
     bins = _fill([piece for index, group in enumerate(groups) for piece in _cut(index, group, max_tokens)], max_tokens)
     enough = max(1, math.ceil(len(bins) / num_ranks))
     if balanced := _balanced(groups, total, max_tokens, enough * num_ranks):
@@ -87,7 +87,7 @@ def plan_packing(groups: Sequence[GroupLengths], *, max_tokens: int, num_ranks: 
 
 def _balanced(groups: Sequence[GroupLengths], total: int, max_tokens: int, num_bins: int) -> list[list[Piece]] | None:
     """Packs at most `num_bins` rows of about the same length; None when a row would be too long."""
-    # A piece has at most an even share of the tokens, so that a large group spreads over the ranks.
+    # Give a piece at most an even share of the tokens, so that a large group spreads over the ranks.
     share = math.ceil(total / num_bins)
     pieces = [
         piece
@@ -104,7 +104,7 @@ def _cut(index: int, group: GroupLengths, max_tokens: int) -> list[Piece]:
     if not lengths:
         return []
     room = max_tokens - group.num_prompt_tokens
-    # Long completions first: short ones then even out the pieces.
+    # Long completions first: short completions then even out the pieces.
     order = sorted(range(len(lengths)), key=lambda completion: -lengths[completion])
     num_pieces = max(1, math.ceil(sum(lengths) / room)) if room > 0 else len(lengths)
     while num_pieces < len(lengths):
@@ -169,7 +169,7 @@ def _deal(rows: Sequence[Row], num_ranks: int) -> PackingPlan:
 
     Each rank takes its longest row first, so that the rows of one forward are about equally long.
     """
-    # A completion longer than a row may leave bins empty: drop those, they need no forward.
+    # A completion longer than a row may leave bins empty. Drop these bins, since they need no forward.
     padded = [row for row in rows if row]
     num_forwards = max(1, math.ceil(len(padded) / num_ranks))
     padded += [()] * (num_forwards * num_ranks - len(padded))

@@ -15,8 +15,8 @@ def pass_shares(correct: Sequence[Sequence[bool]], ks: Collection[int] = ()) -> 
 
     `correct[i][j]` is whether answer j to question i is correct; questions may have different numbers of answers. With
     c of a question's n answers correct, the probability that k answers drawn without replacement include a correct one
-    is 1 - C(n - c, k) / C(n, k) (arXiv:2107.03374, equation 1). Only questions with at least k answers have it, so the
-    largest k may cover fewer questions than the others. A k that no question has is absent.
+    is 1 - C(n - c, k) / C(n, k) (arXiv:2107.03374, equation 1). Only questions with at least k answers have a pass@k,
+    so the largest k may cover fewer questions than smaller ones. A k with no question is absent.
     """
     largest = max((len(answers) for answers in correct), default=0)
     powers = [2**exponent for exponent in range(largest.bit_length())]

@@ -11,7 +11,7 @@ _TIMESCALE = 10_000
 
 
 def learning_rate(config: RunConfig, num_steps_taken: int) -> float:
-    """Returns the rate of the next optimizer step, after `num_steps_taken` applied ones; refused steps do not count.
+    """Returns the rate of the next optimizer step, after `num_steps_taken` applied steps; refused steps do not count.
 
     The value equals that of `transformers.get_scheduler` for this step: `learner.learning_rate` x `schedule_factor`.
     """
@@ -59,8 +59,8 @@ def _cosine(settings: LearnerConfig, step: int, num_warmup: int, num_total: int)
 
 
 def _cosine_one_ahead(settings: LearnerConfig, step: int, num_warmup: int, num_total: int) -> float:
-    """Counts a step as taken: the rate of the first step is above 0, the last step of the warm-up has the peak, and
-    the last step of all the floor."""
+    """Counts the current step as taken. So the rate of the first step is above 0, the last step of the warm-up has the
+    peak rate, and the last step of the run has the lowest rate."""
     if step >= num_warmup:
         return max(0.0, _cosine(settings, step + 1, num_warmup, num_total))
     first = settings.lr_warmup_start_ratio

@@ -21,28 +21,28 @@ def turn_seed(seed: int, number: int) -> int:
 
 
 def environment_seed(run_seed: int, order_number: int) -> int:
-    """Derives a seed in [0, 2^53) for what an environment draws, the same for all samples of a group: they differ in
-    what the policy does, not in the question."""
+    """Derives a seed in [0, 2^53) for an environment's draws. It is the same for all samples of a group, which differ
+    in the policy's turns and not in the question."""
     return _seed(f"{run_seed}/{order_number}/environment")
 
 
 def evaluation_seed(run_seed: int, prompt_id: str, sample_index: int) -> int:
-    """Derives a seed in [0, 2^53) for one answer to a held-out question, from a sequence apart from training.
+    """Derives a seed in [0, 2^53) for one answer to a held-out question. Training uses other seeds.
 
-    It is the same in every evaluation of the run: two policies draw the same numbers, so that only the policies make
-    their answers differ.
+    It is the same in every evaluation of the run. Two policies draw the same numbers, so only the policies make the
+    answers differ.
     """
     return _seed(f"{run_seed}/evaluation/{prompt_id}/{sample_index}")
 
 
 def evaluation_environment_seed(run_seed: int, prompt_id: str) -> int:
-    """Derives a seed in [0, 2^53) for what an environment draws for a held-out question, the same in every
-    evaluation, and none of training's."""
+    """Derives a seed in [0, 2^53) for an environment's draws for a held-out question. It is the same in every
+    evaluation, and training never uses it."""
     return _seed(f"{run_seed}/evaluation/{prompt_id}/environment")
 
 
 def continuation_seed(seed: int, num_prefix_tokens: int) -> int:
-    """Derives a seed in [0, 2^53) for a completion that goes on after its first tokens, from the seed that these had.
+    """Derives a seed in [0, 2^53) for continuing a completion after its first tokens, from the seed of these tokens.
 
     An engine draws from the beginning of a seed's sequence. With the same seed, the tokens after the prefix would
     repeat the numbers that drew the prefix. Without a prefix the seed stays.
@@ -51,7 +51,7 @@ def continuation_seed(seed: int, num_prefix_tokens: int) -> int:
 
 
 def dropout_seed(run_seed: int, num_optimizer_steps: int, rank: int) -> int:
-    """Derives a seed in [0, 2^53) for what a learner's rank drops in its next optimizer step."""
+    """Derives a seed in [0, 2^53) for the dropout of a learner's rank in its next optimizer step."""
     return _seed(f"{run_seed}/dropout/{num_optimizer_steps}/{rank}")
 
 

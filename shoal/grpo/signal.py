@@ -10,7 +10,7 @@ ZeroSignal = Literal["zero", "solved", "nonzero"]
 def zero_signal_kind(rewards: Sequence[float], max_reward: float) -> ZeroSignal | None:
     """Classifies the common reward of a group: 0, the maximum ("solved"), or any other value ("nonzero").
 
-    None when the rewards differ, or when there are none.
+    Returns None if the rewards differ, or if there are no rewards.
     """
     if len(set(rewards)) != 1:
         return None

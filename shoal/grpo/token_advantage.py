@@ -1,4 +1,4 @@
-"""Advantages of tokens, from those of their completions.
+"""Advantages of tokens, from the advantages of their completions.
 
 Legend: T tokens of a completion.
 """
@@ -16,11 +16,11 @@ Float64Array = npt.NDArray[np.float64]
 
 
 def uniform_advantages(config: AdvantageConfig, advantages: Sequence[float], num_tokens: Sequence[int]) -> list[float]:
-    """Computes one advantage for all tokens of each completion; for `discount` 1 and no rewards of single tokens.
+    """Computes one advantage for all tokens of each completion, if `discount` is 1 and no token has its own reward.
 
-    `num_tokens` counts the tokens of each completion that count in the loss. With `whiten` the advantage is
-    `(a - mean) / sqrt(var + whiten_eps)`, with mean and variance over the tokens of all completions, if there are at
-    least two (REINFORCE++, arXiv:2501.03262). It is then clipped to +-`clip`. No array as long as the batch is made.
+    `num_tokens` counts the tokens of each completion that count in the loss. With `whiten` the advantage is `(a - mean)
+    / sqrt(var + whiten_eps)`, with mean and variance over the tokens of all completions, if there are at least two
+    (REINFORCE++, arXiv:2501.03262). It is then clipped to +-`clip`. The function makes no array as long as the batch.
     """
     values = list(advantages)
     total = sum(num_tokens)
@@ -28,7 +28,7 @@ def uniform_advantages(config: AdvantageConfig, advantages: Sequence[float], num
         mean = math.fsum(n * a for n, a in zip(num_tokens, values, strict=True)) / total
         squares = math.fsum(n * (a - mean) ** 2 for n, a in zip(num_tokens, values, strict=True))
         divisor = math.sqrt(squares / (total - config.whiten_ddof) + config.whiten_eps)
-        # Equal values become exactly 0: in floating point their mean need not equal them.
+        # Equal values become exactly 0, since in floating point their mean may differ from them.
         same = len({a for n, a in zip(num_tokens, values, strict=True) if n}) == 1
         values = [0.0 if same else (a - mean) / divisor for a in values]
     limit = math.inf if config.clip is None else config.clip
@@ -45,10 +45,10 @@ def token_advantages(
     """Computes the advantage of each token of each completion of a batch; 0 where the mask is False.
 
     The reward of a completion's last token that counts is the completion's advantage a, plus the token's entry in
-    `token_rewards_T`; the other tokens have the latter alone. The advantage of token t is
-    `R_t = sum over k >= t of discount^(k - t) r_k`. Only tokens that count are numbered: a tool's tokens are no steps
-    of the policy. `discounts_T` replace `discount` by a factor behind each token: `R_t = r_t + discounts_t R_(t + 1)`.
-    Whitening and clipping are those of `uniform_advantages`, with R in place of a.
+    `token_rewards_T`; the other tokens have only that entry. The advantage of token t is `R_t = sum over k >= t of
+    discount^(k - t) r_k`. Only tokens that count are numbered, since a tool's tokens are not steps of the policy.
+    `discounts_T` replaces `discount` by a factor after each token: `R_t = r_t + discounts_t R_(t + 1)`. R is whitened
+    and clipped as a is in `uniform_advantages`.
     """
     if not token_rewards_T and not discounts_T and config.discount == 1:
         uniform = uniform_advantages(config, advantages, [int(mask.sum()) for mask in masks_T])
