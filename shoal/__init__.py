@@ -2,8 +2,8 @@
 
 import os
 
-# gRPC writes lines of its own past the log, beside errors that say the same. It reads this when it is imported.
+# gRPC writes its own lines past the log, in addition to errors with the same content. It reads this at its import.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 __version__ = "0.1.0"
-"""The version of the distribution too: pyproject.toml reads it here."""
+"""The version, which pyproject.toml reads here."""

@@ -1,4 +1,4 @@
-"""Types of numpy arrays, apart from shoal/rollout.py: a process that judges completions starts without numpy."""
+"""Types of numpy arrays. A process that judges completions imports shoal/rollout.py, but not numpy."""
 
 import numpy as np
 import numpy.typing as npt

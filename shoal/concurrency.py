@@ -1,4 +1,4 @@
-"""Task groups that raise their first error, a signal for changes, and work on threads that is not left behind."""
+"""Task groups that raise their first error, a signal for changes, and work on threads that is always awaited."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -10,7 +10,7 @@ ResultT = TypeVar("ResultT")
 
 @asynccontextmanager
 async def first_error(tasks: asyncio.TaskGroup) -> AsyncIterator[asyncio.TaskGroup]:
-    """Enters a task group that raises its first error itself, not a group, so that callers can catch it by type."""
+    """Enters a task group that raises its first error itself, not in a group, so that callers can catch it by type."""
     try:
         async with tasks:
             yield tasks
@@ -36,7 +36,7 @@ class Signal:
 
     async def wait(self, timeout_s: float | None = None) -> None:
         """Returns at the next change, or after the time-out."""
-        # Not asyncio.wait_for: before Python 3.12 it can swallow a cancellation that comes with the event.
+        # Do not use asyncio.wait_for: before Python 3.12 it can swallow a cancellation that comes with the event.
         try:
             async with asyncio.timeout(timeout_s):
                 await self._next.wait()
@@ -45,7 +45,7 @@ class Signal:
 
 
 async def to_the_end(work: Callable[..., ResultT], *arguments: Any) -> ResultT:
-    """Returns the result of work on a thread. If canceled, first waits for its end: nothing of it runs on unseen."""
+    """Returns the result of work on a thread. If canceled, first waits for the end of the work."""
     running = asyncio.create_task(asyncio.to_thread(work, *arguments))
     try:
         return await asyncio.shield(running)

@@ -7,12 +7,12 @@ from typing import Any
 
 
 class ToolCallStatus(StrEnum):
-    """What was found where a tool call was looked for."""
+    """The result of a search for a tool call."""
 
     OK = "ok"
     """A call of a known tool with arguments that fit its schema."""
     MALFORMED = "malformed"
-    """It looks like a call and cannot be read."""
+    """The text looks like a call and cannot be read."""
     UNKNOWN_TOOL = "unknown_tool"
     """The tool is not among those that the prompt offers."""
     BAD_ARGUMENTS = "bad_arguments"
@@ -21,7 +21,7 @@ class ToolCallStatus(StrEnum):
 
 @dataclass(frozen=True)
 class ToolCall:
-    """A tool call as it was found in what the policy sampled."""
+    """A tool call that was found in the policy's sampled text."""
 
     id: str
     """Identifies the call in its episode."""
@@ -33,7 +33,7 @@ class ToolCall:
     raw: str
     """The text that the call was read from."""
     detail: str = ""
-    """For people and for the policy: what is wrong with it."""
+    """The fault of the call, for people and for the policy."""
 
 
 @dataclass(frozen=True)
@@ -42,9 +42,9 @@ class ToolDefinition:
 
     name: str
     description: str
-    """What it does, for the policy."""
+    """The tool's purpose, for the policy."""
     parameters: dict[str, Any]
-    """JSON schema of its arguments, an object."""
+    """JSON schema of the tool's arguments, an object."""
 
 
 @dataclass(frozen=True)
@@ -55,11 +55,11 @@ class ChatMessage:
     """For example "user"."""
     content: str
     tool_calls: tuple[ToolCall, ...] = ()
-    """Of an assistant's turn; `content` is without them."""
+    """The calls of an assistant's turn; `content` does not contain them."""
     tool_call_id: str = ""
-    """Of a tool's turn: the call that it answers."""
+    """In a tool's turn, the call that it answers."""
     name: str = ""
-    """Of a tool's turn: the tool; of another's: who speaks."""
+    """In a tool's turn, the tool; in any other turn, the speaker."""
 
 
 def words_of(message: ChatMessage) -> str:
@@ -68,20 +68,20 @@ def words_of(message: ChatMessage) -> str:
 
 
 def question_of(messages: Sequence[ChatMessage]) -> str:
-    """Renders a conversation for people: a single message unchanged, several (also system messages) as lines of
-    "role: content"."""
+    """Renders a conversation for people: a single message unchanged, several messages (including system messages) as
+    lines of "role: content"."""
     if len(messages) == 1:
         return words_of(messages[0])
     return "\n".join(f"{message.role}: {words_of(message)}" for message in messages)
 
 
 def openai_tool(tool: ToolDefinition) -> dict[str, Any]:
-    """Returns a tool in the form of OpenAI's requests, which chat templates take as well."""
+    """Returns a tool in the form of OpenAI's requests, which chat templates take too."""
     function = {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
     return {"type": "function", "function": function}
 
 
 def openai_call(call: ToolCall, arguments: Any) -> dict[str, Any]:
-    """Returns a call in the form of OpenAI's messages, whose arguments are JSON, or in that of chat templates, whose
-    arguments are an object."""
+    """Returns a call in the form of OpenAI's messages (the arguments are JSON text) or of chat templates (the arguments
+    are an object)."""
     return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments}}

@@ -1,7 +1,7 @@
 """The reasons that errors carry across RPCs: `google.rpc.ErrorInfo.reason` in the domain "shoal".
 
-Programs compare reasons, so their values stay the same over releases. docs/troubleshooting.md lists symptom, cause and
-cure of each one.
+Programs compare reasons, so their values stay the same over releases. docs/troubleshooting.md lists the symptom, the
+cause and the cure of each reason.
 """
 
 from enum import StrEnum
@@ -10,17 +10,17 @@ from enum import StrEnum
 class ErrorReason(StrEnum):
     """The reason of a `ShoalError`. A peer of another version may send a reason that is not listed here."""
 
-    # Defaults: errors that need no reason beside their class.
+    # Defaults: reasons of errors whose class says enough.
     INVALID_ARGUMENT = "INVALID_ARGUMENT"
     """A field of the request or the configuration is wrong; the message names it."""
     NOT_FOUND = "NOT_FOUND"
     """The named object does not exist."""
     ALREADY_EXISTS = "ALREADY_EXISTS"
-    """The object to create exists already."""
+    """The object to create already exists."""
     FAILED_PRECONDITION = "FAILED_PRECONDITION"
     """The system is in a state that does not allow the call."""
     ABORTED = "ABORTED"
-    """The work was abandoned; the caller has to start it again."""
+    """The work was abandoned; the caller must start it again."""
     RESOURCE_EXHAUSTED = "RESOURCE_EXHAUSTED"
     """A queue or a disk is full."""
     UNAVAILABLE = "UNAVAILABLE"
@@ -32,7 +32,7 @@ class ErrorReason(StrEnum):
     INTERNAL = "INTERNAL"
     """A defect in the service; its log has the details."""
     UNAUTHENTICATED = "UNAUTHENTICATED"
-    """The call carries no credentials, or ones that the server does not know."""
+    """The call has no credentials, or the server does not know them."""
     PERMISSION_DENIED = "PERMISSION_DENIED"
     """The role of the caller does not allow the call."""
     UNIMPLEMENTED = "UNIMPLEMENTED"
@@ -70,11 +70,11 @@ class ErrorReason(StrEnum):
 
     # Runs.
     RUN_EXISTS = "RUN_EXISTS"
-    """The data folder contains a run of that name already."""
+    """The data folder already contains a run of that name."""
     MIRROR_IS_AHEAD = "MIRROR_IS_AHEAD"
     """The mirror of a run has a later checkpoint than its folder."""
     INPUTS_CHANGED = "INPUTS_CHANGED"
-    """The data or the base model of a run that is to go on are not those that it was made from."""
+    """The data or the base model of a resumed run differ from the originals."""
     RUN_ACTIVE = "RUN_ACTIVE"
     """A run is active, and a coordinator drives one run at a time; or another coordinator drives the run."""
     NO_RUN = "NO_RUN"
@@ -84,9 +84,9 @@ class ErrorReason(StrEnum):
     RUN_ENDED = "RUN_ENDED"
     """The run has ended and takes no commands: it cannot be paused, stopped or evaluated."""
     RUN_QUEUED = "RUN_QUEUED"
-    """The run waits for the end of another one, and takes no commands but `StopRun`."""
+    """The run waits for the end of another run, and takes no commands except `StopRun`."""
     CONFIG_CHANGED = "CONFIG_CHANGED"
-    """The configuration is not the one of the request's etag any more."""
+    """The configuration has changed since the request's etag."""
     NO_QUESTIONS = "NO_QUESTIONS"
     """The run was started without `evaluation.sources`."""
     STEPS_SKIPPED = "STEPS_SKIPPED"
@@ -108,19 +108,19 @@ class ErrorReason(StrEnum):
     TOO_MANY_WORKERS = "TOO_MANY_WORKERS"
     """The coordinator has its maximum of workers."""
     UNKNOWN_WORKER = "UNKNOWN_WORKER"
-    """The coordinator does not know the worker, which has to register again."""
+    """The coordinator does not know the worker, which must register again."""
     LEASE_HELD = "LEASE_HELD"
     """Another process has a valid lease for the worker's name or address, and has not ended."""
     WORKER_FAILED = "WORKER_FAILED"
     """The worker cannot load what the run needs."""
     LEARNER_LOST = "LEARNER_LOST"
-    """The learner ended or cannot be reached; the run goes on from its last checkpoint once it is back."""
+    """The learner ended or cannot be reached; the run continues from its last checkpoint when the learner is back."""
     RESTARTS_SPENT = "RESTARTS_SPENT"
     """The run was restarted `coordinator.max_restarts` times without a new step."""
     NO_GENERATOR = "NO_GENERATOR"
-    """No generator with current weights was there for `coordinator.worker_timeout_s`."""
+    """There was no generator with current weights for `coordinator.worker_timeout_s`."""
     NO_REWARD = "NO_REWARD"
-    """No reward service was there for `coordinator.worker_timeout_s`."""
+    """There was no reward service for `coordinator.worker_timeout_s`."""
     NOT_ALLOWED = "NOT_ALLOWED"
     """The run asks a reward service for code or keys that its operator has not allowed."""
     NOT_READY = "NOT_READY"
@@ -162,7 +162,7 @@ class ErrorReason(StrEnum):
     LOAD_UNDER_WAY = "LOAD_UNDER_WAY"
     """The generator is loading weights, and cannot begin another load or sleep meanwhile."""
     OLD_EPOCH = "OLD_EPOCH"
-    """A newer weight epoch than the one to join has begun."""
+    """A newer weight epoch than the requested epoch has begun."""
     EPOCH_NOT_NEWER = "EPOCH_NOT_NEWER"
     """The weight epoch to create is not newer than the current one."""
     NOT_CURRENT_EPOCH = "NOT_CURRENT_EPOCH"
@@ -186,7 +186,7 @@ class ErrorReason(StrEnum):
     CANARY_DIFFERS = "CANARY_DIFFERS"
     """The difference of the canary's log-probabilities between engine and learner exceeds the tolerance."""
     CANARY_UNMOVED = "CANARY_UNMOVED"
-    """The canary's log-probabilities moved under the learner's new weights, and not at all under the engine's."""
+    """The canary's log-probabilities changed under the learner's new weights, but not under the engine's."""
 
     # Training.
     VERSION_MISMATCH = "VERSION_MISMATCH"
@@ -201,7 +201,7 @@ class ErrorReason(StrEnum):
     """The checkpoint was written with another ZeRO stage; or only one of checkpoint and run has a reference that
     follows the policy."""
     NOT_CONVERTED = "NOT_CONVERTED"
-    """The checkpoint could not be converted for another number of ranks than wrote it."""
+    """The checkpoint could not be converted to another number of ranks."""
     NOT_EXPORTED = "NOT_EXPORTED"
     """The model cannot be written in Hugging Face's format."""
 

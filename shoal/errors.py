@@ -17,14 +17,14 @@ class FieldViolation:
     field: str
     """Dotted path, for example "grpo.group_size"."""
     description: str
-    """The fault, with the value, and what would be right."""
+    """The fault, with the value, and the correction."""
 
 
 class ShoalError(Exception):
     """An error with a message for people and a reason for programs.
 
-    `reason` is a value of `ErrorReason`, or one that a peer of another version sent. `metadata` contains what a program
-    may want to read, as strings.
+    `reason` is a value of `ErrorReason`, or a string that a peer of another version sent. `metadata` has further values
+    for programs, as strings.
     """
 
     default_reason = ErrorReason.INTERNAL
@@ -60,7 +60,7 @@ class NotFound(ShoalError):
 
 
 class AlreadyExists(ShoalError):
-    """The object to create exists already."""
+    """The object to create already exists."""
 
     default_reason = ErrorReason.ALREADY_EXISTS
 
@@ -72,13 +72,13 @@ class FailedPrecondition(ShoalError):
 
 
 class Aborted(ShoalError):
-    """The work was abandoned; the caller has to start it again."""
+    """The work was abandoned; the caller must start it again."""
 
     default_reason = ErrorReason.ABORTED
 
 
 class Unauthenticated(ShoalError):
-    """The server does not know the caller: no credentials, or ones that are not valid."""
+    """The server does not know the caller: its credentials are missing or not valid."""
 
     default_reason = ErrorReason.UNAUTHENTICATED
 
@@ -90,7 +90,7 @@ class PermissionDenied(ShoalError):
 
 
 class Retryable(ShoalError):
-    """The obstacle may pass; `retry_after_s` is the time until a retry, in seconds, where that is known."""
+    """The obstacle may pass; `retry_after_s` is the time until a retry, in seconds, if known."""
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class ResourceExhausted(Retryable):
 class Unavailable(Retryable):
     """The peer cannot be reached, or ended during the call; the same call may work later.
 
-    `retry_after_s` is set where the peer itself names a time.
+    `retry_after_s` is set if the peer itself names a time.
     """
 
     default_reason = ErrorReason.UNAVAILABLE

@@ -5,7 +5,7 @@ import socket
 
 
 def address_toward(host: str, port: int) -> str:
-    """Returns the address of this machine from which packets to `host` leave: peers there can reach it.
+    """Returns this machine's address for packets to `host`, at which peers there can reach it.
 
     Sends nothing. Raises OSError when there is no route or the name does not resolve.
     """
@@ -21,23 +21,23 @@ def host_of(address: str) -> str:
 
 
 def listening_socket(host: str, port: int) -> socket.socket:
-    """Opens a socket that listens on the interface of `host` alone; on a free port if `port` is 0.
+    """Opens a socket that listens only on the interface of `host`; on a free port if `port` is 0.
 
-    Raises OSError when the port is taken, or the host is not one of this machine.
+    Raises OSError when the port is taken, or the host is not an address of this machine.
     """
     family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     return socket.create_server((str(address[0]), int(address[1])), family=family)
 
 
 def reserved_socket(host: str, port: int) -> socket.socket:
-    """Opens a socket that is bound to a port and never listens; to a free one if `port` is 0.
+    """Opens a socket that is bound to a port but never listens; `port` 0 means a free port.
 
-    While it is open, Linux gives the port to nobody who asks for any free one, and a server of this machine may listen
-    there all the same, again and again: both set SO_REUSEADDR. Raises OSError when another socket listens there.
+    While it is open, Linux does not hand out the port as a free port. A server of this machine may still listen there,
+    repeatedly, because both set SO_REUSEADDR. Raises OSError when another socket listens there.
     """
     reserved = socket.socket()
     try:
-        # With it a port also counts as free while its last connections are still closing.
+        # With it a port counts as free even while its last connections are closing.
         reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         reserved.bind((host, port))
     except OSError:

@@ -1,8 +1,7 @@
-"""Parsers of texts and schemas that anybody may have written or damaged: whatever is wrong is a `ValueError`.
+"""Parsers of untrusted or damaged texts and schemas: every fault is a `ValueError`.
 
-The parsers below them raise other errors for deep nesting, for values that a type does not have, and for a few texts
-that they have not thought of. Values that are nested deeper than `MAX_DEPTH` are refused, since whoever reads them
-calls itself for each level.
+The parsers of the libraries raise other errors for deep nesting, for values that a type does not have, and for a few
+unexpected texts. Values that are nested deeper than `MAX_DEPTH` are refused, since their readers are recursive.
 """
 
 import ast
@@ -14,12 +13,12 @@ from typing import Any
 
 MAX_DEPTH = 64
 _MAX_VALUES = 1_000_000
-"""Values of a YAML file: its aliases make a few lines mean more values than a machine holds."""
+"""Most values of a YAML file: with aliases a few lines can mean more values than a machine holds."""
 _TOO_DEEP = f"it is nested deeper than {MAX_DEPTH} levels"
 
 
 def parse_json(text: str | bytes, **hooks: Any) -> Any:
-    """Returns the values of a JSON text. `hooks` are those of `json.loads`. Raises `ValueError`."""
+    """Returns the values of a JSON text. `hooks` are arguments of `json.loads`. Raises `ValueError`."""
     try:
         value = json.loads(text, **hooks)
     except RecursionError:
@@ -31,7 +30,7 @@ def parse_json(text: str | bytes, **hooks: Any) -> Any:
 
 
 def parse_yaml(text: str) -> Any:
-    """Returns the values of a YAML text. Raises `ValueError`, also for one that refers to itself."""
+    """Returns the values of a YAML text. Raises `ValueError`, even for a text that refers to itself."""
     import yaml
 
     try:
@@ -40,7 +39,7 @@ def parse_yaml(text: str) -> Any:
         raise ValueError(str(error)) from None
     except RecursionError:
         raise ValueError(_TOO_DEEP) from None
-    except Exception as error:  # Dates and numbers of its own notation that do not exist: it raises what comes up.
+    except Exception as error:  # For dates and numbers that do not exist, the library raises many kinds of errors.
         raise ValueError(f"a value cannot be read: {error}") from None
     check_depth(value)
     return value
@@ -54,7 +53,7 @@ def parse_python(text: str) -> ast.Module:
             tree = ast.parse(text)
     except SyntaxError as error:
         raise ValueError(f"line {error.lineno}: {error.msg}") from None
-    except (MemoryError, RecursionError):  # What Python raises for deep nesting.
+    except (MemoryError, RecursionError):  # Python raises these for deep nesting.
         raise ValueError("it is nested too deeply") from None
     return tree
 
@@ -77,11 +76,11 @@ def check_depth(value: Any) -> None:
 
 
 def compile_schema(schema: Any, keywords: Mapping[str, Any]) -> Any:
-    """Returns the `jsonschema` validator of a JSON schema that stands alone (json-schema.org), with checks of our own
-    in place of the library's by keyword.
+    """Returns the `jsonschema` validator of a self-contained JSON schema (json-schema.org). The checks in `keywords`
+    replace the library's.
 
-    Without "$schema" the draft is 2020-12. Raises `ValueError` for what is no schema, and for one that refers to
-    another document, which is not fetched.
+    Without "$schema" the draft is 2020-12. Raises `ValueError` for a value that is not a schema, and for a schema that
+    refers to another document, which is not fetched.
     """
     jsonschema = importlib.import_module("jsonschema")
     referencing = importlib.import_module("referencing.jsonschema")
@@ -100,7 +99,7 @@ def compile_schema(schema: Any, keywords: Mapping[str, Any]) -> Any:
     except importlib.import_module("referencing.exceptions").Unresolvable as error:
         raise ValueError(f"it refers to something outside of it: {error}") from None
     if isinstance(schema, dict):
-        # By this key jsonschema would look the class up again below a reference, without `keywords`.
+        # With this key jsonschema would look the class up again after a reference, without `keywords`.
         schema = {name: value for name, value in schema.items() if name != "$schema"}
     known = {name: check for name, check in keywords.items() if name in kind.VALIDATORS}
     return jsonschema.validators.extend(kind, known)(schema, registry=registry)

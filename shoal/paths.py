@@ -1,4 +1,4 @@
-"""Paths of files that people name, and names of the folders that a run makes and deletes by itself."""
+"""Paths of files that people name, and names of folders that a run itself makes and deletes."""
 
 import re
 from pathlib import Path
@@ -14,12 +14,12 @@ def step_name(step: int) -> str:
 
 
 def is_step_name(name: str) -> bool:
-    """Returns whether a name has the form of `step_name`. Any other one is somebody's, such as that of a copy."""
+    """Returns whether a name has the form of `step_name`. Other folders are not the run's: they may be copies."""
     return _STEP_NAME.fullmatch(name) is not None
 
 
 def is_path(text: str) -> bool:
-    """Returns whether a text names a file or folder by more than its name: "runs/sums", "sums/", "..", "/"."""
+    """Returns whether a text is a path rather than a bare name: "runs/sums", "sums/", "..", "/"."""
     return text == ".." or text != Path(text).name
 
 

@@ -4,14 +4,14 @@ _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
 
 
 def counted(number: float, noun: str, spec: str = "") -> str:
-    """Formats a count with its noun in the right number: "1 step", "2 steps", "0 processes". `spec` is that of the
-    number, such as "," for "1,024 tokens"."""
+    """Formats a count with its noun in the right number: "1 step", "2 steps", "0 processes". `spec` formats the number,
+    such as "," for "1,024 tokens"."""
     plural = f"{noun}es" if noun.endswith(("s", "x", "ch", "sh")) else f"{noun}s"
     return f"{number:{spec}} {noun if number == 1 else plural}"
 
 
 def format_bytes(num_bytes: float) -> str:
-    """Formats a size in the largest unit of which there is at least one: "1.5 GiB"."""
+    """Formats a size in the largest unit that gives at least 1: "1.5 GiB"."""
     unit = next((number for number in range(len(_UNITS)) if num_bytes < 1024 ** (number + 1)), len(_UNITS) - 1)
     return f"{num_bytes / 1024**unit:.{min(unit, 1)}f} {_UNITS[unit]}"
 

@@ -1,8 +1,8 @@
 """reasoning-gym entries as JSON text that restores them exactly.
 
 Some of its scorers distinguish tuples from lists in the entry's metadata, so plain JSON is not enough. An entry travels
-as one text because numbers of a `google.protobuf.Value` are doubles. The module is not in `shoal.data`, so that
-verifier processes, which start often, import nothing else.
+as one text because numbers of a `google.protobuf.Value` are doubles. This module is outside `shoal.data`, so that
+verifier processes, which start often, need not import that package.
 """
 
 import json

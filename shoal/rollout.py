@@ -45,12 +45,12 @@ class VersionSpan:
 
 
 MAX_WEIGHT = 1e30
-"""Largest magnitude of a weight: with larger ones a sum of rewards could leave the range of a double."""
+"""Largest magnitude of a weight: with larger weights a sum of rewards could leave the range of a double."""
 
 
 @dataclass(frozen=True)
 class GroundTruth:
-    """A verifier to apply to each completion of a prompt, with the label that it compares with."""
+    """A verifier for each completion of a prompt, with its label."""
 
     verifier: str
     label: Any
@@ -65,9 +65,9 @@ class EnvironmentTask:
     environment: str
     """The environment's registered name."""
     task: dict[str, Any]
-    """In the form that the environment documents."""
+    """The task, in the form that the environment documents."""
     tools: tuple[str, ...] | None = None
-    """Names of the tools that the policy may use; None for all that the environment has."""
+    """Names of the tools that the policy may use; None for all tools of the environment."""
 
 
 @dataclass(frozen=True)
@@ -81,13 +81,13 @@ class Prompt:
     text: str
     ground_truths: tuple[GroundTruth, ...]
     messages: tuple[ChatMessage, ...] = ()
-    """The messages that `text` was rendered from; empty where only the text is known."""
+    """The messages that `text` was rendered from; empty if only the text is known."""
     environment: EnvironmentTask | None = None
-    """What its episodes are played in; None where an episode is one completion."""
+    """The environment of its episodes; None if an episode is one completion."""
 
     @property
     def question(self) -> str:
-        """The question as people read it: without the chat template's markup, where the messages are known."""
+        """The question for people: without the chat template's markup, if the messages are known."""
         return question_of(self.messages) or self.text
 
 
@@ -120,10 +120,10 @@ class FinishReason(StrEnum):
 
 @dataclass(frozen=True)
 class Support:
-    """The tokens that each token of a completion was drawn from: those that top-k, top-p and min-p left."""
+    """The tokens that each token of a completion was drawn from, after top-k, top-p and min-p."""
 
     token_ids: "Int32Array"
-    """For one token after the other: the sampled token first, then the others."""
+    """The supports of all tokens, end to end: in each the sampled token first, then the others."""
     counts: "Int32Array"
     """[T] the number of tokens in the support of each token, at least 1."""
 
@@ -146,13 +146,13 @@ class Completion:
     """[T] log-probability of each token under the distribution that it was drawn from; NaN where unknown."""
     finish_reason: FinishReason
     version_spans: tuple[VersionSpan, ...]
-    """In order; they cover 0..T without gaps, and those of an episode exactly the sampled tokens."""
+    """In order. They cover 0..T without gaps; in an episode they cover exactly the sampled tokens."""
     seed: int
     text: str = ""
     loss_mask: "BoolArray | None" = None
     """[T] True where the token counts in the loss; None means that all count."""
     support: Support | None = None
-    """None where each token was drawn from the whole vocabulary, or where nobody asked."""
+    """The supports; None if each token was drawn from the whole vocabulary, or if supports were not requested."""
     episode: "Episode | None" = None
     """How the completion was played, where it has several turns. The tokens of the environment have a log-probability
     of NaN and do not count in the loss."""
@@ -207,44 +207,44 @@ class EpisodeTurn:
     reward: float | None = None
     """None if the environment gave none for the turn."""
     tool_outcomes: tuple[ToolOutcome, ...] = ()
-    """In the order of the turn's tool calls."""
+    """The outcomes, in the order of the turn's tool calls."""
     number: int = 0
-    """Where segments may take turns: its place in time among all turns, from 1. 0 where turns are in that order."""
+    """The turn's place in time among all turns, from 1, if segments may alternate; 0 if turns are in order of time."""
 
 
 @dataclass(frozen=True)
 class EpisodeSegment:
-    """A context of the policy: its prompt, and the tokens `start` to `end` (exclusive) of the completion behind it."""
+    """A context of the policy: its prompt, and the tokens `start` to `end` (exclusive) of the completion after it."""
 
     prompt_token_ids: "Int32Array"
     """[P]"""
     start: int
     end: int
     messages: tuple[ChatMessage, ...] = ()
-    """The prompt as messages, for people; empty where it was given as tokens."""
+    """The prompt as messages, for people; empty if it was given as tokens."""
 
 
 @dataclass(frozen=True)
 class Episode:
-    """How a completion was played as an episode of several turns."""
+    """The course of a completion as an episode of several turns."""
 
     turns: tuple[EpisodeTurn, ...]
     stop_reason: str
-    """"done", "no_call", or the limit that it reached."""
+    """"done", "no_call", or the limit that the episode reached."""
     is_truncated: bool
     """Whether a limit ended it."""
     outcome: ScoreOutcome
-    """Of the environment."""
+    """The environment's outcome."""
     reward: float | None = None
-    """Of the whole episode, besides those of turns; None if there is none."""
+    """The reward of the whole episode, in addition to rewards of turns; None if there is none."""
     first_messages: tuple[ChatMessage, ...] = ()
-    """What the environment said before the first turn."""
+    """The environment's messages before the first turn."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     """The environment's numbers for the metrics."""
     detail: str = ""
-    """For people: why it failed, or what it found."""
+    """The cause of a failure, or the environment's findings, for people."""
     segments: tuple[EpisodeSegment, ...] = ()
-    """In order; they cover the completion. Empty where all of it follows the prompt of its group."""
+    """The segments, in order; they cover the completion. Empty if all of it follows the prompt of its group."""
     num_auxiliary_turns: int = 0
     """Turns that are not part of the completion."""
 
@@ -265,7 +265,7 @@ class Rollout:
     """Factor of the loss of all tokens."""
     reward: float | None = None
     token_advantages: "Float32Array | None" = None
-    """[T], where the tokens' advantages differ."""
+    """The advantage of each token, [T], if the tokens' advantages differ."""
 
 
 @dataclass(frozen=True)

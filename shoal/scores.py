@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 MAX_REWARD = 1e12
-"""Largest magnitude of a reward: the squares of much larger ones, which advantages take, no float holds."""
+"""Largest magnitude of a reward. Advantages square rewards, and no float holds the squares of much larger ones."""
 
 
 class ScoreOutcome(StrEnum):
@@ -37,11 +37,11 @@ class VerifierScore:
     detail: str = ""
     duration_s: float = 0.0
     step_scores: tuple[StepScore, ...] = ()
-    """In order; empty where the verifier scores the whole completion only."""
+    """The scores of steps, in order; empty if the verifier scores only the whole completion."""
     code_digest: str = ""
-    """SHA-256, in hex, of the verifier's code, where that is not part of Shoal."""
+    """SHA-256, in hex, of the verifier's code, if it is not part of Shoal."""
     answer: str | None = None
-    """What was answered, the same text for equal answers, and empty for none; None where the verifier cannot tell."""
+    """The answer, as the same text for equal answers; empty for no answer, None if the verifier does not know."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Score:
 
     sample_index: int
     outcome: ScoreOutcome
-    """SCORED only if every verifier scored; else the worst of their outcomes."""
+    """SCORED only if every verifier scored; else the worst outcome of the verifiers."""
     reward: float
     """The reward that the table `reward` of the configuration defines; by default the weighted sum of the verifiers'
     values. Meaningful only when SCORED."""
