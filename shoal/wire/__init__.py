@@ -1,6 +1,6 @@
 """Conversion between the plain values of `shoal.rollout` and the messages of `shoal.v1`.
 
-Every `*_from_wire` checks what it reads and raises `InvalidArgument` that names the field.
+Every `*_from_wire` checks its input and raises `InvalidArgument` that names the field.
 """
 
 from shoal.wire.arrays import float32_from_wire, float32_to_wire, int32_from_wire, int32_to_wire

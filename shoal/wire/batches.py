@@ -55,7 +55,7 @@ def batch_from_wire(messages: Iterable[learner_pb2.TrainStepRequest]) -> TrainBa
     for message in messages:
         part = message.WhichOneof("part")
         if (header is None) != (part == "header"):
-            raise invalid("part", f"the stream begins with one header (found: {part})")
+            raise invalid("part", f"the stream must begin with one header (found: {part})")
         if part == "header":
             header = message.header
         elif part == "group":
@@ -66,9 +66,9 @@ def batch_from_wire(messages: Iterable[learner_pb2.TrainStepRequest]) -> TrainBa
             groups[-1][1].append(_rollout_from_wire(message.rollout, bytes(support)))
             support.clear()
         else:
-            raise invalid("part", f"a rollout follows its group's header (found: {part})")
+            raise invalid("part", f"a rollout must follow its group's header (found: {part})")
     if header is None:
-        raise invalid("part", "the stream is empty; it begins with a header")
+        raise invalid("part", "the stream is empty; it must begin with a header")
     _check_headers(header, groups)
     return TrainBatch(
         train_step_id=header.train_step_id,
@@ -110,7 +110,7 @@ def _rollout_from_wire(message: learner_pb2.TrainRollout, earlier_support: bytes
         if len(token_advantages) != completion.num_tokens:
             raise invalid(
                 "rollout.token_advantages",
-                f"must be one for each of {completion.num_tokens} tokens (given: {len(token_advantages)})",
+                f"must have one value for each of {completion.num_tokens} tokens (given: {len(token_advantages)})",
             )
     return Rollout(
         completion,

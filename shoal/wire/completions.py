@@ -31,7 +31,7 @@ def spans_to_wire(spans: Iterable[VersionSpan]) -> list[rollout_pb2.VersionSpan]
 def completion_to_wire(
     completion: Completion, *, with_text: bool = True, with_words: bool = True, with_prompts: bool = True
 ) -> rollout_pb2.Completion:
-    """Makes the message of a completion, without its text or parts of its episode where it says so."""
+    """Makes the message of a completion. The flags leave out its text or parts of its episode."""
     mask, support, episode = completion.loss_mask, completion.support, completion.episode
     return rollout_pb2.Completion(
         sample_index=completion.sample_index,
@@ -49,7 +49,7 @@ def completion_to_wire(
 
 
 def completion_from_wire(message: rollout_pb2.Completion, earlier_support: bytes = b"") -> Completion:
-    """Reads a completion. `earlier_support` is what messages before it held of its `support_token_ids`."""
+    """Reads a completion. `earlier_support` is the part of its `support_token_ids` from earlier messages."""
     run = run_from_wire(message, "completion", earlier_support)
     if message.loss_mask and len(message.loss_mask) != run.num_tokens:
         raise invalid("completion.loss_mask", f"{len(message.loss_mask)} values for {run.num_tokens} tokens")
@@ -70,9 +70,9 @@ def completion_from_wire(message: rollout_pb2.Completion, earlier_support: bytes
 def run_from_wire(
     message: rollout_pb2.Completion | generator_pb2.CompletionPart, field: str, earlier_support: bytes = b""
 ) -> TokenRun:
-    """Reads the tokens of a completion, or of a part of one, with what belongs to each.
+    """Reads the tokens of a completion, or of a part of it, with the values of each token.
 
-    Raises `InvalidArgument` for weights that are not given for each sampled token: all tokens, but for an episode.
+    Raises `InvalidArgument` unless each sampled token has weights. Outside of episodes all tokens are sampled.
     """
     token_ids = int32_from_wire(message.token_ids, f"{field}.token_ids")
     logprobs = float32_from_wire(message.behavior_logprobs, f"{field}.behavior_logprobs")
@@ -98,7 +98,7 @@ def _check_spans(spans: Iterable[rollout_pb2.VersionSpan], sampled: list[tuple[i
 
 
 def _merged(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Joins ranges that follow each other, and leaves empty ones out."""
+    """Joins ranges that follow each other, and drops empty ranges."""
     merged: list[tuple[int, int]] = []
     for start, end in ranges:
         if merged and merged[-1][1] == start <= end:

@@ -1,4 +1,4 @@
-"""Messages of conversations, their tool calls, and the tools, as messages."""
+"""Messages of conversations, their tool calls, and the tools, as protobuf messages."""
 
 from typing import Any
 
@@ -30,7 +30,7 @@ def chat_message_to_wire(message: ChatMessage) -> rollout_pb2.ChatMessage:
 
 
 def chat_message_from_wire(message: rollout_pb2.ChatMessage) -> ChatMessage:
-    """Raises `InvalidArgument` for a tool call without a status."""
+    """Reads a message. Raises `InvalidArgument` for a tool call without a status."""
     return ChatMessage(
         message.role,
         message.content,
@@ -65,7 +65,7 @@ def tool_to_wire(tool: ToolDefinition) -> environment_pb2.ToolDefinition:
 
 
 def tool_from_wire(message: environment_pb2.ToolDefinition) -> ToolDefinition:
-    """Returns a tool whose schema has one order in every process, since prompts are rendered with it.
+    """Reads a tool. Its schema has the same order in every process, since prompts are rendered with it.
 
     Raises `InvalidArgument` for a schema with a number that JSON does not have.
     """
@@ -74,7 +74,7 @@ def tool_from_wire(message: environment_pb2.ToolDefinition) -> ToolDefinition:
 
 
 def _in_order(schema: Any) -> Any:
-    """Orders a schema as tools are mostly written: the type first, and required parameters before the others."""
+    """Orders a schema in the usual way: the type first, and required parameters before the others."""
     if isinstance(schema, list):
         return [_in_order(item) for item in schema]
     if not isinstance(schema, dict):
@@ -93,20 +93,20 @@ def struct_to_wire(values: dict[str, object]) -> Struct:
 
 
 def struct_from_wire(message: Struct, field: str) -> dict[str, object]:
-    """Returns an object of JSON, its keys in the order of their names; whole numbers become integers.
+    """Returns a JSON object with its keys in the order of their names; whole numbers become integers.
 
-    The keys of a Struct come in another order in each process. Raises `InvalidArgument`, which names the field, for
+    The keys of a Struct come in a different order in each process. Raises `InvalidArgument`, which names the field, for
     numbers that JSON does not have.
     """
     try:
         values = json_format.MessageToDict(message)
     except ValueError:
-        raise invalid(field, "must have finite numbers alone") from None
+        raise invalid(field, "must have only finite numbers") from None
     return {name: _plain(values[name]) for name in sorted(values)}
 
 
 def _plain(value: object) -> object:
-    """A Struct has no integers: without this, a count would be a float."""
+    """Converts whole numbers to int. A Struct has no integers, so a count would be a float."""
     if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
         return int(value)
     if isinstance(value, dict):

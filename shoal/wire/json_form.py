@@ -1,8 +1,8 @@
-"""The JSON form of messages: whatever Shoal prints or stores as JSON from a message of the contract.
+"""The JSON form of messages, in which Shoal prints and stores messages of the contract.
 
-It is the JSON of proto3, complete and with numbers as numbers: every field is there under its name in the contract,
-null if it is absent; 64-bit integers are numbers; timestamps always have six decimals; maps are sorted. Any protobuf
-library parses it back.
+It is the JSON of proto3, but complete and with numbers as numbers: every field is present under its name in the
+contract, null if it is absent; 64-bit integers are numbers; timestamps always have six decimals; maps are sorted. Any
+protobuf library can parse it.
 """
 
 import base64
@@ -53,7 +53,7 @@ def _value(field: Any, value: Any) -> Any:
 
 
 def _message(message: Message) -> Any:
-    """Returns a nested message; those of `google.protobuf` have forms of their own."""
+    """Returns a nested message. Messages of `google.protobuf` have special forms."""
     if isinstance(message, Timestamp):
         return message.ToDatetime().strftime("%Y-%m-%dT%H:%M:%S.%fZ")
     if isinstance(message, Duration):
@@ -75,12 +75,12 @@ def _any_value(message: Value) -> Any:
     if isinstance(value, Message):
         return _message(value)
     if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
-        return int(value)  # A Struct has no integers: counts would get a ".0".
+        return int(value)  # A Struct has no integers, so counts would get a ".0".
     return _number(value) if isinstance(value, float) else value
 
 
 def _number(value: float) -> float | str:
-    """Returns a number, or the name that stands for one that JSON lacks."""
+    """Returns a number, or the name of a number that JSON lacks."""
     if math.isfinite(value):
         return value
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"

@@ -1,4 +1,4 @@
-"""What the pages of every listing have in common."""
+"""Page sizes and page tokens, the same in every listing."""
 
 from shoal.errors import InvalidArgument
 from shoal.wire.fields import invalid
@@ -12,7 +12,7 @@ def page_size(requested: int, *, default: int, largest: int) -> int:
 
 
 def bad_token(token: str) -> InvalidArgument:
-    """Makes the error for a page token that no earlier page of this listing had."""
+    """Makes the error for a page token that came from no earlier page of this listing."""
     return InvalidArgument(
-        f"page_token: {token!r} is no token of an earlier page of this listing; leave it empty for the first page"
+        f"page_token: {token!r} is not a token of an earlier page of this listing; leave it empty for the first page"
     )

@@ -1,4 +1,4 @@
-"""Parts of completions, and the prefixes after which they go on, as messages."""
+"""Parts of completions, and the prefixes that completions continue, as messages."""
 
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -14,7 +14,7 @@ _MESSAGE_BYTES = 1 << 20
 
 
 def parts_to_wire(parts: Iterable[tuple[int, int, TokenRun]]) -> Iterator[list[generator_pb2.CompletionPart]]:
-    """Yields the parts for one message after the other. Each part is: sample index, tokens before it, tokens."""
+    """Yields the parts of each message. A part is (sample index, number of tokens before it, tokens)."""
     message: list[generator_pb2.CompletionPart] = []
     num_bytes = 0
     for index, start, run in parts:
@@ -51,12 +51,12 @@ def _part_to_wire(index: int, start: int, run: TokenRun) -> generator_pb2.Comple
 
 
 def part_from_wire(message: generator_pb2.CompletionPart) -> tuple[int, int, TokenRun]:
-    """Reads a part: sample index, tokens before it, tokens."""
+    """Reads a part: sample index, number of tokens before it, tokens."""
     return message.sample_index, message.start, run_from_wire(message, "part")
 
 
 def prefixes_to_wire(prefixes: Mapping[int, Int32Array]) -> list[generator_pb2.CompletionPrefix]:
-    """Prefixes by sample index; empty ones are left out."""
+    """Makes the messages of prefixes, given by sample index; empty prefixes are left out."""
     return [
         generator_pb2.CompletionPrefix(sample_index=index, token_ids=int32_to_wire(token_ids))
         for index, token_ids in prefixes.items()
@@ -67,7 +67,7 @@ def prefixes_to_wire(prefixes: Mapping[int, Int32Array]) -> list[generator_pb2.C
 def prefixes_from_wire(
     messages: Iterable[generator_pb2.CompletionPrefix], *, num_completions: int, max_tokens: int
 ) -> dict[int, Int32Array]:
-    """Reads prefixes by sample index. `max_tokens`: the completion's limit, which a prefix must not reach."""
+    """Reads prefixes by sample index. A prefix must be shorter than `max_tokens`, the limit of a completion."""
     prefixes: dict[int, Int32Array] = {}
     for position, message in enumerate(messages):
         field = f"prefixes[{position}]"
@@ -75,9 +75,12 @@ def prefixes_from_wire(
         if not 0 <= message.sample_index < num_completions or message.sample_index in prefixes:
             raise invalid(
                 f"{field}.sample_index",
-                f"must be from 0 to {num_completions - 1}, and that of no other prefix (given: {message.sample_index})",
+                f"must be from 0 to {num_completions - 1}, and differ between prefixes (given: {message.sample_index})",
             )
         if len(token_ids) >= max_tokens:
-            raise invalid(f"{field}.token_ids", f"{len(token_ids)} tokens leave none to sample of {max_tokens} in all")
+            raise invalid(
+                f"{field}.token_ids",
+                f"has {len(token_ids)} tokens, not fewer than the limit of {max_tokens}",
+            )
         prefixes[message.sample_index] = token_ids
     return prefixes

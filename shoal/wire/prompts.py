@@ -39,11 +39,11 @@ def ground_truth_to_wire(truth: GroundTruth) -> rollout_pb2.GroundTruth:
 
 
 def ground_truth_from_wire(message: rollout_pb2.GroundTruth) -> GroundTruth:
-    """Raises `InvalidArgument` for a label with a number that JSON does not have."""
+    """Reads a ground truth. Raises `InvalidArgument` for a label with a number that JSON does not have."""
     try:
         label = json_format.MessageToDict(message.label)
     except ValueError:
-        raise invalid("ground_truths.label", "must have finite numbers alone") from None
+        raise invalid("ground_truths.label", "must have only finite numbers") from None
     return GroundTruth(
         verifier=message.verifier,
         label=label,
@@ -57,6 +57,6 @@ def environment_to_wire(task: EnvironmentTask) -> rollout_pb2.EnvironmentTask:
 
 
 def environment_from_wire(message: rollout_pb2.EnvironmentTask) -> EnvironmentTask:
-    """Raises `InvalidArgument` for a task with a number that JSON does not have."""
+    """Reads a task. Raises `InvalidArgument` for a task with a number that JSON does not have."""
     tools = tuple(message.tools.names) if message.HasField("tools") else None
     return EnvironmentTask(message.environment, struct_from_wire(message.task, "environment.task"), tools)

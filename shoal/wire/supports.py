@@ -15,7 +15,7 @@ _PART_BYTES = 1 << 20
 
 
 def support_from_wire(ids: bytes, counts: bytes, token_ids: Int32Array, field: str) -> Support:
-    """Reads the supports of some tokens. `field` is the beginning of the names of the two fields."""
+    """Reads the supports of `token_ids`. `field` is the beginning of the names of the two fields."""
     support = Support(int32_from_wire(ids, f"{field}_token_ids"), int32_from_wire(counts, f"{field}_counts"))
     if len(support.counts) != len(token_ids):
         raise invalid(f"{field}_counts", f"{len(support.counts)} values for {len(token_ids)} tokens")
@@ -24,7 +24,7 @@ def support_from_wire(ids: bytes, counts: bytes, token_ids: Int32Array, field: s
     ends = np.cumsum(support.counts, dtype=np.int64)
     total = int(ends[-1]) if len(ends) else 0
     if total != len(support.token_ids):
-        raise invalid(f"{field}_token_ids", f"has {len(support.token_ids)} values; the counts say {total}")
+        raise invalid(f"{field}_token_ids", f"has {len(support.token_ids)} values, but the counts add up to {total}")
     strange = np.flatnonzero(support.token_ids[ends - support.counts] != token_ids)
     if len(strange):
         raise invalid(f"{field}_token_ids", f"must begin with the sampled token (not so for token {strange[0]})")
@@ -34,7 +34,7 @@ def support_from_wire(ids: bytes, counts: bytes, token_ids: Int32Array, field: s
 def supports_from_wire(
     request: learner_pb2.ComputeLogprobsRequest, sequences: Sequence[Int32Array]
 ) -> tuple[Support, ...]:
-    """Reads the supports of the last tokens of some sequences; () where the request has none."""
+    """Reads the supports of the last tokens of some sequences; () if the request has none."""
     ids, counts = request.support_token_ids, request.support_counts
     if not ids and not counts:
         return ()
@@ -53,9 +53,9 @@ def supports_from_wire(
 
 
 def detach_support(message: rollout_pb2.Completion) -> Iterator[bytes]:
-    """Takes from a completion what is too much of its support for one message.
+    """Removes from a completion the part of its support that exceeds one message.
 
-    Yields it in parts, which the messages before the completion's have to hold, in this order.
+    Yields it in parts. The messages before the completion must carry them, in this order.
     """
     ids = message.support_token_ids
     num_detached = max(0, (len(ids) - 1) // _PART_BYTES * _PART_BYTES)

@@ -69,7 +69,7 @@ def test_a_small_support_travels_in_its_completion() -> None:
     [
         ([0, 1, 2, 3, 4, 5], [1] * 5, "support_counts: 5 values for 6 tokens"),
         ([0, 1, 2, 3, 4], [1, 1, 1, 1, 1, 0], r"support_counts: must be at least 1, .*\(given: 0\)"),
-        ([0, 1, 2, 3, 4, 5], [1, 1, 1, 1, 1, 2], "support_token_ids: has 6 values; the counts say 7"),
+        ([0, 1, 2, 3, 4, 5], [1, 1, 1, 1, 1, 2], r"support_token_ids: has 6 values, .* 7"),
         ([0, 1, 9, 2, 3, 4, 5], [1, 1, 2, 1, 1, 1], r"must begin with the sampled token \(not so for token 2\)"),
         ([0, 1, 2, 3, 4, 5], [], "support_counts: 0 values for 6 tokens"),
     ],
