@@ -1,4 +1,4 @@
-"""The tensors of a LoRA adapter as a publish carries them: their names, which are peft's, and their shapes."""
+"""The tensors of a LoRA adapter in a publish: their names, which are peft's, and their shapes."""
 
 from collections.abc import Mapping
 

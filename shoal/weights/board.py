@@ -1,4 +1,4 @@
-"""Messages between the members of a weight group besides tensors: keys of the epoch in the group's store."""
+"""Messages between the members of a weight group, apart from tensors: keys of the epoch in the group's store."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -17,7 +17,7 @@ _MISSING_KEY = "missing"
 
 
 def open_store(host: str, port: int, *, timeout_s: float) -> "TCPStore":
-    """Opens the store through which a group forms, as a client of the one that the learner's rank 0 serves.
+    """Opens the store through which a group forms, as a client. The learner's rank 0 serves the store.
 
     Raises `Unavailable` when it cannot be reached within `timeout_s`.
     """
@@ -27,13 +27,13 @@ def open_store(host: str, port: int, *, timeout_s: float) -> "TCPStore":
 def serve_store(host: str | None, port: int, *, timeout_s: float) -> "TCPStore":
     """Serves the store through which a group forms, in rank 0 of the learner; on a free port if `port` is 0.
 
-    It listens on the interface of `host`, on every interface if that is None. Read `.port`. Raises `Unavailable` when
-    the port is taken.
+    It listens on the interface of `host`, or on every interface if `host` is None. Read `.port`. Raises `Unavailable`
+    when the port is taken.
     """
     if host is None:
         return _open("127.0.0.1", port, "opened", timeout_s, is_master=True)
     try:
-        # TCPStore itself would listen on every interface, whatever host it is given.
+        # TCPStore itself would listen on every interface, whatever its host.
         listening = listening_socket(host, port)
     except OSError as error:
         raise _unreachable(host, port, "opened", error) from error
@@ -60,8 +60,8 @@ def _unreachable(host: str, port: int, doing: str, error: Exception) -> Unavaila
 class GroupBoard:
     """The messages that the members of one epoch's group post for each other.
 
-    Any process that reaches the store may read and write them. Every method raises `Unavailable` when the store is
-    gone.
+    Any process that reaches the store may read and write these messages. Every method raises `Unavailable` when the
+    store is gone.
     """
 
     def __init__(self, store: "Store", run_id: str, epoch: int) -> None:
@@ -106,11 +106,11 @@ class GroupBoard:
         self._post(f"left/{rank}")
 
     def not_arrived(self, ranks: Iterable[int]) -> list[int]:
-        """Returns those of the ranks that have not arrived."""
+        """Returns the ranks of `ranks` that have not arrived."""
         return [rank for rank in ranks if not self._has([f"here/{rank}"])]
 
     def not_left(self, ranks: Iterable[int]) -> list[int]:
-        """Returns those of the ranks that have not left."""
+        """Returns the ranks of `ranks` that have not left."""
         return [rank for rank in ranks if not self._has([f"left/{rank}"])]
 
     def post_missing(self, ranks: Iterable[int]) -> None:
@@ -125,7 +125,7 @@ class GroupBoard:
             return missing_ranks(self.store.get(_MISSING_KEY).decode().split(","))
 
     def abort(self, reason: str) -> None:
-        """Posts that every member shall abort the group. The first reason stands."""
+        """Posts that every member must abort the group. The first reason stays."""
         if self.abort_reason() is None:
             self._post(_ABORT_KEY, reason)
 
@@ -146,7 +146,7 @@ class GroupBoard:
 
 
 def missing_ranks(ranks: Iterable[object]) -> dict[str, str]:
-    """Returns the metadata of an error that says which ranks the group missed; empty for none."""
+    """Returns the metadata of an error that names the missing ranks of a group; empty for no ranks."""
     named = ",".join(map(str, ranks))
     return {"missing_ranks": named} if named else {}
 

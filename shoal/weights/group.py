@@ -40,7 +40,7 @@ class BroadcastGroup:
         group.broadcast(tensor)
         group.close()
 
-    One thread uses it. Any other thread may call `abort`, which makes the call of the first one raise.
+    One thread uses it. Any other thread may call `abort`, which makes the first thread's call raise.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class BroadcastGroup:
         """`device` holds the tensors that nccl broadcasts, for example "cuda:0"; gloo uses the CPU.
 
         gloo listens on `hostname`, an address of this machine that the other members reach. If it is unset or not
-        local, gloo listens on the address from which packets to the store leave.
+        local, gloo listens on this machine's address toward the store.
         """
         self.rendezvous = rendezvous
         self.rank = rank
@@ -120,20 +120,20 @@ class BroadcastGroup:
             raise
 
     def broadcast(self, tensor: "torch.Tensor", deadline: float | None = None) -> None:
-        """Broadcasts a contiguous tensor on `device` from rank 0, in place. Raises as `wait`."""
+        """Broadcasts a contiguous tensor on `device` from rank 0, in place. Raises the errors of `wait`."""
         self.wait(self.start(tensor), deadline)
 
     def abort(self, reason: str) -> None:
-        """Aborts the group for all members: calls that use it raise `Unavailable`. From any thread."""
+        """Aborts the group for all members: calls that use it raise `Unavailable`. Any thread may call it."""
         if self._aborted is None and not self._closed.is_set():
             self._aborted = reason
             _in_background(self._post_abort, f"rank {self.rank}: {reason}")
         self.close()
 
     def missing_after_abort(self) -> dict[str, str]:
-        """Waits a moment until the others have left an aborted group; returns metadata that names those that have not.
+        """Waits a moment until the others have left an aborted group; returns metadata that names those still in it.
 
-        Empty if all others stay, as then the fault may be here.
+        The metadata is empty if all others stay, since then the fault may be here.
         """
         others = range(1, self.rendezvous.world_size)
         deadline = time.monotonic() + _ROLL_CALL_S
@@ -206,7 +206,7 @@ class BroadcastGroup:
             pass
 
     def _watch(self) -> None:
-        """Watches for an abort by another member. In a thread, because a store may hang with its host."""
+        """Watches for an abort by another member. It runs in a thread, because a store may hang with its host."""
         while not self._closed.wait(_WATCH_S):
             try:
                 reason = self.board.abort_reason()
@@ -222,17 +222,17 @@ class BroadcastGroup:
         from torch.distributed import ProcessGroupGloo
 
         options = ProcessGroupGloo._Options()
-        # Later than the deadline of `wait`, whose error names what it waited for.
+        # Later than the deadline of `wait`, whose error is more precise.
         options._timeout = timedelta(seconds=self.rendezvous.timeout_s + 2)
         options._threads = 2
         options._devices = [self._gloo_device()]
         return ProcessGroupGloo(self._cloned_store(), self.rank, self.rendezvous.world_size, options)
 
     def _cloned_store(self) -> Any:
-        """Returns a separate connection to the store, for the backend alone.
+        """Returns a separate connection to the store for the backend.
 
-        The backend waits in it for the addresses of its peers, and a connection serves one call at a time. On a
-        shared one, a member that has died would block this group's board and those of later epochs.
+        The backend waits in it for the addresses of its peers, and a connection serves one call at a time. If the
+        connection were shared, a dead member would block this group's board and the boards of later epochs.
         """
         return self.board.store.clone()
 
@@ -253,7 +253,8 @@ class BroadcastGroup:
 
         options = ProcessGroupNCCL.Options()
         options._timeout = timedelta(seconds=self.rendezvous.timeout_s)
-        # By default a collective that fails, or a watchdog that stalls, ends the process. Here only the group ends.
+        # By default a failed collective or a stalled watchdog ends the process. With these settings only the group
+        # ends.
         with _environment(TORCH_NCCL_ASYNC_ERROR_HANDLING="0", TORCH_NCCL_ENABLE_MONITORING="0"):
             backend = ProcessGroupNCCL(self._cloned_store(), self.rank, self.rendezvous.world_size, options)
         # Connect now, not in the first broadcast: members that cannot reach each other must fail here.
@@ -277,7 +278,7 @@ def _dispose_in_background(backends: list[Any]) -> None:
             backend.abort()
         except RuntimeError as error:
             log.info("aborting a weight group: %s", first_line(error))
-        # The last reference to go runs the destructor, which waits: that must be this one.
+        # The last reference runs the destructor, which waits. It must be this reference.
         while sys.getrefcount(backend) > 2:
             time.sleep(_WATCH_S)
 
@@ -285,7 +286,7 @@ def _dispose_in_background(backends: list[Any]) -> None:
 
 
 def _in_background(work: Callable[..., None], *values: object) -> None:
-    """Runs work that may hang with a peer's host or in a library."""
+    """Runs work that may hang because of a peer's host or a library."""
     threading.Thread(target=work, args=values, name="weights-background", daemon=True).start()
 
 

@@ -13,7 +13,7 @@ ELEMENT_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 """Element types of broadcasts, and their sizes in bytes."""
 
 BUCKET_BYTES = 4 << 20
-"""Neighbors in the manifest share one broadcast up to this size; a larger tensor has a broadcast for itself.
+"""Neighbors in the manifest share a broadcast up to this size; a larger tensor has its own broadcast.
 
 Each small broadcast costs a round trip, but copying a large tensor into a bucket costs more than it saves.
 """
@@ -70,7 +70,7 @@ class Manifest:
         return hashlib.sha256("".join(lines).encode()).hexdigest()
 
     def buckets(self) -> Iterator[Bucket]:
-        """Divides the manifest into broadcasts. It depends on the manifest alone, so both ends agree."""
+        """Divides the manifest into broadcasts. The result depends only on the manifest, so both ends agree."""
         gathered: list[TensorSpec] = []
         offsets: list[int] = []
         size = 0
@@ -114,7 +114,7 @@ class Manifest:
 
 
 def num_bytes_of(message: weights_pb2.Manifest) -> int:
-    """Returns the bytes of a manifest's tensors, without checking it: of known types alone."""
+    """Returns the bytes of a manifest's tensors that have known types, without checking the manifest."""
     return sum(math.prod(tensor.shape) * ELEMENT_BYTES.get(tensor.dtype, 0) for tensor in message.tensors)
 
 

@@ -19,7 +19,7 @@ class Rendezvous:
     """Host of the TCPStore, reachable from every member."""
     store_port: int
     world_size: int
-    """Rank 0 of the learner, and every rank of every generator."""
+    """Number of members: rank 0 of the learner, and every rank of every generator."""
     backend: str
     """"gloo" or "nccl"."""
     timeout_s: float

@@ -19,7 +19,7 @@ _NUM_IN_FLIGHT = 4
 """Concurrent broadcasts: enough to keep the link busy while one bucket is hashed and loaded."""
 
 _BYTES_IN_FLIGHT = 256 << 20
-"""Above this, one broadcast at a time: buffers take the memory that model and caches leave free."""
+"""Above this many bytes, broadcasts run one at a time: buffers take the memory that model and caches leave free."""
 
 
 def send_weights(
@@ -31,13 +31,13 @@ def send_weights(
 ) -> tuple[TensorHash, ...]:
     """Broadcasts tensors to all members, as rank 0.
 
-    `tensors` yields (name, tensor) in manifest order. They may be on any device and of any floating type, and are
-    cast to the manifest's. Each tensor is read before the next one is taken, so a generator may gather and free one
-    at a time; only the last few stay alive until they are sent. The pass may take `within_s`, by default
-    the rendezvous' `timeout_s`.
+    `tensors` yields (name, tensor) in manifest order. Tensors may be on any device and of any floating type, and are
+    cast to the manifest's type. Each tensor is read before the next one is taken, so a generator may gather and free
+    them one by one; only the last few stay alive until they are sent. The pass may take `within_s`, by default the
+    rendezvous' `timeout_s`.
 
-    Returns the hashes, in manifest order. Raises `Unavailable` and `DeadlineExceeded` as `BroadcastGroup.wait`, and
-    `DataLoss` when the tensors differ from the manifest.
+    Returns the hashes, in manifest order. Raises the errors of `BroadcastGroup.wait`, and `DataLoss` when the tensors
+    differ from the manifest.
     """
     deadline = time.monotonic() + (group.rendezvous.timeout_s if within_s is None else within_s)
     source = iter(tensors)
@@ -59,11 +59,11 @@ def send_weights(
 def receive_weights(
     group: BroadcastGroup, manifest: Manifest
 ) -> Iterator[tuple[TensorSpec, "torch.Tensor", TensorHash]]:
-    """Receives the tensors of a manifest, as any rank but 0, in order, each with the hash of its bytes.
+    """Receives the tensors of a manifest in order, each with the hash of its bytes. Any rank but 0 calls it.
 
     The first item waits for the first broadcasts: call `next` only when the sender may start. Each tensor is on the
-    group's device and belongs to the caller. The pass may take the rendezvous' `timeout_s`. Raises `Unavailable`
-    and `DeadlineExceeded` as `BroadcastGroup.wait`.
+    group's device and belongs to the caller. The pass may take the rendezvous' `timeout_s`. Raises the errors of
+    `BroadcastGroup.wait`.
     """
     import torch
 
@@ -83,7 +83,7 @@ def receive_weights(
 
 
 def _may_start(bucket: Bucket, in_flight: list[int]) -> bool:
-    """Returns whether a broadcast may start beside those in flight, given by their sizes in bytes."""
+    """Returns whether a broadcast may start. `in_flight` has the sizes in bytes of the current broadcasts."""
     if not in_flight:
         return True
     return len(in_flight) < _NUM_IN_FLIGHT and sum(in_flight) + bucket.num_bytes <= _BYTES_IN_FLIGHT
@@ -111,8 +111,8 @@ def _next_tensor(source: Iterator[tuple[str, "torch.Tensor"]], spec: TensorSpec,
     if tensor is None or name != spec.name or tuple(tensor.shape) != spec.shape:
         found = name if tensor is None else f"{name} {list(tensor.shape)}"
         raise DataLoss(
-            f"the manifest expects {spec.name} {list(spec.shape)}, the sender has {found}: the model changed after "
-            "the group was created",
+            f"the manifest expects {spec.name} {list(spec.shape)}, but the sender has {found}: the model changed "
+            "after the group was created",
             reason=ErrorReason.MANIFEST_MISMATCH,
         )
     return tensor.detach().to(device=device, dtype=getattr(torch, spec.dtype))
