@@ -7,11 +7,11 @@ from shoal.network import address_toward, host_of, is_wildcard
 def advertised_address(*, listen: str, port: int, advertise: str | None, coordinator: str) -> str:
     """Returns the host:port to register. `port` is the port that the server listens on.
 
-    `advertise` has precedence over `listen`. If `listen` is every address, the host is the address of this machine
-    from which packets to the coordinator leave: its peers can route to it.
+    `advertise` has precedence over `listen`. If `listen` is the wildcard address, the host is this machine's address
+    toward the coordinator, to which its peers can route.
 
-    Raises Unavailable while the coordinator's name does not resolve, and InvalidArgument if `advertise` stands for
-    every address.
+    Raises Unavailable while the coordinator's name does not resolve, and InvalidArgument if `advertise` is a wildcard
+    address.
     """
     if advertise:
         host, advertised_port = _split(advertise)
@@ -23,7 +23,7 @@ def advertised_address(*, listen: str, port: int, advertise: str | None, coordin
 
 
 def listening_interface(listen: str) -> str | None:
-    """Returns the address at which all of a process listens, its weight plane included; None if it is every one."""
+    """Returns the address at which a process listens, with its weight plane; None if it listens on every address."""
     host = host_of(listen)
     return None if is_wildcard(host) else host
 

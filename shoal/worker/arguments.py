@@ -16,21 +16,21 @@ class WorkerArguments:
     coordinator: str
     """host:port of the coordinator; it need not be up."""
     listen: str
-    """host:port to listen on; port 0 takes a free one."""
+    """host:port to listen on; port 0 takes a free port."""
     advertise: str | None
-    """host or host:port at which the other services reach this one; None determines it."""
+    """host or host:port at which the other services reach this service; None determines it automatically."""
     data_dir: Path
-    """Folder for what the worker writes: `<data_dir>/<run_id>/...`."""
+    """Folder for the files that the worker writes: `<data_dir>/<run_id>/...`."""
     metrics_port: int | None
-    """Port that Prometheus scrapes; 0 takes a free one, None opens none."""
+    """Port that Prometheus scrapes; 0 takes a free port, None opens no port."""
     log_file: Path | None
     """File for the logs; None is stderr."""
     parent_pid: int | None = None
-    """Process whose end ends this one; None if there is none."""
+    """Process whose end ends this process; None if there is none."""
     tls_dir: Path | None = None
     """Folder with this process' certificate; None is no TLS."""
     tokens_file: Path | None = None
-    """File of the tokens of callers; None knows them by certificates, if there is TLS."""
+    """File of the callers' tokens; with None, TLS certificates identify callers."""
     allow_wildcard_address: bool = False
     """Whether `listen` may be every interface."""
 
@@ -84,7 +84,7 @@ def add_worker_options(parser: argparse.ArgumentParser) -> None:
         "--die-with-parent",
         dest="parent_pid",
         action="store_const",
-        # Read early, so that the death of the parent during the imports of the worker is noticed afterwards.
+        # Read this early, so that the worker later notices if its parent died during the imports.
         const=os.getppid(),
         help="end when the process that started this one ends",
     )
@@ -96,7 +96,7 @@ def add_grace_option(parser: argparse.ArgumentParser, waits_for: str, *, default
     parser.add_argument(
         "--grace-s",
         type=seconds,
-        # As text, so that argparse checks what the environment says.
+        # The default is text, so that argparse checks the value from the environment.
         default=_environment("SHOAL_GRACE_S") or f"{default_s:g}",
         metavar="SECONDS",
         help=f"longest wait for {waits_for} when this process is told to end (default: %(default)s) [SHOAL_GRACE_S]",
@@ -104,7 +104,7 @@ def add_grace_option(parser: argparse.ArgumentParser, waits_for: str, *, default
 
 
 def _environment(name: str) -> str | None:
-    """Returns a variable's value; None also if it is empty, as compose files and manifests leave unset ones."""
+    """Returns a variable's value; None if it is unset or empty. Compose files and manifests leave variables empty."""
     return os.environ.get(name) or None
 
 
@@ -125,7 +125,7 @@ def worker_arguments(namespace: argparse.Namespace) -> WorkerArguments:
 
 
 def host_port(text: str) -> str:
-    """Checks "host:port"; brackets around an IPv6 host."""
+    """Checks "host:port". An IPv6 host needs brackets."""
     host, colon, number = text.rpartition(":")
     if not colon or not host or (":" in host and not (host.startswith("[") and host.endswith("]"))):
         raise argparse.ArgumentTypeError(f"{text!r} is not host:port, such as 10.0.0.1:7000 or [::1]:7000")

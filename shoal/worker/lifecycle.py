@@ -1,13 +1,12 @@
 """Lifecycle of a worker: idempotent configuration, states, refusals, status.
 
-    IDLE     not configured. `Configure` begins a load.
-    LOADING  loading beside the event loop, after `Configure` has returned.
-    READY    the load succeeded.
-    FAILED   the load failed, and `Configure` begins another one; or the worker cannot continue, and its process ends.
-    LEAVING  the process was told to end, and finishes what it has; `Configure` is refused.
+    IDLE     not configured. `Configure` begins a load. LOADING loading in the background, after `Configure` has
+    returned. READY    the load succeeded. FAILED   the load failed, and `Configure` begins another one; or the worker
+    cannot continue, and its process ends. LEAVING the process was told to end, and finishes its work; `Configure` is
+    refused.
 
-The same configuration again changes nothing while the worker is LOADING or READY. For another one the service either
-loads within the process, or restarts it (shoal/worker/reexec.py).
+A repeat with the same configuration changes nothing while the worker is LOADING or READY. For another configuration the
+service either loads within the process, or restarts it (shoal/worker/reexec.py).
 """
 
 import asyncio
@@ -47,7 +46,7 @@ class Lifecycle:
         self._run_id = ""
         self._digest = ""
         self._read_digest = ""
-        """Of what workers read: another number of steps between checkpoints needs no other load."""
+        """The digest of the fields that workers read: other fields, such as checkpoint.every_steps, need no load."""
         self._loading: asyncio.Task[None] | None = None
         self._is_ending = False
         self._ending = threading.Lock()
@@ -78,7 +77,7 @@ class Lifecycle:
         return self._reexec is not None and self._reexec.is_left_to_launcher
 
     def is_configured(self, run_id: str, config: RunConfig) -> bool:
-        """Returns whether the worker has this configuration already, so that Configure has nothing to do.
+        """Returns whether the worker already has this configuration, so that Configure has nothing to do.
 
         Raises `Unavailable`: STARTING_OVER while the process restarts, ENDING while it ends.
         """
@@ -90,7 +89,7 @@ class Lifecycle:
         return is_same and (self._is_ending or self._state in (_LOADING, _READY))
 
     def load(self, run_id: str, config: RunConfig, work: Callable[[], Awaitable[None]], *, message: str) -> None:
-        """Takes a configuration and loads it beside the event loop: LOADING now, READY or FAILED when `work` ends.
+        """Takes a configuration and loads it in the background: LOADING now, READY or FAILED when `work` ends.
 
         An earlier load that still runs is canceled; `work` begins when its cleanup has ended. `message` describes
         the work in the status.
@@ -103,7 +102,7 @@ class Lifecycle:
         self._loading = asyncio.create_task(self._load(work, earlier))
 
     def adopt(self, run_id: str, config: RunConfig) -> None:
-        """Takes a configuration that what is loaded, or loads now, serves as it is."""
+        """Takes a configuration that the current load, finished or not, serves without change."""
         self._run_id, self._digest = run_id, config_digest(config)
         self._read_digest = config_digest(without_at_once(config))
 
@@ -122,27 +121,27 @@ class Lifecycle:
             self._end_load(_READY, "")
 
     def progress(self, message: str) -> None:
-        """Describes in the status what long work does now; nothing, when it has ended. From any thread."""
+        """Describes long work in the status, until the work has ended. Any thread may call it."""
         with self._ending:
             if self._state in (_LOADING, _READY, _LEAVING):
                 self._message = message
 
     def _end_load(self, state: State, message: str) -> None:
         with self._ending:
-            if self._state == _LOADING:  # Else `fail` came first, and its reason stands.
+            if self._state == _LOADING:  # Else `fail` came first, and its reason stays.
                 self._state, self._message = state, message
 
     def fail(self, reason: str) -> None:
-        """Ends the process, FAILED, because the worker cannot continue. From any thread; the first reason stands."""
+        """Ends the process as FAILED: the worker cannot continue. Any thread may call it; the first reason stays."""
         with self._ending:
             if self._is_ending:
                 return
             self._is_ending = True
             is_told_to_end = self._state == _LEAVING
             self._state, self._message = _FAILED, reason
-        # `error` is the field that the supervisor of `shoal train` shows of the last error in a log.
+        # The supervisor of `shoal train` shows the field `error` of the last error in a log.
         _log.critical("worker ends", extra={"run_id": self._run_id, "error": reason})
-        # Once: a second signal ends the process at once, or finds it past the point where it handles them.
+        # Send it only once: a second signal would end the process at once, or would come too late to be handled.
         if not is_told_to_end:
             os.kill(os.getpid(), signal.SIGTERM)
 
@@ -155,9 +154,9 @@ class Lifecycle:
         return True
 
     def restart(self, because: str) -> Unavailable:
-        """Ends the process so that its program restarts for another run. Returns the refusal to raise.
+        """Ends the process so that its program restarts for another run. Returns the error to raise.
 
-        Later errors of what is loaded are ignored: the run that it served is over.
+        Later errors of the loaded run are ignored, since that run is over.
         """
         assert self._reexec is not None, "ask can_restart first"
         with self._ending:
@@ -171,7 +170,7 @@ class Lifecycle:
         return Unavailable(f"{self._worker} is ending{message}", reason=ErrorReason.ENDING)
 
     def not_ready(self) -> FailedPrecondition:
-        """Returns the refusal of a call that needs what is not loaded."""
+        """Returns the error of a call that needs a load that has not ended."""
         state = worker_pb2.WorkerState.Name(self._state).removeprefix("WORKER_STATE_")
         message = f": {self._message}" if self._message else ""
         return FailedPrecondition(f"{self._worker} is {state}, not READY{message}", reason=ErrorReason.NOT_READY)
@@ -179,7 +178,7 @@ class Lifecycle:
     def status(
         self, load: worker_pb2.WorkerLoad, *, loaded: tuple[State, str] | None = None
     ) -> worker_pb2.WorkerStatus:
-        """Returns the status message. `loaded`, if given, replaces state and message where the state is READY."""
+        """Returns the status message. `loaded`, if given, replaces state and message if the state is READY."""
         state, message = loaded if loaded and self._state == _READY else (self._state, self._message)
         return worker_pb2.WorkerStatus(
             state=state, message=message, run_id=self._run_id, config_digest=self._digest, load=load

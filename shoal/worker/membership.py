@@ -23,22 +23,22 @@ _log = logging.getLogger(__name__)
 HEARTBEAT_S = 3.0
 """Seconds between heartbeats; a lease lasts five of them."""
 LEAVING_HEARTBEAT_S = 1.0
-"""Seconds between the heartbeats of a worker that is LEAVING, and ends as soon as the coordinator parts with it."""
+"""Seconds between the heartbeats of a LEAVING worker, which ends as soon as the coordinator releases it."""
 _NUM_GONE = 3
-"""Heartbeats in a row that fail when the coordinator of a worker that is LEAVING is gone."""
+"""Failed heartbeats in a row after which a LEAVING worker considers its coordinator gone."""
 _POLL_S = 0.25
 _CALL_TIMEOUT_S = 5.0
 _LAST_TIMEOUT_S = 1.0
-"""For the last heartbeat, which must not delay the end of the process."""
+"""Timeout of the last heartbeat, which must not delay the end of the process."""
 
 
 class Membership:
     """Registers a worker with the coordinator and keeps its lease.
 
-    The two may start in any order, and either may restart. Each heartbeat retries a coordinator that does not answer,
-    and registers again with one that does not know the worker. A change of state is reported at once; a worker that
-    ends because it FAILED says so in its last heartbeat. One that is LEAVING does not register again: a coordinator
-    that does not know it any more, or is gone, needs nothing of it.
+    Worker and coordinator may start in any order, and either may restart. Each heartbeat tries again if the coordinator
+    does not answer, and registers again if the coordinator does not know the worker. A change of state is reported at
+    once, and a FAILED worker reports that in its last heartbeat. A LEAVING worker does not register again: a
+    coordinator that no longer knows it, or is gone, does not need it.
     """
 
     def __init__(
@@ -50,11 +50,11 @@ class Membership:
         find_address: Callable[[], str],
         is_leaving: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`is_leaving` returns whether the worker must not register again, because another one replaces it."""
+        """`is_leaving` returns whether the worker must not register again, because another worker replaces it."""
         self._service = service
         self._is_leaving = is_leaving
         self._worker_id = worker_id
-        # Whoever knows the worker's name from a list of workers cannot renew its lease, even with its certificate.
+        # With this secret, knowing the worker's name and having its certificate is not enough to renew its lease.
         self._lease_secret = secrets.token_bytes(32)
         self._coordinator = coordinator
         self._find_address = find_address
@@ -64,7 +64,7 @@ class Membership:
         """Kinds of errors since the last heartbeat that arrived."""
 
     async def keep(self) -> None:
-        """Runs until canceled, or until no coordinator needs a worker that is LEAVING.
+        """Runs until canceled, or until no coordinator needs a LEAVING worker.
 
         Raises InvalidArgument when the coordinator refuses the registration.
         """
@@ -100,14 +100,14 @@ class Membership:
             )
 
     async def _report_failure(self, coordinator: "CoordinatorServiceAsyncStub") -> None:
-        """Says that the worker ends because it has FAILED, so that nobody waits for its lease to expire."""
+        """Reports that the worker ends because it has FAILED, so that nobody waits until its lease expires."""
         status = self._service.status()
         if status.state == worker_pb2.WORKER_STATE_FAILED:
             with contextlib.suppress(ShoalError):
                 await coordinator.Heartbeat(self._heartbeat(status), timeout=_LAST_TIMEOUT_S)
 
     async def _register(self, coordinator: "CoordinatorServiceAsyncStub") -> None:
-        # The name of a coordinator that is not up may not resolve, so each registration determines the address again.
+        # Determine the address at each registration: the name of a coordinator that is down may not resolve.
         address = await asyncio.to_thread(self._find_address)
         num_weight_ranks = self._service.num_weight_ranks
         await coordinator.RegisterWorker(
@@ -135,7 +135,7 @@ class Membership:
             await self._register(coordinator)
             await coordinator.Heartbeat(request, timeout=_CALL_TIMEOUT_S)
         except PermissionDenied:
-            # The lease is that of another caller, or this worker's certificate has got another name.
+            # Another caller has the lease, or this worker's certificate has a new name.
             self._registered_ranks = None
             raise
         self._reported.clear()
@@ -146,7 +146,7 @@ class Membership:
         )
 
     async def _report(self, error: ShoalError) -> None:
-        """Logs each kind of error once, not at every heartbeat: the addresses of one name may fail by turns."""
+        """Logs each kind of error once, not at every heartbeat: several addresses of a name may fail in turn."""
         failure = (type(error).__name__, tls_failure(error.message))
         if failure not in self._reported:
             self._reported.add(failure)
@@ -162,7 +162,7 @@ class Membership:
 async def wait_for_other_state(
     service: WorkerService, known: worker_pb2.WorkerState.ValueType, *, at_most_s: float
 ) -> worker_pb2.WorkerState.ValueType:
-    """Returns the service's state as soon as it differs from the known one, at the latest after `at_most_s`."""
+    """Returns the service's state as soon as it differs from `known`, at the latest after `at_most_s`."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + at_most_s
     while True:

@@ -1,8 +1,8 @@
-"""`python -m shoal.worker.prestop`: holds the end of a worker back while its coordinator ends, as a preStop hook.
+"""`python -m shoal.worker.prestop`: a preStop hook that delays the end of a worker while its coordinator ends.
 
 When a whole deployment is deleted, all pods are told to end at once. But the coordinator first finishes its train step
-and has the learner write a checkpoint. So a worker waits for a coordinator that is ending, and for no other: if only
-this worker is to end, it ends now.
+and lets the learner write a checkpoint. So a worker waits only if its coordinator is ending. If only this worker was
+told to end, it ends at once.
 """
 
 import argparse
@@ -26,7 +26,7 @@ _CALL_S = 5.0
 
 
 def main() -> int:
-    """Returns 0 once the worker may end, 1 without usable credentials. Containers end whatever their hook returns."""
+    """Returns 0 when the worker may end, 1 without usable credentials. A container ends whatever its hook returns."""
     parser = argparse.ArgumentParser(
         prog="python -m shoal.worker.prestop", description="Waits while the coordinator is ending."
     )
@@ -65,7 +65,7 @@ def main() -> int:
 
 
 async def wait_for_end(coordinator: str, *, settle_s: float, at_most_s: float, poll_s: float = 1.0) -> str:
-    """Waits while the coordinator drains, at most `at_most_s`; returns what it does then.
+    """Waits while the coordinator drains, at most `at_most_s`; returns a description of its state afterwards.
 
     Connects at once, since the coordinator's name may go away before its process does.
     """

@@ -39,9 +39,9 @@ async def run_worker(
 
     The code is 0 after a drain, and 1 if the worker could not start, was refused by the coordinator, or ended FAILED.
     Once the worker serves, it writes one JSON line with its address to stdout. `reexec` belongs to a service that can
-    restart; the caller calls its `finish`. After a signal `drain` finishes what would be lost with the process; the
-    worker serves and sends heartbeats meanwhile, and stops waiting once the coordinator has parted with it. `beside`
-    are further services of the same server, whose health is that of `service`.
+    restart; the caller calls its `finish`. After a signal `drain` finishes work that would be lost with the process.
+    Meanwhile the worker serves and sends heartbeats; it stops waiting when the coordinator has released it. `beside`
+    has further services of the same server, with the health of `service`.
     """
     if arguments.parent_pid is not None:
         die_with_parent(parent_pid=arguments.parent_pid)
@@ -86,7 +86,7 @@ async def _serve(
     for servicer in (service, *others):
         server.add(servicer.add_to_server, servicer, servicer.full_name)
     await server.start()
-    # By this the coordinator finds out whether the process that registered under this name is still there.
+    # This shows the coordinator that the process that registered under this name still exists.
     await server.set_serving(worker_id, True)
     serving = {"event": "serving", "address": f"{arguments.listen.rpartition(':')[0]}:{server.port}"}
     print(json.dumps(serving | {"worker_id": worker_id}), flush=True)
@@ -126,7 +126,7 @@ async def _serve(
 
 
 async def _drain_until(parted: "asyncio.Task[None]", drain: Callable[[], Awaitable[None]]) -> None:
-    """Drains, at most until the coordinator has parted with the worker. A drain that fails is over: it is logged."""
+    """Drains, at most until the coordinator has released the worker. A failed drain is logged and over."""
     draining = asyncio.ensure_future(drain())
     try:
         await asyncio.wait([draining, parted], return_when=asyncio.FIRST_COMPLETED)
@@ -134,7 +134,7 @@ async def _drain_until(parted: "asyncio.Task[None]", drain: Callable[[], Awaitab
         draining.cancel()
     (error,) = await asyncio.gather(draining, return_exceptions=True)
     if isinstance(error, Exception):
-        _log.error("the drain failed; what was in flight may be lost", exc_info=error)
+        _log.error("the drain failed; work in flight may be lost", exc_info=error)
 
 
 async def _show_health(service: WorkerService, server: RpcServer, others: Sequence[Servicer]) -> None:

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 Progress: TypeAlias = Callable[[str], None]
-"""Takes a description of what the work does now. Called from the thread that works."""
+"""Takes a description of the current work. The working thread calls it."""
 
 
 def silent(description: str) -> None:
-    """Shows nothing: for ranks whose status nobody sees."""
+    """Shows nothing. For ranks whose status nobody sees."""

@@ -1,15 +1,15 @@
 """Restart of a worker's program, for a run that the process cannot take over.
 
-An engine or a process group leaves memory of a device, threads that hang, and sockets behind. The kernel returns all
-of that at once when the process executes another program. So a worker that cannot take a run over answers `Configure`
-with STARTING_OVER, ends in the way that SIGTERM ends it, and restarts. What starts it again:
+An engine or a process group leaves device memory, hanging threads and sockets behind. The kernel frees all of these at
+once when the process executes another program. So a worker that cannot take a run over answers `Configure` with
+STARTING_OVER, ends as after SIGTERM, and restarts. It is started again in these ways:
 
 * A generator, and a learner that started its ranks itself (`shoal train`, compose): the process itself. It executes
   the command line that it was started with (`Program.execute`). The pid, a fixed port and the log file stay, so the
   supervisor of `shoal train`, Docker and Kubernetes see no exit and restart nothing.
 * A learner under torchrun: torchrun. A rank cannot restart alone, so all ranks end with RESTART_EXIT_CODE, and the
-  torchrun of each machine starts its ranks again, as often as its `--max-restarts` allows. Once no restart is left,
-  the learner refuses the run with OTHER_CONFIGURATION instead.
+  torchrun of each machine starts its ranks again, as often as its `--max-restarts` allows. If no restart is left, the
+  learner refuses the run with OTHER_CONFIGURATION instead.
 * A reward service never restarts this way: it replaces its verifiers within the process.
 
 The restarted worker registers under another id. The coordinator waits for it (services/coordinator/workers/fleet.py).
@@ -39,10 +39,10 @@ _log = logging.getLogger(__name__)
 RESTART_EXIT_CODE = 75
 """Exit code of learner ranks that makes torchrun start them again: EX_TEMPFAIL of sysexits.h."""
 _RETRY_AFTER_S = 15.0
-"""Retry delay sent to the caller: calls in flight have 10 s to end, and the program takes seconds to start."""
+"""Retry delay for the caller: calls in flight have 10 s to end, and the program takes seconds to start."""
 MAX_END_S = 60.0
-"""Time after which the process restarts whatever still runs in it. An orderly end takes 20 s at most, and a few more
-where learner ranks have to be killed."""
+"""Time after which the process restarts, whatever still runs in it. An orderly end takes at most 20 s, and a few
+seconds more if learner ranks must be killed."""
 
 
 @dataclass(frozen=True)
@@ -67,11 +67,11 @@ class Program:
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(OSError, ValueError):
                 stream.flush()
-        # A child that has only just started has not yet asked the kernel to end it with its parent, and the parent's
-        # pid stays: it would live on under the new program.
+        # A child that has just started has not yet asked the kernel to end it with its parent. It would survive under
+        # the new program, since the parent's pid stays.
         for child in multiprocessing.active_children():
             child.kill()
-        # Python marks its own descriptors as not inheritable; some libraries do not, and a port would stay taken.
+        # Python marks its own descriptors as not inheritable. Some libraries do not, and a port would stay taken.
         for descriptor in map(int, os.listdir("/proc/self/fd")):
             with contextlib.suppress(OSError):
                 if descriptor > 2:
@@ -80,7 +80,7 @@ class Program:
 
 
 class Reexec:
-    """The restart of this process: begun by a refusal, finished once the process has ended in an orderly way."""
+    """The restart of this process. A refusal begins it, and it finishes after the orderly end of the process."""
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class Reexec:
         return self.is_due and self._exit_code is not None
 
     def begin(self, because: str) -> Unavailable:
-        """Begins the restart and returns the refusal to raise. The first reason stands; a repeat changes nothing."""
+        """Begins the restart and returns the error to raise. The first reason stays; a repeat changes nothing."""
         if not self.is_due:
             self._because = because
             _log.info("restarting", extra={"because": because})
@@ -133,7 +133,7 @@ class Reexec:
         self._because = ""
 
     def finish(self, exit_code: int) -> int:
-        """Executes the program if a restart is due, else returns the exit code. The last call of the process."""
+        """Executes the program if a restart is due, else returns the exit code. It is the last call of the process."""
         if not self.is_due:
             return exit_code
         if self._exit_code is not None:
@@ -143,7 +143,7 @@ class Reexec:
     def _force(self) -> None:
         if not self.is_due:
             return
-        _log.critical("restarting although something does not end", extra={"after_s": MAX_END_S})
+        _log.critical("restarting although some work has not ended", extra={"after_s": MAX_END_S})
         if self._exit_code is not None:
             os._exit(self._exit_code)
         self._program.execute()
@@ -152,7 +152,8 @@ class Reexec:
 def _reap_earlier_children() -> None:
     """Reaps the children of the program that ran in this process before.
 
-    They end with that program, some only when it is replaced, and stay zombies until their parent waits for them.
+    They end with that program, in some cases only when it is replaced, and stay zombies until their parent waits for
+    them.
     """
     for child in psutil.Process().children():
         threading.Thread(target=_wait_for, args=(child.pid,), daemon=True).start()

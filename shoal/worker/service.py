@@ -9,7 +9,7 @@ from shoal.v1 import worker_pb2
 
 
 class Servicer(Protocol):
-    """A servicer, with what a server needs to know of it."""
+    """A servicer, with the facts that a server needs."""
 
     @property
     def full_name(self) -> str:
@@ -29,7 +29,7 @@ class WorkerService(Servicer, Protocol):
 
     @property
     def num_weight_ranks(self) -> int:
-        """Number of ranks that it has in a broadcast group; 0 unless it is a generator."""
+        """Number of the worker's ranks in a broadcast group; 0 unless it is a generator."""
 
     def status(self) -> worker_pb2.WorkerStatus:
         """Returns state and load. Called several times a second, so it must be cheap and must not block.

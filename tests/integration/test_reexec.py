@@ -137,4 +137,4 @@ async def test_a_learner_of_two_ranks_restarts_in_its_process_even_when_a_rank_i
         _, alive = await asyncio.to_thread(psutil.wait_procs, [follower], 60)
         assert not alive, "rank 1 outlives rank 0"
     events = [json.loads(line).get("event") for line in process.log().splitlines() if line.startswith("{")]
-    assert events.count("restarting") == 1 and "something does not end" not in " ".join(map(str, events)), events
+    assert events.count("restarting") == 1 and "some work has not ended" not in " ".join(map(str, events)), events
