@@ -14,13 +14,13 @@ class TokenRun:
     """`T` consecutive tokens of a completion: all of them, or some."""
 
     token_ids: Int32Array
-    """[T]"""
+    """The ids of the tokens, [T]."""
     logprobs: Float32Array
     """[T] log-probability of each token under the distribution that it was drawn from; NaN where unknown."""
     version_spans: tuple[VersionSpan, ...]
-    """In order; they cover all tokens that a generator sampled. Positions count from the first of these tokens."""
+    """The versions, in order; they cover all sampled tokens. Positions count from the run's first token."""
     support: Support | None = None
-    """None where nobody asked for it."""
+    """The supports; None if they were not requested."""
 
     @property
     def num_tokens(self) -> int:

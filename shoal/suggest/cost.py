@@ -2,9 +2,9 @@
 
 Sampling is bound by memory: for each token of the completions that an engine samples together, a GPU reads all weights
 once, and the keys and values of each completion. So its rate is in bytes per second. Training is bound by arithmetic:
-six operations per parameter and trained token (eight with checkpointing, which runs the forward pass twice). Both
-rates transfer to other models far better than tokens per second, but are still only a first guess: `shoal train`
-prints the actual time of a step, and `--measured` takes the rates from such a run.
+six operations per parameter and trained token (eight with checkpointing, which runs the forward pass twice). Both rates
+transfer to other models far better than tokens per second do, but they are only a first guess: `shoal train` prints the
+actual time of a step, and `--measured` takes the rates from such a run.
 """
 
 from dataclasses import dataclass
@@ -27,18 +27,17 @@ class Rates:
     """Seconds of one verifier process per completion."""
     source: str
     pass_s: float = 0.0
-    """Seconds of each forward pass of an engine, a token of every completion in it, besides what it reads."""
+    """Additional seconds of each forward pass of an engine, which samples a token of every completion."""
     seats_share: float = 1.0
-    """Completions that an engine samples at a time, mean over the time in which it samples, as a share of those that
-    it could."""
+    """Mean number of completions that an engine samples at a time, while it samples, as a share of its capacity."""
     step_s: float = 0.0
-    """Seconds of each step besides these: reading results, publishing weights."""
+    """Other seconds of each step: reading results, publishing weights."""
     length_share: float = 0.5
     """Mean length of a completion, as a share of the maximum."""
     prompt_share: float = 0.5
     """Mean length of a prompt, as a share of the maximum."""
     trained_share: float = 1.0
-    """Share of the completions that are trained on: those of groups with signal."""
+    """Share of the completions that are trained on, which are those of groups with a signal."""
 
 
 H100 = Rates(
@@ -74,14 +73,15 @@ class StepTime:
 
     @property
     def asynchronous_s(self) -> float:
-        """Time with sampling and training in parallel, as at staleness 1 or more: that of the slower one."""
+        """Time with sampling and training in parallel, as at staleness 1 or more: the time of the slower part."""
         return max(self.generate_s + self.reward_s, self.update_s + self.other_s)
 
 
 def step_time(config: RunConfig, shape: ModelShape, rates: Rates) -> StepTime:
     """Estimates the time of a step, with completions and prompts of mean length.
 
-    Counts trained tokens like `learner_tokens_per_second_step`: a prompt with each completion."""
+    Counts trained tokens as `learner_tokens_per_second_step` does: a prompt with each completion.
+    """
     derived = derived_values(config)
     mean_tokens = config.sampling.max_completion_tokens * rates.length_share
     mean_prompt = config.data.max_prompt_tokens * rates.prompt_share
@@ -103,7 +103,7 @@ def step_time(config: RunConfig, shape: ModelShape, rates: Rates) -> StepTime:
 
 
 def seats_in_use(config: RunConfig) -> float:
-    """Returns the completions that an engine can sample at a time: those in flight, up to its seats."""
+    """Returns the number of completions that an engine can sample at a time: those in flight, up to its seats."""
     in_flight = derived_values(config).max_groups_in_flight * config.grpo.group_size
     return min(config.generator.max_num_seqs, in_flight / config.launch.num_generators)
 
@@ -121,7 +121,7 @@ def pass_bytes(config: RunConfig, shape: ModelShape, num_sequences: float, conte
 
 def operations_per_token(config: RunConfig) -> int:
     """Returns the operations per parameter and trained token: forward, backward, the second forward of checkpointing,
-    and the forward of the reference. A frozen model has no gradients of its weights, half of the backward."""
+    and the forward of the reference. A frozen model skips the gradients of its weights, half of the backward pass."""
     trained = 4 if config.learner.lora.is_on else 6
     checkpointing = 2 if config.learner.gradient_checkpointing else 0
     return trained + checkpointing + (2 if config.kl.needs_reference else 0)

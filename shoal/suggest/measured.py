@@ -15,13 +15,13 @@ from shoal.suggest.cost import Rates, operations_per_token, pass_bytes, seats_in
 from shoal.suggest.shape import ModelShape, model_shape
 
 _MIN_STEPS = 3
-"""Smallest number of steps to measure: the first one includes the start, and a single other one is not enough."""
+"""Smallest number of steps to measure: the first step includes the start, and a single other step is not enough."""
 
 
 def rates_of_run(folder: Path) -> Rates:
     """Computes the rates of a run from its `config.json` and `metrics.jsonl`: medians over all steps but the first.
 
-    Raises `InvalidArgument` for a folder that is not that of a run, and for a run with too few steps.
+    Raises `InvalidArgument` for a folder that is not a run's folder, and for a run with too few steps.
     """
     try:
         config = parse_config(parse_json((folder / "config.json").read_text(encoding="utf-8")))
@@ -61,7 +61,7 @@ def _rates(config: RunConfig, shape: ModelShape, rows: Sequence[dict[str, float]
     whole = median([row["val/num_step_tokens"] / count for row, count in zip(rows, sequences, strict=True) if count])
     prompts = max(0.0, whole - lengths)
     return Rates(
-        # An engine makes as many passes a second as each of its completions gets tokens.
+        # An engine makes one pass for each token of a completion.
         generate_bytes=pass_bytes(config, shape, seats, prompts + lengths / 2) * sampled / engines / seats,
         seats_share=min(1.0, seats / seats_in_use(config)),
         update_flops=operations_per_token(config) * shape.num_parameters * trained / derived.world_size,

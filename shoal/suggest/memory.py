@@ -1,7 +1,7 @@
 """Estimates the memory of each service.
 
-A GiB is 2^30 bytes. The estimate is the peak of what is in memory at once; the fragmentation of the allocator and the
-runtime come on top. `tests/acceptance` compares the estimates with real runs.
+A GiB is 2^30 bytes. The estimate is the peak of the memory in use. The fragmentation of the allocator and the runtime
+come on top. `tests/acceptance` compares the estimates with real runs.
 
 Letters: P parameters of the model, N ranks, T tokens of a row, H size of the hidden state, V vocabulary.
 """
@@ -17,14 +17,14 @@ RUNTIME_BYTES = int(1.5 * GIB)
 """CUDA context, kernels and graphs, in each process that uses a GPU."""
 _FLOAT32, _BFLOAT16 = 4, 2
 _FOUR_BITS = 0.5 + _FLOAT32 / 64
-"""Bytes of a weight in 4 bits: its code, and its part of the scale of 64 weights."""
+"""Bytes of a weight in 4 bits: its code, and its share of the scale of 64 weights."""
 _ADAM_STATES = 2
 _BUCKET_ELEMENTS = 50_000_000
 """Number of gradients that DeepSpeed reduces at once; `services/learner/engine/deepspeed_settings.py` sets it."""
 _FLAT_ELEMENTS = 500_000_000
 """Number of gradients that DeepSpeed flattens at stage 0, after the backward pass."""
 _HEAD_BLOCK_BYTES = 256 << 20
-"""Float32 values of the vocabulary that the output layer has at once; `services/learner/model/logprobs.py` sets it."""
+"""Bytes of float32 logits that the output layer has at once; `services/learner/model/logprobs.py` sets it."""
 _LIVE_ELEMENTS = 1_000_000_000
 """Number of parameters that DeepSpeed keeps gathered at stage 3 (its `stage3_max_live_parameters`)."""
 _BATCHED_TOKENS = 8192
@@ -36,9 +36,9 @@ class Memory:
     """Bytes of one process, by purpose."""
 
     parts: dict[str, float]
-    """Bytes on the device of the model: its GPU, or the host's memory without one."""
+    """Bytes on the device of the model: its GPU, or without a GPU the host's memory."""
     host: dict[str, float]
-    """Bytes in the host's memory beside a GPU."""
+    """Bytes in the host's memory, if the model is on a GPU."""
 
     @property
     def total(self) -> float:
@@ -76,7 +76,7 @@ def learner_memory(config: RunConfig, shape: ModelShape) -> Memory:
     }
     host = {}
     if learner.offload_optimizer:
-        # The gradients are offloaded too, to where they are applied.
+        # The gradients are offloaded too, since they are applied on the host.
         host = {name: _FLOAT32 * count * own for name, count in (("optimizer", _ADAM_STATES + 1), ("gradients", 1))}
         parts["optimizer"] = 0.0
         parts["gradients"] = 0.0 if stage >= 2 else parts["gradients"]
@@ -89,7 +89,7 @@ def learner_memory(config: RunConfig, shape: ModelShape) -> Memory:
     }
     parts |= in_pass | _buffers(stage, shape, compute)
     if stage == 0:
-        # Allocated after the pass: only its excess over the pass adds to the peak.
+        # This is allocated after the pass, so only its excess over the pass adds to the peak.
         flat = _FLOAT32 * min(trained, _FLAT_ELEMENTS)
         parts["buffers"] = max(0.0, flat - sum(in_pass.values()))
     if config.loads_reference:
@@ -100,7 +100,7 @@ def learner_memory(config: RunConfig, shape: ModelShape) -> Memory:
 
 
 def _frozen_bytes(config: RunConfig, shape: ModelShape, compute: int) -> float:
-    """Returns the bytes of the frozen model, on all ranks together at stage 3; 0 where the model is trained."""
+    """Returns the bytes of the frozen model, on all ranks together at stage 3; 0 if the model is trained."""
     lora = config.learner.lora
     if not lora.is_on:
         return 0.0
@@ -112,11 +112,11 @@ def _frozen_bytes(config: RunConfig, shape: ModelShape, compute: int) -> float:
 
 def _buffers(stage: int, shape: ModelShape, compute: int) -> dict[str, float]:
     """Estimates DeepSpeed's buffers: the bucket that reduces gradients; at stage 3 a bucket for each gathered type, a
-    copy of the one that is being scattered, and the gathered parameters."""
+    copy of the bucket that is being scattered, and the gathered parameters."""
     if stage == 3:
         buckets = _BUCKET_ELEMENTS * (_FLOAT32 + _FLOAT32 + (_BFLOAT16 if compute == _BFLOAT16 else 0))
         embeddings = shape.vocab_size * shape.hidden
-        # All but embeddings and norms are gathered in the compute type.
+        # All parameters except embeddings and norms are gathered in the compute type.
         live = min(shape.num_parameters, _LIVE_ELEMENTS)
         gathered = compute * max(0, live - embeddings) + _FLOAT32 * min(live, embeddings)
         return {"buffers": float(buckets), "gathered weights": float(gathered)}
@@ -124,7 +124,7 @@ def _buffers(stage: int, shape: ModelShape, compute: int) -> dict[str, float]:
 
 
 def _activations(config: RunConfig, shape: ModelShape, compute: int) -> float:
-    """Estimates the activations kept for the backward pass, and those of that pass in one layer.
+    """Estimates the activations that are kept for the backward pass, and the activations of that pass in one layer.
 
     The residual stream and the norms are float32; projections keep their inputs in the compute type. In attention each
     completion has a copy of its prompt; elsewhere the prompt occurs once.
@@ -136,7 +136,7 @@ def _activations(config: RunConfig, shape: ModelShape, compute: int) -> float:
     norms = 4 * _FLOAT32 * shape.hidden + 2 * compute * shape.hidden
     projections = compute * (queries + 4 * shape.intermediate)
     layer = tokens * (attention + norms + projections)
-    # Gradients of the current layer: of the products in its MLP and of the residual stream.
+    # The gradients of the current layer: those of the products in its MLP and of the residual stream.
     gradient = tokens * (3 * compute * shape.intermediate + 2 * _FLOAT32 * shape.hidden)
     if learner.gradient_checkpointing:
         return shape.num_layers * tokens * _FLOAT32 * shape.hidden + layer + gradient
@@ -152,7 +152,7 @@ def _attention_share(config: RunConfig) -> float:
 
 
 def _output_layer(config: RunConfig, shape: ModelShape, compute: int) -> float:
-    """Estimates a chunk of logits, which their gradient overwrites, two blocks of it in float32, and the layer's
+    """Estimates a chunk of logits (their gradient overwrites it), two blocks of the chunk in float32, and the layer's
     gradient, as sum and addend.
 
     A frozen layer has no gradient.
@@ -173,8 +173,9 @@ def generator_memory(config: RunConfig, shape: ModelShape, *, num_sequences: int
     """Estimates the memory of one engine: weights, and a key-value cache for `num_sequences` completions of full
     length.
 
-    By default that is the number decoded at once. Types are the engine's; tensor and pipeline parallelism divide both.
-    A forward pass adds its activations, and sampling adds float32 logits, their logarithms and their order.
+    By default `num_sequences` is the number decoded at once. Types are the engine's types. Tensor and pipeline
+    parallelism divide weights and cache. A forward pass adds its activations, and sampling adds float32 logits, their
+    logarithms and their order.
     """
     num_bytes = engine_bytes(config)
     shards = config.generator.tensor_parallel_size * config.generator.pipeline_parallel_size

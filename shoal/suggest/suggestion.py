@@ -35,12 +35,12 @@ class Suggestion:
 
 
 def suggest(task: str, gpu_memory_gb: float, model: str, rates: Rates = H100) -> Suggestion:
-    """Chooses a configuration, and estimates the time of a step at those rates.
+    """Chooses a configuration, and estimates the time of a step at these rates.
 
-    Starts from the task's values. Below 24 GB it halves the group and doubles the groups, so that a step has as many
-    completions. Then it chooses the least sharding that fits: everything on one GPU, or one learner rank, on
-    GPUs that small also with adapters on a frozen model, in 4 bits at last; or the fewest ZeRO 3 learner ranks; and
-    generators with as much tensor parallelism as the weights need.
+    Starts from the task's values. Below 24 GB it halves the group and doubles the number of groups, so that a step has
+    as many completions. Then it chooses the least sharding that fits. It tries everything on one GPU, then one learner
+    rank; on GPUs below 24 GB also adapters on a frozen model, at last in 4 bits; then the fewest ZeRO 3 learner ranks.
+    Generators get as much tensor parallelism as the weights need.
 
     Raises `InvalidArgument` for an unknown task, a model of unknown size, and a model that does not fit.
     """
@@ -68,7 +68,7 @@ def suggest(task: str, gpu_memory_gb: float, model: str, rates: Rates = H100) ->
 
 
 def _placements(*, is_small: bool) -> list[dict[str, Any]]:
-    """Lists placements from the fewest GPUs to the most, and on one GPU from the whole model to the smallest."""
+    """Lists placements from the fewest to the most GPUs, and on one GPU from the whole model to the smallest form."""
     alone = {"launch.single_gpu": True, "launch.num_learner_ranks": 1}
     placements: list[dict[str, Any]] = [{**alone, "learner.gradient_checkpointing": False}]
     placements.append({**alone, "learner.gradient_checkpointing": True})
@@ -121,7 +121,7 @@ def _draft(task: str, chosen: Task, gpu_memory_gb: float, model: str, placement:
         else "generator and learner need separate GPUs",
         "learner.zero_stage": "ranks share weights, gradients and optimizer, which do not fit one GPU",
         "launch.num_learner_ranks": "the fewest ranks whose memory suffices",
-        "learner.gradient_checkpointing": "activations do not fit beside the rest: they are computed twice"
+        "learner.gradient_checkpointing": "activations do not fit in addition to the rest, so they are computed twice"
         if placement["learner.gradient_checkpointing"]
         else "activations fit, so nothing is computed twice",
         "learner.lora.rank": "the whole model and its optimizer do not fit this GPU: adapters are trained instead",
@@ -137,7 +137,7 @@ def _draft(task: str, chosen: Task, gpu_memory_gb: float, model: str, placement:
     if shares:
         put("grpo.max_staleness", 0, "on one GPU sampling and training take turns, so a higher value gains nothing")
         put("generator.sleep_while_training", True, "the learner needs its memory meanwhile")
-        put("generator.gpu_memory_utilization", 0.5, "replaced below by the memory that is left")
+        put("generator.gpu_memory_utilization", 0.5, "replaced below by the remaining memory")
     else:
         put("grpo.max_staleness", 1, "sampling continues while the learner trains")
     return draft

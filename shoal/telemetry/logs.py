@@ -1,4 +1,4 @@
-"""Logs: one JSON object a line."""
+"""Logs: one JSON object per line."""
 
 import json
 import logging
@@ -13,7 +13,7 @@ _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", 
 class JsonFormatter(logging.Formatter):
     """Formats a record: `time`, `level`, `service`, `event`, `logger`, the trace if there is one, fields of `extra=`.
 
-    The event is what was logged, or its kind where `extra=` has an `event`; what was logged is the `message` then.
+    The event is the logged text. If `extra=` has an `event`, that is the event, and the logged text is the `message`.
 
     Example: {"time": "2026-01-01T12:00:00.000Z", "level": "INFO", "service": "shoal-reward",
     "event": "registered", "logger": "shoal.worker", "coordinator": "10.0.0.1:7000"}

@@ -1,6 +1,7 @@
 """OpenTelemetry instruments, by the names of `shoal.telemetry.names`.
 
-An instrument that is made before `setup` counts from the call of `setup` on, so modules may keep them as constants.
+An instrument that is made before `setup` counts from the call of `setup` on, so modules may keep instruments as
+constants.
 """
 
 from functools import cache

@@ -1,7 +1,7 @@
 """Types of the table of a run's metrics: a metric's meaning, its formula, and when a line has it.
 
 The table (run_metric_table.py, learner_metric_table.py) has every name of `metrics.jsonl`. docs/metrics.md is generated
-from it, and tests compare it with what runs report: no other name, and none missing.
+from it. Tests check that runs report exactly these names.
 """
 
 import re
@@ -16,7 +16,7 @@ class Presence:
     """The condition under which a line has a metric."""
 
     condition: str
-    """For the page; empty means always."""
+    """The condition for the page; empty means always."""
     is_required: Callable[[RunConfig], bool]
     """Whether a run with this configuration reports the metric in every line of its kind."""
 
@@ -61,7 +61,7 @@ class RunMetric:
     unit: str
     meaning: str
     formula: str = ""
-    """In the symbols at the foot of the page; empty where the meaning is enough."""
+    """The formula, in the symbols at the foot of the page; empty if the meaning is enough."""
     presence: Presence = ALWAYS
 
     @property
@@ -88,7 +88,7 @@ def undocumented(names: Collection[str], sections: Sequence[MetricSection]) -> l
 
 
 def missing(names: Collection[str], config: RunConfig, sections: Sequence[MetricSection]) -> list[str]:
-    """Returns the metrics that a run with this configuration reports in every line and `names` does not have."""
+    """Returns the metrics that are not in `names` although a run with this configuration reports them in every line."""
     return sorted(
         metric.name
         for section in sections

@@ -24,7 +24,7 @@ from shoal.error_reasons import ErrorReason
 from shoal.errors import FailedPrecondition, InvalidArgument
 from shoal.telemetry.logs import JsonFormatter
 
-# By default each exporter retries for 10 s, which is longer than the time of a container to stop.
+# By default each exporter retries for 10 s, which is longer than a container has to stop.
 _SHUTDOWN_TIMEOUT_S = 3.0
 
 _providers: list[TracerProvider | MeterProvider] = []
@@ -74,7 +74,7 @@ def setup(
 
 
 def shutdown() -> None:
-    """Exports what is left; abandons it after a few seconds if no collector accepts it."""
+    """Exports the remaining data; abandons it after a few seconds if no collector accepts it."""
     threads = [threading.Thread(target=provider.shutdown, daemon=True) for provider in _providers]
     for thread in threads:
         thread.start()
@@ -120,7 +120,7 @@ def _serve_prometheus(host: str, port: int) -> None:
     except OSError as error:
         raise FailedPrecondition(
             f"cannot serve Prometheus on port {port}: {error.strerror}; choose another --metrics-port, or 0 for a "
-            "free one",
+            "free port",
             reason=ErrorReason.PORT_IN_USE,
             metadata={"port": str(port)},
         ) from error

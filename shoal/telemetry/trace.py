@@ -12,7 +12,7 @@ from opentelemetry.util.types import AttributeValue
 
 _PROPAGATOR = TraceContextTextMapPropagator()
 
-_TRACER = trace.get_tracer("shoal")  # It becomes that of the provider which `setup` sets.
+_TRACER = trace.get_tracer("shoal")  # It becomes the tracer of the provider that `setup` sets.
 
 
 def tracer() -> Tracer:
@@ -28,7 +28,7 @@ def traceparent_of(span: Span) -> str:
 
 
 def context_from(traceparent: str) -> Context:
-    """Returns a context whose new spans are children of `traceparent`; an empty one if that is empty or malformed."""
+    """Returns a context whose new spans are children of `traceparent`; an empty context if it is empty or malformed."""
     return _PROPAGATOR.extract({"traceparent": traceparent}, Context())
 
 
@@ -39,7 +39,7 @@ def trace_id_of(span: Span) -> str:
 
 @contextmanager
 def span(name: str, *, parent: str | None = None, **attributes: AttributeValue) -> Iterator[Span]:
-    """Opens a span and makes it the current one. An exception marks it as failed and propagates.
+    """Opens a span and makes it current. An exception marks it as failed and propagates.
 
     `parent` is a traceparent; None continues the current span, and an empty text starts a new trace. Attributes are
     exported under "shoal.": `span(names.GROUP_SAMPLE, parent=group.traceparent, group_id="g17")`.
@@ -57,8 +57,8 @@ def past_span(
 ) -> str:
     """Adds a span that has ended to the trace of `parent`, and returns its traceparent.
 
-    It is for work that belongs to many traces, as a train step does to those of its groups, and for work of which
-    another process tells how long it took.
+    Use it for work that belongs to many traces, as a train step belongs to the traces of its groups, and for work whose
+    duration another process reports.
     """
     end_ns = time.time_ns() - round(ended_s_ago * 1e9)
     opened = tracer().start_span(
