@@ -146,7 +146,7 @@ async def test_an_error_of_one_request_costs_its_group_and_no_generator(
         generator.errors[5] = Internal("vLLM failed to sample: KeyError", reason="ENGINE_FAILED")
     await cluster.add_all(*generators)
     _, events = await cluster.run_to_end(
-        arithmetic_config(model, run={"num_steps": 3}, coordinator={"max_group_losses": 3}), policy_version=3
+        arithmetic_config(model, run={"num_steps": 3}, coordinator={"max_group_losses": 3}), step=3
     )
     assert not {"worker_lost", "worker_out_of_reach"} & set(kinds(events)), kinds(events)
     (dropped,) = of_kind(events, "group_dropped")
@@ -165,7 +165,7 @@ async def test_a_prompt_that_kills_generators_is_dropped_before_it_has_killed_al
         generator.killing_group = 6
     await cluster.add_all(*generators)
     _, events = await cluster.run_to_end(
-        arithmetic_config(model, run={"num_steps": 4}, coordinator={"max_group_losses": 2}), policy_version=4
+        arithmetic_config(model, run={"num_steps": 4}, coordinator={"max_group_losses": 2}), step=4
     )
     (dropped,) = of_kind(events, "group_dropped")
     assert (dropped.attributes["order_number"], dropped.attributes["reason"]) == (6, "lost"), dropped
@@ -195,9 +195,7 @@ async def test_time_in_a_queue_does_not_count_against_the_deadline_of_a_group(cl
     await cluster.add_all(generator)
     sections = {"generator": {"max_num_seqs": 1}, "coordinator": {"sampling_timeout_s": 8.0}}
     grpo = {"max_staleness": 3}
-    _, events = await cluster.run_to_end(
-        arithmetic_config(model, run={"num_steps": 4}, grpo=grpo, **sections), policy_version=4
-    )
+    _, events = await cluster.run_to_end(arithmetic_config(model, run={"num_steps": 4}, grpo=grpo, **sections), step=4)
     assert not {"group_reissued", "group_dropped"} & set(kinds(events)), kinds(events)
 
 
