@@ -115,7 +115,7 @@ async def test_the_error_of_a_rank_says_more_than_the_abort_of_the_group(
 
 async def test_a_layer_that_vllm_would_leave_out_is_refused(make_engine: Callable[..., AdapterEngine]) -> None:
     engine = make_engine(Workers())
-    with pytest.raises(InvalidArgument, match=r'1 layers .*layers\.1\.mlp\.up_proj: set generator\.lora to "merged"'):
+    with pytest.raises(InvalidArgument, match=r"1 layers .*layers\.1\.mlp\.up_proj: .*generator\.lora"):
         await engine._refuse_unused_tensors()
     await engine.close()
 

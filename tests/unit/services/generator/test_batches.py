@@ -82,8 +82,9 @@ async def test_a_batch_of_which_a_group_is_canceled_ends_for_all_and_leaves_the_
     first, second = (reading(requests, name, seed, place=Place("b", seed, 2)) for name, seed in (("a", 0), ("b", 1)))
     await settled()
     first.cancel()
-    with pytest.raises(Aborted, match="another group of its batch ended early"):
+    with pytest.raises(Aborted, match="batch") as broken:
         await second
+    assert broken.value.reason == "BATCH_BROKEN"
     engine.sample_gate.set()
     again = [reading(requests, f"{name}2", seed, place=Place("b2", seed, 2)) for name, seed in (("b", 1), ("a", 0))]
     assert [len(found) for found in await asyncio.gather(*again)] == [1, 1]
@@ -96,7 +97,7 @@ async def test_a_place_that_is_taken_is_refused() -> None:
     requests = Requests(engine, capacity=8, while_paused=engine.while_paused)
     waiting = reading(requests, "a", 1, place=Place("b", 0, 2))
     await settled()
-    with pytest.raises(InvalidArgument, match="place 0 of batch 'b' is taken"):
+    with pytest.raises(InvalidArgument, match="place 0 of batch 'b'"):
         await reading(requests, "other", 2, place=Place("b", 0, 2))
     with pytest.raises(InvalidArgument, match=r"batch\.num_groups.*is 2"):
         await reading(requests, "other", 2, place=Place("b", 1, 3))
@@ -106,5 +107,5 @@ async def test_a_place_that_is_taken_is_refused() -> None:
 async def test_a_batch_that_is_larger_than_the_queue_is_refused() -> None:
     engine = Log()
     requests = Requests(engine, capacity=2, while_paused=engine.while_paused)
-    with pytest.raises(InvalidArgument, match="has 3 completions, but the generator's queue holds 2"):
+    with pytest.raises(InvalidArgument, match=r"3 completions.* 2"):
         await reading(requests, "a", 1, 2, 3, place=Place("b", 0, 1))

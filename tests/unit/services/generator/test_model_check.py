@@ -30,7 +30,7 @@ def config(path: Path, **generator: object) -> RunConfig:
 
 
 def test_a_missing_model_is_named(tmp_path: Path) -> None:
-    with pytest.raises(InvalidArgument, match=r"model\.path: there is no folder .*nowhere"):
+    with pytest.raises(InvalidArgument, match=r"model\.path: .*nowhere"):
         checked_model(config(tmp_path / "nowhere"))
 
 
@@ -63,5 +63,5 @@ def test_an_adapter_has_two_tensors_for_each_linear_layer_that_is_named_but_none
     down = "base_model.model.model.layers.1.mlp.down_proj.lora_"
     assert (shapes[f"{down}A.weight"], shapes[f"{down}B.weight"]) == ((4, 128), (64, 4))
     assert len(expected_adapter(folder, LoraConfig(rank=4, target_modules=["q_proj", "v_proj"]))) == 2 * 2 * 2
-    with pytest.raises(InvalidArgument, match=r'learner\.lora\.target_modules: "qkv" names no linear layer of a Llama'):
+    with pytest.raises(InvalidArgument, match=r'learner\.lora\.target_modules: "qkv" '):
         expected_adapter(folder, LoraConfig(rank=4, target_modules=["qkv"]))

@@ -68,7 +68,7 @@ def make_engine(monkeypatch: pytest.MonkeyPatch) -> Callable[[Workers], VllmEngi
 async def test_ranks_that_received_different_bytes_fail_the_load(make_engine: Callable[[Workers], VllmEngine]) -> None:
     workers = Workers([report("one"), report("other")])
     engine = make_engine(workers)
-    with pytest.raises(DataLoss, match="rank 1 of the generator received another head than rank 0"):
+    with pytest.raises(DataLoss, match=r"rank 1 .* head "):
         await engine.load_weights(WeightVersion(0, 1), lambda: None)
     assert workers.calls == ["take_load_report", "abandon_load"]
     workers.reports = [report("one"), report("one")]

@@ -78,7 +78,7 @@ def test_nccl_without_a_gpu_is_refused_with_the_cure() -> None:
     config = parse_config(
         {"model": {"path": "m"}, "data": {"sources": [{"task": "arithmetic"}]}, "weights": {"backend": "nccl"}}
     )
-    with pytest.raises(InvalidArgument, match=r"weights\.backend: nccl sends from a GPU.*set it to auto"):
+    with pytest.raises(InvalidArgument, match=r"weights\.backend: nccl .*auto"):
         WeightPublisher(config, run_id="r", host="127.0.0.1", device=torch.device("cpu"))
 
 

@@ -39,5 +39,5 @@ async def test_a_rank_that_stands_still_ends_the_learner_whatever_it_does(monkey
     assert not failures, failures
     ranks.is_stopped = True
     await asyncio.wait_for(watching, 60)
-    assert len(failures) == 1 and "rank 1 " in failures[0] and " 60 s" in failures[0], failures
+    assert len(failures) == 1 and "rank 1 " in failures[0] and "60 s" in failures[0], failures
     await service.close()

@@ -62,7 +62,7 @@ def test_a_run_gets_the_threads_and_the_kernels_that_it_asks_for_and_the_next_on
 
 
 def test_a_deterministic_run_on_a_gpu_is_refused() -> None:
-    with pytest.raises(InvalidArgument, match=r"run\.deterministic: this learner computes on a GPU"):
+    with pytest.raises(InvalidArgument, match=r"run\.deterministic: "):
         settle_kernels(config(deterministic=True, num_threads=1), device=torch.device("cuda"))
 
 

@@ -89,7 +89,7 @@ def test_a_target_that_cannot_have_an_adapter_is_refused_before_the_weights_are_
 
 def test_a_model_without_linear_layers_is_refused() -> None:
     lm = GPT2LMHeadModel(GPT2Config(vocab_size=8, n_embd=4, n_layer=1, n_head=1, n_positions=4))
-    with pytest.raises(InvalidArgument, match="a GPT2LMHeadModel has no linear layers"):
+    with pytest.raises(InvalidArgument, match="GPT2LMHeadModel"):
         find_targets(lm, ["all-linear"])
 
 

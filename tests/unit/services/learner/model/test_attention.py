@@ -188,7 +188,7 @@ def test_layers_with_heads_of_their_own_size_are_counted_where_flash_attention_i
     kinds = ["sliding_attention", "full_attention"]
     model = Gemma4TextConfig(num_hidden_layers=2, layer_types=kinds, head_dim=64, global_head_dim=512)
     assert choose_attention(BFLOAT16, model) == "sdpa"
-    with pytest.raises(InvalidArgument, match=r"flash_attention_2 takes heads of size 256 at most.*some of 512"):
+    with pytest.raises(InvalidArgument, match=r"flash_attention_2 .*256.* 512"):
         choose_attention(LearnerConfig(attention="flash_attention_2", compute_dtype="bfloat16"), model)
 
 

@@ -87,7 +87,7 @@ def test_masked_tokens_are_context_but_are_not_scored() -> None:
 
 def test_a_batch_without_a_token_to_train_on_is_refused() -> None:
     groups = [masked(group) for group in make_groups()]
-    with pytest.raises(InvalidArgument, match="no completion token to train on"):
+    with pytest.raises(InvalidArgument, match="no completion token"):
         check_batch(make_batch(groups=groups), vocab_size=260, max_positions=None)
 
 
@@ -110,7 +110,7 @@ def test_an_advantage_that_is_not_finite_is_refused(advantage: float) -> None:
     first, *others = make_groups()
     rollouts = (replace(first.rollouts[0], advantage=advantage), *first.rollouts[1:])
     batch = make_batch(groups=[replace(first, rollouts=rollouts), *others])
-    with pytest.raises(InvalidArgument, match=r"rollout\.advantage: group g0, sample 0 must be finite"):
+    with pytest.raises(InvalidArgument, match=r"rollout\.advantage: group g0, sample 0 "):
         check_batch(batch, vocab_size=260, max_positions=None)
 
 
@@ -131,9 +131,7 @@ def test_factors_that_are_not_numbers_are_refused(fields: dict[str, object], mes
 
 def test_only_an_objective_that_uses_rewards_requires_them() -> None:
     check_rewards(make_batch(), "ppo_clip")
-    with pytest.raises(
-        InvalidArgument, match=r"rollout\.reward: group g0, sample 0 has no reward, but loss\.objective topr"
-    ):
+    with pytest.raises(InvalidArgument, match=r"rollout\.reward: group g0, sample 0 .*loss\.objective topr"):
         check_rewards(make_batch(), "topr")
 
 
@@ -154,7 +152,7 @@ def test_the_loss_tokens_are_those_of_the_rows() -> None:
 def test_an_empty_prompt_is_refused() -> None:
     first, *others = make_groups()
     batch = make_batch(groups=[replace(first, prompt_token_ids=np.zeros(0, dtype=np.int32)), *others])
-    with pytest.raises(InvalidArgument, match="nothing predicts its first token"):
+    with pytest.raises(InvalidArgument, match="first token"):
         check_batch(batch, vocab_size=260, max_positions=None)
 
 
@@ -221,7 +219,7 @@ def test_supports_that_do_not_fit_the_sampling_are_refused(top_k: int, is_set: b
 
 def test_a_support_with_a_token_that_the_model_lacks_is_refused() -> None:
     groups = with_supports(make_groups(), vocab_size=300)
-    with pytest.raises(InvalidArgument, match=r"completion\.support_token_ids: group g\d, sample \d has token ids"):
+    with pytest.raises(InvalidArgument, match=r"completion\.support_token_ids: group g\d, sample \d "):
         check_batch(make_batch(groups=groups), vocab_size=257, max_positions=None)
 
 
@@ -264,11 +262,11 @@ def test_all_ranks_together_score_every_token_of_segments_once(num_ranks: int) -
 
 
 def test_a_segment_that_is_too_long_with_its_prompt_is_refused() -> None:
-    with pytest.raises(InvalidArgument, match="sample 0 is 13 tokens with its prompt; the model takes 12"):
+    with pytest.raises(InvalidArgument, match=r"sample 0 is 13 tokens .* 12"):
         check_batch(make_batch(groups=segmented()[1:2]), vocab_size=256, max_positions=12)
 
 
 def test_a_segment_without_a_prompt_is_refused() -> None:
     group = with_segments(make_groups(num_groups=1)[0], num_prompt_tokens=(0, 4))
-    with pytest.raises(InvalidArgument, match="sample 0 has a segment with an empty prompt"):
+    with pytest.raises(InvalidArgument, match=r"sample 0 .*empty prompt"):
         check_batch(make_batch(groups=[group]), vocab_size=256, max_positions=None)

@@ -40,7 +40,7 @@ def test_the_rank_that_died_is_the_reason_of_the_error_that_its_death_causes(
     try:
         ranks.watch(deaths.put)
         death = f"learner rank 2 (pid {ranks.pids[1]}) {how}"
-        assert ranks.explain("RuntimeError: Connection closed by peer [127.0.0.1]") == death
+        assert ranks.explain("RuntimeError: closed by peer") == death
         assert deaths.get(timeout=60) == death and deaths.empty()
     finally:
         monkeypatch.setattr(launch, "_STOP_S", 0.0)
@@ -53,5 +53,5 @@ def test_an_error_that_no_rank_died_of_stays_as_it_is(monkeypatch: pytest.Monkey
     deaths: list[str] = []
     ranks.watch(deaths.append)
     ranks.close()
-    assert ranks.explain("OutOfMemoryError: CUDA out of memory") == "OutOfMemoryError: CUDA out of memory"
+    assert ranks.explain("OutOfMemoryError: CUDA") == "OutOfMemoryError: CUDA"
     assert not deaths, "a rank that leaves in order is no death"

@@ -54,7 +54,7 @@ def test_a_machine_with_fewer_gpus_than_ranks_is_refused_with_the_cure(
     calls: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "environ", os.environ | {"RANK": "2", "WORLD_SIZE": "3", "LOCAL_RANK": "2"})
-    with pytest.raises(FailedPrecondition, match=r"rank 2 needs a GPU of its own, and the learner sees 2"):
+    with pytest.raises(FailedPrecondition, match=r"rank 2 .*GPU.* 2"):
         ProcessGroup.connect()
     assert not calls["init_process_group"].called
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)

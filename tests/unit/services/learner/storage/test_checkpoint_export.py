@@ -114,5 +114,5 @@ def test_a_checkpoint_gives_the_files_that_the_learner_exports(tmp_path: Path, f
 def test_a_checkpoint_without_all_that_is_trained_is_refused(tmp_path: Path, learner: dict[str, Any]) -> None:
     config = make_config(tmp_path, learner)
     checkpoint, files, _ = write_checkpoint(tmp_path, config, without="layers.1.mlp")
-    with pytest.raises(FailedPrecondition, match=r"lacks parameters .*: model\.layers\.1\.mlp"):
+    with pytest.raises(FailedPrecondition, match=r"model\.layers\.1\.mlp"):
         export_checkpoint(config, checkpoint, files, tmp_path / "model")

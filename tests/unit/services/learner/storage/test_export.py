@@ -60,7 +60,7 @@ def test_an_export_whose_source_is_damaged_raises_and_leaves_nothing(tmp_path: P
     whole = (source / "model.safetensors").read_bytes()
     (source / "model.safetensors").write_bytes(whole[:1000])
     engine: Any = Parameters(lm)
-    with pytest.raises(FailedPrecondition, match=r"LlamaForCausalLM .*: SafetensorError"):
+    with pytest.raises(FailedPrecondition, match="SafetensorError"):
         export_model(engine, lm, ModelConfig(path=str(source)), tmp_path / "model", one_rank(), dtype=torch.float32)
     assert not (tmp_path / "model").exists() and engine.num_given == len(engine.shapes), "all ranks gather everything"
 

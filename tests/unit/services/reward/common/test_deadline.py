@@ -56,7 +56,7 @@ def test_a_deadline_interrupts_code_that_catches_every_exception() -> None:
                 pass
 
     started = time.monotonic()
-    with pytest.raises(Unscorable, match=r"it took longer than 0\.2 s"), deadline(0.2, "it"):
+    with pytest.raises(Unscorable, match=r"^it .*0\.2 s"), deadline(0.2, "it"):
         stubborn()
     assert time.monotonic() - started < 10
 

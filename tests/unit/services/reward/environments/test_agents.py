@@ -86,7 +86,7 @@ async def test_an_agent_that_does_nothing_is_stopped_and_failed() -> None:
     async def run(policy: dict[str, Any]) -> None:
         await asyncio.Event().wait()
 
-    with pytest.raises(EpisodeFailed, match=r"did not call the policy for 0\.05 s"):
+    with pytest.raises(EpisodeFailed, match=r"0\.05 s"):
         await play(run, idle_s=0.05)
 
 

@@ -74,7 +74,7 @@ def test_episodes_of_minutes_are_not_asked_for_in_storms(num_places: int, num_ep
 def test_an_environment_with_all_places_taken_says_so_and_has_one_again_after_an_episode() -> None:
     places = Places("counter", 2)
     with places.one():
-        with places.one(), pytest.raises(ResourceExhausted, match="2 episodes of counter are open") as refused:
+        with places.one(), pytest.raises(ResourceExhausted, match="2 episodes of counter") as refused:
             places.one().__enter__()
         assert "environments.counter.max_episodes" in refused.value.message
         assert refused.value.retry_after_s == pytest.approx(0.1, abs=0.01)

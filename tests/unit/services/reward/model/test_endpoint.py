@@ -212,10 +212,10 @@ async def test_an_empty_prompt_is_unscorable(server: JudgeServer, make: Make) ->
     [
         (http(404, '{"detail": "Not Found"}'), {}, "runner pooling"),
         (http(400, "default chat template is no longer allowed"), {}, "a chat template"),
-        (classified(1, 2), {}, "reward.model.label: is unset, and the model has 2 labels"),
+        (classified(1, 2), {}, "reward.model.label: .* 2 labels"),
         (classified(1, 2), {"label": 2}, "reward.model.label: 2 is beyond"),
         (classified(1), {"value": "softmax"}, "reward.model.value: softmax"),
-        (classified(1), {"max_length_tokens": 3}, "reward.model.base_url: a short test question"),
+        (classified(1), {"max_length_tokens": 3}, "reward.model.base_url: "),
     ],
 )
 async def test_an_unsuitable_server_is_refused_at_the_start(
@@ -230,7 +230,7 @@ async def test_a_server_that_is_down_is_an_error_at_the_start(make: Make) -> Non
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         model = make(base_url=f"http://127.0.0.1:{bound.getsockname()[1]}", max_attempts=2)
-        with pytest.raises(Unavailable, match=r"reward.model.base_url: .*cannot be reached.*attempt 2 of 2"):
+        with pytest.raises(Unavailable, match=r"reward.model.base_url: .*attempt 2 of 2"):
             await model.start()
 
 
@@ -241,10 +241,10 @@ async def test_a_server_that_is_down_is_an_error_at_the_start(make: Make) -> Non
     ("settings", "message"),
     [
         ({"path": "m", "base_url": "http://h"}, "not both"),
-        ({"base_url": "http://h", "dtype": "float16"}, "dtype has no effect with base_url"),
-        ({"base_url": "http://h", "chat_template": "chatml"}, "chat_template has no effect with base_url"),
-        ({"path": "m", "max_attempts": 2}, "max_attempts has no effect with path"),
-        ({"base_url": "http://h", "label": "good"}, "must be a number with base_url"),
+        ({"base_url": "http://h", "dtype": "float16"}, "dtype .*base_url"),
+        ({"base_url": "http://h", "chat_template": "chatml"}, "chat_template .*base_url"),
+        ({"path": "m", "max_attempts": 2}, "max_attempts .*path"),
+        ({"base_url": "http://h", "label": "good"}, "reward.model.*base_url"),
         ({"path": "m", "device": "gpu"}, "reward.model.device"),
         ({"path": "m", "label": -1}, "reward.model.label"),
         ({"base_url": "ftp://h"}, "http://"),

@@ -43,4 +43,5 @@ def test_a_verifier_that_prints_without_end_leaves_the_log_readable(caplog: pyte
     assert len(caplog.records) == 1000
     now = 1.0
     output.feed(b"line\n")
-    assert logged(caplog)[-2:] == ["4000 lines that verifiers printed are left out", "a verifier process: line"]
+    left_out, last = logged(caplog)[-2:]
+    assert left_out.startswith("4000 lines ") and last == "a verifier process: line"

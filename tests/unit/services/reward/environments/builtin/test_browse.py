@@ -40,7 +40,7 @@ async def test_jina_gets_its_form_and_key(server: WebServer, monkeypatch: pytest
     headers = server.headers[0]
     assert (headers["authorization"], headers["accept"]) == ("Bearer secret", "application/json")
     server.answers = [(200, {"code": 422, "message": "no such page"})]
-    assert await read(server, service="jina") == "error: the page cannot be read: no such page"
+    assert (await read(server, service="jina")).endswith(": no such page")
 
 
 async def test_crawl4ai_gets_its_form_and_key(server: WebServer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,14 +51,14 @@ async def test_crawl4ai_gets_its_form_and_key(server: WebServer, monkeypatch: py
     assert server.paths == ["/crawl"] and server.bodies[0]["urls"] == [PAGE]
     assert server.headers[0]["x-api-key"] == "secret"
     server.answers = [(200, {"results": [{"success": False, "error_message": "timeout"}]})]
-    assert await read(server, service="crawl4ai") == "error: the page cannot be read: timeout"
+    assert (await read(server, service="crawl4ai")).endswith(": timeout")
 
 
 @pytest.mark.parametrize(
     "url", ["file:///etc/passwd", "example.com", "http://", "http://[x", "javascript:alert(1)", ""]
 )
 async def test_what_is_no_address_of_a_page_is_not_asked_for(server: WebServer, url: str) -> None:
-    assert "is no address of a page" in await read(server, url)
+    assert (await read(server, url)).startswith("error: ")
     assert not server.bodies
 
 
@@ -77,7 +77,8 @@ async def test_blocked_hosts_and_those_below_them_are_refused(server: WebServer,
 
 @pytest.mark.parametrize("host", ["answers.org\\@k2.org", "answers.org\\.k2.org", "answers%2Eorg", "answers..org"])
 async def test_a_host_that_browsers_read_in_another_way_is_none(server: WebServer, host: str) -> None:
-    assert "is no address of a page" in await read(server, f"https://{host}/k2", blocked=["answers.org"])
+    text = await read(server, f"https://{host}/k2", blocked=["answers.org"])
+    assert text.startswith("error: ") and "may not be read" not in text, text
     assert not server.bodies
 
 
@@ -96,7 +97,7 @@ async def test_a_page_that_cannot_be_read_is_told_to_the_policy(server: WebServe
     server.answers = [(502, {})]
     assert "answered 502" in await read(server, max_attempts=1)
     server.answers = [(200, {"text": ""})]
-    assert await read(server) == "The page has no text."
+    assert "no text" in await read(server)
 
 
 async def test_a_refused_key_fails_the_episode(server: WebServer) -> None:

@@ -66,7 +66,7 @@ def test_a_search_without_documents_says_why(tool: str) -> None:
 def test_an_answer_that_is_no_json_object_is_an_error() -> None:
     for answer in ("", "words", "[1]", '{"data": ', "[" * 100_000, '{"data": ' * 100_000):
         text, ok = dr_tulu_result(PAPERS, answer, "1a2b3c4d", "")
-        assert (text, ok) == (f"error: {PAPERS} has not answered with a JSON object", False)
+        assert text.startswith(f"error: {PAPERS} ") and not ok, text
 
 
 @pytest.mark.parametrize("url", [None, 5, ["https://example.com/a"], {}])
@@ -88,9 +88,9 @@ def test_ids_are_those_of_the_seed_and_of_the_call() -> None:
 
 def test_the_form_is_refused_for_tools_whose_results_are_not_known() -> None:
     Mcp(url="http://x", results="dr_tulu", tools={"search": {"tool": PAPERS}})
-    with pytest.raises(ValueError, match="results must be 'text' or 'dr_tulu'"):
+    with pytest.raises(ValueError, match=r"^results .*'dr_tulu'"):
         Mcp(url="http://x", results="json")
-    with pytest.raises(ValueError, match=f"is known of {PAPERS}, .*: add is none of them"):
+    with pytest.raises(ValueError, match=rf"{PAPERS}.* add "):
         Mcp(url="http://x", results="dr_tulu", tools=["add", PAPERS])
-    with pytest.raises(ValueError, match="name those that are offered in tools"):
+    with pytest.raises(ValueError, match="in tools"):
         Mcp(url="http://x", results="dr_tulu")

@@ -80,7 +80,7 @@ async def test_a_program_offers_its_tools_answers_in_order_and_tells_what_fails(
         )  # fmt: skip
         answers = texts(observation)
         assert (answers[0], answers[4], answers[5]) == ("3", "yes", "unset"), answers
-        assert answers[1] == "error: Error executing tool fail"
+        assert answers[1].startswith("error: ") and "fail" in answers[1]
         assert answers[2].startswith("error: ") and "valid integer" in answers[2]
         assert answers[3] == "error: Unknown tool: nix"
         assert [outcome.ok for outcome in observation.tool_outcomes] == [True, False, False, False, True, True]
@@ -88,7 +88,7 @@ async def test_a_program_offers_its_tools_answers_in_order_and_tells_what_fails(
         assert texts(bad) == ["error: It is bad."] and not bad.tool_outcomes[0].ok
         environment._timeout_s = 0.2
         late = await environment.step(turn(("wait", {})))
-        assert texts(late) == ["error: wait took longer than 0.2 s"] and late.tool_outcomes[0].timed_out
+        assert "0.2 s" in texts(late)[0] and late.tool_outcomes[0].timed_out
         environment._timeout_s = 60.0
         assert texts(await environment.step(turn(("add", {"a": 2, "b": 2})))) == ["4"], "the connection went with it"
 
@@ -107,10 +107,10 @@ async def test_an_episode_has_one_server_whose_death_fails_it_and_which_ends_wit
 
 
 async def test_a_program_that_cannot_be_started_is_named() -> None:
-    with pytest.raises(Broken, match="no connection with the MCP server /no/such/program"):
+    with pytest.raises(Broken, match="/no/such/program"):
         async with connected(command=["/no/such/program"]):
             pass
-    with pytest.raises(Broken, match="no connection with the MCP server"):
+    with pytest.raises(Broken, match="MCP server"):
         async with connected(command=[sys.executable, "-c", "pass"]):
             pass
 
@@ -119,10 +119,8 @@ async def test_a_server_over_http_offers_the_same(address: str) -> None:
     async with connected(url=address, tools=["count", "add"]) as first, connected(url=address) as second:
         assert [tool.name for tool in await first.tools()] == ["count", "add"]
         assert texts(await first.step(turn(("add", {"a": 1, "b": 2}), ("count", {})))) == ["3", "1"]
-        assert texts(await second.step(turn(("count", {}), ("fail", {"why": "x"})))) == [
-            "2",
-            "error: Error executing tool fail",
-        ]
+        number, failed = texts(await second.step(turn(("count", {}), ("fail", {"why": "x"}))))
+        assert number == "2" and failed.startswith("error: ") and "fail" in failed
         with pytest.raises(Broken):
             await second.step(turn(("die", {})))
 
@@ -140,12 +138,12 @@ async def test_tools_have_the_names_and_the_arguments_of_the_settings(address: s
         assert texts(observation) == ["42", "42", "5"]
         assert [outcome.name for outcome in observation.tool_outcomes] == ["plus", "either", "either"]
     async with connected(url=address, tools=["subtract"]) as environment:
-        with pytest.raises(ValueError, match="no tool 'subtract'; it has: add, fail"):
+        with pytest.raises(ValueError, match=r"'subtract'.* add, fail"):
             await environment.tools()
 
 
 async def test_a_server_that_is_not_there_is_named() -> None:
-    with pytest.raises(Broken, match=r"no connection with the MCP server http://127\.0\.0\.1"):
+    with pytest.raises(Broken, match=r"http://127\.0\.0\.1"):
         async with connected(url=f"http://127.0.0.1:{free_port()}/mcp"):
             pass
 

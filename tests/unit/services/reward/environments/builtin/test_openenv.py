@@ -111,9 +111,9 @@ async def test_tools_of_the_environment_are_called_as_mcp_says(server: OpenEnvSe
 @pytest.mark.parametrize(
     ("settings", "problem"),
     [
-        ({"action": "words"}, "action: the server's actions have no field 'words'; they have: metadata, message"),
-        ({"observation": "seen"}, "observation: the server's observations have no field 'seen'"),
-        ({"action": "message"}, "an action needs 'other' as well as 'message'"),
+        ({"action": "words"}, "action: .*'words'.* metadata, message"),
+        ({"observation": "seen"}, "observation: .*'seen'"),
+        ({"action": "message"}, "an action .*'other'"),
     ],
 )
 async def test_settings_that_the_servers_schemas_contradict_are_refused(
@@ -122,7 +122,7 @@ async def test_settings_that_the_servers_schemas_contradict_are_refused(
     if problem.startswith("an action"):
         server.schemas["action"] = {"properties": {"message": {}, "other": {}}, "required": ["message", "other"]}
     async with playing(server, **settings) as environment:
-        with pytest.raises(ValueError, match=problem.replace("'", ".")):
+        with pytest.raises(ValueError, match=problem):
             await environment.tools()
 
 
@@ -142,7 +142,7 @@ async def test_what_does_not_fit_is_told_to_the_policy_and_what_fails_is_told_if
         await environment.reset({}, 0)
         told = await environment.step(Turn(1, "long"))
         assert told == Observation("error: message: String should have at most 3 characters")
-        with pytest.raises(Broken, match="failed in a step: division by zero"):
+        with pytest.raises(Broken, match="division by zero"):
             await environment.step(Turn(2, "x"))
     async with playing(server, action="message", tells_errors=True) as environment:
         await environment.reset({}, 0)
@@ -153,17 +153,17 @@ async def test_what_does_not_fit_is_told_to_the_policy_and_what_fails_is_told_if
 @pytest.mark.parametrize(
     ("answer", "problem"),
     [
-        (None, r"did not answer 'reset' within settings.timeout_s \(0.5 s\)"),
-        ("close", "gave no answer to 'reset': ConnectionClosed"),
-        ("no JSON", "gave no answer to 'reset': JSONDecodeError"),
-        ("[" * 200_000, "gave no answer to 'reset': RecursionError"),
-        ("x" * (5 << 20), "gave no answer to 'reset': ConnectionClosedError.*1009"),
-        ([1, 2], "with what is no observation"),
-        ({"type": "observation", "data": 3}, "with what is no observation"),
-        ({"type": "state", "data": {}}, "with what is no observation"),
-        ({"type": "observation", "data": {"done": False}}, "has no observation"),
-        (error("FACTORY_ERROR", "No GPU."), "answered 'reset' with FACTORY_ERROR: No GPU."),
-        (error("EXECUTION_ERROR", "No level 9."), "refused 'reset': No level 9."),
+        (None, r"'reset' .*settings.timeout_s \(0.5 s\)"),
+        ("close", "'reset': ConnectionClosed"),
+        ("no JSON", "'reset': JSONDecodeError"),
+        ("[" * 200_000, "'reset': RecursionError"),
+        ("x" * (5 << 20), "'reset': ConnectionClosedError.*1009"),
+        ([1, 2], "no observation"),
+        ({"type": "observation", "data": 3}, "no observation"),
+        ({"type": "state", "data": {}}, "no observation"),
+        ({"type": "observation", "data": {"done": False}}, "no observation"),
+        (error("FACTORY_ERROR", "No GPU."), "'reset' .*FACTORY_ERROR: No GPU."),
+        (error("EXECUTION_ERROR", "No level 9."), "'reset': No level 9."),
     ],
 )
 async def test_a_server_that_gives_no_observation_fails_the_episode(
@@ -181,7 +181,7 @@ async def test_a_reward_that_is_no_number_fails_the_episode(server: OpenEnvServe
     server.answer = lambda message: observation(reward if message["type"] == "step" else None)
     async with playing(server, action="message") as environment:
         await environment.reset({}, 0)
-        with pytest.raises(Broken, match="a reward that is no number"):
+        with pytest.raises(Broken, match="reward"):
             await environment.step(Turn(1, "x"))
 
 
@@ -193,7 +193,7 @@ async def test_an_episode_waits_for_a_place_and_fails_without_one(server: OpenEn
             waiting = asyncio.create_task(second.reset({}, 0))
             await eventually(lambda: server.num_refused >= 2)
             async with playing(server, action="message", wait_s=0.3) as third:
-                with pytest.raises(Broken, match=r"no place .* within settings.wait_s \(0.3 s\).*max_concurrent_envs"):
+                with pytest.raises(Broken, match=r"settings.wait_s \(0.3 s\).*max_concurrent_envs"):
                     await third.reset({}, 0)
         assert await waiting == Observation(())
 
@@ -202,7 +202,7 @@ async def test_a_server_that_is_not_there_is_named_and_no_other_setting_is_blame
     environment = OpenEnv(base_url=f"http://127.0.0.1:{free_port()}", timeout_s=0.5)
     with pytest.raises(Broken, match=r"127\.0\.0\.1:\d+/schema cannot be reached"):
         await environment.tools()
-    with pytest.raises(Broken, match=r"127\.0\.0\.1:\d+/ws gave no answer to 'reset': ConnectionRefusedError"):
+    with pytest.raises(Broken, match=r"127\.0\.0\.1:\d+/ws .*'reset': ConnectionRefusedError"):
         await environment.reset({}, 0)
     await environment.close()
 

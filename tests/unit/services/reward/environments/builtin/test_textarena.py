@@ -112,12 +112,13 @@ def test_a_game_without_a_reward_fails_the_episode() -> None:
 
 @pytest.mark.parametrize("task", [{"game": "Chess-v9"}, {"options": 3}, {"level": 2}])
 def test_tasks_that_are_none_are_refused(task: dict[str, Any]) -> None:
-    with pytest.raises(InvalidTask, match="a game that textarena has"):
+    with pytest.raises(InvalidTask, match="game"):
         TextArena("Dice-v0").reset(task, 0)
 
 
 def test_a_game_that_the_package_does_not_have_makes_the_environment_unavailable() -> None:
-    assert "no game 'Chess-v9'; it has, for example, Dice-v0" in TextArena("Chess-v9").unavailable()
+    why = TextArena("Chess-v9").unavailable()
+    assert "'Chess-v9'" in why and "Dice-v0" in why
 
 
 @pytest.mark.parametrize(

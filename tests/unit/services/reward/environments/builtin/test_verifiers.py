@@ -30,7 +30,7 @@ def test_a_row_names_a_task_or_the_seed_draws_one() -> None:
     tasks = _Tasks(Taskset("abc"))
     assert tasks.chosen({"index": 1}, seed=0) == "b"
     assert [tasks.chosen({}, seed=seed) for seed in range(4)] == ["a", "b", "c", "a"]
-    with pytest.raises(InvalidTask, match="has 3 tasks; there is none with the index 3"):
+    with pytest.raises(InvalidTask, match=r"3 tasks.* 3"):
         tasks.chosen({"index": 3}, seed=0)
 
 
@@ -45,7 +45,7 @@ def test_a_task_set_without_an_end_is_read_as_far_as_it_is_asked_for() -> None:
 
 @pytest.mark.parametrize("task", [{"index": -1}, {"index": True}, {"index": "1"}, {"idx": 1}])
 def test_tasks_of_another_form_are_refused(task: dict[str, Any]) -> None:
-    with pytest.raises(InvalidTask, match="the place of a task"):
+    with pytest.raises(InvalidTask, match="index"):
         _Tasks(Taskset("abc")).chosen(task, seed=0)
 
 
@@ -71,7 +71,7 @@ def test_rewards_and_metrics_are_those_of_the_agents_that_are_trained() -> None:
 def test_an_error_of_verifiers_is_a_failure_and_no_reward_of_0() -> None:
     broken = trace({}, right=0.0)
     broken.errors = [SimpleNamespace(type="HarnessError", message="it exited 3")]
-    with pytest.raises(Broken, match="verifiers: HarnessError: it exited 3"):
+    with pytest.raises(Broken, match="HarnessError: it exited 3"):
         Verifiers()._judged(SimpleNamespace(ok=False, traces=[broken], errors=[]))
 
 

@@ -99,10 +99,9 @@ def test_a_label_without_a_required_kwarg_is_unscorable_for_every_answer(judge: 
     for missing in needs:
         kwargs = {key: EXAMPLES[key] for key in needs if key != missing}
         for answer in ("", "a", "The end. Part 1 [a] Write it"):
-            with pytest.raises(Unscorable, match=f"{name}: the label has no {missing}"):
-                judge(answer, label_of(name, kwargs))
-            with pytest.raises(Unscorable, match=f"{name}: the label has no {missing}"):
-                judge(answer, label_of(name, {**kwargs, missing: None}))
+            for incomplete in (kwargs, {**kwargs, missing: None}):
+                with pytest.raises(Unscorable, match=f"{name}: .* {missing}"):
+                    judge(answer, label_of(name, incomplete))
 
 
 @pytest.mark.parametrize(("judge", "name", "needs"), ALL, ids=case_id)
@@ -113,25 +112,25 @@ def test_numbers_may_be_floats_and_kwargs_of_the_wrong_type_are_unscorable(judge
         assert judge(answer, label_of(name, kwargs)) == judge(answer, json.dumps(label_of(name, floats)))
     for key in needs:
         for wrong in ({}, True, -1, 1.5, float("nan"), [], [1], "" if isinstance(EXAMPLES[key], str) else "3"):
-            with pytest.raises(Unscorable, match=f"{name}: {key} must be"):
+            with pytest.raises(Unscorable, match=f"{name}: {key} "):
                 judge("a", label_of(name, {**kwargs, key: wrong}))
 
 
 @pytest.mark.parametrize(
     ("label", "message"),
     [
-        ("not a literal", "neither JSON nor a Python literal"),
-        ("[" * 5000, "neither JSON nor a Python literal"),
-        (None, "not an object with a list instruction_id"),
-        (3.0, "not an object with a list instruction_id"),
-        ({"instruction_id": "punctuation:no_comma"}, "not an object with a list instruction_id"),
-        ("[]", "the label has no instruction"),
-        ([{"instruction_id": [], "kwargs": []}, "{'instruction_id': []}"], "the label has no instruction"),
-        ({"instruction_id": ["no:such"], "kwargs": [None]}, "there is no instruction 'no:such'; there are change_case"),
-        ({"instruction_id": [["x"]], "kwargs": [None]}, "there is no instruction"),
-        ({"instruction_id": ["punctuation:no_comma"], "kwargs": []}, "as long as instruction_id, 1"),
-        ({"instruction_id": ["punctuation:no_comma"], "kwargs": [3]}, "must be an object or null"),
-        ({"instruction_id": ["punctuation:no_comma"], "kwargs": [{"N": 3}]}, r"unknown kwargs N \(it takes: none\)"),
+        ("not a literal", "neither JSON"),
+        ("[" * 5000, "neither JSON"),
+        (None, "instruction_id"),
+        (3.0, "instruction_id"),
+        ({"instruction_id": "punctuation:no_comma"}, "instruction_id"),
+        ("[]", "no instruction"),
+        ([{"instruction_id": [], "kwargs": []}, "{'instruction_id': []}"], "no instruction"),
+        ({"instruction_id": ["no:such"], "kwargs": [None]}, "'no:such'.* change_case"),
+        ({"instruction_id": [["x"]], "kwargs": [None]}, "no instruction"),
+        ({"instruction_id": ["punctuation:no_comma"], "kwargs": []}, "instruction_id, 1"),
+        ({"instruction_id": ["punctuation:no_comma"], "kwargs": [3]}, "object or null"),
+        ({"instruction_id": ["punctuation:no_comma"], "kwargs": [{"N": 3}]}, r"kwargs N "),
     ],
 )
 def test_a_label_that_cannot_be_read_is_unscorable(label: Any, message: str) -> None:
@@ -141,7 +140,7 @@ def test_a_label_that_cannot_be_read_is_unscorable(label: Any, message: str) -> 
 
 @pytest.mark.parametrize("label", ["{}", "[]", "3", {"func_name": "no_such"}, {"func_name": None}, None])
 def test_an_older_label_that_names_no_function_is_unscorable(label: Any) -> None:
-    with pytest.raises(Unscorable, match=r"not an object with func_name|there is no instruction"):
+    with pytest.raises(Unscorable, match=r"func_name|no instruction"):
         ifeval_old.verify("text", label)
 
 
@@ -200,7 +199,7 @@ def test_a_keyword_that_is_not_a_regular_expression_is_unscorable_and_plain_text
     keyword: str, name: str, field: str, found: bool
 ) -> None:
     kwargs = {field: keyword if field == "keyword" else [keyword]}
-    with pytest.raises(Unscorable, match=f"{name}: {field} is not a regular expression"):
+    with pytest.raises(Unscorable, match=f"{name}: {field} "):
         verify.verify("a", label_of(name, kwargs))
     assert follows(name, f"so {keyword} it is", strict=True, **kwargs) is found
 

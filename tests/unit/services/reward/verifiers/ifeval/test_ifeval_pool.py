@@ -65,7 +65,7 @@ async def test_an_invalid_expression_is_unscorable_and_plain_text_under_strict_w
         assert (score.outcome, score.value) == (ScoreOutcome.SCORED, 1.0), f"{score}"
     else:
         assert score.outcome is ScoreOutcome.UNSCORABLE, f"{score}"
-        assert "keywords is not a regular expression" in score.detail, f"{score}"
+        assert "keywords" in score.detail, f"{score}"
 
 
 @pytest.mark.parametrize("piece", ["\ud800! ", "["])
