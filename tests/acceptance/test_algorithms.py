@@ -1,7 +1,4 @@
-"""Short real runs, one per option of the algorithm: every metric is finite, and the option's own metric moves.
-
-test_advantage_runs.py has the options of advantages, among them DAPO and Dr. GRPO.
-"""
+"""Short real runs, one per option of the algorithm: every metric is finite, and the option's own metric moves."""
 
 import math
 from collections.abc import Callable
@@ -55,6 +52,42 @@ VARIANTS = (
         lambda rows: _any(rows, "policy/clipfrac_avg", bool),
         ("policy/clipfrac_avg", "val/ratio_max"),
         {"loss": {"objective": "gspo", "clip_low": 3e-4, "clip_high": 4e-4}, "grpo": TWO_UPDATES},
+    ),
+    Variant(
+        "DAPO",
+        lambda rows: _any(rows, "batch/refills", bool) and all(row["staleness/max"] == 0 for row in rows),
+        ("batch/refills", "batch/filtered_prompts"),
+        {
+            "grpo": {
+                "active_sampling": True,
+                "max_refills": 20,
+                "groups_per_step": 2,
+                "mask_truncated_completions": True,
+            },
+            "loss": {"clip_low": 0.2, "clip_high": 0.28, "aggregation": "token-mean"},
+        },
+    ),
+    Variant(
+        "RLOO with KL in the reward",
+        # The policy begins as the reference.
+        lambda rows: 10 * abs(rows[0]["objective/reward_kl"]) < min(1e-2, abs(rows[-1]["objective/reward_kl"])),
+        ("objective/reward_kl",),
+        {
+            "advantage": {"baseline": "leave_one_out", "scale": "none"},
+            "loss": {"objective": "policy_gradient"},
+            "kl": {"coef": 0.5, "place": "reward", "estimator": "k1", "reward_level": "completion"},
+        },
+    ),
+    Variant(
+        "Dr. GRPO",
+        # Rewards are 0 or 1, and nothing divides their distance from the mean.
+        lambda rows: all(0 < row["val/advantages_max"] < 1 for row in rows),
+        ("val/advantages_max",),
+        {
+            "advantage": {"scale": "none"},
+            "loss": {"aggregation": "seq-mean-token-sum-norm"},
+            "grpo": {"max_staleness": 1},
+        },
     ),
     Variant(
         "two mini-batches and two epochs",

@@ -58,9 +58,7 @@ class TwoMachines(Standing):
 
 @pytest.fixture
 def machines(tmp_path: Path) -> Iterator[TwoMachines]:
-    services = TwoMachines(tmp_path)
-    try:
-        services.wait_until_registered()
+    with TwoMachines(tmp_path).registered() as services:
         config: dict[str, Any] = guessing_config(
             tmp_path,
             run={"num_steps": 500},
@@ -70,9 +68,6 @@ def machines(tmp_path: Path) -> Iterator[TwoMachines]:
         )
         services.shoal("run", "start", str(write_config(tmp_path / "run.toml", config)), "--name", RUN)
         yield services
-    finally:
-        left = services.end()
-    assert not left, f"left over: {left}"
 
 
 def test_a_run_goes_on_when_the_machine_of_another_rank_goes_and_returns(machines: TwoMachines) -> None:

@@ -24,13 +24,8 @@ from tests.support.tiny_model import make_tiny_model
 
 @pytest.fixture
 def standing(tmp_path: Path) -> Iterator[Standing]:
-    services = Standing(tmp_path)
-    try:
-        services.wait_until_registered()
+    with Standing(tmp_path).registered() as services:
         yield services
-    finally:
-        left = services.end()
-    assert not left, f"left over: {left}"
 
 
 @pytest.mark.timeout(2400)

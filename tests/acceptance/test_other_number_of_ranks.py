@@ -16,13 +16,8 @@ RUN = "other-ranks"
 
 @pytest.fixture
 def standing(tmp_path: Path) -> Iterator[Standing]:
-    services = Standing(tmp_path)
-    try:
-        services.wait_until_registered()
+    with Standing(tmp_path).registered() as services:
         yield services
-    finally:
-        left = services.end()
-    assert not left, f"left over: {left}"
 
 
 def test_a_live_run_goes_on_on_one_rank_and_then_on_two_again(standing: Standing) -> None:

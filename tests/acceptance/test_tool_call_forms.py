@@ -150,12 +150,8 @@ def standing(tmp_path_factory: pytest.TempPathFactory, program: list[str]) -> It
     services.addresses |= {kind: f"127.0.0.1:{free_port()}" for kind in ("learner", "reward")}
     services.start_worker("learner")
     services.start_worker("reward", "--allow-program", shlex.join(program))
-    try:
-        services.wait_until_registered()
+    with services.registered():
         yield services
-    finally:
-        left = services.end()
-    assert not left, f"left over: {left}"
 
 
 def trained(

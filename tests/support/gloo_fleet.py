@@ -18,14 +18,14 @@ import numpy as np
 import torch
 
 from services.coordinator.workers.member import Member
-from services.coordinator.workers.registry import LEASE_S, WorkerRecord
+from services.coordinator.workers.registry import WorkerRecord
 from services.generator.engine import LoadReport
 from services.generator.service import GeneratorServicer
 from services.learner.publish import WeightPublisher
 from shoal.arrays import Float32Array
 from shoal.config import RunConfig, parse_config
 from shoal.config.load import config_struct
-from shoal.errors import DeadlineExceeded, Unavailable
+from shoal.errors import Unavailable
 from shoal.rollout import WeightVersion
 from shoal.rpc.channel import connect
 from shoal.rpc.server import RpcServer
@@ -249,14 +249,6 @@ class GlooFleet:
         self.out.append(member.record.worker_id)
 
     def notify(self) -> None: ...
-
-    async def still_serves(self, member: Member) -> bool:
-        """Whether the learner answers, as it does after a broadcast that a generator broke off."""
-        try:
-            await member.stub.GetStatus(learner_pb2.LearnerServiceGetStatusRequest(), timeout=LEASE_S)
-        except (Unavailable, DeadlineExceeded):
-            return False
-        return True
 
     async def start(self, kind: str, name: str) -> Worker:
         """Starts a process, and configures it."""

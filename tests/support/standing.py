@@ -6,8 +6,9 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import psutil
 
@@ -47,6 +48,16 @@ class Standing:
                     return
             assert time.monotonic() < deadline, "not all workers have registered"
             time.sleep(0.3)
+
+    @contextlib.contextmanager
+    def registered(self) -> Iterator[Self]:
+        """Waits until all have registered; ends them after the block, and fails if a process is left over."""
+        try:
+            self.wait_until_registered()
+            yield self
+        finally:
+            left = self.end()
+        assert not left, f"left over: {left}"
 
     def _start(self, name: str, *options: str) -> psutil.Popen:
         return self.start_module(name, f"services.{name}", *options, "--log-file", str(self.folder / f"{name}.log"))
