@@ -1,4 +1,4 @@
-"""Forms of answers that are the same for equal answers, so that the answers to a question can be counted."""
+"""Canonical forms: equal answers have the same form, so that the answers to a question can be counted."""
 
 import re
 
@@ -8,7 +8,7 @@ _PLAIN_NUMBER = re.compile(r"([-+]?)([0-9]*)(?:\.([0-9]*))?")
 
 
 def number_form(number: str) -> str:
-    """Returns a decimal number without the zeros that mean nothing; another text as it is. A plus sign stays."""
+    """Returns a decimal number without meaningless zeros, and any other text unchanged. A plus sign stays."""
     found = _PLAIN_NUMBER.fullmatch(number)
     if not found or not (found[2] or found[3]):
         return number

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 _PYTHON_TAG = "python"
 _WORD = re.compile(r"[A-Za-z0-9_+.#-]*\Z")
-# Backticks, and what else is on their line.
+# Backticks, and the rest of their line.
 _FENCE = re.compile(r"(?<!`)(?P<ticks>`{3,}+)(?P<info>[^`\n]*+)$", re.MULTILINE)
 _TAG = re.compile(r"\s*(?:[A-Za-z][\w+.#-]*(?<!\.))?\s*\Z")
 _INDENT = re.compile(r"[ \t]*(?:(?:[-*+]|\d+[.)])[ \t]+)*\Z")
-# Backticks, and what may contain some in Python: comments, and strings, which end with their line or the text at last.
+# Backticks, and the parts of Python that may contain them: comments, and strings (to the end of the line or text).
 _PYTHON = re.compile(
     r"#[^\n]*"
     r"|'''(?:\\.|[^\\])*?(?:'''|(?P<cut>\Z))"
@@ -21,14 +21,14 @@ _PYTHON = re.compile(
 )
 _SPAN = re.compile(r"```(.*?)```", re.DOTALL)
 _MAX_MISSES = 8
-"""Each miss reads the rest of the text, which may have thousands of blocks."""
+"""Most misses. Each miss reads the rest of the text, which may have thousands of blocks."""
 
 
 def program_text(completion: str, *, any_tag: bool = False) -> str:
-    """Returns the last block between triple backticks, or the whole text without one; nothing if the block is cut off.
+    """Returns the last block between triple backticks, or the whole text if there is none; empty if it is cut off.
 
     Backticks in strings and comments of the program do not end it. Drops the tag "python" right after the opening
-    backticks. Any other tag, or one after a space, stays in the program and breaks it, as in open-instruct; `any_tag`
+    backticks. Any other tag, or a tag after a space, stays in the program and breaks it, as in open-instruct; `any_tag`
     drops any single word on the opening line.
     """
     if "```" not in completion or _is_python(completion):
@@ -46,7 +46,7 @@ def program_text(completion: str, *, any_tag: bool = False) -> str:
 @dataclass(frozen=True)
 class _Block:
     text: str
-    """From behind the opening backticks on; empty if the block is cut off."""
+    """The text after the opening backticks; empty if the block is cut off."""
     end: int
 
 
@@ -58,7 +58,7 @@ def _is_python(text: str) -> bool:
 
 
 def _last_span(text: str) -> str | None:
-    """Returns what is between the last two backticks of a text without blocks, as in ```f = abs```."""
+    """Returns the text between the last two backticks of a text without blocks, as in ```f = abs```."""
     spans = _SPAN.findall(text)
     return spans[-1] if spans else None
 
@@ -74,7 +74,7 @@ def _last_block(text: str) -> _Block | None:
         if closing is None:
             return _Block("", len(text))
         if _opens(text, closing):
-            # The block before was never closed.
+            # The previous block was never closed.
             position = closing.start()
             continue
         last = _Block(_content(text, opening, closing), closing.end("ticks"))
@@ -83,7 +83,7 @@ def _last_block(text: str) -> _Block | None:
 
 
 def _opening(text: str, position: int, last: _Block | None) -> re.Match[str] | None:
-    """Returns the next backticks that begin a block: at the begin of a line, or with nothing but a tag behind them."""
+    """Returns the next backticks that begin a block: they are at the start of a line, or only a tag follows them."""
     for fence in _FENCE.finditer(text, position):
         begins_line = _INDENT.match(_before(text, fence)) is not None
         if not begins_line and not _TAG.match(fence["info"]):
@@ -96,13 +96,13 @@ def _opening(text: str, position: int, last: _Block | None) -> re.Match[str] | N
 
 
 def _opens(text: str, fence: re.Match[str]) -> bool:
-    """Returns whether backticks that are no part of the program begin another block."""
+    """Returns whether backticks outside of the program begin another block."""
     info = fence["info"]
     return not _before(text, fence).strip() and not info[:1].isspace() and bool(info) and _TAG.match(info) is not None
 
 
 def _closing_in_python(text: str, opening: re.Match[str]) -> re.Match[str] | None:
-    """Returns the next backticks that are in no string and no comment; None if strings cannot be told."""
+    """Returns the next backticks outside of strings and comments; None if strings cannot be recognized."""
     num_ticks = len(opening["ticks"])
     for match in _PYTHON.finditer(text, opening.start("info")):
         if len(match["ticks"] or "") >= num_ticks:
@@ -113,7 +113,7 @@ def _closing_in_python(text: str, opening: re.Match[str]) -> re.Match[str] | Non
 
 
 def _are_pairs(string: str) -> bool:
-    """Returns whether blocks in a string are closed before others begin: else its quotes are of different blocks."""
+    """Returns whether each block in a string ends before the next begins. Else its quotes are of different blocks."""
     is_open = False
     for fence in _FENCE.finditer(string):
         begins_line, has_tag = not _before(string, fence).strip(), bool(fence["info"].strip())
@@ -132,7 +132,7 @@ def _closing_line(text: str, opening: re.Match[str]) -> re.Match[str] | None:
 
 
 def _content(text: str, opening: re.Match[str], closing: re.Match[str]) -> str:
-    """Returns what is between two fences, without the indent of the first."""
+    """Returns the text between two fences, without the indent of the first fence."""
     before = _before(text, opening)
     content = text[opening.start("info") : closing.start()]
     width = len(before) if _INDENT.match(before) else 0
@@ -140,5 +140,5 @@ def _content(text: str, opening: re.Match[str], closing: re.Match[str]) -> str:
 
 
 def _before(text: str, fence: re.Match[str]) -> str:
-    """Returns what is before backticks on their line."""
+    """Returns the text before backticks on their line."""
     return text[text.rfind("\n", 0, fence.start()) + 1 : fence.start()]

@@ -9,17 +9,17 @@ from types import FrameType
 from services.reward.common.verdict import Unscorable
 
 _INTERVAL_S = 1.0
-"""Time until the deadline rings again. Python drops what is raised in a destructor or in a callback of its garbage
-collector, and one ring may fall there."""
+"""Time until the deadline rings again. Python drops exceptions that are raised in destructors and in callbacks of its
+garbage collector, and a ring may happen there."""
 
 
 class _OutOfTime(BaseException):
-    """Not an Exception: computer algebra would catch that, and go on."""
+    """Not an Exception: computer algebra would catch it and continue."""
 
 
 @contextmanager
 def deadline(seconds: float, what: str) -> Iterator[None]:
-    """Ends the block after `seconds` with `Unscorable`, whose message says that `what` took too long.
+    """Ends the block with `Unscorable` after `seconds`. The message says that `what` took too long.
 
     Works in the main thread, as in a pool process. In other threads, and during long computations in C, only the pool's
     own deadline applies.
@@ -42,6 +42,6 @@ def deadline(seconds: float, what: str) -> Iterator[None]:
         is_over = True
         raise Unscorable(f"{what} took longer than {seconds:g} s") from None
     finally:
-        is_over = True  # First: a late ring must not escape from here.
+        is_over = True  # Set this first: a late ring must not escape from here.
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)

@@ -1,4 +1,4 @@
-"""The departure of a reward service that was told to end: streams are handed back, completions in work are finished."""
+"""The departure of a reward service that was told to end. It hands streams back and finishes current completions."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Collection
@@ -11,22 +11,22 @@ T = TypeVar("T")
 
 
 class Departure:
-    """Tells the streams of a service when to read no more, and when to give up what they score."""
+    """Tells the streams of a service when to stop reading, and when to give up unfinished scores."""
 
     def __init__(self) -> None:
         self._begun = asyncio.Event()
         self._over = asyncio.Event()
 
     def begin(self) -> None:
-        """Ends the reading of every stream, those that are opened later included."""
+        """Ends the reading of every stream, including streams that are opened later."""
         self._begun.set()
 
     def end(self) -> None:
-        """Gives up what is still being scored."""
+        """Gives up all unfinished scores."""
         self._over.set()
 
     async def reading(self, requests: AsyncIterator[T]) -> AsyncIterator[T]:
-        """Yields the messages of a stream. Raises `Aborted` as soon as the service leaves."""
+        """Yields the messages of a stream. Raises `Aborted` when the service leaves."""
         while (message := await _before(self._begun, anext(requests, None))) is not None:
             if self._begun.is_set():
                 raise leaving()
@@ -42,7 +42,7 @@ async def _gathered(tasks: Collection["asyncio.Task[None]"]) -> None:
 
 
 async def _before(event: asyncio.Event, work: Awaitable[T]) -> T:
-    """Returns the result of some work. Cancels it and raises `Aborted` when the event comes before."""
+    """Returns the result of some work. If the event comes first, cancels the work and raises `Aborted`."""
     waiting, working = asyncio.ensure_future(event.wait()), asyncio.ensure_future(work)
     try:
         await asyncio.wait((working, waiting), return_when=asyncio.FIRST_COMPLETED)

@@ -1,10 +1,10 @@
 """JSON requests over HTTP, with retries, deadlines and errors that name the setting to change.
 
-The judge's endpoint, the reward model's and those of tools share it. The `openai` client would not be less code: it
-knows no /classify, sets no limit to the time of all attempts or to the size of a reply, follows redirects (with the
-key), does not retry a 200 whose body is no answer, and its errors name no setting; so its own retries would be off and
-most of this file would stay, beside a package of 19 MB. `tenacity` would replace ten lines of the loop in `ask`, and
-need as many for the pause that the server asks for, the limit over all attempts, and the message.
+The judge, the reward model and tools share it. The `openai` client would not save code. It does not know /classify,
+does not limit the time of all attempts or the size of a reply, follows redirects (with the key), does not retry a 200
+whose body is not an answer, and its errors name no setting. Most of this file would stay, next to a package of 19 MB.
+`tenacity` would replace ten lines of the loop in `ask`, and would need as many for the pause that the server asks for,
+the limit of all attempts, and the message.
 """
 
 import asyncio
@@ -23,7 +23,8 @@ from services.reward.common.verdict import Unscorable
 from shoal.config.tables.endpoint import EndpointConfig
 from shoal.errors import InvalidArgument
 
-# Busy or too slow: the same request may succeed later. So it may after any server error, 500 and above.
+# The server is busy or too slow, and the same request may succeed later. So it may after any server error (500 and
+# above).
 _TRANSIENT = frozenset({408, 409, 425, 429})
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0
 _MAX_REPLY_BYTES = 4 << 20
@@ -36,7 +37,7 @@ class EndpointFailed(Exception):
     """The server gave no answer. The message says why."""
 
     def __init__(self, why: str, *, status: int | None = None) -> None:
-        """`status`: that of a refusal, which a retry does not change; None if the server may answer later."""
+        """`status` is the status of a refusal, which a retry does not change; None if the server may answer later."""
         super().__init__(why)
         self.status = status
 
@@ -64,8 +65,8 @@ class HttpEndpoint:
         key_header: str = "Authorization",
         headers: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """`section` is the table of the settings, `server` names the server, and `expected` a good answer: all for
-        messages. A GET sends what it asks as the query. The key goes as a bearer token, or alone in another header.
+        """For messages, `section` is the table of the settings, `server` names the server, and `expected` describes a
+        good answer. A GET sends the body as the query. The key goes as a bearer token, or alone in another header.
 
         Raises `InvalidArgument` if the key's environment variable is not set here.
         """
@@ -74,9 +75,9 @@ class HttpEndpoint:
         self._key = self._key_of_environment()
         self.key_headers = self._key_headers(key_header)
         """The header that carries the key; empty without one."""
-        # No proxies or credentials of the environment: the configuration decides where requests go.
+        # Use no proxies or credentials of the environment: the configuration decides where requests go.
         self._client = httpx2.AsyncClient(
-            # Nothing compressed: a small reply could fill the memory.
+            # Accept no compression: a small reply could fill the memory.
             headers={"Accept-Encoding": "identity", **headers, **self.key_headers},
             trust_env=False,
             timeout=httpx2.Timeout(config.timeout_s),
@@ -115,10 +116,10 @@ class HttpEndpoint:
         await self._client.aclose()
 
     async def ask(self, body: Mapping[str, Any], read: Callable[[Any], T]) -> T:
-        """Sends `body` until there is an answer, at most `max_attempts` times; returns `read` of the answer's JSON.
+        """Sends `body` until there is an answer, at most `max_attempts` times. Returns `read` of the answer's JSON.
 
         `read` raises LookupError, TypeError, ValueError or AttributeError for anything but a good answer. Raises
-        `EndpointFailed`, and `Unscorable` if the server cannot take this question, while it may take others.
+        `EndpointFailed`, and `Unscorable` if the server cannot take this question but may take others.
         """
         config = self._config
         why = ""
@@ -195,10 +196,8 @@ class HttpEndpoint:
     def _cure_of_key(self) -> str:
         name = self._config.api_key_env
         if name:
-            return (
-                f"it refuses the key in {name} ({self._section}.api_key_env): set another where the service is started"
-            )
-        return f"it wants a key: let {self._section}.api_key_env name the environment variable that has it"
+            return f"it refuses the key in {name} ({self._section}.api_key_env): start the service with another key"
+        return f"it requires a key: set {self._section}.api_key_env to the environment variable that has it"
 
     def _read(self, content: bytes, read: Callable[[Any], T]) -> T:
         try:
@@ -212,7 +211,7 @@ class HttpEndpoint:
         return text.replace(self._key, "***") if self._key else text
 
 
-# In the error messages of OpenAI, vLLM, SGLang, llama.cpp and others.
+# Parts of the error messages of OpenAI, vLLM, SGLang, llama.cpp and others.
 _TOO_LONG = (
     "context_length_exceeded",
     "context length",
@@ -228,15 +227,15 @@ def _is_too_long(body: str) -> bool:
 
 
 def _pause_s(attempt: int, retry_after_s: float | None) -> float:
-    """Returns the pause that the server asks for, or one that doubles with each attempt. A random part keeps questions
-    from being retried all at once."""
+    """Returns the pause that the server asks for, or a pause that doubles with each attempt. A random part keeps
+    questions from being retried all at once."""
     if retry_after_s is not None:
         return max(retry_after_s, 0.0) * random.uniform(1.0, 1.2)
     return min(_FIRST_PAUSE_S * 2.0 ** (attempt - 1), _LONGEST_PAUSE_S) * random.uniform(0.5, 1.0)
 
 
 def _retry_after_s(header: str | None) -> float | None:
-    """Returns the seconds of a Retry-After header, which is a number or a date; None without one."""
+    """Returns the seconds of a Retry-After header, which is a number or a date; None without the header."""
     if not header:
         return None
     try:

@@ -1,4 +1,4 @@
-"""JSON in an answer: where it stands, and its values with numbers as they are written."""
+"""JSON in an answer: its place, and its values with numbers as they are written."""
 
 import json
 import re
@@ -13,22 +13,22 @@ _TAG = re.compile(r"[ \t]*[\w+.#-]*")
 _SPACES = re.compile(r"\s*")
 _BYTE_ORDER_MARK = "\ufeff"
 _MAX_FENCES = 1000
-"""Fences up to which blocks are read one after the other. To read one takes time linear in the text."""
+"""Most fences for which blocks are read one after the other. Reading a block takes time linear in the text."""
 _MAX_DIGITS = 10_000
-"""Digits up to which a whole number is computed, in some milliseconds."""
+"""Most digits of a whole number that is computed, which takes some milliseconds."""
 _MAX_EXPONENT = 10_000
 _PLAIN_DIGITS = 4300
-"""Digits up to which Python converts a whole number to text and back."""
+"""Most digits of a whole number that Python converts to text and back."""
 
 
 class NumberTooLarge(Exception):
-    """A number whose value is not computed: it is beyond a double, or has too many digits."""
+    """The value of a number is not computed: it is beyond a double, or has too many digits."""
 
 
 def json_part(answer: str) -> str:
-    """Returns the JSON of an answer: all of it if that is JSON, else its last fenced block, else all of it.
+    """Returns the JSON of an answer: the whole answer if it is JSON, else its last fenced block, else the whole answer.
 
-    A fence inside a text of the JSON ends no block.
+    A fence inside a string of the JSON does not end a block.
     """
     text = answer.strip().removeprefix(_BYTE_ORDER_MARK).lstrip()
     if _value_end(text, 0) == len(text):
@@ -38,10 +38,11 @@ def json_part(answer: str) -> str:
 
 
 def exact_json(text: str) -> Any:
-    """Returns the values of JSON. A number is a whole one or a `Decimal`, exactly as it is written, 3.0 as 3.
+    """Returns the values of JSON. A number becomes an `int` or a `Decimal`, exactly as it is written; 3.0 becomes 3.
 
-    The last of several equal keys counts. Raises `ValueError` for what is no JSON, NaN and Infinity among it,
-    `RecursionError` for deep nesting, and `NumberTooLarge` for JSON with such a number, unless it is that number alone.
+    The last of several equal keys counts. Raises `ValueError` for text that is not JSON, including NaN and Infinity,
+    `RecursionError` for deep nesting, and `NumberTooLarge` for JSON that contains such a number, but not for such a
+    number alone.
     """
     too_large: list[str] = []
 
@@ -122,7 +123,7 @@ _DECODER = json.JSONDecoder(parse_int=str, parse_float=str)
 
 
 def _value_end(text: str, start: int) -> int:
-    """Returns where the JSON value that begins at a place ends; -1 if none begins there."""
+    """Returns the end of the JSON value that begins at `start`; -1 if none begins there."""
     try:
         return _DECODER.raw_decode(text, start)[1]
     except (ValueError, RecursionError):
@@ -130,7 +131,7 @@ def _value_end(text: str, start: int) -> int:
 
 
 def _last_block(text: str) -> str | None:
-    """Returns the last block between fences, without its tag; None without one."""
+    """Returns the last block between fences, without its tag; None if there is no block."""
     if text.count("```") + text.count("~~~") > _MAX_FENCES:
         return last_between(text, "```", "```")
     block, position = None, 0
@@ -143,7 +144,7 @@ def _last_block(text: str) -> str | None:
 
 
 def _json_block(text: str, opening: re.Match[str]) -> tuple[str, int] | None:
-    """Returns a block of one JSON value, and where its closing fence ends; None for any other block."""
+    """Returns a block of one JSON value, and the end of its closing fence; None for any other block."""
     for start in {opening.end(), _end_of(_TAG, text, opening.end())}:
         begin = _end_of(_SPACES, text, start)
         end = _value_end(text, begin)
@@ -154,8 +155,8 @@ def _json_block(text: str, opening: re.Match[str]) -> tuple[str, int] | None:
 
 
 def _plain_block(text: str, opening: re.Match[str]) -> tuple[str, int] | None:
-    """Returns any block and where its closing fence ends; None if it is cut off. One whose opening fence ends its line
-    is closed at the beginning of a line, if it is there."""
+    """Returns any block and the end of its closing fence; None if it is cut off. If the opening fence ends its line, a
+    closing fence at the start of a line is preferred."""
     fence, start = opening[0], opening.end()
     tag_end = _end_of(_TAG, text, start)
     closing = -1
@@ -166,14 +167,14 @@ def _plain_block(text: str, opening: re.Match[str]) -> tuple[str, int] | None:
 
 
 def _end_of(pattern: re.Pattern[str], text: str, start: int) -> int:
-    """Returns where a pattern that also matches the empty text ends."""
+    """Returns the end of a match of a pattern that also matches the empty text."""
     found = pattern.match(text, start)
     assert found is not None
     return found.end()
 
 
 def whole(value: Any) -> Any:
-    """Returns numbers without fraction as whole numbers: labels travel as doubles."""
+    """Converts numbers without fraction to whole numbers: labels travel as doubles."""
     if isinstance(value, Mapping):
         return {key: whole(item) for key, item in value.items()}
     if isinstance(value, list):

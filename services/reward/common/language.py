@@ -1,6 +1,6 @@
 """Language detection by langdetect (github.com/Mimino666/langdetect): 55 languages, by trigrams."""
 
-# langdetect samples trigrams at random: with a fixed seed a text always gets the same answer.
+# langdetect samples trigrams at random. With a fixed seed a text always gets the same answer.
 _SEED = 0
 # langdetect removes web and mail addresses, then reads 10,000 characters.
 _CHARACTERS_READ = 100_000

@@ -17,13 +17,13 @@ class ListedVerifier:
 
     name: str
     reads: str
-    """What it reads of prompt and completion."""
+    """The parts of prompt and completion that it reads."""
     description: str
-    """What it reads, what it returns, and in which range."""
+    """A description of its input, its value, and the range of the value."""
     unavailable: str = ""
-    """Why it cannot work here; empty if it can."""
+    """The reason why it cannot work here; empty if it can."""
     code_digest: str = ""
-    """SHA-256, in hex, of its code, if that does not come with Shoal."""
+    """SHA-256, in hex, of its code, if the code does not come with Shoal."""
 
 
 class Scorer(Protocol):
@@ -31,7 +31,7 @@ class Scorer(Protocol):
 
     @property
     def names(self) -> Collection[str]:
-        """Names of its verifiers. No two scorers share one."""
+        """Names of its verifiers. No two scorers share a name."""
         ...
 
     def unavailable(self, name: str) -> str:
@@ -39,11 +39,11 @@ class Scorer(Protocol):
         ...
 
     async def start(self) -> None:
-        """Makes it ready to score. Raises a `ShoalError` that names what cannot work."""
+        """Makes it ready to score. Raises a `ShoalError` that names the unusable part."""
         ...
 
     async def close(self) -> None:
-        """Releases what it has started. What is open is FAILED."""
+        """Releases all its resources. Open completions are FAILED."""
         ...
 
     async def score(self, truth: GroundTruth, prompt: Prompt, completion: rollout_pb2.Completion) -> VerifierScore:
@@ -52,7 +52,7 @@ class Scorer(Protocol):
         ...
 
     async def label_problem(self, truth: GroundTruth) -> str:
-        """Returns why a label cannot be judged by; empty if it can, or if nothing is known of it."""
+        """Returns why a label is unusable; empty if it is usable, or if nothing is known about it."""
         ...
 
     async def describe(self) -> Sequence[ListedVerifier]:
@@ -61,13 +61,13 @@ class Scorer(Protocol):
 
 
 def whole_text(prompt: Prompt, completion: rollout_pb2.Completion) -> str:
-    """Returns the completion's text behind the mark of the thought that the prompt has opened, if it has: without the
-    mark, nobody sees that a completion which never ends the thought is one."""
+    """Returns the completion's text, after the begin mark of a thought that the prompt has opened. Without the mark, a
+    completion that never ends the thought would not look like a thought."""
     return opened_thought(prompt.text) + completion.text
 
 
 def token_ids(completion: rollout_pb2.Completion) -> Sequence[int]:
-    """Returns the completion's tokens; of an episode, those of the policy. Raises `InvalidArgument` for malformed
+    """Returns the completion's tokens; for an episode, the tokens of the policy. Raises `InvalidArgument` for malformed
     bytes."""
     ids: list[int] = int32_from_wire(completion.token_ids, "completion.token_ids").tolist()
     if completion.HasField("episode"):

@@ -1,9 +1,9 @@
-"""Whether a text states a thing that it says, or denies, asks, supposes, quotes or takes it back."""
+"""Statements: whether a text states some words, or denies, asks, supposes, quotes or takes them back."""
 
 import re
 
 _BEFORE_CHARACTERS = 120
-# The rest of a clause, in which a word still governs what follows.
+# The rest of a clause, within which a word governs the words after it.
 _CLAUSE = r"(?:(?!\b(?:so|thus|hence|therefore|but|then|because|since|as|and|while)\b)[^.,;:!?\n]){0,60}\Z"
 _NOT = r"(?:\b(?:not|never|cannot)|n['’]t)"
 _FALSE = (
@@ -11,7 +11,7 @@ _FALSE = (
     r"|not\s(?:\w+\s)?(?:right|correct|true|valid|possible))"
 )
 _BELIEVE = r"(?:thinks?|thought|says?|said|claim(?:s|ed)?|believe[sd]?|argue[sd]?|guess(?:es|ed)?|insist(?:s|ed)?)"
-# Somebody else, also by name; a sentence may begin with a word that looks like a name.
+# Another person, possibly by name. A sentence may begin with a word that looks like a name.
 _SOMEBODY = (
     r"\b(?:some|people|students?|many|most|others?|every(?:one|body)|some(?:one|body)|anyone|they|he|she|you|one"
     r"|friends?|teachers?|(?-i:(?!I\b|This\b|That\b|It\b|We\b|So\b|Now\b|Then\b|Thus|Hence|And\b|But\b)[A-Z][a-z]+))"
@@ -38,7 +38,7 @@ _QUOTATION = (
 _GOVERNED = re.compile(
     rf"(?:{_DENIAL}|{_SUPPOSITION}|{_QUOTATION}){_CLAUSE}|\bhypothetically\b[^.!?\n]{{0,60}}\Z", re.IGNORECASE
 )
-# What the words belong to: "the wrong answer is", "not the answer", "were the answer", "students choose".
+# Words that attribute the statement: "the wrong answer is", "not the answer", "were the answer", "students choose".
 _OF_ANOTHER = re.compile(
     r"\b(?:wrong|incorrect|false|worst|second|2nd|third|next|runner-up|other|alternative|tempting|trap|distractor"
     r"|unlikely|impossible|invalid|previous|original|earlier|former|old|rejected|excluded|eliminated|bad|poor"
@@ -81,11 +81,11 @@ _TAKEN_BACK = re.compile(
 
 
 def is_stated(text: str, start: int, end: int) -> bool:
-    """Returns whether a text states what it says between two places.
+    """Returns whether a text states the words between two places.
 
-    It does not where the clause before denies, supposes or asks it or quotes somebody, where the words belong to
-    something else ("the wrong answer is"), and where what follows is a question mark or a condition, names another
-    speaker, calls it false or takes it back.
+    It does not if the clause before them denies, supposes, asks or quotes, or attributes them to something else ("the
+    wrong answer is"). It does not if they are followed by a question mark, a condition, another speaker, or words that
+    call them false or take them back.
     """
     if is_governed(text, start):
         return False
@@ -95,13 +95,13 @@ def is_stated(text: str, start: int, end: int) -> bool:
 
 
 def is_governed(text: str, start: int) -> bool:
-    """Returns whether the clause before a place denies, supposes or quotes what follows, or says it of another."""
+    """Returns whether the clause before a place denies, supposes, quotes or attributes the words after the place."""
     before = _before(text, start)
     return bool(_GOVERNED.search(before) or _OF_ANOTHER.search(before))
 
 
 def is_asked(text: str, start: int, end: int) -> bool:
-    """Returns whether a text asks what it says between two places, and answers with neither yes nor a reason."""
+    """Returns whether a text asks the words between two places, and answers with neither yes nor a reason."""
     before = _before(text, start)
     if _ASKED.match(text, end):
         return _WHY.search(before) is None or _ANSWERED.match(text, end) is None
@@ -109,7 +109,7 @@ def is_asked(text: str, start: int, end: int) -> bool:
 
 
 def is_conditional(text: str, start: int) -> bool:
-    """Returns whether a condition stands before a place in its sentence: "if x is 2, the answer is"."""
+    """Returns whether a sentence has a condition before a place: "if x is 2, the answer is"."""
     return _CONDITIONAL.search(_before(text, start)) is not None
 
 
@@ -118,6 +118,6 @@ def _before(text: str, start: int) -> str:
 
 
 def _is_question(text: str, end: int) -> bool:
-    """Returns whether the sentence around a place ends with a question mark that is not answered with yes."""
+    """Returns whether the sentence around a place ends with a question mark and is not answered with yes."""
     rest = _REST.match(text, end)
     return rest is not None and _ASKED.match(text, rest.end()) is not None

@@ -1,4 +1,4 @@
-"""Free text: read, clean and compare it."""
+"""Free text: reading, cleaning and comparing."""
 
 import json
 import re
@@ -16,8 +16,8 @@ _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 
 
 def same_words(answer: str, wanted: str) -> bool:
-    """Returns whether both are equal once normalized. If normalizing leaves nothing, as of "A" or "+", compares the
-    originals, case and surrounding white space aside, so that an empty answer never counts."""
+    """Returns whether both are equal after normalization. If nothing is left of them, as of "A" or "+", compares the
+    originals without case and surrounding white space, so that an empty answer never counts."""
     got = normalized(answer)
     return got == normalized(wanted) and (bool(got) or answer.strip().lower() == wanted.strip().lower())
 
@@ -28,8 +28,8 @@ def clean(text: str) -> str:
 
 
 def without_turns(text: str) -> str:
-    """Puts a blank inside each marker that begins or ends a turn in a chat template, such as <|im_end|>: servers
-    tokenize the templated text, so a marker in an answer would end the question."""
+    """Puts a blank into each marker that begins or ends a turn in a chat template, such as <|im_end|>. Servers tokenize
+    the templated text, so a marker in an answer would end the question."""
     return _TURN.sub(r"\g<0> ", text)
 
 
@@ -46,9 +46,9 @@ def without_tags(answer: str) -> str:
 
 
 def last_between(text: str, start: str, end: str) -> str | None:
-    """Returns the text from the last `start` that an `end` follows, to the first such `end`.
+    """Returns the text between the last `start` that is followed by an `end`, and the first such `end`.
 
-    None without such a pair. Linear in the text.
+    Returns None without such a pair. The time is linear in the text.
     """
     last_end = text.rfind(end)
     opened = text.rfind(start, 0, last_end) if last_end >= 0 else -1
@@ -57,7 +57,7 @@ def last_between(text: str, start: str, end: str) -> str | None:
 
 def token_f1(answer: str, wanted: str) -> float:
     """Returns the harmonic mean of precision and recall of the normalized words, counted with repetitions. If
-    normalizing leaves nothing of `wanted`, as of "A", 1 for an equal answer, else 0."""
+    normalizing leaves nothing of `wanted`, as of "A", returns 1 for an equal answer, else 0."""
     got, want = Counter(normalized(answer).split()), Counter(normalized(wanted).split())
     if not want:
         return float(same_words(answer, wanted))
@@ -76,7 +76,7 @@ def listed_texts(label: Any) -> list[str]:
 
 
 def label_number(label: Any, what: str) -> float:
-    """Returns the label as a number. Raises `Unscorable`, whose message says `what` it should be."""
+    """Returns the label as a number. Raises `Unscorable` with a message that it must be `what`."""
     if isinstance(label, list) and len(label) == 1:
         label = label[0]
     try:

@@ -11,12 +11,12 @@ class Verdict:
     """The verdict of one verifier on one completion."""
 
     value: float
-    """In the range that the verifier documents."""
+    """The value, in the range that the verifier documents."""
     detail: str = ""
-    """What was found in the completion, for people."""
+    """The findings in the completion, for people."""
     answer: str | None = None
-    """What the completion answers, in a form that is the same for equal answers, and empty for no answer; None where
-    the verifier does not compare answers with each other (see `Verifier.same_answers`)."""
+    """The completion's answer, in a form that is the same for equal answers and empty for no answer; None if the
+    verifier does not compare answers with each other (see `Verifier.same_answers`)."""
     step_scores: tuple[StepScore, ...] = ()
     """Scores of single steps by a process verifier, in order (see `advantage.step_rewards`)."""
 
@@ -26,13 +26,13 @@ class Unscorable(Exception):
 
 
 class Broken(Exception):
-    """The verifier gave no verdict. The message says what it did instead."""
+    """The verifier gave no verdict. The message describes its behavior."""
 
 
 def acceptable_texts(label: Any) -> list[str]:
     """Returns the answers that a label accepts: one text or number, or a list of them.
 
-    Numbers become text as a person writes them: 72.0, as it comes from the wire, is "72".
+    Numbers become text as people write them: 72.0, the form on the wire, is "72".
 
     Raises `Unscorable` if there is nothing to compare with.
     """
@@ -44,7 +44,7 @@ def acceptable_texts(label: Any) -> list[str]:
 
 def _text(item: Any) -> str:
     if isinstance(item, bool) or not isinstance(item, str | int | float):
-        raise Unscorable(f"the label must be text, a number or a list of those (found: {type(item).__name__})")
+        raise Unscorable(f"the label must be text, a number or a list of these (found: {type(item).__name__})")
     if isinstance(item, float) and item.is_integer():
         return str(int(item))
     if not str(item).strip():

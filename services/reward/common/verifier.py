@@ -14,25 +14,25 @@ from shoal.config.tables.section import Section
 
 @dataclass(frozen=True)
 class Verifier:
-    """How completions are judged under one name: the name of the module that declares it as `VERIFIER`."""
+    """A verifier. Its name is the name of the module that declares it as `VERIFIER`."""
 
     verify: Callable[..., Verdict]
     """Text and label -> verdict. Raises `Unscorable`; any other exception means that the verifier broke. Takes
-    `options` as a third argument. `reads` says which text, and which keyword."""
+    `options` as a third argument. `reads` decides which text and which keyword it gets."""
     values: str
     """Range of the value, for people: "1 or 0"."""
     best: Literal["correct", "measure", "zero"] = "correct"
-    """What its best value says. "correct": it is 1, and calls a completion correct: the answer is right, or in the form
-    that the task demands. "measure": it is 1, and measures length or style, which calls nothing correct. "zero": it is
-    0. Where options decide whether 1 is reached, their table has the property `reaches_1`."""
+    """The meaning of its best value. "correct": the value is 1 and means a correct completion, whose answer is right,
+    or in the form that the task demands. "measure": the value is 1 and measures length or style, not correctness.
+    "zero": the value is 0. If options decide whether 1 is reached, their table has the property `reaches_1`."""
     can_stop: bool = True
-    """Whether judging may be stopped anywhere, to begin anew later: not where it would leave processes behind."""
+    """Whether judging may be stopped anywhere and begun anew later. False if that would leave processes behind."""
     options: type[Section] | None = None
     """The table `reward.verifiers.<name>`. tools/verifier_docs.py copies its source into
     shoal/config/tables/verifiers.py, so it may use nothing but `Section`, `Field` and `Literal`."""
     reads: Literal["answer", "completion", "num_tokens", "token_ids"] = "answer"
-    """What `verify` reads. `answer`: the completion's text outside of thoughts. The others get the whole text, because
-    they judge its form or its length and not what it answers, and the last two also the keyword that they name."""
+    """The input of `verify`. `answer`: the completion's text outside of thoughts. The others: the whole text, to judge
+    form or length rather than the answer. `num_tokens` and `token_ids` are also passed as keywords."""
     load: Callable[[], None] = lambda: None
     """Imports what `verify` needs. Called once in each process, outside any deadline of a completion."""
     package: str = ""
@@ -40,11 +40,11 @@ class Verifier:
     extra: str = "reward"
     """The extra of Shoal that installs `package`."""
     same_answers: str = ""
-    """When two answers count as the same in a vote (maj@k), for people. Empty where answers cannot be compared with
-    each other, only judged; then no verdict has an `answer`."""
+    """The rule by which two answers count as the same in a vote (maj@k), for people. Empty if answers cannot be
+    compared with each other, only judged; then no verdict has an `answer`."""
     unavailable: Callable[[], str] = lambda: ""
-    """Returns why the verifier cannot judge on this machine, or an empty text. May take a second. Completions that it
-    is asked to judge anyway are FAILED with this reason."""
+    """Returns why the verifier cannot judge on this machine, or an empty text. May take a second. Completions that
+    still come to it are FAILED with this reason."""
 
     @property
     def summary(self) -> str:
@@ -53,12 +53,12 @@ class Verifier:
 
     @property
     def description(self) -> str:
-        """What it reads, what it returns, and in which range."""
+        """The description of its input, its value, and the range of the value."""
         return inspect.getdoc(self.verify) or ""
 
     @cached_property
     def missing_package(self) -> str:
-        """How to install the package that it needs; empty if the package is installed."""
+        """The way to install the package that it needs; empty if the package is installed."""
         if not self.package or importlib.util.find_spec(self.package) is not None:
             return ""
         return f"it needs the package {self.package}: pip install 'shoal[{self.extra}]'"
@@ -72,7 +72,7 @@ class Verifier:
         *,
         keep_thoughts: bool = False,
     ) -> Verdict:
-        """Calls `verify` with what it reads, or with the whole text to `keep_thoughts`. Raises what `verify` raises."""
+        """Calls `verify` with its input, or with the whole text to `keep_thoughts`. Raises the errors of `verify`."""
         arguments = [self.options.model_validate(options)] if self.options else []
         if self.reads == "answer" and not keep_thoughts:
             answer = without_thoughts(completion)
@@ -81,6 +81,6 @@ class Verifier:
         if self.reads in ("answer", "completion"):
             return self.verify(completion, label, *arguments)
         if completion and not token_ids:
-            raise Unscorable("the completion came without token ids, which this verifier reads")
+            raise Unscorable("the completion has no token ids, which this verifier needs")
         read: Any = len(token_ids) if self.reads == "num_tokens" else token_ids
         return self.verify(completion, label, *arguments, **{self.reads: read})

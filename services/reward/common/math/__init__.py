@@ -1,1 +1,1 @@
-"""Mathematical answers: which one a text states, how it is written, and whether two are equal."""
+"""Mathematical answers: finding the stated answer, normalizing its notation, and comparing two answers."""

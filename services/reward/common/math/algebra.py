@@ -1,4 +1,4 @@
-"""What computer algebra makes of an answer: math-verify's grammar and comparison, with our comparison of numbers."""
+"""Computer algebra on answers: math-verify's grammar and comparison, with Shoal's comparison of numbers."""
 
 import importlib
 import re
@@ -15,12 +15,12 @@ _MAX_NESTING = 30
 _TWO_NUMBERS = re.compile(r"[0-9]\s+[0-9]")
 _FIRST_FORMULAS = ("[0,1)", "\\{1,2\\}", "x\\le\\frac{1}{2}", "(x+1)^2\\cdot\\sqrt{2}", "\\sin x", "y=-2x")
 _REPLACED: dict[str, Callable[..., Any]] = {}
-"""Functions of math-verify that ours call."""
+"""The original functions of math-verify, which Shoal's replacements call."""
 
 
 @dataclass(frozen=True)
 class Rules:
-    """How two answers are compared; see the options of the verifier."""
+    """The rules of comparing two answers; see the options of the verifier."""
 
     float_rounding: int = 6
     strict: bool = True
@@ -28,9 +28,9 @@ class Rules:
 
 
 def load() -> None:
-    """Imports math-verify and gives it our comparison of numbers; takes seconds.
+    """Imports math-verify and gives it Shoal's comparison of numbers; takes seconds.
 
-    Reads a few formulas, since the grammar learns from the first ones how to read others.
+    Reads a few formulas, since the grammar learns from the first formulas how to read others.
     """
     importlib.import_module("math_verify.parser")
     grader = importlib.import_module("math_verify.grader")
@@ -48,10 +48,10 @@ def load() -> None:
 
 @lru_cache(maxsize=4096)
 def parsed(latex: str) -> Any:
-    """Returns the expression of sympy that math-verify reads; None if it reads none.
+    """Returns the sympy expression that math-verify reads; None if it reads none.
 
-    Its grammar takes seconds for long texts and deep brackets, which are no answers. Samples of a group repeat each
-    other's answers, so that many are kept.
+    Its grammar takes seconds for long texts and deep brackets, which are not answers. Samples of a group repeat each
+    other's answers, so many results are cached.
     """
     if len(latex) > _MAX_CHARACTERS or nesting(latex.replace("\\{", "{").replace("\\}", "}")) > _MAX_NESTING:
         return None
@@ -68,12 +68,12 @@ def parsed(latex: str) -> Any:
     except MemoryError:
         raise
     except Exception:
-        # The grammar raises errors of many kinds for what is no formula.
+        # The grammar raises errors of many kinds for text that is not a formula.
         return None
 
 
 def are_equal(gold: Any, answer: Any, rules: Rules) -> bool:
-    """Returns whether math-verify finds two expressions equal, "i" read as a letter or as the imaginary unit."""
+    """Returns whether math-verify finds two expressions equal, with "i" as a letter or as the imaginary unit."""
     if _equal(gold, answer, rules):
         return True
     complex_gold, complex_answer = _with_imaginary_unit(gold), _with_imaginary_unit(answer)
@@ -82,7 +82,7 @@ def are_equal(gold: Any, answer: Any, rules: Rules) -> bool:
 
 
 def inequalities(expression: Any) -> list[Any]:
-    """Returns the inequalities of a chain or list, all in one direction; none if it states anything else."""
+    """Returns the inequalities of a chain or list, all in one direction; empty if it states anything else."""
     from sympy import GreaterThan, LessThan, StrictGreaterThan, StrictLessThan
 
     found: list[Any] = []
@@ -111,7 +111,7 @@ def _equal(gold: Any, answer: Any, rules: Rules) -> bool:
 
 
 def _with_imaginary_unit(expression: Any) -> Any:
-    """Reads "i" as the imaginary unit, unless it is all that is written: math-verify takes it for a letter."""
+    """Reads "i" as the imaginary unit, unless the answer is only "i". math-verify reads it as a letter."""
     letters = [symbol for symbol in getattr(expression, "free_symbols", ()) if symbol.name == "i"]
     if not letters or expression in letters:
         return expression
@@ -119,12 +119,12 @@ def _with_imaginary_unit(expression: Any) -> Any:
 
     try:
         return expression.subs(dict.fromkeys(letters, I))
-    except (TypeError, ValueError, AttributeError):  # An order, as of i < 5 or of an interval's ends: "i" is a letter.
+    except (TypeError, ValueError, AttributeError):  # In an order, as i < 5 or an interval's ends, "i" is a letter.
         return expression
 
 
 def _numeric_eq(one: Any, other: Any, float_rounding: int, numeric_precision: int) -> bool:
-    """Takes the place of math-verify's comparison, which sets small factors of a difference to 0."""
+    """Replaces math-verify's comparison, which sets small factors of a difference to 0."""
     from sympy import MatrixBase, MatrixExpr
 
     if isinstance(one, MatrixBase | MatrixExpr) or isinstance(other, MatrixBase | MatrixExpr):
@@ -139,7 +139,7 @@ def _numeric_eq(one: Any, other: Any, float_rounding: int, numeric_precision: in
 
 
 def _symbolic_eq(one: Any, other: Any) -> bool:
-    """Simplifies a difference only where values do not tell that it is not 0."""
+    """Simplifies a difference only if values do not show that it is not 0."""
     from sympy import Expr
 
     if isinstance(one, Expr) and isinstance(other, Expr):
@@ -159,7 +159,7 @@ def _binomial(converter: Any, binomial: Any) -> Any:
 
 
 def _interval(converter: Any, interval: Any) -> Any:
-    """Refuses ends that are too large, since they would be computed to tell which is the greater one."""
+    """Refuses ends that are too large, since comparing the ends would compute them."""
     if any(values.is_too_large(converter.convert_expr(end)) for end in interval.expr()):
         raise ValueError("an end of the interval is too large")
     return _REPLACED["interval"](converter, interval)

@@ -1,4 +1,4 @@
-"""Units of the same dimension: how much of one is one of another."""
+"""Conversion between units of the same dimension."""
 
 import re
 from collections.abc import Iterable
@@ -21,7 +21,7 @@ _UNITS = {
 
 
 def ratio(one: Iterable[tuple[str, int]], other: Iterable[tuple[str, int]]) -> Fraction | None:
-    """Returns how much of the other's unit one of the first unit is; None for units of different dimensions.
+    """Returns the first unit as a multiple of the other unit; None for units of different dimensions.
 
     Units are names and their powers, as `units.Quantity` has them.
     """

@@ -1,4 +1,4 @@
-"""Whether an answer equals the label: by value, unit and marks; what is no rational number by computer algebra."""
+"""Equality of an answer and a label: by value, unit and marks, and by computer algebra for irrational values."""
 
 import re
 from fractions import Fraction
@@ -21,7 +21,7 @@ _MAX_RELATIONS = 4
 
 
 def are_equal(gold: Reading, answer: Reading, rules: Rules) -> bool:
-    """Returns whether the answer is the label's, in any notation."""
+    """Returns whether the answer equals the label, in any notation."""
     if _written(gold) == _written(answer):
         return True
     if len(gold.sides) < 2 and (forms := restated.forms(answer)):
@@ -31,16 +31,16 @@ def are_equal(gold: Reading, answer: Reading, rules: Rules) -> bool:
     exact, sign, _ = answer.text.partition("\\approx")
     if sign and re.search(r"[\\/]", exact) and _are_equal(gold, reading.read(exact), rules):
         return True  # \\frac{x}{8} \\approx 0.125x.
-    # The m of 5m may be a letter or a unit; it is a letter where the label has any.
+    # The m of 5m may be a letter or a unit. It is a letter if the label has letters.
     bare = None if any(character.isalpha() for character in gold.value) else reading.with_bare_unit(answer)
     return bare is not None and _are_equal(gold, bare, rules)
 
 
 def _is_any_form(gold: Reading, forms: list[restated.Form], rules: Rules) -> bool:
-    """Returns whether one of several forms of an answer, which are of the same amount, is the label's.
+    """Returns whether one of several forms of an answer, all of the same amount, equals the label.
 
-    The unit of one form is the unit of those without. Of exact forms that are only rounded to each other the last
-    counts; of what is only near, a decimal number to which an exact form is rounded.
+    A form without a unit has the unit of the others. Of exact forms that are only rounded to each other, the last
+    counts. Of forms that are only near, a decimal number counts to which an exact form is rounded.
     """
     exact = [form for form in forms if not form.is_near] or forms[:1]
     for form in forms:
@@ -83,11 +83,11 @@ def _are_equal(gold: Reading, answer: Reading, rules: Rules) -> bool:
 
 
 def _num_repeated(each: Reading) -> int:
-    """Returns how many elements of a list stand in it before: 5, 5 is not the answer 5."""
+    """Returns the number of repeated elements of a list: 5, 5 is not the answer 5."""
     if each.number is not None or (
         "," not in each.value and ";" not in each.value and not reading.WORD_OR.search(each.value)
     ):
-        return 0  # 1,000,000 is no list.
+        return 0  # 1,000,000 is not a list.
     elements = ["=".join(sides).replace(" ", "") for sides in marks.elements(reading.WORD_OR.sub(", ", each.value))]
     if any(element.startswith("(") for element in elements) or ";" in each.value:
         return 0  # Points, and solutions of several unknowns, are a set.
@@ -95,7 +95,7 @@ def _num_repeated(each: Reading) -> int:
 
 
 def _are_other_moduli(gold: Reading, answer: Reading) -> bool:
-    """Returns whether the moduli differ; one that is left out differs only where a congruence is stated."""
+    """Returns whether the moduli differ. A missing modulus differs only if a congruence is stated."""
     if gold.modulus and answer.modulus:
         one, other = reading.number_of(gold.modulus), reading.number_of(answer.modulus)
         return gold.modulus != answer.modulus and (one is None or other is None or one.value != other.value)
@@ -111,14 +111,15 @@ def _values_are_equal(gold: Reading, answer: Reading, rules: Rules) -> bool:
             for a, b in scales
         )
     if answer.operators or answer.is_too_large or gold.is_too_large:
-        # What is left to be computed, or is too large to be, equals only the same, written in the same way.
+        # An answer that is still to be computed, or is too large for it, equals only an answer that is written in the
+        # same way.
         gold_expression = algebra.parsed(gold.value) if answer.operators == gold.operators else None
         return gold_expression is not None and bool(gold_expression == algebra.parsed(answer.value))
     return _expressions_are_equal(gold, answer, scales, rules)
 
 
 def _numbers(gold: Reading, answer: Reading) -> tuple[Rational | None, Rational | None]:
-    """Returns the values that are rational numbers, or equations whose last side is one."""
+    """Returns the values if they are rational numbers, or equations whose last side is rational."""
     one, other = gold.number, answer.number
     if one is None and other is not None and len(gold.sides) == 2 and _NAME.fullmatch(gold.sides[0]):
         one = reading.number_of(gold.sides[1])
@@ -128,7 +129,7 @@ def _numbers(gold: Reading, answer: Reading) -> tuple[Rational | None, Rational 
 
 
 def _scales(gold: Reading, answer: Reading) -> list[tuple[Fraction, Fraction]]:
-    """Returns the factors by which both values are compared: 12% is 12 percent, and 0.12."""
+    """Returns the factors with which both values are compared: 12% is 12 percent, and 0.12."""
     one, other = gold.quantity, answer.quantity
     scales = [(one.factor, other.factor)]
     if one.is_percent and not other.is_percent:
@@ -170,7 +171,7 @@ def _times(expression: Any, factor: Fraction) -> Any:
 
 
 def _are_same_inequalities(one: Any, other: Any, rules: Rules) -> bool:
-    """Returns whether both state the same inequalities, in any order: 1 < x < 3 is x < 3 and x > 1."""
+    """Returns whether both state the same inequalities, in any order: 1 < x < 3 equals x < 3 and x > 1."""
     golds, answers = algebra.inequalities(one), algebra.inequalities(other)
     if not 2 <= len(golds) == len(answers) <= _MAX_RELATIONS:
         return False

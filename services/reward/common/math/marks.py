@@ -1,4 +1,4 @@
-"""What belongs to an answer and is lost on the way to computer algebra: bases, moduli, dots, relations."""
+"""The parts of an answer that computer algebra loses: bases, moduli, dots, relations."""
 
 import re
 from dataclasses import dataclass
@@ -36,14 +36,14 @@ _SEPARATOR = re.compile(r"[{}()\[\]]|[,;]|(?<![<>!\\:=])=(?!=)|\\approx(?![a-zA-
 
 @dataclass(frozen=True)
 class Marks:
-    """Two answers are equal only if these are."""
+    """The marks of an answer. Two answers are equal only if their marks are."""
 
     bases: tuple[str, ...]
-    """Of numbers, in order, without 10: "8" for 12_8."""
+    """The bases of numbers, in order, without 10: "8" for 12_8."""
     dots: tuple[int, ...]
-    """Which elements of a sequence are dots."""
+    """The positions of dots in a sequence."""
     relation: str
-    """In front of the answer: "<" in < 5."""
+    """The relation before the answer: "<" in < 5."""
 
 
 def marks(latex: str) -> Marks:
@@ -58,14 +58,14 @@ def bases(text: str) -> list[str]:
 
 
 def without_relation(latex: str) -> str:
-    """Returns an answer without the relation, or the sign that means nothing, in front of it."""
+    """Returns an answer without the relation, or the meaningless sign, before it."""
     latex = _NOTHING.sub("", latex, count=1) if _NOTHING.match(latex) else latex
     relation = _RELATION.match(latex)
     return latex[relation.end() :] if relation else latex
 
 
 def without_condition(latex: str) -> str:
-    """Returns an answer without what restricts its letters behind it: 2k\\pi, k \\in \\mathbb{Z}."""
+    """Returns an answer without the condition on its letters that follows it: 2k\\pi, k \\in \\mathbb{Z}."""
     found = _CONDITION.search(latex)
     if not found or _RESTRICTED.search(latex, 0, found.start()) or not any(map(str.isalnum, latex[: found.start()])):
         return latex
@@ -73,7 +73,7 @@ def without_condition(latex: str) -> str:
 
 
 def without_modulus(latex: str) -> tuple[str, str]:
-    """Splits an answer into residue and modulus, "" without one."""
+    """Splits an answer into residue and modulus; the modulus is "" if there is none."""
     found = _MODULUS.search(latex)
     if not found:
         return latex, ""
@@ -82,9 +82,9 @@ def without_modulus(latex: str) -> tuple[str, str]:
 
 
 def operators(latex: str) -> tuple[str, ...]:
-    """Returns what the answer leaves to be computed, in order: integrals, sums, limits, gcd, max, determinants.
+    """Returns the operators that are left to be computed, in order: integrals, sums, limits, gcd, max, determinants.
 
-    Of an equation the last side counts, which holds the result.
+    In an equation the last side counts, which has the result.
     """
     sides = [element[-1] for element in elements(latex)]
     return tuple(

@@ -1,7 +1,7 @@
 """Normal forms of answers in LaTeX, as text.
 
-The rules are those of published results on MATH: the normal form of Hendrycks et al. (arXiv:2103.03874) and
-that of Lewkowycz et al. (Minerva, arXiv:2206.14858, appendix D).
+The rules come from published results on MATH: the normal forms of Hendrycks et al. (arXiv:2103.03874) and of Lewkowycz
+et al. (Minerva, arXiv:2206.14858, appendix D).
 """
 
 import re
@@ -9,14 +9,14 @@ import re
 from services.reward.common.answers import number_form
 from services.reward.common.verdict import Unscorable
 
-# The answer is at the end. Longer texts are cut, since some patterns below and in math-verify are not linear.
+# The answer is at the end. Longer texts are cut, since some patterns here and in math-verify are not linear.
 _MAX_CHARACTERS = 20_000
 _MAX_LEVELS = 100
 _BRACE = re.compile(r"\\.|[{}()\[\]]", re.DOTALL)
 
 
 def tail(text: str) -> str:
-    """Returns the end of a text, which holds its answer."""
+    """Returns the end of a text, where the answer is."""
     return text[-_MAX_CHARACTERS:]
 
 
@@ -28,7 +28,7 @@ def check_depth(text: str) -> None:
 
 
 def nesting(text: str) -> int:
-    """Returns how deep brackets are nested."""
+    """Returns the depth of nested brackets."""
     depth = deepest = 0
     for bracket in _BRACE.findall(text):
         if bracket in "{([":
@@ -65,7 +65,7 @@ def hendrycks_form(text: str) -> str:
 
 
 def math_form(answer: str) -> str:
-    """Returns the normal form of an answer in LaTeX by MATH's own scorer, and of a number its value."""
+    """Returns the normal form of an answer in LaTeX by MATH's own scorer; for a number, its value."""
     return number_form(hendrycks_form(answer))
 
 
@@ -97,7 +97,7 @@ _MINERVA_REPLACED = (
     ("\\text{and}", ","),
     ("\\text{m}", "\\text{}"),
 )
-# In this order: removing one can create another.
+# The order matters: removing one of these can create another.
 _MINERVA_REMOVED = (
     *("square", "ways", "integers", "dollars", "mph", "inches", "ft", "hours", "km", "units", "\\ldots", "sue"),
     *("points", "feet", "minutes", "digits", "cents", "degrees", "cm", "gm", "pounds", "meters", "meals", "edges"),

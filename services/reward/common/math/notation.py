@@ -17,7 +17,7 @@ _SIGNS = r"""
     χ\chi ψ\psi ω\omega Γ\Gamma Δ\Delta Θ\Theta Λ\Lambda Π\Pi Σ\Sigma
     Φ\Phi Ψ\Psi Ω\Omega ϕ\varphi ϑ\vartheta 𝜋\pi 𝜃\theta
 """
-"""Each sign, and behind it what it is in LaTeX."""
+"""Each sign, followed by its LaTeX."""
 _TABLE = str.maketrans(
     {"\u3002": ". ", "\u3001": ", "}
     | {pair[0]: f"{pair[1:]} " if pair[-1].isalpha() and "\\" in pair else pair[1:] for pair in _SIGNS.split()}
@@ -34,7 +34,7 @@ _DASH = re.compile("(?<![0-9A-Za-z)}])[\u2013\u2014\u2015](?=\\s?[0-9.$\\\\A-Za-
 _GROUPED = r"(?=[0-9]{3}(?![0-9]))"
 _THIN_GROUP = re.compile(rf"(?<=[0-9])(?:\\[,;:! ]|~|,\\!\s*|\{{,\}}|\\thinspace\s?|[\u00a0\u2009\u202f]){_GROUPED}")
 _DECIMAL_COMMA = re.compile(r"(?<![0-9.,}])([0-9]+)\{,\}(?=(?:[0-9]{1,2}|[0-9]{4,})(?![0-9]|\{,\}))")
-"""The comma of 3{,}5, where no space is set behind it."""
+"""The decimal comma of 3{,}5, which has no space after it."""
 _SPACE_GROUPS = re.compile(r"(?<![0-9.,])[1-9][0-9]{0,2}(?: [0-9]{3})+(?![0-9])")
 _MIXED = re.compile(r"(?<![0-9./^_])([0-9]+)\s+([0-9]+)/([0-9]+)(?![0-9/!^]|\.[0-9])")
 _POWER_OF_TEN = re.compile(r"(?<![\w.\\^])[0-9]{1,30}(?:\.[0-9]{1,30})?[eE][-+]?[0-9]{1,2}(?![\w{]|\.[0-9])")
@@ -87,7 +87,7 @@ _REPLACED = r"""
     \mbox=\text \textnormal=\text
     {:}=: \degree=^\circ ^{\circ}=^\circ ^{\prime}=' ^\prime=' \space=_ \imath=i
 """
-"""Commands, and behind "=" those that mean the same; _ is a space."""
+"""Commands, and after "=" commands that mean the same; _ is a space."""
 _REPLACEMENTS = tuple(
     (old, re.compile(re.escape(old) + ("(?![a-zA-Z])" if old[-1].isalpha() else "")), new.replace("_", " "))
     for old, _, new in (pair.rpartition("=") for pair in _REPLACED.split())
@@ -122,10 +122,10 @@ def _root(found: re.Match[str]) -> str:
 
 
 def in_common_notation(latex: str) -> str:
-    """Returns an answer in the notation that is compared: without spacing, signs of thousands and styles.
+    """Returns an answer in the notation for comparison: without spacing, separators of thousands and styles.
 
-    A single letter in upright type is that letter, unless it stands behind a number as a unit does; repeating decimals
-    and 1e3 become exact numbers.
+    A single letter in upright type is that letter, unless it follows a number like a unit. Repeating decimals and 1e3
+    become exact numbers.
     """
     latex = _THIN_GROUP.sub("", in_latex_signs(_WIDE.sub("  ", latex)))
     latex = _DECIMAL_COMMA.sub(r"\1.", latex)
@@ -156,7 +156,7 @@ def without_end_of_proof(latex: str) -> str:
 
 
 def _without_style(latex: str) -> str:
-    """Returns an answer without colors, sizes of type, words that announce it, and a style around all of it."""
+    """Returns an answer without colors, type sizes, announcing words, and a style around the whole answer."""
     latex = _ANNOUNCING.sub("", _TYPE.sub(" ", latex)).strip().strip("`*").strip()
     if (found := _WHOLE.fullmatch(latex)) and len(found[1]) > 1:
         return found[1]
@@ -169,7 +169,7 @@ def with_letters(latex: str) -> str:
 
 
 def without_marks(latex: str) -> str:
-    """Returns LaTeX without the full stop, comma or semicolon behind it, and without quotation marks around it."""
+    """Returns LaTeX without the period, comma or semicolon after it, and without quotation marks around it."""
     latex = _DOLLARS_AROUND.sub("", latex.strip()).strip()
     while latex and (latex[-1] in ".,;:" or latex.endswith("\\\\")) and not latex.endswith("\\ldots"):
         latex = latex.removesuffix("\\\\") if latex.endswith("\\\\") else latex[:-1]
@@ -182,7 +182,7 @@ def without_marks(latex: str) -> str:
 
 
 def _mixed(found: re.Match[str]) -> str:
-    """Rewrites 11 5/6; a fraction above 1 behind a whole number is no part of it."""
+    """Rewrites 11 5/6. A fraction above 1 after a whole number is not a part of it."""
     whole, top, bottom = found.groups()
     return f"{whole}\\frac{{{top}}}{{{bottom}}}" if int(top) < int(bottom) else found[0]
 
@@ -194,7 +194,7 @@ def _repeating(found: re.Match[str]) -> str:
 
 
 def _dotted(found: re.Match[str]) -> str:
-    """Rewrites 0.333... and 0.1212..., in which a period is seen at least twice to the end."""
+    """Rewrites 0.333... and 0.1212..., whose period occurs at least twice up to the end."""
     digits = found[2]
     for length in range(1, len(digits) // 2 + 1):
         period = digits[-length:]

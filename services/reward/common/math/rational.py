@@ -1,4 +1,4 @@
-"""Exact values of answers that are rational: read without computer algebra, and bounded before they are computed."""
+"""Exact values of rational answers, which are read without computer algebra and bounded before they are computed."""
 
 import math
 import re
@@ -25,14 +25,14 @@ class TooLarge(Exception):
 
 
 class _Unread(Exception):
-    """This is no rational number, or not one in a notation that is read here."""
+    """The text is not a rational number, or its notation is not supported here."""
 
 
 @dataclass(frozen=True)
 class Rational:
     value: Fraction
     num_decimals: int = 0
-    """Most digits behind a decimal point in what it is computed from."""
+    """Most digits after a decimal point among the numbers that it is computed from."""
 
 
 def rational_value(latex: str) -> Rational | None:
@@ -49,7 +49,7 @@ def rational_value(latex: str) -> Rational | None:
 
 
 def is_sizable(bits: float) -> float:
-    """Returns the bits. Raises `TooLarge` if they are too many."""
+    """Returns the bits. Raises `TooLarge` if there are too many."""
     if bits > _MAX_BITS:
         raise TooLarge
     return bits
@@ -124,7 +124,7 @@ def _tokens(latex: str) -> list[str]:
 
 
 class _Reader:
-    """Reads tokens from left to right; each method reads one level of precedence."""
+    """Reads tokens from left to right. Each method reads one level of precedence."""
 
     def __init__(self, tokens: list[str]) -> None:
         self._tokens = tokens
@@ -193,7 +193,7 @@ class _Reader:
             value = self._signed_exponent(level + 1)
             return replace(value, value=-value.value)
         exponent = self._atom(level + 1)
-        if self._next() == "^":  # 2^3^2: from the right.
+        if self._next() == "^":  # 2^3^2 is evaluated from the right.
             self._take()
             above = self._signed_exponent(level + 1)
             exponent = _known(power(exponent.value, above.value), exponent, above)
@@ -222,7 +222,7 @@ class _Reader:
             if not degree.value:
                 raise _Unread
             if radicand.value < 0 and degree.value.denominator == 1 and degree.value % 2:
-                root = power(-radicand.value, 1 / degree.value)  # The real root, of which \sqrt[3]{-8} speaks.
+                root = power(-radicand.value, 1 / degree.value)  # The real root, which \sqrt[3]{-8} means.
                 return _known(None if root is None else -root, radicand, degree)
             return _known(power(radicand.value, 1 / degree.value), radicand, degree)
         raise _Unread

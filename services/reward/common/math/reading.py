@@ -1,4 +1,4 @@
-"""An answer as it is compared: its value, unit and marks, and what computer algebra makes of it."""
+"""An answer in the form for comparison: its value, unit and marks, and its expression in computer algebra."""
 
 import re
 from dataclasses import dataclass
@@ -24,14 +24,14 @@ _ALIGNED = re.compile(
 @dataclass(frozen=True)
 class Reading:
     text: str
-    """In common notation."""
+    """The answer in common notation."""
     value: str
-    """Without unit, words of size, modulus and what stands in front of the answer."""
+    """The value, without unit, words of size, modulus and any sign before the answer."""
     quantity: units.Quantity
     marks: marks.Marks
     modulus: str
     operators: tuple[str, ...]
-    """What is left to be computed."""
+    """The operators that are left to be computed."""
     number: rational.Rational | None
     """The value, if it is rational."""
     is_too_large: bool
@@ -51,7 +51,7 @@ class Reading:
 
     @property
     def joined_letters(self) -> str:
-        """The letters of the answer without what separates them: A, B and C -> ABC."""
+        """The letters of the answer without separators: A, B and C -> ABC."""
         return _SPLIT_LETTERS.sub("", re.sub(r"\band\b", "", _TEXT.sub(r"\1", self.value))).strip("()")
 
     @property
@@ -60,7 +60,7 @@ class Reading:
 
     @property
     def sides(self) -> list[str]:
-        """The sides of the equation that is the answer; one for anything else, none for a list."""
+        """The sides of the answer if it is an equation; empty for a list, else one side."""
         found = marks.elements(WORD_OR.sub(", ", self.value))
         return [side.strip() for side in found[0]] if len(found) == 1 else []
 
@@ -76,7 +76,7 @@ def read(latex: str) -> Reading:
 
 
 def with_bare_unit(reading: Reading) -> Reading | None:
-    """Returns the reading of 5m as 5 meters; None for an answer that cannot be read so."""
+    """Returns the reading of 5m as 5 meters; None for an answer without such a reading."""
     quantity = units.with_bare_unit(reading.quantity)
     return None if quantity is None else _reading(reading.text, quantity, reading.marks, reading.modulus)
 
@@ -96,13 +96,13 @@ def _time_of_day(value: str, quantity: units.Quantity) -> tuple[rational.Rationa
 
 
 def scaled(number: rational.Rational, factor: Fraction) -> rational.Rational:
-    """Returns a number times the words of size behind it."""
+    """Returns a number times the words of size after it."""
     return rational.Rational(number.value * factor, number.num_decimals)
 
 
 @lru_cache(maxsize=4096)
 def number_of(latex: str) -> rational.Rational | None:
-    """Returns the value of a rational number; None for anything else, and for one that is too large."""
+    """Returns the value of a rational number; None for anything else, and for a number that is too large."""
     return _number(latex)[0]
 
 
@@ -118,7 +118,7 @@ def _number(latex: str) -> tuple[rational.Rational | None, bool]:
 
 
 def _one_line(latex: str) -> str:
-    """Returns a display of several lines, x &= 3 + 4 \\\\ &= 7, as the equation that it is, or else its last line."""
+    """Returns a display of several lines, x &= 3 + 4 \\\\ &= 7, as an equation, or else its last line."""
     if not _ALIGNED.search(latex):
         return latex
     lines = [line.replace("&", "").strip(" \n\t.") for line in _ALIGNED.sub("", latex).split("\\\\")]

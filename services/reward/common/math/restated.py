@@ -11,9 +11,9 @@ from services.reward.common.math.reading import Reading, read
 _APPROXIMATELY = re.compile(r"\\approx(?![a-zA-Z])")
 _DECIMAL = re.compile(r"[-+]?[0-9]*(?:\.([0-9]+))?")
 _UNREAD = re.compile(r"(?<![a-zA-Z\\])[a-zA-Z]|\\text|_|[%$€£¥₹]|\\circ|/.*(?:/|\\frac)|\\frac.*/")
-"""What no number has, or what people read in several ways: letters, units within a formula, a/b/c."""
+"""Parts that no number has, or that are ambiguous: letters, units within a formula, a/b/c."""
 _NEARLY = Fraction(1, 20)
-"""Relative difference of a value from what is said to be near it."""
+"""Largest relative difference between a value and a number that is said to be near it."""
 _ROUNDED = Fraction(1, 5)
 """Largest relative difference of a number from its rounding to a whole number."""
 
@@ -22,14 +22,14 @@ _ROUNDED = Fraction(1, 5)
 class Amount:
     value: Fraction
     last_digit: Fraction | None
-    """The size of its last digit, if it is a decimal number; None for a formula."""
+    """The size of the last digit of a decimal number; None for a formula."""
 
 
 @dataclass(frozen=True)
 class Form:
     reading: Reading
     value: Fraction
-    """Without unit and words of size."""
+    """The value, without unit and words of size."""
     is_near: bool = False
     """Whether the text calls it approximately equal to the forms before it."""
 
@@ -40,7 +40,7 @@ class Form:
 
     @property
     def amounts(self) -> list[Amount]:
-        """The value, the value with its words of size, and that as a part of 100 if it is a percentage."""
+        """The value, the value times its words of size, and that divided by 100 if it is a percentage."""
         factors = dict.fromkeys((Fraction(1), self.reading.quantity.factor))
         if self.reading.quantity.is_percent:
             factors |= dict.fromkeys([factor / 100 for factor in factors])
@@ -49,7 +49,7 @@ class Form:
 
 
 def is_same(value: Fraction, written: Amount) -> bool:
-    """Returns whether a value is what is written, or is rounded or cut to it: to a decimal of two digits or more."""
+    """Returns whether a value equals the written amount, or is rounded or cut to it (at least two digits)."""
     apart, digit = abs(value - written.value), written.last_digit
     return not apart or (
         digit is not None and digit.numerator == 1 < digit.denominator and apart <= digit <= abs(written.value) / 10
@@ -57,7 +57,7 @@ def is_same(value: Fraction, written: Amount) -> bool:
 
 
 def is_rounded(value: Fraction, written: Amount) -> bool:
-    """Returns whether a value is what is written, or is rounded to it, also to a whole number that is not far."""
+    """Returns whether a value equals the written amount, or is rounded to it, even to a whole number that is near."""
     apart, digit = abs(value - written.value), written.last_digit
     if is_same(value, written) or digit is None:
         return is_same(value, written)
@@ -65,13 +65,13 @@ def is_rounded(value: Fraction, written: Amount) -> bool:
 
 
 def is_near(value: Fraction, written: Amount) -> bool:
-    """Returns whether a value is rounded to what is written, or a few percent from it."""
+    """Returns whether a value is rounded to the written amount, or differs from it by a few percent."""
     size = max(abs(value), abs(written.value))
     return is_rounded(value, written) or abs(value - written.value) <= size * _NEARLY
 
 
 def forms(answer: Reading) -> list[Form]:
-    """Returns the sides without letters of a chain of equations; none if there are fewer than two."""
+    """Returns the sides of a chain of equations that have no letters; empty if there are fewer than two."""
     if "=" not in answer.text and "\\approx" not in answer.text:
         return []
     if answer.modulus or answer.operators or answer.marks.bases or answer.marks.dots:
@@ -98,7 +98,7 @@ def form_of(reading: Reading, is_near: bool = False) -> Form | None:
 
 
 def agree(one: Form, other: Form, is_close: Callable[[Fraction, Amount], bool] = is_same) -> bool | None:
-    """Returns whether two forms are of amounts that are close; None if their units do not tell."""
+    """Returns whether two forms are of close amounts; None if their units do not decide it."""
     a, b = one.reading.quantity, other.reading.quantity
     ratio = conversions.ratio(a.measures, b.measures) if a.measures and b.measures else Fraction(1)
     if ratio is None:
@@ -111,7 +111,7 @@ def agree(one: Form, other: Form, is_close: Callable[[Fraction, Amount], bool] =
 
 
 def contradict(found: Sequence[Form]) -> bool:
-    """Returns whether two forms are not of the same amount."""
+    """Returns whether any two forms are of different amounts."""
     return any(
         agree(one, other, is_near if other.is_near else is_rounded) is False
         for index, other in enumerate(found)
@@ -120,7 +120,7 @@ def contradict(found: Sequence[Form]) -> bool:
 
 
 def sum_of(latex: Sequence[str]) -> Form | None:
-    """Returns the form of a number, or of quantities that add up, 3 hours 20 minutes; None for anything else."""
+    """Returns the form of a number, or of quantities that add up (3 hours 20 minutes); None for anything else."""
     found = [form_of(read(each)) for each in latex]
     first = found[0]
     if first is None or len(found) == 1:

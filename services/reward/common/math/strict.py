@@ -13,8 +13,8 @@ def load() -> None:
     """Imports sympy's LaTeX parser; takes a second."""
     importlib.import_module("antlr4")
     parser = importlib.import_module("sympy.parsing.latex._parse_latex_antlr")
-    # sympy requires the runtime of its grammar, 4.11, and refuses the 4.13 that math-verify installs; both read the
-    # grammar, whose format has not changed since 4.10.
+    # sympy requires version 4.11 of the grammar's runtime, and refuses 4.13, which math-verify installs. Both versions
+    # read the grammar: its format has not changed since 4.10.
     parser.version = lambda name: "4.11"  # type: ignore[attr-defined]
 
 
@@ -24,9 +24,9 @@ def equal_as_text(answer: str, label: str) -> bool:
 
 
 def equal_for_sympy(answer: str, label: str) -> bool:
-    """Returns whether sympy parses both and simplifies their difference to 0; False if it cannot parse one.
+    """Returns whether sympy parses both and simplifies their difference to 0; False if it cannot parse either.
 
-    Numbers that are too large to compute must be written alike. Call `load` first.
+    Numbers that are too large to compute must be written the same. Call `load` first.
     """
     import sympy
 
@@ -45,6 +45,6 @@ def equal_for_sympy(answer: str, label: str) -> bool:
 def _parsed(text: str) -> Any:
     from sympy.parsing.latex._parse_latex_antlr import parse_latex
 
-    # The runtime prints a warning that the versions differ.
+    # The runtime prints a warning about the versions.
     with contextlib.redirect_stdout(io.StringIO()):
         return parse_latex(text)

@@ -1,4 +1,4 @@
-"""Quantities: a value apart from its unit, its currency and the words of size that multiply it."""
+"""Quantities: a value, separated from its unit, its currency and the words of size that multiply it."""
 
 import re
 from dataclasses import dataclass, field, replace
@@ -92,7 +92,7 @@ SIZES: dict[str, int | Fraction] = {
 }
 _PERCENT = ("percent", "percentage", "pct", "percents")
 KNOWN = frozenset(_UNITS) | frozenset(_COMPOUND) | frozenset(SIZES) | frozenset(_PERCENT) | {"sq", "cu"}
-"""Words that are units wherever they stand behind a number."""
+"""Words that are always units after a number."""
 _CURRENCIES = {"\\$": "dollar", "$": "dollar", "€": "euro", "£": "pound", "¥": "yen", "₹": "rupee", "¢": "cent"} | {
     "\\euro": "euro",
     "\\pounds": "pound",
@@ -113,13 +113,13 @@ _OTHER_ANSWER = _words(
     " between r remainder mod modulo never neither nor if unless from up off base is are was any all where for with"
     " when given such"
 )
-"""Words behind a number with which it is another answer, or none: 5 or more, 3 R 1."""
+"""Words after a number that change the answer, or make it none: 5 or more, 3 R 1."""
 _FUNCTIONS = _words(
     "sin cos tan cot sec csc log ln lg exp sqrt pi theta alpha beta gamma inf infinity arcsin arccos arctan sinh cosh"
     " tanh max min gcd lcm det mod bmod and or if abs floor ceil"
 )
 SINGLE_LETTERS = frozenset("mgshlLNJWVKCFAt")
-"""Letters that name a unit in upright type behind a number."""
+"""Letters that name a unit in upright type after a number."""
 
 _AREAS = {"square": 2, "sq": 2, "cubic": 3, "cu": 3}
 _RAISED = {"squared": 2, "cubed": 3}
@@ -147,20 +147,20 @@ _BEFORE = re.compile(
 @dataclass(frozen=True)
 class Quantity:
     value: str
-    """LaTeX without unit and words of size."""
+    """The value in LaTeX, without unit and words of size."""
     factor: Fraction = Fraction(1)
     is_percent: bool = False
     measures: frozenset[tuple[str, int]] = frozenset()
     """Units of measure and their powers."""
     nouns: frozenset[str] = frozenset()
-    """Other words behind the value, in the singular."""
+    """Other words after the value, in the singular."""
     is_number: bool = True
     """False if words change the answer: 5 or more."""
 
 
 @dataclass
 class _Tail:
-    """What stands behind a value, read from the right."""
+    """The words after a value, read from the right."""
 
     factor: Fraction = Fraction(1)
     is_percent: bool = False
@@ -170,7 +170,7 @@ class _Tail:
 
 
 def quantity(latex: str) -> Quantity:
-    """Splits an answer. Text that is all of the answer is its value."""
+    """Splits an answer. If the whole answer is text, the text is its value."""
     tail = _Tail()
     value = _without_currency(latex, tail)
     for _ in range(6):
@@ -194,7 +194,7 @@ def with_bare_unit(each: Quantity) -> Quantity | None:
 
 
 def are_other_units(one: Quantity, other: Quantity) -> bool:
-    """Returns whether both have a unit and it is not the same; one without a unit may have any."""
+    """Returns whether both have units and these differ. A quantity without a unit may have any unit."""
     if one.measures and other.measures:
         return one.measures != other.measures and not _is_generic(one, other)
     if one.nouns and other.nouns and not (one.measures or other.measures):
@@ -203,7 +203,7 @@ def are_other_units(one: Quantity, other: Quantity) -> bool:
 
 
 def _is_generic(one: Quantity, other: Quantity) -> bool:
-    """Returns whether either speaks of units, and the powers are the same."""
+    """Returns whether either uses the word "units", and the powers are the same."""
     names = [{name for name, _ in each.measures} for each in (one, other)]
     powers = [sorted(power for _, power in each.measures) for each in (one, other)]
     return {"unit"} in names and powers[0] == powers[1]
@@ -219,7 +219,7 @@ def _without_currency(latex: str, tail: _Tail) -> str:
 
 
 def _shortened(value: str, tail: _Tail) -> str | None:
-    """Returns the value without its last unit, which goes to the tail; None if it has none."""
+    """Moves the last unit of a value to the tail. Returns the rest of the value; None if it has no unit."""
     if found := _SIGN_UNIT.search(value):
         return _without_sign(value, found, tail)
     if found := _FRACTION_UNIT.search(value):
@@ -285,7 +285,7 @@ def _without_words(value: str, found: re.Match[str], tail: _Tail) -> str | None:
 
 
 def _is_letter(words: str, text: str, head: str) -> bool:
-    """Returns whether upright text is a letter of the formula, as in 2\\mathrm{i}, and no unit."""
+    """Returns whether upright text is a letter of the formula, as in 2\\mathrm{i}, rather than a unit."""
     letter = words.strip()
     if len(letter) != 1 or not letter.isalpha():
         return False
@@ -298,9 +298,9 @@ def _is_value(head: str) -> bool:
 
 
 def _add(words: str, power: int, tail: _Tail) -> None:
-    """Adds the words of a unit to the tail; the power is that of the last word.
+    """Adds the words of a unit to the tail; `power` belongs to the last word.
 
-    Of ways to choose them, "ways" counts.
+    In "ways to choose them", "ways" counts.
     """
     words = _PURPOSE.sub("", words)
     area, sign, name = 1, 1, ""
@@ -311,7 +311,7 @@ def _add(words: str, power: int, tail: _Tail) -> None:
         elif lowered in _AREAS:
             area = _AREAS[lowered]
         elif lowered in _RAISED or lowered.lstrip("^").removeprefix("-").isdigit():
-            # The word before has counted once.
+            # The previous word has already counted once.
             exponent = _RAISED.get(lowered) or int(lowered.lstrip("^"))
             if name:
                 tail.measures[name] += sign * (exponent - 1)

@@ -1,7 +1,7 @@
-"""Numbers of computer algebra: whether two are equal, and which are too large to compute.
+"""Numbers of computer algebra: comparing two numbers, and finding numbers that are too large to compute.
 
-math-verify compares numbers after it has set small factors of their difference to 0. Here rational numbers are compared
-exactly, and others by the value of the whole, to more digits than they could agree in by chance.
+math-verify compares numbers after it has set small factors of their difference to 0. This module compares rational
+numbers exactly, and other numbers by their whole value, to more digits than could agree by chance.
 """
 
 import math
@@ -16,18 +16,18 @@ _MAX_EXPONENT_DIGITS = 300.0
 _SMALL = Fraction(1, 1000)
 _DIGITS_PER_BIT = math.log10(2)
 _PRECISION = 60
-"""Digits, beside those of the numbers in it, to which an expression is evaluated that is not rational."""
+"""Digits to which an irrational expression is evaluated, in addition to the digits of its numbers."""
 _MAX_PRECISION = 1000
 _AGREEING = 40
-"""Digits, beside those of the numbers in them, in which two such expressions agree only if they are equal."""
+"""Digits, in addition to those of their numbers, in which two irrational expressions agree only if they are equal."""
 _POINT = tuple(Fraction(number, 1000) for number in (1371, 2193, 1637, 2741, 3119, 1913, 2357, 1489))
-"""Values of the letters where expressions are compared: above 1, so that roots and logarithms are real."""
+"""Values of the letters for comparing expressions. They are above 1, so that roots and logarithms are real."""
 
 
 def are_equal(one: Any, other: Any, num_digits: int) -> bool | None:
-    """Returns whether two numbers of sympy are equal; None if their values do not tell.
+    """Returns whether two numbers of sympy are equal; None if their values do not decide it.
 
-    A decimal fraction of at least `num_digits` decimals equals what is rounded to it; see `equal_or_rounded`.
+    A decimal fraction of at least `num_digits` decimals equals numbers that are rounded to it; see `equal_or_rounded`.
     """
     exact = [exact_value(number) for number in (one, other)]
     decimals = [num_decimals(number) for number in (one, other)]
@@ -59,9 +59,9 @@ def equal_or_rounded(one: rational.Rational, other: rational.Rational, num_digit
 
 
 def are_apart(one: Any, other: Any) -> bool:
-    """Returns whether two expressions with letters have other values at a point, so that they are not equal.
+    """Returns whether two expressions with letters have different values at a point, so that they are not equal.
 
-    Simplifying their difference takes seconds for what a value tells at once.
+    Simplifying their difference would take seconds.
     """
     from sympy import Rational
 
@@ -91,7 +91,7 @@ def _agree(one: Fraction, other: Fraction, num_digits: int) -> bool:
 
 
 def num_decimals(expression: Any) -> int:
-    """Returns the most digits behind a decimal point in the expression."""
+    """Returns the largest number of digits after a decimal point in the expression."""
     from sympy import Float
 
     decimals = [Decimal(str(number)).normalize() for number in expression.atoms(Float) if number.is_finite]
@@ -108,7 +108,7 @@ def with_exact_decimals(expression: Any) -> Any:
 
 
 def exact_value(expression: Any) -> Fraction | None:
-    """Returns the value of a rational number of sympy, evaluated or not; None for another one."""
+    """Returns the value of a rational number of sympy, evaluated or not; None for any other number."""
     try:
         return _exact(expression)
     except (rational.TooLarge, ZeroDivisionError, RecursionError):
@@ -157,12 +157,12 @@ _EVALUATED: dict[str, Callable[[list[Fraction]], Fraction | None]] = {
 
 
 def _approximation(expression: Any, precision: int) -> tuple[Fraction, Fraction] | None:
-    """Returns real and imaginary part to `precision` digits, or None if so many cannot be told."""
+    """Returns real and imaginary part to `precision` digits, or None if they cannot be computed so precisely."""
     return _parts(with_exact_decimals(expression).doit().evalf(precision, maxn=4 * precision), precision)
 
 
 def _parts(value: Any, precision: int) -> tuple[Fraction, Fraction] | None:
-    """Returns real and imaginary part of an evaluated number; None for what is no number of so many digits."""
+    """Returns real and imaginary part of an evaluated number; None if it is not a number of `precision` digits."""
     real, imaginary = (_digits(part, precision) for part in value.as_real_imag())
     return None if real is None or imaginary is None else (real, imaginary)
 
@@ -173,7 +173,7 @@ def _digits(number: Any, precision: int) -> Fraction | None:
     if not getattr(number, "is_Float", False) or not number.is_finite:
         return None
     sign, mantissa, exponent, _ = number._mpf_
-    # With fewer digits it is the rest of a difference.
+    # With fewer digits it is the rounding error of a difference.
     if not mantissa or number._prec < precision * 3 or abs(exponent) > 100_000:
         return None
     value = Fraction(int(mantissa)) * Fraction(2) ** int(exponent)
@@ -194,7 +194,7 @@ def is_too_large(expression: Any) -> bool:
 
 
 def _num_digits(expression: Any) -> float:
-    """Returns an upper bound for the decimal digits of the largest number that evaluating the expression gives."""
+    """Returns an upper bound of the decimal digits of the largest number in the evaluation of the expression."""
     if getattr(expression, "is_Rational", False):
         return _DIGITS_PER_BIT * float(max(expression.p.bit_length(), expression.q.bit_length()))
     if getattr(expression, "is_Float", False):
@@ -210,7 +210,7 @@ def _num_digits(expression: Any) -> float:
 
 
 def _power(exponent: Any, num_digits: float) -> float:
-    """Returns the value of an exponent; infinity for one that is itself too large to be computed."""
+    """Returns the value of an exponent; infinity if the exponent itself is too large to be computed."""
     if num_digits > _MAX_EXPONENT_DIGITS:
         return math.inf
     return float(abs(exponent.evalf(5))) if exponent.is_number else 1.0

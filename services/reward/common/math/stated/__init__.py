@@ -1,1 +1,1 @@
-"""What the text of a completion states in mathematics: its answer, and the items in the order in which they stand."""
+"""The mathematics that a completion's text states: its answer, and the items in their order."""

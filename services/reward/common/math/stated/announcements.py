@@ -25,7 +25,7 @@ _REWRITTEN = re.compile(
     r"(?:final )?\Z|\bto (?:the|our|this) \Z",
     re.IGNORECASE,
 )
-"""What is done to an answer, which does not state it: to express the answer as a percentage."""
+"""Words that change an answer instead of stating it: to express the answer as a percentage."""
 _OTHER_ONE = re.compile(r"\b(?:wrong|incorrect|tempting|mistaken|false|(?<!most )common)\s+\Z", re.IGNORECASE)
 _DOUBTED = re.compile(
     r"(?:\bnot|n't|never)\s+(?:think|believe|say|sure|certain|convinced|true|the case)\b[^,.;!?]*$|\bdoubt\b[^,.;!?]*$",
@@ -58,7 +58,7 @@ _MAX_WORDS_TO_ANSWER = 4
 
 
 def announced_item(marked: MarkedText, is_box_there: bool) -> Item | None:
-    """Returns the last announced answer; one that does not follow directly only where nothing else is stated."""
+    """Returns the last announced answer. If it does not follow directly, it counts only if nothing else is stated."""
     distant: Item | None = None
     for found in reversed(list(_ANNOUNCED.finditer(marked.text))):
         before = marked.text[max(0, found.start() - 80) : found.start()]
@@ -79,7 +79,7 @@ def announced_item(marked: MarkedText, is_box_there: bool) -> Item | None:
 
 
 def announced_word(text: str) -> str:
-    """Returns the word behind the last announcement, as in "The answer is Monday.", or the bold word that is the last
+    """Returns the word after the last announcement, as in "The answer is Monday.", or the bold word that is the last
     sentence; "" for anything else."""
     if "\\boxed" not in text and (bold := _BOLD_WORD.search(text[-200:])):
         return bold[1]
@@ -111,7 +111,7 @@ def _behind_announcement(marked: MarkedText, start: int) -> Item | None:
 
 
 def _from_result(marked: MarkedText, items: list[Item]) -> list[Item]:
-    """Returns the items from the result on of a calculation with units: 15 gallons * 8 pints/gallon = 120 pints."""
+    """Returns the items from the result of a calculation with units onward: 15 gallons * 8 pints/gallon = 120 pints."""
     first = 0
     for index, (one, other) in enumerate(pairwise(items), start=1):
         between = marked.text[one.end : other.start]

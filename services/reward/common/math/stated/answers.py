@@ -1,7 +1,7 @@
-"""The answer that a text states: the last box or announced answer, or the correction behind it; else the last formula.
+"""The answer that a text states: the last box or announced answer, or its correction; else the last formula.
 
-A check, a unit or a remark behind an answer is none. Alternatives, "3 or 4", are one answer that is a list. What the
-text denies, cuts off or takes back is no answer.
+A check, a unit or a remark after an answer is not an answer. Alternatives, "3 or 4", are one answer that is a list. An
+answer that the text denies, cuts off or takes back does not count.
 """
 
 import re
@@ -21,15 +21,15 @@ _CLAUSE = re.compile(
 )
 _SPECIAL = re.compile(r"<\|[^|<>]{1,40}\|>")
 _LEAD = 120
-"""How much of the words before an item is looked at."""
+"""Number of characters before an item that are examined."""
 _BOLD_RESULT = re.compile(r"=\s*\*\*([^*\n]{1,40})\*\*")
 
 
 def stated_answers(text: str, box_rank: int = 50, forms: Sequence[str] = ("latex", "expr")) -> list[str]:
-    """Returns the answer in LaTeX, and of boxes side by side also the last one alone; [] for none.
+    """Returns the answer in LaTeX, and for boxes side by side also the last box alone; [] if there is none.
 
-    `box_rank` is `boxed_match_priority`: below 50 boxes come before announced answers, above 50 behind them, and below
-    0 they are like other formulas.
+    `box_rank` is `boxed_match_priority`: below 50 boxes come before announced answers, above 50 after them, and below 0
+    they count like other formulas.
     """
     text = _BOLD_RESULT.sub(r"= \1 ", _SPECIAL.sub(" ", text))
     marked = MarkedText(text, reads_latex="latex" in forms, reads_plain="expr" in forms)
@@ -47,7 +47,7 @@ def stated_word(text: str) -> str:
 
 
 def _unannounced(marked: MarkedText) -> list[str]:
-    """Returns the last formula or expression that is no check and no remark."""
+    """Returns the last formula or expression that is neither a check nor a remark."""
     for start, end in reversed(marked.sentences()):
         items = [item for item in marked.items(start, end, max_items=60) if not item.is_denied]
         items = [item for item in items if not is_supposed(marked.text[max(start, item.start - _LEAD) : item.start])]

@@ -1,4 +1,4 @@
-"""Answers in boxes: the last box, those beside it, and the sign and unit around it."""
+"""Answers in boxes: the last box, boxes next to it, and the sign and unit around it."""
 
 import re
 
@@ -19,7 +19,7 @@ _BETWEEN_BOXES = 70
 
 
 def boxed_answers(marked: MarkedText, boxes: list[Box]) -> list[str]:
-    """Returns the answer in the last box, and those beside it; see `stated_answers`. [] if the last is cut off."""
+    """Returns the answer in the last box and boxes next to it; see `stated_answers`. [] if the last box is cut off."""
     last = boxes[-1]
     if last.is_cut_off:
         return []
@@ -43,7 +43,7 @@ def _are_together(between: str) -> bool:
 
 
 def _with_surroundings(marked: MarkedText, box: Box) -> str:
-    """Returns a box with the sign before it and the unit behind it."""
+    """Returns a box with the sign before it and the unit after it."""
     before = marked.text[max(0, box.start - 40) : box.start]
     behind = _BEHIND_BOX.match(marked.text, box.end)
     unit = (behind[1] or "").strip() if behind else ""

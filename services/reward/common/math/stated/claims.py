@@ -1,4 +1,4 @@
-"""Whether a text claims the answers that it names: not where it asks, supposes, denies or only restates them."""
+"""Claims: whether a text claims the answers that it names, rather than asks, supposes, denies or only restates them."""
 
 import re
 
@@ -52,7 +52,7 @@ _BEFORE = 120
 
 
 def is_claimed_box(text: str, start: int, end: int) -> bool:
-    """Returns whether a text claims what is in its box between two places."""
+    """Returns whether a text claims the content of its box between two places."""
     start, end = _without_delimiters(text, start, end)
     before = text[max(0, start - _BEFORE) : start]
     return not (_DENIED.search(before) or is_supposed(before) or is_asked(text, start, end))
@@ -64,15 +64,15 @@ def is_claimed(text: str, start: int, end: int) -> bool:
 
 
 def is_supposed(words: str) -> bool:
-    """Returns whether the words suppose what follows them, or name it as an answer without claiming it."""
+    """Returns whether the words suppose the next words, or name an answer without claiming it."""
     named = _NAMED.search(words)
     return bool(_SUPPOSED.search(words)) or (named is not None and _is_governed(words, named.start()))
 
 
 def is_question(text: str, start: int, end: int) -> bool:
-    """Returns whether a sentence asks something, and yes is not the answer.
+    """Returns whether a sentence asks something and is not answered with yes.
 
-    Without a word that asks, "so that makes 3 + 4 = 7?" is a calculation.
+    Without a question word, as in "so that makes 3 + 4 = 7?", it is a calculation.
     """
     if not _QUESTION.search(text, max(0, end - 20), end) or _YES.match(text, end):
         return False
@@ -80,7 +80,7 @@ def is_question(text: str, start: int, end: int) -> bool:
 
 
 def is_restated(words: str, latex: str) -> bool:
-    """Returns whether an expression behind the words is the question: the expansion of (x+2)(x+3)."""
+    """Returns whether an expression after the words is the question: the expansion of (x+2)(x+3)."""
     return not _WORKED_OUT.search(latex) and bool(_RESTATED.search(words))
 
 
@@ -89,7 +89,7 @@ def _is_governed(text: str, start: int) -> bool:
 
 
 def _without_delimiters(text: str, start: int, end: int) -> tuple[int, int]:
-    """Returns where the formula around two places begins and ends."""
+    """Returns the begin and end of the formula around two places."""
     opening = _OPENING.search(text, max(0, start - 6), start)
     closing = _CLOSING.match(text, end)
     return opening.start() if opening else start, closing.end() if closing else end

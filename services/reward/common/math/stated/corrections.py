@@ -1,4 +1,4 @@
-"""Corrections behind an answer: what they say instead, and what takes the answer back."""
+"""Corrections after an answer: the new answer, and words that take the old answer back."""
 
 import re
 
@@ -25,7 +25,7 @@ _SAYS_ANSWER = re.compile(
     r"|rather|wait|sorry|yes|of|all|as)",
     re.IGNORECASE,
 )
-"""Words between a correction and its answer; with others a mistake must be named."""
+"""Words between a correction and its answer. With other words the text must name a mistake."""
 _MISTAKE = re.compile(
     rf"\b(?:{_WRONG}|wrong|incorrect|mistake|error|forgot|missed|misread|miscalculated|overlooked|recalculat\w+|recheck\w+|redo"
     r"|try again|reconsider)\b",
@@ -33,19 +33,19 @@ _MISTAKE = re.compile(
 )
 _RETRACTED = re.compile(rf"\b(?:{_WRONG}|scratch that|strike that|ignore that)\b", re.IGNORECASE)
 _DEMAND = re.compile(r"must be|should be|should have been|wrong|incorrect", re.IGNORECASE)
-"""Corrections that are none in a reason or a remark: since each term must be 3."""
+"""Words that do not correct in a reason or a remark: since each term must be 3."""
 _INSTEAD = re.compile(r"\b(?:not|instead of|rather than)\s*$")
 _WORDS = re.compile(r"[A-Za-z]{2,}")
 REACH = 400
-"""Characters behind an announcement or a correction in which its answer begins."""
+"""Number of characters after an announcement or a correction within which its answer begins."""
 _BEHIND = 600
-"""Characters behind an answer in which a correction counts."""
+"""Number of characters after an answer within which a correction counts."""
 MAX_ITEMS = 12
 _MAX_WORDS_TO_CORRECTION = 12
 
 
 def corrected(marked: MarkedText, end: int, answers: list[str]) -> list[str]:
-    """Returns the answers, or what a correction behind them says instead."""
+    """Returns the answers, or the answers of a correction that follows them."""
     behind = marked.text[end : end + _BEHIND]
     for found in reversed(list(CORRECTION.finditer(behind))):
         if _DEMAND.fullmatch(found[0]) and _is_remark(behind[: found.start()]):
@@ -63,7 +63,7 @@ def corrected(marked: MarkedText, end: int, answers: list[str]) -> list[str]:
 
 
 def _is_remark(before: str) -> bool:
-    """Returns whether a sentence gives a reason or remarks something, and names no mistake."""
+    """Returns whether a sentence gives a reason or a remark, and names no mistake."""
     reason = REASON.search(before)
     return reason is not None and not _MISTAKE.search(reason[0])
 
@@ -77,7 +77,7 @@ def _leads_to_answer(words: str, correction: str) -> bool:
 
 
 def _last_of_correction(marked: MarkedText, items: list[Item]) -> str:
-    """Returns the last answer that a correction comes to, without what it checks or names as wrong behind that."""
+    """Returns the last answer of a correction, without later checks and answers that it calls wrong."""
     last = items
     while rest := items[1:]:
         lead = marked.text[max(0, rest[0].start - 60) : rest[0].start]

@@ -1,4 +1,4 @@
-"""What a text says in mathematics, in order: formulas, boxes, plain expressions, and which of them it denies."""
+"""The mathematical items of a text, in order: formulas, boxes and plain expressions, and whether it denies them."""
 
 import re
 from dataclasses import dataclass, replace
@@ -21,7 +21,7 @@ _OF_SUBJECT = re.compile(
     r"(?:[\w']+\s+){1,8}?(?:is|are|was|were|equals|=)\s",
     re.IGNORECASE,
 )
-"""A denial that belongs to what is counted: the number of people who did not take the bus is."""
+"""A denial that belongs to the counted things: the number of people who did not take the bus is."""
 _REJECTED = re.compile(
     r"[\s$]*(?:(?:do|does|is|are|can|could|will)(?:n't| not)\b|cannot\b|fails?\b|is (?:rejected|impossible|excluded)\b)"
 )
@@ -46,7 +46,7 @@ _SENTENCE_END = re.compile(r"[.!?](?=\s|$)(?<!Rs\.)(?<!\b(?:i\.e|e\.g)\.)|\n\s*\
 _OPERATOR_BEFORE = re.compile(r"(?:[*/+×÷]|\\times|\\cdot|\\div|[0-9a-z)] [-x])\s*\$?\Z")
 _NO_WORDS = " \n\t*:_$`>#|"
 _LETTERS_OF_LEAD = 200
-"""How much of the words before an item is looked at."""
+"""Number of characters before an item that are examined."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class MarkedText:
         self._reads_plain = reads_plain
 
     def items(self, start: int, stop: int, max_items: int) -> list[Item]:
-        """Returns what begins between two positions: at most so many items."""
+        """Returns the items that begin between two positions, at most `max_items`."""
         stop = min(stop, len(self.text))
         spans = [span for span in self._spans if start <= span.start < stop]
         found: list[Item] = []
@@ -90,7 +90,7 @@ class MarkedText:
         return found
 
     def sentences(self) -> list[tuple[int, int]]:
-        """Returns start and end of each sentence or line that says anything."""
+        """Returns the start and end of each sentence or line that is not empty."""
         ends = [found.end() for found in _SENTENCE_END.finditer(self.text)]
         spans = iter(self._spans)
         span = next(spans, None)
@@ -104,7 +104,7 @@ class MarkedText:
         return [(start, end) for start, end in zip(bounds, stops, strict=True) if self.text[start:end].strip()]
 
     def unit_at(self, position: int) -> tuple[str, int]:
-        """Returns the unit or word of size that stands at a position, in LaTeX, "" without one, and where it ends."""
+        """Returns the unit or word of size at a position in LaTeX ("" if there is none), and its end."""
         behind = expression_at("1" + self.text[position : position + 80], 0)
         if behind is None or not behind.latex.startswith("1\\text"):
             return "", position
@@ -131,18 +131,18 @@ class MarkedText:
 
 
 def ends_sentence(text: str) -> bool:
-    """Returns whether a sentence ends in a text between other things than words."""
+    """Returns whether a sentence ends in a text that contains no words."""
     return bool(_SENTENCE_END.search(text.strip(_NO_WORDS)))
 
 
 def is_denied(words: str) -> bool:
-    """Returns whether what follows the words is denied by their last clause."""
+    """Returns whether the last clause of the words denies the next words."""
     clause = _CLAUSE_END.split(_UP_TO_BUT.sub("", words))[-1]
     return bool(_ALL_BUT.search(words) or _NO.search(words) or _NEGATION.search(_OF_SUBJECT.sub("", clause)))
 
 
 def is_rejected(text: str, end: int) -> bool:
-    """Returns whether what ends at a place is said to be none behind it: n = 11 does not work."""
+    """Returns whether the text after an item rejects it: n = 11 does not work."""
     return bool(_REJECTED.match(text, end))
 
 
@@ -153,7 +153,7 @@ def _without_rest(item: Item, before: str) -> Item:
 
 
 def _judged(item: Item, before: str) -> Item:
-    """Returns the item as what the words before it make of it: denied, as a question restated is, or a bound."""
+    """Returns the item, marked as denied, restated or a bound by the words before it."""
     sentence = _SENTENCE_END.split(before)[-1]
     for pattern, sign in _BOUNDS:
         if pattern.search(sentence):

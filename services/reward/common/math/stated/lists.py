@@ -1,4 +1,4 @@
-"""Items that are one answer: alternatives, elements of a list, quantities of two units."""
+"""Items that form one answer: alternatives, elements of a list, quantities of two units."""
 
 import re
 from dataclasses import replace
@@ -17,9 +17,9 @@ _CONNECTED = re.compile(
 )
 _LINK = re.compile(r"[,;&]|\b(?:and|or|to|through|alternatively|possibly|maybe|perhaps)\b|\\lor", re.IGNORECASE)
 CONTINUED = re.compile(r"\s*(?:[+*/=]|-\s|\\(?:times|cdot|div)(?![a-zA-Z]))")
-"""The beginning of an item that goes on with the one before."""
+"""The beginning of an item that continues the previous item."""
 _COMPUTED = re.compile(r"[^=a-zA-Z,]{0,80}[0-9)}]\s*(?:[-+*/]|\\(?:times|cdot|div)\s)[^=a-zA-Z,]{0,80}=")
-"""A calculation and its result, which are no element of a list: of 6, 6/2 = 3."""
+"""A calculation with its result, which is not an element of a list: of 6, 6/2 = 3."""
 
 _ABOUT = r"(?P<about>(?:about|approximately|approx\.|roughly|nearly|around)\s)"
 _RESTATED = re.compile(
@@ -31,9 +31,9 @@ _RESTATED = re.compile(
 
 
 def with_alternatives(marked: MarkedText, items: list[Item]) -> Item:
-    """Returns the first item and those that words of a list connect with it, as one answer.
+    """Returns the first item, joined with the items that list words connect to it, as one answer.
 
-    Of forms of the same amount, 10 minutes, or 600 seconds, the first is the answer.
+    Of several forms of an amount (10 minutes, or 600 seconds) the first is the answer.
     """
     if answer := _in_several_forms(marked, items):
         return answer
@@ -63,9 +63,9 @@ def _in_several_forms(marked: MarkedText, items: list[Item]) -> Item | None:
 
 
 def _are_restated(marked: MarkedText, answer: list[Item], other: list[Item], last: Item | None = None) -> bool | None:
-    """Returns whether words say that both are one amount, and they are; None without such words.
+    """Returns whether words call both the same amount, and they are; None without such words.
 
-    False also for what is said to be about the answer, and is not.
+    Returns False too if the second is called approximately equal and is not.
     """
     words = _RESTATED.fullmatch(marked.text[(last or answer[-1]).end : other[0].start])
     if words is None:
@@ -80,7 +80,7 @@ def _are_restated(marked: MarkedText, answer: list[Item], other: list[Item], las
 
 
 def _size_of_quantity(marked: MarkedText, items: list[Item]) -> int:
-    """Returns how many items are the first quantity: two of 3 hours 20 minutes."""
+    """Returns the number of items in the first quantity: two in 3 hours 20 minutes."""
     size = 1
     while (
         size < len(items)
@@ -100,7 +100,7 @@ def _between(marked: MarkedText, one: Item, other: Item) -> str:
 
 
 def are_connected(marked: MarkedText, one: Item, other: Item) -> bool:
-    """Returns whether two items are one answer: a list, or a quantity of two units, 3 hours 20 minutes."""
+    """Returns whether two items form one answer: a list, or a quantity of two units (3 hours 20 minutes)."""
     between = _between(marked, one, other)
     if (
         CONTINUED.match(other.latex)

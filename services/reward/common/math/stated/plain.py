@@ -66,7 +66,7 @@ _UNIT_WORD = re.compile(r"[ \t-]*([A-Za-z]+(?:\.[a-z]\.?)?)(\^\{?[0-9]\}?|[23](?
 _BETWEEN_UNITS = ("per", "square", "cubic", "of")
 _DECIMAL_COMMA = re.compile(r"([0-9]+),([0-9]{1,2}|[0-9]{4,})(?![0-9,])|0,([0-9]+)(?![0-9,])")
 _BARS = re.compile(r"\|(?=[^\s|])[^|\n]{1,40}(?<=\S)\|(?![\w|])")
-"""An absolute value; bars with spaces are those of a table."""
+"""An absolute value. Bars with spaces belong to a table."""
 _MAX_TOKENS = 200
 _MIXED = re.compile(r"([0-9]+)[ \t]+([0-9]+)/([0-9]+)(?![0-9/]|\.[0-9])")
 
@@ -87,7 +87,7 @@ class _Token:
 
 
 def expression_at(text: str, start: int) -> Expression | None:
-    """Returns the expression that begins at `start`, to where words or the sentence go on; None if there is none."""
+    """Returns the expression that begins at `start` and ends before the next words; None if there is none."""
     position, currency = start, ""
     sign = re.compile(r"-(?=\s?(?:\\?\$|€|£|¥|₹|Rs)[ ]?[0-9.])").match(text, start)
     position = sign.end() if sign else start
@@ -163,12 +163,12 @@ def _belongs(token: _Token, run: list[_Token], opened: list[str], text: str) -> 
 
 
 def _last(run: list[_Token]) -> _Token:
-    """Returns the last token that is no space; the first token of a run is none."""
+    """Returns the last token that is not a space. The first token of a run is never a space."""
     return next((each for each in reversed(run) if each.kind != "space"), run[0])
 
 
 def _is_factorial(token: _Token, last: _Token | None, text: str) -> bool:
-    """Returns whether an exclamation mark behind a number does not end the sentence."""
+    """Returns whether an exclamation mark after a number is a factorial rather than the end of the sentence."""
     is_behind = (
         last is not None and last.end == token.start and (last.kind in ("number", "word") or last.text in (")", "!"))
     )
@@ -215,7 +215,7 @@ def _is_mathematical(token: _Token, last: _Token | None, text: str) -> bool:
 
 
 def _written(text: str, tokens: list[_Token]) -> tuple[str, int]:
-    """Writes tokens in LaTeX, without operators and brackets at the end that belong to nothing."""
+    """Writes tokens in LaTeX, without unmatched operators and brackets at the end."""
     tokens = _balanced(tokens)
     while tokens and (tokens[-1].kind == "space" or tokens[-1].text in (*_OPERATORS, ",", "(", "[", "{", "'", "!=")):
         if tokens[-1].text in ("+", "=") and tokens[:-1] and tokens[-2].kind == "number":
@@ -290,7 +290,7 @@ def _word(word: str, before: str, after: list[_Token]) -> str:
 
 
 def _unit(text: str, start: int) -> tuple[str, int]:
-    """Returns the unit, word of size or percent sign behind an expression, in LaTeX, and its end."""
+    """Returns the unit, word of size or percent sign after an expression, in LaTeX, and its end."""
     if found := _UNIT_SIGN.match(text, start):
         return {"%": "\\%", "$": "\\$"}.get(found[1], found[1]), found.end()
     words: list[tuple[str, int]] = []

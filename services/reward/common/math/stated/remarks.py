@@ -1,4 +1,4 @@
-"""What is said beside an answer: checks, reasons, remarks and asides."""
+"""Text around an answer: checks, reasons, remarks and asides."""
 
 import re
 
@@ -9,12 +9,12 @@ CHECK = re.compile(
     r"|indeed|because|since|recall|proof|explanation|reason)\b",
     re.IGNORECASE,
 )
-"""Words of a check or a reason, in which no answer is stated."""
+"""Words of a check or a reason, which states no answer."""
 REASON = re.compile(
     r"\b(?:note|remark|because|since|recall|proof|explanation|reason|require[sd]?|where|if|common|think|expect|guess|tempted)\b[^.!?\n]*\Z",
     re.IGNORECASE,
 )
-"""A reason or a supposition that goes on to the end of the text before an answer."""
+"""A reason or a supposition that continues to the end of the text before an answer."""
 CHECK_SENTENCE = re.compile(
     r"\s*\**\(?(?:(?:(?:as|to|let me|let's|we can|i|quick|sanity|double)[\s-]*)?(?:a )?(?:check|verif|confirm)"
     r"|indeed\b|note\b|remark\b|(?:because|since)\b[^,]*\Z|this is because|proof\b|recall\b|explanation\b"
@@ -40,7 +40,7 @@ _REMARKS = re.compile(
 """The beginning of a paragraph of remarks."""
 _BRACKETED = re.compile(r"\s*\((?=[A-Z][a-z]+\s)[^()]*\)\s*\Z")
 PART = re.compile(r"[\s$]*(?:[a-z]+\s)?of (?:which|whom)\b")
-"""What stands behind a part of the number before: 28 segments, 8 of which are sides."""
+"""Words after a part of the previous number: 28 segments, 8 of which are sides."""
 _PART_BEFORE = re.compile(r",\s*of (?:which|whom)[\s$]*\Z")
 _LETTER = re.compile(r"[a-zA-Z]")
 _BECAUSE = re.compile(r"\bbecause\b", re.IGNORECASE)
@@ -54,7 +54,7 @@ _NEW_CLAUSE = re.compile(
     r"|leaving|giving|making|has|had|have|will|would|and|or|but|becomes?|costs?|totals?"
     r"|an?\s+(?:\w+\s+){0,2}(?:of|at)\b)(?![a-z])"
 )
-"""Words with which another number than the one before is stated."""
+"""Words that introduce a different number."""
 _VERB = re.compile(
     r"\b(?:is|are|was|were|be|been|takes?|took|needs?|needed|has|had|have|gets?|got|makes?|made|earns?|earned|pays?|paid"
     r"|costs?|spends?|spent|saves?|saved|uses?|used|eats?|ate|will|would|can|could|must|should|requires?|grows?|sells?|sold"
@@ -65,7 +65,7 @@ _IN_BRACKETS = re.compile(r"\s\((?![^()]*\bor\b)[^()]*\Z")
 
 
 def is_remark(marked: MarkedText, start: int, end: int) -> bool:
-    """Returns whether a sentence checks or explains an answer, stands in brackets, or is in a paragraph of remarks."""
+    """Returns whether a sentence checks or explains an answer, is in brackets, or is in a paragraph of remarks."""
     paragraph = marked.text.rfind("\n\n", 0, start) + 1
     sentence = marked.text[start:end]
     return bool(
@@ -74,7 +74,7 @@ def is_remark(marked: MarkedText, start: int, end: int) -> bool:
 
 
 def without_asides(marked: MarkedText, items: list[Item]) -> list[Item]:
-    """Returns the items of a sentence without the last ones that are remarks, in brackets, or reasons."""
+    """Returns the items of a sentence without final items that are remarks, reasons, or in brackets."""
     reason = _BECAUSE.search(marked.text, items[0].end, items[-1].start) if items else None
     if reason:
         before = [item for item in items if item.end <= reason.start()]
@@ -86,7 +86,7 @@ def without_asides(marked: MarkedText, items: list[Item]) -> list[Item]:
 
 
 def _is_aside(marked: MarkedText, items: list[Item]) -> bool:
-    """Returns whether the last item is a remark on the one before, in brackets behind it, or its letter again."""
+    """Returns whether the last item is a remark on the previous item, follows it in brackets, or repeats its letter."""
     before, last = items[-2:]
     between = marked.text[before.end : last.start]
     is_letter = bool(_LETTER.fullmatch(last.latex)) and before.latex.startswith((f"{last.latex}=", f"{last.latex} ="))
@@ -97,9 +97,9 @@ def _is_aside(marked: MarkedText, items: list[Item]) -> bool:
 
 
 def is_in_modifier(marked: MarkedText, start: int, main: Item, other: Item) -> bool:
-    """Returns whether an item only says more about the main number of a sentence that begins at `start`.
+    """Returns whether an item only describes the main number of a sentence that begins at `start`.
 
-    It does in 120 ways to arrange the 5 books, 26 inches in 13 years, 15 liters of water out of the 24 liters.
+    It does in "120 ways to arrange the 5 books", "26 inches in 13 years", "15 liters of water out of the 24 liters".
     """
     words = _INFINITIVE.sub(" to ", marked.text[main.end : other.start])
     if not _MODIFYING.search(words) or _NEW_CLAUSE.search(words):

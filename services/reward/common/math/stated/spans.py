@@ -1,4 +1,4 @@
-"""Boxes, \\boxed{...}, and formulas between the delimiters of LaTeX: where they are in a text, and what is in them."""
+"""Boxes, \\boxed{...}, and formulas between LaTeX's delimiters: their places in a text, and their contents."""
 
 import re
 from dataclasses import dataclass
@@ -23,13 +23,13 @@ class Box:
     end: int
     content: str
     is_cut_off: bool = False
-    """Whether the text ends before the box does."""
+    """Whether the text ends within the box."""
 
 
 def find_boxes(text: str) -> list[Box]:
-    """Returns the outer boxes in order. Empty ones, and a \\boxed without anything in it, are none.
+    """Returns the outer boxes in order, without empty boxes.
 
-    A box whose last brace alone is missing is whole; one that is cut off elsewhere reaches to the end of the text.
+    A box that lacks only its last brace is whole. A box that is cut off elsewhere reaches to the end of the text.
     """
     found: list[Box] = []
     ends = _ends_of_braces(text)
@@ -66,10 +66,10 @@ def _ends_of_braces(text: str) -> dict[int, int]:
 
 
 def last_boxed(text: str) -> str | None:
-    """Returns the last \\boxed{...}, or the last \\fbox{...} without one, from its command to its closing brace.
+    """Returns the last \\boxed{...}, or else the last \\fbox{...}, from its command to its closing brace.
 
-    With a space after the command, "\\boxed 5", it extends to the next dollar sign. None if there is no box, or its
-    brace is never closed.
+    With a space after the command, "\\boxed 5", it extends to the next dollar sign. Returns None if there is no box, or
+    if its brace is never closed.
     """
     boxes = list(_BOXES.finditer(text))
     boxes = [box for box in boxes if box.group() == "\\boxed"] or boxes
@@ -112,7 +112,7 @@ class Formula:
 def find_formulas(text: str) -> list[Formula]:
     """Returns the formulas in order.
 
-    One between single dollars or \\( and \\) ends on its line; "$5 and $7" are amounts.
+    A formula between single dollars or \\( and \\) ends on its line; "$5 and $7" are amounts.
     """
     found: list[Formula] = []
     opened: re.Match[str] | None = None

@@ -216,7 +216,7 @@ def test_a_deep_check_names_a_server_that_cannot_be_reached(check: Check, table:
     ("answer", "code", "said"),
     [
         (graded(9), 0, "scored: SCORE 9 of "),
-        (http(401, "bad key"), 2, "answered 401: bad key; it wants a key: let reward.judge.api_key_env name "),
+        (http(401, "bad key"), 2, "answered 401: bad key; it requires a key: set reward.judge.api_key_env "),
         (http(404, "no"), 2, "no such route, or no such model: correct reward.judge"),
     ],
 )
