@@ -24,7 +24,7 @@ class CustomArguments:
         }
 
     def values(self, names: Collection[str]) -> dict[str, Any]:
-        """Returns those of some names of `loading.NAMES`, as they travel to another process."""
+        """Returns the values of some names of `loading.NAMES`, in the form for another process."""
         return {name: self._value(name) for name in names}
 
     def _value(self, name: str) -> Any:

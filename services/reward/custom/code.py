@@ -22,7 +22,7 @@ class Unusable(Exception):
 
 @dataclass(frozen=True)
 class Code:
-    """One version of a function. It travels to the processes that call it, so that all of them run the same version."""
+    """One version of a function. It is sent to the processes that call it, so that all of them run the same version."""
 
     name: str
     """Name of the verifier."""
@@ -34,19 +34,19 @@ class Code:
     digest: str = ""
     """SHA-256 of the file, in hex."""
     module: str = ""
-    """In place of a file: the module of an installed package."""
+    """The module of an installed package, instead of a file."""
     convention: str = "shoal"
-    """How the function is called: `CustomVerifierConfig.convention`."""
+    """The calling convention: `CustomVerifierConfig.convention`."""
     arguments: str = "{}"
     """Further arguments of each call, as JSON."""
     score_key: str = "score"
     """The entry of a result's table that is the score: `CustomVerifierConfig.score_key`."""
     defined_in: tuple[str, ...] = ()
-    """Of a module: the packages one of which must define the function; without any, another one may."""
+    """For a module: packages, one of which must define the function. If empty, any package may."""
 
     @property
     def location(self) -> str:
-        """Where the function is, for people."""
+        """The place of the function, for people."""
         return self.path or f"{self.module}:{self.function}"
 
 
@@ -71,7 +71,7 @@ def read_source(file: str) -> tuple[str, str, str]:
         path = Path(file).expanduser()
         path.stat()
         if not path.is_file():
-            raise Unusable("file", f"{file} is no file: name a Python file")
+            raise Unusable("file", f"{file} is not a file: name a Python file")
         content = path.read_bytes()
         source = importlib.util.decode_source(content)
     except FileNotFoundError:

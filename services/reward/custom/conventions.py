@@ -1,4 +1,4 @@
-"""Calling conventions of custom verifiers: other trainers' functions, called as ours."""
+"""Calling conventions of custom verifiers, which adapt functions of other trainers."""
 
 import inspect
 import json
@@ -12,13 +12,13 @@ from services.reward.custom.code import Code, Unusable
 from services.reward.custom.trl import of_trl
 
 _VERL = ("data_source", "solution_str", "ground_truth", "extra_info")
-"""Parameters of verl's reward functions; all are given by name."""
+"""Parameters of verl's reward functions. All are passed by name."""
 
 
 def adapted(function: Callable[..., Any], code: Code) -> Callable[..., Any]:
-    """Returns what to call with Shoal's own arguments, which calls a function by the convention of its code.
+    """Returns a function of Shoal's arguments that calls `function` by the convention of its code.
 
-    Raises `Unusable` where the function cannot be called so.
+    Raises `Unusable` if the function cannot be called by that convention.
     """
     arguments = json.loads(code.arguments)
     if code.convention == "verl":
@@ -33,7 +33,7 @@ def adapted(function: Callable[..., Any], code: Code) -> Callable[..., Any]:
 
 
 def _check_takes(function: Callable[..., Any], code: Code, names: Any, *, partly: bool = False) -> None:
-    """Raises `Unusable` where a function cannot be called with arguments of these names, or with others beside them."""
+    """Raises `Unusable` if a function cannot be called with these arguments, or, if `partly`, with these and others."""
     try:
         signature = inspect.signature(function)
         (signature.bind_partial if partly else signature.bind)(**dict.fromkeys(names))
@@ -44,16 +44,16 @@ def _check_takes(function: Callable[..., Any], code: Code, names: Any, *, partly
 
 
 def _of_verl(function: Callable[..., Any], key: str) -> Callable[..., Any]:
-    """Returns a verifier that calls a reward function of verl; `key` is the entry of its table that is the score.
+    """Returns a verifier that calls a reward function of verl; `key` is the score's entry in a result's table.
 
-    `extra_info` is what verl's reward managers give for one turn: the row's own, the number of turns, and no scores of
-    a rollout.
+    `extra_info` equals that of verl's reward managers for one turn: the row's own, the number of turns, and no scores
+    of a rollout.
     """
 
     def verifier(completion: str, label: Any) -> Any:
         if not isinstance(label, Mapping) or "ground_truth" not in label:
             raise Broken(
-                'the label is no table with "ground_truth": give the source label_columns = { data_source = '
+                'the label is not a table with "ground_truth": give the source label_columns = { data_source = '
                 '"data_source", ground_truth = "reward_model.ground_truth", extra_info = "extra_info" }'
             )
         row = whole(label)
@@ -75,5 +75,5 @@ async def _awaited_score(result: Awaitable[Any], key: str) -> Any:
 def _score(result: Any, key: str) -> Any:
     """Returns the number in a result of verl."""
     if isinstance(result, Mapping) and key not in result:
-        raise Broken(f'a table without "{key}" was returned; it has: {", ".join(map(str, result)) or "nothing"}')
+        raise Broken(f'it returned a table without "{key}"; the table has: {", ".join(map(str, result)) or "nothing"}')
     return result[key] if isinstance(result, Mapping) else result

@@ -17,7 +17,7 @@ from shoal.errors import FieldViolation, InvalidArgument
 _log = logging.getLogger(__name__)
 
 POLL_S = 0.5
-"""Pause between two looks at the files. A changed file is read after it has stayed the same for one pause, so that no
+"""Pause between two looks at the files. A changed file is read when it has not changed during a pause, so that no
 half-written file is used."""
 SHOWN_DIGITS = 12
 
@@ -31,15 +31,15 @@ class CustomVerifier:
 
     code: Code
     parameters: frozenset[str] = frozenset()
-    """The arguments that its function takes."""
+    """The arguments of its function."""
     description: str = ""
     digest: str = ""
     unavailable: str = ""
-    """Why it cannot be called. Set only for a verifier of a package that no configuration names."""
+    """The reason why it cannot be called. Set only for a package's verifier that no configuration names."""
 
 
 class CustomVerifiers:
-    """Finds custom verifiers, tries each before it is used, and takes new code as files change. Belongs to one event
+    """Finds custom verifiers, tries each before its use, and takes new code when files change. Belongs to one event
     loop."""
 
     def __init__(
@@ -48,12 +48,13 @@ class CustomVerifiers:
         on_code: Callable[[CustomVerifier], None] = lambda _: None,
         packages: Sequence[str] = (),
     ) -> None:
-        """`on_code` gets every version that is to be used from then on.
+        """`on_code` gets each version when its use begins.
 
-        Without `packages` a function may be from anywhere; else one of them defines it, or a package registers it.
+        Without `packages` a function may come from anywhere. Otherwise one of them must define it, or a package must
+        register it.
         """
         self._packages = tuple(packages)
-        self._config = dict(sorted(config.items()))  # A Struct has no order, and messages should not change.
+        self._config = dict(sorted(config.items()))  # A Struct has no order, but messages should be stable.
         self._on_code = on_code
         self._verifiers: dict[str, CustomVerifier] = {}
         self._notices: dict[str, str] = {}
@@ -70,9 +71,9 @@ class CustomVerifiers:
         return "; ".join(self._notices.values())
 
     async def find(self) -> None:
-        """Reads and tries all of them.
+        """Reads and tries all custom verifiers.
 
-        Raises `InvalidArgument` that names each table that cannot be used, and why; none is then changed.
+        Raises `InvalidArgument` with each unusable table and the reason; then no verifier is changed.
         """
         codes, problems = _configured(self._config, self._packages)
         installed = _installed(self._config)
@@ -96,7 +97,7 @@ class CustomVerifiers:
                 _log.error("verifier of a package not usable", extra={"verifier": code.name, "error": str(result)})
 
     def watch(self) -> None:
-        """Takes new code from now on, for the tables with `reload`."""
+        """Begins to take new code, for the tables with `reload`."""
         if any(table.reload for table in self._config.values()):
             self._watching = asyncio.create_task(self._watch())
 
@@ -108,7 +109,7 @@ class CustomVerifiers:
 
     async def _watch(self) -> None:
         files = {name: table.file for name, table in self._config.items() if table.reload}
-        # The files may have changed since `find` read them: compare every one with its code once.
+        # The files may have changed since `find` read them, so compare each file with its code once.
         taken: dict[str, FileState | None] = dict.fromkeys(files)
         before: dict[str, FileState] = dict.fromkeys(files, MISSING)
         while True:
@@ -132,7 +133,7 @@ class CustomVerifiers:
         except Unusable as error:
             self._notices[name] = (
                 f"reward.custom.{name}.{error.field}: the new version is not used, and "
-                f"{current.digest[:SHOWN_DIGITS]} goes on: {error}"
+                f"{current.digest[:SHOWN_DIGITS]} stays in use: {error}"
             )
             _log.error("verifier keeps its code", extra={"verifier": name, "error": self._notices[name]})
         else:
@@ -167,7 +168,7 @@ def _configured(
 def _installed(config: Mapping[str, CustomVerifierConfig]) -> list[Code]:
     """Returns the code that packages register, except under names that the configuration uses.
 
-    Raises `InvalidArgument` if a package registers a name that is taken.
+    Raises `InvalidArgument` if a package registers a name that is already used.
     """
     codes: dict[str, Code] = {}
     for point in importlib.metadata.entry_points(group=ENTRY_POINT_GROUP):
@@ -181,7 +182,7 @@ def _installed(config: Mapping[str, CustomVerifierConfig]) -> list[Code]:
                 f"the package {package} registers a verifier {name!r} (entry point {point.value} in "
                 f"{ENTRY_POINT_GROUP}), which is the name of {owner}: rename its entry point, or uninstall it"
             )
-        # A malformed entry point does not import; the error then has its name.
+        # A malformed entry point cannot be imported; the error then has its name.
         module, _, function = point.value.partition("[")[0].strip().partition(":")
         codes[name] = Code(name, function, module=module)
     return list(codes.values())
@@ -195,7 +196,7 @@ async def _tried(code: Code) -> Probed | Unusable:
 
 
 def file_state(file: str) -> FileState:
-    """Returns what distinguishes one version of a file from another without reading it."""
+    """Returns the state of a file, which differs between versions of the file, without reading it."""
     try:
         status = Path(file).expanduser().stat()
     except (OSError, RuntimeError):

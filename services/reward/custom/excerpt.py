@@ -1,7 +1,7 @@
 """The part of a script that one of its functions needs.
 
-A reward function often stands in the script that trains with it. Importing the script would start that training, or
-fail for want of its trainer.
+A reward function is often in the script that trains with it. Importing the script would start that training, or fail
+because its trainer is missing.
 """
 
 import __future__
@@ -19,7 +19,7 @@ _WRITES = ("STORE_NAME", "STORE_GLOBAL")
 
 @dataclass(frozen=True)
 class _Statement:
-    """A statement of the module: the lines that it takes, and the module's names that it sets, changes and reads."""
+    """A statement of the module: its lines, and the module's names that it sets, changes and reads."""
 
     lines: range
     sets: frozenset[str]
@@ -27,15 +27,15 @@ class _Statement:
     reads: frozenset[str]
     is_always_run: bool
     is_star: bool
-    """Whether it imports all names of a module, whichever those are."""
+    """Whether it imports all names of a module."""
 
 
 def excerpt(source: str, function: str, path: str) -> str:
-    """Returns a script with empty lines in place of each statement that a function of it does not need.
+    """Returns a script with empty lines instead of the statements that one of its functions does not need.
 
-    What is needed: the function, what sets or changes a module's name that it reads, and so on; imports from
-    `__future__`, and changes of `sys.path`. Lines keep their numbers. Raises `SyntaxError`, also for source that no
-    parser takes, and `LookupError` where no statement sets the function's name; its message names the functions there.
+    Kept are the function, statements that set or change a module's name that kept statements read, imports from
+    `__future__`, and changes of `sys.path`. Lines keep their numbers. Raises `SyntaxError`, even for source that no
+    parser takes, and `LookupError` if no statement sets the function's name; its message names the existing functions.
     """
     tree = ast.parse(source, path)
     postponed = any(

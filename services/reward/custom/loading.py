@@ -23,7 +23,7 @@ from services.reward.process.limits import MEMORY_LIMIT_BYTES
 from services.reward.process.source import error_line, import_source
 
 NAMES = ("completion", "label", "prompt", "messages", "token_ids", "finish_reason", "prompt_id")
-"""Parameters that a function may have, in any order; it is called with those that it has."""
+"""Parameters that a function may have, in any order. It is called with the parameters that it has."""
 _MAX_RESIDENT_BYTES = MEMORY_LIMIT_BYTES // 2
 
 
@@ -34,7 +34,7 @@ class Loaded:
     code: Code
     call: Callable[..., Any]
     parameters: frozenset[str]
-    """Those of `NAMES` that it takes."""
+    """The parameters of `NAMES` that it takes."""
     digest: str
     description: str
 
@@ -61,14 +61,13 @@ class LoadedVerifiers:
         self._loaded: dict[str, Loaded | Unusable] = {}
         self._process = psutil.Process()
         self.why_replace = ""
-        """Why this process should be replaced: a function leaves memory or open files behind, and the next call would
-        suffer. Empty if it need not be."""
+        """The reason to replace this process, if a function left memory or open files behind; else empty."""
 
     def __contains__(self, name: str) -> bool:
         return name in self._codes
 
     def use(self, code: Code) -> None:
-        """Takes a verifier, or another version of one, from the next call on."""
+        """Uses a verifier, or a new version of it, from the next call on."""
         self._codes[code.name] = code
         self._loaded.pop(code.name, None)
 
@@ -101,7 +100,7 @@ class LoadedVerifiers:
             self._look_for_leaks(name)
 
     def error_line(self, name: str, error: BaseException) -> str:
-        """Returns an error in a line, with the line of the function's file."""
+        """Returns an error as one line, with the line number in the function's file."""
         loaded = self._loaded[name]
         return error_line(error, loaded.file if isinstance(loaded, Loaded) else "")
 
@@ -109,7 +108,7 @@ class LoadedVerifiers:
         try:
             if (used := self._process.memory_info().rss) > _MAX_RESIDENT_BYTES:
                 self.why_replace = f"it has {used >> 20} MiB after {name}"
-        except OSError as error:  # The process has so many files open that it cannot read its own memory use.
+        except OSError as error:  # The process has too many open files to read its own memory use.
             self.why_replace = f"{error.strerror} after {name}"
 
 
@@ -130,12 +129,12 @@ def load(code: Code) -> Loaded:
 
 def _module_of_file(code: Code) -> types.ModuleType:
     try:
-        # A reward function of TRL usually stands in the script that trains with it.
+        # A reward function of TRL is usually in the script that trains with it.
         is_script = code.convention.startswith("trl")
         source = excerpt(code.source, code.function, code.path) if is_script else code.source
     except LookupError as error:
         raise Unusable("function", f"{code.path} has no function {code.function!r}; it has: {error}") from None
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:  # What Python raises for odd source.
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:  # Python raises these for odd source.
         raise Unusable("file", f"{code.path} does not import: {error_line(error, code.path)}") from None
     try:
         return import_source(f"shoal_verifier_{code.name}", code.path, source)
@@ -162,13 +161,13 @@ def _check_origin(function: Callable[..., Any], code: Code) -> None:
 
 
 def _digest_of(module: types.ModuleType) -> str:
-    """Returns the digest of the module's file; its imports are not part of it."""
+    """Returns the digest of the module's file, without its imports."""
     file = getattr(module, "__file__", None)
     return hashlib.sha256(Path(file).read_bytes()).hexdigest() if file else ""
 
 
 def _parameters(function: Callable[..., Any], code: Code) -> frozenset[str]:
-    """Returns the arguments that a function takes. Raises `Unusable` if it cannot be called with those of `NAMES`."""
+    """Returns the arguments that a function takes. Raises `Unusable` if `NAMES` lacks some that it needs."""
     field = "function" if code.path else "entry_point"
     try:
         parameters = inspect.signature(function).parameters.values()
@@ -179,7 +178,7 @@ def _parameters(function: Callable[..., Any], code: Code) -> frozenset[str]:
         if parameter.kind is parameter.VAR_KEYWORD:
             found.update(NAMES)
         elif parameter.kind is parameter.POSITIONAL_ONLY:
-            raise Unusable(field, f"{code.function} takes {parameter.name!r} by position only; arguments come by name")
+            raise Unusable(field, f"{code.function} takes {parameter.name!r} only by position; it must take it by name")
         elif parameter.name in NAMES:
             found.add(parameter.name)
         elif parameter.default is parameter.empty and parameter.kind is not parameter.VAR_POSITIONAL:
@@ -187,12 +186,12 @@ def _parameters(function: Callable[..., Any], code: Code) -> frozenset[str]:
                 field, f"{code.function} takes {parameter.name!r}, which does not exist; known: {', '.join(NAMES)}"
             )
     if "completion" not in found:
-        raise Unusable(field, f"{code.function} takes no 'completion', so it would judge without looking at any")
+        raise Unusable(field, f"{code.function} takes no 'completion', so it could not judge the completion")
     return frozenset(found)
 
 
 def _number(value: Any, function: str) -> float:
-    """Converts a number or bool, also one of numpy or torch. Raises `Broken` for anything else."""
+    """Converts a number or bool, including numpy's and torch's. Raises `Broken` for anything else."""
     returned = value
     if not isinstance(value, numbers.Real) and callable(getattr(value, "item", None)):
         try:
@@ -218,7 +217,7 @@ def _number(value: Any, function: str) -> float:
 
 @cache
 def _runner() -> asyncio.Runner:
-    """Returns the event loop of all calls: with one loop, a function may keep its connections."""
+    """Returns the event loop of all calls. With a single loop, a function may keep its connections."""
     return asyncio.Runner()
 
 

@@ -1,7 +1,7 @@
-"""`python -m services.reward.custom.probe PARENT_PID`: loads a custom verifier in a process of its own.
+"""`python -m services.reward.custom.probe PARENT_PID`: loads a custom verifier in a separate process.
 
-Importing runs the code, which may hang, crash or take all memory: that must not happen to a process that scores.
-Reads a `Code` as JSON from stdin, writes one JSON object to stdout.
+Importing runs the code, which may hang, crash or take all memory. That must not happen to a process that scores. Reads
+a `Code` as JSON from stdin, and writes one JSON object to stdout.
 """
 
 import asyncio
@@ -19,21 +19,21 @@ from services.reward.process.frames import take_pipes
 from services.reward.process.limits import limit_process
 
 TIMEOUT_S = 120.0
-"""Longest time for importing, as in a process of the pool."""
+"""Longest time of an import, as in a process of the pool."""
 
 
 @dataclass(frozen=True)
 class Probed:
-    """A function that works, as far as that is known without a call."""
+    """A function that works, as far as can be known without a call."""
 
     parameters: frozenset[str]
-    """The arguments that it takes."""
+    """The arguments of the function."""
     description: str
     digest: str
 
 
 async def probe(code: Code) -> Probed:
-    """Loads the code in another process. Raises `Unusable`, also if loading hangs or ends the process."""
+    """Loads the code in another process. Raises `Unusable`, even if loading hangs or ends the process."""
     field = "file" if code.path else "entry_point"
     try:
         process = await asyncio.create_subprocess_exec(
@@ -52,7 +52,7 @@ async def probe(code: Code) -> Probed:
         raise Unusable(field, f"{code.location} is not imported within {TIMEOUT_S:.0f} s") from None
     finally:
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)  # And the processes that the import has started.
+            os.killpg(process.pid, signal.SIGKILL)  # This also kills processes that the import has started.
         await process.wait()
     try:
         answer = json.loads(output)

@@ -9,16 +9,16 @@ from services.reward.common.verdict import Broken
 from services.reward.custom.code import Code, Unusable
 
 _TRL = ("prompts", "completions", "completion_ids", "log_metric", "log_extra")
-"""Parameters that TRL gives its reward functions beside the columns of the data, and that exist here."""
+"""Parameters that TRL passes to reward functions in addition to the columns of the data, and that exist here."""
 _OF_TRAINER = ("trainer_state", "environments")
-"""Others that TRL gives: objects of its trainer."""
+"""Other parameters that TRL passes: objects of its trainer."""
 
 
 def of_trl(function: Callable[..., Any], code: Code) -> Callable[..., Any]:
     """Returns a verifier that calls a reward function of TRL's GRPOTrainer with lists of one completion.
 
-    In the convention "trl" prompts and completions are lists of messages, as for conversational data, in "trl_text"
-    texts. Raises `Unusable` for a function that needs an object of TRL's trainer.
+    In the convention "trl" prompts and completions are lists of messages, as for conversational data; in "trl_text"
+    they are texts. Raises `Unusable` for a function that needs an object of TRL's trainer.
     """
     required, optional, takes = _parameters_of_trl(function, code)
     needed = [name for name in required if name not in _TRL]
@@ -51,8 +51,8 @@ def of_trl(function: Callable[..., Any], code: Code) -> Callable[..., Any]:
 
 
 def _parameters_of_trl(function: Callable[..., Any], code: Code) -> tuple[list[str], list[str], Collection[str] | None]:
-    """Returns the parameters without a default, those with one, and all that may be given; None for any. Raises
-    `Unusable`."""
+    """Returns the parameters without and with a default, and all possible parameters (None if any name is possible).
+    Raises `Unusable`."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError) as error:
@@ -60,10 +60,10 @@ def _parameters_of_trl(function: Callable[..., Any], code: Code) -> tuple[list[s
     named = [each for each in parameters if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)]
     required = [each.name for each in named if each.default is each.empty]
     if unfit := [each.name for each in parameters if each.kind is each.POSITIONAL_ONLY]:
-        raise Unusable("function", f"{code.function} takes {unfit[0]!r} by position only; arguments come by name")
+        raise Unusable("function", f"{code.function} takes {unfit[0]!r} only by position; it must take it by name")
     takes = None if any(each.kind is each.VAR_KEYWORD for each in parameters) else [each.name for each in named]
     if takes is not None and "completions" not in takes:
-        raise Unusable("function", f"{code.function} takes no 'completions', so it would judge without looking at any")
+        raise Unusable("function", f"{code.function} takes no 'completions', so it could not judge the completion")
     if theirs := [name for name in required if name in _OF_TRAINER]:
         raise Unusable(
             "function",
@@ -74,7 +74,7 @@ def _parameters_of_trl(function: Callable[..., Any], code: Code) -> tuple[list[s
 
 
 def _columns(label: Any, needed: Sequence[str]) -> dict[str, list[Any]]:
-    """Returns the columns of a label, a list of one value each. A label that is no table is the one column that the
+    """Returns the columns of a label, each a list of one value. A label that is not a table is the only column that the
     function needs."""
     if isinstance(label, Mapping):
         return {str(name): [value] for name, value in whole(label).items()}
@@ -82,7 +82,7 @@ def _columns(label: Any, needed: Sequence[str]) -> dict[str, list[Any]]:
 
 
 def _log(name: str, value: Any) -> None:
-    """Prints a metric or column of the function, so that it comes into the service's log."""
+    """Prints a metric or column of the function, so that it appears in the service's log."""
     print(f"{name} = {value}")
 
 
@@ -91,10 +91,10 @@ async def _awaited_only(result: Awaitable[Any], function: str) -> Any:
 
 
 def _only(result: Any, function: str) -> Any:
-    """Returns the reward of the one completion in a result of TRL."""
+    """Returns the reward of the completion in a result of TRL."""
     try:
         rewards = None if isinstance(result, str | bytes | Mapping) else list(result)
-    except TypeError:  # It is no list.
+    except TypeError:  # It is not a list.
         rewards = None
     if rewards is None or len(rewards) != 1:
         what = f"{type(result).__name__}" if rewards is None else f"{len(rewards)} rewards"

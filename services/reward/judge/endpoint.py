@@ -18,11 +18,11 @@ class Reply:
     has_usage: bool
     """Whether the server reported how many tokens it used."""
     was_cut: bool
-    """Whether it was cut at `max_tokens`."""
+    """Whether the reply was cut at `max_tokens`."""
 
 
 class Endpoint:
-    """Asks one question per call; calls run concurrently. Belongs to one event loop."""
+    """Asks a question per call. Calls run concurrently. Belongs to one event loop."""
 
     def __init__(self, config: JudgeConfig) -> None:
         """Raises `InvalidArgument` if the key's environment variable is not set here."""

@@ -47,22 +47,22 @@ class JudgeCounts:
     num_questions: int = 0
     """Verdicts requested."""
     num_asked: int = 0
-    """Those sent to the endpoint; the others were answered by the cache or shared an open question."""
+    """Questions sent to the endpoint. The cache answered the others, or they shared an open question."""
     num_open: int = 0
-    """Open at the endpoint now."""
+    """Questions that are open at the endpoint now."""
     most_open: int = 0
-    """Largest number open at once."""
+    """Largest number of questions that were open at once."""
     input_tokens: int = 0
     output_tokens: int = 0
     cost: float = 0.0
-    """At the configured prices, replies without a usable verdict included."""
+    """The cost at the configured prices, including replies without a usable verdict."""
 
 
 class Judge:
-    """Scores completions by questions to a language model. Belongs to one event loop."""
+    """Scores completions with questions to a language model. Belongs to one event loop."""
 
     def __init__(self, config: JudgeConfig, keep_thoughts: Collection[str] = ()) -> None:
-        """`keep_thoughts`: labels whose judge is shown thoughts as well. Raises `InvalidArgument` if `config` names no
+        """`keep_thoughts` has the labels whose judge also sees thoughts. Raises `InvalidArgument` if `config` names no
         endpoint, or a key that is not in the environment."""
         if not config.base_url:
             raise InvalidArgument(MISSING)
@@ -120,7 +120,7 @@ class Judge:
         return VerifierScore(verifier, outcome, value, detail, time.perf_counter() - started)
 
     def label_problem(self, verifier: str, label: Any) -> str:
-        """Returns why no question can be made of that label; empty if one can."""
+        """Returns why the label cannot become a question; empty if it can."""
         try:
             if verifier == "rubric":
                 read_rubric(label)
@@ -138,7 +138,7 @@ class Judge:
             *(self._grade(CRITERION, {**values, "rubric": criterion.description}) for criterion in criteria),
             return_exceptions=True,
         )
-        # FAILED outranks UNSCORABLE, as between verifiers.
+        # FAILED has precedence over UNSCORABLE, as between verifiers.
         broken = [one for one in graded if isinstance(one, BaseException)]
         for error in sorted(broken, key=lambda one: isinstance(one, Unscorable)):
             raise error
@@ -151,7 +151,7 @@ class Judge:
         return value, f"criteria {parts} of 2; {num_read} tokens in, {num_written} out, cost {cost:.6g}"
 
     async def _grade(self, template: Template, values: Mapping[str, str]) -> _Graded:
-        """Returns the verdict on one question: from the cache, of an open question that is the same, or asked now."""
+        """Returns the verdict on one question: from the cache, from an equal open question, or from a new request."""
         self.counts.num_questions += 1
         messages = template.messages(values)
         key = _key(template, values)
@@ -169,7 +169,7 @@ class Judge:
             task.add_done_callback(lambda ended: self._forget(key, ended))
         counter(names.JUDGE_QUESTIONS).add(1, {names.SOURCE: "cache" if is_shared else "endpoint"})
         try:
-            # Others may wait for the task, so it goes on when this call is canceled; its own deadlines end it.
+            # Others may wait for the task, so it continues when this call is canceled; its own deadlines end it.
             graded = await asyncio.shield(task)
         except asyncio.CancelledError:
             if task.cancelled():
@@ -181,7 +181,7 @@ class Judge:
         self._tasks.discard(task)
         self._open.pop(key, None)
         if not task.cancelled():
-            task.exception()  # Retrieved, even if nothing waits for it any more.
+            task.exception()  # Retrieve the error, even if nothing waits for the task any more.
 
     async def _ask(self, key: bytes, template: Template, messages: list[dict[str, str]]) -> _Graded:
         async with self._slots:
@@ -230,7 +230,7 @@ class Judge:
 
 
 def tagged_or_all(text: str) -> str:
-    """Returns the last <answer>...</answer>, or the whole text without one."""
+    """Returns the last <answer>...</answer>, or the whole text if there is none."""
     answer = last_between(text, "<answer>", "</answer>")
     return (text if answer is None else answer).strip()
 
@@ -241,7 +241,7 @@ def _key(template: Template, values: Mapping[str, str]) -> bytes:
 
 
 MISSING = (
-    "reward.judge.base_url: is unset, and there is a label that needs a judge; set it to an OpenAI-compatible "
-    'endpoint, as in "http://127.0.0.1:8000/v1", and reward.judge.model to the judge\'s name there'
+    "reward.judge.base_url: is unset, and a label needs a judge; set it to an OpenAI-compatible endpoint, "
+    'such as "http://127.0.0.1:8000/v1", and reward.judge.model to the judge\'s name there'
 )
-"""Why labels that need a judge cannot be used without one."""
+"""The reason why labels that need a judge cannot be used."""

@@ -1,4 +1,4 @@
-"""The labels that a language model judges, and the question of each. The wording is Shoal's own."""
+"""The labels that a language model judges, and the question of each label. The wording is Shoal's own."""
 
 import json
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ class JudgedLabel:
 
     template: Template
     label_is: Literal["ignored", "reference", "rubric", "either"]
-    """How the template uses the data's label; `either`: a reference, or an object with reference and rubric."""
+    """The template's use of the data's label. `either`: a reference, or an object with reference and rubric."""
     description: str
 
     def values(self, question: str, answer: str, label: Any) -> dict[str, str]:
@@ -126,4 +126,4 @@ JUDGED_LABELS: Mapping[str, JudgedLabel] = {
         ),
     ),
 }
-"""By verifier name."""
+"""The labels, by verifier name."""

@@ -23,12 +23,12 @@ class Grade:
 def read_grade(reply: str, lowest: float, highest: float) -> Grade:
     """Reads the grade of a reply: one JSON object with a number SCORE from `lowest` to `highest`.
 
-    Thoughts and one code fence around the object are allowed, other text is not. Raises
-    `Unscorable` for everything else: a guessed grade would be a reward that no judge gave.
+    Thoughts and one code fence around the object are allowed, but no other text. Raises `Unscorable` for everything
+    else, since a guessed grade would be a reward that no judge gave.
     """
     text = reply.strip()
     try:
-        # Try the whole reply first: a mark of thoughts inside the JSON may be a quotation from the answer.
+        # Try the whole reply first: the mark of a thought inside the JSON may be a quotation from the answer.
         verdict = _parsed(text)
     except (ValueError, RecursionError):
         text = without_thoughts(reply).strip()
@@ -38,7 +38,7 @@ def read_grade(reply: str, lowest: float, highest: float) -> Grade:
             verdict = _parsed(text)
         except (ValueError, RecursionError) as error:
             raise Unscorable(
-                f"the judge's reply is not the JSON object it was asked for ({error}): {_shown(text)}"
+                f"the judge's reply is not the JSON object that it was asked for ({error}): {_shown(text)}"
             ) from None
     if not isinstance(verdict, dict):
         raise Unscorable(f"the judge's reply is JSON, but not an object: {_shown(text)}")
@@ -51,7 +51,7 @@ def read_grade(reply: str, lowest: float, highest: float) -> Grade:
 
 
 def _parsed(text: str) -> Any:
-    # Not strict: an unescaped line break inside a text leaves no doubt about the grade.
+    # Do not be strict: an unescaped line break inside a text leaves no doubt about the grade.
     return json.loads(text, strict=False, object_pairs_hook=_unique, parse_constant=_no_constant)
 
 

@@ -1,4 +1,4 @@
-"""Rubrics: several criteria with weights, each a separate question."""
+"""Rubrics: several weighted criteria, each a separate question."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -53,6 +53,6 @@ def _criterion(index: int, item: Any) -> Criterion:
 
 
 def weighted(criteria: Sequence[Criterion], values: Sequence[float]) -> float:
-    """Returns the value of all criteria from the value of each."""
+    """Combines the values of single criteria to the value of the rubric."""
     total = math.fsum(abs(criterion.weight) for criterion in criteria)
     return math.fsum(c.weight * value for c, value in zip(criteria, values, strict=True)) / total

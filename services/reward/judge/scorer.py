@@ -13,12 +13,12 @@ from shoal.v1 import rollout_pb2
 
 
 class JudgeScorer:
-    """The labels of `labels.py` and `rubric`. Without `reward.judge` they are listed, but cannot be used."""
+    """The scorer of `rubric` and the labels of `labels.py`, which are listed but unusable without `reward.judge`."""
 
     NAMES = (*JUDGED_LABELS, "rubric")
 
     def __init__(self, config: JudgeConfig, keep_thoughts: Collection[str] = ()) -> None:
-        """`keep_thoughts`: as in `reward`."""
+        """`keep_thoughts` is that of `reward`."""
         self._config = config
         self._keep_thoughts = keep_thoughts
         self._judge: Judge | None = None
@@ -26,7 +26,7 @@ class JudgeScorer:
 
     @property
     def counts(self) -> JudgeCounts | None:
-        """What the judge was asked and what that cost; None without a judge."""
+        """The judge's counts and costs; None without a judge."""
         return None if self._judge is None else self._judge.counts
 
     def unavailable(self, name: str) -> str:

@@ -23,9 +23,9 @@ class Template:
     text: str
     """Text with placeholders such as {answer}."""
     lowest: float = 0.0
-    """Score that is worth 0."""
+    """The score with the value 0."""
     highest: float = 10.0
-    """Score that is worth 1."""
+    """The score with the value 1."""
 
     def __post_init__(self) -> None:
         check_template(self.text)
@@ -36,7 +36,7 @@ class Template:
         return frozenset(found[1] for found in PLACEHOLDER.finditer(self.text))
 
     def messages(self, values: Mapping[str, str]) -> list[dict[str, str]]:
-        """Returns the conversation to send. No text in a value is read as a placeholder or as the end of the value.
+        """Returns the conversation to send. Text in a value is never read as a placeholder or as the end of the value.
 
         Raises `Unscorable` if a value is missing or blank; an empty answer is accepted.
         """
@@ -46,7 +46,7 @@ class Template:
         digest = hashlib.sha256()
         for name in sorted(values):
             digest.update(f"{name}\0{values[name]}\0".encode("utf-8", "surrogatepass"))
-        # An answer cannot close its own mark, since it would have to contain its own hash.
+        # An answer cannot close its own mark, since it would need to contain its own hash.
         code = digest.hexdigest()[:12]
 
         def fill(name: str) -> str:

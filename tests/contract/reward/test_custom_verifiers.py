@@ -192,7 +192,7 @@ async def test_an_async_function_may_take_the_whole_conversation(client: Client,
             "def score(text, label): ...\n",
             "reward.custom.mine.function: score takes 'text', which does not exist; known",
         ),
-        ("def score(completion, /): ...\n", "reward.custom.mine.function: score takes 'completion' by position only"),
+        ("def score(completion, /): ...\n", "reward.custom.mine.function: score takes 'completion' only by position"),
         ("def score(label): ...\n", "reward.custom.mine.function: score takes no 'completion'"),
     ],
 )
