@@ -1,4 +1,4 @@
-"""`python -m services.reward.sandbox`: checks whether programs can be run here. If not, prints why and exits with 1."""
+"""`python -m services.reward.sandbox`: checks whether programs can run here. If not, prints why and exits with 1."""
 
 import sys
 

@@ -1,6 +1,6 @@
-"""The sandbox from outside: bubblewrap's command line, and the process behind it.
+"""The sandbox from outside: bubblewrap's command line, and its process.
 
-bubblewrap (github.com/containers/bubblewrap) gives a process namespaces of its own. `inside` is the code that runs in
+bubblewrap (github.com/containers/bubblewrap) gives a process its own namespaces. `inside` has the code that runs in
 them.
 """
 
@@ -21,9 +21,9 @@ from services.reward.sandbox.inside.channel import Channel, Closed, Message, Unr
 
 _INSIDE = Path(__file__).parent / "inside"
 MAY_MOUNT = "CAP_SYS_ADMIN"
-"""What the first process of a sandbox has, inside of it, and gives up in all processes that it starts."""
+"""The capability of a sandbox's first process inside the sandbox. It gives it up in all processes that it starts."""
 CODE = "/shoal"
-"""Where the code of `inside` is in a sandbox."""
+"""The folder of the code of `inside` in a sandbox."""
 _START_TIMEOUT_S = 30.0
 _MAX_VERDICT_BYTES = 1 << 20
 _MIB = 1 << 20
@@ -33,21 +33,21 @@ _ENVIRONMENT = {
     "HOME": "/tmp",
     "LANG": "C.UTF-8",
     "PATH": "/usr/bin:/bin",
-    # Fixed, so that the order of sets, and with it the verdict, is the same every time.
+    # The seed is fixed, so that the order of sets, and with it the verdict, is always the same.
     "PYTHONHASHSEED": "0",
     "PYTHONUTF8": "1",
     "TZ": "UTC",
 }
-# When memory runs out, the kernel is to kill the sandbox first.
+# If memory runs out, the kernel should kill the sandbox first.
 _EXPENDABLE = ["/bin/sh", "-c", 'echo 1000 >/proc/self/oom_score_adj 2>/dev/null; exec "$@"', "sh"]
 
 
 class SandboxUnavailable(Exception):
-    """No sandbox can be started here; the message says why and what would help."""
+    """No sandbox can be started here. The message has the reason and the cure."""
 
 
 class SandboxLost(Exception):
-    """The sandbox ended during a job, which proves nothing about the program."""
+    """The sandbox ended during a job. This proves nothing about the program."""
 
 
 @dataclass(frozen=True)
@@ -59,9 +59,9 @@ class Limits:
     memory_mib: int = 512
     """Address space."""
     output_limit_kib: int = 1024
-    """Standard output that is read; twice the expected output if that is more."""
+    """Most standard output that is read; twice the expected output if that is more."""
     files_mib: int = 16
-    """Size of all files together, which are in memory, and of each file."""
+    """Size of all files together and of each file. The files are in memory."""
     num_open_files: int = 64
     num_threads: int = 64
     """Number of threads; the address space usually runs out sooner. Processes cannot be started at all."""
@@ -99,8 +99,8 @@ def sandboxed(
 ) -> list[str]:
     """Returns the command line of a sandbox whose first process is a file of `inside`, with `settings` as its argument.
 
-    `folders` are empty ones in memory, the only ones that can be written, with their sizes in MiB; `python`
-    is the interpreter, by default ours; `privileges` are capabilities that it has in its namespaces. Raises
+    `folders` are empty folders in memory, with their sizes in MiB. Only they can be written. `python` is the
+    interpreter, by default this process's. `privileges` are the first process's capabilities in its namespaces. Raises
     `SandboxUnavailable` if it cannot work here.
     """
     bwrap = shutil.which("bwrap")
@@ -127,13 +127,13 @@ def sandboxed(
             for word in ("--perms", "0700", "--size", str(mib * _MIB), "--tmpfs", folder)
         ),
         "--remount-ro", "/", "--chdir", "/tmp", "--",
-        # No user's or site's packages, nothing from the working folder, no compiled files written.
+        # Use no packages of the user or the site, use nothing from the working folder, and write no compiled files.
         python, "-s", "-S", "-P", "-B", f"{CODE}/services/reward/sandbox/inside/{main}", json.dumps(settings),
     ]  # fmt: skip
 
 
 def _system_folders() -> list[str]:
-    """Returns the arguments that bind /usr, and the folders beside it that link into it or hold libraries."""
+    """Returns the arguments that bind /usr, and the folders next to it that link into it or contain libraries."""
     words = ["--ro-bind", "/usr", "/usr"]
     for name in ("/bin", "/lib", "/lib32", "/lib64"):
         if os.path.islink(name):
@@ -145,7 +145,7 @@ def _system_folders() -> list[str]:
 
 
 class Sandbox:
-    """A sandbox with a warm interpreter. It dies with this process, also on `kill -9`."""
+    """A sandbox with a warm interpreter. It dies with this process, even on `kill -9`."""
 
     def __init__(self, limits: Limits) -> None:
         """Starts the sandbox. Raises `SandboxUnavailable` if that fails."""
@@ -194,7 +194,7 @@ class Sandbox:
                 file.close()
 
     def _stderr_line(self) -> str:
-        """Ends the sandbox; returns its last line on standard error, and a cure if one is known."""
+        """Ends the sandbox. Returns its last line on standard error, and the cure if it is known."""
         self._process.kill()
         self._process.wait()
         assert self._process.stderr is not None
@@ -205,7 +205,7 @@ class Sandbox:
 
 
 def reason_of(output: bytes) -> str:
-    """Returns the last line of bubblewrap's standard error, and a cure if one is known."""
+    """Returns the last line of bubblewrap's standard error, and the cure if it is known."""
     lines = output.decode("utf-8", "replace").strip().splitlines()
     return (lines[-1] if lines else "no message on standard error") + _cure(output)
 

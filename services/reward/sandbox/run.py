@@ -1,4 +1,4 @@
-"""Runs of a program against tests, in a sandbox that is reused while that is safe."""
+"""Runs of a program against tests, in a sandbox that is reused as long as that is safe."""
 
 import time
 from dataclasses import dataclass
@@ -43,7 +43,7 @@ _SELF_TEST_RESULT = "assert escapes() == ['refused'] * 7 + [1, []]"
 
 
 class Unfit(Exception):
-    """A test cannot be run as it is written."""
+    """A test cannot run as it is written."""
 
 
 @dataclass(frozen=True)
@@ -54,10 +54,10 @@ class TestResult:
 
     passed: bool
     detail: str
-    """Why it failed, for people only: part of it comes from the program."""
+    """The reason of a failure, only for people: part of it comes from the program."""
     seconds: float
     output: str = ""
-    """What a program of the kind OUTPUT has printed."""
+    """The printed output of a program of the kind OUTPUT."""
 
 
 _kept: dict[Limits, Sandbox] = {}
@@ -66,11 +66,11 @@ _kept: dict[Limits, Sandbox] = {}
 def run_tests(
     program: str, tests: list[Any], *, kind: str, limits: Limits, total_timeout_s: float
 ) -> tuple[TestResult, ...]:
-    """Runs the program anew for each test; returns the results in the tests' order.
+    """Runs the program anew for each test, and returns the results in the tests' order.
 
-    `kind`: FUNCTIONS (a test is Python text that uses the program's names), PROGRAM ({"input": text, "output": text}
-    of a script) or OUTPUT ({"input": text}; the result has what the script prints, passed or not). Tests that are not
-    finished after `total_timeout_s` are not passed.
+    `kind` is FUNCTIONS (a test is Python text that uses the program's names), PROGRAM ({"input": text, "output": text}
+    of a script) or OUTPUT ({"input": text}; the result has the script's output in any case). Tests that are not
+    finished after `total_timeout_s` fail.
 
     Raises `Unfit`, `SandboxUnavailable`, or `SandboxLost` if the sandbox ends twice during the same test.
     """
@@ -99,8 +99,8 @@ def run_tests(
 
 
 def _run(job: dict[str, Any], limits: Limits, deadline: float, results: list[TestResult]) -> None:
-    """Adds a result for each test; for fewer if a test could only be stopped by ending the sandbox."""
-    # Removed while in use: a sandbox that fails in any way is not reused.
+    """Adds a result for each test, or for fewer tests if a test could be stopped only by ending the sandbox."""
+    # Remove the sandbox while it is in use, so that a sandbox that fails in any way is not reused.
     sandbox = _kept.pop(limits, None) or Sandbox(limits)
     is_reusable = False
     try:
@@ -125,14 +125,14 @@ def _run(job: dict[str, Any], limits: Limits, deadline: float, results: list[Tes
 
 
 def _keep(limits: Limits, sandbox: Sandbox) -> None:
-    """Keeps the latest sandbox, and one more for the other verifier, whose limits may differ."""
+    """Keeps the latest sandbox, and one for the other verifier, whose limits may differ."""
     while len(_kept) > 1:
         _kept.pop(next(iter(_kept))).close()
     _kept[limits] = sandbox
 
 
 def close() -> None:
-    """Closes the sandboxes that are kept."""
+    """Closes the kept sandboxes."""
     while _kept:
         _kept.popitem()[1].close()
 
@@ -140,7 +140,7 @@ def close() -> None:
 def check() -> None:
     """Starts a sandbox and tries to break out of it. Raises `SandboxUnavailable` if it fails to start or to contain."""
     try:
-        # Twice: the second run must find nothing of the first.
+        # Run it twice: the second run must find no trace of the first.
         results = run_tests(
             _SELF_TEST, [_SELF_TEST_RESULT] * 2, kind=FUNCTIONS, limits=Limits(timeout_s=10.0), total_timeout_s=20.0
         )

@@ -1,4 +1,4 @@
-"""A sandbox with a shell and a folder of its own, from outside. It is gone with this process, folder and all."""
+"""A sandbox with a shell and its own folder, from outside. It ends with this process, and its folder with it."""
 
 import asyncio
 import contextlib
@@ -36,13 +36,13 @@ _MIB = 1 << 20
 
 @dataclass(frozen=True)
 class ShellLimits:
-    """What one command may take. Files stay in memory, apart from what commands take."""
+    """The limits of one command. Files are in memory and count separately."""
 
     timeout_s: float = 20.0
     memory_mib: int = 1024
-    """Of all its processes, and address space of each."""
+    """Memory of all its processes together, and address space of each process."""
     disk_mib: int = 128
-    """Size of all files in the folder, and of as many in /tmp."""
+    """Size of all files in the folder, and again of all files in /tmp."""
     output_limit_kib: int = 16
     num_processes: int = 64
 
@@ -62,18 +62,18 @@ class ShellLimits:
 
 @dataclass(frozen=True)
 class Said:
-    """What came of a command."""
+    """The result of a command."""
 
     output: str
-    """Of both streams, without the middle of what is longer than the limit."""
+    """The output of both streams, without the middle if it is longer than the limit."""
     code: int | None
-    """Exit status; None if it was killed for its time."""
+    """Exit status; None if it was killed at the time limit."""
     num_restored: int = 0
-    """Kept files that were not as they had been, before a check."""
+    """Number of kept files that were restored before a check."""
 
 
 class OverLimit(Exception):
-    """A command took more than it may, and the sandbox was ended. The message says what."""
+    """A command exceeded a limit, so the sandbox was ended. The message names the limit."""
 
 
 class Shell:
@@ -97,7 +97,7 @@ class Shell:
             "devices": DEVICES,
         }
         folders = {"/tmp": limits.disk_mib, FOLDER: limits.disk_mib}
-        # The kernel does not count the processes of root.
+        # The kernel does not enforce the limits of root's processes.
         user: dict[str, Any] = {"user": _NOBODY, "group": _NOBODY, "extra_groups": []} if os.getuid() == 0 else {}
         python = _python_for_nobody() if user else ""
         command = sandboxed("shell.py", settings, folders, python, privileges=[MAY_MOUNT])
@@ -115,27 +115,27 @@ class Shell:
             raise SandboxUnavailable(f"bubblewrap does not start a sandbox: {reason_of(output)}") from None
 
     async def run(self, command: str) -> Said:
-        """Runs a command in bash, where the one before it has left the folder and the variables.
+        """Runs a command in bash, with the folder and the variables that the previous command left.
 
-        Raises `ValueError` for a command that cannot be given, `OverLimit`, and `SandboxLost`.
+        Raises `ValueError` for a command that bash cannot get, `OverLimit`, and `SandboxLost`.
         """
         return await self._asked({"command": _as_given(command)})
 
     async def keep(self, paths: Iterable[str]) -> None:
-        """Remembers files as they are, for `check`; paths begin at the folder. Raises as `run` does."""
+        """Remembers the state of files for `check`. Paths begin at the folder. Raises the errors of `run`."""
         await self._asked({"keep": list(paths)})
 
     async def check(self, command: str) -> Said:
-        """Runs a command in bash apart from those before it: kept files are as they were, /tmp is empty, and the shell
-        has neither folder nor variables of another command. Raises as `run` does."""
+        """Runs a command in bash apart from earlier commands: kept files are restored, /tmp is empty, and the shell has
+        neither folder nor variables of another command. Raises the errors of `run`."""
         return await self._asked({"check": _as_given(command)})
 
     async def edit(self, request: dict[str, Any]) -> Said:
-        """Looks at a file or changes it: {"command", "path", ...} (inside/editor.py). Raises as `run` does."""
+        """Shows or changes a file: {"command", "path", ...} (inside/editor.py). Raises the errors of `run`."""
         return await self._asked({"edit": request})
 
     async def close(self) -> None:
-        """Ends all that runs in the sandbox, and removes its folder."""
+        """Ends all processes in the sandbox, and removes its folder."""
         if self._process is not None:
             self._kill()
             await self._process.wait()
@@ -173,7 +173,7 @@ class Shell:
         return answer
 
     async def _watch(self, pid: int) -> None:
-        """Ends the sandbox if its processes take too much memory together: the kernel's limit is of each."""
+        """Ends the sandbox if its processes together take too much memory. The kernel limits only each process."""
         limit_mib = self._limits.memory_mib
         while True:
             await asyncio.sleep(_WATCH_S)
@@ -183,7 +183,7 @@ class Shell:
                 return
 
     def _kill(self) -> None:
-        # The kernel ends the namespace, and all that is in it, with its first process.
+        # The kernel ends the namespace, and all processes in it, with its first process.
         assert self._process is not None
         with contextlib.suppress(ProcessLookupError):
             self._process.kill()
@@ -196,18 +196,18 @@ def _as_given(command: str) -> str:
 
 
 def _takes_more(pid: int, limit_bytes: int) -> bool:
-    """Returns whether the processes behind the first one of a sandbox take more memory together than a limit."""
+    """Returns whether the descendants of a sandbox's first process together take more memory than a limit."""
     processes = [child for first in children(pid) for child in children(first)]
-    for process in processes:  # Which grows meanwhile.
+    for process in processes:  # The list grows meanwhile.
         processes += children(process)
-    # What processes share counts once, which takes longer to find out.
+    # Shared memory should count only once, but finding that out takes longer.
     return sum(map(_resident, processes)) > limit_bytes and sum(map(_proportional, processes)) > limit_bytes
 
 
 def _resident(pid: int) -> int:
     try:
         return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * resource.getpagesize()
-    except OSError:  # It has ended.
+    except OSError:  # The process has ended.
         return 0
 
 
@@ -221,7 +221,7 @@ def _proportional(pid: int) -> int:
 
 @functools.cache
 def _python_for_nobody() -> str:
-    """Returns an interpreter that any user may start: ours may be in root's home. Raises `SandboxUnavailable`."""
+    """Returns an interpreter that any user may start: this one may be in root's home. Raises `SandboxUnavailable`."""
     for python in map(os.path.realpath, (sys.executable, "/usr/bin/python3")):
         with contextlib.suppress(OSError, subprocess.SubprocessError):
             words = [python, "-I", "-S", "-c", "import ctypes, json, select, tempfile; select.poll"]
@@ -229,6 +229,6 @@ def _python_for_nobody() -> str:
                            timeout=_START_TIMEOUT_S, capture_output=True)  # fmt: skip
             return python
     raise SandboxUnavailable(
-        "a shell cannot be offered by a service that runs as root, whose processes the kernel does not count, with a "
-        "Python that no other user may start: run the service as another user, or apt-get install python3"
+        "a service that runs as root cannot offer a shell, since the kernel does not limit root's processes, and no "
+        "other user may start this Python: run the service as another user, or apt-get install python3"
     )

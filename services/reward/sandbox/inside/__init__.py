@@ -1,1 +1,1 @@
-"""The code that runs in the sandbox. Standard library only: nothing else is installed there."""
+"""The code that runs in the sandbox. It uses only the standard library, since nothing else is installed there."""

@@ -17,20 +17,20 @@ class Closed(Exception):
 
 
 class Unreadable(Exception):
-    """The data that came is not a message: too long, or not a JSON object."""
+    """The received data is not a message: it is too long, or not a JSON object."""
 
 
 class Channel:
     """Both directions of a conversation. The caller keeps the file descriptors, and closes them."""
 
     def __init__(self, read_fd: int, write_fd: int, *, max_bytes: int) -> None:
-        """`max_bytes`: longest message that is read."""
+        """`max_bytes` is the size of the longest message that is read."""
         self._read_fd, self._write_fd, self._max_bytes = read_fd, write_fd, max_bytes
         os.set_blocking(read_fd, False)
         os.set_blocking(write_fd, False)
 
     def send(self, message: Message, *, deadline: float | None = None) -> None:
-        """Sends one message. `deadline` is of time.monotonic().
+        """Sends one message. `deadline` is a time of time.monotonic().
 
         Raises `Closed` or `TimeoutError`.
         """

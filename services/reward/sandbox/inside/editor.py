@@ -1,6 +1,6 @@
-"""Looks at files and changes them: reads {"command", "path", ...} from stdin and prints what the policy reads.
+"""Shows and changes files: reads {"command", "path", ...} from stdin and prints the policy's answer.
 
-Ends with 1 for what cannot be done. The commands are those of the tool `str_replace_editor`.
+Ends with 1 if the command cannot be done. The commands are those of the tool `str_replace_editor`.
 """
 
 import inspect
@@ -17,7 +17,7 @@ _SHOWN_LINES = 4
 
 
 class Wrong(Exception):
-    """What is asked for cannot be done. The message says why."""
+    """The command cannot be done. The message says why."""
 
 
 def view(path: str, view_range: list[int] | None = None) -> str:
@@ -33,14 +33,14 @@ def view(path: str, view_range: list[int] | None = None) -> str:
 
 
 def create(path: str, file_text: str) -> str:
-    """Writes a file, and the folders that it is in."""
+    """Writes a file, and makes its folders."""
     os.makedirs(os.path.dirname(path), exist_ok=True)
     _write(path, file_text)
     return f"{path} has been written."
 
 
 def str_replace(path: str, old_str: str, new_str: str = "") -> str:
-    """Replaces a text that the file has once."""
+    """Replaces a text that occurs once in the file."""
     text = _read(path)
     found = text.count(old_str) if old_str else 0
     if found != 1:
@@ -51,7 +51,7 @@ def str_replace(path: str, old_str: str, new_str: str = "") -> str:
 
 
 def insert(path: str, insert_line: int, new_str: str) -> str:
-    """Inserts lines behind a line; 0 is the beginning."""
+    """Inserts lines after a line; 0 is the beginning."""
     lines = _read(path).splitlines()
     if not 0 <= insert_line <= len(lines):
         raise Wrong(f"insert_line must be from 0 to {len(lines)}")
@@ -70,7 +70,7 @@ _COMMANDS: dict[str, Callable[..., str]] = {
 
 
 def _read(path: str) -> str:
-    # A pipe would never end.
+    # Reading a pipe might never end.
     if not stat.S_ISREG(os.stat(path).st_mode):
         raise Wrong(f"{path} is no file")
     with open(path, "rb") as file:

@@ -1,4 +1,4 @@
-"""The process that decides which tests pass. It has the tests; the program's process does not.
+"""The process that decides which tests pass. It has the tests, and the program's process does not.
 
 It gets one job, writes the verdict of each test to a pipe that the program's process does not have, and ends.
 """
@@ -25,9 +25,9 @@ _MAX_JOB_BYTES = 256 << 20
 _MAX_VALUE_BYTES = 8 << 20
 _MAX_DETAIL_CHARACTERS = 300
 _OUTPUT_CHUNK_BYTES = 1 << 16
-# A script that has closed its output gets this long to end.
+# A script that has closed its output has this long to end.
 _EXIT_PATIENCE_S = 0.5
-# A program that used less than this share of its time on the processor was kept waiting, or waited itself: it is run
+# A program that used less than this share of its time on the processor had to wait, or waited on its own. It is run
 # once more, with this many times the time.
 _STARVED, _MORE_PATIENCE = 0.5, 3
 
@@ -37,11 +37,11 @@ class _OutOfTime(BaseException):
 
 
 class _Failed(Exception):
-    """The test is not passed. The message says why, for people."""
+    """The test fails. The message says why, for people."""
 
 
 class _CannotLoad(_Failed):
-    """The program does not load, so no test is passed."""
+    """The program does not load, so no test passes."""
 
 
 class _LoadsTooLong(_CannotLoad):
@@ -115,9 +115,9 @@ class _Keeper:
         self._connection = connection
         self.deadline = time.monotonic() + timeout_s
         self.cpu_s = 0.0
-        """Processor time of the processes that have ended."""
+        """The processor time of the processes that have ended."""
         self.output = ""
-        """What a program has printed that is run for its output."""
+        """The output of a program that is run for its output."""
         connection.send(f"test {timeout_s}".encode())
 
     @contextlib.contextmanager
@@ -125,7 +125,7 @@ class _Keeper:
         """Yields the file descriptors of a process: its channel and, for a script, its input and output."""
         self._connection.send(f"start {kind}".encode())
         _, descriptors, _, _ = socket.recv_fds(self._connection, 16, 3)
-        # Tests read what the program writes, and the other way round.
+        # Tests read files that the program writes, and the program reads the tests' files.
         os.chdir(WRITABLE)
         try:
             yield descriptors
@@ -136,8 +136,8 @@ class _Keeper:
             self.end(0.0)
 
     def end(self, patience_s: float) -> int | None:
-        """Ends the process; returns its exit status, or None if it had to be killed or is gone already."""
-        # It takes the folder with it.
+        """Ends the process. Returns its exit status, or None if it had to be killed or is already gone."""
+        # The folder goes away with the process.
         os.chdir("/")
         self._connection.send(f"end {patience_s}".encode())
         status, cpu_s = self._connection.recv(64).decode().split()
@@ -163,10 +163,10 @@ def _examine_functions(job: Message, test: str, keeper: _Keeper) -> None:
         except (SystemExit, KeyboardInterrupt, GeneratorExit) as error:
             raise _CannotLoad(f"the program raised {type(error).__name__}") from None
         namespace: dict[str, Any] = {"__name__": "test", "__builtins__": builtins}
-        # The other process has compiled it, so it can be parsed here.
+        # The other process has compiled the program, so it can be parsed here.
         namespace |= names_of(test, job["program"], subject, namespace.keys())
         exec(compile(test, "test", "exec", dont_inherit=True), namespace)
-        # A test that catches every exception catches these as well.
+        # A test that catches every exception catches these too.
         if subject.failure is not None:
             raise subject.failure
         if time.monotonic() >= keeper.deadline:
@@ -200,7 +200,7 @@ def _check_status(status: int | None) -> None:
 
 
 def _run_script(job: Message, test: Message, keeper: _Keeper, max_bytes: int) -> tuple[bytes, int | None]:
-    """Runs the program on one input; returns its output and its exit status, None if it did not end."""
+    """Runs the program on one input. Returns its output and its exit status (None if it did not end)."""
     given = test["input"].encode("utf-8", "surrogatepass")
     with keeper.process(PROGRAM) as [channel, to_program, from_program]:
         Channel(channel, channel, max_bytes=0).send({"program": job["program"]}, deadline=keeper.deadline)
@@ -221,7 +221,7 @@ def _converse(given: bytes, to_program: int, from_program: int, deadline: float,
     while True:
         if is_writing and not rest:
             poll.unregister(to_program)
-            # Closed, so that the program sees the end of its input; the descriptor's number stays taken.
+            # Close it, so that the program sees the end of its input. The descriptor's number stays in use.
             nothing = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nothing, to_program)
             os.close(nothing)
@@ -235,7 +235,7 @@ def _converse(given: bytes, to_program: int, from_program: int, deadline: float,
             except BlockingIOError:
                 pass
             except OSError:
-                # The program has closed its input, which it may.
+                # The program has closed its input, which is allowed.
                 rest = memoryview(b"")
         if from_program in events:
             piece = os.read(from_program, _OUTPUT_CHUNK_BYTES)

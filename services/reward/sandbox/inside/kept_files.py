@@ -1,6 +1,7 @@
-"""Files that are put back as they were, whatever has been made of them since.
+"""Files that can be restored, whatever happened to them.
 
-Belongs to the first process of a sandbox, in whose memory nobody else can write. No other process may run meanwhile.
+This belongs to the first process of a sandbox, whose memory no other process can write. No other process may run during
+a call.
 """
 
 import itertools
@@ -23,15 +24,15 @@ class KeptFiles:
         self._files: dict[str, _Kept] = {}
 
     def keep(self, paths: Iterable[str]) -> None:
-        """Remembers those of the files that exist."""
+        """Remembers the files of `paths` that exist."""
         for path in paths:
             if (found := _read(path)) is not None:
                 self._files[path] = found
 
     def restore(self) -> int:
-        """Writes the files that are not as they were; returns how many. Raises `OSError`.
+        """Restores the changed files, and returns their number. Raises `OSError`.
 
-        Links, folders and pipes in the place of a file, or of a folder that it is in, are no obstacle, nor are modes.
+        Links, folders and pipes in the place of a file or of its folders are no obstacle, and neither are modes.
         """
         changed = [path for path, kept in self._files.items() if _read(path) != kept]
         for path in changed:
@@ -46,7 +47,7 @@ class KeptFiles:
 
 
 def _read(path: str) -> _Kept | None:
-    """Returns a file, None where none is under exactly this path."""
+    """Returns a file; None if there is no file at exactly this path."""
     try:
         if os.path.realpath(path) != path or not stat.S_ISREG(os.lstat(path).st_mode):
             return None
@@ -57,7 +58,7 @@ def _read(path: str) -> _Kept | None:
 
 
 def _make_folder(path: str) -> None:
-    """Makes a folder that can be written, of real folders only."""
+    """Makes a writable folder. All folders on its path are real folders, not links."""
     parent = os.path.dirname(path)
     if parent != path:
         _make_folder(parent)
@@ -70,7 +71,7 @@ def _make_folder(path: str) -> None:
 
 
 def _put_away(path: str) -> None:
-    """Removes what has this name; a folder gets another one, since what is in it may take long to remove."""
+    """Removes the file with this name. A folder is renamed instead, since removing its contents may take long."""
     if not os.path.lexists(path):
         return
     if os.path.islink(path) or not os.path.isdir(path):

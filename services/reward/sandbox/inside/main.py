@@ -1,7 +1,7 @@
 """The first process of the sandbox: `python main.py LIMITS`. It keeps the others, and reads neither program nor test.
 
-For each job it forks an examiner from the warm interpreter, and for that examiner the processes in which the program
-runs, each with a namespace and an empty folder of its own. As the first process of its namespace it cannot be killed
+For each job it forks an examiner from the warm interpreter. For the examiner it forks the processes in which the
+program runs, each with its own namespace and empty folder. As the first process of its namespace it cannot be killed
 from inside, and it can kill all other processes.
 """
 
@@ -20,7 +20,7 @@ from typing import Any
 
 JOBS_FD, VERDICTS_FD = 0, 1
 _PR_SET_DUMPABLE = 4
-# The examiner enforces each test's deadline; if it is this late, the examiner itself hangs.
+# The examiner enforces each test's deadline. If it is this late, the examiner itself hangs.
 _GRACE_S = 1.0
 _PRELOADED = (
     "bisect", "collections", "copy", "dataclasses", "datetime", "decimal", "enum", "fractions", "functools", "heapq",
@@ -30,7 +30,7 @@ _PRELOADED = (
 
 def main() -> None:
     settings: dict[str, Any] = json.loads(sys.argv[1])
-    # No process may trace this one or those that are forked from it.
+    # No process may trace this process or its forks.
     ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
     sys.path.insert(0, settings["code"])
     from services.reward.sandbox.inside import examiner, namespaces, seccomp, subject
@@ -41,7 +41,7 @@ def main() -> None:
     seccomp.prepare()
     for device in settings["devices"]:
         namespaces.make_read_only(device)
-    # A folder in which a process stands is not removed with its files.
+    # The working folder of a process cannot be removed.
     os.chdir("/")
     gc.freeze()
     _say({"event": "ready"})
@@ -118,7 +118,7 @@ class _Job:
         theirs.detach()
 
     def _end(self, patience_s: float) -> tuple[int | None, float]:
-        """Ends the program's process, and with it its folder; returns as `_reap` does."""
+        """Ends the program's process, and removes its folder. Returns the result of `_reap`."""
         if not self._subject_pid:
             return None, 0.0
         ended = _reap(self._subject_pid, patience_s)
@@ -151,7 +151,7 @@ def _be_examiner(examine: Any, keeper: socket.socket, settings: dict[str, Any]) 
 
 
 def _be_subject(be_subject: Any, kind: str, descriptors: list[int], limits: dict[str, int]) -> int:
-    # First move them off the numbers that they are to get.
+    # First move the descriptors away from the numbers that they will get.
     high = [os.dup2(descriptor, 100 + place, inheritable=False) for place, descriptor in enumerate(descriptors)]
     for place, descriptor in enumerate(high):
         os.dup2(descriptor, place)
@@ -161,7 +161,7 @@ def _be_subject(be_subject: Any, kind: str, descriptors: list[int], limits: dict
 
 
 def _reap(pid: int, patience_s: float) -> tuple[int | None, float]:
-    """Ends a child; returns its exit status, or None if it had to be killed, and its processor time in seconds."""
+    """Ends a child. Returns its exit status (None if it had to be killed) and its processor time in seconds."""
     poll = select.poll()
     watch = os.pidfd_open(pid)
     poll.register(watch, select.POLLIN)
@@ -187,7 +187,7 @@ def _kill_all() -> None:
 
 
 def _say(message: dict[str, Any]) -> None:
-    """Sends one message, short enough to be written at once."""
+    """Sends one message, which is short enough for a single write."""
     body = json.dumps(message).encode()
     os.write(VERDICTS_FD, len(body).to_bytes(4, "little") + body)
 

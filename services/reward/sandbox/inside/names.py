@@ -1,9 +1,9 @@
-"""Where the names of a test come from: its program, or this process.
+"""The source of each name of a test: the program or this process.
 
-A test takes what it tests from the program, and all that it compares with from this process: builtins, modules, and
-functions and classes of the standard library. Otherwise a program could bind `abs`, `statistics` or `isclose` to
-something that finds any answer right. Whether the program defines such a name, imports another object under it or
-assigns it makes no difference.
+A test takes the tested objects from the program. Everything that it compares with comes from this process: builtins,
+modules, and functions and classes of the standard library. Otherwise a program could bind `abs`, `statistics` or
+`isclose` to an object that accepts any answer. It does not matter whether the program defines, imports or assigns such
+a name.
 """
 
 import ast
@@ -19,17 +19,17 @@ from typing import Any
 
 from services.reward.sandbox.inside.remote import Subject
 
-# Modules that change nothing outside: what a program imports from them the tests import as well, so that a program that
-# changes its own copies does not change the tests.
+# Modules that change nothing outside. The tests import from them what the program imports, so a program that changes
+# its own copies does not change the tests.
 _HARMLESS_MODULES = (
     "bisect", "cmath", "collections", "collections.abc", "copy", "dataclasses", "datetime", "decimal", "enum",
     "fractions", "functools", "heapq", "itertools", "json", "math", "numbers", "operator", "random", "re",
     "statistics", "string", "typing",
 )  # fmt: skip
-# Not in the sandbox, but a program must not stand in for them either.
+# These are not in the sandbox, but a program must not replace them either.
 _PACKAGES = {"np": "numpy", "numpy": "numpy", "pytest": "pytest"}
-# Functions, classes and constants with which tests compare, by module: those that mean the same to everybody, so that a
-# right program's own is as good. `search` or `product` of a program may be anything.
+# Functions, classes and constants with which tests compare, by module. Their meaning is unambiguous, so a correct
+# program's own version is equivalent. A program's `search` or `product` may be anything.
 _COMPARED_WITH = {
     "bisect": "bisect_left bisect_right insort",
     "collections": "ChainMap Counter OrderedDict defaultdict deque namedtuple",
@@ -55,13 +55,13 @@ _NOWHERE = object()
 
 
 class _Imports:
-    """What a program imports from harmless modules at its top level and does not bind otherwise."""
+    """A program's imports from harmless modules at its top level, for names that it does not bind otherwise."""
 
     def __init__(self, program: str) -> None:
         self.plain: dict[str, Any] = {}
-        """Modules and their content under their own names."""
+        """Modules and their contents under their own names."""
         self.renamed: dict[str, Any] = {}
-        """Modules and their content under new names."""
+        """Modules and their contents under new names."""
         for statement in ast.parse(program).body:
             if isinstance(statement, ast.Import):
                 self._add_modules(statement)
@@ -103,10 +103,10 @@ _imports = functools.lru_cache(maxsize=1)(_Imports)
 
 
 def names_of(test: str, program: str, subject: Subject, known: Set[str]) -> dict[str, Any]:
-    """Returns the values of the names that a test uses without binding them, builtins and `known` ones aside.
+    """Returns the values of the names that a test uses without binding them, except builtins and `known` names.
 
-    Names with which it compares are taken from the program only if it takes nothing else from it: then the one that is
-    called first, and is no function of another one's result, is what it tests.
+    A name with which tests compare comes from the program only if the test uses nothing else of the program. Then the
+    test is about the name that is called first and is not applied to another name's result.
     """
     tree = ast.parse(test)
     free, imports = _free_names(test) - known, _imports(program)
@@ -122,8 +122,8 @@ def names_of(test: str, program: str, subject: Subject, known: Set[str]) -> dict
 
 
 def _library(name: str, tree: ast.AST, imports: _Imports) -> Any:
-    """Returns the object that a name with which tests compare stands for, `_NOWHERE` if it is not installed here, and
-    None for other names."""
+    """Returns the object of a name with which tests compare, `_NOWHERE` if it is not installed here, and None for other
+    names."""
     if hasattr(builtins, name):
         return getattr(builtins, name)
     is_plain = name in imports.plain
@@ -134,7 +134,7 @@ def _library(name: str, tree: ast.AST, imports: _Imports) -> Any:
     if name in _HOME:
         return imports.plain[name] if is_plain else getattr(_imported(_HOME[name]), name, _NOWHERE)
     if name in imports.renamed and not isinstance(imports.renamed[name], types.ModuleType):
-        # A library's function under the name of another one.
+        # A library's function under the name of another function.
         homes = map(importlib.import_module, _HARMLESS_MODULES)
         return next((getattr(home, name) for home in homes if name in _public_names(home)), None)
     return None
@@ -154,7 +154,7 @@ def _public_names(module: Any) -> set[str]:
 
 
 def _attributes(tree: ast.AST, name: str) -> set[str]:
-    """Returns the attributes through which alone a test uses a name; none if it uses the name in another way."""
+    """Returns the attributes of a name that a test uses; empty if it also uses the name itself."""
     attributes = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and _is(node.value, name)]
     num_uses = sum(_is(node, name) for node in ast.walk(tree))
     return {node.attr for node in attributes} if len(attributes) == num_uses else set()
@@ -169,12 +169,12 @@ def _symbols(table: symtable.SymbolTable) -> Iterator[tuple[str, symtable.Symbol
 
 
 def _free_names(test: str) -> set[str]:
-    """Returns the names that a test uses in any of its scopes and binds nowhere."""
+    """Returns the names that a test uses in any scope and binds in none."""
     top = symtable.symtable(test, "test", "exec")
     bound = {name for name, symbol in _symbols(top) if symbol.is_assigned() or symbol.is_imported()}
     used: set[str] = set()
     tables = [top]
-    for table in tables:  # Which grows meanwhile.
+    for table in tables:  # The list grows meanwhile.
         used |= {
             name for name, symbol in _symbols(table) if symbol.is_referenced() and (table is top or symbol.is_global())
         }
@@ -183,7 +183,7 @@ def _free_names(test: str) -> set[str]:
 
 
 def _innermost(tree: ast.AST, names: Any) -> str:
-    """Returns the name that a test uses first, of those that it does not apply to another one's result."""
+    """Returns the first name that a test uses and does not apply to another name's result."""
     outer = {
         name
         for call in ast.walk(tree)

@@ -1,6 +1,7 @@
-"""A process and a folder for each run of the program, so that no run finds anything of an earlier one.
+"""A process and a folder for each run of the program, so that no run sees traces of an earlier run.
 
-Deleting files would not do: the numbers of processes and files, and the times of a folder, tell how many there were.
+Deleting files would not be enough: the numbers of processes and files, and the times of a folder, show how many there
+were.
 """
 
 import ctypes
@@ -15,26 +16,26 @@ _CLONE_NEWPID = 0x20000000
 _MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REMOUNT, _MS_BIND = 1, 2, 4, 8, 32, 4096
 _MNT_DETACH = 2
 _CAPABILITY_VERSION = 0x20080522
-# Keeps Python's lock during a call, as a fork needs.
+# It keeps Python's lock during a call, which a fork needs.
 _LIBC = ctypes.PyDLL(None, use_errno=True)
 
 
 def mount_folder(num_bytes: int) -> None:
-    """Mounts an empty file system in memory where the program may write. Raises `OSError` where the kernel refuses."""
+    """Mounts an empty file system in memory, in which the program may write. Raises `OSError` if the kernel refuses."""
     options = f"size={num_bytes},mode=0700".encode()
     _checked(_LIBC.mount(b"tmpfs", _FOLDER, b"tmpfs", _MS_NOSUID | _MS_NODEV, options), f"mount {WRITABLE}")
 
 
 def unmount_folder() -> None:
-    """Removes what `mount_folder` has mounted, with all files. Raises `OSError` where the kernel refuses."""
+    """Removes the mount of `mount_folder`, with all files. Raises `OSError` if the kernel refuses."""
     _checked(_LIBC.umount2(_FOLDER, _MNT_DETACH), f"unmount {WRITABLE}")
 
 
 def make_read_only(device: str) -> None:
-    """Keeps the mode and the times of a device as they are, which programs may read and write.
+    """Protects the mode and the times of a device that programs may read and write.
 
-    They are the machine's: a program could leave a mark in them, or lock them if the service runs as root. Raises
-    `OSError` where the kernel refuses.
+    They belong to the machine: a program could leave a mark in them, or lock them if the service runs as root. Raises
+    `OSError` if the kernel refuses.
     """
     kept = os.statvfs(device).f_flag & (_MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
     flags = _MS_REMOUNT | _MS_BIND | _MS_RDONLY | kept
@@ -42,9 +43,9 @@ def make_read_only(device: str) -> None:
 
 
 def fork_apart() -> int:
-    """Forks a process that is number 1 of a namespace of its own; returns 0 in it, and its number here.
+    """Forks a process that is number 1 of its own namespace. Returns 0 in the new process, and its number here.
 
-    Raises `OSError` where the kernel refuses.
+    Raises `OSError` if the kernel refuses.
     """
     ctypes.pythonapi.PyOS_BeforeFork()
     numbers = (_CLONE[platform.machine()], _CLONE_NEWPID | signal.SIGCHLD, 0, 0, 0, 0)
@@ -53,11 +54,11 @@ def fork_apart() -> int:
         ctypes.pythonapi.PyOS_AfterFork_Child()
     else:
         ctypes.pythonapi.PyOS_AfterFork_Parent()
-    return _checked(pid, "start a process in a namespace of its own")
+    return _checked(pid, "start a process in its own namespace")
 
 
 def drop_capabilities() -> None:
-    """Gives up what mounting takes. Raises `OSError`."""
+    """Gives up the capability to mount. Raises `OSError`."""
     head = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION, 0)
     _checked(_LIBC.capset(head, (ctypes.c_uint32 * 6)()), "drop the capabilities")
 

@@ -1,8 +1,8 @@
 """The examiner's view of the program's objects.
 
-Tests run in the examiner. They call the program's functions over a channel, and get plain data back. So the comparing
-happens where the program cannot reach, and a program passes a test only by returning what the test expects. An object
-that is not plain data stays with the program and equals no plain data, whatever its own `__eq__` returns.
+Tests run in the examiner. They call the program's functions over a channel, and get plain data back. So comparisons
+happen out of the program's reach, and a program passes a test only by returning the expected values. An object that is
+not plain data stays with the program and equals no plain data, whatever its own `__eq__` returns.
 """
 
 import builtins
@@ -27,12 +27,12 @@ class Subject:
     """The process that runs the program."""
 
     def __init__(self, channel: Channel, deadline: float) -> None:
-        """`deadline` is of time.monotonic()."""
+        """`deadline` is a time of time.monotonic()."""
         self._channel, self._deadline = channel, deadline
         self._callbacks: list[Callable[..., Any]] = []
         self._exceptions: dict[str, type[BaseException]] = {}
         self.failure: Exception | None = None
-        """Why the conversation has ended, if it has."""
+        """The reason why the conversation has ended, if it has."""
 
     def load(self, program: str) -> None:
         """Runs the program's own statements. Raises what they raise."""
@@ -40,7 +40,7 @@ class Subject:
         self._reply()
 
     def names(self, wanted: list[str]) -> dict[str, Any]:
-        """Returns the values of those names that the program has bound."""
+        """Returns the values of the wanted names that the program has bound."""
         self._send({"names": wanted})
         found = self._reply().get("value")
         if not isinstance(found, dict):
@@ -48,9 +48,9 @@ class Subject:
         return {name: self.decode(found[name]) for name in wanted if name in found}
 
     def do(self, operation: str, *args: Any, **kwargs: Any) -> Any:
-        """Runs an operation in the program's process; returns its result.
+        """Runs an operation in the program's process, and returns its result.
 
-        Copies the program's changes to lists, dictionaries and sets back to `args`. Raises what the program raises,
+        Copies the program's changes to lists, dictionaries and sets back to `args`. Raises the program's exceptions,
         `TimeoutError`, `Closed` or `Unreadable`.
         """
         request = {
@@ -101,7 +101,7 @@ class Subject:
                 return message
 
     def _called_back(self, message: Message) -> Message:
-        """Calls a function of the test for the program, which can do nothing else with the test's objects."""
+        """Calls a function of the test for the program, which can only call the test's objects."""
         try:
             function = self._callbacks[message["callback"]]
             args = [self.decode(item) for item in message["args"]]
@@ -194,14 +194,14 @@ def _forward_as(operation: str, kind: type) -> Callable[..., Any]:
     def method(self: "Remote", *args: Any) -> Any:
         value = self._subject.do(operation, self, *args)
         if not isinstance(value, kind):
-            raise TypeError(f"{operation} of the program's {self._kind} is no {kind.__name__}")
+            raise TypeError(f"{operation} of the program's {self._kind} is not a {kind.__name__}")
         return value
 
     return method
 
 
 def _calculate(operation: str, *, reflected: bool = False) -> Callable[..., Any]:
-    """Returns an arithmetic operation. What it makes of a difference is one."""
+    """Returns an arithmetic operation. Its result with a difference is a difference too."""
 
     def method(self: "Remote", *others: Any) -> Any:
         operands = (*others, self) if reflected else (self, *others)
@@ -214,9 +214,9 @@ def _calculate(operation: str, *, reflected: bool = False) -> Callable[..., Any]
 
 
 def _hold_against(operation: str, *, reflected: bool = False) -> Callable[..., Any]:
-    """Returns an operation by which tests measure how far a result is from the expected: "abs(f(x) - 1.5) < 1e-6".
+    """Returns an operation with which tests measure the distance from the expected result: "abs(f(x) - 1.5) < 1e-6".
 
-    It shows one of the program's objects that number, so the program does not get to say how far it is.
+    It shows the program's object the expected number, so the program does not decide the distance.
     """
     calculate = _calculate(operation, reflected=reflected)
 
@@ -232,11 +232,11 @@ def _hold_against(operation: str, *, reflected: bool = False) -> Callable[..., A
 
 
 def _measure(operation: str, kind: type = object) -> Callable[..., Any]:
-    """Returns an operation that finds out how large an object of the program is, unless it is a difference."""
+    """Returns an operation that measures the size of an object of the program, unless the object is a difference."""
 
     def method(self: "Remote") -> Any:
         if self._is_difference:
-            raise TypeError(f"the program's {self._kind} is no number")
+            raise TypeError(f"the program's {self._kind} is not a number")
         return _forward_as(operation, kind)(self)
 
     return method
@@ -245,12 +245,12 @@ def _measure(operation: str, kind: type = object) -> Callable[..., Any]:
 def _as_object(operand: "Remote", result: Any) -> "Remote":
     """Returns the result of a calculation with an object of the program. Raises `TypeError` for plain data."""
     if not isinstance(result, Remote):
-        raise TypeError(f"the program's {operand._kind} is no number")
+        raise TypeError(f"the program's {operand._kind} is not a number")
     return result
 
 
 def _compare(operation: str, compare: Callable[[Any, Any], Any]) -> Callable[..., Any]:
-    """Returns a comparison. The program compares two objects of its own; this process compares one with plain data."""
+    """Returns a comparison. The program compares two of its objects; this process compares one with plain data."""
 
     def method(self: "Remote", other: Any) -> Any:
         if not isinstance(other, Remote):

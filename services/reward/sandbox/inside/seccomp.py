@@ -1,7 +1,7 @@
 """System calls that a confined process may not make (seccomp(2), one classic BPF program).
 
 The namespaces keep the process away from files, network and other processes; this filter keeps it from starting
-processes, from affecting those that examine it, and from parts of the kernel that no exercise needs.
+processes, from affecting the processes that examine it, and from parts of the kernel that no exercise needs.
 """
 
 import ctypes
@@ -25,7 +25,7 @@ _Instruction = tuple[int, int, int, int]
 _ALLOW_REST: _Instruction = (_RETURN, 0, 0, _ALLOW)
 
 _ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
-# Numbers from the kernel's tables: (x86-64, arm64); None if the call does not exist.
+# Numbers from the kernel's tables: (x86-64, arm64). None means that the call does not exist.
 _REFUSED: dict[str, tuple[int | None, int]] = {
     "fork": (57, -1), "vfork": (58, -1), "execve": (59, 221), "execveat": (322, 281),
     "socket": (41, 198), "ptrace": (101, 117), "process_vm_readv": (310, 270), "process_vm_writev": (311, 271),
@@ -48,7 +48,7 @@ _REFUSED: dict[str, tuple[int | None, int]] = {
 }  # fmt: skip
 _STARTS_PROCESSES = frozenset({"fork", "vfork", "execve", "execveat"})
 _CLONE, _CLONE3 = (56, 220), (435, 435)
-# Allowed only for the process itself: (call, position of the process id).
+# Calls that are allowed only on the process itself: (call, position of the process id).
 _ON_ITSELF = {"kill": (62, 129), "tgkill": (234, 131), "tkill": (200, 130)}
 _PRLIMIT = (302, 261)
 # Commands that make the kernel send signals to others: F_SETOWN, F_SETSIG, F_SETOWN_EX; FIOSETOWN, SIOCSPGRP.
@@ -62,15 +62,15 @@ def is_supported() -> bool:
 
 
 def prepare() -> None:
-    """Builds the filter once, before processes are forked that would each build it."""
+    """Builds the filter once, before the forks, so that not every process must build it."""
     _same_for_all()
 
 
 def confine(*, may_start_processes: bool = False) -> None:
-    """Applies the filter to this process and its threads, irrevocably, and to the processes that it may start.
+    """Applies the filter, irrevocably, to this process, its threads, and the processes that it may start.
 
-    With `may_start_processes` it may also send signals to others: only a namespace of processes keeps it apart. Raises
-    `OSError` when the kernel does not take it.
+    With `may_start_processes` it may also send signals to others; then only its process namespace isolates it. Raises
+    `OSError` when the kernel refuses the filter.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     program = [*_refusals(True), _ALLOW_REST] if may_start_processes else _program(os.getpid())
@@ -79,7 +79,7 @@ def confine(*, may_start_processes: bool = False) -> None:
     # struct sock_fprog: number of instructions, padding, pointer to them.
     head = ctypes.create_string_buffer(struct.pack("@HP", len(code) // 8, ctypes.addressof(buffer)))
     if libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) or libc.prctl(_PR_SET_SECCOMP, _MODE_FILTER, head, 0, 0):
-        raise OSError(ctypes.get_errno(), "the kernel does not take the seccomp filter")
+        raise OSError(ctypes.get_errno(), "the kernel refuses the seccomp filter")
 
 
 def _refusals(may_start_processes: bool) -> list[_Instruction]:
@@ -99,7 +99,7 @@ def _refusals(may_start_processes: bool) -> list[_Instruction]:
             program += [(_EQUAL, 0, 1, number), (_RETURN, 0, 0, _ERRNO | errno.EPERM)]
     # The C library falls back to clone, whose flags can be checked.
     program += [(_EQUAL, 0, 1, _CLONE3[column]), (_RETURN, 0, 0, _ERRNO | errno.ENOSYS)]
-    # A thread has the bit for threads; a process, that none for namespaces.
+    # A thread must have the bit for threads; a process must have no bit for namespaces.
     bits, skipped = (_CLONE_NEW, (0, 1)) if may_start_processes else (_CLONE_THREAD, (1, 0))
     program += _when(
         _CLONE[column],
@@ -115,7 +115,7 @@ def _refusals(may_start_processes: bool) -> list[_Instruction]:
 
 @functools.cache
 def _same_for_all() -> tuple[_Instruction, ...]:
-    """Returns the part of the filter of a single process that does not name it."""
+    """Returns the part of a single process's filter that does not depend on its id."""
     column = list(_ARCHITECTURES).index(platform.machine())
     program = _refusals(False)
     program += _when(_FCNTL[column], _none_of(1, _FCNTL_COMMANDS))

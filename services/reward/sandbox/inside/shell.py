@@ -1,7 +1,7 @@
 """The first process of a sandbox with a shell: `python shell.py SETTINGS`. It runs one command at a time.
 
-No process outlives its command: as the first of its namespace this one can kill all others. Folder and variables of the
-shell go from one command to the next through files; a check gets neither, and an empty /tmp.
+No process outlives its command: as the first of its namespace, this process can kill all others. Files carry the
+shell's folder and variables from one command to the next. A check gets neither, and an empty /tmp.
 """
 
 import ctypes
@@ -29,7 +29,7 @@ eval "$1"
 
 def main() -> None:
     settings: dict[str, Any] = json.loads(sys.argv[1])
-    # No process may trace this one.
+    # No process may trace this process.
     ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
     sys.path.insert(0, settings["code"])
     from services.reward.sandbox.inside import namespaces
@@ -48,8 +48,8 @@ def main() -> None:
 
 
 def _answered(job: dict[str, Any], kept: Any, settings: dict[str, Any]) -> dict[str, Any]:
-    """Runs a job, which has "command", "edit", "check" or "keep", and "timeout_s"; returns "output", "code" (None: it
-    was killed for its time), "num_omitted", the bytes that are left out of the middle, and "num_restored"."""
+    """Runs a job, which has "command", "edit", "check" or "keep", and "timeout_s". Returns "output", "code" (None if it
+    was killed at the time limit), "num_omitted" (the bytes that are left out of the middle), and "num_restored"."""
     try:
         if "keep" in job:
             kept.keep(os.path.normpath(os.path.join(settings["folder"], path)) for path in job["keep"])
@@ -63,12 +63,12 @@ def _answered(job: dict[str, Any], kept: Any, settings: dict[str, Any]) -> dict[
         else:
             words, given = [*_BASH, _SHELL, "bash", job["command"]], b""
         return _given(words, given, job, settings)
-    except OSError as error:  # No space is left.
+    except OSError as error:  # The disk is full.
         return {"output": f"{error.strerror}\n", "code": 1}
 
 
 def _checked(job: dict[str, Any], kept: Any, settings: dict[str, Any]) -> dict[str, Any]:
-    """Runs a command apart from those before it: its /tmp is empty, its shell new, and kept files are as they were."""
+    """Runs a command apart from earlier commands: with an empty /tmp, a new shell, and restored kept files."""
     from services.reward.sandbox.inside.namespaces import mount_folder
 
     mount_folder(settings["files_bytes"])
@@ -77,7 +77,7 @@ def _checked(job: dict[str, Any], kept: Any, settings: dict[str, Any]) -> dict[s
 
 
 def _given(words: list[str], given: bytes, job: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
-    """Runs a program on an input."""
+    """Runs a program with an input."""
     with tempfile.TemporaryFile(dir="/tmp") as stdin:
         stdin.write(given)
         stdin.seek(0)
@@ -114,7 +114,7 @@ def _run(words: list[str], stdin: int, deadline: float, settings: dict[str, Any]
 
 
 def _become(words: list[str], descriptors: tuple[int, ...], settings: dict[str, Any]) -> None:
-    """Turns a forked process into a program, which has no rights but its own."""
+    """Turns a forked process into a program without further rights."""
     from services.reward.sandbox.inside import namespaces, seccomp
 
     try:
@@ -139,7 +139,7 @@ def _become(words: list[str], descriptors: tuple[int, ...], settings: dict[str, 
 
 
 def _reaped(pid: int, *, wait: bool) -> int | None:
-    """Reaps the processes that have ended, or all of them; returns the exit status of one."""
+    """Reaps the ended processes, or with `wait` all processes. Returns the exit status of `pid`."""
     found = None
     while True:
         try:
@@ -153,14 +153,14 @@ def _reaped(pid: int, *, wait: bool) -> int | None:
 
 
 class _Output:
-    """The beginning and the end of what a command writes."""
+    """The beginning and the end of a command's output."""
 
     def __init__(self, max_bytes: int) -> None:
         self._half = max_bytes // 2
         self._head, self._tail, self._num_bytes = bytearray(), bytearray(), 0
 
     def read(self, descriptor: int) -> bool:
-        """Reads what is there; returns False if nothing is."""
+        """Reads the available output. Returns False at the end."""
         try:
             data = os.read(descriptor, _CHUNK_BYTES)
         except BlockingIOError:

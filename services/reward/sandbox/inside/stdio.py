@@ -3,13 +3,13 @@
 import re
 from decimal import Decimal
 
-# As programs print numbers. Of one with zeros in front, such as "0011", nobody knows whether it is a number or a text.
+# Numbers as programs print them. With zeros in front, as in "0011", it might be a number or a text.
 _NUMBER = re.compile(r"[+-]?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,9})?")
 _DIGITS = re.compile(r"[0-9]+")
 
 
 def same_output(got: str, wanted: str) -> bool:
-    """Compares two outputs line by line, ignoring white space around lines and around the whole; numbers by value."""
+    """Compares two outputs line by line, without white space around the lines and the whole; numbers by value."""
     got_lines, wanted_lines = _lines(got), _lines(wanted)
     return len(got_lines) == len(wanted_lines) and all(
         one == other or _same_numbers(one.split(), other.split())
@@ -22,7 +22,7 @@ def _lines(text: str) -> list[str]:
 
 
 def _same_numbers(one: list[str], other: list[str]) -> bool:
-    """Compares two lines of numbers, white space between them aside; numbers with zeros in front as texts."""
+    """Compares two lines of numbers, ignoring white space between them. Numbers with zeros in front are texts."""
     return len(one) == len(other) and all(_same_number(*pair) for pair in zip(one, other, strict=True))
 
 

@@ -1,6 +1,6 @@
-"""The process in which the program runs. The examiner trusts nothing from it but the values that it returns.
+"""The process in which the program runs. The examiner trusts only the values that it returns.
 
-It gets the program and never the tests: of a test it sees only the arguments of its calls.
+It gets the program and never the tests. Of a test it sees only the arguments of its calls.
 """
 
 import builtins
@@ -25,7 +25,7 @@ _MUTABLE = (list, dict, set, bytearray)
 
 
 def _run_coroutine(coroutine: Coroutine[Any, Any, Any]) -> Any:
-    # Few programs need it, and each module that is loaded before makes every fork slower.
+    # Few programs need this module, and each module that is loaded before the fork makes every fork slower.
     import asyncio
 
     return asyncio.run(coroutine)
@@ -64,7 +64,7 @@ _OPERATIONS: dict[str, Callable[..., Any]] = {
 
 
 def main(kind: str, limits: dict[str, int]) -> int:
-    """Runs the program that comes over the channel; returns the exit status. Called in a new process."""
+    """Runs the program that comes over the channel, and returns the exit status. Called in a new process."""
     _confine(limits)
     channel = Channel(CHANNEL_FD, CHANNEL_FD, max_bytes=_MAX_MESSAGE_BYTES)
     program = channel.receive()["program"]
@@ -86,7 +86,7 @@ def _confine(limits: dict[str, int]) -> None:
     os.chdir(WRITABLE)
     sys.argv = [f"{_MODULE}.py"]
     utf8: dict[str, Any] = {"encoding": "utf-8", "errors": "surrogateescape", "closefd": False}
-    # Normally added by `site`, which is not imported, since it also adds installed packages.
+    # `site` normally adds these, but it is not imported, since it also adds installed packages.
     for name in ("exit", "quit"):
         setattr(builtins, name, sys.exit)
     for name, descriptor, mode in (("stdin", 0, "r"), ("stdout", 1, "w"), ("stderr", 2, "w")):

@@ -1,6 +1,6 @@
 """Values as JSON, between examiner and subject. Plain data is copied; any other object stays on its side.
 
-Decoding cannot run code: the types are those below and no others.
+Decoding cannot run code, since only the types below exist.
 """
 
 import base64
@@ -12,7 +12,7 @@ from fractions import Fraction
 from typing import Any
 
 Reference = Callable[[Any], dict[str, Any]]
-"""Returns the name under which the other side knows an object that cannot be copied."""
+"""Returns the other side's name of an object that cannot be copied."""
 
 _DICTS: dict[str, Callable[[Any], Any]] = {
     "dict": dict,
@@ -27,7 +27,7 @@ _SEQUENCES: dict[str, Callable[[Any], Any]] = {
     "deque": deque,
 }
 _TEXTS: dict[str, tuple[Callable[[Any], str], Callable[[str], Any]]] = {
-    # Hexadecimal: exact, and linear in the number of digits.
+    # Hexadecimal is exact, and linear in the number of digits.
     "int": (hex, lambda text: int(text, 16)),
     "float": (float.hex, float.fromhex),
     "bytes": (lambda data: base64.b64encode(data).decode("ascii"), base64.b64decode),
@@ -54,7 +54,7 @@ _BASES = (str, int, float, complex, bytes, tuple, list, dict, set, frozenset)
 
 
 def encode(value: Any, reference: Reference) -> Any:
-    """Converts a value to JSON. Raises `RecursionError` for one that contains itself."""
+    """Converts a value to JSON. Raises `RecursionError` for a value that contains itself."""
     kind = type(value)
     if value is None or kind is bool or kind is str:
         return value
@@ -80,9 +80,9 @@ def encode(value: Any, reference: Reference) -> Any:
 
 
 def plain_copy(value: Any) -> Any:
-    """Copies a value of a class derived from a plain one to the plain class; returns None for others.
+    """Copies a value of a class that is derived from a plain class to the plain class; returns None for other values.
 
-    The plain class's own methods read the value: those of the derived class are not called.
+    The plain class's own methods read the value. Methods of the derived class are not called.
     """
     for base in _BASES:
         if isinstance(value, base):
@@ -107,7 +107,7 @@ def _as_base(base: Any, value: Any) -> Any:
 
 
 def decode(data: Any, dereference: Callable[[dict[str, Any]], Any]) -> Any:
-    """Converts the JSON of `encode` back. Raises `ValueError`, `TypeError` or `KeyError` for any other."""
+    """Converts the JSON of `encode` back. Raises `ValueError`, `TypeError` or `KeyError` for any other JSON."""
     if data is None or isinstance(data, bool | str):
         return data
     if isinstance(data, list):
