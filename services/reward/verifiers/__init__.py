@@ -1,1 +1,1 @@
-"""The verifiers, one a module: the module's name is the verifier's, and `VERIFIER` declares it."""
+"""The verifiers, one per module. The module has the verifier's name, and `VERIFIER` declares it."""

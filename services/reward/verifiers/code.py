@@ -48,14 +48,13 @@ class CodeOptions(Section):
 
 
 def load() -> None:
-    """Starts a first sandbox, so that no completion's deadline pays for it."""
+    """Starts a first sandbox, so that its start does not count against a completion's deadline."""
     unavailable()
 
 
 def unavailable() -> str:
-    """Returns why no program can be run here. Tries no more once it has returned an empty text, which means that
-    programs can be run."""
-    with _CHECKING:  # A sandbox that is reused belongs to one thread at a time.
+    """Returns why no program can run here; empty if programs can run. After an empty result it does not try again."""
+    with _CHECKING:  # A reused sandbox belongs to one thread at a time.
         if not _AVAILABLE.is_set():
             try:
                 run.check()
@@ -115,7 +114,7 @@ def read_tests(label: Any) -> list[Any]:
         try:
             label = json.loads(label)
         except (ValueError, RecursionError) as error:
-            raise Unscorable(f"the label must be a list of tests, or one as JSON text: {error}") from None
+            raise Unscorable(f"the label must be a list of tests, or such a list as JSON text: {error}") from None
     if not isinstance(label, list):
         raise Unscorable(f"the label must be a list of tests (found: {type(label).__name__})")
     if not label:

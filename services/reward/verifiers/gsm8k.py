@@ -10,30 +10,30 @@ from services.reward.common.verifier import Verifier
 from shoal.config.tables.section import Section
 
 _THOUSANDS = re.compile(r"(?<=[0-9]),(?=[0-9]{3}(?![0-9]))")
-# What separates thousands besides the comma: LaTeX's {,} \, ,\! and ~, and spaces at which no line breaks. An ordinary
-# space separates numbers as well.
+# Separators of thousands, in addition to the comma: LaTeX's {,} \, ,\! and ~, and no-break spaces. An ordinary space
+# also separates numbers.
 _COMMA = r"(?:\{(?:,|\\[,;: ]|~)(?:\\!)?\}(?:\\!)?|,\\!|\\!,|\\mathord\{,\})"
 _SPACE = r"(?:\\[,;:! ]|\\thinspace\s?|~|&(?:nbsp|thinsp|#160|#8239);|[\u00a0\u2005-\u200a\u202f])"
 _GROUPED = re.compile(rf"(?<![0-9.])[0-9]{{1,3}}(?:(?:{_COMMA}|{_SPACE}|,)[0-9]{{3}})+(?![0-9])")
 _NO_DIGITS = re.compile("[^0-9]+")
-# What stands before the tail of a number that is grouped in another way: 1'000, 1_000, 12{,}5, 1.234,56, 10,00,000.
+# The part before the tail of a number that is grouped in another way: 1'000, 1_000, 12{,}5, 1.234,56, 10,00,000.
 _TAIL = re.compile(rf"(?:[0-9](?:{_COMMA}|['\u2019_])|[0-9]\.[0-9]{{3}},|[0-9],(?=0[0-9]))([0-9]+(?:\.[0-9]+)?)\Z")
 _LONGEST_NUMBER = 500
-"""Characters up to the last digit in which the last number is looked for."""
+"""Number of characters, up to the last digit, that are searched for the last number."""
 _LONGEST_SPACE = 14
-"""Characters of the longest form of a separator, and of a digit before it."""
+"""Number of characters of the longest separator with the digit before it."""
 _CURRENCY = r"(?:\\?\$|[€£¥₹₩₽₺₪₫฿])"
-# The dot of "Rs.500" is no decimal point.
+# The dot of "Rs.500" is not a decimal point.
 _NUMBER = re.compile(r"[0-9]+(?:\.[0-9]+)?|(?<![A-Za-z])\.[0-9]+")
-# Minus signs are the hyphen, U+2212 and the en dash. An en dash, or any before a currency, is none after a word, a
-# number or a bracket, as in "$10-$15"; at the start of a line the hyphen before a currency and the en dash are marks of
-# a list.
+# Minus signs are the hyphen, U+2212 and the en dash. After a word, a number or a bracket, an en dash, or any of them
+# before a currency, is not a minus sign, as in "$10-$15". At the start of a line the hyphen before a currency and the
+# en dash are marks of a list.
 _SIGN = re.compile(
     rf"([-+\u2212]|(?<![\w)$€£¥₹])(?:\u2212|(?<!\n)[-\u2013]){_CURRENCY}|\+{_CURRENCY}|(?<![\w)$\n])\u2013)\Z"
 )
 _PLAIN_NUMBER = re.compile(rf"{_CURRENCY}?[-+\u2212]?{_CURRENCY}?(?:[0-9]+(?:\.[0-9]+)?|\.[0-9]+){_CURRENCY}?")
 _CURRENCIES = re.compile(_CURRENCY)
-# As open-instruct reads them: neighbors of a comma are used up by it, and digits are those of any script.
+# Commas as open-instruct reads them: each comma consumes its neighbors, and digits may be of any script.
 _ANY_COMMA = re.compile(r"(\d),(\d)")
 _SIGNED_NUMBER = re.compile(r"[-+]?\d*\.\d+|[-+]?\d+")
 _SOLUTION_MARK = "####"
@@ -69,8 +69,8 @@ def verify(completion: str, label: Any, options: Gsm8kOptions = Gsm8kOptions()) 
 
 
 def _last_number(text: str) -> str | None:
-    """Returns the last number with its sign, written as a `Decimal` is; None if there is none, or only its tail could
-    be read."""
+    """Returns the last number with its sign, in the form of a `Decimal`; None if there is none, or if only its tail is
+    readable."""
     end = max(map(text.rfind, "0123456789")) + 1
     text = _without_separators(text[max(end - _LONGEST_NUMBER, 0) : end])
     numbers = _NUMBER.findall(text)
@@ -101,7 +101,7 @@ def _compare_as_text(completion: str, wanted: list[str]) -> Verdict:
 def _label_number(text: str) -> Decimal:
     answer = _without_separators(text.rpartition(_SOLUTION_MARK)[2].strip())
     if not _PLAIN_NUMBER.fullmatch(answer):
-        raise Unscorable(f"the label holds no plain number: {answer!r:.80}")
+        raise Unscorable(f"the label has no plain number: {answer!r:.80}")
     return Decimal(_CURRENCIES.sub("", answer).replace("\u2212", "-"))
 
 

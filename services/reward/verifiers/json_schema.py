@@ -56,12 +56,12 @@ def verify(completion: str, label: Any, options: JsonSchemaOptions = JsonSchemaO
     except RecursionError:
         raise Unscorable("the completion's JSON is nested too deeply to be judged") from None
     except jsonschema.exceptions._WrappedReferencingError as error:
-        raise Unscorable(f"the label's schema refers to something outside of it: {error}") from None
+        raise Unscorable(f"the label's schema refers to another document: {error}") from None
     return Verdict(float(wrong is None), "" if wrong is None else f"{wrong.json_path}: {wrong.message}")
 
 
 def _multiple_of(validator: Any, factor: Any, number: Any, schema: Any) -> Iterator[Exception]:
-    """Divides as the numbers are written: in binary, 0.3 is not a multiple of 0.1."""
+    """Divides the numbers as they are written. In binary, 0.3 is not a multiple of 0.1."""
     import jsonschema
 
     if isinstance(number, Decimal) and abs(number) > _LARGEST_DOUBLE:

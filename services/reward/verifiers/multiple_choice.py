@@ -10,9 +10,9 @@ from services.reward.common.verdict import Unscorable, Verdict, acceptable_texts
 from services.reward.common.verifier import Verifier
 from shoal.config.tables.section import Section
 
-# What may stand around a letter, and means nothing: quotation marks, tags of HTML, LaTeX's \( and \text{.
+# Meaningless decoration around a letter: quotation marks, HTML tags, LaTeX's \( and \text{.
 _DECORATION = re.compile(r"[\"“”‘`]|</?(?:b|em|i|strong)>|\\[()\[\]]|\\(?:text\w{0,9}|mathrm|mathbf)(?=\s{0,9}\{)")
-# A capital is a choice unless a word or a formula goes on; "A" and "I" also begin sentences.
+# A capital is a choice unless a word or a formula continues after it. "A" and "I" also begin sentences.
 _CAPITAL = (
     r"([A-Z])(?![A-Za-z0-9]|['’][a-z]|[ \t]?[=+^]"
     r"|(?<=[AI])[ \t](?!(?:and|as|because|but|by|due|for|from|given|if|in|is|not|or|since|which|with"
@@ -29,7 +29,7 @@ _MORE_LETTERS = (
     r"|[ \t]{1,9})"
     r"[(\[*_$ \t]{0,9}(?:(?:option|choice)[ \t])?[A-Za-z](?![A-Za-z0-9'’])){1,25}(?=[)\]*_$ \t]{0,9}(?:[.}\n]|\Z))"
 )
-# A choice with what it says, in bold at the end of a line: "**C) nitrogen**".
+# A choice with its text, in bold at the end of a line: "**C) nitrogen**".
 _BOLD_CHOICE = (
     r"[).:]\s(?![^*\n]{0,80}(?:\b(?:not|wrong|false|incorrect|invalid|impossible|fails)\b|n['’]t\b))"
     r"[^*\n]{1,80}\*\*[.!]?[ \t]{0,9}(?:\n|\Z)"
@@ -39,7 +39,7 @@ _PHRASE_ENDS = (
     rf"(?={_MORE_LETTERS}|\)\s[^a-z]|{_BOLD_CHOICE}"
     rf"|[)\]}}*_$]{{0,9}}\s{{0,9}}(?:[.,;:!?\n/&(]|\Z|(?:because|since|as)\b))"
 )
-# The rest of a clause after the word that denies it.
+# The rest of a clause, after the word that denies it.
 _CLAUSE = r"(?:(?!\b(?:so|thus|hence|therefore|but|then|because|since|as|and|while)\b)[^.,;:!?\n]){0,40}\Z"
 _NOT = r"\b(?:not|cannot|never)\b|n['’]t\b"
 _IS = r"(?i:is|(?:would|must|should|will)\s+be)"
@@ -59,7 +59,7 @@ _CLAIMED = re.compile(
     rf"|(?i:choice|option|solution|one)(?:(?:\s[a-z]{{1,12}})?\s{_IS}|:)),?:?\s{_NOUN}{_LETTER}{_PHRASE_ENDS}"
     r"|(?<!nor )(?<![A-Za-z'’])([A-Z])[)\]}*_$]{0,9}\s{1,9}is\s(?:the\s)?(?:correct|right|best|answer)\b"
 )
-# "not B but C", and what corrects: "No, C", "Wait, it is C", "Actually C", "but it is C".
+# "not B but C", and corrections: "No, C", "Wait, it is C", "Actually C", "but it is C".
 _CONTRASTED = re.compile(
     rf"(?:\b(?:[Nn]ot|never)|n['’]t)\s{_NOUN}{_LETTER}(?:[,\s]{{1,3}}(?:or|and|nor)?\s?\(?[A-Z]\)?(?![A-Za-z])){{0,9}}[)\]}}*_$,;—–-]{{0,9}}\s{{0,3}}(?:but|rather|instead)[\s,]{{1,3}}"
     rf"(?:(?:rather|instead|it\sis|it['’]s)[\s,]{{1,3}})?{_NOUN}{_LETTER}{_PHRASE_ENDS}"
@@ -81,12 +81,12 @@ _CORRECTIONS = re.compile(
     r"\b(?:but|however|no|nope|yes|wait|actually|correct|sorry|oops|hmm|rather|scratch|strike|take that|hold on"
     r"|apologies|edit|updat|revise|better|my bad|my mistake|chang|i mean|make|second thought|instead|should)"
 )
-"""Words, in lower case, without one of which nothing is corrected; to look for them is quicker."""
+"""Words in lower case, one of which every correction has. Searching for them first is quicker."""
 _DENIED = re.compile(rf"(?i)(?:{_NOT}|\b(?:if|suppose|assume|might|whether)\b){_CLAUSE}")
 _OPTION = re.compile(rf"\b(?i:option|choice)\s{_LETTER}")
 _OPTION_ENDS = re.compile(rf"{_PHRASE_ENDS}|(?=\))")
 # Options that the text excludes: "rule out option A", "option A, the first one, is clearly wrong", "option A fails".
-# Not "option A) cannot be known", where that is what option A says.
+# Not "option A) cannot be known", if that is the text of option A.
 _EXCLUDED_BEFORE = re.compile(
     rf"(?i)(?:{_NOT}|\b(?:rul(?:e|es|ed|ing)\sout|(?:eliminat|exclud|reject|discard)\w+)\b){_CLAUSE}"
 )
@@ -103,7 +103,7 @@ _STANDING = re.compile(
 _ALONE = re.compile(r"[^A-Za-z]*[A-Za-z](?:[^A-Za-z]+(?:(?:or|and)[^A-Za-z]+)?[A-Za-z](?![A-Za-z]))*[^A-Za-z]*")
 _MORE = re.compile(_MORE_LETTERS)
 _MAX_STATEMENTS = 200
-"""Choices that a text states, asks or denies, of which the last ones are looked at."""
+"""Most choices that are examined, from the end, among those that a text states, asks or denies."""
 _SINGLE = re.compile(r"(?<![A-Za-z])[A-Za-z](?![A-Za-z])")
 
 
@@ -163,7 +163,7 @@ def _choice(text: str, strict: bool) -> str:
         if found := _FIRST.match(text):
             return _with_more(found, text)
     marked = sorted((found for pattern in (_BOXED, _ANNOUNCED) for found in pattern.finditer(text)), key=_end)
-    # What stands before the last marked choice cannot be the last choice.
+    # Text before the last marked choice cannot have the last choice.
     last = _last_stated(marked[-_MAX_STATEMENTS:], text)
     start = last.start() if last and not is_conditional(text, last.start()) else 0
     rest = text[start:].lower()
@@ -182,7 +182,7 @@ def _choice(text: str, strict: bool) -> str:
 
 
 def _last_stated(said: list[re.Match[str]], text: str) -> re.Match[str] | None:
-    """Returns the last choice that the text states; one on a condition only if it states no other."""
+    """Returns the last choice that the text states. A conditional choice counts only if there is no other."""
     conditional = None
     for found in reversed(said):
         if is_stated(text, found.start(), _end_of_letters(found, text)):
@@ -193,8 +193,8 @@ def _last_stated(said: list[re.Match[str]], text: str) -> re.Match[str] | None:
 
 
 def _named(text: str, unstated: list[tuple[int, int]]) -> str:
-    """Returns the letter that the text names as a choice without saying that it chooses it, outside of the places that
-    name one without stating it."""
+    """Returns the letter that the text names as a choice without saying that it chooses it. Ignores places in
+    `unstated`."""
 
     def matches(pattern: re.Pattern[str]) -> list[re.Match[str]]:
         found = pattern.finditer(text)
@@ -214,13 +214,13 @@ def _named(text: str, unstated: list[tuple[int, int]]) -> str:
 
 
 def _is_listing(named: list[re.Match[str]]) -> bool:
-    """Returns whether several options are named, and the last of them only once."""
+    """Returns whether several options are named, and the last option only once."""
     letters = [_letter(found) for found in named]
     return len(set(letters)) > 1 and letters.count(letters[-1]) == 1
 
 
 def _with_more(found: re.Match[str], text: str) -> str:
-    """Returns the letter found and those named with it."""
+    """Returns the found letter, and the letters that are named with it."""
     more = _MORE.match(text, _end(found))
     others = _SINGLE.findall(more[0]) if more else []
     return "".join([_letter(found), *others]).upper()
@@ -231,12 +231,12 @@ def _letter(found: re.Match[str]) -> str:
 
 
 def _end(found: re.Match[str]) -> int:
-    """Returns where the letter found ends."""
+    """Returns the end of the found letter."""
     return found.end(found.lastindex or 0)
 
 
 def _end_of_letters(found: re.Match[str], text: str) -> int:
-    """Returns where a match ends, or the last of the letters named with its own."""
+    """Returns the end of a match, or of the last letter that is named with its letter."""
     more = _MORE.match(text, _end(found))
     return max(found.end(), more.end() if more else 0)
 

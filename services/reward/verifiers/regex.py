@@ -33,7 +33,7 @@ def verify(completion: str, label: Any, options: RegexOptions = RegexOptions()) 
             f"the label's pattern takes longer than reward.verifiers.regex.timeout_s ({options.timeout_s:g} s)"
         ) from None
     except MemoryError:
-        raise Unscorable("the label's pattern recurses without end, or runs out of memory") from None
+        raise Unscorable("the label's pattern recurses endlessly, or runs out of memory") from None
     return Verdict(0.0, "not found")
 
 

@@ -1,4 +1,4 @@
-"""The verifiers by name: every other module of this package declares the one that has its name."""
+"""The verifiers by name. Every other module of this package declares the verifier of its name."""
 
 import importlib
 import pkgutil
@@ -16,4 +16,4 @@ def _declared() -> dict[str, Verifier]:
 ALL_VERIFIERS = _declared()
 
 VERIFIERS = {name: verifier for name, verifier in ALL_VERIFIERS.items() if not verifier.missing_package}
-"""Those whose packages are installed."""
+"""The verifiers whose packages are installed."""

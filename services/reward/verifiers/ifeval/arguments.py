@@ -21,7 +21,7 @@ class Arguments:
         self._owner = owner
         self._values = values
         self.strict_wording = strict_wording
-        """Judge by the wording of the instruction wherever open-instruct's checker differs from it."""
+        """Whether to judge by the wording of the instruction wherever open-instruct's checker differs from it."""
 
     def text(self, name: str) -> str:
         """Returns a nonblank text, without outer white space."""
