@@ -1,9 +1,9 @@
-"""Translates configurations of other GRPO trainers ("peers") into ours; nothing is dropped silently.
+"""Translates configurations of other GRPO trainers ("peers") into Shoal's. It drops nothing silently.
 
-To add a peer, write a folder here like `roll/`: `fields.py` with a row for each of its fields, `compose.py` for what
-several fields decide together, `__init__.py` with its `System`. Then add it to `SYSTEMS` below and to the layers in
-pyproject.toml. `sources/` already reads shell scripts, flags, YAML, JSON, Python and notebooks; `shared/` holds what
-the peers have in common.
+To add a peer, write a folder here like `roll/`: `fields.py` with a row for each of its fields, `compose.py` for
+settings that several fields decide together, `__init__.py` with its `System`. Then add it to `SYSTEMS` below and to the
+layers in pyproject.toml. `sources/` already reads shell scripts, flags, YAML, JSON, Python and notebooks; `shared/` has
+code that the peers share.
 """
 
 from collections.abc import Sequence

@@ -1,17 +1,17 @@
-"""Hints for fields that a configuration of ours does not have, and another system's has."""
+"""Hints for fields that Shoal's configuration does not have, but another system's has."""
 
 from collections.abc import Iterable
 
 from shoal.translate.shared.system import System
 
 _MAX_TARGETS = 2
-"""Fields of ours behind one name; a name with more of them, such as `reward_funcs`, decides too much for a hint."""
+"""Most fields of Shoal for which a name gets a hint. A name such as `reward_funcs` decides too many fields."""
 
 
 def field_hint(field: str, systems: Iterable[System]) -> str:
-    """Returns what a field is here that other systems have: "kl.beta: what trl calls beta is kl.coef here".
+    """Returns Shoal's counterpart of another system's field: "kl.beta: what trl calls beta is kl.coef here".
 
-    Looks for the whole dotted name first, and else for its last part. Empty if no system has it.
+    Looks for the whole dotted name first, then for its last part. Empty if no system has it.
     """
     name = field.rpartition(".")[2]
     found: dict[str, list[str]] = {}
@@ -29,7 +29,7 @@ def field_hint(field: str, systems: Iterable[System]) -> str:
 
 
 def _meaning(field: str, system: System) -> tuple[list[str], str]:
-    """Returns the fields of ours that a system's field decides, or why there is none."""
+    """Returns Shoal's fields that a system's field decides, or why there is none."""
     spellings = {name: row for row in system.table for name in (row.name, *row.aliases)}
     exact = [spellings[field]] if field in spellings else []
     last = field.rpartition(".")[2]

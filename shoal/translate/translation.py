@@ -1,4 +1,4 @@
-"""Translates the settings of another system into a configuration, or into the reasons why there is none."""
+"""Translates the settings of another system into a configuration, or into reasons why that is not possible."""
 
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -26,7 +26,7 @@ _SAME = (
     frozenset({"verifier", "verifier_column", "labels"}),
     frozenset({"label_columns", "ground_truth_column"}),
 )
-"""Settings of a source that are several ways to say one thing."""
+"""Groups of settings that have the same meaning in a source."""
 
 
 @dataclass(frozen=True)
@@ -36,10 +36,10 @@ class Translation:
     toml: str
     """The configuration; empty when a refusal blocks it."""
     values: dict[str, Any]
-    """The same as values for `parse_config`."""
+    """The configuration as values for `parse_config`."""
     notes: tuple[str, ...]
     refusals: tuple[Refusal, ...]
-    """All refusals, including the skipped ones."""
+    """All refusals, including skipped ones."""
     skipped: frozenset[str]
     """Names of refused fields that were left out on request."""
 
@@ -62,9 +62,9 @@ def translate(
     title: str = "",
     version: Version = CURRENT,
 ) -> Translation:
-    """Translates settings: each one is mapped, or named in a note or a refusal.
+    """Translates settings. Each setting is mapped, or named in a note or a refusal.
 
-    `skip` names refused fields to leave out on purpose ("all" for every one); `overrides` are settings of ours,
+    `skip` names refused fields to leave out on purpose ("all" for every field); `overrides` are settings of Shoal,
     "a.b=value", which are applied last; `version` decides the defaults. Raises `InvalidArgument` when an override
     cannot be read.
     """
@@ -135,7 +135,7 @@ def _judge(system: System, settings: Settings, source: Source, draft: Draft) -> 
 
 
 def _keep_given_length(draft: Draft, given: set[str]) -> None:
-    """Removes the length of the run that the source gives, where an override gives another one."""
+    """Removes the source's length of the run if an override gives another length."""
     lengths = ("run.num_steps", "run.total_episodes", "run.total_epochs")
     for name in lengths if given.intersection(lengths) else ():
         if name not in given and draft.values.pop(name, None) is not None:
@@ -151,7 +151,7 @@ def _drop_answered(draft: Draft, answered: set[str]) -> None:
 
 
 def _is_answered(cure: str, answered: set[str]) -> bool:
-    """Returns whether an override of the field, or of one inside it, resolves a refusal."""
+    """Returns whether an override of the field, or of a field inside it, resolves a refusal."""
     return bool(cure) and any(name == cure or name.startswith(f"{cure}.") for name in answered)
 
 
@@ -195,7 +195,7 @@ def _with_overrides(draft: Draft, overrides: Sequence[str]) -> dict[str, Any]:
 
 
 def _completed(table: Any, common: Mapping[str, Any]) -> Any:
-    """Returns a source of data with the settings that all have, unless it has its own."""
+    """Returns a source of data with the common settings that it does not set itself."""
     if not isinstance(table, Mapping):
         return table
     said = frozenset().union(*(same for same in _SAME if same & table.keys()))

@@ -1,4 +1,4 @@
-"""Defaults of another version of a system: those of the month in which a script was written, or of a checkout."""
+"""Defaults of another version of a system: of the month in which a script was written, or of a checkout."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -23,7 +23,7 @@ class Version:
 
     @property
     def suffix(self) -> str:
-        """Ends the words "open-instruct's default"; empty for the version that Shoal's table describes."""
+        """The end of the words "open-instruct's default"; empty for the version of Shoal's table."""
         if self.checkout is not None:
             return " in the checkout"
         return f" in {self.month}" if self.month else ""
@@ -36,7 +36,7 @@ CURRENT = Version()
 def choose_version(system: System, *, as_of: str = "", checkout: Path | None = None) -> Version:
     """Returns the version that `--as-of` or `--checkout` name; at most one may.
 
-    Raises `InvalidArgument` for a month whose defaults are unknown, and for a folder that is no checkout.
+    Raises `InvalidArgument` for a month whose defaults are unknown, and for a folder that is not a checkout.
     """
     if as_of and checkout is not None:
         raise InvalidArgument("--as-of and --checkout both decide the defaults: give one of them")
@@ -57,7 +57,7 @@ def choose_version(system: System, *, as_of: str = "", checkout: Path | None = N
 
 
 def implied_version(system: System, version: Version, settings: Settings) -> Version:
-    """Returns the version to assume: that of a trainer which is gone, where its fields show it and none is chosen."""
+    """Returns the version to assume. If none is chosen, fields of an obsolete trainer imply that trainer's version."""
     months = [month for name, month in system.last_month_of.items() if name in settings.values]
     return Version(month=months[0]) if months and version == CURRENT else version
 
@@ -65,7 +65,7 @@ def implied_version(system: System, version: Version, settings: Settings) -> Ver
 def with_defaults(system: System, version: Version, settings: Settings) -> tuple[System, Settings]:
     """Returns the system with the version's defaults.
 
-    A default that Shoal's table would refuse as a value counts as a setting of the source.
+    If Shoal's table would refuse a default as a value, the default counts as a setting of the source.
     """
     defaults = system.defaults_as_of.get(version.month, {})
     settings = replace(settings, values=dict(settings.values), notes=list(settings.notes))

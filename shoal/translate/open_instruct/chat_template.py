@@ -1,4 +1,4 @@
-"""open-instruct's chat templates by name, with ours that write the same turns."""
+"""open-instruct's chat templates by name, with Shoal's templates that write the same turns."""
 
 from shoal.chat_templates import template_text
 from shoal.translate.shared.checkout import Checkout
@@ -81,7 +81,7 @@ def set_chat_template(source: Source, draft: Draft) -> None:
 
 
 def _set_from_checkout(name: str, checkout: Checkout, source: Source, draft: Draft) -> None:
-    """Sets the template as the checkout has it; one that it does not have is the tokenizer's own, as there."""
+    """Sets the checkout's template. As in open-instruct, an unknown name means the tokenizer's own template."""
     if text := checkout.chat_templates.get(name):
         _set(text, text, source, draft)
     elif name in checkout.chat_templates:

@@ -14,11 +14,11 @@ _PACKAGE = "open_instruct"
 _TRAINER = "grpo_fast.py"
 _TEMPLATES = ("dataset_transformation.py", "CHAT_TEMPLATES")
 _UNKNOWN = object()
-"""The default of a field that only a run could show."""
+"""Stands for a default that only a run could show."""
 
 
 def read_checkout(folder: Path) -> Checkout:
-    """Reads a checkout. Raises `InvalidArgument` for a folder that is none, and for code in another form."""
+    """Reads a checkout. Raises `InvalidArgument` for a folder that is not a checkout, and for code in another form."""
     package = folder / _PACKAGE
     if not (package / _TRAINER).is_file():
         raise InvalidArgument(
@@ -35,7 +35,7 @@ class _Module:
     tree: ast.Module
 
     def imported(self) -> dict[str, str]:
-        """Returns name -> the module of the package that it is, or that it comes from."""
+        """Returns name -> module of the package that it names, or from which it is imported."""
         found: dict[str, str] = {}
         for node in ast.walk(self.tree):
             if isinstance(node, ast.ImportFrom) and node.module and node.module.partition(".")[0] == _PACKAGE:
@@ -44,7 +44,7 @@ class _Module:
         return found
 
     def find(self, node: ast.expr) -> "tuple[ast.ClassDef, _Module] | None":
-        """Returns the class that an expression names, and its module; None for one from elsewhere."""
+        """Returns the class that an expression names, and its module; None for a class from outside the package."""
         owner = node.value if isinstance(node, ast.Attribute) else node
         module = self.imported().get(_name(owner))
         if module is None and isinstance(node, ast.Attribute):
@@ -82,7 +82,7 @@ def _defaults(package: Path) -> dict[str, Any]:
 
 
 def _fields(node: ast.expr, module: _Module) -> Iterator[tuple[str, Any]]:
-    """Yields the fields of a class and of its bases, with their defaults; a later one replaces an earlier one."""
+    """Yields the fields of a class and of its bases, with their defaults. A later field replaces an earlier one."""
     found = module.find(node)
     if found is None:
         return
@@ -98,7 +98,7 @@ def _value(node: ast.expr) -> Any:
     """Returns the value of a default: a literal, a member of an enumeration by its name, or a dataclass field's."""
     if isinstance(node, ast.Call) and _name(node.func) == "field":
         words = {word.arg: word.value for word in node.keywords}
-        if "init" in words:  # What is not in the constructor is set at run time.
+        if "init" in words:  # Fields outside of the constructor are set at run time.
             return _UNKNOWN
         if "default" in words:
             return _value(words["default"])

@@ -14,13 +14,13 @@ from shoal.translate.shared.scheduler import set_scheduler
 
 _REFILLS = 100
 _NEVER = 1_000_000
-"""Steps between checkpoints where open-instruct writes none; Shoal writes one at the end in any case."""
+"""Steps between checkpoints if open-instruct writes none. Shoal always writes one at the end."""
 _ALL = 1_000_000
-"""Checkpoints to keep where open-instruct keeps all."""
+"""Number of checkpoints to keep if open-instruct keeps all."""
 _WHOLE_GPU, _SHARED_GPU = 0.9, 0.4
 _TORCH_DECAY = 0.01
 _MAX_LOG_RATIO = 10.0
-"""open-instruct clamps the log-ratio of its correction to this."""
+"""The bound to which open-instruct clamps the log-ratio of its correction."""
 
 
 _RHO = (
@@ -77,7 +77,7 @@ def _run(source: Source, draft: Draft) -> None:
 
 
 def _pack(source: Source, draft: Draft) -> None:
-    """Sets the length of packed rows; the earlier trainer packed nothing, so that it had no such setting."""
+    """Sets the length of packed rows. The earlier trainer packed nothing, so it had no such setting."""
     pack, longest = source["pack_length"], source["max_prompt_token_length"] + source["response_length"]
     if source["local_rollout_batch_size"] is not None and not source.is_set("pack_length"):
         draft.set("learner.pack_tokens", longest, source.origin("max_prompt_token_length", "response_length"))
@@ -110,7 +110,7 @@ def _schedule(source: Source, draft: Draft) -> None:
         learning_rate=source["learning_rate"],
     )
     steps, ratio = source["warm_up_steps"], source["warmup_ratio"]
-    # The draft lacks what could not be read, which is refused.
+    # The draft lacks unreadable values, which are refused.
     mini_batches = draft.values.get("grpo.num_mini_batches") or 1
     total = num_steps(source, draft) * source["num_epochs"] * mini_batches
     warmup = int(total * ratio) if ratio > 0 else steps
@@ -127,7 +127,7 @@ def _schedule(source: Source, draft: Draft) -> None:
 
 
 def _weight_decay(source: Source, draft: Draft) -> None:
-    """Sets the weight decay as open-instruct's code applies it, which is not what the name of its flag says."""
+    """Sets the weight decay as open-instruct's code applies it, which differs from the name of its flag."""
     decay, flag = source["weight_decay"], "set_weight_decay_on_bias_and_norm"
     if source[flag]:
         draft.set("learner.weight_decay", decay, source.origin("weight_decay"))
@@ -201,7 +201,7 @@ def _kl(source: Source, draft: Draft) -> None:
     if needed:
         draft.set("kl.input_clamp", 40.0, source.origin("beta"))
     else:
-        # The estimator and the settings beside it do nothing without a reference.
+        # The estimator and its related settings do nothing without a reference.
         draft.set("kl.estimator", None, source.origin("kl_estimator"))
     every, alpha = source["ref_policy_update_freq"], source["alpha"]
     if every and alpha and needed:
@@ -235,7 +235,7 @@ def _loss(source: Source, draft: Draft) -> None:
 def _correction(source: Source, draft: Draft) -> None:
     cap = source["truncated_importance_sampling_ratio_cap"]
     if not source.is_set("truncated_importance_sampling_ratio_cap") and any(map(source.is_set, _RHO)):
-        cap = None  # A default that the flags which replaced it override.
+        cap = None  # This is a default, which the newer flags override.
     upper_name = "rho_clamp_upper_bound" if cap is None else "truncated_importance_sampling_ratio_cap"
     is_on = source["use_rho_correction"] and cap != 0
     lower, upper = source["rho_clamp_lower_bound"], source[upper_name]

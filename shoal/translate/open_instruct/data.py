@@ -18,7 +18,7 @@ _EVALUATION = (
 
 
 _PLAIN = (["train"], "ground_truth", "messages")
-"""Values that Shoal assumes too."""
+"""The values that Shoal also assumes."""
 
 
 def num_steps(source: Source, draft: Draft) -> int:
@@ -28,8 +28,8 @@ def num_steps(source: Source, draft: Draft) -> int:
 
 
 def compose_data(source: Source, draft: Draft, played: dict[str, str]) -> dict[str, Any]:
-    """Sets the sources of the training prompts; returns the settings that they have in common, of which `played` say
-    what environment they are played in."""
+    """Sets the sources of the training prompts. Returns their common settings, including `played`, the settings of
+    their environment."""
     common: dict[str, Any] = dict(played)
     for name, ours, default in (
         ("ground_truths_key", "ground_truth_column", "ground_truth"),
@@ -50,7 +50,7 @@ def compose_data(source: Source, draft: Draft, played: dict[str, str]) -> dict[s
 
 
 def _system_prompt(name: str, source: Source, draft: Draft) -> str | None:
-    """Returns the text of a file, which is named from here or from the root of the checkout; refuses a missing one."""
+    """Returns the text of a file, named relative to here or to the root of the checkout. Refuses a missing file."""
     folders = [Path(), *([source.checkout.folder] if source.checkout else [])]
     for folder in folders:
         if (folder / name).is_file():
@@ -96,7 +96,7 @@ def _sources(source: Source, draft: Draft, name: str, splits_name: str, common: 
 def compose_evaluation(source: Source, draft: Draft, common: dict[str, Any]) -> None:
     """Sets the questions of the evaluation, and how they are asked.
 
-    `common` are the settings of the training prompts: open-instruct asks and scores both in the same way.
+    `common` has the settings of the training prompts, since open-instruct asks and scores both in the same way.
     """
     tables = _sources(source, draft, "dataset_mixer_eval_list", "dataset_mixer_eval_list_splits", common)
     every, on_start, samples = source["local_eval_every"], source["eval_on_step_0"], source["eval_pass_at_k"]

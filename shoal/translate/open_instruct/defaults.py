@@ -17,4 +17,4 @@ DEFAULTS_AS_OF: dict[str, dict[str, Any]] = {
     },
     "2026-08": {},
 }
-"""Month -> the defaults that differ from those in the table of fields, which is of 2026-08."""
+"""Month -> the defaults that differ from the table of fields, which describes 2026-08."""

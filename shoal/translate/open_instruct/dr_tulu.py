@@ -1,7 +1,7 @@
 """open-instruct's tool dr_agent_mcp: tools of DR Tulu's package, which asks an MCP server.
 
-The package gives the server what the policy wrote, and values of its own. Of the attributes of a call it reads one, the
-number of results.
+The package gives the server the policy's text, and values of its own. It reads a single attribute of a call: the number
+of results.
 """
 
 from collections.abc import Sequence
@@ -16,17 +16,17 @@ _FORM = "v20250824"
 """The package's name of the form that is `call_tool` here."""
 _TRANSPORT = "StreamableHttpTransport"
 _ALL_ADDRESSES = ("0.0.0.0", "::")
-"""Where a server listens, and nobody asks it."""
+"""Addresses at which a server listens, but which a client cannot use."""
 _TOOLS = {
     "snippet_search": ("semantic_scholar_snippet_search", ["query", "limit"], "limit"),
     "google_search": ("serper_google_webpage_search", ["query", "num_results"], "num_results"),
     "massive_serve": ("massive_serve_search", ["query"], "n_docs"),
     "browse_webpage": ("crawl4ai_docker_fetch_webpage_content", ["url"], ""),
 }
-"""By the name that the policy calls: the server's tool, what the policy may give, and the parameter that is the number
-of results."""
+"""By the name that the policy calls: the server's tool, the policy's possible arguments, and the parameter for the
+number of results."""
 _WITH_ADDRESS = ("massive_serve", "browse_webpage")
-"""Tools whose server asks another one, at `base_url`."""
+"""Tools whose server asks another server, at `base_url`."""
 _NOTE = (
     "results of dr_agent_mcp have the package's own form, <tool_output> with snippets that carry ids; open-instruct's "
     'parser puts <tool_output> around them once more, which --set episodes.inline_results="{result}" leaves out'
@@ -41,11 +41,11 @@ SETTINGS_REFUSED = {
     (DR_TULU, "tool_names"): (f"known: {', '.join(_TOOLS)}, with commas; {_OWN_SERVER}", "environments"),
     (DR_TULU, "transport_type"): (f"known: {_TRANSPORT}; {_OWN_SERVER}", "environments"),
 }
-"""Settings of a tool that may have no counterpart: why, and the field of ours that resolves it."""
+"""Settings of a tool that may have no counterpart: the reason, and the field of Shoal that resolves it."""
 
 
 def dr_tulu_table(settings: dict[str, Any], call_name: str) -> dict[str, Any]:
-    """Returns the table of the MCP server, and leaves those settings that have no counterpart."""
+    """Returns the table of the MCP server. Leaves settings without a counterpart in `settings`."""
     timeout_s, num_results = settings.pop("timeout", 180), settings.pop("num_results", 10)
     host, port = settings.pop("host", None) or _ALL_ADDRESSES[0], settings.pop("port", None) or 8000
     of_address = {"base_url": address} if (address := settings.pop("base_url", None)) else {}

@@ -83,10 +83,10 @@ _OPTIONS = tuple(row.name for row in EPISODES if row.composed)
 
 
 def compose_episodes(source: Source, draft: Draft) -> dict[str, str]:
-    """Sets `[[environments]]` and `[episodes]`; returns what each source of prompts says of its environment.
+    """Sets `[[environments]]` and `[episodes]`. Returns the settings of each source of prompts for its environment.
 
-    A script names tools, which every prompt is played with, or says how calls are written while rows of its data name
-    their environment.
+    A script names tools, which are offered with every prompt; or it names the form of calls, and the rows of its data
+    name their environments.
     """
     tools = read_tools(source, draft)
     if not tools and not source.is_set("tool_parser_type"):
@@ -122,7 +122,7 @@ def compose_episodes(source: Source, draft: Draft) -> dict[str, str]:
 
 
 def _game(name: str, tools: list[Any], draft: Draft) -> dict[str, Any]:
-    """Returns the table of a game, which may have tools beside it."""
+    """Returns the table of a game. Other tools may be offered with it."""
     tables = [tool_table(tool, draft) for tool in tools]
     game = tables.pop([tool.name for tool in tools].index(name))
     if not tables:
@@ -132,7 +132,7 @@ def _game(name: str, tools: list[Any], draft: Draft) -> dict[str, Any]:
 
 
 def _tools(tools: list[Any], draft: Draft) -> dict[str, Any]:
-    """Returns the table of tools: of one as it is, of several as a toolbox."""
+    """Returns the table of a tool, or of a toolbox for several tools."""
     tables = [tool_table(tool, draft) for tool in tools]
     if len(tables) > 1:
         return {"name": "tools", "source": "toolbox", "settings": {"tools": tables}}

@@ -448,4 +448,4 @@ INTERNAL = {
         "a value at run time, not a setting",
     ),
 }
-"""Classes of open-instruct whose fields are no settings, with the reason."""
+"""Classes of open-instruct whose fields are not settings, with the reason."""

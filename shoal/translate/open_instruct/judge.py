@@ -3,7 +3,7 @@
 from shoal.translate.shared.draft import Draft, Source
 
 JUDGE_ADDRESS = "HOSTED_VLLM_API_BASE"
-"""The variable of the environment with the address of a judge on a server of one's own."""
+"""The environment variable with the address of a self-hosted judge."""
 _HOSTED = "hosted_vllm/"
 _FLAGS = ("llm_judge_model", "llm_judge_max_tokens", "llm_judge_temperature", "llm_judge_timeout")
 

@@ -24,7 +24,7 @@ def compose_reward(source: Source, draft: Draft) -> None:
 
 
 def _verifiable(source: Source, draft: Draft) -> None:
-    """Sets whether verifiers score; an earlier trainer asked for its judge apart from the others."""
+    """Sets whether verifiers score. The earlier trainer had a separate flag for its judge."""
     verifies, judges = source["apply_verifiable_reward"], source["apply_llm_verifier_reward"]
     draft.set("reward.apply_verifiable_reward", verifies, source.origin("apply_verifiable_reward"))
     if judges and not verifies:
@@ -46,7 +46,7 @@ _CODE = {
     "code_apply_perf_penalty": "reward_speed",
 }
 _OF_CODE = (*_CODE, "code_api_url")
-"""Flags that show that programs are checked."""
+"""Flags whose presence shows that programs are checked."""
 
 
 def _verifiers(source: Source, draft: Draft) -> None:

@@ -1,4 +1,4 @@
-"""open-instruct's tools and environments by name, with ours."""
+"""open-instruct's tools and environments by name, with Shoal's counterparts."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -10,10 +10,10 @@ from shoal.translate.open_instruct.dr_tulu import DR_TULU, SETTINGS_REFUSED, dr_
 from shoal.translate.shared.draft import Draft, Source
 
 GAMES = ("counter", "guess_number", "wordle")
-"""Environments that say which task each row of the data has."""
+"""Environments that define the task of each row of the data."""
 _KIB = {"k": 1, "m": 1024, "g": 1024**2}
 _LONGEST = 65_536
-"""Characters of a page or a list of results where open-instruct has no limit: an observation has no more."""
+"""Most characters of a page or a list of results if open-instruct has no limit: the limit of an observation."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Tool:
 
 
 def read_tools(source: Source, draft: Draft) -> list[Tool]:
-    """Returns the tools of a script that have a counterpart; refuses others, and flags that do not fit each other."""
+    """Returns the tools of a script that have a counterpart. Refuses other tools, and conflicting flags."""
     names, call_names, configs = source["tools"] or [], source["tool_call_names"], source["tool_configs"]
     if not names:
         for flag in ("tool_call_names", "tool_configs"):
@@ -54,7 +54,7 @@ def read_tools(source: Source, draft: Draft) -> list[Tool]:
 def tool_table(tool: Tool, draft: Draft) -> dict[str, Any]:
     """Returns a tool's table: the `source`, an environment that comes with Shoal, and its settings. Refuses settings
     without a counterpart."""
-    # The actors of a pool: here processes share episodes.
+    # The size of a pool of actors does not matter here, since processes share episodes.
     settings = {key: value for key, value in tool.settings.items() if key != "pool_size"}
     table = _MADE[tool.name](settings, tool.call_name)
     for key, value in settings.items():
@@ -85,7 +85,7 @@ def _web(source: str, service: str, base_url: str, key: str, timeout_s: float) -
         table = {"source": source, "service": service, "base_url": base_url, "api_key_env": key, "tool": call_name}
         if source == "search":
             table["num_results"] = settings.pop("num_results", 10 if service == "s2" else 5)
-        # As there, an attempt and three more.
+        # As in open-instruct, allow an attempt and three retries.
         return table | {"max_chars": _LONGEST, "timeout_s": seconds, "total_timeout_s": 4 * seconds}
 
     return made

@@ -10,7 +10,7 @@ _SCALES = {None: "none", "group": "group_std", "batch": "batch_std", "running": 
 
 
 def compose_advantage(workers: Sequence[RewardWorker], source: Source, draft: Draft) -> None:
-    """Sets baseline and scale of the advantages, and what they are taken over."""
+    """Sets baseline and scale of the advantages, and the completions that they cover."""
     estimator, (mean, std) = source["adv_estimator"], _kinds(source, draft)
     if estimator not in ("grpo", "reinforce"):
         reason = "known: grpo, reinforce; gae needs a critic, which GRPO does not have"
@@ -39,10 +39,10 @@ def compose_advantage(workers: Sequence[RewardWorker], source: Source, draft: Dr
 
 
 def _kinds(source: Source, draft: Draft) -> tuple[str | None, str | None]:
-    """Returns what the mean and the standard deviation are taken over.
+    """Returns the kinds of completions that the mean and the standard deviation cover.
 
     In the older fields, `reward_shift` subtracts the mean and keeps the spread; without it a group or a batch is fully
-    normalized. With `running`, `reward_shift` and `reward_scale` each turn on their own part.
+    normalized. With `running`, `reward_shift` turns on the mean, and `reward_scale` the standard deviation.
     """
     legacy, shift, scale = source["reward_norm"], source["reward_shift"], source["reward_scale"]
     legacy = None if legacy == "None" else legacy  # As ROLL's own examples spell it.

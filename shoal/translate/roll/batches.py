@@ -12,7 +12,7 @@ _TRAINERS = ("deepspeed_train", "megatron_train", "fsdp2_train")
 
 
 def _ranks(mapping: Any) -> int | None:
-    """Returns the number of devices in "list(range(0,16))", a sum of such, "[0,1]" or a list; None without any."""
+    """Returns the number of devices in "list(range(0,16))", a sum of these, "[0,1]" or a list; None for no devices."""
     if mapping is None:
         return None
     mapping = str(mapping)
@@ -23,7 +23,7 @@ def _ranks(mapping: Any) -> int | None:
 
 
 def _sharding(source: Source, draft: Draft) -> None:
-    """Reads the name of one of ROLL's DeepSpeed files; a table in its place has rows of its own."""
+    """Reads the name of one of ROLL's DeepSpeed files. A table instead of a name has its own rows."""
     config = source[STRATEGY]
     match = re.fullmatch(r"\$\{deepspeed_zero([123]?)(_cpuoffload)?\}", config) if isinstance(config, str) else None
     if match is not None:

@@ -21,11 +21,11 @@ from shoal.translate.shared.trackers import set_trackers
 
 _MEGATRON = "megatron_train"
 _PARTS_OF_VISION = ("vision_model", "visual", "vision_tower", "audio_model", "audio_tower", "talker", "code2wav")
-"""Parts that only models of images and sounds have."""
+"""Parts that only models of images or sounds have."""
 _OWN_TEMPLATES = (None, "native", "qwen2_5", "qwen3")
-"""Names that ROLL gives to the tokenizer's own chat template, which thinks if it can."""
+"""ROLL's names for the tokenizer's own chat template, with thoughts if the model has them."""
 _WITHOUT_THOUGHTS = ("qwen3_nothink", "native_nothink", "native_nonthinking")
-"""Names of the same with enable_thinking false."""
+"""ROLL's names for the same template with enable_thinking false."""
 
 
 def compose(source: Source, draft: Draft) -> None:
@@ -69,7 +69,7 @@ def _tracking(source: Source, draft: Draft) -> None:
 
 
 def _model(source: Source, draft: Draft) -> None:
-    """Sets the model, which ROLL takes from the workers only if all of them name one, and its chat template."""
+    """Sets the model and its chat template. ROLL takes the model from the workers only if all of them name one."""
     field, name = "pretrain", source["pretrain"]
     workers = [f"{worker}.model_args.model_name_or_path" for worker in ("actor_train", "actor_infer", "reference")]
     if all(source[worker] for worker in workers):
@@ -101,7 +101,7 @@ def _model(source: Source, draft: Draft) -> None:
 
 
 def _trained_part(source: Source, draft: Draft) -> None:
-    """Sets adapters, which ROLL trains if it names their layers, or the part of the model that is frozen."""
+    """Sets adapters (ROLL trains them if it names their layers), or the frozen part of the model."""
     target, *others = (f"{MODEL}.lora_{name}" for name in ("target", "rank", "alpha", "dropout"))
     prefix = f"{MODEL}.freeze_module_prefix"
     rank, alpha, dropout = (source[name] for name in others)
@@ -128,7 +128,7 @@ def _trained_part(source: Source, draft: Draft) -> None:
 
 
 def _frozen(field: str, source: Source, draft: Draft) -> None:
-    """Sets the frozen part, less the parts of vision models, which no model here has."""
+    """Sets the frozen part, without parts of vision models, which no model here has."""
     names = _names(source[field])
     if parts := [name for name in names if name.partition(".")[0] in _PARTS_OF_VISION]:
         draft.notes.append(f"{field}: text models have no {', '.join(parts)}")
@@ -173,7 +173,7 @@ def _decay(source: Source, draft: Draft) -> None:
 
 def _lengths(source: Source, draft: Draft) -> None:
     prompt, response, whole = source["prompt_length"], source["response_length"], source["sequence_length"]
-    # ROLL reads response_length only where sequence_length is not set.
+    # ROLL reads response_length only if sequence_length is not set.
     name = "response_length" if whole is None else "sequence_length"
     if whole is not None:
         source.note_unused(draft, "response_length", why="sequence_length decides, less prompt_length")

@@ -87,5 +87,5 @@ def _older_filters(source: Source, draft: Draft) -> list[dict[str, Any]]:
 
 
 def _test(statistic: str, level: str, low: float, high: float) -> dict[str, Any]:
-    """Returns a test; a token that fails it is also taken out of the divisor, as from ROLL's response_mask."""
+    """Returns a filter. A token that fails it also leaves the divisor, as it leaves ROLL's response_mask."""
     return {"statistic": statistic, "level": level, "low": low, "high": high, "reject": True}

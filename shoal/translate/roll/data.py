@@ -41,13 +41,13 @@ def compose_data(workers: Sequence[RewardWorker], source: Source, draft: Draft) 
 
 
 def _origin(source: Source) -> Origin:
-    """Returns the origin of the sources: where the rows are, and what chooses them."""
+    """Returns the origin of the sources: the fields that name and choose the rows."""
     names = ("file_name", "messages", "tag", "domain_interleave_probs")
     return source.origin(f"{DATA}.file_name", *(f"{DATA}.{n}" for n in names[1:] if source.is_set(f"{DATA}.{n}")))
 
 
 def _labels(worker: RewardWorker | None) -> dict[str, Any]:
-    """Returns what selects the rows of a single domain; that of unknown tags takes all rows."""
+    """Returns the settings that select the rows of a single domain. The domain of unknown tags takes all rows."""
     if worker is None:
         return {}
     code = {"ground_truth_column": _CODE_LABEL} if worker.verifier == "code" else {}
@@ -62,7 +62,7 @@ def _by_domain(
     source: Source,
     draft: Draft,
 ) -> None:
-    """Sets one source for each domain, whose count is its share of all prompts that the run takes."""
+    """Sets one source for each domain. Its count is its share of all prompts of the run."""
     field = f"{DATA}.domain_interleave_probs"
     by_domain = domains_of(workers)
     if unknown := [domain for domain in shares if domain not in by_domain]:
@@ -92,7 +92,7 @@ def _by_domain(
 
 
 def _in_step(shares: dict[str, float], step: int) -> dict[str, int]:
-    """Returns the prompts of a step for each domain, as ROLL rounds them: the last takes the rest."""
+    """Returns the number of prompts of a step for each domain, rounded as in ROLL: the last domain takes the rest."""
     *first, last = shares
     counts = {domain: int(shares[domain] * step) for domain in first}
     return counts | {last: step - sum(counts.values())}

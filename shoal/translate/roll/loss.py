@@ -38,7 +38,7 @@ def compose_loss(source: Source, draft: Draft) -> None:
         draft.set("loss.ratio_high", source["tis_upper_bound"], source.origin("tis_upper_bound"))
         used = ("tis_lower_bound", "tis_upper_bound")
     elif objective == "topr":
-        # Its ratios are between 0 and 1, as ours are by default.
+        # ROLL's ratios are between 0 and 1, as Shoal's are by default.
         used = ("topr_positive_weight", "topr_negative_weight")
         for name in used:
             draft.set(f"loss.{name}", source[name], source.origin(name))
@@ -67,7 +67,7 @@ def _variant(source: Source, draft: Draft) -> str:
 
 
 def _level(source: Source, draft: Draft) -> str:
-    """Returns what a ratio is taken over, which the other class of worker reads."""
+    """Returns the level of the ratio, which the other class of worker reads."""
     if str(source["actor_train.worker_cls"] or "").rpartition(".")[2] == _PG_WORKER:
         source.note_unused(draft, "importance_sampling", why=f"ROLL's {_PG_WORKER} has a ratio for each token")
         return "token"
@@ -75,7 +75,7 @@ def _level(source: Source, draft: Draft) -> str:
 
 
 def _check_old(source: Source, draft: Draft) -> None:
-    """Refuses ratios to the current policy where a train step has several optimizer steps."""
+    """Refuses ratios to the current policy if a train step has several optimizer steps."""
     several = source["ppo_epochs"] * draft.values.get("grpo.num_mini_batches", 1) > 1
     if source["force_disable_old_logprobs_recompute"] and several:
         reason = "the ratio of every optimizer step would be 1: give pg_variant vanilla, or one step per train step"

@@ -16,7 +16,7 @@ _VERIFIERS = {
     "GeneralRuleRewardWorker": "ifeval_old",
     "GSM8KMathRewardWorker": "math",
 }
-"""ROLL's classes -> our verifiers. Its ifeval data have open-instruct's older labels."""
+"""ROLL's classes -> Shoal's verifiers. ROLL's ifeval data have open-instruct's older labels."""
 _OF_IMAGES = ("DetectionRewardWorker", "Geo3kRewardWorker", "VideoR1RewardWorker", "VLMMathRewardWorker")
 DEFAULT_DOMAIN = "math_rule"
 """The domain of rows whose tag no worker lists."""
@@ -83,7 +83,7 @@ class RewardWorker:
     verifier: str
     tags: tuple[str, ...]
     options: Mapping[str, Any]
-    """Its settings, as ROLL has them."""
+    """The worker's settings in ROLL."""
     query_filter: tuple[str, dict[str, float]] = field(default=("no_filter", {}))
     """Kind and options of the filter of groups."""
 
@@ -146,7 +146,7 @@ def _worker(domain: str, options: Mapping[str, Any], draft: Draft) -> RewardWork
 
 
 def _account(where: str, options: Mapping[str, Any], worker: RewardWorker | None, draft: Draft) -> None:
-    """Names the settings that change nothing here, and refuses those that would."""
+    """Notes the settings that change nothing here, and refuses settings that would change something."""
     is_judge = worker is not None and worker.verifier == "llm_judge"
     for name, value in options.items():
         if name in _READ or (is_judge and name in _OF_JUDGES):

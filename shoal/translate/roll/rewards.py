@@ -1,4 +1,4 @@
-"""ROLL's rewards: which verifier scores a tag, its options, and the judge."""
+"""ROLL's rewards: the verifier of each tag, its options, and the judge."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,16 +9,16 @@ from shoal.translate.roll.reward_worker import DEFAULT_DOMAIN, RewardWorker, dom
 from shoal.translate.shared.draft import Draft, Origin, Source
 
 _NGRAM_PENALTY = {"max_penalty": -0.5, "ngram_size": 3, "unit": "words"}
-"""What ROLL's crossthinkqa and ifeval workers subtract at most, and for repetitions of how many words."""
+"""The penalty of ROLL's crossthinkqa and ifeval workers: its maximum, and the number of words of a repetition."""
 _TEST_S, _TESTS_S = 20.0, 120.0
-"""ROLL's time for the tests of a program; how long all of them may take here."""
+"""ROLL's time for a program's tests, and the time of all tests here."""
 
 
 _QUESTION = (
     "Does the response come to the same final answer as the reference? SCORE is 1 if it does, else 0.\n\n"
     "Question:\n{question}\n\nReference:\n{reference}\n\nResponse:\n{answer}"
 )
-"""What the judge is asked: ROLL's worker counts a yes as 1, and everything else as 0."""
+"""The question to the judge. ROLL's worker counts a yes as 1, and everything else as 0."""
 
 
 def compose_rewards(workers: Sequence[RewardWorker], source: Source, draft: Draft) -> None:
@@ -44,13 +44,13 @@ def compose_rewards(workers: Sequence[RewardWorker], source: Source, draft: Draf
 
 
 def _others(workers: Sequence[RewardWorker], source: Source) -> dict[str, str]:
-    """Returns the verifier of the validation's questions whose tag no worker lists; training data have no such."""
+    """Returns the verifier of validation questions whose tag no worker lists. Training data have no such tags."""
     default = domains_of(workers).get(DEFAULT_DOMAIN)
     return {EVERY_OTHER_NAME: default.verifier} if default is not None and source[VALIDATION_FILES] else {}
 
 
 def _options(workers: Sequence[RewardWorker], draft: Draft) -> dict[str, dict[str, Any]]:
-    """Returns the options of verifiers that follow ROLL's workers."""
+    """Returns the options with which verifiers behave like ROLL's workers."""
     options: dict[str, dict[str, Any]] = {}
     for worker in workers:
         kind = worker.options.get("reward_type")
@@ -109,7 +109,7 @@ def _model_name(options: Mapping[str, Any]) -> Any:
 
 
 def _describe(workers: Sequence[RewardWorker], draft: Draft) -> None:
-    """Notes where our verifiers judge otherwise than ROLL's workers."""
+    """Notes differences between Shoal's verifiers and ROLL's workers."""
     verifiers = {worker.verifier for worker in workers}
     if any(worker.class_name == "MathRuleRewardWorker" for worker in workers):
         draft.notes.append(

@@ -1,4 +1,4 @@
-"""ROLL's settings of the run: its name and length, folders, tracking, and where work is done; one row each."""
+"""ROLL's settings of the run (name, length, folders, tracking, placement), one row each."""
 
 from shoal.translate.shared.field import Field, composed, ignored, mapped, not_yet, outside, played, refused
 
@@ -69,7 +69,7 @@ RUN: list[Field] = [
             "num_eval_prompts",
         )
     ),
-    # Pipelines besides RLVR.
+    # Pipelines other than RLVR.
     *(played(name, "any") for name in ("custom_envs", "train_env_manager", "val_env_manager")),
     mapped("max_actions_per_traj", "integer", None, "episodes.max_turns"),
     mapped("max_tokens_per_step", "integer", None, "episodes.max_turn_tokens"),

@@ -1,4 +1,4 @@
-"""ROLL's settings of the worker that trains, actor_train, one row each; `common` lists those of every worker."""
+"""ROLL's settings of the worker that trains, actor_train, one row each; `common` lists the settings of every worker."""
 
 from shoal.translate.roll.run_fields import PLACES
 from shoal.translate.shared.field import (
@@ -31,7 +31,7 @@ SPLITS = (
     f"{STRATEGY}.ulysses_size",
     f"{MODEL}.ulysses_size",
 )
-"""Numbers of ranks that share one model, or one row."""
+"""Fields for the number of ranks that share one model, or one row."""
 
 _OF_IMAGES = (
     "image_max_pixels",
@@ -47,7 +47,7 @@ _OF_IMAGES = (
     "audio_folder",
     "custom_data_kwargs_func",
 )
-"""What ROLL's pipeline of vision models reads."""
+"""Fields of ROLL's pipeline of vision models."""
 
 _REWARD_MODEL = (
     "a reward model scores the rows whose verifier is reward_model: --set reward.model.path=MODEL, and give "
@@ -56,7 +56,7 @@ _REWARD_MODEL = (
 
 
 def common(worker: str) -> list[Field]:
-    """Returns the rows that every worker has and that only say how its work is spread."""
+    """Returns the rows of every worker that only affect the distribution of its work."""
     return [
         *(
             ignored(f"{worker}.{name}", PLACES)
@@ -114,7 +114,7 @@ def common(worker: str) -> list[Field]:
 
 
 def model_rows(worker: str) -> list[Field]:
-    """Returns the rows of a worker's model that change no number."""
+    """Returns the rows of a worker's model that change no result."""
     return [
         ignored(f"{worker}.model_args.model_type", "the model's config.json names its type"),
         ignored(f"{worker}.model_args.num_labels", "the policy is a language model"),

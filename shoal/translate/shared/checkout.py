@@ -1,4 +1,4 @@
-"""Checkouts of other systems: what a translation takes from their own source."""
+"""Checkouts of other systems: the parts of their source that a translation uses."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Checkout:
-    """The parts of a system's own source that its configurations refer to."""
+    """The parts of a system's source to which its configurations refer."""
 
     folder: Path
     defaults: Mapping[str, Any]

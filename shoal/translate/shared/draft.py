@@ -27,8 +27,8 @@ _PLACEMENT = (
     "learner.zero_",
     "learner.sequence_parallel_size",
 )
-"""Fields of ours that spread or show the work, and do not change what is learned: a value that cannot be read may be
-left to their defaults."""
+"""Shoal's fields that distribute or display the work without changing its result. If their value cannot be read, their
+default is acceptable."""
 _NEVER_NULL = ("text", "integer", "number", "flag", "texts", "integers", "numbers")
 
 
@@ -43,7 +43,7 @@ class Refusal:
     blocks: bool = True
     """Whether leaving it out would change the training."""
     cure: str = ""
-    """A field of ours that resolves the refusal when it is set."""
+    """The field of Shoal that resolves the refusal when it is set."""
     is_needed: bool = False
     """Whether there is no configuration without it, so that it cannot be left out."""
 
@@ -57,13 +57,13 @@ class Draft:
     """The state of a translation."""
 
     values: dict[str, Any] = field(default_factory=dict)
-    """Dotted name -> value, for every field that the source decides, also by its defaults."""
+    """Dotted name -> value, for every field that the source decides, including by its defaults."""
     origins: dict[str, str] = field(default_factory=dict)
     """Dotted name -> the setting of the source."""
     explicit: set[str] = field(default_factory=set)
-    """Names that the source decides explicitly, not by a default."""
+    """Names of fields that the source decides explicitly, not by a default."""
     of_sources: dict[str, Any] = field(default_factory=dict)
-    """Settings of every source of data, also of one that an override gives, unless it has its own."""
+    """Settings of every source of data, including sources from an override, unless a source has its own."""
     notes: list[str] = field(default_factory=list)
     refusals: list[Refusal] = field(default_factory=list)
 
@@ -93,7 +93,7 @@ class Origin:
 
 
 class Source:
-    """The fields of one source, explicit or by the system's defaults; remembers which were read."""
+    """The fields of one source, explicit or by the system's defaults. It remembers which fields were read."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class Source:
         """`since` names the version whose defaults the table has, as in "open-instruct's default in 2026-02"."""
         self.checkout = checkout
         self.functions = functions
-        """Functions of the source's own files, by the text that stands for each in a field's value."""
+        """Functions of the source's own files, by their placeholder in a field's value."""
         self._system, self.since = system, since
         self._fields = {row.name: row for row in table}
         self._families = [row for row in table if row.name.endswith(".*")]
@@ -137,7 +137,7 @@ class Source:
         try:
             value = read_value(row.kind, raw)
             if value is None and row.aliases:
-                # One alias is null: another one may have the value.
+                # This alias is null, but another alias may have the value.
                 return
             is_needed = row.default is not None and row.kind in _NEVER_NULL and row.convert is None
             if value is None and is_needed and None not in row.accepts:
@@ -156,11 +156,11 @@ class Source:
         return max(fitting, key=lambda row: len(row.name), default=None)
 
     def miss(self, spelled: str, reason: str, draft: Draft, *, is_needed: bool = False) -> None:
-        """Handles a field whose value cannot be read: it matters as much as the field does."""
+        """Handles a field whose value cannot be read, depending on the importance of the field."""
         name = self._names.get(spelled)
         row = self._fields[name] if name is not None else self._family(spelled)
         if name in self._values:
-            return  # An alias of it has a value.
+            return  # An alias of the field has a value.
         if row is not None and row.fate is Fate.IGNORED:
             draft.notes.append(f"{spelled} {reason}; it changes nothing here: {row.why}")
             return
@@ -186,7 +186,7 @@ class Source:
         return {self._spelled[name] for name in self._values}
 
     def note_unused(self, draft: Draft, *names: str, why: str) -> None:
-        """Notes each of the fields that the source sets although it changes nothing, with the reason."""
+        """Notes each of the fields that the source sets without effect, with the reason."""
         for name in names:
             if self.is_set(name):
                 spelled = self._spelled[name]
@@ -206,7 +206,7 @@ class Source:
         return self._spelled.get(name, name)
 
     def sort(self, draft: Draft) -> None:
-        """Copies the fields that map by themselves; notes, accepts or refuses the others."""
+        """Copies the fields that map alone; notes, accepts or refuses the others."""
         for row in self._fields.values():
             if row.name in self._failed:
                 self._used.add(row.name)
@@ -256,7 +256,7 @@ class Source:
 
 
 def _same(value: Any, accepted: Any) -> bool:
-    """Returns whether a value is an accepted one; on a command line true and false are texts."""
+    """Returns whether a value equals an accepted value. On a command line true and false are texts."""
     if isinstance(value, str) and isinstance(accepted, bool):
         return value.strip().lower() == str(accepted).lower()
     if isinstance(value, bool) or isinstance(accepted, bool) or accepted is None:

@@ -1,4 +1,4 @@
-"""Rows of the peers' tables: one field of another system, its value and its fate."""
+"""Rows of the peers' tables. A row is a field of another system with its value and its treatment."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -13,16 +13,16 @@ Kind = Literal["text", "integer", "number", "flag", "texts", "integers", "number
 
 
 class Fate(StrEnum):
-    """How a field is treated."""
+    """The treatment of a field."""
 
     MAPPED = "mapped"
-    """Sets fields of ours."""
+    """It sets fields of Shoal."""
     IGNORED = "ignored"
-    """No value of it changes what is trained here; a note gives the reason."""
+    """None of its values changes the training here; a note gives the reason."""
     ACCEPTED = "accepted"
-    """Its accepted values are what Shoal does anyway; others are refused."""
+    """Its accepted values match Shoal's behavior; other values are refused."""
     OUTSIDE = "outside"
-    """Shoal does not do it, but training is the same without it: refused without blocking the rest."""
+    """Shoal does not have it, but training is the same without it. It is refused without blocking the rest."""
     NOT_YET = "not yet available"
     """Like ACCEPTED; refused values will be possible later."""
     REFUSED = "refused"
@@ -39,15 +39,15 @@ class Field:
     """The source system's own default."""
     fate: Fate
     to: tuple[str, ...] = ()
-    """Fields of ours that it decides, alone or with others (MAPPED)."""
+    """Shoal's fields that it decides, alone or with other fields (MAPPED)."""
     convert: Callable[[Any], Any] | None = None
-    """Converts its value to that of the single field in `to`; None copies it."""
+    """Converts its value to the value of the only field in `to`; None copies it."""
     composed: bool = False
-    """Whether several fields decide together: the system's `compose` reads it."""
+    """Whether several fields decide together. Then the system's `compose` reads it."""
     accepts: tuple[Any, ...] = ()
-    """Values that are what Shoal does anyway."""
+    """Values that match Shoal's behavior."""
     why: str = ""
-    """The reason for a refusal or a note; a key of `NOT_YET`; for a mapped field, how it is converted."""
+    """The reason for a refusal or a note, a key of `NOT_YET`, or the conversion of a mapped field."""
     aliases: tuple[str, ...] = ()
     """Earlier or other names."""
 
@@ -59,7 +59,7 @@ _PLAYED = (
 
 
 class Unfit(ValueError):
-    """A value without a counterpart; the message is the reason, with the cure."""
+    """A value has no counterpart. The message is the reason, with the cure."""
 
 
 def mapped(
@@ -72,7 +72,7 @@ def mapped(
     why: str = "",
     aliases: Sequence[str] = (),
 ) -> Field:
-    """Returns a row that sets one field of ours."""
+    """Returns a row that sets one field of Shoal."""
     return Field(name, kind, default, Fate.MAPPED, (to,), convert, why=why, aliases=tuple(aliases))
 
 
@@ -86,8 +86,8 @@ def composed(
     aliases: Sequence[str] = (),
     accepts: Sequence[Any] = (),
 ) -> Field:
-    """Returns a row that decides fields of ours together with others; `to` lists them, separated by spaces. `accepts`
-    has None where it is a value."""
+    """Returns a row that decides Shoal's fields together with other rows; `to` lists them, separated by spaces.
+    `accepts` has None if None is a value."""
     return Field(
         name, kind, default, Fate.MAPPED, tuple(to.split()),
         composed=True, accepts=tuple(accepts), why=why, aliases=tuple(aliases),
@@ -100,12 +100,12 @@ def ignored(name: str, why: str, *, kind: Kind = "any", default: Any = None, ali
 
 
 def accepted(name: str, kind: Kind, default: Any, accepts: Sequence[Any], why: str) -> Field:
-    """Returns a row of which only some values are what Shoal does."""
+    """Returns a row of which only some values match Shoal's behavior."""
     return Field(name, kind, default, Fate.ACCEPTED, accepts=tuple(accepts), why=why)
 
 
 def outside(name: str, kind: Kind, default: Any, why: str, *, accepts: Sequence[Any] = (None, False)) -> Field:
-    """Returns a row for something besides training that Shoal does not do."""
+    """Returns a row for a feature outside of training that Shoal does not have."""
     return Field(name, kind, default, Fate.OUTSIDE, accepts=tuple(accepts), why=why)
 
 
@@ -119,7 +119,7 @@ def refused(
     aliases: Sequence[str] = (),
     cure: str = "",
 ) -> Field:
-    """Returns a row for a feature that Shoal does not have; `cure` is a field of ours that resolves the refusal."""
+    """Returns a row for a feature that Shoal does not have. `cure` is the field of Shoal that resolves the refusal."""
     to = (cure,) if cure else ()
     return Field(name, kind, default, Fate.REFUSED, to, accepts=(*accepts, default), why=why, aliases=tuple(aliases))
 
@@ -144,9 +144,9 @@ def not_yet(
 
 
 def read_value(kind: Kind, raw: Any) -> Any:
-    """Reads a value as its kind, from the text of a command line or the typed value of a file.
+    """Reads a value of a kind, from the text of a command line or the typed value of a file.
 
-    Raises `Unfit`, which names what is expected.
+    Raises `Unfit`, which names the expected form.
     """
     if isinstance(raw, str) and raw.strip().lower() in ("none", "null", "~", ""):
         raw = None if kind != "text" or raw else ""
@@ -206,7 +206,7 @@ _READERS: dict[str, Callable[[Any], Any]] = {"text": str, "integer": _integer, "
 
 
 def text_list(value: Any) -> list[str]:
-    """Converts one text, several or none to a list; unlike the kind "texts" it does not split at spaces."""
+    """Converts one text, several texts or None to a list. Unlike the kind "texts" it does not split at spaces."""
     texts = value if isinstance(value, list | tuple) else [] if value is None else [value]
     if not all(isinstance(text, str) for text in texts):
         raise Unfit("texts are expected")

@@ -1,4 +1,4 @@
-"""Low-rank adapters by the settings of peft, which other systems pass on."""
+"""Low-rank adapters, from the settings of peft that other systems pass on."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,7 +9,7 @@ from shoal.translate.shared.draft import Draft, Origin
 LAYERS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 """The linear layers of Llama, Qwen, Mistral and Gemma, by name."""
 PEFT_TARGETS = ("q_proj", "v_proj")
-"""Layers that get an adapter by peft's default, in models of these families."""
+"""The layers that get an adapter by peft's default, in models of these families."""
 
 
 def set_lora(
@@ -23,7 +23,7 @@ def set_lora(
     rslora: bool = False,
     quantization: str = "none",
 ) -> None:
-    """Sets `learner.lora`; without targets they are peft's own, with a note. Rank 0 is none."""
+    """Sets `learner.lora`. Without targets it uses peft's default targets, with a note. Rank 0 means no adapter."""
     if rank < 1:
         return
     names = list(targets or ())

@@ -1,4 +1,4 @@
-"""Models that cannot be trained yet, by their names: sources say nothing else of images or experts."""
+"""Models that cannot be trained yet, by their names: sources have no other information about images or experts."""
 
 import re
 
@@ -21,7 +21,7 @@ _FEATURES = {
 
 
 def refuse_model_features(field: str, draft: Draft) -> None:
-    """Refuses a model, which `field` of the source names, where its name shows a feature that is not yet available."""
+    """Refuses the model in `field` of the source if its name shows a feature that is not yet available."""
     path = draft.values.get("model.path") or ""
     for feature, names in _FEATURES.items():
         if names.search(path):

@@ -1,4 +1,4 @@
-"""Features that other systems have and Shoal will have. Delete a row when its feature arrives, also in
+"""Features that other systems have and Shoal will have. When a feature arrives, delete its row here and in
 docs/translation.md."""
 
 NOT_YET: dict[str, str] = {

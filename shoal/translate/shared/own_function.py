@@ -5,18 +5,18 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class OwnFunction:
-    """A function that a setting of the source names and a file of its own defines."""
+    """A function that a setting of the source names, and that the source's own file defines."""
 
     name: str
     file: str
     """The file, as an absolute path."""
     columns: tuple[str, ...]
-    """Columns of the data that a reward function needs, as far as its text shows."""
+    """Columns of the data that a reward function needs, as far as its source shows."""
     required: tuple[str, ...] = ()
-    """Those of them that are parameters; it reads the others from its `**kwargs`."""
+    """The columns that are parameters. The function reads the others from its `**kwargs`."""
     optional: tuple[str, ...] = ()
-    """Parameters with a default, which may be columns as well."""
+    """Parameters with a default, which may also be columns."""
     takes_messages: bool = False
     """Whether a reward function reads completions as lists of messages, not as texts."""
     problem: str = ""
-    """Why it cannot be loaded from there; empty if it can."""
+    """The reason why it cannot be loaded from its file; empty if it can."""

@@ -14,7 +14,7 @@ REFUSED = {
 _END = 1e-7
 """Final learning rate of transformers' polynomial schedule, by default."""
 _RATES = {"min_lr": "lr_min_ratio", "lr_end": "lr_min_ratio"}
-"""Options that are learning rates; ours are shares of the peak."""
+"""Options that are learning rates. Shoal's are shares of the peak."""
 _COPIED = {
     "min_lr_rate": "lr_min_ratio",
     "min_lr_ratio": "lr_min_ratio",
@@ -41,7 +41,7 @@ def set_scheduler(
 ) -> None:
     """Sets `learner.lr_scheduler` and its options, including transformers' final rate of the polynomial schedule.
 
-    Refuses `field` where Shoal has no such schedule, or no such option.
+    Refuses `field` if Shoal has no such schedule, or no such option.
     """
     known = get_args(Scheduler)
     if name not in known:

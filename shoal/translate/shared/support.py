@@ -1,11 +1,11 @@
-"""The tokens to sample from, where a source restricts them without a top-k."""
+"""The tokens to sample from, if a source restricts them without a top-k."""
 
 from shoal.config.tables.sampling import MAX_TOP_K
 from shoal.translate.shared.draft import Draft, Origin
 
 
 def bound_support(draft: Draft) -> None:
-    """Sets `sampling.top_k` where top-p or min-p leave out tokens and the source has no top-k; notes what differs.
+    """Sets `sampling.top_k` if top-p or min-p exclude tokens and the source has no top-k; notes the difference.
 
     The learner normalizes over the tokens that each token was drawn from, and top-k bounds their number.
     """

@@ -1,4 +1,4 @@
-"""Descriptions of other systems: what a translation needs to know about each."""
+"""Descriptions of other systems, with the facts that a translation needs."""
 
 import re
 from collections.abc import Callable, Collection, Mapping
@@ -23,9 +23,9 @@ class System:
     model_field: str
     """The field that names the model."""
     data_field: str = ""
-    """The field that names the data, where the system has one."""
+    """The field that names the data, if the system has such a field."""
     implied: Mapping[str, tuple[Any, str]] = field(default_factory=dict)
-    """Fields of ours that the system decides without a setting: value and reason."""
+    """Shoal's fields that the system decides without a setting: value and reason."""
     programs: tuple[re.Pattern[str], ...] = ()
     """Names of its trainer in launch scripts."""
     calls: tuple[str, ...] = ()
@@ -33,33 +33,33 @@ class System:
     refused_calls: Mapping[str, str] = field(default_factory=dict)
     """Classes of settings of another trainer of the system -> why they are not translated."""
     calls_beside: tuple[str, ...] = ()
-    """Other calls, "f" or "Class.f"; a keyword of one is the field "f.keyword", if the table has that row or a family
-    for it."""
+    """Other calls, "f" or "Class.f". A keyword of such a call is the field "f.keyword", if the table has that row or a
+    family for it."""
     trainer: str = ""
-    """The class that trains: calls beside it that come after it concern the trained model."""
+    """The class that trains. Other calls after it concern the trained model."""
     positional_parameters: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Call -> the names of its positional parameters."""
     parts: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """Keywords of `calls` that are calls themselves, with the names that their keywords have as settings."""
+    """Keywords of `calls` that are calls themselves, with the setting names of their keywords."""
     piecewise: tuple[str, ...] = ()
-    """Tables of which `compose` judges each setting that a Python file leaves unread."""
+    """Tables whose settings `compose` judges one by one if they cannot be read from a Python file."""
     functions: tuple[str, ...] = ()
     """Fields that are functions, which a Python file names."""
     datasets: tuple[str, ...] = ()
     """Fields that are data sets, which a Python file loads."""
     measured: tuple[str, ...] = ()
-    """Fields that a Python file may measure on its data; `compose` decides about those that cannot be read."""
+    """Fields that a Python file may measure on its data; `compose` handles unreadable ones."""
     defaults_as_of: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Month "YYYY-MM" -> the defaults of that time which differ from the table's."""
+    """Month "YYYY-MM" -> the defaults of that month that differ from the table's."""
     last_month_of: Mapping[str, str] = field(default_factory=dict)
-    """Field of a trainer that is gone, or that stays with an old version -> the month, of those in `defaults_as_of`,
-    whose defaults are nearest to its."""
+    """Field of a trainer that no longer exists, or that requires an old version -> the month in `defaults_as_of` with
+    the nearest defaults."""
     read_checkout: Callable[[Path], Checkout] | None = None
     """Reads defaults and chat templates from the system's own source."""
     environment: Collection[str] = ()
-    """Fields that are variables of the environment, which a launch script sets or gives to its launcher."""
+    """Fields that are environment variables, which a launch script sets or passes to its launcher."""
     presets: re.Pattern[str] | None = None
-    """References to the system's own files, which are known by name and left as they are."""
+    """References to the system's own files, which are known by name and stay unchanged."""
     is_nested: bool = False
     """Whether its fields are dotted names, from nested YAML or overrides a.b=c, not flags."""
 
@@ -86,7 +86,7 @@ class System:
 
     @property
     def wholes(self) -> set[str]:
-        """Fields that are tables themselves: a field with a family below it is read part by part, unless it is one."""
+        """Fields that are whole tables. Other fields with a family below them are read part by part."""
         families = set(self.families)
         return {
             name
@@ -101,5 +101,5 @@ class System:
 
     @property
     def tables(self) -> list[str]:
-        """Fields that are tables, whose settings a nested source may give one by one."""
+        """Fields that are tables. A nested source may give their settings one by one."""
         return [name for row in self.table if row.kind == "table" for name in (row.name, *row.aliases)]

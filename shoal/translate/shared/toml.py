@@ -13,7 +13,7 @@ TABLES = ("environments",)
 _COLUMN = 44
 _WIDTH = 120
 _MAX_LINES = 4
-"""Lines of the longest comment: an origin may list a hundred data sets."""
+"""Most lines of a comment. An origin may list a hundred data sets."""
 
 
 def to_toml(draft: Draft, header: Sequence[str]) -> str:
@@ -83,6 +83,6 @@ def toml_value(value: Any) -> str:
     if isinstance(value, Mapping):
         return f"{{ {', '.join(f'{json.dumps(key)} = {toml_value(item)}' for key, item in value.items())} }}"
     if isinstance(value, str):
-        # A JSON string is a TOML basic string, once DEL is escaped too.
+        # A JSON string is a TOML basic string, if DEL is escaped too.
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     return repr(value)

@@ -8,7 +8,7 @@ _NOTHING = ("none", "console", "stdout", "file", "")
 
 
 def set_trackers(source: Source, draft: Draft, name: str, trackers: Sequence[str] | None) -> None:
-    """Turns on the listed trackers; refuses those that Shoal does not have, without blocking."""
+    """Turns on the listed trackers. Refuses trackers that Shoal does not have, without blocking."""
     for tracker in (item.strip("'\" ").lower() for item in trackers or ()):
         if tracker in ("wandb", "all"):
             draft.set("tracking.wandb", "online", source.origin(name))

@@ -12,7 +12,7 @@ def closing(text: str, start: int, pair: str) -> int:
 
 
 def array_end(text: str, start: int) -> int:
-    """Returns the index after the bracket that ends an array: none in quotes, a comment or an expansion."""
+    """Returns the index after the bracket that ends an array. Skips brackets in quotes, comments and expansions."""
     at, depth = start, 0
     while at < len(text):
         char = text[at]

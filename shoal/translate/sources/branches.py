@@ -1,4 +1,4 @@
-"""Branches of a shell script: decides which commands run, as far as the tests can be evaluated."""
+"""Branches of a shell script. Decides which commands run, as far as the tests can be evaluated."""
 
 import operator
 from collections.abc import Callable, Sequence
@@ -22,13 +22,13 @@ class _Branch:
 
     is_testing: bool
     holds: bool | None = None
-    """Whether the current part runs; None where only a shell could know."""
+    """Whether the current part runs; None if only a shell could know."""
     has_run: bool | None = False
     """Whether an earlier part ran."""
     tests: int = 0
     is_case: bool = False
     subject: str | None = None
-    """The word that a `case` compares; None where it is unknown."""
+    """The word that a `case` compares; None if it is unknown."""
     has_head: bool = False
     awaits_pattern: bool = False
     matches: bool = False
@@ -64,7 +64,7 @@ class Branches:
             self._open.pop()
 
     def enter(self, command: Sequence[str], ended_by: str, *, is_known: bool) -> bool | None:
-        """Returns whether a command runs, None where only a shell could know; `ended_by` joins it to the next one."""
+        """Returns whether a command runs; None if only a shell could know. `ended_by` joins it to the next command."""
         if self._open and self._open[-1].is_case and self._reads_pattern(self._open[-1], command, ended_by):
             return False
         gate, runs = self._gate, self._gate
@@ -75,7 +75,7 @@ class Branches:
         outcome = holds(command) if is_known else None
         if self._open and self._open[-1].is_testing:
             self._test(self._open[-1], outcome)
-        # A command that is no test is assumed to succeed.
+        # A command that is not a test is assumed to succeed.
         status = _both(gate, outcome if is_test(command[0]) else True)
         self._gate = status if ended_by == "&&" else True
         if ended_by == "||" and is_test(command[0]):
@@ -116,7 +116,7 @@ def is_test(word: str) -> bool:
 
 
 def holds(command: Sequence[str]) -> bool | None:
-    """Returns whether `[ a = b ]`, `[[ ... ]]` or `test ...` is true; None where only a run could show it."""
+    """Returns whether `[ a = b ]`, `[[ ... ]]` or `test ...` is true; None if only a run could show it."""
     if command[0] != "test" and command[-1] != _BRACKETS.get(command[0]):
         return None
     words = list(command[1:] if command[0] == "test" else command[1:-1])

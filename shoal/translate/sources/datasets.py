@@ -1,4 +1,4 @@
-"""Where a Python file's data come from: follows its own functions and names to a call of `load_dataset`."""
+"""The data of a Python file. Follows the file's functions and names to a call of `load_dataset`."""
 
 import ast
 from collections.abc import Mapping
@@ -8,23 +8,23 @@ from typing import Any
 from shoal.translate.sources.values import Unread, Values, called
 
 _KEPT = ("shuffle", "with_format", "set_format", "flatten_indices")
-"""Methods that leave the rows as they are; the order is drawn here."""
+"""Methods that do not change the rows. Shoal draws their order itself."""
 _PARAMETERS = ("path", "name", "data_dir", "data_files", "split")
 _FILES = ("json", "parquet")
-"""Formats of files that `load_dataset` takes in place of a name, and that are read here."""
+"""File formats that `load_dataset` takes instead of a name, and that this module reads."""
 _MAX_DEPTH = 50
 
 
 @dataclass(frozen=True)
 class _Scope:
-    """A function's own view: what its parameters were given, and the scope of who gave it."""
+    """The scope of a function: the arguments of its parameters, and the caller's scope."""
 
     given: Mapping[str, ast.expr] = field(default_factory=dict)
     outer: "_Scope | None" = None
 
 
 class Datasets:
-    """Finds the calls behind a file's data sets; nothing is run."""
+    """Finds the calls that load a file's data sets, without running anything."""
 
     def __init__(self, tree: ast.Module, values: Values) -> None:
         self._values = values
@@ -34,8 +34,8 @@ class Datasets:
 
     def read(self, node: ast.expr) -> dict[str, Any] | Unread:
         """Returns the data set of an expression: `dataset`, `dataset_config` and `split`, or `path`; under `changes`
-        what the file does to its rows, each with its line. `Unread`, with the expression where the search ended, for
-        one that no call of `load_dataset` gives."""
+        the file's changes of the rows, each with its line. Returns `Unread`, with the expression where the search
+        ended, if no call of `load_dataset` gives the data set."""
         found = self._read(node, _Scope(), _MAX_DEPTH)
         has_splits = not isinstance(found, Unread) and isinstance(found.get("path"), dict)
         return Unread(f"{ast.unparse(node)}, which has several splits") if has_splits else found
@@ -76,7 +76,7 @@ class Datasets:
         return self._read(returns[0], _Scope(given, scope), depth - 1)
 
     def _part(self, node: ast.Subscript, found: dict[str, Any] | Unread, scope: _Scope) -> dict[str, Any] | Unread:
-        """Reads `data["train"]`: the split of what was loaded whole."""
+        """Reads `data["train"]`: a split of data that was loaded whole."""
         split = self._value(node.slice, scope)
         if isinstance(found, Unread):
             return found
@@ -84,7 +84,7 @@ class Datasets:
             return {**found, "path": found["path"][split]}
         if isinstance(split, str) and "split" not in found and "path" not in found:
             return {**found, "split": split}
-        if split == "train" and isinstance(found.get("path"), str | list):  # The one split of files without a name.
+        if split == "train" and isinstance(found.get("path"), str | list):  # Files without a name have only this split.
             return found
         return _changed(found, f"[{ast.unparse(node.slice)}] in line {node.end_lineno}")
 

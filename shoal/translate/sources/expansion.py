@@ -24,8 +24,8 @@ _MAX_NUMBER = 2**63
 def cut(value: str, rest: str) -> str | None:
     """Returns the value of `${NAME<rest>}`: a prefix (#, ##) or suffix (%, %%) removed, or a match replaced (/, //).
 
-    Returns None where `rest` is none of these, or contains a variable; also for long values and patterns of many
-    parts, which take too long to match.
+    Returns None if `rest` is none of these, or contains a variable, and for long values and patterns of many parts,
+    which take too long to match.
     """
     match = re.match(r"##|#|%%|%|//|/", rest)
     if match is None or "$" in rest or len(value) > _MAX_CUT_CHARS or rest.count("*") > _MAX_STARS:
@@ -37,7 +37,7 @@ def cut(value: str, rest: str) -> str | None:
     expression = _expression(pattern, is_longest=len(how) == 2)
     if how[0] == "#":
         return re.sub(rf"\A{expression}", "", value, count=1)
-    # The shortest suffix is the match that begins last.
+    # The match that begins last is the shortest suffix.
     starts = [at for at in range(len(value) + 1) if re.fullmatch(_expression(pattern, is_longest=True), value[at:])]
     if not starts:
         return value
@@ -51,7 +51,7 @@ def _expression(pattern: str, *, is_longest: bool) -> str:
 
 
 def arithmetic(text: str, variables: Mapping[str, str]) -> int | None:
-    """Returns the value of `$((text))`, or None when a variable is missing or is no number."""
+    """Returns the value of `$((text))`; None if a variable is missing or not a number."""
     plain = re.sub(r"\$?\{?([A-Za-z_]\w*)\}?", lambda match: variables.get(match[1], "unknown"), text).strip()
     try:
         (statement,) = parse_python(plain.replace("/", "//")).body
@@ -88,7 +88,7 @@ _PROBE = re.compile(r"&&\s*echo\s+[\w.-]+\s*\|\|\s*echo\s+([\w.-]+)\s*$")
 
 
 def folder_named(command: str, script_folder: str) -> str | None:
-    """Returns the folder that `$(command)` prints: the current one, or one beside the script. None for other commands.
+    """Returns the folder that `$(command)` prints: the current folder, or a folder near the script; else None.
 
     `script_folder` is empty if it is unknown.
     """

@@ -10,16 +10,15 @@ from shoal.translate.shared.own_function import OwnFunction
 from shoal.translate.sources.values import called, statements
 
 _ITS_OBJECTS = ("trainer_state", "environments")
-"""Parameters of a reward function that only TRL's trainer can give."""
+"""Parameters of a reward function that only TRL's trainer can pass."""
 _NO_COLUMNS = ("prompts", "completions", "completion_ids", "log_metric", "log_extra", *_ITS_OBJECTS)
 _MAX_FILES = 5
-"""Files that are followed from import to import: two may import from each other."""
+"""Most files that are followed from import to import, since two files may import from each other."""
 _MAKERS = ("partial", "functools.partial")
 
 
 def own_function(tree: ast.Module, name: str, path: Path) -> OwnFunction | None:
-    """Returns a function that the file at `path` defines, or a file beside it from which it imports the function; None
-    for any other name."""
+    """Returns a function that the file at `path` defines, or imports from a neighboring file; else None."""
     found = _own(tree, name, path)
     if found is None or found.problem or Path(found.file).suffix == ".py":
         return found
@@ -53,12 +52,12 @@ def _own_of_file(file: Path, name: str, num_files: int) -> OwnFunction | None:
 
 
 def _imported(node: ast.ImportFrom, name: str) -> str | None:
-    """Returns the name that an import's name has in its module."""
+    """Returns the original name, in its module, of an imported name."""
     return next((alias.name for alias in node.names if (alias.asname or alias.name) == name), None)
 
 
 def _makes_function(tree: ast.Module, node: ast.Assign, name: str) -> bool:
-    """Returns whether an assignment names what a function of the file, `partial` or a lambda gives."""
+    """Returns whether an assignment names a lambda, or the result of `partial` or of a function of the file."""
     if not any(isinstance(target, ast.Name) and target.id == name for target in node.targets):
         return False
     own = {each.name for each in tree.body if isinstance(each, ast.FunctionDef | ast.ClassDef)}
@@ -100,7 +99,7 @@ def _read_from(node: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[str]:
 
 
 def _reads_contents(tree: ast.Module, node: ast.stmt) -> bool:
-    """Returns whether a function, or one of the file that it names, reads `["content"]`, as of messages."""
+    """Returns whether a function, or a function of the file that it names, reads `["content"]`, as of messages."""
     functions = {each.name: each for each in tree.body if isinstance(each, ast.FunctionDef)}
     seen, left = set[str](), [node]
     while left:

@@ -15,7 +15,7 @@ _MAX_CHARS = 1 << 20
 
 
 class References:
-    """Replaces references by what they refer to; `names` are the settings that any of them named."""
+    """Replaces references by their targets; `names` collects the settings that references name."""
 
     def __init__(self, values: Mapping[str, Any]) -> None:
         self._values = values
@@ -23,7 +23,7 @@ class References:
         self.names: set[str] = set()
 
     def resolved(self, value: Any, path: tuple[str, ...] = ()) -> Any:
-        """Returns a value with its references replaced, also inside tables and lists; unknown ones stay as they are.
+        """Returns a value with its references replaced, even inside tables and lists. Unknown references stay.
 
         Raises `InvalidArgument` for references that double with each step.
         """
@@ -48,7 +48,7 @@ class References:
         return match[0] if target is _MISSING or isinstance(target, Mapping | list) else str(target)
 
     def _target(self, name: str, path: tuple[str, ...]) -> Any:
-        """Returns what a reference refers to, or `_MISSING`; `path` are the references that led here."""
+        """Returns the target of a reference, or `_MISSING`; `path` has the references that led here."""
         if environment := _ENVIRONMENT.fullmatch(name):
             return _MISSING if environment[1] is None else _scalar(environment[1])
         select = _SELECT.fullmatch(name)

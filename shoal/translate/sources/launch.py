@@ -23,23 +23,23 @@ class Launch:
     launcher: tuple[str, ...]
     """The words before the program, which a launcher (mason.py, accelerate) reads."""
     guesses: tuple[str, ...] = ()
-    """Variables whose value depends on an undecided test, each with the value that was chosen."""
+    """Variables whose value depends on an undecided test, each with the chosen value."""
     notes: tuple[str, ...] = ()
     variables: Mapping[str, str] = field(default_factory=dict)
-    """The environment: what the script assigns, and what the launcher's `--env NAME=VALUE` adds."""
+    """The environment: the script's assignments, and the launcher's `--env NAME=VALUE`."""
     exported: tuple[str, ...] = ()
-    """Variables of the environment that the script sets for the trainer alone: no word of it uses them."""
+    """Environment variables that the script sets only for the trainer; its own words do not use them."""
 
 
 def read_launch(text: str, programs: Sequence[re.Pattern[str]], *, path: Path) -> Launch:
-    """Finds the launch in a script of a program that matches one of `programs`.
+    """Finds the launch of a program that matches one of `programs` in a script.
 
-    Raises `InvalidArgument` when there is none, or when there are several with different settings.
+    Raises `InvalidArgument` if there is no launch, or if several launches have different settings.
     """
     script = read_script(text, path.parent)
     launches = [launch for command in script.commands for launch in _launches(command, programs)]
     if not launches:
-        # bash -c "the whole command": one word.
+        # In bash -c "the whole command" the command is one word.
         inner = [word.text for command in script.commands for word in command if " " in word.text.strip()]
         commands = [command for part in inner for command in read_script(part).commands]
         launches = [launch for command in commands for launch in _launches(command, programs)]
@@ -67,7 +67,7 @@ def read_launch(text: str, programs: Sequence[re.Pattern[str]], *, path: Path) -
 
 
 def _without_length(arguments: Sequence[Word]) -> tuple[Word, ...]:
-    """Returns arguments without the length of the run: a script that resumes its run starts it again, for longer."""
+    """Returns arguments without the length of the run: a script that resumes its run changes only the length."""
     return tuple(word for at, word in enumerate(arguments) if at == 0 or arguments[at - 1].text not in _LENGTHS)
 
 
@@ -108,7 +108,7 @@ def _joined(words: Sequence[Word]) -> list[list[Word]]:
 
 
 def _unquoted(text: str) -> str:
-    """Removes quotes around a whole word, which are for the launcher's shell: `--stop '"</answer>"'`."""
+    """Removes quotes around a whole word. They are for the launcher's shell: `--stop '"</answer>"'`."""
     return text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"" else text
 
 
@@ -119,15 +119,15 @@ class Arguments:
     values: dict[str, str | list[str] | bool]
     notes: list[str]
     unset: dict[str, tuple[str, ...]]
-    """Arguments whose value needs something that the script does not set, each with its names."""
+    """Arguments whose value needs variables that the script does not set, each with their names."""
 
 
 def read_flags(words: Sequence[Word], *, known: Sequence[str], flags: Sequence[str]) -> Arguments:
-    """Reads `--name value...`, `--name=value`, `--name` and `--no_name` as argparse does, and `name=value` before them,
-    as in the call of a configuration class.
+    """Reads `--name value...`, `--name=value`, `--name` and `--no_name` as argparse does, and `name=value` before
+    these, as in the call of a configuration class.
 
-    A name may be shortened to a prefix that only one known name has. `flags` are names that may have the form
-    `--no_name`, which the parsers of these systems accept for `--name false`. The last of several values counts.
+    A name may be shortened to a prefix of a single known name. Names in `flags` may have the form `--no_name`, which
+    the parsers of these systems accept for `--name false`. The last of several values counts.
 
     Raises `InvalidArgument` for a word that belongs to no name.
     """

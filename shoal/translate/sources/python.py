@@ -1,4 +1,4 @@
-"""Reads the settings in a Python file or a notebook: keywords of calls, without running them."""
+"""Reads the settings in a Python file or a notebook (the keywords of calls) without running it."""
 
 import ast
 import re
@@ -19,7 +19,7 @@ _OTHER_TRAINER = re.compile(r"(SFT|DPO|ORPO|KTO|CPO)Trainer$")
 def notebook_code(text: str, path: Path) -> str:
     """Returns the code of a notebook's cells, without the lines for the notebook itself (%, !).
 
-    Raises `InvalidArgument` for a file that is no notebook.
+    Raises `InvalidArgument` for a file that is not a notebook.
     """
     try:
         cells = parse_json(text)["cells"]
@@ -33,8 +33,8 @@ def notebook_code(text: str, path: Path) -> str:
 def read_calls(system: System, text: str, path: Path, settings: Settings) -> None:
     """Adds the keywords of the calls that contain the system's settings, without running anything.
 
-    A file that parses its settings from the command line gives those that it assigns itself, and those of the calls
-    beside; the others are flags. Raises `InvalidArgument` for a file with neither, or with several calls of one class.
+    A file that parses its settings from the command line gives only settings that it assigns itself, and those of other
+    calls; the rest are flags. Raises `InvalidArgument` for a file with neither, or with several calls of one class.
     """
     try:
         tree = parse_python(text)
@@ -60,7 +60,7 @@ def read_calls(system: System, text: str, path: Path, settings: Settings) -> Non
             raise InvalidArgument(f"{path} line {node.lineno}: **settings cannot be read without running the file")
         for keyword in node.keywords:
             file.read_keyword(keyword)
-    # What is loaded after the trainer is there to try the trained model.
+    # Models that are loaded after the trainer only try the trained model.
     ends = [node.end_lineno or node.lineno for node in calls if called(node.func) == system.trainer]
     for node in calls:
         if _is_beside(node, system) and node.lineno <= max(ends, default=node.lineno):
@@ -75,7 +75,7 @@ def read_calls(system: System, text: str, path: Path, settings: Settings) -> Non
 
 
 def _why_none(system: System, calls: list[ast.Call], path: Path) -> str:
-    """Returns why a file is refused that contains none of the system's calls."""
+    """Returns the reason for refusing a file without any of the system's calls."""
     for name in (called(node.func) for node in calls):
         if name in system.refused_calls:
             return f"{path}: {name} is not translated: {system.refused_calls[name]}"
@@ -114,7 +114,7 @@ def _is_beside(node: ast.Call, system: System) -> bool:
 
 
 class _File:
-    """Adds the settings of one file, of which some names are arguments of its command line."""
+    """Adds the settings of one file. Some of its names are arguments of its command line."""
 
     def __init__(
         self, system: System, tree: ast.Module, path: Path, values: Values, settings: Settings, parsed: set[str]
@@ -128,7 +128,7 @@ class _File:
         self._parsed = parsed
 
     def read_keyword(self, keyword: ast.keyword) -> None:
-        """Adds a keyword of a configuration class, or the keywords of the call that it is."""
+        """Adds a keyword of a configuration class. If its value is a call, adds the call's keywords."""
         name = str(keyword.arg)
         if name in self._system.parts and (part := self._values.call(keyword.value)) is not None:
             names = self._system.parts[name]
@@ -171,7 +171,7 @@ class _File:
         value = self._value(name, node)
         unread = value if isinstance(value, Unread) else None
         if isinstance(value, dict) and self._parsed:
-            # What follows the command line is a flag, which is read as such.
+            # Values from the command line are flags, which are read elsewhere.
             value = {key: item for key, item in value.items() if not isinstance(item, Unread)}
         if isinstance(value, dict) and name not in self._system.piecewise:
             unread = next((item for item in value.values() if isinstance(item, Unread)), None)

@@ -89,7 +89,7 @@ def _read_script(system: System, text: str, path: Path, settings: Settings) -> N
 
 
 def _read_program(system: System, program: str, path: Path, settings: Settings) -> None:
-    """Reads what the started file gives its trainer, if it is near the launch script."""
+    """Reads the settings in the started file, if it is near the launch script."""
     near = (at / program for at in (path.parent, *path.parent.parents))
     found = next((file for file in near if file.is_file()), None)
     if found is not None:
@@ -116,7 +116,7 @@ def _read_words(system: System, words: Sequence[Word], settings: Settings, *, fo
         return
     flags = read_flags(words, known=system.names, flags=system.flags)
     if "config" not in system.names and isinstance(config := flags.values.pop("config", None), str):
-        # The parsers of TRL and accelerate read the file first, wherever it stands among the flags.
+        # The parsers of TRL and accelerate read the file first, wherever it is among the flags.
         path = Path(config)
         beside = next(
             (at / path for at in (folder, *(folder.parents if folder else ())) if at and (at / path).is_file()), path

@@ -1,4 +1,4 @@
-"""What a shell script says: its commands and variables."""
+"""The contents of a shell script: its commands and variables."""
 
 import re
 from dataclasses import dataclass, field
@@ -24,18 +24,18 @@ class Script:
     variables: dict[str, Word] = field(default_factory=dict)
     arrays: dict[str, list[Word]] = field(default_factory=dict)
     guesses: dict[str, str] = field(default_factory=dict)
-    """Variables whose value depends on an undecided test, and the value that was chosen."""
+    """Variables whose value depends on an undecided test, and the chosen value."""
     used: set[str] = field(default_factory=set)
     """Variables that some command uses."""
     exported: dict[str, None] = field(default_factory=dict)
-    """Variables of the environment of its commands, in the order of the script."""
+    """Environment variables of its commands, in the order of the script."""
     folder: str = ""
     """The folder of the script; empty if it is unknown."""
 
     def take(self, words: list[Word], *, exports: bool, is_guess: bool) -> None:
         """Takes the words of one command, which may begin with assignments, or be nothing else.
 
-        `exports` says that they stand behind `export`, `is_guess` that only a shell could decide whether they run.
+        With `exports` they follow `export`. With `is_guess` only a shell could decide whether they run.
         """
         assigned = []
         while words and (match := ASSIGNMENT.match(words[0].text) or words[0].text == "env"):
@@ -46,7 +46,7 @@ class Script:
         if exports:
             self.exported |= dict.fromkeys([*assigned, *(word.text for word in words if NAME.fullmatch(word.text))])
         elif words:
-            # Assignments before a command are of its environment.
+            # Assignments before a command belong to its environment.
             self.exported |= dict.fromkeys(assigned)
             self.commands.append(words)
 

@@ -1,4 +1,4 @@
-"""Settings as a source gives them, before they are translated."""
+"""The settings of a source, before translation."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,9 +14,9 @@ class Settings:
     values: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     fixed: dict[str, Any] = field(default_factory=dict)
-    """Settings that a Python file assigns after it has parsed its command line: no flag changes them."""
+    """Settings that a Python file assigns after it has parsed its command line, so no flag changes them."""
     functions: dict[str, OwnFunction] = field(default_factory=dict)
-    """Functions of a Python file, by the text that stands for each in a setting's value."""
+    """Functions of a Python file, by their placeholder in a setting's value."""
     unset: dict[str, str] = field(default_factory=dict)
     """Fields whose value cannot be read from the source, each with the reason."""
 

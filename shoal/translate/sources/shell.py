@@ -1,10 +1,10 @@
 """Reads the commands of a shell script, with the values of its own assignments filled in.
 
-Understands what launch scripts are made of: assignments, continued lines, comments, quotes, `$NAME`,
+Understands the usual parts of launch scripts: assignments, continued lines, comments, quotes, `$NAME`,
 `${NAME:-default}`, `$((arithmetic))`, and tests of variables that the script itself sets. Nothing is executed: a value
 that only a shell knows (`$(command)`, arguments, the environment) is empty, as in bash, and is recorded, so that an
-error can name what is missing. A branch whose test only a shell could decide is taken, and each variable that it sets
-is recorded as a guess.
+error can name it. A branch whose test only a shell could decide is taken, and each variable that it sets is recorded as
+a guess.
 """
 
 import re
@@ -26,14 +26,14 @@ _ELEMENT = re.compile(r"\[(\d+)\]")
 _INDIRECT = re.compile(r"!([A-Za-z_]\w*)")
 _MAX_NAME_PARTS = 256
 _MAX_WORD_CHARS, _MAX_WORDS = 1 << 20, 100_000
-"""A variable that is added to itself doubles with each line."""
+"""Limits of a word and a script. A variable that is appended to itself doubles with each line."""
 _ARGUMENT_DEFAULT = re.compile(r"\d+:?[-=](.*)", re.DOTALL)
 
 
 def read_script(text: str, folder: Path | None = None) -> Script:
     """Reads a script; assignments take effect in order. Loops and functions are read as if they ran once.
 
-    `folder` is the script's own. The folder in which a run would start it is the current one.
+    `folder` is the script's folder. A run would start in the current folder.
     """
     where = str(folder.absolute()) if folder is not None else ""
     script = Script(variables={"HOME": Word(str(Path.home())), "PWD": Word(".")}, folder=where)
@@ -44,7 +44,7 @@ class _Reader:
     """Reads one text character by character into the commands of a script."""
 
     def __init__(self, text: str, script: Script, *, only_words: bool = False) -> None:
-        """`only_words` reads a list of words, in which none is an assignment or a keyword."""
+        """`only_words` reads a list of words without assignments or keywords."""
         self._text = text
         self._only_words = only_words
         self._at = 0
@@ -59,7 +59,7 @@ class _Reader:
         """Whether the next word is the target of a redirection."""
         self._branches = Branches()
         self._arrays: dict[str, list[Word]] = {}
-        """Arrays that the command assigns, once it is known to run."""
+        """Arrays that the command assigns if it runs."""
 
     def read(self) -> Script:
         """Reads to the end of the text."""
@@ -104,7 +104,7 @@ class _Reader:
             self._operator()
 
     def _redirection(self) -> None:
-        """A redirection is no argument: neither the number before it nor the target after it."""
+        """Skips a redirection. Neither the number before it nor the target after it is an argument."""
         match = _REDIRECTION.match(self._text, self._at)
         if match is None:
             self._operator()
@@ -127,7 +127,7 @@ class _Reader:
         return len(self._text) if index < 0 else index
 
     def _read_array(self, name: str, *, appends: bool) -> None:
-        """Reads NAME=(words): all its lines are one list, without the comments between them."""
+        """Reads NAME=(words). All its lines are one list, without the comments between them."""
         end = array_end(self._text, self._at)
         words = _words_of(self._text[self._at + 1 : end - 1], self._script)
         before = self._arrays.get(name) or self._script.arrays.get(name, [])
@@ -151,7 +151,7 @@ class _Reader:
         self._at += 1
 
     def _expand(self, *, quoted: bool = False) -> None:
-        """Reads what begins with "$"."""
+        """Reads an expansion, which begins with "$"."""
         text, start = self._text, self._at
         if text.startswith("$((", start):
             self._at = closing(text, start + 1, "()")
@@ -269,7 +269,7 @@ class _Reader:
                     f"the script makes a word of more than {_MAX_WORD_CHARS} characters, or a command of more than "
                     f"{_MAX_WORDS} words: give one whose variables stay shorter"
                 )
-            # bash drops a word that is only an unset variable; it is kept here to name the variable.
+            # bash drops a word that is only an unset variable. Keep it here to name the variable.
             if not self._is_target:
                 self._words.append(word)
             self._is_target = False
@@ -310,7 +310,7 @@ class _Reader:
 
 
 def _words_of(text: str, script: Script) -> list[Word]:
-    """Reads words that stand inside other words, with the variables of the script."""
+    """Reads words inside other words, with the variables of the script."""
     inner = _Reader(text, replace(script, commands=[]), only_words=True).read()
     return [word for command in inner.commands for word in command]
 
@@ -333,4 +333,4 @@ _HANDLERS: dict[str, Callable[[_Reader], None]] = {
     **dict.fromkeys("&<>", _Reader._redirection),
     **dict.fromkeys("\n;|)", _Reader._operator),
 }
-"""Readers of characters that mean something outside quotes."""
+"""Readers of characters that are special outside quotes."""

@@ -16,11 +16,11 @@ _OPERATORS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
 _ENUMS = ("torch", "trl", "transformers")
 """Modules whose members are read as their names."""
 _MAX_LOOKED_UP = 100_000
-"""Names that are looked up: one that is used twice in the value of another one doubles the work with each line."""
+"""Most lookups of names. A name that is used twice in another name's value doubles the work with each line."""
 _MAX_CHARS, _MAX_NUMBER = 1 << 20, 1e300
 _TEXT_METHODS = ("replace", "strip", "lstrip", "rstrip", "removeprefix", "removesuffix")
 _UNDECIDED = (ast.If, ast.For, ast.AsyncFor, ast.While, ast.Try, ast.Match)
-"""Statements whose body may run not at all, or more than once."""
+"""Statements whose body may run never, or several times."""
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 
 
@@ -36,14 +36,14 @@ class Unread:
 
 @dataclass(frozen=True)
 class Statement:
-    """A statement, and whether a test or a loop decides about it."""
+    """A statement, and whether a test or a loop decides if it runs."""
 
     node: ast.stmt
     is_undecided: bool
 
 
 def statements(body: list[ast.stmt], *, is_undecided: bool = False) -> Iterator[Statement]:
-    """Lists the statements of a scope in their order, with those inside its blocks, and not those of inner scopes."""
+    """Lists the statements of a scope in order, including statements in its blocks, but not in inner scopes."""
     for node in body:
         yield Statement(node, is_undecided)
         if isinstance(node, _SCOPES):
@@ -63,7 +63,7 @@ def _is_main(node: ast.stmt) -> bool:
 @dataclass(frozen=True)
 class _Assignment:
     value: ast.expr | None
-    """None where the value cannot be told from the assignment: a loop's variable, a part of a tuple, `+=`."""
+    """The value; None if the assignment does not show it: a loop's variable, a part of a tuple, `+=`."""
     start: int
     end: int
     is_undecided: bool
@@ -76,7 +76,7 @@ class Values(ast.NodeVisitor):
         scopes = [node.body for node in ast.walk(tree) if isinstance(node, _SCOPES) and isinstance(node.body, list)]
         self._functions = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
         self._assigned: dict[str, list[_Assignment]] = {}
-        # The module's own names count before those of functions, which are local.
+        # The module's names have precedence over local names of functions.
         for body in [*scopes, tree.body]:
             found: dict[str, list[_Assignment]] = {}
             for statement in statements(body):
@@ -89,26 +89,26 @@ class Values(ast.NodeVisitor):
         self._num_looked_up = 0
 
     def read(self, node: ast.expr) -> Any:
-        """Returns the value of an expression: `Unread`, or with `Unread` parts, where only a run could show it."""
+        """Returns the value of an expression. It is `Unread`, or has `Unread` parts, if only a run could show it."""
         try:
             return self.visit(node)
         except RecursionError:
             return Unread("an expression of very many parts")
 
     def function_names(self, node: ast.expr) -> list[str]:
-        """Returns one function, or a list of them, as the file writes them; a factory call stays a call."""
+        """Returns the names of one or several functions, as the file writes them. A factory call stays a call."""
         assigned = [self._follow(item, (ast.Call, ast.Constant)) for item in self.items(node)]
         names = [str(item.value) if isinstance(item, ast.Constant) else ast.unparse(item) for item in assigned]
-        # A function of the file may have the name of a known one.
+        # A function of the file may have the name of a known function.
         return [f"{name}, defined in the file" if name in self._functions else name for name in names]
 
     def items(self, node: ast.expr) -> list[ast.expr]:
-        """Returns the expressions of a list, or the one expression that is none."""
+        """Returns the expressions of a list, or the expression itself if it is not a list."""
         node = self._follow(node, (ast.List, ast.Tuple))
         return node.elts if isinstance(node, ast.List | ast.Tuple) else [node]
 
     def call(self, node: ast.expr) -> ast.Call | None:
-        """Returns the call that an expression is, or that a name was assigned; None where it spreads a table."""
+        """Returns the call in an expression, or in the value of a name; None if the call spreads a table."""
         node = self._follow(node, (ast.Call,))
         return node if isinstance(node, ast.Call) and all(keyword.arg for keyword in node.keywords) else None
 
@@ -131,7 +131,7 @@ class Values(ast.NodeVisitor):
         return value if value is not None and isinstance(value, kinds) else node
 
     def assigned(self, node: ast.Name) -> ast.expr | None:
-        """Returns what the name was last assigned before the line; None where that cannot be told."""
+        """Returns the last value assigned to the name before the line; None if that is not certain."""
         found = self._assigned.get(node.id, [])
         before = [item for item in found if item.end < node.lineno] or [
             item for item in found if item.start > node.lineno
@@ -212,7 +212,7 @@ class Values(ast.NodeVisitor):
     def visit_Call(self, node: ast.Call) -> Any:
         name = called(node.func)
         if name.endswith(("bf16_supported", "bfloat16_supported")):
-            # The script asks its machine; machines meant for training support it.
+            # The script queries its machine. Machines for training support it.
             return True
         if name in ("dict", "SamplingParams") and not node.args and all(keyword.arg for keyword in node.keywords):
             return {str(keyword.arg): self.visit(keyword.value) for keyword in node.keywords}

@@ -1,4 +1,4 @@
-"""TRL (huggingface/trl): GRPOConfig and what stands beside it."""
+"""TRL (huggingface/trl): GRPOConfig and related settings."""
 
 import re
 

@@ -17,9 +17,10 @@ _MOST_PROCESSES = 1024
 
 
 def compose_batches(source: Source, draft: Draft) -> int:
-    """Sets the sizes of a step; returns how many of TRL's optimizer steps it has.
+    """Sets the sizes of a step. Returns the number of TRL's optimizer steps in it.
 
-    TRL counts per process. Without their number it is the smallest one for which the sizes fit, so mostly one.
+    TRL counts per process. If the number of processes is unknown, it is the smallest number for which the sizes fit,
+    usually 1.
     """
     for name in _COUNTS:
         if source[name] < 1:
@@ -69,7 +70,7 @@ def compose_batches(source: Source, draft: Draft) -> int:
 
 
 def _fitting_processes(source: Source, device: int, accumulation: int, generations: int) -> int:
-    """Returns the smallest number of processes with which a generation batch is whole groups; 1 if there is none."""
+    """Returns the smallest number of processes for which a generation batch has whole groups; 1 if there is none."""
     for processes in range(1, _MOST_PROCESSES + 1):
         batch, _ = _generation_batch(source, device * processes, device * processes * accumulation)
         if batch % generations == 0:
@@ -78,7 +79,7 @@ def _fitting_processes(source: Source, device: int, accumulation: int, generatio
 
 
 def _generation_batch(source: Source, device: int, optimizer_batch: int) -> tuple[int, tuple[str, ...]]:
-    """Returns the completions that are generated together, and the names of the fields that decide it.
+    """Returns the number of completions that are generated together, and the names of the fields that decide it.
 
     `device` counts the completions of one forward pass on all devices, `optimizer_batch` those of an optimizer step.
     """

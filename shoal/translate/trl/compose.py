@@ -78,7 +78,7 @@ def _data(source: Source, draft: Draft) -> None:
 
 
 def _loaded(loaded: dict[str, Any], column: str, source: Source, draft: Draft) -> None:
-    """Takes the data that the source's own code loads, if it leaves the rows as they are."""
+    """Uses the data that the source's own code loads, if it does not change the rows."""
     table = {name: loaded[name] for name in _OF_DATA if name in loaded}
     shown = _shown_data(table)
     if not table:
@@ -101,7 +101,7 @@ def _loaded(loaded: dict[str, Any], column: str, source: Source, draft: Draft) -
 
 
 def _note_columns(source: Source, draft: Draft) -> None:
-    """Notes which columns of the source's data are read: the script does not say what its own code reads."""
+    """Notes which columns of the source's data are read, since the script does not show what its own code reads."""
     field = "dataset_name" if source["dataset_name"] else "train_dataset"
     if not source[field] or not (sources := draft.values.get("data.sources")):
         return
@@ -141,7 +141,7 @@ def _completions(source: Source, draft: Draft, *, optimizer_steps: int) -> None:
 
 
 def _model(source: Source, draft: Draft) -> None:
-    """Sets attention, revision and trust from `model_init_kwargs`; refuses what has no counterpart there."""
+    """Sets attention, revision and trust from `model_init_kwargs`. Refuses its other keys."""
     name, attention = "attn_implementation", source["attn_implementation"]
     settings = dict(source["model_init_kwargs"] or {})
     if source["trust_remote_code"] or settings.pop("trust_remote_code", False):
@@ -211,7 +211,7 @@ def compose_loss(source: Source, draft: Draft) -> None:
             "loss_type = bnpo: TRL takes the mean over the tokens of each device and forward pass, and the mean of "
             "these; here it is one mean over the tokens of an optimizer step, whatever the devices"
         )
-    # The denominator of the ratio is the learner's own probability, from before the first update.
+    # The denominator of the ratio is the learner's own probability before the first update.
     draft.set("loss.baseline", "proximal", origin)
     low, high = source["epsilon"], source["epsilon_high"]
     if objective in ("ppo_clip", "gspo", "luspo"):

@@ -32,7 +32,7 @@ DTYPE = "bf16 decides the learner's type, generator.dtype the engine's"
 
 
 def _stop_strings(kwargs: Any) -> list[str]:
-    """Returns the stop strings in `generation_kwargs`; whether vLLM includes them in the text changes no token."""
+    """Returns the stop strings in `generation_kwargs`. Whether vLLM includes them in the text changes no token."""
     if not isinstance(kwargs, dict | None):
         raise Unfit("a table of settings is expected")
     others = sorted(set(kwargs or {}) - {"stop", "include_stop_str_in_output"})

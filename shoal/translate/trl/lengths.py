@@ -7,7 +7,7 @@ _MOST = int(DataConfig.model_fields["max_prompt_tokens"].default)
 
 
 def compose_lengths(source: Source, draft: Draft) -> None:
-    """Sets the length of prompts where TRL has no limit, and the context where prompts and completions fit in it."""
+    """Sets the length of prompts if TRL has no limit, and the context if prompts and completions fit into it."""
     given, context = source["max_prompt_length"], source["vllm_max_model_length"]
     if given is not None:
         draft.notes.append(

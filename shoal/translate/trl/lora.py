@@ -81,12 +81,12 @@ def _quantization(source: Source, draft: Draft) -> str:
 
 
 def compose_lora(source: Source, draft: Draft) -> None:
-    """Sets the adapters, where the source has some, and the type of the frozen layers."""
+    """Sets the adapters, if the source has any, and the type of the frozen layers."""
     named = [text for text in source["GRPOTrainer.peft_config"] or () if text not in ("None", "")]
     fields = {name: f"{_CALL}.{name}" for name in ("r", "lora_alpha", "lora_dropout", "target_modules", "use_rslora")}
     flags = {"r": "lora_r"} | {name: name for name in ("lora_alpha", "lora_dropout", "use_rslora")}
     flags |= {"target_modules": "lora_target_modules"}
-    # Without arguments all of peft's defaults apply.
+    # A call without arguments uses all of peft's defaults.
     is_call = any(source.is_set(name) for name in fields.values()) or f"{_CALL}()" in named
     by_flags = source["use_peft"]
     if named and not is_call and "get_peft_config" not in str(named):

@@ -1,4 +1,4 @@
-"""Hugging Face's open-r1: reward functions by name, with their settings, and the TRL that it is written for."""
+"""Hugging Face's open-r1: reward functions by name, with their settings, and the version of TRL that it needs."""
 
 from collections.abc import Collection
 from typing import Any
@@ -52,7 +52,7 @@ _ITS_OWN = (
     *(row.name for row in FIELDS),
 )
 LAST_MONTH_OF = dict.fromkeys(_ITS_OWN, MAY)
-"""Fields that open-r1's recipes have and TRL's do not -> the month of TRL 0.18, which open-r1 requires."""
+"""Fields that only open-r1's recipes have -> the month of TRL 0.18, which open-r1 requires."""
 
 FUNCTIONS_BY_DEFAULT = ["accuracy", "format", "tag_count"]
 _REFUSED = {
@@ -66,7 +66,7 @@ _REFUSED = {
 
 
 def note_settings(functions: Collection[str], source: Source, draft: Draft) -> None:
-    """Notes the settings of functions that give no reward, and where a function differs from its counterpart."""
+    """Notes the settings of functions that give no reward, and differences between functions and their counterparts."""
     if "cosine" in functions:
         draft.notes.append("cosine: a text beyond cosine_max_len has the value at it; open-r1's rises again")
     for row in FIELDS:
@@ -81,7 +81,7 @@ def is_open_r1(source: Source) -> bool:
 
 
 def open_r1_part(name: str, weight: float, source: Source) -> dict[str, Any] | None:
-    """Returns the fields of [reward] for one function by its name in open-r1; None for a name that open-r1 has not.
+    """Returns the fields of [reward] for one function by its name in open-r1; None for any other name.
 
     Raises `Unfit` for a function without a counterpart.
     """

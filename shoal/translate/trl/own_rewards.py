@@ -14,7 +14,7 @@ _LABEL = "solution"
 
 
 def own_part(function: OwnFunction, weight: float) -> dict[str, Any]:
-    """Returns the fields of [reward] for a function of the source's own. Raises `Unfit`."""
+    """Returns the fields of [reward] for the source's own function. Raises `Unfit`."""
     if function.problem:
         raise Unfit(f"{function.problem}, and give it with --set reward.custom.NAME.file=FILE.py")
     name = verifier_name(function)
@@ -30,8 +30,8 @@ def verifier_name(function: OwnFunction) -> str:
 
 
 def own_labels(functions: Sequence[OwnFunction], *, beside: str, draft: Draft) -> dict[str, Any]:
-    """Returns the settings of a source whose label all functions read; refuses those that need another one than the
-    verifier `beside` them, which reads the column of TRL's accuracy reward."""
+    """Returns the settings of a source whose label all functions read. Refuses functions that need another label than
+    the verifier `beside` them, which reads the column of TRL's accuracy reward."""
     columns = list(
         dict.fromkeys(column for function in functions for column in (*function.columns, *function.optional))
     )
@@ -51,7 +51,7 @@ def own_labels(functions: Sequence[OwnFunction], *, beside: str, draft: Draft) -
 
 
 def note_own(functions: Sequence[OwnFunction], num_verifiers: int, draft: Draft) -> None:
-    """Notes what a reader of the translation has to know of the functions."""
+    """Notes the facts about the functions that a reader of the translation needs."""
     names = ", ".join(verifier_name(function) for function in functions)
     draft.notes.append(
         f"reward_funcs: {names} judge one completion a call, so a function that compares the completions of a list "

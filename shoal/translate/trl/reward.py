@@ -1,4 +1,4 @@
-"""TRL's reward functions, reward model and weights: those of trl.rewards by name; other functions are refused."""
+"""TRL's reward functions, reward model and weights. Functions of trl.rewards are known by name; others are refused."""
 
 import ast
 from collections.abc import Mapping
@@ -29,17 +29,17 @@ _OPTIONS: dict[str, tuple[str, ...]] = {
         "max_value_correct",
     ),
 }
-"""Functions of trl.rewards that have a counterpart, with the parameters of the factories among them."""
+"""Functions of trl.rewards with a counterpart, and the parameters of those that are factories."""
 _READS = {"extraction": ["latex"], "boxed_match_priority": 0}
-"""What TRL's accuracy_reward reads as an answer: LaTeX only, boxes first."""
+"""The rules by which TRL's accuracy_reward reads an answer: only LaTeX, boxes first."""
 _SHARED = ("weights", "style", "custom")
-"""Tables of [reward] that several functions set, each a key of its own."""
+"""Tables of [reward] in which several functions each set their own key."""
 _SCRIPT = {"get_soft_overlong_punishment": {"max_completion_len": 1280, "soft_punish_cache": 256}}
 """Arguments that `trl grpo` gives to a factory without arguments."""
 
 
 def compose_reward(source: Source, draft: Draft) -> None:
-    """Sets the verifier of the data and the parts of the reward beside it, each with its function's weight."""
+    """Sets the verifier of the data and the other parts of the reward, each with its function's weight."""
     functions = _weighted_functions(source, draft)
     note_settings([text for text, _ in functions], source, draft)
     if not functions:
@@ -53,7 +53,7 @@ def compose_reward(source: Source, draft: Draft) -> None:
         names, origin = ["reward_funcs"], Origin(f"open-r1 rewards {', '.join(text for text, _ in functions)}", False)
     verifiers = list(dict.fromkeys([*reward.get("weights", ()), *([ACCURACY] if "cosine" in reward else [])]))
     if "cosine" in reward and ACCURACY not in reward.get("weights", {}):
-        # The cosine reward needs to know whether an answer is right, but correctness itself earns nothing.
+        # The cosine reward depends on whether an answer is right, but correctness itself earns nothing.
         reward["apply_verifiable_reward"] = False
     if ACCURACY in verifiers:
         reward["verifiers"] = {ACCURACY: _READS}
@@ -89,7 +89,7 @@ def _parts(functions: list[tuple[str, float]], source: Source, draft: Draft) -> 
 
 
 def _weighted_functions(source: Source, draft: Draft) -> list[tuple[str, float]]:
-    """Returns the reward functions with their weights, the reward model among them; empty when refused."""
+    """Returns the reward functions, including the reward model, with their weights; empty if refused."""
     functions, weights = list(source["reward_funcs"] or []), source["reward_weights"]
     if model := source["reward_model_name_or_path"]:
         # TRL's script puts it before the functions.
@@ -112,7 +112,7 @@ def _weighted_functions(source: Source, draft: Draft) -> list[tuple[str, float]]
 def _set_verifier(
     source: Source, draft: Draft, verifiers: list[str], names: list[str], own_labels: dict[str, Any]
 ) -> None:
-    """Makes the verifiers those of every source, or notes how to do so."""
+    """Sets the verifiers of every source, or notes how to do so."""
     columns: dict[str, Any] = {"verifier": verifiers if len(verifiers) > 1 else (verifiers or ["passthrough"])[0]}
     if ACCURACY in verifiers:
         columns["ground_truth_column"] = "solution"
@@ -135,7 +135,7 @@ def _set_verifier(
 
 
 def _sum_once(source: Source, draft: Draft, *, reads_solutions: bool) -> None:
-    """Refuses to normalize each part by itself: with parts beside the verifiers, their sum is one reward."""
+    """Refuses to normalize each part separately if there are parts other than verifiers: their sum is one reward."""
     if source["multi_objective_aggregation"] == "normalize_then_sum":
         draft.refuse(
             "multi_objective_aggregation",
@@ -157,7 +157,7 @@ def _model(path: str, weight: float) -> dict[str, Any]:
 
 
 def _add(part: Mapping[str, Mapping[str, Any]], reward: dict[str, Any]) -> None:
-    """Adds the fields of a function to those of the others. Raises `Unfit` for a second function of one kind."""
+    """Adds the fields of a function to `reward`. Raises `Unfit` for a second function of the same kind."""
     for name, values in part.items():
         before = reward.get(name, {})
         if before and (name not in _SHARED or before.keys() & values):

@@ -1,4 +1,4 @@
-"""Fields of TRL's scripts, of its trainer and of the calls beside it, one row each."""
+"""Fields of TRL's scripts, of its trainer and of related calls, one row each."""
 
 from shoal.translate.shared.field import Field, composed, ignored, mapped, outside, played, refused
 from shoal.translate.trl.fields import DTYPE, EVALUATION, HOW, REWARDS, TRANSFORMERS
@@ -64,4 +64,4 @@ BESIDE: list[Field] = [
     outside("GRPOTrainer.callbacks", "any", None, "Shoal runs no code of the trainer's callbacks", accepts=[["None"]]),
     *OPEN_R1,
 ]
-"""Fields of the script or the command line beside GRPOConfig."""
+"""Fields of the script or the command line outside of GRPOConfig."""

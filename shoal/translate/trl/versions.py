@@ -1,4 +1,4 @@
-"""TRL's defaults before its table of today, and the fields by which an older file is known."""
+"""TRL's defaults in earlier versions, and the fields that identify an older file."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -18,15 +18,15 @@ DEFAULTS_AS_OF: Mapping[str, Mapping[str, Any]] = {
     MAY: _MAY,
     DECEMBER: _DECEMBER,
 }
-"""Defaults of TRL 0.15, 0.18 and 0.26 which differ from those of the table."""
+"""Defaults of TRL 0.15, 0.18 and 0.26 that differ from the table's."""
 
 OLDEST = dict.fromkeys(("vllm_device", "vllm_dtype", "vllm_max_model_len", "vllm_enable_prefix_caching"), FEBRUARY)
 OLDER = dict.fromkeys(("max_prompt_length", "vllm_guided_decoding_regex", "wandb_log_unique_prompts"), DECEMBER)
-"""Fields that TRL has no more -> a month of when it had them."""
+"""Fields that TRL no longer has -> a month in which it had them."""
 
 
 def note_version(source: Source, draft: Draft) -> None:
-    """Notes a version that is assumed because of a field that TRL has no more."""
+    """Notes a version that is assumed because of a field that TRL no longer has."""
     spelled = source.spellings()
     if source.since.endswith(DECEMBER) and (gone := sorted(spelled & OLDER.keys())):
         draft.notes.append(

@@ -1,4 +1,4 @@
-"""Unsloth (unslothai/unsloth): TRL's GRPOConfig with defaults and fields of its own."""
+"""Unsloth (unslothai/unsloth): TRL's GRPOConfig with its own defaults and fields."""
 
 from shoal.translate.shared.system import System
 from shoal.translate.trl import TRL

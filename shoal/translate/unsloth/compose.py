@@ -12,14 +12,14 @@ from shoal.translate.trl.lengths import compose_lengths, set_context
 from shoal.translate.unsloth.lora import compose_lora
 
 _IN_4_BITS = re.compile(r"(-unsloth)?-bnb-4bit$", re.IGNORECASE)
-"""How the names of Unsloth's quantized copies end."""
+"""The end of the names of Unsloth's quantized copies."""
 _NEUTRAL = {"repetition_penalty": (1,), "presence_penalty": (0,), "frequency_penalty": (0,)}
 _SAMPLING = ("temperature", "top_p", "min_p")
 _NOT_OF_SAMPLING = ("include_stop_str_in_output", "seed", "max_tokens", "n", "logprobs", "skip_special_tokens")
 
 
 def _sampling(source: Source, draft: Draft) -> None:
-    """Sets what `vllm_sampling_params` decides: it takes precedence over GRPOConfig."""
+    """Sets the fields of `vllm_sampling_params`, which take precedence over GRPOConfig."""
     name = "vllm_sampling_params"
     for key, value in (source[name] or {}).items():
         if key in _NOT_OF_SAMPLING or value in _NEUTRAL.get(key, ()):
@@ -41,7 +41,7 @@ def _sampling(source: Source, draft: Draft) -> None:
 
 
 def compose(source: Source, draft: Draft) -> None:
-    """Sets the fields as TRL does, with Unsloth's rules, and its own fields on top."""
+    """Sets the fields as for TRL, with Unsloth's rules, and then Unsloth's own fields."""
     grown = _UnslothSource(source)["per_device_train_batch_size"]
     if grown != source["per_device_train_batch_size"]:
         draft.notes.append(
@@ -59,7 +59,7 @@ def compose(source: Source, draft: Draft) -> None:
 
 
 def _whole_model(source: Source, draft: Draft) -> None:
-    """Takes the model whose copy in 4 bits the source names: the learner quantizes the whole one itself."""
+    """Uses the original of the 4-bit copy that the source names, since the learner itself quantizes the model."""
     path = draft.values.get("model.path") or ""
     whole = _IN_4_BITS.sub("", path)
     if whole != path:
@@ -68,7 +68,7 @@ def _whole_model(source: Source, draft: Draft) -> None:
 
 
 def _lengths(source: Source, draft: Draft) -> None:
-    """Sets the lengths of prompts and completions, which share `max_seq_length` where the file measures its prompts."""
+    """Sets the lengths of prompts and completions, which share `max_seq_length` if the file measures its prompts."""
     length, measured = source["max_seq_length"], source.measured
     names = ("max_prompt_length", "max_completion_length")
     if length is None:
@@ -95,7 +95,7 @@ def _lengths(source: Source, draft: Draft) -> None:
 
 
 _PROMPT_SHARE = 4
-"""Share of `max_seq_length` that prompts may take where only a run could measure them."""
+"""The divisor of `max_seq_length` that gives the length of prompts if only a run could measure them."""
 _BY_LOSS: dict[tuple[str, object], object] = {
     ("epsilon_high", "dapo"): 0.28,
     ("epsilon_high", "cispo"): 5.0,
@@ -103,7 +103,7 @@ _BY_LOSS: dict[tuple[str, object], object] = {
 
 
 class _UnslothSource(Source):
-    """Fields by Unsloth's rules for missing ones: loss dapo; beta 0 with dapo and Dr. GRPO, else 0.001."""
+    """Fields with Unsloth's rules for missing fields: loss dapo; beta 0 with dapo and Dr. GRPO, else 0.001."""
 
     def __init__(self, source: Source) -> None:
         self.__dict__ = source.__dict__
@@ -119,12 +119,12 @@ class _UnslothSource(Source):
         if name == "scale_rewards" and self["loss_type"] == "dr_grpo" and value in (True, "group"):
             return "none"
         if self.is_set("loss_type") and not self.is_set(name):
-            # Unsloth follows the papers where the source names the loss.
+            # If the source names the loss, Unsloth follows the papers.
             return _BY_LOSS.get((name, super().__getitem__("loss_type")), value)
         return value
 
     def _cuts_groups(self, device: Any) -> bool:
-        """Returns whether a generation batch would split a group: then Unsloth takes one group per device."""
+        """Returns whether a generation batch would split a group. If so, Unsloth takes one group per device."""
         if self.is_set("generation_batch_size") or self.is_set("steps_per_generation"):
             return False
         names = ("gradient_accumulation_steps", "num_processes", "num_generations")

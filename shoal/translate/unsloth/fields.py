@@ -1,4 +1,4 @@
-"""Unsloth's fields: TRL's with other defaults, and those that it adds."""
+"""Unsloth's fields: TRL's fields with other defaults, and additional fields."""
 
 from dataclasses import replace
 

@@ -8,7 +8,7 @@ _NAMES = ("r", "lora_alpha", "lora_dropout", "target_modules", "use_rslora")
 
 
 def compose_lora(source: Source, draft: Draft) -> None:
-    """Sets the adapters where the file calls `get_peft_model`, or settings give a rank."""
+    """Sets the adapters if the file calls `get_peft_model`, or if settings give a rank."""
     names = [f"{_CALL}.{name}" for name in _NAMES]
     rank, alpha, dropout, targets, rslora = (source[name] for name in names)
     rank = rank if source.is_set(names[0]) or not source["lora_rank"] else source["lora_rank"]

@@ -37,7 +37,7 @@ def compose_batches(source: Source, draft: Draft) -> None:
 
 
 def _filter_groups(source: Source, draft: Draft) -> None:
-    """Sets which groups are left out, and how many replace them: those that are equal in verl's metric."""
+    """Sets the filter of groups with equal values of verl's metric, and the number of groups that replace them."""
     enable, refills, metric = (
         f"algorithm.filter_groups.{name}" for name in ("enable", "max_num_gen_batches", "metric")
     )
@@ -55,7 +55,7 @@ def _filter_groups(source: Source, draft: Draft) -> None:
 
 
 def schedule_steps(source: Source) -> int:
-    """Returns how often verl's learning rate schedule advances in one of our train steps."""
+    """Returns how often verl's learning rate schedule advances in one train step of Shoal."""
     if trainer_of(source["program"]) == "fully_async":
         return int(source[_SYNCS])
     return int(source[_SYNC_STEP]) if source[_MODE] == "separate_async" else 1
@@ -77,7 +77,7 @@ def _batches(source: Source, draft: Draft) -> None:
 
 
 def _asynchronous_batches(source: Source, draft: Draft) -> None:
-    """Sets a train step to what fully_async_main trains on between two publishes."""
+    """Sets the size of a train step: the data that fully_async_main trains on between two publishes."""
     mini, batches = source[f"{ACTOR}.ppo_mini_batch_size"], source[_REQUIRED] * source[_SYNCS]
     if mini < 1 or batches < 1:
         draft.refuse(_REQUIRED, source[_REQUIRED], "batches and mini-batches must have at least one prompt")
@@ -96,7 +96,7 @@ def _asynchronous_batches(source: Source, draft: Draft) -> None:
 
 
 def _place(source: Source, draft: Draft) -> None:
-    """Sets learner ranks, generators and what is offloaded."""
+    """Sets learner ranks, generators and offloading."""
     nodes, gpus = source["trainer.nnodes"], source["trainer.n_gpus_per_node"]
     draft.set("launch.num_learner_ranks", nodes * gpus, source.origin("trainer.nnodes", "trainer.n_gpus_per_node"))
     tensor = max(1, source[f"{ROLLOUT}.tensor_model_parallel_size"])
@@ -121,7 +121,7 @@ def _place(source: Source, draft: Draft) -> None:
 
 
 def _pace(source: Source, draft: Draft) -> None:
-    """Sets the staleness: 0 unless one of verl's asynchronous trainers samples while it trains."""
+    """Sets the staleness. It is 0 unless one of verl's asynchronous trainers samples while it trains."""
     mode, program = source[_MODE], source.origin("program")
     warmups = [f"trainer.v1.{name}.num_warmup_batches" for name in ("colocate_async", "separate_async")]
     trainer = trainer_of(source["program"])

@@ -16,15 +16,15 @@ _BYPASS = f"{_FIELD}.bypass_mode"
 
 
 def bypasses(source: Source) -> bool:
-    """Returns whether the engine's log-probabilities stand for the policy's before the step.
+    """Returns whether the engine's log-probabilities replace the policy's before the step.
 
-    The experimental asynchronous trainers do so by default.
+    In the experimental asynchronous trainers they do by default.
     """
     return bool(source[_BYPASS]) if source.is_set(_BYPASS) else trainer_of(source["program"]) != "ppo"
 
 
 def bypass_origin(source: Source) -> Origin:
-    """Describes the field that decides it."""
+    """Returns the origin of the field that decides `bypasses`."""
     is_own = trainer_of(source["program"]) != "ppo" and not source.is_set(_BYPASS)
     return source.origin("program" if is_own else _BYPASS)
 
@@ -79,7 +79,7 @@ def _weigh(source: Source, draft: Draft) -> None:
     origin = source.origin(f"{_FIELD}.rollout_is_threshold")
     draft.set("correction.weight_high", high, origin)
     if low is not None:
-        # Two bounds mean IcePop: a token outside them is dropped, not clamped.
+        # Two bounds mean IcePop: a token outside of them is dropped, not clamped.
         test = {"statistic": "ratio", "level": "token" if level == "token" else "sequence_sum", "low": low}
         draft.set("correction.filters", [test | {"high": high}], origin)
 
@@ -124,7 +124,7 @@ def _test(option: str, bound: str) -> dict[str, Any]:
 
 
 def _bounds(text: str) -> tuple[float | None, float]:
-    """Reads "0.5_2.0" as both bounds, "2.0" as the upper one. Raises `Unfit`."""
+    """Reads "0.5_2.0" as both bounds, and "2.0" as the upper bound. Raises `Unfit`."""
     low, _, high = str(text).rpartition("_")
     try:
         bounds = (float(low) if low else None), float(high)

@@ -43,7 +43,7 @@ def compose_kl(source: Source, draft: Draft) -> None:
         draft.set("kl.gradient", "straight_through", source.origin(name))
     if in_reward:
         draft.set("kl.place", "reward", source.origin("algorithm.use_kl_in_reward"))
-        # The other estimators sum the token rewards of a completion before they compare completions.
+        # Other estimators sum the token rewards of a completion before they compare completions.
         level = "token" if source["algorithm.adv_estimator"] in ("reinforce_plus_plus", "remax") else "completion"
         draft.set("kl.reward_level", level, source.origin("algorithm.use_kl_in_reward"))
         if control == "adaptive":

@@ -6,11 +6,11 @@ from shoal.translate.shared.lora import set_lora
 from shoal.translate.verl.names import MODEL
 
 _MEGATRON = {"linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"}
-"""Megatron's linear layers: several of the model's own each."""
+"""Megatron's linear layers. Each stands for several layers of the model."""
 
 
 def compose_lora(source: Source, draft: Draft) -> None:
-    """Sets the adapters, where one of the ranks is above 0; a rank of FSDP comes first."""
+    """Sets the adapters if one of the ranks is above 0. The rank of FSDP has precedence."""
     names = [f"{MODEL}.{name}" for name in ("lora_rank", "lora_alpha", "target_modules")]
     theirs = [f"{MODEL}.lora.{name}" for name in ("rank", "alpha", "target_modules", "dropout")]
     excluded = [f"{MODEL}.{name}" for name in ("exclude_modules", "lora.exclude_modules")]

@@ -20,11 +20,11 @@ _OPTIONS: dict[str, dict[str, str]] = {
     "sapo": _SAPO,
     "gmpo": {"clip_ratio_low": "gmpo_log_clip_low", "clip_ratio_high": "gmpo_log_clip_high"},
 }
-"""Options of single objectives: verl's name, and ours."""
+"""Options of single objectives: verl's name and Shoal's."""
 
 
 def compose_loss(source: Source, draft: Draft) -> None:
-    """Sets objective, clipping, aggregation, and what the ratio compares the policy with."""
+    """Sets objective, clipping, aggregation, and the denominator of the ratio."""
     mode, origin = source[f"{ACTOR}.policy_loss.loss_mode"], source.origin(f"{ACTOR}.policy_loss.loss_mode")
     if mode not in _OBJECTIVES:
         draft.refuse(f"{ACTOR}.policy_loss.loss_mode", mode, f"known: {', '.join(_OBJECTIVES)}")
@@ -87,7 +87,7 @@ def _clipping(source: Source, draft: Draft, objective: str, mode: str) -> None:
 
 
 def _options(source: Source, draft: Draft, objective: str, mode: str) -> None:
-    """Sets the options that belong to one objective; notes SAPO's temperatures with another one."""
+    """Sets the options that belong to one objective. Notes SAPO's temperatures with another objective."""
     for name, ours in _OPTIONS.get(objective, {}).items():
         draft.set(f"loss.{ours}", source[f"{ACTOR}.{name}"], source.origin(f"{ACTOR}.{name}"))
     if objective != "sapo":

@@ -16,7 +16,7 @@ PROGRAMS = (
 
 
 def trainer_of(program: str) -> Literal["ppo", "one_step_off", "fully_async"]:
-    """Returns which trainer a module or file starts: the two experimental ones have defaults of their own."""
+    """Returns the trainer that a module or file starts. The two experimental trainers have their own defaults."""
     if "one_step_off" in program:
         return "one_step_off"
     return "fully_async" if "fully_async" in program else "ppo"

@@ -62,4 +62,4 @@ OPTIMIZER: list[Field] = [
     ),
     ignored(f"{_OPTIM}.override_optimizer_config", "the table is empty"),
 ]
-"""They stand beside those of FSDP, which `fields.py` has."""
+"""Fields of these optimizers, in addition to FSDP's in `fields.py`."""

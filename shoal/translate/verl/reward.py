@@ -18,7 +18,7 @@ _ROW_COLUMNS = ("ground_truth_column", "verifier_column")
 
 
 def compose_scorers(source: Source, draft: Draft) -> None:
-    """Maps the names of data sets, by which verl chooses a scorer of its own, to verifiers."""
+    """Maps the names of data sets, by which verl chooses its scorers, to verifiers."""
     if source["reward_model.enable"] or source["custom_reward_function.path"]:
         return
     remap = dict.fromkeys(_GSM8K, "gsm8k") | dict.fromkeys((*_MATH, *_DAPO), "math")
@@ -31,7 +31,7 @@ def compose_scorers(source: Source, draft: Draft) -> None:
 
 
 def compose_reward_model(source: Source, draft: Draft) -> None:
-    """Replaces the verifiers of the rows by a reward model; needs the sources to be set."""
+    """Replaces the verifiers of the rows by a reward model. The sources must be set."""
     is_on, path = source["reward_model.enable"], source["reward_model.model.path"]
     if not is_on:
         source.note_unused(draft, "reward_model.model.path", why="changes nothing without reward_model.enable")
@@ -43,7 +43,7 @@ def compose_reward_model(source: Source, draft: Draft) -> None:
 
 
 def compose_custom_reward(source: Source, draft: Draft) -> None:
-    """Makes a reward function of verl, by path and name, the verifier of all sources; needs them to be set."""
+    """Makes a reward function of verl, by path and name, the verifier of all sources, which must be set."""
     names = [f"custom_reward_function.{name}" for name in ("path", "name", "reward_kwargs")]
     path, function, arguments = (source[name] for name in names)
     parts = _parts(source, draft)
@@ -80,7 +80,7 @@ def compose_custom_reward(source: Source, draft: Draft) -> None:
 
 
 def _parts(source: Source, draft: Draft) -> dict[str, str]:
-    """Sets the weights of GDPO's parts of the reward; returns verifier -> entry of the function's table, or nothing."""
+    """Sets the weights of GDPO's parts of the reward. Returns verifier -> entry of the function's table, or {}."""
     names = ("algorithm.gdpo_reward_keys", "algorithm.gdpo_reward_weights")
     keys, weights = (source[name] for name in names)
     if source["algorithm.adv_estimator"] != "gdpo" or not keys:
