@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from types import UnionType
-from typing import Any, Union, get_args, get_origin
+from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic import BaseModel
 
@@ -47,7 +47,8 @@ def annotation_at(location: Sequence[str]) -> Any:
         field = section.model_fields.get(location[-1])
         return field.annotation if field else None
     holders = _kinds(annotation_at(location[:-1])) if location[1:] else ()
-    return next((get_args(kind)[-1] for kind in holders if get_origin(kind) in (list, dict)), None)
+    item = next((get_args(kind)[-1] for kind in holders if get_origin(kind) in (list, dict)), None)
+    return get_args(item)[0] if get_origin(item) is Annotated else item
 
 
 def _kinds(annotation: Any) -> tuple[Any, ...]:

@@ -36,6 +36,7 @@ _MAX_NUMBER = 2**53
 """Whole numbers travel as doubles, which hold no larger ones exactly."""
 _SHAPES = {"model_type": "a table", "dict_type": "a table", "list_type": "a list"}
 """The TOML words for the types of pydantic's errors about shapes."""
+_PYTHON = {"True": True, "False": False}
 _NAMED = re.compile(r"([a-z_]+(?:\.[a-z_]+)+): (.*)", re.DOTALL)
 
 
@@ -93,7 +94,8 @@ def apply_override(values: dict[str, Any], override: str) -> None:
     """Sets one dotted key of a nested mapping, in place.
 
     The value is read as TOML, or as a string if it is no TOML, so that paths need no quotes. For a field that takes
-    nothing but text it is text: a revision may look like a number, and a name like a date.
+    nothing but text it is text: a revision may look like a number, and a name like a date. True and False, as Python
+    writes them, are booleans: in a free table a template or a task would take the text "False" for true.
     """
     key, equals, text = override.partition("=")
     parts = [part.strip() for part in key.split(".")]
@@ -102,7 +104,7 @@ def apply_override(values: dict[str, Any], override: str) -> None:
     try:
         value = tomllib.loads(f"value = {text}")["value"]
     except (ValueError, RecursionError):
-        value = text
+        value = _PYTHON.get(text.strip(), text)
     if takes_as_text(parts, value):
         value = text
     table: Any = values
@@ -211,7 +213,7 @@ def _violation(details: ErrorDetails) -> FieldViolation:
     elif details["type"] == "missing":
         description = "is required"
     elif details["type"] in _SHAPES:
-        example = f", such as [{_quoted(given)}]" if annotation_at([*location, "0"]) is str else ""
+        example = f", such as {_list_of(given)}" if annotation_at([*location, "0"]) is str else ""
         description = f"must be {_SHAPES[details['type']]}{example} (given: {_shown(given)})"
     elif details["type"] == "string_type" and not isinstance(given, list | Mapping):
         description = f"must be a text, in quotation marks: {_quoted(given)} (given: {_shown(given)})"
@@ -229,6 +231,14 @@ def _violation(details: ErrorDetails) -> FieldViolation:
 def _shown(value: Any) -> str:
     """Returns a value for a message: dates and times as TOML writes them."""
     return str(value) if isinstance(value, date | time) else repr(value)
+
+
+def _list_of(value: Any) -> str:
+    """Returns the list of texts that may be meant: also of [a, b], of which a shell has taken the quotation marks."""
+    is_bare = isinstance(value, str) and value.startswith("[") and value.endswith("]")
+    return (
+        f"[{', '.join(_quoted(item.strip()) for item in value[1:-1].split(','))}]" if is_bare else f"[{_quoted(value)}]"
+    )
 
 
 def _quoted(value: Any) -> str:

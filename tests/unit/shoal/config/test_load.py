@@ -171,6 +171,18 @@ def test_an_override_in_a_free_table_keeps_the_type_of_its_value(tmp_path: Path)
     assert config.model.chat_template_kwargs == {"enable_thinking": False}
 
 
+def test_an_override_with_a_boolean_of_python_is_a_boolean_where_the_field_does_not_take_text(tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text('[model]\npath = "m"\n[[data.sources]]\ntask = "arithmetic"\n')
+    config = load_config(
+        path,
+        ["model.chat_template_kwargs.enable_thinking=False", "data.sources.0.task_options.x=True"],
+    )
+    assert config.model.chat_template_kwargs == {"enable_thinking": False}
+    assert config.data.sources[0].task_options == {"x": True}
+    assert load_config(path, ["model.revision=False"]).model.revision == "False"
+
+
 @pytest.mark.parametrize(
     ("line", "field", "cure"),
     [
@@ -179,6 +191,8 @@ def test_an_override_in_a_free_table_keeps_the_type_of_its_value(tmp_path: Path)
         ('[sampling]\nstop_strings = "END"', "sampling.stop_strings", '["END"]'),
         ("[sampling]\nstop_strings = 2026-01-01", "sampling.stop_strings", '["2026-01-01"]'),
         ("[sampling]\nstop_strings = [1]", "sampling.stop_strings.0", '"1"'),
+        ('[evaluation]\nstop_strings = "END"', "evaluation.stop_strings", '["END"]'),
+        ('[learner.lora]\ntarget_modules = "[q_proj, v_proj]"', "learner.lora.target_modules", '["q_proj", "v_proj"]'),
     ],
 )
 def test_a_value_that_is_no_text_is_refused_with_the_text_that_it_may_be(
