@@ -17,13 +17,26 @@ def notes_on(config: RunConfig) -> list[str]:
 
 
 def _without_effect(config: RunConfig) -> list[str]:
-    every, num_steps = config.checkpoint.export_every_steps, config.run.num_steps
-    if 0 < num_steps < every:
-        return [
-            f"checkpoint.export_every_steps: {every} is more than the {counted(num_steps, 'step')} of the run, so "
-            "no step is exported, only the trained model at the end; lower it, or set it to 0"
-        ]
-    return []
+    num_steps = config.run.num_steps
+    periods = {
+        "checkpoint.export_every_steps": (
+            config.checkpoint.export_every_steps,
+            "no step is exported, only the trained model at the end; lower it, or set it to 0",
+        ),
+        "evaluation.every_steps": (
+            config.evaluation.every_steps if config.evaluation.sources else 0,
+            "only the policies of the beginning and the end are evaluated; lower it, or set it to 0",
+        ),
+        "kl.reference_update_steps": (
+            config.kl.reference_update_steps or 0,
+            "the reference stays the model of the beginning; lower it, or unset it",
+        ),
+    }
+    return [
+        f"{field}: {every} is more than the {counted(num_steps, 'step')} of the run, so {effect}"
+        for field, (every, effect) in periods.items()
+        if 0 < num_steps < every
+    ]
 
 
 def _too_short(config: RunConfig) -> list[str]:

@@ -62,6 +62,21 @@ def test_a_deadline_that_is_too_short_for_the_lengths_is_noted(coordinator: dict
     assert len(notes) == bool(named) and all(note.startswith(named) for note in notes), notes
 
 
+@pytest.mark.parametrize(
+    ("field", "given"),
+    [
+        ("checkpoint.export_every_steps", {}),
+        ("evaluation.every_steps", {"sources": [{"path": "e", "verifier": "gsm8k"}]}),
+        ("kl.reference_update_steps", {"coef": 0.1}),
+    ],
+)
+def test_a_period_that_is_longer_than_the_run_is_noted(field: str, given: dict[str, Any]) -> None:
+    table, _, name = field.partition(".")
+    for num_steps, is_noted in ((9, True), (10, False)):
+        notes = notes_on(config(run={"num_steps": num_steps}, **{table: {**given, name: 10}}))
+        assert [note.partition(":")[0] for note in notes] == [field] * is_noted, notes
+
+
 @pytest.mark.parametrize(("num_steps", "num_notes"), [(10, 1), (100, 1), (101, 0), (0, 0)])
 def test_a_warm_up_that_does_not_end_within_the_run_is_noted(num_steps: int, num_notes: int) -> None:
     run = {"num_steps": num_steps} if num_steps else {"total_epochs": 1}
