@@ -11,7 +11,11 @@ from typing import Any
 from shoal.config.tables.data import SourceConfig
 from shoal.errors import InvalidArgument
 
-_MEDIA_COLUMN = re.compile(r"(image|audio|video)s?", re.IGNORECASE)
+_MEDIA_COLUMN = re.compile(
+    r"(image|img|picture|photo|audio|video)s?(_?(url|path|file|bytes|base64|data)s?)?|pixel_values|multi_?modal_data",
+    re.IGNORECASE,
+)
+"""Names by which data have media beside their text: `images`, `image_url`, `video_path`."""
 _MEDIA = re.compile(r"image|audio|video", re.IGNORECASE)
 
 

@@ -183,7 +183,7 @@ def test_nothing_of_the_reference_answer_is_read() -> None:
     assert read([ASKED, answer]).messages == (ChatMessage("user", "1 + 1?"),)
 
 
-@pytest.mark.parametrize("column", ["images", "image", "Audio", "videos"])
+@pytest.mark.parametrize("column", ["images", "image", "Audio", "videos", "image_url", "img_paths", "pixel_values"])
 def test_a_column_of_media_beside_the_text_is_refused_by_name(column: str) -> None:
     values = {"messages": "What is this?", "ground_truth": "2", "dataset": "gsm8k", column: ["x.png"]}
     with pytest.raises(InvalidArgument, match=rf"^rows\.jsonl:7: the column '{column}' .* is not available"):
