@@ -8,7 +8,7 @@ import ast
 import importlib
 import json
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 MAX_DEPTH = 64
@@ -27,6 +27,23 @@ def parse_json(text: str | bytes, **hooks: Any) -> Any:
     if opened > MAX_DEPTH:
         check_depth(value)
     return value
+
+
+class RepeatedKey(ValueError):
+    """A key that an object has twice."""
+
+
+def unique_keys(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """Makes an object of its pairs, as an `object_pairs_hook` of `json.loads`. Raises `RepeatedKey`: one of the two
+    values would be lost."""
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        seen: set[str] = set()
+        for name, _ in pairs:
+            if name in seen:
+                raise RepeatedKey(f"the key {name!r:.80} occurs twice, so one of the two values would be lost")
+            seen.add(name)
+    return values
 
 
 def parse_yaml(text: str) -> Any:

@@ -1,10 +1,9 @@
 """JSON in data. Duplicate keys are errors, and a number keeps its text."""
 
-from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any
 
-from shoal.parsing import parse_json
+from shoal.parsing import parse_json, unique_keys
 
 
 class WrittenNumber(float):
@@ -35,15 +34,4 @@ class WrittenNumber(float):
 def parse_json_text(text: str) -> Any:
     """Parses a JSON text of the data. Raises `ValueError`, even for a key that an object has twice: one of the two
     values would be lost."""
-    return parse_json(text, object_pairs_hook=_unique, parse_float=WrittenNumber)
-
-
-def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    values = dict(pairs)
-    if len(values) < len(pairs):
-        seen: set[str] = set()
-        for name, _ in pairs:
-            if name in seen:
-                raise ValueError(f"the key {name!r:.80} occurs twice, so one of the two values would be lost")
-            seen.add(name)
-    return values
+    return parse_json(text, object_pairs_hook=unique_keys, parse_float=WrittenNumber)

@@ -37,12 +37,12 @@ def json_part(answer: str) -> str:
     return text if block is None else block.strip()
 
 
-def exact_json(text: str) -> Any:
+def exact_json(text: str, **hooks: Any) -> Any:
     """Returns the values of JSON. A number becomes an `int` or a `Decimal`, exactly as it is written; 3.0 becomes 3.
 
-    The last of several equal keys counts. Raises `ValueError` for text that is not JSON, including NaN and Infinity,
-    `RecursionError` for deep nesting, and `NumberTooLarge` for JSON that contains such a number, but not for such a
-    number alone.
+    The last of several equal keys counts, unless `hooks`, those of `json.loads`, say otherwise. Raises `ValueError` for
+    text that is not JSON, including NaN and Infinity, `RecursionError` for deep nesting, and `NumberTooLarge` for JSON
+    that contains such a number, but not for such a number alone.
     """
     too_large: list[str] = []
 
@@ -58,6 +58,7 @@ def exact_json(text: str) -> Any:
         parse_int=lambda number: read(number, _whole),
         parse_float=lambda number: read(number, _fraction),
         parse_constant=_refuse,
+        **hooks,
     )
     if too_large and text.strip() == too_large[0]:
         return _decimal(too_large[0])

@@ -3,6 +3,7 @@
 It runs in a sandbox (docs/sandbox.md). Without a sandbox it is FAILED, and nothing is run.
 """
 
+import ast
 import json
 import math
 import threading
@@ -17,6 +18,7 @@ from services.reward.common.verifier import Verifier
 from services.reward.sandbox import run
 from services.reward.sandbox.bubblewrap import Limits
 from shoal.config.tables.section import Section
+from shoal.parsing import unique_keys
 
 _AVAILABLE = threading.Event()
 _CHECKING = threading.Lock()
@@ -112,7 +114,7 @@ def read_tests(label: Any) -> list[Any]:
         if label.startswith(_PICKLED):
             raise Unscorable("the label is compressed, and probably pickled: nothing is unpickled; convert it to JSON")
         try:
-            label = json.loads(label)
+            label = json.loads(label, object_pairs_hook=unique_keys)
         except (ValueError, RecursionError) as error:
             raise Unscorable(f"the label must be a list of tests, or such a list as JSON text: {error}") from None
     if not isinstance(label, list):
@@ -137,6 +139,9 @@ def _test_text(item: Any, position: int) -> str:
         raise Unscorable(f"test {position} of the label must be Python text (found: {type(item).__name__})")
     try:
         compile(item, "test", "exec", dont_inherit=True)
+        is_empty = not ast.parse(item).body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise Unscorable(f"test {position} of the label is not Python: {error}") from None
+    if is_empty:
+        raise Unscorable(f"test {position} of the label has no statement, so any program would pass it")
     return item

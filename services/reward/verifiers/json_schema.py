@@ -17,7 +17,7 @@ from services.reward.common.text import last_between
 from services.reward.common.verdict import Unscorable, Verdict
 from services.reward.common.verifier import Verifier
 from shoal.config.tables.section import Section
-from shoal.parsing import compile_schema
+from shoal.parsing import compile_schema, unique_keys
 
 _LARGEST_DOUBLE = Decimal(sys.float_info.max)
 
@@ -80,7 +80,8 @@ def _json_text(answer: str) -> str:
 @lru_cache(maxsize=64)
 def _validator(label: str) -> Any:
     try:
-        return compile_schema(exact_json(label), {"multipleOf": _multiple_of})
+        schema = exact_json(label, object_pairs_hook=unique_keys)
+        return compile_schema(schema, {"multipleOf": _multiple_of})
     except NumberTooLarge as error:
         raise Unscorable(
             f"the label is no usable JSON schema: it holds a number too large to judge by: {error}"

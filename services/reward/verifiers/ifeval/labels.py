@@ -9,6 +9,7 @@ from services.reward.common.verdict import Unscorable
 from services.reward.verifiers.ifeval.arguments import Arguments
 from services.reward.verifiers.ifeval.catalog import CONSTRAINTS, Constraint
 from services.reward.verifiers.ifeval.functions import FUNCTIONS
+from shoal.parsing import RepeatedKey, unique_keys
 
 Instruction = tuple[str, Constraint, Arguments]
 
@@ -46,7 +47,9 @@ def _parsed(value: Any) -> Any:
     if not isinstance(value, str):
         return value
     try:
-        return json.loads(value)
+        return json.loads(value, object_pairs_hook=unique_keys)
+    except RepeatedKey as error:
+        raise Unscorable(f"the label is ambiguous: {error}") from None
     except (ValueError, RecursionError):
         pass
     try:

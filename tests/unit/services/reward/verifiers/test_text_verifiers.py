@@ -337,7 +337,16 @@ def test_a_label_that_normalizes_to_nothing_rewards_itself_and_not_an_empty_answ
 
 
 @pytest.mark.parametrize(
-    "label", ["not JSON", "[]", {"type": "no such type"}, {"$ref": "http://127.0.0.1:1/schema.json"}, None, 5]
+    "label",
+    [
+        "not JSON",
+        "[]",
+        '{"type": "object", "type": "array"}',
+        {"type": "no such type"},
+        {"$ref": "http://127.0.0.1:1/schema.json"},
+        None,
+        5,
+    ],
 )
 def test_a_label_that_is_not_a_schema_or_refers_to_a_remote_one_is_unscorable(label: Any) -> None:
     VERIFIERS["json_schema"].load()

@@ -125,6 +125,7 @@ def test_numbers_may_be_floats_and_kwargs_of_the_wrong_type_are_unscorable(judge
         (3.0, "instruction_id"),
         ({"instruction_id": "punctuation:no_comma"}, "instruction_id"),
         ("[]", "no instruction"),
+        ('{"instruction_id": ["punctuation:no_comma"], "instruction_id": [], "kwargs": [{}]}', "twice"),
         ([{"instruction_id": [], "kwargs": []}, "{'instruction_id': []}"], "no instruction"),
         ({"instruction_id": ["no:such"], "kwargs": [None]}, "'no:such'.* change_case"),
         ({"instruction_id": [["x"]], "kwargs": [None]}, "no instruction"),
