@@ -336,11 +336,11 @@ def test_prompts_that_are_too_long_are_dropped_and_counted(tmp_path: Path) -> No
         (b'{"messages": ' + b"[" * 100_000, r"rows\.jsonl:2: not a line of JSON"),
         (
             b'{"messages": "a", "ground_truth": "4", "dataset": "gsm8k", "ground_truth": "5"}',
-            r"rows\.jsonl:2: not a line of JSON: the key 'ground_truth' is there twice",
+            r"rows\.jsonl:2: not a line of JSON: the key 'ground_truth' occurs twice",
         ),
         (
             b'{"messages": "a", "ground_truth": {"b": [{"c": 1, "c": 1}]}, "dataset": "gsm8k"}',
-            r"rows\.jsonl:2: .* 'c' is there twice",
+            r"rows\.jsonl:2: .* 'c' occurs twice",
         ),
         (b"{", r"rows\.jsonl:2: not a line of JSON: .*; JSONL has each object whole in one line"),
     ],

@@ -143,7 +143,7 @@ def test_a_field_that_no_prompt_would_have_is_refused_by_name(fields: dict[str, 
 
 
 def test_messages_as_json_text_with_a_key_twice_are_refused() -> None:
-    assert "'content' is there twice" in refusal('[{"role": "user", "content": "1 + 1?", "content": "2 + 2?"}]')
+    assert "'content' occurs twice" in refusal('[{"role": "user", "content": "1 + 1?", "content": "2 + 2?"}]')
     question = '[{"a": 1, "a": 2}] is odd. Why?'
     assert read(question).messages == (ChatMessage("user", question),)
 
