@@ -1,12 +1,19 @@
 """Programs of a test that run as processes of their own."""
 
+import asyncio
 import contextlib
+import json
 import os
 import subprocess
+import sys
 import tempfile
-from collections.abc import Iterable, Sequence
+from asyncio.subprocess import DEVNULL, PIPE, Process
+from collections.abc import AsyncIterator, Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
 
 from tests.support.repository import ROOT
+from tests.support.waiting import PATIENCE_S
 
 ONE_THREAD = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
 """The environment of ranks that share a machine's cores."""
@@ -26,3 +33,54 @@ def run_together(commands: Iterable[Sequence[str]], *, timeout_s: float = 800.0)
             exit_code = process.wait(timeout_s)
             log.seek(0)
             assert exit_code == 0, log.read()[-4000:]
+
+
+class Ended(NamedTuple):
+    """A program that has ended, and what it has written."""
+
+    code: int | None
+    out: str
+    err: str
+
+
+async def ended(*command: str | Path) -> Ended:
+    """Runs a command to its end."""
+    process = await asyncio.create_subprocess_exec(*map(str, command), stdout=PIPE, stderr=PIPE)
+    out, err = await process.communicate()
+    return Ended(process.returncode, out.decode(), err.decode())
+
+
+@contextlib.asynccontextmanager
+async def running(*command: str | Path, **environment: str) -> AsyncIterator[Process]:
+    """Runs a command until the end of the block, which asks it to end; `line_of` reads its output."""
+    process = await asyncio.create_subprocess_exec(
+        *map(str, command), stdout=PIPE, stderr=DEVNULL, env=os.environ | environment
+    )
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.terminate()
+        try:
+            await asyncio.wait_for(process.wait(), PATIENCE_S)
+        except TimeoutError:
+            process.kill()
+            raise
+
+
+async def line_of(process: Process) -> str:
+    """Returns the next line of a process's standard output."""
+    assert process.stdout is not None
+    return (await asyncio.wait_for(process.stdout.readline(), PATIENCE_S)).decode()
+
+
+@contextlib.asynccontextmanager
+async def serving_process(module: str, *options: str | Path, **environment: str) -> AsyncIterator[tuple[Process, str]]:
+    """Runs a service on a free port until the end of the block; yields its process and its address.
+
+    A worker finds no coordinator if the options name none.
+    """
+    nobody = () if module == "services.coordinator" or "--coordinator" in options else ("--coordinator", "127.0.0.1:1")
+    command = (sys.executable, "-m", module, "--listen", "127.0.0.1:0", *nobody, *options)
+    async with running(*command, **environment) as process:
+        yield process, json.loads(await line_of(process))["address"]

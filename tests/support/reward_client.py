@@ -4,8 +4,6 @@ import asyncio
 import ctypes
 import json
 import os
-import signal
-import sys
 import tempfile
 import urllib.request
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -27,6 +25,7 @@ from shoal.scores import Score
 from shoal.v1 import reward_pb2, rollout_pb2, worker_pb2
 from shoal.v1.reward_pb2_grpc import RewardServiceStub
 from shoal.wire import int32_to_wire, prompt_to_wire, score_from_wire
+from tests.support.processes import serving_process
 from tests.support.waiting import eventually
 
 TEMPORARY = Path(tempfile.gettempdir())
@@ -186,22 +185,11 @@ async def reward_process(folder: Path, **environment: str) -> AsyncIterator[Rewa
     log = folder / "reward.log"
     before = set(living(psutil.Process()))
     with _orphans_come_here():
-        started = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "services.reward", "--coordinator", "127.0.0.1:1", "--listen", "127.0.0.1:0"),
-            *("--metrics-port", "0", "--log-file", str(log), "--allow-verifier-folder", str(TEMPORARY)),
-            stdout=asyncio.subprocess.PIPE,
-            env=os.environ | environment,
-        )
-        assert started.stdout is not None
-        try:
-            async with asyncio.timeout(TIMEOUT_S):
-                address = json.loads(await started.stdout.readline())["address"]
-            async with connect(address, SERVICE) as channel:
-                process = psutil.Process(started.pid)
-                yield RewardProcess(RewardServiceStub(channel), address, process, log, before)
-        finally:
-            started.send_signal(signal.SIGTERM)
-            async with asyncio.timeout(TIMEOUT_S):
-                await started.wait()
+        options = ("--metrics-port", "0", "--log-file", log, "--allow-verifier-folder", TEMPORARY)
+        async with (
+            serving_process("services.reward", *options, **environment) as (started, address),
+            connect(address, SERVICE) as channel,
+        ):
+            yield RewardProcess(RewardServiceStub(channel), address, psutil.Process(started.pid), log, before)
         _, alive = await asyncio.to_thread(psutil.wait_procs, set(living(psutil.Process())) - before, 60)
         assert not alive, f"left behind by the reward service: {alive}"

@@ -2,11 +2,9 @@
 HTTP, and a scripted generator, over real sockets."""
 
 import asyncio
-import contextlib
 import json
-import sys
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +19,7 @@ from shoal.wire import completion_from_wire
 from tests.contract.episodes.test_episodes import episode_config
 from tests.support.cluster import Cluster, kinds
 from tests.support.pages import write_files
+from tests.support.processes import serving_process
 from tests.support.reward_client import ALLOWED
 from tests.support.scripted_environment import ScriptedPolicy
 from tests.support.scripted_workers import ENCODER
@@ -357,22 +356,18 @@ async def test_agents_whose_reward_service_is_killed_run_again_at_another_one(
     patient = {"worker_timeout_s": 600}  # The second service may take long to start.
     config = episode_config(model, run={"num_steps": 1}, reward={"num_processes": 1}, coordinator=patient)
     environment = {"name": "counter", "source": f"{agents}:Held", "settings": {"marker": str(marker)}}
-    services = [await reward_process(cluster, agents.parent)]
-    try:
+    command = ("services.reward", "--coordinator", cluster.address, "--allow-verifier-folder", agents.parent)
+    async with AsyncExitStack() as stack:
+        first, _ = await stack.enter_async_context(serving_process(*command))
         await cluster.start(config | {"environments": [environment]})
         await eventually(lambda: len(policy.requests) == 4, "all agents have asked once")
-        services.append(await reward_process(cluster, agents.parent))
-        began = psutil.Process(services[0].pid).children(recursive=True)
-        services[0].kill()
+        await stack.enter_async_context(serving_process(*command))
+        began = psutil.Process(first.pid).children(recursive=True)
+        first.kill()
         _, alive = await asyncio.to_thread(psutil.wait_procs, began, 60)
         assert not alive, f"the agents outlive their service: {alive}"
         marker.touch()
         run, events = await cluster.end()
-    finally:
-        for process in services:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
-            await process.wait()
     assert run.state == pb.RUN_STATE_FINISHED, (run.message, kinds(events))
     assert kinds(events).count("episode_replayed") == 4
     plays = sorted(request.request_id.split("/play-")[1] for request in policy.requests)
@@ -384,16 +379,6 @@ async def test_agents_whose_reward_service_is_killed_run_again_at_another_one(
     num_sampled = [sum(turn.end - turn.start for turn in completion.episode.turns) for completion in completions]
     assert row["episodes/policy_tokens"] == sum(num_sampled) / 4 and row["episodes/turns"] == 2, row
     assert row["episodes/failed_rate"] == 0
-
-
-async def reward_process(cluster: Cluster, folder: Path) -> asyncio.subprocess.Process:
-    """Starts a reward service for the cluster that may run the code in a folder."""
-    return await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "services.reward", "--coordinator", cluster.address, "--listen", "127.0.0.1:0"),
-        *("--allow-verifier-folder", str(folder)),
-        stdout=asyncio.subprocess.DEVNULL,
-        stderr=asyncio.subprocess.DEVNULL,
-    )
 
 
 async def test_an_agent_whose_process_dies_runs_again_and_nothing_counts_twice(

@@ -1,9 +1,7 @@
 """SIGTERM to a generator process."""
 
 import asyncio
-import json
 import signal
-import sys
 
 import pytest
 
@@ -16,16 +14,11 @@ from shoal.v1.generator_pb2_grpc import GeneratorServiceStub
 from shoal.wire import part_from_wire, sampling_to_wire
 from tests.support.generator_client import TIMEOUT_S, Generator
 from tests.support.loopback import GENERATOR
+from tests.support.processes import serving_process
 
 
 async def test_a_generator_that_gets_sigterm_hands_every_token_back_and_ends_in_order() -> None:
-    command = [sys.executable, "-m", "tests.support.scripted_generator", "--coordinator", "127.0.0.1:1"]
-    process = await asyncio.create_subprocess_exec(
-        *command, "--listen", "127.0.0.1:0", stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
-    )
-    try:
-        assert process.stdout is not None
-        address = json.loads(await asyncio.wait_for(process.stdout.readline(), TIMEOUT_S))["address"]
+    async with serving_process("tests.support.scripted_generator") as (process, address):
         async with connect(address, GENERATOR) as channel:
             client = Generator(GeneratorServiceStub(channel), None, [], [], asyncio.Event())
             await client.configure()
@@ -46,7 +39,3 @@ async def test_a_generator_that_gets_sigterm_hands_every_token_back_and_ends_in_
         tokens = {index: joined(parts).token_ids.tolist() for index, parts in runs.items()}
         assert tokens == {0: list(range(10, 17)), 1: list(range(20, 27))}, "a token was not handed back"
         assert await asyncio.wait_for(process.wait(), TIMEOUT_S) == 0
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()

@@ -2,13 +2,9 @@
 
 import asyncio
 import hashlib
-import json
 import os
-import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import psutil
@@ -21,6 +17,7 @@ from shoal.rpc.channel import connect
 from shoal.scores import Score, ScoreOutcome
 from shoal.v1 import reward_pb2, worker_pb2
 from shoal.v1.reward_pb2_grpc import RewardServiceStub
+from tests.support.processes import serving_process
 from tests.support.repository import ROOT
 from tests.support.reward_client import (
     ALLOWED,
@@ -243,29 +240,6 @@ async def test_a_package_registers_verifiers_by_entry_point_without_a_table(
     assert "reward.custom.x.entry_point: no_such.package" in message and "ModuleNotFoundError" in message, message
 
 
-@asynccontextmanager
-async def service_process() -> AsyncIterator[Client]:
-    """Runs a reward service as a separate process, as deployed, until the end of the block."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "services.reward", "--coordinator", "127.0.0.1:1", "--listen", "127.0.0.1:0"),
-        *("--allow-verifier-folder", str(TEMPORARY)),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.DEVNULL,
-    )
-    assert process.stdout is not None
-    try:
-        async with asyncio.timeout(TIMEOUT_S):
-            address = json.loads(await process.stdout.readline())["address"]
-        async with connect(address, RewardService.full_name) as channel:
-            yield Client(
-                RewardService(ALLOWED),
-                RewardServiceStub(channel),
-            )
-    finally:
-        process.send_signal(signal.SIGTERM)
-        await process.wait()
-
-
 async def test_a_file_that_changes_while_completions_are_scored_is_reloaded_and_loses_none(tmp_path: Path) -> None:
     first, second, third = source(0.25), source(0.75), source(0.5)
     path = tmp_path / "score.py"
@@ -280,7 +254,11 @@ async def test_a_file_that_changes_while_completions_are_scored_is_reloaded_and_
     def is_scored_by(code: str) -> bool:
         return bool(scores) and scores[-1].verifier_scores[0].code_digest == digest(code)
 
-    async with service_process() as client:
+    async with (
+        serving_process("services.reward", "--allow-verifier-folder", TEMPORARY) as (_, address),
+        connect(address, RewardService.full_name) as channel,
+    ):
+        client = Client(RewardService(ALLOWED), RewardServiceStub(channel))
         await client.configured(num_processes=2, custom={"mine": {"file": str(path), "reload": True}})
         pids = (await client.status()).pool_pids
         scoring = asyncio.create_task(score_until_done(client))

@@ -1,10 +1,9 @@
 """SIGTERM to a reward service: it hands back what it has not begun, and finishes the rest."""
 
 import asyncio
-import json
 import signal
-import sys
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from shoal.v1 import coordinator_pb2 as pb
 from shoal.v1 import generator_pb2, worker_pb2
 from shoal.v1.reward_pb2_grpc import RewardServiceStub
 from tests.support.cluster import Cluster, kinds
+from tests.support.processes import serving_process
 from tests.support.reward_client import FIVE, TIMEOUT_S, Client, RewardClient, completion_request, prompt_request
 from tests.support.scripted_workers import Plane, ScriptedGenerator, arithmetic_config
 from tests.support.waiting import eventually
@@ -108,8 +108,13 @@ async def test_a_reward_process_that_gets_sigterm_in_the_middle_of_groups_ends_a
     generator = HoldingGenerator(cluster.plane)
     await cluster.add(cluster.learner, "learner-0")
     await cluster.add(generator, "generator-0")
-    rewards = [await reward_process(cluster.address, tmp_path / f"reward-{number}.log") for number in range(2)]
-    try:
+    async with AsyncExitStack() as stack:
+        options = ("--coordinator", cluster.address, "--grace-s", "3600")  # It outlasts the test.
+        logs = [tmp_path / f"reward-{number}.log" for number in range(2)]
+        rewards = [
+            await stack.enter_async_context(serving_process("services.reward", *options, "--log-file", log))
+            for log in logs
+        ]
         grpo = {"max_staleness": 0, "group_size": GROUP_SIZE, "groups_per_step": NUM_GROUPS, "keep_zero_signal": True}
         settings = {"run": {"num_steps": 1}, "coordinator": {"max_group_losses": 1}, "reward": {"num_processes": 1}}
         # A service that registers later could find all groups at the other one.
@@ -136,26 +141,9 @@ async def test_a_reward_process_that_gets_sigterm_in_the_middle_of_groups_ends_a
         assert await scored_by(clients[1]) == [NUM_GROUPS * GROUP_SIZE - 2], (
             "a completion was scored twice, or not at all"
         )
-    finally:
-        for process, _ in rewards:
-            if process.returncode is None:
-                process.kill()
-                await process.wait()
     assert run.state == pb.RUN_STATE_FINISHED, run.message
     lost = {"worker_lost", "worker_out_of_reach", "group_dropped", "group_reissued"} & set(kinds(events))
     assert not lost, [(event.kind, event.message) for event in events if event.kind in lost]
     assert kinds(events).count("scoring_repeated") == 2, "each of its two groups goes on elsewhere, once"
     assert kinds(events).count("worker_leaving") == 1
     assert [group.state for group in await cluster.groups()] == ["TRAINED"] * NUM_GROUPS
-
-
-async def reward_process(coordinator: str, log: Path) -> tuple[asyncio.subprocess.Process, str]:
-    """Starts a reward service whose grace period outlasts the test; returns it with its address."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "services.reward", "--coordinator", coordinator, "--listen", "127.0.0.1:0"),
-        *("--grace-s", "3600", "--log-file", str(log)),
-        stdout=asyncio.subprocess.PIPE,
-    )
-    assert process.stdout is not None
-    line = await asyncio.wait_for(process.stdout.readline(), TIMEOUT_S)
-    return process, json.loads(line)["address"]

@@ -6,12 +6,9 @@ The coordinator, the reward service and the sandboxes are real; the learner and 
 import asyncio
 import contextlib
 import json
-import os
 import shutil
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,38 +22,12 @@ from services.reward.verifiers import code
 from shoal.rpc.channel import connect
 from shoal.v1 import coordinator_pb2 as pb
 from shoal.v1 import coordinator_pb2_grpc
+from tests.support.processes import running, serving_process
 from tests.support.scripted_workers import Plane, ScriptedGenerator, ScriptedLearner, arithmetic_config, serve_worker
 
 SERVICE = "shoal.v1.CoordinatorService"
 NUM_STEPS = 8
 RESUME = "import sys; from services.coordinator.cli import main; sys.argv[1:] = ['run', 'resume']; main()"
-
-
-@asynccontextmanager
-async def process(*arguments: str, **environment: str) -> AsyncIterator[asyncio.subprocess.Process]:
-    """Runs a Python process until the end of the block."""
-    started = await asyncio.create_subprocess_exec(
-        sys.executable,
-        *arguments,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.DEVNULL,
-        env=os.environ | environment,
-    )
-    try:
-        yield started
-    finally:
-        if started.returncode is None:
-            started.terminate()
-        await started.wait()
-
-
-async def until_written(file: Path) -> str:
-    async with asyncio.timeout(120):
-        text = ""
-        while not text:
-            await asyncio.sleep(0.05)
-            text = file.read_text() if file.exists() else ""
-    return text.strip()
 
 
 async def until(stub: Any, wanted: str, **attributes: str) -> pb.RunEvent:
@@ -99,14 +70,11 @@ async def test_a_run_that_loses_its_sandbox_pauses_and_resumes_without_losing_a_
         run={"num_steps": NUM_STEPS},
         coordinator={"worker_timeout_s": 120},
     )
-    port_file = tmp_path / "port"
     folder = tmp_path / "runs"
-    serve = ("--listen", "127.0.0.1:0", "--data-dir", str(folder), "--port-file", str(port_file))
-    async with process("-m", "services.coordinator", *serve):
-        address = await until_written(port_file)
+    async with serving_process("services.coordinator", "--data-dir", folder) as (_, address):
         stub = coordinator_pb2_grpc.CoordinatorServiceStub(connect(address, SERVICE))
-        worker = ("--coordinator", address, "--listen", "127.0.0.1:0")
-        async with process("-m", "services.reward", *worker, PATH=str(bwrap.parent)) as reward:
+        worker = ("services.reward", "--coordinator", address)
+        async with serving_process(*worker, PATH=str(bwrap.parent)) as (reward, _):
             plane = Plane()
             learner, generator = ScriptedLearner(plane), ScriptedGenerator(plane, delay_s=0.02)
             scripted = [
@@ -133,7 +101,7 @@ async def test_a_run_that_loses_its_sandbox_pauses_and_resumes_without_losing_a_
             assert len(learner.batches) == num_batches < NUM_STEPS, f"{len(learner.batches)} of {NUM_STEPS} steps"
 
             bwrap.symlink_to(real_bwrap)
-            async with process("-c", RESUME, SHOAL_COORDINATOR=address) as resume:
+            async with running(sys.executable, "-c", RESUME, SHOAL_COORDINATOR=address) as resume:
                 assert await resume.wait() == 0
             await until(stub, "state", state="FINISHED")
             for server, beating in scripted:

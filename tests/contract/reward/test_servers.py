@@ -1,7 +1,7 @@
 """Contract tests of verifiers on other servers: the example server, and a scripted one that misbehaves."""
 
 import sys
-from asyncio import create_subprocess_exec, sleep, subprocess
+from asyncio import sleep
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from shoal.v1 import reward_pb2, rollout_pb2, worker_pb2
 from shoal.v1.reward_pb2_grpc import RewardServiceServicer, add_RewardServiceServicer_to_server
 from shoal.wire import ground_truth_to_wire
 from tests.contract.reward.test_custom_verifiers import listed, refusal
+from tests.support.processes import line_of, running
 from tests.support.reward_client import FIVE, TIMEOUT_S, Client, completion_request, prompt_request
 from tests.support.secured import Tokens
 from tests.support.waiting import eventually
@@ -81,12 +82,8 @@ STYLE = GroundTruth("style", ["a label"], 2.0)
 async def test_the_example_server_is_listed_and_its_scores_are_added_to_those_of_built_in_verifiers(
     client: Client,
 ) -> None:
-    process = await create_subprocess_exec(
-        *(sys.executable, "examples/reward_server.py", "127.0.0.1:0"), stdout=subprocess.PIPE
-    )
-    assert process.stdout is not None
-    try:
-        port = (await process.stdout.readline()).decode().split()[-1]
+    async with running(sys.executable, "examples/reward_server.py", "127.0.0.1:0") as process:
+        port = (await line_of(process)).split()[-1]
         servers = {"words": {"address": f"127.0.0.1:{port}"}}
         await client.configured(num_processes=1, servers=servers, verification_reward=10.0)
         assert (await listed(client))["word_budget"].description
@@ -95,9 +92,6 @@ async def test_the_example_server_is_listed_and_its_scores_are_added_to_those_of
         assert [score.reward for score in scores] == [15.0, 12.5]
         (score,) = await client.score([FIVE, GroundTruth("word_budget", "few")], ["5"])
         assert score.outcome is ScoreOutcome.UNSCORABLE, score
-    finally:
-        process.terminate()
-        await process.wait()
 
 
 async def test_a_server_receives_one_verifier_in_its_own_spelling_and_one_completion(

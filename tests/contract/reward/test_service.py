@@ -2,9 +2,7 @@
 
 import asyncio
 import contextlib
-import json
 import signal
-import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -25,6 +23,7 @@ from shoal.scores import ScoreOutcome
 from shoal.v1 import reward_pb2, worker_pb2
 from shoal.v1.reward_pb2_grpc import RewardServiceStub
 from shoal.wire import ground_truth_to_wire, prompt_to_wire, score_from_wire
+from tests.support.processes import serving_process
 from tests.support.reward_client import ALLOWED, FIVE, TIMEOUT_S, Client, completion_request, config, prompt_request
 from tests.support.waiting import eventually
 from tests.unit.services.reward.judge.judge_server import judge_server
@@ -246,24 +245,15 @@ async def test_status_answers_while_the_pool_hangs(client: Client, custom: dict[
 
 async def test_the_process_serves_stops_on_sigterm_and_leaves_no_pool_process_even_when_killed() -> None:
     for number, expected in ((signal.SIGTERM, 0), (signal.SIGKILL, -signal.SIGKILL)):
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "services.reward", "--coordinator", "127.0.0.1:1", "--listen", "127.0.0.1:0"),
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.DEVNULL,
-        )
-        assert process.stdout is not None
-        try:
-            async with asyncio.timeout(TIMEOUT_S):
-                address = json.loads(await process.stdout.readline())["address"]
-            async with connect(address, RewardService.full_name) as channel:
-                client = await Client(RewardService(ALLOWED), RewardServiceStub(channel)).configured(num_processes=2)
-                assert [score.reward for score in await client.score([FIVE], ["5"])] == [1.0]
-                pool = [psutil.Process(pid) for pid in (await client.status()).pool_pids]
-        finally:
+        async with (
+            serving_process("services.reward") as (process, address),
+            connect(address, RewardService.full_name) as channel,
+        ):
+            client = await Client(RewardService(ALLOWED), RewardServiceStub(channel)).configured(num_processes=2)
+            assert [score.reward for score in await client.score([FIVE], ["5"])] == [1.0]
+            pool = [psutil.Process(pid) for pid in (await client.status()).pool_pids]
             process.send_signal(number)
-            async with asyncio.timeout(TIMEOUT_S):
-                exit_code = await process.wait()
-        assert exit_code == expected
+            assert await asyncio.wait_for(process.wait(), TIMEOUT_S) == expected
         _, alive = await asyncio.to_thread(psutil.wait_procs, pool, 60)
         assert not alive, f"pool processes outlived the service after signal {number}: {alive}"
 

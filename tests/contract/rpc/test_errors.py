@@ -18,6 +18,7 @@ from shoal.rpc.channel import connect
 from shoal.rpc.errors import TABLE
 from shoal.v1 import generator_pb2, generator_pb2_grpc, learner_pb2, learner_pb2_grpc, reward_pb2, reward_pb2_grpc
 from tests.support.loopback import GENERATOR, LEARNER, REWARD, serving
+from tests.support.processes import ended
 
 TIMEOUT_S = 120
 
@@ -233,9 +234,9 @@ async def test_buf_curl_finds_the_service_by_reflection_and_prints_the_details()
     servicer.error = errors.FailedPrecondition("not now", reason="NOT_YET")
     async with serving(servicer, REWARD) as address:
         options = ["--protocol", "grpc", "--http2-prior-knowledge"]
-        listed = await run(buf, "curl", *options, "--list-methods", f"http://{address}")
-        failed = await run(buf, "curl", *options, f"http://{address}/{REWARD}/ListVerifiers")
-        health = await run(buf, "curl", *options, f"http://{address}/grpc.health.v1.Health/Check")
+        listed = await ended(buf, "curl", *options, "--list-methods", f"http://{address}")
+        failed = await ended(buf, "curl", *options, f"http://{address}/{REWARD}/ListVerifiers")
+        health = await ended(buf, "curl", *options, f"http://{address}/grpc.health.v1.Health/Check")
     assert f"{REWARD}/ScoreGroup" in listed.out
     assert failed.code == 8 * grpc.StatusCode.FAILED_PRECONDITION.value[0], failed
     error = json.loads(failed.err)
@@ -245,22 +246,6 @@ async def test_buf_curl_finds_the_service_by_reflection_and_prints_the_details()
     padded = detail["value"] + "=" * (-len(detail["value"]) % 4)
     assert error_details_pb2.ErrorInfo.FromString(base64.b64decode(padded)).reason == "NOT_YET"
     assert json.loads(health.out) == {"status": "SERVING"}
-
-
-class Ran:
-    def __init__(self, code, out, err):
-        self.code, self.out, self.err = code, out, err
-
-    def __repr__(self):
-        return f"exit code {self.code}\n{self.out}\n{self.err}"
-
-
-async def run(*command):
-    process = await asyncio.create_subprocess_exec(
-        *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
-    )
-    out, err = await process.communicate()
-    return Ran(process.returncode, out.decode(), err.decode())
 
 
 async def test_a_peer_that_does_not_exist_is_unavailable_and_named():

@@ -1,21 +1,17 @@
 """The health check of containers, against a real server."""
 
-import asyncio
 import sys
 
 from shoal.rpc.server import RpcServer
 from shoal.v1.reward_pb2_grpc import RewardServiceServicer, add_RewardServiceServicer_to_server
 from tests.support.loopback import REWARD
+from tests.support.processes import ended
 
 
 async def healthcheck(*arguments: str) -> tuple[int | None, str]:
     """Exit code and standard error."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "shoal.rpc.healthcheck", *arguments, "--timeout-s", "20"),
-        stderr=asyncio.subprocess.PIPE,
-    )
-    _, errors = await process.communicate()
-    return process.returncode, errors.decode()
+    run = await ended(sys.executable, "-m", "shoal.rpc.healthcheck", *arguments, "--timeout-s", "20")
+    return run.code, run.err
 
 
 async def test_a_healthcheck_distinguishes_a_live_process_from_a_service_that_serves():
@@ -41,6 +37,5 @@ async def test_a_healthcheck_imports_only_grpc():
         "import sys, shoal.rpc.healthcheck; "
         "print(*sorted({'torch', 'numpy', 'pydantic', 'opentelemetry', 'transformers'} & set(sys.modules)))"
     )
-    process = await asyncio.create_subprocess_exec(sys.executable, "-c", program, stdout=asyncio.subprocess.PIPE)
-    output, _ = await process.communicate()
-    assert (process.returncode, output) == (0, b"\n"), output
+    run = await ended(sys.executable, "-c", program)
+    assert (run.code, run.out) == (0, "\n"), run
