@@ -10,17 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 
 from services.learner.commands import LearnerCommands
-from services.learner.engine.deepspeed_engine import full_gradients
-from services.learner.loss.mini_batch import plan_mini_batches
 from services.learner.ranks.launch import limit_threads
 from services.learner.ranks.process_group import ProcessGroup
 from shoal.config import parse_config
 from shoal.rollout import TrainGroup
 from shoal.v1 import learner_pb2
 from shoal.wire import int32_to_wire
+from tests.support.learner_results import record_gradient, restore_request
 from tests.support.learner_saves import files_on_disk
 from tests.support.train_batches import make_batch, make_groups, with_supports
 
@@ -96,7 +94,8 @@ def exercise(commands: LearnerCommands, folder: Path, variant: str) -> dict[str,
     }
     commands.configure(f"run-{variant}-{commands.process_group.size}", parse_config(values))
     learner = commands.learner
-    record_gradients(commands, output_of(folder, variant, commands.process_group.size))
+    output = output_of(folder, variant, commands.process_group.size)
+    record_gradient(learner, groups_of(commands, group_size=5), output / "gradient.safetensors")
     result: dict[str, Any] = {"started": reference_logprobs(commands)}
     for number in (1, 2):
         batch = make_batch(f"step-{number}", learner.version, groups=groups_of(commands, seed=number))
@@ -106,12 +105,13 @@ def exercise(commands: LearnerCommands, folder: Path, variant: str) -> dict[str,
     saving = commands.save_checkpoint(learner_pb2.LearnerServiceSaveCheckpointRequest(checkpoint_id="c1"))
     saved = files_on_disk(commands, saving)
     result["files"] = [file.path for file in saved]
-    files = [learner_pb2.FileDigest(path=f.path, num_bytes=f.num_bytes, sha256=f.sha256) for f in saved]
+    request = restore_request("c1", saved)
     for attempt in (1, 2):
         batch = make_batch("step-3", learner.version, groups=groups_of(commands, seed=3))
         result[f"step-3-{attempt}"] = learner.step(batch).metrics
         learner.step(make_batch("step-4", learner.version, groups=groups_of(commands, seed=4)))
-        commands.load_checkpoint(learner_pb2.LoadCheckpointRequest(checkpoint_id="c1", files=files, attempt=attempt))
+        request.attempt = attempt
+        commands.load_checkpoint(request)
     result["restored"] = reference_logprobs(commands)
     return result
 
@@ -120,17 +120,6 @@ def groups_of(commands: LearnerCommands, *, group_size: int = 4, seed: int = 0) 
     """Groups with supports where the configuration restricts sampling."""
     groups = make_groups(num_groups=4, group_size=group_size, seed=seed)
     return with_supports(groups) if commands.learner.config.sampling.is_restricted else groups
-
-
-def record_gradients(commands: LearnerCommands, output: Path) -> None:
-    """Writes the whole gradient of a fixed batch, and then drops it."""
-    learner = commands.learner
-    (mini_batch,) = plan_mini_batches(groups_of(commands, group_size=5), None, learner.config)
-    learner.accumulate_gradient(mini_batch, temperature=0.9)
-    gradients = {name: gradient.contiguous() for name, gradient in full_gradients(learner.engine).items()}
-    if commands.process_group.rank == 0:
-        save_file(gradients, output / "gradient.safetensors")
-    learner.engine.step(0.0, refuse=True)
 
 
 def reference_logprobs(commands: LearnerCommands) -> list[float]:

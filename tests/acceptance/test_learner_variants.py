@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from safetensors.torch import load_file
 
 from tests.acceptance.learner_variants import output_of
+from tests.support.learner_results import assert_same_gradient, is_measured
 from tests.support.processes import run_together
 from tests.support.tiny_model import make_tiny_model
 
@@ -59,19 +58,10 @@ def result_of(folder: Path, variant: str, num_ranks: int) -> dict[str, Any]:
     return result
 
 
-def is_measured(name: str) -> bool:
-    """Whether a metric depends on the numbers alone, not on the machine or the packing."""
-    return not name.startswith(("time/", "learner_tokens", "other/packed"))
-
-
 @pytest.mark.parametrize("variant", TOGETHER)
 def test_the_gradient_on_two_ranks_is_that_of_one(folder: Path, variant: str) -> None:
-    one = load_file(output_of(folder, TOGETHER[variant], 1) / "gradient.safetensors")
-    two = load_file(output_of(folder, variant, 2) / "gradient.safetensors")
-    assert one.keys() == two.keys()
-    difference = torch.cat([(one[name] - two[name]).flatten() for name in one]).norm()
-    distance = float(difference / torch.cat([gradient.flatten() for gradient in one.values()]).norm())
-    assert distance <= 1e-5, f"relative L2 distance {distance:.2e}"
+    two, one = output_of(folder, variant, 2), output_of(folder, TOGETHER[variant], 1)
+    assert_same_gradient(two / "gradient.safetensors", one / "gradient.safetensors")
 
 
 @pytest.mark.parametrize("variant", TOGETHER)

@@ -9,14 +9,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import save_file
-
 from services.learner.commands import LearnerCommands
-from services.learner.engine.deepspeed_engine import full_gradients
-from services.learner.learner import Learner
-from services.learner.loss.mini_batch import needs_survey, plan_mini_batches
 from services.learner.ranks.launch import limit_threads
 from services.learner.ranks.process_group import ProcessGroup
+from tests.support.learner_results import record_gradient
 from tests.support.loss_variants import variant_config, varied_groups
 from tests.support.train_batches import make_batch, make_groups
 
@@ -46,7 +42,7 @@ def exercise(commands: LearnerCommands, folder: Path, output: Path, variant: str
     learner_table = whole.learner.model_dump() | {"zero_stage": STAGE}
     commands.configure("run", variant_config(folder / "model", variant, grpo=grpo, learner=learner_table))
     learner = commands.learner
-    record_gradient(learner, whole, output / f"{variant}.safetensors")
+    record_gradient(learner, varied_groups(), output / f"{variant}.safetensors", whole)
     steps = [
         learner.step(make_batch(f"step-{number}", learner.version, groups=varied_groups(seed=number)))
         for number in range(2 if whole.kl.target else 1)
@@ -64,15 +60,3 @@ def reject_everything(commands: LearnerCommands, folder: Path) -> dict[str, Any]
     commands.configure("run", variant_config(folder / "model", "icepop", correction={"filters": filters}))
     step = commands.learner.step(make_batch("step", commands.learner.version, groups=make_groups()))
     return {"applied": step.applied, "reason": step.skip_reason, "version": commands.learner.version.policy_version}
-
-
-def record_gradient(learner: Learner, whole: Any, path: Path) -> None:
-    """Writes the whole gradient of a fixed batch, as one mini-batch, and then drops it."""
-    groups = varied_groups()
-    survey = learner.survey(groups, 0.9) if needs_survey(whole) else None
-    (mini_batch,) = plan_mini_batches(groups, survey, whole)
-    learner.accumulate_gradient(mini_batch, 0.9)
-    gradients = {name: gradient.contiguous() for name, gradient in full_gradients(learner.engine).items()}
-    if learner.process_group.rank == 0:
-        save_file(gradients, path)
-    learner.engine.step(0.0, refuse=True)

@@ -13,13 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from services.learner.commands import LearnerCommands
 from services.learner.engine import deepspeed_settings
-from services.learner.engine.deepspeed_engine import full_gradients
 from services.learner.learner import Learner
-from services.learner.loss.mini_batch import plan_mini_batches
 from services.learner.model.weights import whole_shape
 from services.learner.ranks.launch import limit_threads
 from services.learner.ranks.process_group import ProcessGroup
@@ -31,6 +29,7 @@ from shoal.config.changes import changed_config
 from shoal.rollout import WeightVersion
 from shoal.v1 import learner_pb2, weights_pb2
 from shoal.wire import int32_to_wire
+from tests.support.learner_results import record_gradient, restore_request
 from tests.support.learner_saves import files_on_disk
 from tests.support.train_batches import make_batch, make_groups, with_behavior
 
@@ -86,10 +85,10 @@ def exercise(commands: LearnerCommands, folder: Path, stage: str) -> dict[str, A
     )
     commands.configure(f"run-{stage}-{commands.process_group.size}", config)
     learner = commands.learner
-    result: dict[str, Any] = {
-        "gradient_norm": record_gradient(learner, output_of(folder, stage, commands.process_group.size))
-    }
-
+    output = output_of(folder, stage, commands.process_group.size)
+    record_gradient(learner, make_groups(group_size=5), output / "gradient.safetensors")
+    assert learner.version == WeightVersion(0, 0)
+    result: dict[str, Any] = {}
     if kind == "bfloat16":
         return result
     first = learner.step(make_batch("first", learner.version, groups=make_groups(seed=1)))
@@ -110,11 +109,7 @@ def exercise(commands: LearnerCommands, folder: Path, stage: str) -> dict[str, A
     result["second"] = learner.step(make_batch("second", learner.version, groups=second)).metrics
     saved = files_on_disk(commands, saving)
     result["checkpoint_bytes"] = sum(file.num_bytes for file in saved)
-    request = learner_pb2.LoadCheckpointRequest(
-        checkpoint_id="c1",
-        files=[learner_pb2.FileDigest(path=f.path, num_bytes=f.num_bytes, sha256=f.sha256) for f in saved],
-        attempt=1,
-    )
+    request = restore_request("c1", saved)
     result["restored"] = str(commands.load_checkpoint(request))
     result["restored_changed_weights"] = not torch.equal(before, weights_of(learner))
     result["exports"] = export_both_ways(commands, folder, request)
@@ -198,18 +193,6 @@ def resume_with_changes(
         "clip": optimizer.clip_grad if config.learner.zero_stage else learner.engine._max_grad_norm,
         "kl_coef": learner.kl_coef,
     }
-
-
-def record_gradient(learner: Learner, output: Path) -> float:
-    """Writes the whole gradient of a fixed batch, and then drops it."""
-    (mini_batch,) = plan_mini_batches(make_groups(num_groups=4, group_size=5), None, learner.config)
-    learner.accumulate_gradient(mini_batch, temperature=0.9)
-    gradients = {name: gradient.contiguous() for name, gradient in full_gradients(learner.engine).items()}
-    if learner.process_group.rank == 0:
-        save_file(gradients, output / "gradient.safetensors")
-    learner.engine.step(0.0, refuse=True)
-    assert learner.version == WeightVersion(0, 0)
-    return float(torch.cat([gradient.flatten() for gradient in gradients.values()]).norm())
 
 
 def weights_of(learner: Learner) -> torch.Tensor:

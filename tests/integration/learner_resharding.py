@@ -16,8 +16,10 @@ from typing import Any
 from services.learner.commands import LearnerCommands
 from services.learner.ranks.launch import limit_threads
 from services.learner.ranks.process_group import ProcessGroup
+from services.learner.storage.checkpoints import FileDigest
 from shoal.config import RunConfig, parse_config
 from shoal.v1 import learner_pb2
+from tests.support.learner_results import restore_request
 from tests.support.learner_saves import files_on_disk
 from tests.support.train_batches import make_batch, make_groups
 
@@ -116,9 +118,7 @@ def fetch(commands: LearnerCommands, folder: Path, stage: str) -> learner_pb2.Lo
         shutil.copytree(data_dir(folder, SAVED_ON) / stage, data_dir(folder, commands.process_group.size) / stage)
     commands.process_group.raise_on_all(None)
     files = json.loads(written.read_text())["files"]
-    return learner_pb2.LoadCheckpointRequest(
-        checkpoint_id="c", files=[learner_pb2.FileDigest(**fields) for fields in files], attempt=1
-    )
+    return restore_request("c", [FileDigest(**fields) for fields in files])
 
 
 def restore(commands: LearnerCommands, request: learner_pb2.LoadCheckpointRequest, times: int) -> dict[str, Any]:
