@@ -80,9 +80,13 @@ class Cluster:
         for index, generator in enumerate(generators):
             await self.add(generator, f"generator-{index}")
 
+    def silence(self, worker_id: str) -> None:
+        """Ends the heartbeats of a worker."""
+        self._beats[worker_id].cancel()
+
     async def kill(self, worker_id: str) -> None:
         """Ends a worker as kill -9 does: its connections break, its heartbeats stop."""
-        self._beats[worker_id].cancel()
+        self.silence(worker_id)
         await self._workers[worker_id].stop(0)
 
     async def start(self, config: dict[str, Any], run_id: str = "", resume: bool = False) -> pb.Run:

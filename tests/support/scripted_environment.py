@@ -193,7 +193,7 @@ class ScriptedPolicy(ScriptedGenerator):
             return
         self.requests.append(request)
         yield generator_pb2.GenerateGroupResponse(has_begun=True)
-        await self._running.wait()
+        await self.running.wait()
         text = ENCODER.decode(np.frombuffer(request.prompt_token_ids, "<i4").tolist(), skip_special_tokens=False)
         said, end = self.says(text, request.seeds[0]), [self.end]
         if stops := [stop for stop in request.sampling.stop_strings if stop in said]:
@@ -219,5 +219,5 @@ class ScriptedPolicy(ScriptedGenerator):
         return {
             "token_ids": tokens.astype("<i4").tobytes(),
             "behavior_logprobs": np.full(len(tokens), -1.0, "<f4").tobytes(),
-            "version_spans": [rollout_pb2.VersionSpan(version=self._version, start=0, end=len(tokens))],
+            "version_spans": [rollout_pb2.VersionSpan(version=self.version, start=0, end=len(tokens))],
         }

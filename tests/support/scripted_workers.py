@@ -103,21 +103,21 @@ class ScriptedGenerator(generator_pb2_grpc.GeneratorServiceServicer):
         self.asked = asyncio.Condition()
         self.server: RpcServer | None = None
         self.loaded = asyncio.Event()
-        self._version: rollout_pb2.WeightVersion | None = None
+        self.version: rollout_pb2.WeightVersion | None = None
         self.is_paused = False
-        self._running = asyncio.Event()
-        self._running.set()
-        self._status = worker_pb2.WorkerStatus(state=worker_pb2.WORKER_STATE_IDLE)
+        self.running = asyncio.Event()
+        self.running.set()
+        self.status = worker_pb2.WorkerStatus(state=worker_pb2.WORKER_STATE_IDLE)
 
     async def Configure(self, request: Any, context: Any) -> generator_pb2.GeneratorServiceConfigureResponse:
-        self._status.state = worker_pb2.WORKER_STATE_STALE
-        return generator_pb2.GeneratorServiceConfigureResponse(status=self._status)
+        self.status.state = worker_pb2.WORKER_STATE_STALE
+        return generator_pb2.GeneratorServiceConfigureResponse(status=self.status)
 
     async def GetStatus(self, request: Any, context: Any) -> generator_pb2.GeneratorServiceGetStatusResponse:
         if self.is_stalled:
             await asyncio.Event().wait()
         return generator_pb2.GeneratorServiceGetStatusResponse(
-            status=self._status, version=self._version, num_weight_ranks=1
+            status=self.status, version=self.version, num_weight_ranks=1
         )
 
     async def GenerateGroup(
@@ -135,19 +135,19 @@ class ScriptedGenerator(generator_pb2_grpc.GeneratorServiceServicer):
                 await self.may_begin.wait()
                 if request.report_begin:
                     yield generator_pb2.GenerateGroupResponse(has_begun=True)
-            assert self._version is not None
+            assert self.version is not None
             if index and order_number in self.errors:
                 raise self.errors[order_number]
-            first = self._version
+            first = self.version
             self.num_sampling += 1
             try:
                 await asyncio.sleep(self.delay_s * random.Random(seed).random())
                 if is_held:
                     await self.may_sample.wait()
-                await self._running.wait()
+                await self.running.wait()
             finally:
                 self.num_sampling -= 1
-            chance = 0.2 + 0.6 * min(self._version.policy_version / 10, 1)
+            chance = 0.2 + 0.6 * min(self.version.policy_version / 10, 1)
             text = ("1" if random.Random(seed).random() < chance else "0") + "x" * (seed % 5)
             tokens = np.array(ENCODER.encode(text).ids, "<i4")
             self.num_completions += 1
@@ -172,7 +172,7 @@ class ScriptedGenerator(generator_pb2_grpc.GeneratorServiceServicer):
     async def LoadWeights(
         self, request: generator_pb2.LoadWeightsRequest, context: Any
     ) -> AsyncIterator[generator_pb2.LoadWeightsResponse]:
-        self._running.clear()
+        self.running.clear()
         self.calls.append("LoadWeights")
         self.sampling_at_loads.append(self.num_sampling)
         self.num_loads += 1
@@ -185,14 +185,14 @@ class ScriptedGenerator(generator_pb2_grpc.GeneratorServiceServicer):
         yield generator_pb2.LoadWeightsResponse(stage=generator_pb2.LOAD_STAGE_READY)
         await sent.wait()
         if request.epoch in self.plane.broken:
-            self._status.state = worker_pb2.WORKER_STATE_STALE
+            self.status.state = worker_pb2.WORKER_STATE_STALE
             raise Unavailable("a peer went away", reason="WEIGHT_GROUP_BROKEN")
         await self.may_load.wait()
-        self._version = request.version
+        self.version = request.version
         self.loaded.set()
-        self._status.state = worker_pb2.WORKER_STATE_READY
+        self.status.state = worker_pb2.WORKER_STATE_READY
         if not self.is_paused:
-            self._running.set()
+            self.running.set()
         hashes = [weights_pb2.TensorHash(name="w", xxh3="ff")] if self.corrupt else HASHES
         yield generator_pb2.LoadWeightsResponse(
             stage=generator_pb2.LOAD_STAGE_DONE,
@@ -206,7 +206,7 @@ class ScriptedGenerator(generator_pb2_grpc.GeneratorServiceServicer):
 
     async def PauseGeneration(self, request: Any, context: Any) -> generator_pb2.PauseGenerationResponse:
         self.is_paused = True
-        self._running.clear()
+        self.running.clear()
         return generator_pb2.PauseGenerationResponse()
 
     async def Sleep(self, request: Any, context: Any) -> generator_pb2.SleepResponse:
@@ -219,11 +219,11 @@ class ScriptedGenerator(generator_pb2_grpc.GeneratorServiceServicer):
 
     async def ResumeGeneration(self, request: Any, context: Any) -> generator_pb2.ResumeGenerationResponse:
         self.is_paused = False
-        self._running.set()
+        self.running.set()
         return generator_pb2.ResumeGenerationResponse()
 
     async def ScoreTokens(self, request: Any, context: Any) -> generator_pb2.ScoreTokensResponse:
-        return generator_pb2.ScoreTokensResponse(version=self._version)
+        return generator_pb2.ScoreTokensResponse(version=self.version)
 
 
 class ScriptedReward(reward_pb2_grpc.RewardServiceServicer):
@@ -492,7 +492,8 @@ async def serve_worker(
         while True:
             await asyncio.sleep(1)
             try:
-                await stub.Heartbeat(coordinator_pb2.HeartbeatRequest(worker_id=worker_id), timeout=60)
+                status = getattr(servicer, "heartbeat", None)
+                await stub.Heartbeat(coordinator_pb2.HeartbeatRequest(worker_id=worker_id, status=status), timeout=60)
             except (NotFound, Unavailable):
                 if not comes_back:
                     return

@@ -137,14 +137,14 @@ async def test_a_publish_that_a_generator_breaks_is_repeated_without_it(cluster:
     await cluster.start(arithmetic_config(model, run={"num_steps": 6}, weights={"timeout_s": 200}))
     await cluster.until("step", step=1)
     victim.die_in_load = True
-    cluster._beats["generator-1"].cancel()
+    cluster.silence("generator-1")
     began = time.monotonic()
     events = await cluster.until("publish_failed")
     assert events[-1].attributes["worker_id"] == "generator-1", events[-1]
     events = await cluster.until(lambda event: event.kind == "publish" and event.sequence > events[-1].sequence)
     assert time.monotonic() - began < 200, "the repeat waited for weights.timeout_s"
     await cluster.finish()
-    assert other._version.policy_version == 6
+    assert other.version.policy_version == 6
 
 
 async def test_a_generator_that_joins_late_is_caught_up_without_a_step(cluster: Cluster, model: Path) -> None:
@@ -156,7 +156,7 @@ async def test_a_generator_that_joins_late_is_caught_up_without_a_step(cluster: 
     late = ScriptedGenerator(cluster.plane)
     await cluster.add(late, "late")
     await asyncio.wait_for(late.loaded.wait(), PATIENCE_S)
-    assert late._version == cluster.plane.version(), f"{late._version} is not {cluster.plane.version()}"
+    assert late.version == cluster.plane.version(), f"{late.version} is not {cluster.plane.version()}"
 
 
 @pytest.mark.parametrize("is_refused", [False, True])
@@ -273,7 +273,7 @@ async def test_a_resume_during_a_publish_leaves_no_generator_paused(cluster: Clu
         await asyncio.sleep(0)
     await active.commands.stay_paused()
     await asyncio.gather(*asked)
-    assert generator._running.is_set() and (await cluster.run()).state == pb.RUN_STATE_RUNNING
+    assert generator.running.is_set() and (await cluster.run()).state == pb.RUN_STATE_RUNNING
 
 
 async def test_the_loss_of_a_learner_that_the_run_does_not_use_is_harmless(cluster: Cluster, model: Path) -> None:

@@ -45,7 +45,7 @@ async def test_a_pause_in_a_publish_holds_the_generators_that_have_the_weights_a
     await cluster.until("publish")
     generators[1].may_load.clear()
     await eventually(lambda: [generator.num_loads for generator in generators] == [2, 2], "both load the next version")
-    await eventually(lambda: generators[0]._version.policy_version == 1, "the first one has it")  # type: ignore[union-attr]
+    await eventually(lambda: generators[0].version.policy_version == 1, "the first one has it")  # type: ignore[union-attr]
     num_completions = sum(generator.num_completions for generator in generators)
     pausing = asyncio.ensure_future(cluster.pause())
     await eventually(lambda: all(generator.is_paused for generator in generators), "both are paused")

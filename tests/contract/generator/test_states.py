@@ -133,12 +133,16 @@ async def test_without_a_configuration_only_get_status_and_leave_weight_group_wo
     await idle.stub.LeaveWeightGroup(pb.LeaveWeightGroupRequest(), timeout=TIMEOUT_S)
 
 
-async def test_a_dead_engine_ends_the_process_with_its_reason(
-    ready: Generator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    signals: list[int] = []
-    monkeypatch.setattr("shoal.worker.lifecycle.os.kill", lambda pid, number: signals.append(number))
+@pytest.fixture
+def signals(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The signals that the process sends itself, which do not arrive."""
+    sent: list[int] = []
+    monkeypatch.setattr("shoal.worker.lifecycle.os.kill", lambda pid, number: sent.append(number))
     monkeypatch.setattr("services.generator.engine_loader.threading.Timer.start", lambda timer: None)
+    return sent
+
+
+async def test_a_dead_engine_ends_the_process_with_its_reason(ready: Generator, signals: list[int]) -> None:
     ready.engine.sample_gate = asyncio.Event()
     waiting = asyncio.create_task(ready.sample())
     await ready.until(lambda status: status.load.num_running == 2)
@@ -156,12 +160,7 @@ async def test_status_answers_while_an_engine_starts(idle: Generator) -> None:
     assert (await idle.status()).status.state == worker_pb2.WORKER_STATE_LOADING
 
 
-async def test_the_process_ends_when_its_engine_dies_while_it_starts(
-    idle: Generator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    signals: list[int] = []
-    monkeypatch.setattr("shoal.worker.lifecycle.os.kill", lambda pid, number: signals.append(number))
-    monkeypatch.setattr("services.generator.engine_loader.threading.Timer.start", lambda timer: None)
+async def test_the_process_ends_when_its_engine_dies_while_it_starts(idle: Generator, signals: list[int]) -> None:
     idle.starting.append(Unavailable("a process of vLLM's engine ended", reason=ErrorReason.ENGINE_DEAD))
     await idle.configure()
     status = await idle.reach(worker_pb2.WORKER_STATE_FAILED)

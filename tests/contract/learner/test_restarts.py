@@ -60,14 +60,14 @@ async def test_a_restart_does_not_wait_for_a_generator_that_loads_while_another_
 ) -> None:
     class Loading(ScriptedGenerator):
         async def Configure(self, request: Any, context: Any) -> generator_pb2.GeneratorServiceConfigureResponse:
-            self._status.state = worker_pb2.WORKER_STATE_LOADING
-            return generator_pb2.GeneratorServiceConfigureResponse(status=self._status)
+            self.status.state = worker_pb2.WORKER_STATE_LOADING
+            return generator_pb2.GeneratorServiceConfigureResponse(status=self.status)
 
     await begin(cluster, model, run={"num_steps": 6}, checkpoint={"every_steps": 2})
     await cluster.until(at_step(2))
     loading = Loading(cluster.plane)
     await cluster.add(loading, "generator-1")
-    await eventually(lambda: loading._status.state == worker_pb2.WORKER_STATE_LOADING, "the other generator loads")
+    await eventually(lambda: loading.status.state == worker_pb2.WORKER_STATE_LOADING, "the other generator loads")
     await cluster.kill("learner-0")
     await cluster.until("restarting")
     await add_learner(cluster, "learner-1")

@@ -1,6 +1,5 @@
 """Contract tests of runs with custom verifiers: the coordinator over real gRPC and, where it matters, a real pool."""
 
-import asyncio
 import hashlib
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -27,10 +26,6 @@ async def reward() -> AsyncIterator[RewardService]:
     await service.close()
 
 
-async def add_workers(cluster: Cluster, reward: Any, generator: ScriptedGenerator) -> None:
-    await cluster.add_all(generator, rewards=(reward,))
-
-
 async def test_the_digest_of_the_verifier_code_is_in_the_event_log_and_in_every_score(
     cluster: Cluster, model: Path, tmp_path: Path, reward: RewardService
 ) -> None:
@@ -40,7 +35,7 @@ async def test_the_digest_of_the_verifier_code_is_in_the_event_log_and_in_every_
     )
     path = write(tmp_path / "score.py", first)
     digests = [hashlib.sha256(text.encode()).hexdigest() for text in (first, second)]
-    await add_workers(cluster, reward, ScriptedGenerator(cluster.plane, delay_s=0.05))
+    await cluster.add_all(ScriptedGenerator(cluster.plane, delay_s=0.05), rewards=(reward,))
     config = arithmetic_config(
         model,
         data=MINE,
@@ -70,7 +65,7 @@ async def test_a_run_whose_verifier_does_not_import_fails_at_once_with_the_reaso
     cluster: Cluster, model: Path, tmp_path: Path, reward: RewardService
 ) -> None:
     path = write(tmp_path / "score.py", "import no_such_module\n")
-    await add_workers(cluster, reward, ScriptedGenerator(cluster.plane))
+    await cluster.add_all(ScriptedGenerator(cluster.plane), rewards=(reward,))
     await cluster.start(arithmetic_config(model, data=MINE, reward={"custom": {"mine": {"file": path}}}))
     run, _ = await cluster.end()
     assert run.state == pb.RUN_STATE_FAILED
@@ -84,7 +79,7 @@ async def test_an_unknown_verifier_name_is_refused_before_anything_is_sampled(cl
     with pytest.raises(InvalidArgument, match=r"'mine'.*style"):
         await cluster.start(arithmetic_config(model, data=MINE, reward=closed))
     generator = ScriptedGenerator(cluster.plane)
-    await add_workers(cluster, ScriptedReward(), generator)
+    await cluster.add_all(generator, rewards=(ScriptedReward(),))
     servers = {"servers": {"other": {"address": "127.0.0.1:1"}}}
     await cluster.start(arithmetic_config(model, data=MINE, reward=servers))
     run, _ = await cluster.end()
@@ -102,7 +97,7 @@ async def test_a_verifier_that_is_unavailable_at_the_reward_service_is_refused_w
             return reward_pb2.ListVerifiersResponse(verifiers=[info])
 
     generator = ScriptedGenerator(cluster.plane)
-    await add_workers(cluster, Unavailable(), generator)
+    await cluster.add_all(generator, rewards=(Unavailable(),))
     await cluster.start(arithmetic_config(model, data=MINE, reward={"custom": {"mine": {"entry_point": "a:b"}}}))
     run, _ = await cluster.end()
     assert run.state == pb.RUN_STATE_FAILED and generator.num_completions == 0
@@ -110,21 +105,12 @@ async def test_a_verifier_that_is_unavailable_at_the_reward_service_is_refused_w
 
 
 async def test_a_status_message_of_a_reward_service_becomes_an_event(cluster: Cluster, model: Path) -> None:
-    await cluster.add_all(ScriptedGenerator(cluster.plane, delay_s=0.05))
+    reward = ScriptedReward()
+    await cluster.add_all(ScriptedGenerator(cluster.plane, delay_s=0.05), rewards=(reward,))
     await cluster.start(arithmetic_config(model, run={"name": "notice", "num_steps": 1000}))
     await cluster.until("step")
-    status = worker_pb2.WorkerStatus(state=worker_pb2.WORKER_STATE_READY)
-
-    async def beat() -> None:
-        while True:
-            cluster.registry.heartbeat("reward-0", status)
-            await asyncio.sleep(0.1)
-
-    # Its own heartbeats carry no message, and could take one back before the run has seen it.
-    cluster._beats["reward-0"].cancel()
-    cluster._beats["reward-0"] = asyncio.create_task(beat())
     for message in ("mine keeps its code", ""):
-        status.message = message
+        reward.heartbeat = worker_pb2.WorkerStatus(state=worker_pb2.WORKER_STATE_READY, message=message)
         events = await cluster.until(
             lambda event, notice=message: event.kind == "worker_notice" and event.attributes["notice"] == notice
         )

@@ -39,6 +39,7 @@ class Coordinator:
 
     def __init__(self, registry: WorkerRegistry, address: str, credentials: Credentials) -> None:
         self.registry = registry
+        self.address = address
         self.channel = connect(address, COORDINATOR, credentials)
         self.stub = CoordinatorServiceStub(self.channel)
 
@@ -185,9 +186,7 @@ async def test_only_a_worker_may_register_and_the_holder_is_called_over_tls(
         await holder.stop(0)
         await registered.register("generator-b", address)
         for role in (Role.OPERATOR, Role.VIEWER, Role.COORDINATOR):
-            other = Coordinator(
-                registered.registry, registered.channel._address, Credentials(TlsFolder(pki.issue(role)))
-            )
+            other = Coordinator(registered.registry, registered.address, Credentials(TlsFolder(pki.issue(role))))
             with pytest.raises(PermissionDenied, match="RegisterWorker is for worker"):
                 await other.register("generator-c", address)
             await other.channel.close()
@@ -232,7 +231,7 @@ async def test_a_certificate_of_another_worker_renews_no_lease(tmp_path: Path, m
     address = f"127.0.0.1:{holder.port}"
     clock = Clock()
     async with coordinator(tmp_path, clock, server=of_coordinator, client=one) as registered:
-        thief = Coordinator(registered.registry, registered.channel._address, other)
+        thief = Coordinator(registered.registry, registered.address, other)
         await registered.register("generator-a", address, b"known to both")
         clock.now += 1
         with pytest.raises(PermissionDenied, match="another caller"):
