@@ -11,16 +11,19 @@ whole RunConfig, ...}, and writes one to stdout:
 * `try` also reads "examples": {verifier: a row with "where"}, and has each custom verifier judge its own. It writes
   {verifier: {"digest": of its code, "tried_on": "where", "value": or null}}.
 * `keys` looks for the keys of the judge and of the reward model's server in the environment.
-* `ask` also asks each of the two a question, once, and writes {its table: what came of it}.
+* `ask` also asks each of the two a question, once, and each server of `reward.servers` for its verifiers. It writes
+  {its table: what came of it, or the names of the verifiers}.
 """
 
 import asyncio
 import importlib.util
 import json
 import logging
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,14 +33,19 @@ from services.reward.compose import Composer, Output
 from services.reward.judge.judge import Judge, JudgeCounts
 from services.reward.model.endpoint import ModelEndpoint
 from services.reward.pool import output as verifier_output
+from services.reward.reward_servers import RewardServer, check_owners
 from services.reward.router import Router
 from shoal.config import RunConfig, parse_config
+from shoal.config.tables.custom_verifiers import RewardServerConfig
 from shoal.config.tables.reward import RewardConfig
 from shoal.config.tables.reward_model import RewardModelConfig
 from shoal.config.tables.verifiers import BUILT_IN_VERIFIERS, MODEL_VERIFIERS
 from shoal.conversation import ChatMessage
-from shoal.errors import InvalidArgument, ShoalError, Unavailable
+from shoal.errors import FailedPrecondition, InvalidArgument, PermissionDenied, ShoalError, Unauthenticated, Unavailable
 from shoal.rollout import FinishReason, GroundTruth, Prompt
+from shoal.rpc.auth import credentials as auth
+from shoal.rpc.auth.credentials import Credentials
+from shoal.rpc.auth.tls import TlsFolder
 from shoal.scores import Score, ScoreOutcome, VerifierScore
 from shoal.v1 import rollout_pb2
 from shoal.wire import finish_reason_to_wire, int32_to_wire
@@ -59,6 +67,8 @@ def main() -> int:
     request = json.load(sys.stdin)
     try:
         config = parse_config(request["config"])
+        if command == "ask" and (folder := os.environ.get("SHOAL_TLS_DIR")):
+            auth.use(Credentials(TlsFolder(Path(folder))))
         answer: Any
         if command == "list":
             answer = [asdict(one) for one in asyncio.run(_described(config))]
@@ -179,13 +189,14 @@ async def check_labels(config: RewardConfig, labels: Sequence[tuple[str, Any]]) 
         await router.close()
 
 
-async def try_servers(config: RewardConfig, *, asks: bool) -> dict[str, str]:
+async def try_servers(config: RewardConfig, *, asks: bool) -> dict[str, str | list[str]]:
     """Looks for the keys of the judge and of the reward model's server in the environment; if it `asks`, also sends
-    each a question, once. Returns by table what came of it.
+    each a question, once, and asks the other servers for their verifiers. Returns by table what came of it.
 
-    Raises `InvalidArgument` for a key that is not there, and for a server that cannot be reached or refuses.
+    Raises `InvalidArgument` for a key that is not there, for a server that cannot be reached or refuses, for one
+    without a verifier that its table names, and for a verifier that two tables have.
     """
-    found = dict[str, str]()
+    found = dict[str, str | list[str]]()
     if config.judge.base_url:
         judge = Judge(config.judge.model_copy(update={"max_attempts": 1}))
         try:
@@ -203,7 +214,29 @@ async def try_servers(config: RewardConfig, *, asks: bool) -> dict[str, str]:
             raise InvalidArgument(f"{error.message}{_FROM_HERE}") from None
         finally:
             await model.close()
+    if asks:
+        names = sorted(config.servers)
+        asked = await asyncio.gather(*(_ask_for_verifiers(name, config.servers[name]) for name in names))
+        found |= {f"reward.servers.{name}": answer for name, answer in zip(names, asked, strict=True)}
+        listed = {name: answer for name, answer in zip(names, asked, strict=True) if isinstance(answer, list)}
+        check_owners(listed, {name: f"reward.custom.{name}" for name in config.custom})
     return found
+
+
+async def _ask_for_verifiers(name: str, config: RewardServerConfig) -> str | list[str]:
+    """Returns the verifiers of a server that are used; or why they are not known, if it wants the token that only the
+    reward service has. A token of this environment goes to no address that a configuration names."""
+    server = RewardServer(name, config, gets_token=False)
+    try:
+        return sorted(await server.list_verifiers(_SERVER_PATIENCE_S))
+    except FailedPrecondition as error:
+        if isinstance(error.__context__, Unauthenticated | PermissionDenied):
+            return f"{config.address} answers, and lists its verifiers only to the reward service"
+        folder = os.environ.get("SHOAL_TLS_DIR")
+        tls = f"with SHOAL_TLS_DIR={folder}" if folder else "without TLS, since SHOAL_TLS_DIR is not set"
+        raise InvalidArgument(f"{error.message}{_FROM_HERE} (asked {tls})") from None
+    finally:
+        await server.close()
 
 
 async def _ask_judge(judge: Judge) -> str:

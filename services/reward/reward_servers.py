@@ -192,20 +192,13 @@ class ServerScorer:
 
         Raises `FailedPrecondition` and `InvalidArgument` that name the table to change.
         """
-        owners = dict(taken)
         self._servers = [
             RewardServer(name, config, gets_token=config.address in self._token_servers)
             for name, config in self._config.items()
         ]
         listed = await asyncio.gather(*(server.list_verifiers(patience_s) for server in self._servers))
-        for name, verifiers in zip(self._config, listed, strict=True):
-            for verifier in verifiers:
-                if verifier in owners:
-                    raise InvalidArgument(
-                        f"reward.servers.{name}.verifiers: {verifier!r} is that of {owners[verifier]} already: name "
-                        "the verifiers of this server that are to be used"
-                    )
-                owners[verifier] = f"reward.servers.{name}"
+        check_owners(dict(zip(self._config, listed, strict=True)), taken)
+        for verifiers in listed:
             self._verifiers |= verifiers
 
     async def start(self) -> None:
@@ -228,6 +221,20 @@ class ServerScorer:
             ListedVerifier(name, "what its server reads", served.description, served.unavailable, served.code_digest)
             for name, served in self._verifiers.items()
         ]
+
+
+def check_owners(listed: Mapping[str, Collection[str]], taken: Mapping[str, str]) -> None:
+    """Raises `InvalidArgument` where two tables have a verifier of one name. `listed` are the names of the verifiers of
+    each server; `taken` maps the names that others use to those others."""
+    owners = dict(taken)
+    for name, verifiers in listed.items():
+        for verifier in verifiers:
+            if verifier in owners:
+                raise InvalidArgument(
+                    f"reward.servers.{name}.verifiers: {verifier!r} is that of {owners[verifier]} already: name "
+                    "the verifiers of this server that are to be used"
+                )
+            owners[verifier] = f"reward.servers.{name}"
 
 
 def _requests(

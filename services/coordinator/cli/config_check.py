@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
-from services.coordinator.cli.env.process import check_environments
+from services.coordinator.cli.env.process import ask_environment_servers, check_environments
 from services.coordinator.cli.reward_process import (
     call_reward_process,
     check_custom_verifiers,
@@ -58,7 +58,7 @@ def check_config(config: RunConfig) -> dict[str, Any]:
 
 def check_inputs(config: RunConfig, data_dir: Path) -> tuple[RunConfig, dict[str, Any]]:
     """Loads tokenizer and data, checks labels, custom verifiers, environments, adapted layers and disk space, looks for
-    the model's weights, and asks the judge, the reward model's server, and Weights & Biases once.
+    the model's weights, and asks every server that a run needs once, Weights & Biases among them.
 
     Returns the configuration with its number of steps, and the facts. Raises `InvalidArgument` that names the field at
     fault.
@@ -89,9 +89,9 @@ def check_inputs(config: RunConfig, data_dir: Path) -> tuple[RunConfig, dict[str
         "passes_over_the_data": round(config.run.num_steps * config.grpo.groups_per_step / len(prompts), 3),
         "model_folder": str(model_folder),
         **_disk_space(config, model_folder, data_dir),
-        **_custom_verifiers(config, inputs.verifiers_to_ask_for),
+        **_custom_verifiers(config),
         **_environments(config, inputs, (*prompts, *held_out.prompts)),
-        **_servers(config),
+        **_servers(config, inputs.verifiers_to_ask_for),
     }
     if config.reward.model.path:
         model = describe_reward_model(config.reward.model, weights=False)
@@ -127,46 +127,57 @@ def _check_labels(config: RunConfig, inputs: PreparedInputs) -> tuple[int | str,
     return len(labels.distinct), {label.prompt_id for label in malformed}
 
 
-def _custom_verifiers(config: RunConfig, to_ask_for: Sequence[str]) -> dict[str, Any]:
-    """Tries the custom verifiers, and names those of servers, which only a run can check."""
+def _custom_verifiers(config: RunConfig) -> dict[str, Any]:
+    """Tries the custom verifiers."""
     facts: dict[str, Any] = {}
     if tried := check_custom_verifiers(config):
         facts["custom_verifiers"] = {name: one["digest"][:12] for name, one in tried.items()}
         facts["custom_verifiers_tried"] = {name: _trial(**one) for name, one in tried.items()}
-    if config.reward.servers:
-        facts["reward_servers_not_asked"] = [server.address for server in config.reward.servers.values()]
-    if to_ask_for:
-        facts["verifiers_not_known_before_the_run_starts"] = list(to_ask_for)
     return facts
 
 
 def _environments(config: RunConfig, inputs: PreparedInputs, prompts: Sequence[Prompt]) -> dict[str, Any]:
-    """Loads the environments, compares the tools of rows with theirs, tries to render them, and names those of servers,
-    which only a run can check."""
+    """Loads the environments, asks the servers of others, compares the tools of rows with theirs, and tries to render
+    them."""
     facts: dict[str, Any] = {}
-    if found := check_environments(config):
+    loaded, served = check_environments(config), ask_environment_servers(config)
+    if found := loaded | served:
         tools = {name: known for name, known in found.items() if not isinstance(known, str)}
         check_tools_of_rows(prompts, {name: [tool.name for tool in known] for name, known in tools.items()})
         for name in unwritten_tools(config, inputs, prompts, tools):
             print(f"warning: {missing_tools(name)}", file=sys.stderr)
         for name, why in found.items():
             if isinstance(why, str):
-                print(f"warning: environments.{name}: it cannot work on this machine: {why}", file=sys.stderr)
-        facts["environments_loaded"] = list(tools)
-    if servers := [environment.server for environment in config.environments if environment.server]:
-        facts["environment_servers_not_asked"] = servers
+                where = "" if name in served else "it cannot work on this machine: "
+                print(f"warning: environments.{name}: {where}{why}", file=sys.stderr)
+        if loaded:
+            facts["environments_loaded"] = [name for name in loaded if name in tools]
+        if served:
+            facts["environments_at_servers"] = [name for name in served if name in tools]
     return facts
 
 
-def _servers(config: RunConfig) -> dict[str, Any]:
-    """Asks the servers that a run needs once. Warns where Weights & Biases refuses: the run would go on without it."""
-    asked = check_reward_servers(config, asks=True)
+def _servers(config: RunConfig, to_ask_for: Sequence[str]) -> dict[str, Any]:
+    """Asks the servers that a run needs once, and looks for the verifiers that rows name among theirs. Warns where
+    Weights & Biases refuses: the run would go on without it."""
+    asked: dict[str, Any] = check_reward_servers(config, asks=True)
+    lists = [found for found in asked.values() if isinstance(found, list)]
+    listed = {name for names in lists for name in names}
+    unknown = [name for name in to_ask_for if name not in listed]
+    if unknown and len(lists) == len(config.reward.servers):
+        raise InvalidArgument(
+            f"no server of reward.servers has the verifier {unknown[0]!r}, which rows name; they have: "
+            f"{', '.join(sorted(listed)) or 'none'}"
+        )
     if config.tracking.wandb == "online":
         problem = wandb_login_problem()
         if problem:
             print(f"warning: tracking.wandb: {problem}; the run would go on without it", file=sys.stderr)
         asked["tracking.wandb"] = problem or "it takes the key"
-    return {"servers_asked": asked} if asked else {}
+    return {
+        **({"servers_asked": asked} if asked else {}),
+        **({"verifiers_not_known_before_the_run_starts": unknown} if unknown else {}),
+    }
 
 
 def _trial(digest: str, tried_on: str, value: float | None) -> str:

@@ -81,15 +81,16 @@ def check_custom_verifiers(config: RunConfig) -> dict[str, dict[str, Any]]:
     return tried
 
 
-def check_reward_servers(config: RunConfig, *, asks: bool) -> dict[str, str]:
+def check_reward_servers(config: RunConfig, *, asks: bool) -> dict[str, str | list[str]]:
     """Looks for the keys of the judge and of the reward model's server in this environment; if it `asks`, also sends
-    each a question. Returns by table what came of it.
+    each a question, and asks those of `reward.servers` for their verifiers. Returns by table what came of it.
 
-    Exits, after the reward service's code has printed why, if a key is missing or a server does not answer.
+    Exits, after the reward service's code has printed why, if a key is missing, or a server does not answer or lacks a
+    verifier that its table names.
     """
-    if not (config.reward.judge.base_url or config.reward.model.base_url):
+    if not (config.reward.judge.base_url or config.reward.model.base_url or (asks and config.reward.servers)):
         return {}
-    found: dict[str, str] = call_reward_process("ask" if asks else "keys", {"config": dump_config(config)})
+    found: dict[str, str | list[str]] = call_reward_process("ask" if asks else "keys", {"config": dump_config(config)})
     return found
 
 

@@ -20,10 +20,11 @@ from google.protobuf.json_format import ParseDict
 
 from shoal.config import RunConfig, dump_config, load_config, parse_config
 from shoal.config.load import apply_override
-from shoal.config.tables.environments import BUILT_IN_ENVIRONMENTS, find_environment_files
+from shoal.config.tables.environments import BUILT_IN_ENVIRONMENTS, EnvironmentConfig, find_environment_files
 from shoal.conversation import ToolDefinition
-from shoal.errors import FieldViolation, InvalidArgument
+from shoal.errors import FieldViolation, InvalidArgument, PermissionDenied, ShoalError, Unauthenticated
 from shoal.rpc.auth.credentials import Credentials
+from shoal.rpc.auth.tls import TlsFolder
 from shoal.rpc.channel import connect
 from shoal.v1 import environment_pb2 as pb
 from shoal.v1.environment_pb2_grpc import EnvironmentServiceStub
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 _MODULE = "services.reward.environments.offline"
 _SERVICE = "shoal.v1.EnvironmentService"
 _LIST_TIMEOUT_S = 60.0
+_ASK_TIMEOUT_S = 10.0
 _UNREAD: dict[str, Any] = {"model": {"path": "unused"}, "data": {"sources": [{"path": "unused"}]}}
 """Required fields that environments do not read."""
 
@@ -154,6 +156,45 @@ def check_environments_here(config: RunConfig) -> None:
             raise InvalidArgument(f"environments.{name}: it cannot work on this machine: {found}")
 
 
+def ask_environment_servers(config: RunConfig) -> dict[str, list[ToolDefinition] | str]:
+    """Asks the servers of a configuration for their environments, once. Returns the tools of each, by its name; for one
+    whose tools are not known, or that cannot work there, why.
+
+    Raises `InvalidArgument` for a server that does not answer, or lacks the environment.
+    """
+
+    async def ask() -> dict[str, list[ToolDefinition] | str]:
+        served = [environment for environment in config.environments if environment.server]
+        found = await asyncio.gather(*map(_tools_at_server, served))
+        return dict(zip((environment.name for environment in served), found, strict=True))
+
+    return asyncio.run(ask())
+
+
+async def _tools_at_server(config: EnvironmentConfig) -> list[ToolDefinition] | str:
+    # A token of this environment goes to no address that a configuration names.
+    folder, field = os.environ.get("SHOAL_TLS_DIR"), f"environments.{config.name}.server"
+    credentials = Credentials(TlsFolder(Path(folder)) if folder else None)
+    try:
+        async with connect(config.server, _SERVICE, credentials) as channel:
+            listed = await environments_of(EnvironmentServiceStub(channel), _ASK_TIMEOUT_S)
+    except (Unauthenticated, PermissionDenied):
+        return f"{config.server} answers, and lists its environments only to the reward service"
+    except ShoalError as error:
+        tls = f"with SHOAL_TLS_DIR={folder}" if folder else "without TLS, since SHOAL_TLS_DIR is not set"
+        raise InvalidArgument(
+            f"{field}: {config.server} does not list its environments: {error.message}; asked once, from this machine, "
+            f"{tls}: start the server, or correct the address"
+        ) from None
+    info = next((info for info in listed if info.name == config.name), None)
+    if info is None:
+        names = ", ".join(sorted(info.name for info in listed)) or "none"
+        raise InvalidArgument(f"{field}: {config.server} has no environment {config.name!r}; it has: {names}")
+    if info.unavailable:
+        return f"it cannot work at {config.server}: {info.unavailable}"
+    return [tool_from_wire(tool) for tool in info.tools]
+
+
 def environments_config(config_file: Path | None, overrides: Sequence[str]) -> RunConfig:
     """Returns the configuration of a file, or one of the overrides alone."""
     if config_file is not None:
@@ -252,9 +293,11 @@ async def stub_of(address: str) -> AsyncIterator["EnvironmentServiceAsyncStub"]:
         yield EnvironmentServiceStub(channel)
 
 
-async def environments_of(stub: "EnvironmentServiceAsyncStub") -> list[pb.EnvironmentInfo]:
+async def environments_of(
+    stub: "EnvironmentServiceAsyncStub", timeout_s: float = _LIST_TIMEOUT_S
+) -> list[pb.EnvironmentInfo]:
     """Asks a server for its environments."""
-    response = await stub.ListEnvironments(pb.ListEnvironmentsRequest(), timeout=_LIST_TIMEOUT_S)
+    response = await stub.ListEnvironments(pb.ListEnvironmentsRequest(), timeout=timeout_s)
     return list(response.environments)
 
 

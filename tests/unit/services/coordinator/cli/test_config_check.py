@@ -1,11 +1,13 @@
 """`shoal config check --deep`: labels and custom verifiers."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import grpc
 import pytest
 
 from services.coordinator.cli.env.process import check_environments_here
@@ -13,6 +15,7 @@ from services.coordinator.launcher import disk
 from shoal.config import parse_config
 from shoal.errors import InvalidArgument
 from shoal.models import adapter_check
+from shoal.v1 import environment_pb2, environment_pb2_grpc, reward_pb2, reward_pb2_grpc
 from tests.support.tiny_model import make_tiny_model
 from tests.unit.services.reward.judge.judge_server import graded, http, judge_server_beside
 
@@ -74,16 +77,114 @@ def test_a_deep_check_loads_each_custom_verifier_and_has_it_judge_a_row(
         ('source = "games.py:Game"', "environments.game.source: there is no file "),
         ('source = "calculator", settings = {reward = 1}', "environments.game.source: Calculator cannot be made with"),
         ('source = "calculator"', ""),
-        ('server = "127.0.0.1:1"', ""),
+        ('server = "127.0.0.1:1"', "environments.game.server: 127.0.0.1:1 does not list its environments"),
     ],
 )
-def test_a_deep_check_loads_each_environment_but_those_of_servers(check: Check, table: str, message: str) -> None:
+def test_a_deep_check_loads_each_environment_and_asks_servers(check: Check, table: str, message: str) -> None:
     code, facts, error = check(f'environments=[{{name = "game", {table}}}]', 'reward.remap={mine = "passthrough"}')
     assert code == (2 if message else 0) and message in error, error
+    assert "server" not in table or "SHOAL_TLS_DIR is not set" in error, error
     if not message:
-        asked = "server" not in table
-        assert facts.get("environments_loaded") == (["game"] if asked else None)
-        assert facts.get("environment_servers_not_asked") == (None if asked else ["127.0.0.1:1"])
+        assert facts["environments_loaded"] == ["game"]
+
+
+class _Servers(reward_pb2_grpc.RewardServiceServicer, environment_pb2_grpc.EnvironmentServiceServicer):
+    """Lists what it has, to callers with a token alone where it is `closed`."""
+
+    closed = False
+    unavailable = ""
+
+    def ListVerifiers(self, request: Any, context: Any) -> reward_pb2.ListVerifiersResponse:
+        self._open(context)
+        return reward_pb2.ListVerifiersResponse(verifiers=[reward_pb2.VerifierInfo(name="mine")])
+
+    def ListEnvironments(self, request: Any, context: Any) -> environment_pb2.ListEnvironmentsResponse:
+        self._open(context)
+        tools = [environment_pb2.ToolDefinition(name="guess")]
+        game = environment_pb2.EnvironmentInfo(name="game", tools=tools, unavailable=self.unavailable)
+        return environment_pb2.ListEnvironmentsResponse(environments=[game])
+
+    def _open(self, context: Any) -> None:
+        metadata = [key for key, _ in context.invocation_metadata()]
+        assert "authorization" not in metadata, metadata
+        if self.closed:
+            context.abort(grpc.StatusCode.UNAUTHENTICATED, "no token")
+
+
+@pytest.fixture
+def servers(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, _Servers]]:
+    """The address of a server of verifiers and environments, and what it answers."""
+    monkeypatch.setenv("SHOAL_TOKEN", "mine alone")
+    server, servicer = grpc.server(ThreadPoolExecutor(4)), _Servers()
+    reward_pb2_grpc.add_RewardServiceServicer_to_server(servicer, server)
+    environment_pb2_grpc.add_EnvironmentServiceServicer_to_server(servicer, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    yield f"127.0.0.1:{port}", servicer
+    server.stop(None).wait()
+
+
+def test_a_deep_check_asks_reward_servers_for_their_verifiers(check: Check, servers: tuple[str, _Servers]) -> None:
+    address, servicer = servers
+    own = (f"reward.servers.own.address={address}", "data.malformed_labels=keep")
+    code, facts, error = check(*own)
+    assert (code, facts.get("servers_asked")) == (0, {"reward.servers.own": ["mine"]}), error
+    assert "verifiers_not_known_before_the_run_starts" not in facts
+    servicer.closed = True
+    code, facts, error = check(*own)
+    assert code == 0 and "only to the reward service" in facts["servers_asked"]["reward.servers.own"], error
+    assert facts["verifiers_not_known_before_the_run_starts"] == ["mine"]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (
+            ['reward.servers.own.verifiers=["yours"]', 'reward.remap={mine = "passthrough"}'],
+            "reward.servers.own.verifiers: {address} has no verifier 'yours'; it has: mine",
+        ),
+        (
+            ["reward.servers.other.address={address}"],
+            "reward.servers.own.verifiers: 'mine' is that of reward.servers.other already",
+        ),
+        (['reward.remap={mine = "theirs"}'], "no server of reward.servers has the verifier 'theirs', which rows name"),
+    ],
+)
+def test_a_deep_check_refuses_what_reward_servers_lack_or_share(
+    check: Check, servers: tuple[str, _Servers], overrides: list[str], message: str
+) -> None:
+    address, _ = servers
+    own = (f"reward.servers.own.address={address}", "data.malformed_labels=keep")
+    code, _, error = check(*own, *(override.replace("{address}", address) for override in overrides))
+    assert code == 2 and message.replace("{address}", address) in error, error
+
+
+def test_a_deep_check_asks_servers_of_environments_for_theirs(
+    check: Check, servers: tuple[str, _Servers], tmp_path: Path
+) -> None:
+    address, servicer = servers
+    rows = tmp_path / "games.jsonl"
+    rows.write_text('{"messages": "Play.", "tools": ["gess"]}\n')
+
+    def play(name: str) -> tuple[int, dict[str, Any], str]:
+        table = f'environments=[{{name = "{name}", server = "{address}"}}]'
+        source = f'data.sources=[{{path = "{rows}", environment = "{name}"}}]'
+        return check(table, source, "evaluation.every_steps=0")
+
+    code, _, error = play("chess")
+    named = f"environments.chess.server: {address} has no environment 'chess'; it has: game"
+    assert code == 2 and named in error, error
+    code, _, error = play("game")
+    assert code == 2 and "names the tool 'gess' (did you mean 'guess'?)" in error, error
+    rows.write_text('{"messages": "Play.", "tools": ["guess"]}\n')
+    code, facts, error = play("game")
+    assert (code, facts.get("environments_at_servers")) == (0, ["game"]), error
+    servicer.closed = True
+    code, facts, error = play("game")
+    assert (code, facts["environments_at_servers"]) == (0, []) and "environments.game: " in error, error
+    servicer.closed, servicer.unavailable = False, "no display"
+    code, facts, error = play("game")
+    assert (code, facts["environments_at_servers"]) == (0, []) and "no display" in error, error
 
 
 def test_an_environment_that_cannot_work_here_is_a_warning_and_ends_a_run_on_this_machine(
@@ -129,23 +230,22 @@ def test_a_deep_check_says_what_a_custom_verifier_answered(check: Check, tmp_pat
         f"reward.custom.far.file={file}",
         "reward.custom.far.function=other",
     )
-    code, facts, error = check(*overrides, "reward.servers.s.address=h:1")
+    code, facts, error = check(*overrides)
     assert code == 0, error
     assert set(facts["custom_verifiers"]) == {"far", "mine"}
     tried = facts["custom_verifiers_tried"]
     assert tried["mine"].startswith("0.25 for the label of ") and tried["far"] == "not called: no row names it", tried
     assert "mine: prompt: Why?" in error, error
-    assert facts["reward_servers_not_asked"] == ["h:1"]
     _, facts, _ = check(f"reward.custom.mine.file={file}", "reward.custom.mine.function=other")
     assert facts["custom_verifiers_tried"]["mine"].startswith("unscorable for the label of "), facts
 
 
-def test_a_deep_check_names_the_verifiers_that_only_a_server_can_know(check: Check) -> None:
+def test_a_deep_check_names_a_verifier_that_nobody_has_and_a_reward_server_that_does_not_answer(check: Check) -> None:
     code, _, error = check()
     assert code == 2 and "no verifier is called 'mine'" in error, error
-    _, facts, _ = check("reward.servers.s.address=h:1")
-    assert facts["reward_servers_not_asked"] == ["h:1"]
-    assert facts["verifiers_not_known_before_the_run_starts"] == ["mine"]
+    code, _, error = check("reward.servers.s.address=127.0.0.1:1")
+    assert code == 2 and "reward.servers.s.address: 127.0.0.1:1 does not list its verifiers" in error, error
+    assert "asked once, from this machine" in error and "SHOAL_TLS_DIR is not set" in error, error
 
 
 def test_a_deep_check_refuses_a_misspelled_layer_without_torch(
@@ -161,7 +261,8 @@ def test_a_deep_check_refuses_a_misspelled_layer_without_torch(
 
 
 def test_exports_of_steps_that_the_run_does_not_reach_are_noted(check: Check) -> None:
-    options = ("reward.servers.s.address=h:1", "data.malformed_labels=keep", "checkpoint.export_every_steps=9")
+    remap = 'reward.remap={mine = "passthrough"}'
+    options = (remap, "data.malformed_labels=keep", "checkpoint.export_every_steps=9")
     code, _, error = check(*options, "run.num_steps=8")
     assert code == 0 and "note: checkpoint.export_every_steps: 9 is more than the 8 steps of the run" in error, error
     code, _, error = check(*options, "run.num_steps=9")
