@@ -3,7 +3,6 @@
 import re
 from dataclasses import dataclass
 
-_BOXES = re.compile(r"\\(?:boxed|fbox)(?![a-zA-Z])")
 _BOXED = re.compile(r"\\boxed(?![a-zA-Z])")
 _BRACE = re.compile(r"[{}]")
 _SPACE = re.compile(r"\s*")
@@ -63,43 +62,6 @@ def _ends_of_braces(text: str) -> dict[int, int]:
         elif opened:
             ends[opened.pop()] = brace.end()
     return ends
-
-
-def last_boxed(text: str) -> str | None:
-    """Returns the last \\boxed{...}, or else the last \\fbox{...}, from its command to its closing brace.
-
-    With a space after the command, "\\boxed 5", it extends to the next dollar sign. Returns None if there is no box, or
-    if its brace is never closed.
-    """
-    boxes = list(_BOXES.finditer(text))
-    boxes = [box for box in boxes if box.group() == "\\boxed"] or boxes
-    if not boxes:
-        return None
-    box = boxes[-1]
-    if text.startswith(" ", box.end()):
-        return text[box.start() :].partition("$")[0]
-    end = end_of_braces(text, box.end())
-    return None if end is None else text[box.start() : end]
-
-
-def without_box(boxed: str) -> str:
-    """Returns the contents of a box that `last_boxed` found."""
-    content = _BOXES.sub("", boxed, count=1).strip()
-    end = end_of_braces(content, 0) if content.startswith("{") else None
-    return content if end is None else content[1 : end - 1]
-
-
-def end_of_braces(text: str, start: int) -> int | None:
-    """Returns the end of the first group of braces from `start` on; None if it is never closed."""
-    depth = 0
-    for index in range(start, len(text)):
-        if text[index] == "{":
-            depth += 1
-        elif text[index] == "}":
-            depth -= 1
-            if depth <= 0:
-                return index + 1
-    return None
 
 
 @dataclass(frozen=True)

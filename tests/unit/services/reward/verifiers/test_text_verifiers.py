@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from services.reward.common.math.normal_forms import hendrycks_form
-from services.reward.common.math.stated.spans import last_boxed, without_box
+from services.reward.common.math.stated.spans import find_boxes
 from services.reward.common.verdict import Unscorable
 from services.reward.verifiers.registry import VERIFIERS
 
@@ -151,18 +151,23 @@ def test_the_last_tagged_answer_counts_even_with_unclosed_tags(completion: str, 
     ("text", "boxed", "content"),
     [
         (r"a \boxed{5} b \boxed{\frac{1}{2}} c", r"\boxed{\frac{1}{2}}", r"\frac{1}{2}"),
-        (r"\boxed {5} and $x$", r"\boxed {5} and ", "5"),
-        (r"\boxed 5 $", r"\boxed 5 ", "5"),
-        (r"\fbox{3}", r"\fbox{3}", "3"),
-        (r"\boxed{1", None, ""),
-        (r"\boxed", None, ""),
-        (r"\boxedx{1}", None, ""),
+        (r"\boxed {5} and $x$", r"\boxed {5}", "5"),
+        (r"\boxed 5 $", r"\boxed 5", "5"),
+        (r"\boxed{\boxed{5}}", r"\boxed{\boxed{5}}", r"\boxed{5}"),
     ],
 )
-def test_the_last_box_and_its_content_are_found(text: str, boxed: str | None, content: str) -> None:
-    found = last_boxed(text)
-    assert found == boxed
-    assert found is None or without_box(found) == content
+def test_the_last_box_and_its_content_are_found(text: str, boxed: str, content: str) -> None:
+    box = find_boxes(text)[-1]
+    assert (text[box.start : box.end], box.content, box.is_cut_off) == (boxed, content, False)
+
+
+@pytest.mark.parametrize("text", [r"\fbox{3}", r"\boxed", r"\boxedx{1}", r"\boxed{}", r"\boxed x"])
+def test_no_box_is_found_without_the_command_or_its_content(text: str) -> None:
+    assert find_boxes(text) == []
+
+
+def test_a_box_that_is_never_closed_is_cut_off() -> None:
+    assert [(box.content, box.is_cut_off) for box in find_boxes(r"\boxed{2} \boxed{1")] == [("2", False), ("1", True)]
 
 
 def test_the_hendrycks_form_keeps_a_percent_sign_without_a_backslash() -> None:
