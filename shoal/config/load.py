@@ -1,6 +1,5 @@
 """Reads, checks and writes a RunConfig."""
 
-import difflib
 import hashlib
 import json
 import math
@@ -24,14 +23,13 @@ from shoal.config.tables.environments import find_environment_files
 from shoal.errors import FieldViolation, InvalidArgument
 from shoal.parsing import MAX_DEPTH, check_depth
 from shoal.paths import why_unread
+from shoal.similar_names import similar_names
 
 UNKNOWN_KEY = "unknown key"
 """Begins the description of a violation: no field has that name."""
 _NEAR, _NEAR_TABLE = 0.6, 0.7
 """Likeness from which another name is meant, of a field and of a table: most unknown tables are no misspelled ones."""
 _MAX_ELSEWHERE = 3
-_MAX_COMPARED = 200
-"""Characters of a name that are compared with others, which takes quadratic time."""
 _MAX_NUMBER = 2**53
 """Whole numbers travel as doubles, which hold no larger ones exactly."""
 _SHAPES = {"model_type": "a table", "dict_type": "a table", "list_type": "a list"}
@@ -246,19 +244,15 @@ def _quoted(value: Any) -> str:
 
 
 def _hint(location: Sequence[str]) -> str:
-    """Returns the fields that may be meant by one that does not exist: of its name elsewhere, else the one of its
-    section that begins with it, else near in its section, else all of its section."""
+    """Returns the fields that may be meant by one that does not exist: of its name elsewhere, unless fields of its
+    section begin with it; else similar ones of its section, else all of its section."""
     name, known = location[-1], field_names(location[:-1])
     elsewhere = [field for field in all_fields(RunConfig) if field.rpartition(".")[2] == name]
-    if 0 < len(elsewhere) <= _MAX_ELSEWHERE:
-        return f"did you mean {' or '.join(elsewhere)}?"
     longer = [field for field in known if field.startswith(f"{name}_")]
-    if len(longer) == 1:
-        return f"did you mean {longer[0]!r}?"
-    if near := difflib.get_close_matches(
-        name[:_MAX_COMPARED], known, n=1, cutoff=_NEAR if location[:-1] else _NEAR_TABLE
-    ):
-        return f"did you mean {near[0]!r}?"
+    if 0 < len(elsewhere) <= _MAX_ELSEWHERE and not longer:
+        return f"did you mean {' or '.join(elsewhere)}?"
+    if meant := similar_names(name, known, most=1, likeness=_NEAR if location[:-1] else _NEAR_TABLE):
+        return f"did you mean {' or '.join(map(repr, meant))}?"
     return f"known: {', '.join(known)}"
 
 

@@ -1,6 +1,5 @@
 """Conversations: reads one row as messages with ground truths."""
 
-import difflib
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -28,11 +27,10 @@ from shoal.data.rows import (
 )
 from shoal.errors import InvalidArgument
 from shoal.rollout import EnvironmentTask, GroundTruth
+from shoal.similar_names import similar_names
 
 PASSTHROUGH = "passthrough"
 """open-instruct's name for no verifier, in data whose rewards come from an environment."""
-_MAX_COMPARED = 200
-"""Characters of a name that are compared with others, which takes quadratic time."""
 _MAX_EXACT = 2**53
 """A double represents every whole number below this exactly."""
 
@@ -167,7 +165,7 @@ def _verifier(
 def unknown_verifier(name: str, known_verifiers: Collection[str]) -> str:
     """Describes an unknown name of a verifier, with the nearest known name."""
     within = sorted((known for known in known_verifiers if known in name), key=len)  # gsm8k in openai/gsm8k
-    near = difflib.get_close_matches(name[:_MAX_COMPARED], known_verifiers, n=1) or within[-1:]
+    near = similar_names(name, known_verifiers, most=1) or within[-1:]
     hint = f" (did you mean {near[0]!r}?)" if near else ""
     return f"no verifier is called {name!r}{hint}; known: {', '.join(sorted(known_verifiers))}"
 

@@ -1,6 +1,5 @@
 """Rows from tasks that generate questions: Shoal's own (sums, products, numbers to guess), and reasoning-gym's."""
 
-import difflib
 import random
 from collections.abc import Iterator
 from typing import Any
@@ -10,6 +9,7 @@ from shoal.data.draw import draw_distinct
 from shoal.data.rows import Row, RowSource, digest_of_rows
 from shoal.errors import InvalidArgument
 from shoal.reasoning_entry import entry_to_text
+from shoal.similar_names import similar_names
 
 ARITHMETIC = "arithmetic"
 MULTIPLICATION = "multiplication"
@@ -127,7 +127,7 @@ def _reasoning_gym(source: SourceConfig) -> Iterator[tuple[str, Any, str]]:
     except ImportError:
         raise InvalidArgument(f"task {task}: reasoning-gym is not installed: pip install 'shoal[tasks]'") from None
     if task not in DATASETS:
-        near = difflib.get_close_matches(task, [ARITHMETIC, MULTIPLICATION, GUESSING, *DATASETS], n=3)
+        near = similar_names(task, [ARITHMETIC, MULTIPLICATION, GUESSING, *DATASETS])
         hint = f"did you mean {' or '.join(near)}?" if near else "see reasoning-gym's gallery for the names"
         raise InvalidArgument(f"there is no task {task!r}; {hint}")
     options = {key: _whole(value) for key, value in source.task_options.items()}

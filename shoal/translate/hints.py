@@ -6,6 +6,31 @@ from shoal.translate.shared.system import System
 
 _MAX_TARGETS = 2
 """Most fields of Shoal for which a name gets a hint. A name such as `reward_funcs` decides too many fields."""
+_IN_DAILY_USE = {
+    "batch_size": "grpo.groups_per_step",
+    "bs": "grpo.groups_per_step",
+    "epochs": "run.total_epochs",
+    "max_new_tokens": "sampling.max_completion_tokens",
+    "n_samples": "grpo.group_size",
+    "num_samples": "grpo.group_size",
+    "pp": "generator.pipeline_parallel_size",
+    "sp": "learner.sequence_parallel_size",
+    "tp": "generator.tensor_parallel_size",
+}
+"""Short names in no system's table that people use nevertheless -> the field of Shoal."""
+
+
+def meant_fields(field: str, systems: Iterable[System]) -> list[str]:
+    """Returns the fields of Shoal for which other systems or people use the name of this field; only the fields of its
+    own section, if there are any. Empty if there are none or too many."""
+    section, _, name = field.rpartition(".")
+    found = [_meaning(field, system)[0] for system in systems]
+    targets = sorted({target for some in found for target in some})
+    if not targets and name in _IN_DAILY_USE:
+        targets = [_IN_DAILY_USE[name]]
+    own = [target for target in targets if section and target.startswith(f"{section}.")]
+    targets = own or targets
+    return targets if len(targets) <= _MAX_TARGETS else []
 
 
 def field_hint(field: str, systems: Iterable[System]) -> str:

@@ -66,8 +66,9 @@ def main() -> None:
             _check_unicode(argument)
         app(prog_name="shoal")
     except ShoalError as error:
-        print(f"error: {error.message}", file=sys.stderr)
-        for hint in _hints(error):
+        message, hints = _with_hints(error)
+        print(f"error: {message}", file=sys.stderr)
+        for hint in hints:
             print(f"note: {hint}", file=sys.stderr)
         sys.exit(exit_code_of(error))
     except KeyboardInterrupt:
@@ -78,16 +79,30 @@ def main() -> None:
         sys.exit(ExitCode.OK)
 
 
-def _hints(error: ShoalError) -> list[str]:
-    """Returns what other systems call the fields that the configuration should have had."""
+def _with_hints(error: ShoalError) -> tuple[str, list[str]]:
+    """Returns the message, and what other systems call the fields that the configuration should have had. The message
+    proposes the fields that other systems call by an unknown name, rather than one that is only spelled like it."""
+    message, hints = error.message, list[str]()
     if not isinstance(error, InvalidArgument) or not error.violations:
-        return []
+        return message, hints
+    from shoal.config import RunConfig
+    from shoal.config.fields import all_fields
     from shoal.config.load import UNKNOWN_KEY
     from shoal.translate import SYSTEMS
-    from shoal.translate.hints import field_hint
+    from shoal.translate.hints import field_hint, meant_fields
 
-    unknown = [violation.field for violation in error.violations if violation.description.startswith(UNKNOWN_KEY)]
-    return [hint for field in unknown if (hint := field_hint(field, SYSTEMS.values()))]
+    fields = all_fields(RunConfig)
+    for violation in error.violations:
+        field, description = violation.field, violation.description
+        if not description.startswith(UNKNOWN_KEY):
+            continue
+        if meant := meant_fields(field, SYSTEMS.values()):
+            same = [one for one in fields if one.rpartition(".")[2] == field.rpartition(".")[2]]
+            proposed = " or ".join(dict.fromkeys([*meant, *same]))
+            message = message.replace(f"{field}: {description}", f"{field}: {UNKNOWN_KEY}; did you mean {proposed}?")
+        if hint := field_hint(field, SYSTEMS.values()):
+            hints.append(hint)
+    return message, hints
 
 
 def _check_unicode(argument: str) -> None:

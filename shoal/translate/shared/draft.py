@@ -1,20 +1,16 @@
 """A configuration while it is translated: its values, their origins, notes and refusals."""
 
-import difflib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
+from shoal.similar_names import similar_names
 from shoal.translate.shared.checkout import Checkout
 from shoal.translate.shared.field import Fate, Field, Unfit, read_value
 from shoal.translate.shared.not_yet import NOT_YET
 from shoal.translate.shared.own_function import OwnFunction
-
-_MAX_COMPARED = 200
-"""Characters of a name that are compared with others, which takes quadratic time."""
-
 
 _PLACEMENT = (
     "launch.",
@@ -129,7 +125,7 @@ class Source:
             self._judge_value(family, spelled, raw, draft)
             return
         if name is None:
-            near = difflib.get_close_matches(spelled[:_MAX_COMPARED], self._names, n=3, cutoff=0.6)
+            near = similar_names(spelled, self._names)
             hint = f"did you mean {' or '.join(near)}?" if near else f"Shoal knows no such field of {self._system}"
             draft.refuse(spelled, raw, f"unknown field; {hint}")
             return

@@ -3,7 +3,6 @@
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +27,7 @@ from shoal.models.model_folder import (
     tokenizer_folder,
 )
 from shoal.rollout import Prompt
+from shoal.similar_names import similar_names
 from shoal.telemetry.run_metric_table import TABLE
 
 _WEIGHT_FILES = ("*.safetensors", "*.bin")
@@ -155,7 +155,7 @@ def _check_best_metric(field: str, metric: str) -> None:
     """Raises `InvalidArgument` for a name that is no metric of a run."""
     known = [row.name for section in TABLE for row in section.metrics]
     if metric and not any(re.fullmatch(re.sub("<[^>]*>", ".+", name), metric) for name in known):
-        similar = get_close_matches(metric, known, n=3)
+        similar = similar_names(metric, known)
         raise InvalidArgument(
             f"checkpoint.{field}: there is no metric {metric!r}"
             + (f"; did you mean {' or '.join(similar)}?" if similar else "; docs/metrics.md lists them")

@@ -1,11 +1,11 @@
 """The check of the tools that rows of data offer: whether their environments have them."""
 
-import difflib
 from collections.abc import Mapping, Sequence
 
 from shoal.data.rows import row_name
 from shoal.errors import InvalidArgument
 from shoal.rollout import Prompt
+from shoal.similar_names import similar_names
 
 
 def check_tools_of_rows(prompts: Sequence[Prompt], tools: Mapping[str, Sequence[str]]) -> None:
@@ -20,7 +20,7 @@ def check_tools_of_rows(prompts: Sequence[Prompt], tools: Mapping[str, Sequence[
         there = tools[task.environment]
         for name in task.tools:
             if name not in there:
-                near = difflib.get_close_matches(name[:200], there, n=1)
+                near = similar_names(name, there, most=1)
                 hint = f" (did you mean {near[0]!r}?)" if near else ""
                 raise InvalidArgument(
                     f"{row_name(prompt.prompt_id)} names the tool {name!r:.80}{hint}, which its environment "

@@ -2,8 +2,10 @@
 
 import pytest
 
+from shoal.config.fields import all_fields
+from shoal.config.run import RunConfig
 from shoal.translate import SYSTEMS
-from shoal.translate.hints import field_hint
+from shoal.translate.hints import _IN_DAILY_USE, field_hint, meant_fields
 
 
 @pytest.mark.parametrize(
@@ -27,3 +29,27 @@ def test_a_name_of_another_system_is_translated(field: str, hint: str) -> None:
 @pytest.mark.parametrize("field", ["grpo.groupsize", "reward_funcs", "", "model.pth"])
 def test_there_is_no_hint_for_a_name_that_no_system_has_or_that_decides_too_much(field: str) -> None:
     assert field_hint(field, SYSTEMS.values()) == ""
+
+
+@pytest.mark.parametrize(
+    ("field", "meant"),
+    [
+        ("learner.lr", ["learner.learning_rate"]),
+        ("lr", ["learner.learning_rate"]),
+        ("kl.beta", ["kl.coef"]),
+        ("grpo.num_generations", ["grpo.group_size"]),
+        ("grpo.n", ["grpo.group_size"]),
+        ("evaluation.n", ["evaluation.samples_per_prompt"]),
+        ("learner.bs", ["grpo.groups_per_step"]),
+        ("grpo.n_samples", ["grpo.group_size"]),
+        ("grpo.epsilon", ["loss.clip_high", "loss.clip_low"]),
+        ("reward_funcs", []),
+        ("grpo.groupsize", []),
+    ],
+)
+def test_the_field_that_a_name_of_another_system_means_is_known(field: str, meant: list[str]) -> None:
+    assert meant_fields(field, SYSTEMS.values()) == meant
+
+
+def test_names_in_daily_use_mean_fields_that_exist() -> None:
+    assert set(_IN_DAILY_USE.values()) <= set(all_fields(RunConfig))
