@@ -8,6 +8,8 @@ verifier processes, which start often, need not import that package.
 import json
 from typing import Any
 
+from shoal.parsing import unique_keys
+
 _TUPLE = "__tuple__"
 _MAPPING = "__mapping__"
 
@@ -18,8 +20,8 @@ def entry_to_text(entry: Any) -> str:
 
 
 def entry_from_text(text: str) -> Any:
-    """Reads the text that `entry_to_text` wrote. Raises ValueError for any other text."""
-    return json.loads(text, object_hook=_untagged)
+    """Reads the text that `entry_to_text` wrote. Raises ValueError for any other text, also with a key twice."""
+    return json.loads(text, object_pairs_hook=lambda pairs: _untagged(unique_keys(pairs)))
 
 
 def _tagged(value: Any) -> Any:

@@ -10,6 +10,7 @@ from shoal.config.tables.data import SourceConfig
 from shoal.data.json_text import parse_json_text
 from shoal.data.rows import Row, is_empty, unicode_of
 from shoal.errors import InvalidArgument
+from shoal.parsing import parse_json
 from shoal.rollout import EnvironmentTask
 
 _NOT_THE_TASKS = frozenset({"env_name", "is_text_env", "max_steps"})
@@ -37,7 +38,7 @@ def refuse_tools(row: Row, column: str) -> None:
     value = row.values.get(column) if column else None
     if isinstance(value, str) and value.lstrip().startswith("["):
         with contextlib.suppress(ValueError):
-            value = parse_json_text(value)
+            value = parse_json(value)
     if isinstance(value, list) and any(isinstance(tool, Mapping) and not is_empty(tool) for tool in value):
         raise InvalidArgument(
             f"{row.where}: the column {column!r} defines tools, which a prompt without an environment does not show: "

@@ -41,6 +41,7 @@ def verify(completion: str, label: Any, options: ReasoningGymOptions = Reasoning
 def _read(label: Any) -> tuple[str, str, Any]:
     try:
         task, options, entry = (label[key] for key in ("task", "options", "entry"))
+        entry_from_text(str(options))
         return str(task), str(options), entry_from_text(entry)
     except (KeyError, TypeError, ValueError) as error:
         raise Unscorable(f"the label is not one of a reasoning-gym task: {error}") from None

@@ -23,6 +23,7 @@ from shoal.config.load import apply_override
 from shoal.config.tables.environments import BUILT_IN_ENVIRONMENTS, EnvironmentConfig, find_environment_files
 from shoal.conversation import ToolDefinition
 from shoal.errors import FieldViolation, InvalidArgument, PermissionDenied, ShoalError, Unauthenticated
+from shoal.parsing import parse_json, unique_keys
 from shoal.rpc.auth.credentials import Credentials
 from shoal.rpc.auth.tls import TlsFolder
 from shoal.rpc.channel import connect
@@ -256,7 +257,7 @@ def tool_names(text: str) -> list[str] | None:
 
 def _json(text: str, option: str) -> Any:
     try:
-        return json.loads(text)
+        return parse_json(text, object_pairs_hook=unique_keys)
     except ValueError as error:
         raise InvalidArgument(f"{option} {text!r:.200} is no JSON: {error}") from None
 

@@ -53,7 +53,13 @@ def _parsed(value: Any) -> Any:
     except (ValueError, RecursionError):
         pass
     try:
-        return ast.literal_eval(value)
+        tree = ast.parse(value.strip(), mode="eval")
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Dict):
+                unique_keys([(ast.literal_eval(key), None) for key in node.keys if key is not None])
+        return ast.literal_eval(tree)
+    except RepeatedKey as error:
+        raise Unscorable(f"the label is ambiguous: {error}") from None
     except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
         raise Unscorable(f"the label is neither JSON nor a Python literal: {value!r:.80}") from None
 

@@ -203,7 +203,9 @@ def test_tools_beside_a_prompt_that_would_not_show_them_are_refused(tmp_path: Pa
         tmp_path / "rows.parquet",
     )
     [of_table] = read_files(SourceConfig(path=str(tmp_path / "rows.parquet"))).rows
-    for row in (of_table, Row(6, "rows.jsonl:7", {**values, "tools": json.dumps(tools) if as_text else tools})):
+    twice = '[{"type": "function", "type": "function"}]'
+    others = (json.dumps(tools), twice) if as_text else (tools,)
+    for row in (of_table, *(Row(6, "rows.jsonl:7", {**values, "tools": other}) for other in others)):
         with pytest.raises(InvalidArgument, match=r"^\S*rows\.\S+( row 1)?: the column 'tools' defines tools"):
             conversation_of(row, SourceConfig(path="-"), None, RewardConfig())
         assert conversation_of(row, SourceConfig(path="-", tools_column=""), None, RewardConfig()).messages
