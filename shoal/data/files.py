@@ -1,6 +1,7 @@
 """Rows from JSONL and Parquet files."""
 
 import hashlib
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -88,10 +89,34 @@ def _object(line: bytes, where: str, *, is_first: bool) -> dict[str, Any]:
             f"{where}: the file begins with '[': it is one JSON array, and JSONL has one object in each line, without "
             "brackets and commas around them; convert it with: jq -c '.[]' ARRAY.json > ROWS.jsonl"
         )
-    problem = problem or f"each line must be one JSON object (found: {type(values).__name__})"
+    problem = _to_delete(line) or problem or f"each line must be one JSON object (found: {type(values).__name__})"
     if line.strip() in (b"{", b"[", b"}", b"]"):
         problem += "; JSONL has each object whole in one line: convert it with: jq -c . FILE.json > ROWS.jsonl"
     raise InvalidArgument(f"{where}: {problem}")
+
+
+def _to_delete(line: bytes) -> str:
+    """Describes a comma, or what else stands in a line besides its object, with the cure; empty for a line that is
+    wrong elsewhere."""
+    text = line.decode("utf-8", "replace").rstrip()
+    try:
+        value, end = json.JSONDecoder().raw_decode(text, len(text) - len(text.lstrip()))
+    except json.JSONDecodeError as error:
+        before = text[: error.pos].rstrip()
+        if before.endswith(",") and text[error.pos : error.pos + 1] in ("}", "]"):
+            return f"delete the comma before {text[error.pos]!r}, at column {len(before)}"
+        return ""
+    except (ValueError, RecursionError):
+        return ""
+    rest = text[end:].lstrip()
+    if not isinstance(value, dict) or not rest:
+        return ""
+    column = len(text) - len(rest) + 1
+    if rest.lstrip(", \t").startswith("{"):
+        return f"another object begins behind the first, at column {column}: put each into a line of its own"
+    return (
+        f"delete {rest!r:.40} behind the object, at column {column}: JSONL has nothing between the objects of its lines"
+    )
 
 
 def _parquet(path: Path, source: SourceConfig) -> Iterator[Row]:

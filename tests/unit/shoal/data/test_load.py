@@ -343,6 +343,12 @@ def test_prompts_that_are_too_long_are_dropped_and_counted(tmp_path: Path) -> No
             r"rows\.jsonl:2: .* 'c' occurs twice",
         ),
         (b"{", r"rows\.jsonl:2: not a line of JSON: .*; JSONL has each object whole in one line"),
+        (b'{"messages": "a"}, ', r"rows\.jsonl:2: delete ',' behind the object, at column 18"),
+        (b' {"messages": "a"} ;', r"rows\.jsonl:2: delete ';' behind the object, at column 20"),
+        (b'{"messages": "a",}', r"rows\.jsonl:2: delete the comma before '}', at column 17"),
+        (b'{"messages": ["a", ]}', r"rows\.jsonl:2: delete the comma before ']', at column 18"),
+        (b'{"a": 1}{"b": 2}', r"rows\.jsonl:2: another object begins behind the first, at column 9"),
+        (b'{"a": 1}, {"b": 2},', r"rows\.jsonl:2: another object begins behind the first, at column 9"),
     ],
 )
 def test_a_malformed_row_is_refused_with_file_and_line(tmp_path: Path, line: bytes, message: str) -> None:
