@@ -188,7 +188,10 @@ def _report(info: Message, runs: Sequence[_Played], files: Sequence[str]) -> dic
         where for (where, digest), (_, other) in zip(first.digests, second.digests, strict=False) if digest != other
     ]
     left = {"files": list(files), **(first.left or {"processes": [], "threads": 0, "open_files": 0, "memory_mib": 0})}
-    problems = list(dict.fromkeys((*first.problems, *second.problems)))
+    problems = [
+        f"nothing calls or reads {name!r}: rename it if {meant!r} is meant" for name, meant in info["misnamed"].items()
+    ]
+    problems += dict.fromkeys((*first.problems, *second.problems))
     if differences and info["is_deterministic"]:
         problems.append(f"is_deterministic is true, and what it answers differs: {', '.join(differences[:_MAX_SHOWN])}")
     if left["processes"]:

@@ -1,6 +1,7 @@
 """Finds the class of an environment, and describes it."""
 
 import contextlib
+import difflib
 import hashlib
 import importlib
 import inspect
@@ -13,6 +14,7 @@ from typing import Any
 
 from services.reward.process.source import error_line, import_source
 from shoal.environment import Agent, Environment
+from shoal.environment.tools import marked_tools
 
 
 class CannotLoad(Exception):
@@ -57,6 +59,7 @@ class Loaded:
         try:
             tools = [asdict(tool) for tool, _ in (await environment.listed_tools()).values()]
             json.dumps(tools, ensure_ascii=False, allow_nan=False).encode()  # They travel so.
+            unavailable, mistaken = str(environment.unavailable()), misnamed(environment)
         except Exception as error:
             raise CannotLoad(f"the tools of {name} cannot be listed: {error}") from error
         finally:
@@ -64,15 +67,68 @@ class Loaded:
                 closing = environment.close()
                 if inspect.isawaitable(closing):
                     await closing
+        if not unavailable:
+            _check_answers(environment, mistaken, has_tools=bool(tools))
         return {
             "description": inspect.getdoc(self._found) if isinstance(self._found, type) else FunctionTools.__doc__,
             "tools": tools,
             # Whatever a program does between two calls of the policy, it cannot be brought there again.
             "is_deterministic": bool(environment.is_deterministic) and not isinstance(environment, Agent),
             "is_agent": isinstance(environment, Agent),
-            "unavailable": str(environment.unavailable()),
+            "unavailable": unavailable,
+            "misnamed": mistaken,
             "digest": self._code["digest"] or _digest_of(self.path),
         }
+
+
+def misnamed(environment: Environment) -> dict[str, str]:
+    """Returns the public attributes of an environment's class that are spelled almost like one that is called or read,
+    take the same arguments, and stand in its place: name -> the name that is meant."""
+    cls = type(environment)
+    bases = (Agent, *Agent.__mro__)
+    names = dict.fromkeys(name for one in cls.__mro__ if one not in bases for name in vars(one))
+    tools = {function.__name__ for function in marked_tools(environment)}
+    others = {name: getattr(cls, name) for name in names if not name.startswith("_") and name not in tools}
+    found: dict[str, str] = {}
+    for meant, fits in _READ.items():
+        if meant not in names and (isinstance(environment, Agent) or meant != "run"):
+            similar = [name for name, value in others.items() if name not in _READ and fits(value)]
+            found |= dict.fromkeys(difflib.get_close_matches(meant, similar, n=1, cutoff=_LIKENESS), meant)
+    return found
+
+
+def _takes(num_arguments: int) -> Callable[[Any], bool]:
+    def fits(value: Any) -> bool:
+        try:
+            inspect.signature(value).bind(*[None] * (1 + num_arguments))
+        except (TypeError, ValueError):
+            return False
+        return inspect.isfunction(value)
+
+    return fits
+
+
+_LIKENESS = 0.7
+_READ: Mapping[str, Callable[[Any], bool]] = {
+    "reset": _takes(2),
+    "step": _takes(1),
+    "close": _takes(0),
+    "run": _takes(3),
+    "is_deterministic": lambda value: isinstance(value, bool),
+    "tools": lambda value: isinstance(value, list | tuple) and any(map(callable, value)),
+}
+"""What is called or read of an environment, and what may stand there."""
+
+
+def _check_answers(environment: Environment, mistaken: Mapping[str, str], *, has_tools: bool) -> None:
+    """Raises `CannotLoad` for an environment that answers no turn, and for an agent that does nothing."""
+    is_agent, cls = isinstance(environment, Agent), type(environment)
+    method = "run" if is_agent else "step"
+    if getattr(cls, method) is not getattr(Agent, method) or (has_tools and not is_agent):
+        return
+    what = "" if is_agent else " and no tools: nothing would answer the policy"
+    hints = [f"; rename {name!r} to {meant!r}" for name, meant in mistaken.items() if meant in (method, "tools")]
+    raise CannotLoad(f"{cls.__name__} has no method {method!r}{what}{''.join(hints)}")
 
 
 def load(code: Mapping[str, Any]) -> Loaded:
