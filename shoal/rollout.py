@@ -210,6 +210,8 @@ class EpisodeTurn:
     """The outcomes, in the order of the turn's tool calls."""
     number: int = 0
     """The turn's place in time among all turns, from 1, if segments may alternate; 0 if turns are in order of time."""
+    opened_thought: str = ""
+    """The mark of the thought that the chat template began the turn with; empty without one."""
 
 
 @dataclass(frozen=True)

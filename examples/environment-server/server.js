@@ -34,7 +34,7 @@ function runEpisode(call) {
     turns += 1;
     if (turn.number !== turns) throw new Refusal(`turn ${turn.number} came where ${turns} was expected`);
     if (turn.message.tool_calls.length) return carriedOut(turn.message.tool_calls);
-    return said(game.answer(turn.message.content));
+    return said(game.answer((turn.opened_thought ?? '') + turn.message.content));
   }
 
   function said({ text, ...others }) {

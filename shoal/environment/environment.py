@@ -44,11 +44,14 @@ class Turn:
     finish_reason: FinishReason = FinishReason.STOP
     """Why sampling ended; LENGTH if a limit cut the turn off."""
     num_tokens: int = 0
+    opened_thought: str = ""
+    """The mark of the thought that the chat template begins the turn with, such as "<think>"; empty without one. `text`
+    does not have it."""
 
     @property
     def answer(self) -> str:
         """The policy's words outside of its thoughts. Read a guess or a result from these."""
-        return without_thoughts(self.text)
+        return without_thoughts(self.opened_thought + self.text)
 
 
 Said: TypeAlias = str | ChatMessage | Mapping[str, Any] | Sequence["str | ChatMessage | Mapping[str, Any]"]

@@ -11,6 +11,11 @@ _NUM_LAST_TOKENS = 16
 """More tokens than the begin mark of a thought and the space after it."""
 
 
+def opened_by(renderer: TurnRenderer, before: Int32Array) -> str:
+    """Returns the mark of the thought that the tokens before a turn end in; empty if they end in none."""
+    return renderer.opened_thought(before[-_NUM_LAST_TOKENS:].tolist())
+
+
 def turn_message(
     renderer: TurnRenderer,
     parse: Parser,
@@ -32,7 +37,7 @@ def turn_message(
     text = renderer.sampled_text(token_ids)
     if renderer.is_final(token_ids):
         return ChatMessage("assistant", text)
-    thought = renderer.opened_thought(before[-_NUM_LAST_TOKENS:].tolist())
+    thought = opened_by(renderer, before)
     parsed = parse(thought + text, tools, number, withheld)
     content = parsed.content.removeprefix(thought)
     return ChatMessage("assistant", content.strip() if parsed.calls else content, parsed.calls)

@@ -26,7 +26,7 @@ from google.protobuf import struct_pb2 as google_dot_protobuf_dot_struct__pb2
 from shoal.v1 import rollout_pb2 as shoal_dot_v1_dot_rollout__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1ashoal/v1/environment.proto\x12\x08shoal.v1\x1a\x1cgoogle/protobuf/struct.proto\x1a\x16shoal/v1/rollout.proto\"\x19\n\x17ListEnvironmentsRequest\"K\n\x18ListEnvironmentsResponse\x12/\n\x0c\x65nvironments\x18\x01 \x03(\x0b\x32\x19.shoal.v1.EnvironmentInfo\"\xb3\x01\n\x0f\x45nvironmentInfo\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x02 \x01(\t\x12\'\n\x05tools\x18\x03 \x03(\x0b\x32\x18.shoal.v1.ToolDefinition\x12\x18\n\x10is_deterministic\x18\x04 \x01(\x08\x12\x13\n\x0b\x63ode_digest\x18\x05 \x01(\t\x12\x13\n\x0bunavailable\x18\x06 \x01(\t\x12\x10\n\x08is_agent\x18\x07 \x01(\x08\"`\n\x0eToolDefinition\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x02 \x01(\t\x12+\n\nparameters\x18\x03 \x01(\x0b\x32\x17.google.protobuf.Struct\"\xb7\x01\n\x11RunEpisodeRequest\x12\'\n\x05start\x18\x01 \x01(\x0b\x32\x16.shoal.v1.EpisodeStartH\x00\x12$\n\x04turn\x18\x02 \x01(\x0b\x32\x14.shoal.v1.PolicyTurnH\x00\x12#\n\x03\x65nd\x18\x03 \x01(\x0b\x32\x14.shoal.v1.EpisodeEndH\x00\x12&\n\x05reply\x18\x04 \x01(\x0b\x32\x15.shoal.v1.PolicyReplyH\x00\x42\x06\n\x04part\"\x93\x02\n\x0c\x45pisodeStart\x12\x12\n\nepisode_id\x18\x01 \x01(\t\x12\x13\n\x0b\x65nvironment\x18\x02 \x01(\t\x12%\n\x04task\x18\x03 \x01(\x0b\x32\x17.google.protobuf.Struct\x12\x0c\n\x04seed\x18\x04 \x01(\x03\x12\'\n\x08messages\x18\x05 \x03(\x0b\x32\x15.shoal.v1.ChatMessage\x12\x16\n\x0e\x63\x61ll_timeout_s\x18\x06 \x01(\x01\x12$\n\x06replay\x18\x07 \x03(\x0b\x32\x14.shoal.v1.PolicyTurn\x12\x1a\n\x12max_context_tokens\x18\x08 \x01(\x05\x12\"\n\x05tools\x18\t \x01(\x0b\x32\x13.shoal.v1.ToolNames\"\x87\x01\n\nPolicyTurn\x12\x0e\n\x06number\x18\x01 \x01(\x05\x12&\n\x07message\x18\x02 \x01(\x0b\x32\x15.shoal.v1.ChatMessage\x12-\n\rfinish_reason\x18\x03 \x01(\x0e\x32\x16.shoal.v1.FinishReason\x12\x12\n\nnum_tokens\x18\x04 \x01(\x05\"!\n\nEpisodeEnd\x12\x13\n\x0bstop_reason\x18\x01 \x01(\t\"\x9b\x01\n\x12RunEpisodeResponse\x12,\n\x0bobservation\x18\x01 \x01(\x0b\x32\x15.shoal.v1.ObservationH\x00\x12)\n\x06result\x18\x02 \x01(\x0b\x32\x17.shoal.v1.EpisodeResultH\x00\x12$\n\x04\x63\x61ll\x18\x03 \x01(\x0b\x32\x14.shoal.v1.PolicyCallH\x00\x42\x06\n\x04part\"\xda\x01\n\nPolicyCall\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\t\x12\'\n\x08messages\x18\x02 \x03(\x0b\x32\x15.shoal.v1.ChatMessage\x12\'\n\x05tools\x18\x03 \x03(\x0b\x32\x18.shoal.v1.ToolDefinition\x12\x11\n\ttoken_ids\x18\x04 \x01(\x0c\x12\x12\n\nmax_tokens\x18\x05 \x01(\x05\x12\x16\n\x0estop_token_ids\x18\x06 \x03(\x05\x12\x14\n\x0cstop_strings\x18\x07 \x03(\t\x12\x14\n\x0cis_auxiliary\x18\x08 \x01(\x08\"|\n\x0bPolicyReply\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\t\x12(\n\x06\x61nswer\x18\x02 \x01(\x0b\x32\x16.shoal.v1.PolicyAnswerH\x00\x12*\n\x07refusal\x18\x03 \x01(\x0b\x32\x17.shoal.v1.PolicyRefusalH\x00\x42\x06\n\x04part\"\xd0\x01\n\x0cPolicyAnswer\x12&\n\x07message\x18\x01 \x01(\x0b\x32\x15.shoal.v1.ChatMessage\x12\x11\n\ttoken_ids\x18\x02 \x01(\x0c\x12\x10\n\x08logprobs\x18\x03 \x01(\x0c\x12-\n\rfinish_reason\x18\x04 \x01(\x0e\x32\x16.shoal.v1.FinishReason\x12\x1a\n\x12num_context_tokens\x18\x05 \x01(\x05\x12(\n\x07version\x18\x06 \x01(\x0b\x32\x17.shoal.v1.WeightVersion\"e\n\rPolicyRefusal\x12-\n\x06reason\x18\x01 \x01(\x0e\x32\x1d.shoal.v1.PolicyRefusalReason\x12\x0e\n\x06\x64\x65tail\x18\x02 \x01(\t\x12\x15\n\rretry_after_s\x18\x03 \x01(\x01\"\xa0\x01\n\x0bObservation\x12\x0c\n\x04turn\x18\x01 \x01(\x05\x12\'\n\x08messages\x18\x02 \x03(\x0b\x32\x15.shoal.v1.ChatMessage\x12\x13\n\x06reward\x18\x03 \x01(\x01H\x00\x88\x01\x01\x12\x0c\n\x04\x64one\x18\x04 \x01(\x08\x12,\n\rtool_outcomes\x18\x05 \x03(\x0b\x32\x15.shoal.v1.ToolOutcomeB\t\n\x07_reward\"\xdc\x02\n\rEpisodeResult\x12\'\n\x07outcome\x18\x01 \x01(\x0e\x32\x16.shoal.v1.ScoreOutcome\x12\x13\n\x06reward\x18\x02 \x01(\x01H\x00\x88\x01\x01\x12\x35\n\x07metrics\x18\x03 \x03(\x0b\x32$.shoal.v1.EpisodeResult.MetricsEntry\x12\x0e\n\x06\x64\x65tail\x18\x04 \x01(\t\x12>\n\x0cturn_rewards\x18\x05 \x03(\x0b\x32(.shoal.v1.EpisodeResult.TurnRewardsEntry\x12\x17\n\x0funread_call_ids\x18\x06 \x03(\t\x1a.\n\x0cMetricsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x1a\x32\n\x10TurnRewardsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x42\t\n\x07_reward*\xca\x01\n\x13PolicyRefusalReason\x12%\n!POLICY_REFUSAL_REASON_UNSPECIFIED\x10\x00\x12!\n\x1dPOLICY_REFUSAL_REASON_INVALID\x10\x01\x12&\n\"POLICY_REFUSAL_REASON_CONTEXT_FULL\x10\x02\x12\x1f\n\x1bPOLICY_REFUSAL_REASON_LIMIT\x10\x03\x12 \n\x1cPOLICY_REFUSAL_REASON_PAUSED\x10\x04\x32\xbc\x01\n\x12\x45nvironmentService\x12Y\n\x10ListEnvironments\x12!.shoal.v1.ListEnvironmentsRequest\x1a\".shoal.v1.ListEnvironmentsResponse\x12K\n\nRunEpisode\x12\x1b.shoal.v1.RunEpisodeRequest\x1a\x1c.shoal.v1.RunEpisodeResponse(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1ashoal/v1/environment.proto\x12\x08shoal.v1\x1a\x1cgoogle/protobuf/struct.proto\x1a\x16shoal/v1/rollout.proto\"\x19\n\x17ListEnvironmentsRequest\"K\n\x18ListEnvironmentsResponse\x12/\n\x0c\x65nvironments\x18\x01 \x03(\x0b\x32\x19.shoal.v1.EnvironmentInfo\"\xb3\x01\n\x0f\x45nvironmentInfo\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x02 \x01(\t\x12\'\n\x05tools\x18\x03 \x03(\x0b\x32\x18.shoal.v1.ToolDefinition\x12\x18\n\x10is_deterministic\x18\x04 \x01(\x08\x12\x13\n\x0b\x63ode_digest\x18\x05 \x01(\t\x12\x13\n\x0bunavailable\x18\x06 \x01(\t\x12\x10\n\x08is_agent\x18\x07 \x01(\x08\"`\n\x0eToolDefinition\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x02 \x01(\t\x12+\n\nparameters\x18\x03 \x01(\x0b\x32\x17.google.protobuf.Struct\"\xb7\x01\n\x11RunEpisodeRequest\x12\'\n\x05start\x18\x01 \x01(\x0b\x32\x16.shoal.v1.EpisodeStartH\x00\x12$\n\x04turn\x18\x02 \x01(\x0b\x32\x14.shoal.v1.PolicyTurnH\x00\x12#\n\x03\x65nd\x18\x03 \x01(\x0b\x32\x14.shoal.v1.EpisodeEndH\x00\x12&\n\x05reply\x18\x04 \x01(\x0b\x32\x15.shoal.v1.PolicyReplyH\x00\x42\x06\n\x04part\"\x93\x02\n\x0c\x45pisodeStart\x12\x12\n\nepisode_id\x18\x01 \x01(\t\x12\x13\n\x0b\x65nvironment\x18\x02 \x01(\t\x12%\n\x04task\x18\x03 \x01(\x0b\x32\x17.google.protobuf.Struct\x12\x0c\n\x04seed\x18\x04 \x01(\x03\x12\'\n\x08messages\x18\x05 \x03(\x0b\x32\x15.shoal.v1.ChatMessage\x12\x16\n\x0e\x63\x61ll_timeout_s\x18\x06 \x01(\x01\x12$\n\x06replay\x18\x07 \x03(\x0b\x32\x14.shoal.v1.PolicyTurn\x12\x1a\n\x12max_context_tokens\x18\x08 \x01(\x05\x12\"\n\x05tools\x18\t \x01(\x0b\x32\x13.shoal.v1.ToolNames\"\x9f\x01\n\nPolicyTurn\x12\x0e\n\x06number\x18\x01 \x01(\x05\x12&\n\x07message\x18\x02 \x01(\x0b\x32\x15.shoal.v1.ChatMessage\x12-\n\rfinish_reason\x18\x03 \x01(\x0e\x32\x16.shoal.v1.FinishReason\x12\x12\n\nnum_tokens\x18\x04 \x01(\x05\x12\x16\n\x0eopened_thought\x18\x05 \x01(\t\"!\n\nEpisodeEnd\x12\x13\n\x0bstop_reason\x18\x01 \x01(\t\"\x9b\x01\n\x12RunEpisodeResponse\x12,\n\x0bobservation\x18\x01 \x01(\x0b\x32\x15.shoal.v1.ObservationH\x00\x12)\n\x06result\x18\x02 \x01(\x0b\x32\x17.shoal.v1.EpisodeResultH\x00\x12$\n\x04\x63\x61ll\x18\x03 \x01(\x0b\x32\x14.shoal.v1.PolicyCallH\x00\x42\x06\n\x04part\"\xda\x01\n\nPolicyCall\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\t\x12\'\n\x08messages\x18\x02 \x03(\x0b\x32\x15.shoal.v1.ChatMessage\x12\'\n\x05tools\x18\x03 \x03(\x0b\x32\x18.shoal.v1.ToolDefinition\x12\x11\n\ttoken_ids\x18\x04 \x01(\x0c\x12\x12\n\nmax_tokens\x18\x05 \x01(\x05\x12\x16\n\x0estop_token_ids\x18\x06 \x03(\x05\x12\x14\n\x0cstop_strings\x18\x07 \x03(\t\x12\x14\n\x0cis_auxiliary\x18\x08 \x01(\x08\"|\n\x0bPolicyReply\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\t\x12(\n\x06\x61nswer\x18\x02 \x01(\x0b\x32\x16.shoal.v1.PolicyAnswerH\x00\x12*\n\x07refusal\x18\x03 \x01(\x0b\x32\x17.shoal.v1.PolicyRefusalH\x00\x42\x06\n\x04part\"\xd0\x01\n\x0cPolicyAnswer\x12&\n\x07message\x18\x01 \x01(\x0b\x32\x15.shoal.v1.ChatMessage\x12\x11\n\ttoken_ids\x18\x02 \x01(\x0c\x12\x10\n\x08logprobs\x18\x03 \x01(\x0c\x12-\n\rfinish_reason\x18\x04 \x01(\x0e\x32\x16.shoal.v1.FinishReason\x12\x1a\n\x12num_context_tokens\x18\x05 \x01(\x05\x12(\n\x07version\x18\x06 \x01(\x0b\x32\x17.shoal.v1.WeightVersion\"e\n\rPolicyRefusal\x12-\n\x06reason\x18\x01 \x01(\x0e\x32\x1d.shoal.v1.PolicyRefusalReason\x12\x0e\n\x06\x64\x65tail\x18\x02 \x01(\t\x12\x15\n\rretry_after_s\x18\x03 \x01(\x01\"\xa0\x01\n\x0bObservation\x12\x0c\n\x04turn\x18\x01 \x01(\x05\x12\'\n\x08messages\x18\x02 \x03(\x0b\x32\x15.shoal.v1.ChatMessage\x12\x13\n\x06reward\x18\x03 \x01(\x01H\x00\x88\x01\x01\x12\x0c\n\x04\x64one\x18\x04 \x01(\x08\x12,\n\rtool_outcomes\x18\x05 \x03(\x0b\x32\x15.shoal.v1.ToolOutcomeB\t\n\x07_reward\"\xdc\x02\n\rEpisodeResult\x12\'\n\x07outcome\x18\x01 \x01(\x0e\x32\x16.shoal.v1.ScoreOutcome\x12\x13\n\x06reward\x18\x02 \x01(\x01H\x00\x88\x01\x01\x12\x35\n\x07metrics\x18\x03 \x03(\x0b\x32$.shoal.v1.EpisodeResult.MetricsEntry\x12\x0e\n\x06\x64\x65tail\x18\x04 \x01(\t\x12>\n\x0cturn_rewards\x18\x05 \x03(\x0b\x32(.shoal.v1.EpisodeResult.TurnRewardsEntry\x12\x17\n\x0funread_call_ids\x18\x06 \x03(\t\x1a.\n\x0cMetricsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x1a\x32\n\x10TurnRewardsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x42\t\n\x07_reward*\xca\x01\n\x13PolicyRefusalReason\x12%\n!POLICY_REFUSAL_REASON_UNSPECIFIED\x10\x00\x12!\n\x1dPOLICY_REFUSAL_REASON_INVALID\x10\x01\x12&\n\"POLICY_REFUSAL_REASON_CONTEXT_FULL\x10\x02\x12\x1f\n\x1bPOLICY_REFUSAL_REASON_LIMIT\x10\x03\x12 \n\x1cPOLICY_REFUSAL_REASON_PAUSED\x10\x04\x32\xbc\x01\n\x12\x45nvironmentService\x12Y\n\x10ListEnvironments\x12!.shoal.v1.ListEnvironmentsRequest\x1a\".shoal.v1.ListEnvironmentsResponse\x12K\n\nRunEpisode\x12\x1b.shoal.v1.RunEpisodeRequest\x1a\x1c.shoal.v1.RunEpisodeResponse(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,8 +37,8 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_EPISODERESULT_METRICSENTRY']._serialized_options = b'8\001'
   _globals['_EPISODERESULT_TURNREWARDSENTRY']._loaded_options = None
   _globals['_EPISODERESULT_TURNREWARDSENTRY']._serialized_options = b'8\001'
-  _globals['_POLICYREFUSALREASON']._serialized_start=2449
-  _globals['_POLICYREFUSALREASON']._serialized_end=2651
+  _globals['_POLICYREFUSALREASON']._serialized_start=2473
+  _globals['_POLICYREFUSALREASON']._serialized_end=2675
   _globals['_LISTENVIRONMENTSREQUEST']._serialized_start=94
   _globals['_LISTENVIRONMENTSREQUEST']._serialized_end=119
   _globals['_LISTENVIRONMENTSRESPONSE']._serialized_start=121
@@ -52,27 +52,27 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_EPISODESTART']._serialized_start=665
   _globals['_EPISODESTART']._serialized_end=940
   _globals['_POLICYTURN']._serialized_start=943
-  _globals['_POLICYTURN']._serialized_end=1078
-  _globals['_EPISODEEND']._serialized_start=1080
-  _globals['_EPISODEEND']._serialized_end=1113
-  _globals['_RUNEPISODERESPONSE']._serialized_start=1116
-  _globals['_RUNEPISODERESPONSE']._serialized_end=1271
-  _globals['_POLICYCALL']._serialized_start=1274
-  _globals['_POLICYCALL']._serialized_end=1492
-  _globals['_POLICYREPLY']._serialized_start=1494
-  _globals['_POLICYREPLY']._serialized_end=1618
-  _globals['_POLICYANSWER']._serialized_start=1621
-  _globals['_POLICYANSWER']._serialized_end=1829
-  _globals['_POLICYREFUSAL']._serialized_start=1831
-  _globals['_POLICYREFUSAL']._serialized_end=1932
-  _globals['_OBSERVATION']._serialized_start=1935
-  _globals['_OBSERVATION']._serialized_end=2095
-  _globals['_EPISODERESULT']._serialized_start=2098
-  _globals['_EPISODERESULT']._serialized_end=2446
-  _globals['_EPISODERESULT_METRICSENTRY']._serialized_start=2337
-  _globals['_EPISODERESULT_METRICSENTRY']._serialized_end=2383
-  _globals['_EPISODERESULT_TURNREWARDSENTRY']._serialized_start=2385
-  _globals['_EPISODERESULT_TURNREWARDSENTRY']._serialized_end=2435
-  _globals['_ENVIRONMENTSERVICE']._serialized_start=2654
-  _globals['_ENVIRONMENTSERVICE']._serialized_end=2842
+  _globals['_POLICYTURN']._serialized_end=1102
+  _globals['_EPISODEEND']._serialized_start=1104
+  _globals['_EPISODEEND']._serialized_end=1137
+  _globals['_RUNEPISODERESPONSE']._serialized_start=1140
+  _globals['_RUNEPISODERESPONSE']._serialized_end=1295
+  _globals['_POLICYCALL']._serialized_start=1298
+  _globals['_POLICYCALL']._serialized_end=1516
+  _globals['_POLICYREPLY']._serialized_start=1518
+  _globals['_POLICYREPLY']._serialized_end=1642
+  _globals['_POLICYANSWER']._serialized_start=1645
+  _globals['_POLICYANSWER']._serialized_end=1853
+  _globals['_POLICYREFUSAL']._serialized_start=1855
+  _globals['_POLICYREFUSAL']._serialized_end=1956
+  _globals['_OBSERVATION']._serialized_start=1959
+  _globals['_OBSERVATION']._serialized_end=2119
+  _globals['_EPISODERESULT']._serialized_start=2122
+  _globals['_EPISODERESULT']._serialized_end=2470
+  _globals['_EPISODERESULT_METRICSENTRY']._serialized_start=2361
+  _globals['_EPISODERESULT_METRICSENTRY']._serialized_end=2407
+  _globals['_EPISODERESULT_TURNREWARDSENTRY']._serialized_start=2409
+  _globals['_EPISODERESULT_TURNREWARDSENTRY']._serialized_end=2459
+  _globals['_ENVIRONMENTSERVICE']._serialized_start=2678
+  _globals['_ENVIRONMENTSERVICE']._serialized_end=2866
 # @@protoc_insertion_point(module_scope)

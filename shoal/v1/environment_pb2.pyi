@@ -304,12 +304,18 @@ class PolicyTurn(_message.Message):
     MESSAGE_FIELD_NUMBER: _builtins.int
     FINISH_REASON_FIELD_NUMBER: _builtins.int
     NUM_TOKENS_FIELD_NUMBER: _builtins.int
+    OPENED_THOUGHT_FIELD_NUMBER: _builtins.int
     number: _builtins.int
     """Number of the turn, from 1."""
     finish_reason: _rollout_pb2.FinishReason.ValueType
     """Why sampling of the turn ended."""
     num_tokens: _builtins.int
     """Number of sampled tokens."""
+    opened_thought: _builtins.str
+    """The mark of the thought that the chat template begins the turn with, such
+    as "<think>"; empty if the turn begins outside of one. `message` does not
+    have it: a turn that never ends this thought has no answer.
+    """
     @_builtins.property
     def message(self) -> _rollout_pb2.ChatMessage:
         """What the policy said, with the tool calls that were found in it."""
@@ -321,10 +327,11 @@ class PolicyTurn(_message.Message):
         message: _rollout_pb2.ChatMessage | None = ...,
         finish_reason: _rollout_pb2.FinishReason.ValueType = ...,
         num_tokens: _builtins.int = ...,
+        opened_thought: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["finish_reason", b"finish_reason", "message", b"message", "num_tokens", b"num_tokens", "number", b"number"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["finish_reason", b"finish_reason", "message", b"message", "num_tokens", b"num_tokens", "number", b"number", "opened_thought", b"opened_thought"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

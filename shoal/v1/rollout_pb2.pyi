@@ -366,6 +366,7 @@ class EpisodeTurn(_message.Message):
     TOOL_OUTCOMES_FIELD_NUMBER: _builtins.int
     SEED_FIELD_NUMBER: _builtins.int
     NUMBER_FIELD_NUMBER: _builtins.int
+    OPENED_THOUGHT_FIELD_NUMBER: _builtins.int
     start: _builtins.int
     """First sampled token in the completion, from 0."""
     end: _builtins.int
@@ -380,6 +381,11 @@ class EpisodeTurn(_message.Message):
     """Where the episode has segments: the turn's place in time among all turns,
     from 1 and rising, since segments may take turns with each other. 0 where
     turns are in the order of time.
+    """
+    opened_thought: _builtins.str
+    """The mark of the thought that the chat template began the turn with, such as
+    "<think>"; empty if the turn began outside of one. `message` does not have
+    it: a turn that never ends this thought has no answer.
     """
     @_builtins.property
     def message(self) -> Global___ChatMessage:
@@ -405,10 +411,11 @@ class EpisodeTurn(_message.Message):
         tool_outcomes: _abc.Iterable[Global___ToolOutcome] | None = ...,
         seed: _builtins.int = ...,
         number: _builtins.int = ...,
+        opened_thought: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_reward", b"_reward", "message", b"message", "reward", b"reward"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_reward", b"_reward", "end", b"end", "finish_reason", b"finish_reason", "message", b"message", "number", b"number", "observations", b"observations", "reward", b"reward", "seed", b"seed", "start", b"start", "tool_outcomes", b"tool_outcomes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_reward", b"_reward", "end", b"end", "finish_reason", b"finish_reason", "message", b"message", "number", b"number", "observations", b"observations", "opened_thought", b"opened_thought", "reward", b"reward", "seed", b"seed", "start", b"start", "tool_outcomes", b"tool_outcomes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__reward: _TypeAlias = _typing.Literal["reward"]  # noqa: Y015
     _WhichOneofArgType__reward: _TypeAlias = _typing.Literal["_reward", b"_reward"]  # noqa: Y015

@@ -99,6 +99,7 @@ def _turn_to_wire(turn: EpisodeTurn, with_words: bool) -> rollout_pb2.EpisodeTur
         tool_outcomes=map(tool_outcome_to_wire, turn.tool_outcomes),
         seed=turn.seed,
         number=turn.number,
+        opened_thought=turn.opened_thought,
     )
 
 
@@ -113,6 +114,7 @@ def _turn_from_wire(message: rollout_pb2.EpisodeTurn) -> EpisodeTurn:
         reward=message.reward if message.HasField("reward") else None,
         tool_outcomes=tuple(map(tool_outcome_from_wire, message.tool_outcomes)),
         number=message.number,
+        opened_thought=message.opened_thought,
     )
 
 

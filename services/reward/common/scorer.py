@@ -61,8 +61,12 @@ class Scorer(Protocol):
 
 
 def whole_text(prompt: Prompt, completion: rollout_pb2.Completion) -> str:
-    """Returns the completion's text, after the begin mark of a thought that the prompt has opened. Without the mark, a
-    completion that never ends the thought would not look like a thought."""
+    """Returns the completion's text, after the begin mark of a thought that the prompt has opened; of an episode, the
+    thought that the last turn begins in. Without the mark, a text that never ends the thought would not look like a
+    thought."""
+    if completion.HasField("episode"):
+        turns = completion.episode.turns
+        return (turns[-1].opened_thought if turns else "") + completion.text
     return opened_thought(prompt.text) + completion.text
 
 

@@ -45,6 +45,7 @@ def turn_from_wire(message: environment_pb2.PolicyTurn, number: int) -> dict[str
         "message": asdict(chat_message_from_wire(message.message)),
         "finish_reason": finish_reason_from_wire(message.finish_reason),
         "num_tokens": message.num_tokens,
+        "opened_thought": message.opened_thought,
     }
 
 

@@ -6,7 +6,7 @@ from typing import Any, TypedDict
 
 from services.reward.common.text import clean, without_turns
 from shoal.chat_templates.template_messages import for_template
-from shoal.chat_templates.thoughts import opened_thought, without_thoughts
+from shoal.chat_templates.thoughts import without_thoughts
 from shoal.config.tables.reward_model import RewardModelConfig
 from shoal.conversation import ChatMessage
 
@@ -23,11 +23,12 @@ class Question(TypedDict, total=False):
 def question_for(
     config: RewardModelConfig, messages: Sequence[ChatMessage], prompt_text: str, completion: str
 ) -> Question:
-    """Puts a completion after the prompt's messages, or after the prompt's text if the messages are not known.
+    """Puts a completion after the prompt's messages, or after the prompt's text if the messages are not known. With
+    `after_thoughts` the completion begins with the mark of a thought that the prompt has opened.
 
     Markers of turns in the completion are broken up: it cannot end its own turn and have another user praise it.
     """
-    answer = without_thoughts(opened_thought(prompt_text) + completion) if config.after_thoughts else completion
+    answer = without_thoughts(completion) if config.after_thoughts else completion
     answer = clean(without_turns(answer))
     if not messages:
         return {"text": clean(prompt_text) + answer}

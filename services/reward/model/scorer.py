@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Sequence
 
-from services.reward.common.scorer import ListedVerifier
+from services.reward.common.scorer import ListedVerifier, whole_text
 from services.reward.model.reward_model import MISSING, RewardModel
 from shoal.config.tables.reward_model import RewardModelConfig
 from shoal.rollout import GroundTruth, Prompt
@@ -39,7 +39,8 @@ class ModelScorer:
     async def score(self, truth: GroundTruth, prompt: Prompt, completion: rollout_pb2.Completion) -> VerifierScore:
         if self._model is None:
             return VerifierScore(truth.verifier, ScoreOutcome.FAILED, detail="there is no reward model")
-        return await self._model.judge(truth.verifier, prompt.messages, prompt.text, completion.text)
+        text = whole_text(prompt, completion) if self._config.after_thoughts else completion.text
+        return await self._model.judge(truth.verifier, prompt.messages, prompt.text, text)
 
     async def label_problem(self, truth: GroundTruth) -> str:
         return ""  # The label is not read.

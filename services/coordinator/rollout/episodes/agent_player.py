@@ -21,7 +21,7 @@ from services.coordinator.rollout.episodes.transcript import Transcript
 from services.coordinator.rollout.episodes.turn_sampler import TurnRequest, TurnSampler
 from shoal.concurrency import first_error
 from shoal.conversation import ChatMessage
-from shoal.episodes.turn_message import turn_message
+from shoal.episodes.turn_message import opened_by, turn_message
 from shoal.errors import InvalidArgument
 from shoal.grpo.seeds import turn_seed
 from shoal.rollout import Completion, EpisodeSegment, FinishReason, Prompt
@@ -49,6 +49,8 @@ class _Said:
     seed: int
     digest: bytes | None
     """Of the conversation up to it; None where the context is tokens."""
+    opened_thought: str
+    """As in `EpisodeTurn`."""
 
 
 class AgentPlayer(Player):
@@ -189,13 +191,15 @@ class AgentPlayer(Player):
         num_new = run.num_tokens + (0 if continued is None else len(place.new_ids))
         self._num_arriving += num_new * (not call.is_auxiliary)
         try:
-            message, digest = await self._parts.stages.beside(lambda: self._understood(call, place, run, number))
+            said = await self._parts.stages.beside(
+                lambda: self._understood(call, place, run, number, finish_reason, sampled.seed)
+            )
         finally:
             self._num_arriving -= num_new * (not call.is_auxiliary)
         if not call.is_auxiliary:
-            self._record(call, place, continued, _Said(run, message, finish_reason, sampled.seed, digest))
+            self._record(call, place, continued, said)
         return PolicyAnswer(
-            readable(message),
+            readable(said.message),
             run.token_ids,
             run.logprobs,
             finish_reason,
@@ -249,16 +253,17 @@ class AgentPlayer(Player):
         return self._limits.max_tokens - self._tree.num_tokens - self._num_arriving - num_new
 
     def _understood(
-        self, call: PolicyCall, place: Place, run: TokenRun, number: int
-    ) -> tuple[ChatMessage, bytes | None]:
-        """Returns what was said, and the digest of the conversation up to it, if it is one. Beside the event loop."""
+        self, call: PolicyCall, place: Place, run: TokenRun, number: int, finish_reason: FinishReason, seed: int
+    ) -> _Said:
+        """Returns what was said. Beside the event loop."""
         if not call.tools:
             message = ChatMessage("assistant", place.renderer.sampled_text(run.token_ids.tolist()))
         else:
             renderer, parse = place.renderer, self._stage.parse
             message = turn_message(renderer, parse, call.tools, number, before=place.context, sampled=run.token_ids)
         *_, digest = digests_of(call.tools, (*call.messages, readable(message)))
-        return message, digest if call.messages else None
+        thought = opened_by(place.renderer, place.context)
+        return _Said(run, message, finish_reason, seed, digest if call.messages else None, thought)
 
     def _record(self, call: PolicyCall, place: Place, continued: Node | None, said: _Said) -> None:
         """Adds a turn to its segment, or a segment that begins with it."""
@@ -271,7 +276,7 @@ class AgentPlayer(Player):
             segment = Transcript(prompt, self._index, self._seed)
             self._tree.segments.append(segment)
         number = len(self._answered) + 1
-        segment.policy_says(said.run, said.message, said.finish_reason, said.seed, number)
+        segment.policy_says(said.run, said.message, said.finish_reason, said.seed, said.opened_thought, number)
         self._num_tool_calls += len(said.message.tool_calls)
         end = len(place.context) + said.run.num_tokens
         node = Node(segment, len(segment.turns) - 1, end, readable(said.message).tool_calls)

@@ -17,7 +17,7 @@ from services.coordinator.rollout.episodes.transcript import Transcript
 from services.coordinator.rollout.episodes.turn_sampler import TurnRequest
 from shoal.arrays import Int32Array
 from shoal.conversation import ChatMessage
-from shoal.episodes.turn_message import turn_message
+from shoal.episodes.turn_message import opened_by, turn_message
 from shoal.errors import InvalidArgument
 from shoal.grpo.seeds import turn_seed
 from shoal.rollout import Completion, FinishReason
@@ -112,23 +112,24 @@ class EpisodePlayer(Player):
             seed,
         )
         sampled = await self._turns.sample(request)
-        message = await self._parts.stages.beside(lambda: self._message(sampled, number, request.context))
+        message, thought = await self._parts.stages.beside(lambda: self._message(sampled, number, request.context))
         num_left = self._limits.max_tool_calls - transcript.num_calls
         if limit is None:
             message = replace(message, tool_calls=message.tool_calls[:num_left])
             transcript.num_calls += len(message.tool_calls)
-        transcript.policy_says(run_of(sampled), message, sampled.finish_reason, seed)
+        transcript.policy_says(run_of(sampled), message, sampled.finish_reason, seed, thought)
         if sampled.finish_reason is FinishReason.LENGTH and self._limits.is_full(transcript.num_tokens):
             self._stop = StopReason.MAX_TOKENS
         elif limit is not None and message.tool_calls:
             self._stop = limit
         if self._stop is not None:
             return None
-        return PolicyTurn(number, message, sampled.finish_reason, sampled.num_tokens)
+        return PolicyTurn(number, message, sampled.finish_reason, sampled.num_tokens, thought)
 
-    def _message(self, sampled: Completion, number: int, before: Int32Array) -> ChatMessage:
+    def _message(self, sampled: Completion, number: int, before: Int32Array) -> tuple[ChatMessage, str]:
+        """Returns what was said, and the mark of the thought that it begins in."""
         stage = self._stage
-        return turn_message(
+        message = turn_message(
             stage.renderer,
             stage.parse,
             stage.tools,
@@ -137,6 +138,7 @@ class EpisodePlayer(Player):
             sampled=sampled.token_ids,
             withheld=stage.withheld,
         )
+        return message, opened_by(stage.renderer, before)
 
 
 def _trace_tool_calls(span: Span, observation: Observation) -> None:

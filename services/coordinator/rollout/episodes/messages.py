@@ -47,6 +47,8 @@ class PolicyTurn:
     message: ChatMessage
     finish_reason: FinishReason
     num_tokens: int
+    opened_thought: str = ""
+    """The mark of the thought that the chat template begins the turn with; empty without one."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +100,7 @@ def turn_to_wire(turn: PolicyTurn) -> pb.PolicyTurn:
         message=chat_message_to_wire(turn.message),
         finish_reason=finish_reason_to_wire(turn.finish_reason),
         num_tokens=turn.num_tokens,
+        opened_thought=turn.opened_thought,
     )
 
 

@@ -55,12 +55,20 @@ class Transcript:
         self._add(TokenRun(ids, np.full(len(ids), np.nan, np.float32), (), support), is_sampled=False)
 
     def policy_says(
-        self, run: TokenRun, message: ChatMessage, finish_reason: FinishReason, seed: int, number: int = 0
+        self,
+        run: TokenRun,
+        message: ChatMessage,
+        finish_reason: FinishReason,
+        seed: int,
+        opened_thought: str,
+        number: int = 0,
     ) -> None:
-        """Adds a turn; `number` as in `EpisodeTurn`."""
+        """Adds a turn; `opened_thought` and `number` as in `EpisodeTurn`."""
         start = self.num_tokens
         self._add(run, is_sampled=True)
-        self.turns.append(EpisodeTurn(start, self.num_tokens, message, finish_reason, seed, number=number))
+        end = self.num_tokens
+        turn = EpisodeTurn(start, end, message, finish_reason, seed, number=number, opened_thought=opened_thought)
+        self.turns.append(turn)
 
     def forget_last_turn(self) -> None:
         """Takes out the last turn, and what was said since the one before."""

@@ -49,7 +49,7 @@ class ReasoningGym(Environment):
         from services.reward.verifiers.reasoning_gym import VERIFIER
 
         try:
-            score = VERIFIER.judge(turn.text, self._label, (), {}).value
+            score = VERIFIER.judge(turn.opened_thought + turn.text, self._label, (), {}).value
         except CannotScore as error:
             raise Unscorable(str(error)) from None
         self.metrics["tries"] = turn.number

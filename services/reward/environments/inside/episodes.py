@@ -91,6 +91,7 @@ def turn_of(turn: Mapping[str, Any]) -> Turn:
         message_of(turn["message"]).tool_calls,
         FinishReason(turn["finish_reason"]),
         turn["num_tokens"],
+        turn.get("opened_thought", ""),
     )
 
 

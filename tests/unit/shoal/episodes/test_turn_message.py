@@ -6,7 +6,7 @@ import pytest
 from shoal.conversation import ChatMessage, ToolDefinition
 from shoal.episodes.suffix import TurnRenderer
 from shoal.episodes.tool_calls import make_parser
-from shoal.episodes.turn_message import turn_message
+from shoal.episodes.turn_message import opened_by, turn_message
 from tests.support import chat_templates as families
 from tests.support.chat_templates import tokenizer_with
 
@@ -42,6 +42,16 @@ def test_a_call_in_a_thought_that_the_template_opened_is_none(template: str, for
     (call,) = finished.tool_calls
     assert call.name == "search" and call.raw.strip() == FORMS[form]
     assert finished.content == f"{thought}</think>", "the call behind the thought alone is taken out"
+
+
+@pytest.mark.parametrize(
+    ("template", "mark"),
+    [(families.QWEN_THINKING, "<think>"), (families.DEEPSEEK_R1, "<think>"), (families.HERMES, "")],
+    ids=["qwen_thinking", "r1", "hermes"],
+)
+def test_the_thought_in_which_a_template_begins_a_turn_is_known(template: str, mark: str) -> None:
+    renderer = TurnRenderer(tokenizer_with(template), TOOLS)
+    assert opened_by(renderer, np.array(renderer.opening([QUESTION], []), np.int32)) == mark
 
 
 def test_without_a_thought_of_the_template_a_call_is_one() -> None:

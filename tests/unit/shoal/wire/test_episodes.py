@@ -33,6 +33,7 @@ def turn(start: int, end: int) -> EpisodeTurn:
         observations=(ChatMessage("tool", "6", tool_call_id="call-1", name="calc"),),
         reward=0.5,
         tool_outcomes=(ToolOutcome("calc", ok=True, timed_out=False, duration_s=0.25),),
+        opened_thought="<think>",
     )
 
 

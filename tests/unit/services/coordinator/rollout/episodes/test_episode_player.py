@@ -117,6 +117,7 @@ async def play(
     group_size: int = 1,
     tools: tuple[str, ...] | None = None,
     coordinator: dict[str, Any] | None = None,
+    tokenizer: Any = None,
     **episodes: Any,
 ) -> Played:
     """Plays a group of episodes; returns the first."""
@@ -135,7 +136,7 @@ async def play(
     generators = generators or Generators(script)
     generators.says = script
     messages = (ChatMessage("user", "Question"),)
-    stages = Stages(config, TOKENIZER)
+    stages = Stages(config, tokenizer or TOKENIZER)
     await stages.open([EnvironmentInfo("counter", (ADD, SEARCH), is_deterministic, "")])
     task = EnvironmentTask("counter", {}, tools)
     stage = await stages.beside(lambda: stages.of(task))
@@ -195,6 +196,16 @@ async def test_the_prompt_shows_the_tools_that_the_row_offers() -> None:
     shown = await stages.beside(lambda: [prompt(tools) for tools in (None, ("search",), (), ("search", "add"))])
     assert shown == ["add,search", "search", "none", "add,search"]
     stages.close()
+
+
+@pytest.mark.parametrize(("template", "mark"), [(families.QWEN_THINKING, "<think>"), (families.HERMES, "")])
+async def test_the_environment_and_the_record_know_the_thought_in_which_a_turn_begins(template: str, mark: str) -> None:
+    environments = Environments()
+    tokenizer = families.tokenizer_with(template)
+    played = await play([f"Hm.</think>{CALL}", "It is 1."], environments, tokenizer=tokenizer)
+    assert [turn.opened_thought for turn in environments.turns] == [mark, mark]
+    assert [turn.opened_thought for turn in played.episode.turns] == [mark, mark]
+    assert played.completion.text == "It is 1.", "the mark is not in the text"
 
 
 async def test_the_tokens_are_what_the_policy_said_between_what_the_environment_said() -> None:

@@ -29,14 +29,18 @@ def call(name: str, status: ToolCallStatus = STATUS, **arguments: Any) -> ToolCa
 class Game:
     """Plays an environment in this process."""
 
-    def __init__(self, environment: Environment, task: dict[str, Any] | None = None, seed: int = 0) -> None:
+    def __init__(
+        self, environment: Environment, task: dict[str, Any] | None = None, seed: int = 0, opened_thought: str = ""
+    ) -> None:
         self.environment = environment
+        self._opened_thought = opened_thought
         self.first = self._observed(environment.reset(task or {}, seed))
         self._number = 0
 
     def say(self, text: str = "", *calls: ToolCall) -> dict[str, Any]:
         self._number += 1
-        return self._observed(self.environment.step(Turn(self._number, text, calls)))
+        turn = Turn(self._number, text, calls, opened_thought=self._opened_thought)
+        return self._observed(self.environment.step(turn))
 
     def call(self, name: str, **arguments: Any) -> dict[str, Any]:
         return self.say("", call(name, **arguments))
@@ -72,6 +76,14 @@ def test_a_guess_in_a_thought_is_none(thought: str) -> None:
     calculator = Game(Calculator(), {"a": 12, "b": 34})
     calculator.say("<calc>12*34</calc>")
     assert calculator.say(thought)["reward"] == 0.0 and not calculator.environment.metrics["solved"]
+
+
+def test_a_guess_in_a_thought_that_the_template_begins_and_nothing_ends_is_none() -> None:
+    wordle = Game(Wordle(), {"word": "crane"}, opened_thought="<think>")
+    assert "Write your guess as" in text(wordle.say("Say <guess>crane</guess>?")), wordle.environment.metrics
+    assert wordle.say("Say it.</think> <guess>crane</guess>")["done"]
+    calculator = Game(Calculator(), {"a": 12, "b": 34}, opened_thought="<think>")
+    assert calculator.say("<calc>12*34</calc>")["done"] and not calculator.environment.metrics["called"]
 
 
 def test_the_configuration_names_what_comes_with_shoal() -> None:
