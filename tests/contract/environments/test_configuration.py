@@ -239,6 +239,9 @@ class Modules(Environment):
     def reset(self, task, seed):
         loaded = sorted(name for name in sys.modules if name in ("grpc", "google", "pydantic", "numpy", "psutil"))
         return f"{sys.executable} {loaded} {[path for path in sys.path if path.startswith(task['root'])]}"
+
+    def step(self, turn):
+        return "No more."
 '''
 
 
