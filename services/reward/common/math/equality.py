@@ -16,6 +16,7 @@ _SET = re.compile(r"\\\{[^{}]*\\\}")
 _TUPLE = re.compile(r"\([^()]*,[^()]*\)")
 _WORDS = re.compile(r"\\text\{([^{}]{3,60})\}")
 _NAME = re.compile(r"[a-zA-Z](?:_\{?\w+\}?)?")
+_LETTER = re.compile(r"(?<![a-zA-Z\\])[a-zA-Z]")
 _OR = re.compile(r"(?<![a-zA-Z])or(?![a-zA-Z])")
 _MAX_RELATIONS = 4
 
@@ -26,7 +27,7 @@ def are_equal(gold: Reading, answer: Reading, rules: Rules) -> bool:
         return True
     if len(gold.sides) < 2 and (forms := restated.forms(answer)):
         return _is_any_form(gold, forms, rules)
-    if _are_equal(gold, answer, rules):
+    if _are_equal(gold, _residue(gold, answer), rules):
         return True
     exact, sign, _ = answer.text.partition("\\approx")
     if sign and re.search(r"[\\/]", exact) and _are_equal(gold, reading.read(exact), rules):
@@ -71,6 +72,8 @@ def _are_equal(gold: Reading, answer: Reading, rules: Rules) -> bool:
         return False
     if units.are_other_units(gold.quantity, answer.quantity) or _are_other_moduli(gold, answer):
         return False
+    if _are_other_joints(marks.joints(gold.value), marks.joints(answer.value)):
+        return False
     if _SPACE.sub("", gold.value) == _SPACE.sub("", answer.value) and len(_scales(gold, answer)) == 1:
         return gold.quantity.factor == answer.quantity.factor
     if _num_repeated(gold) != _num_repeated(answer):
@@ -92,6 +95,20 @@ def _num_repeated(each: Reading) -> int:
     if any(element.startswith("(") for element in elements) or ";" in each.value:
         return 0  # Points, and solutions of several unknowns, are a set.
     return len(elements) - len(set(elements))
+
+
+def _residue(gold: Reading, answer: Reading) -> Reading:
+    """Returns the residue of 3^{100} \\equiv 2 \\pmod{5} if the label is a number, and any other answer unchanged."""
+    number, sign, residue = answer.value.rpartition("\\equiv")
+    is_residue = sign and answer.modulus and gold.number is not None and not _LETTER.search(number)
+    return reading.read(residue.strip()) if is_residue else answer
+
+
+def _are_other_joints(one: list[str], other: list[str]) -> bool:
+    """Returns whether other words join the inequalities. A comma, or a chain such as 1 < x < 3, fits both words."""
+    if not one or not other:
+        return False
+    return sorted(one) != sorted(other) if len(one) == len(other) else not set(one) & set(other)
 
 
 def _are_other_moduli(gold: Reading, answer: Reading) -> bool:
@@ -150,7 +167,10 @@ def _expressions_are_equal(
         return False
     if any(algebra.are_equal(_times(one, a), _times(other, b), rules) for a, b in scales):
         return True
-    return not _OR.search(gold.value + answer.value) and _are_same_inequalities(one, other, rules)
+    joints = marks.joints(gold.value)
+    if _OR.search(gold.value + answer.value) and (set(joints) != {"or"} or joints != marks.joints(answer.value)):
+        return False
+    return _are_same_inequalities(one, other, joints.count("or"), rules)
 
 
 def _written_out(latex: str) -> str:
@@ -170,10 +190,13 @@ def _times(expression: Any, factor: Fraction) -> Any:
     return Rational(factor.numerator, factor.denominator) * expression
 
 
-def _are_same_inequalities(one: Any, other: Any, rules: Rules) -> bool:
-    """Returns whether both state the same inequalities, in any order: 1 < x < 3 equals x < 3 and x > 1."""
+def _are_same_inequalities(one: Any, other: Any, num_ors: int, rules: Rules) -> bool:
+    """Returns whether both state the same inequalities, in any order: 1 < x < 3 equals x < 3 and x > 1.
+
+    If "or" joins them, it must join all of them: a chain among alternatives is not compared here.
+    """
     golds, answers = algebra.inequalities(one), algebra.inequalities(other)
-    if not 2 <= len(golds) == len(answers) <= _MAX_RELATIONS:
+    if not 2 <= len(golds) == len(answers) <= _MAX_RELATIONS or num_ors not in (0, len(golds) - 1):
         return False
     return any(
         all(algebra.are_equal(gold, answer, rules) for gold, answer in zip(golds, order, strict=True))

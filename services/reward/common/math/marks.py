@@ -9,7 +9,7 @@ _NAMED_MODULUS = (
 )
 _MODULUS = re.compile(
     rf"\\pmod\s*(?:\{{([^{{}}]*)\}}|([0-9a-zA-Z]))|\(\s*{_NAMED_MODULUS}\s*\{{?([^(){{}}]*)\}}?\s*\)"
-    r"|\\text\{\s*\(?\s*mod(?:ulo)?\s*([0-9a-zA-Z]+)\s*\)?\s*\}"
+    r"|\\text\{\s*\(?\s*mod(?:ulo)?(?![a-z])\s*([0-9a-zA-Z]+)\s*\)?\s*\}"
     r"|(?<=[0-9a-zA-Z}\s])(?:\\mod|\\text\{\s*\(?mod(?:ulo)?\s*\)?\s*\}|(?<![a-zA-Z\\])mod(?:ulo)?)\s*\{?\s*([0-9]+|[a-zA-Z](?![a-zA-Z]))\}?\s*$"
 )
 _RELATION = re.compile(
@@ -31,6 +31,8 @@ _OPERATOR = re.compile(
     r"|(?P<derivative>\\frac\s*\{\s*(?:d|\\partial)(?:\^\{?[0-9n]\}?)?\s*[a-zA-Z]?(?:\([a-z]\))?\s*\}\s*\{\s*(?:d|\\partial)\s*[a-zA-Z])"
     r"|(?P<determinant>\\begin\{vmatrix\})|(?P<bounds>\|\s*_\s*\{?[^|]{1,40}\^)"
 )
+_JOINT = re.compile(r"\\text\{[^{}]{0,60}\b(and|or)\b[^{}]{0,60}\}|(?<![a-zA-Z\\])(and|or)(?![a-zA-Z])")
+_ORDER = re.compile(r"[<>]|\\(?:le|ge|lt|gt|neq?|ll|gg)(?![a-zA-Z])")
 _SEPARATOR = re.compile(r"[{}()\[\]]|[,;]|(?<![<>!\\:=])=(?!=)|\\approx(?![a-zA-Z])|\\[{}]")
 
 
@@ -93,6 +95,21 @@ def operators(latex: str) -> tuple[str, ...]:
         for found in _OPERATOR.finditer(side)
         if found.lastgroup
     )
+
+
+def states_order(latex: str) -> bool:
+    """Returns whether a part of an answer is an inequality."""
+    return bool(_ORDER.search(latex))
+
+
+def joints(latex: str) -> list[str]:
+    """Returns the words "and" and "or" between inequalities of an answer, in order.
+
+    Between solutions (x = 1 and x = 2) both words only separate the elements of a list.
+    """
+    pieces = _JOINT.split(latex)
+    joined = [(pieces[at] or pieces[at + 1], pieces[at - 1], pieces[at + 2]) for at in range(1, len(pieces), 3)]
+    return [word for word, one, other in joined if states_order(one) and states_order(other)]
 
 
 def elements(latex: str) -> list[list[str]]:

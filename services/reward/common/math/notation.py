@@ -5,6 +5,8 @@ import unicodedata
 from decimal import Decimal
 from fractions import Fraction
 
+from services.reward.common.math import numerals
+
 _SIGNS = r"""
     −- ‐- ‑- ‒- ﹣- ⁄/ ∕/ ×\times ✕\times ⋅\cdot ·\cdot ∙\cdot •\cdot ÷\div ±\pm ∓\mp °^\circ º^\circ ∞\infty
     ≤\le ≥\ge ⩽\le ⩾\ge ≠\neq ≈\approx ≃\approx ≅\approx ∼\sim
@@ -15,7 +17,7 @@ _SIGNS = r"""
     α\alpha β\beta γ\gamma δ\delta ε\epsilon ζ\zeta η\eta θ\theta λ\lambda μ\mu ν\nu ξ\xi
     π\pi ρ\rho σ\sigma τ\tau φ\phi
     χ\chi ψ\psi ω\omega Γ\Gamma Δ\Delta Θ\Theta Λ\Lambda Π\Pi Σ\Sigma
-    Φ\Phi Ψ\Psi Ω\Omega ϕ\varphi ϑ\vartheta 𝜋\pi 𝜃\theta
+    Φ\Phi Ψ\Psi Ω\Omega ϕ\varphi ϑ\vartheta ℯe ⅇe ⅈi
 """
 """Each sign, followed by its LaTeX."""
 _TABLE = str.maketrans(
@@ -29,6 +31,8 @@ _LOWERED = re.compile("[₀₁₂₃₄₅₆₇₈₉₊₋ₙₖₓ]+")
 _VULGAR = re.compile("[¼½¾⅐-⅞↉]")
 _ROOT = re.compile(r"(√|\\sqrt\[[34]\])\s*(?:(\{)|\(([^()]{1,200})\)|([0-9]+(?:\.[0-9]+)?|[A-Za-z]|\\[a-z]+)?)")
 _INVISIBLE = re.compile("[\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff\u00ad]")
+_STYLED_SIGNS = re.compile("[\uff01-\uff5e\U0001d400-\U0001d7ff]")
+"""Full-width signs; letters and digits of mathematics in bold, italic and others."""
 _SPACES = re.compile("[\u00a0\u2000-\u200a\u202f\u205f\u3000]")
 _DASH = re.compile("(?<![0-9A-Za-z)}])[\u2013\u2014\u2015](?=\\s?[0-9.$\\\\A-Za-z(]{1})(?!\\s[A-Za-z])")
 _GROUPED = r"(?=[0-9]{3}(?![0-9]))"
@@ -48,8 +52,25 @@ _SIZES = re.compile(
     r"\\(?:[bB]igg?[lrm]?|left|right|middle)(?![a-zA-Z])\s*\.?(?=[^a-zA-Z])"
     r"|\\(?:h|v)space\*?\{[^{}]*\}|\\(?:phantom|label|tag)\*?\{[^{}]*\}"
 )
-_UPRIGHT = r"\\(?:text(?:rm|it|normal|sf|up|md)?|math(?:rm|it|sf|normal)|operatorname|mbox|rm)"
-_UPRIGHT_LETTER = re.compile(rf"(?:{_UPRIGHT}\s*\{{\s*([A-Za-z])\s*\}}|\{{\\rm\s+([A-Za-z])\}})")
+_UPRIGHT = (
+    r"\\(?:text(?:rm|it|normal|sf|up|md|bf)?|math(?:rm|it|sf|normal|up|bf)|sym(?:rm|up|it)|operatorname|mbox"
+    r"|boldsymbol|bm|pmb)(?![a-zA-Z])"
+)
+_UPRIGHT_LETTER = re.compile(rf"{_UPRIGHT}\s*\{{\s*([A-Za-z])\s*\}}")
+_SWITCHED_LETTER = re.compile(r"\{\\(?:rm|bf|it)\s+([A-Za-z])\s*\}")
+_WITHOUT_BRACES = re.compile(rf"({_UPRIGHT})\s*([A-Za-z])(?![a-z])")
+"""\\mathrm e, for \\mathrm{e}."""
+_GREEK = (
+    r"\\(?:alpha|beta|gamma|delta|epsilon|zeta|eta|theta|lambda|nu|xi|pi|rho|sigma|tau|phi|varphi|chi|psi|omega)"
+    r"(?![a-zA-Z])"
+)
+_UPRIGHT_GREEK = re.compile(rf"{_UPRIGHT}\s*(?:\{{\s*({_GREEK})\s*\}}|({_GREEK}))")
+_UPRIGHT_FUNCTION = re.compile(
+    rf"{_UPRIGHT}\s*\{{\s*((?:arc)?(?:sin|cos|tan)h?|cot|csc|ln|log|exp)\s*\}}(?=\s*[\w({{\\^])"
+)
+_PI = re.compile(rf"{_UPRIGHT}\s*\{{\s*pi\s*\}}|(?<![a-zA-Z\\])(?<!text\{{)(?<!text\{{ )pi(?![a-zA-Z])")
+_JOINT = re.compile(rf"{_UPRIGHT}\s*\{{([\s,;]*(?:and|or)[\s,;]*)\}}")
+_EITHER = re.compile(r"\A\\text\s*\{\s*(?:either|both)\s*\}\s*(?=\S)")
 _DEGREES = re.compile(
     r"(\\(?:sin|cos|tan|cot|sec|csc)(?:\^\{?[0-9]\}?)?)\s*[({]?\s*([0-9]+(?:\.[0-9]+)?)\s*\^\\circ\s*[)}]?"
 )
@@ -85,7 +106,7 @@ _REPLACED = r"""
     \geqslant=\ge \gt=> \lt=< \leq=\le \geq=\ge \vee=\text{_or_} \lor=\text{_or_} \wedge=\text{_and_} \land=\text{_and_}
     \not==\neq_ \not\in=\notin \langle=( \rangle=) \lnot=\neg \lbrace=\{ \rbrace=\} \lbrack=[ \rbrack=]
     \mbox=\text \textnormal=\text
-    {:}=: \degree=^\circ ^{\circ}=^\circ ^{\prime}=' ^\prime=' \space=_ \imath=i
+    {:}=: \degree=^\circ ^{\circ}=^\circ ^{\prime}=' ^\prime=' \space=_ \imath=i \uppi=\pi
 """
 """Commands, and after "=" commands that mean the same; _ is a space."""
 _REPLACEMENTS = tuple(
@@ -103,7 +124,7 @@ def in_latex_signs(text: str) -> str:
     text = _VULGAR.sub(_fraction, text)
     text = _RAISED.sub(lambda found: f"^{{{found[0].translate(_SUPERSCRIPTS)}}}", text)
     text = _LOWERED.sub(lambda found: f"_{{{found[0].translate(_SUBSCRIPTS)}}}", text)
-    text = "".join(unicodedata.normalize("NFKC", sign) if "\uff01" <= sign <= "\uff5e" else sign for sign in text)
+    text = _STYLED_SIGNS.sub(lambda found: unicodedata.normalize("NFKC", found[0]), text)
     text = _DASH.sub("-", text).translate(_TABLE)
     return _ROOT.sub(_root, text)
 
@@ -135,6 +156,7 @@ def in_common_notation(latex: str) -> str:
     for old, pattern, new in _REPLACEMENTS:
         if old in latex:
             latex = pattern.sub(new.replace("\\", r"\\"), latex)
+    latex = _with_letters_in_braces(latex)
     latex = _DEGREES.sub(r"\1(\\frac{\2\\pi}{180})", latex)
     latex = _STYLED.sub(r"\1", _without_style(latex))
     latex = _NUMBER_IN_TEXT.sub(r"\1\\text{ \2}", latex)
@@ -146,6 +168,7 @@ def in_common_notation(latex: str) -> str:
     latex = _DOTS.sub(r"\\ldots ", latex)
     latex = _ALL_REAL.sub(r"\\mathbb{R}", latex)
     latex = _SECOND_UNIT.sub(r"\\text{ \1 }", _ORDINAL.sub("", latex))
+    latex = numerals.in_signs(latex)
     latex = without_marks(without_end_of_proof(latex))
     return re.sub(r"\s*,\s*", ",", found[1]) if (found := _LETTERS_IN_TEXT.fullmatch(latex)) else latex
 
@@ -163,9 +186,20 @@ def _without_style(latex: str) -> str:
     return latex
 
 
+def _with_letters_in_braces(latex: str) -> str:
+    """Returns an answer with \\mathrm e as \\mathrm{e}, Greek letters and functions in no style, and \\text{or}."""
+    if "pi" in latex:
+        latex = _PI.sub(r"\\pi ", latex)
+    if "\\" not in latex:
+        return latex
+    latex = _WITHOUT_BRACES.sub(r"\1{\2}", latex)
+    latex = _UPRIGHT_GREEK.sub(r"\1\2 ", _UPRIGHT_FUNCTION.sub(r"\\\1 ", latex))
+    return _EITHER.sub("", _JOINT.sub(r"\\text{\1}", latex))
+
+
 def with_letters(latex: str) -> str:
     """Returns LaTeX with single upright letters as letters: \\mathrm{i}, \\text{e}, \\mathrm{d}x."""
-    return _UPRIGHT_LETTER.sub(lambda found: f" {found[1] or found[2]} ", latex)
+    return _SWITCHED_LETTER.sub(r"{\1}", _UPRIGHT_LETTER.sub(r" \1 ", latex))
 
 
 def without_marks(latex: str) -> str:

@@ -7,13 +7,15 @@ answer that the text denies, cuts off or takes back does not count.
 import re
 from collections.abc import Sequence
 
+from services.reward.common.math.numerals import with_congruences
 from services.reward.common.math.stated.announcements import announced_item, announced_word
 from services.reward.common.math.stated.boxes import boxed_answers
-from services.reward.common.math.stated.claims import is_claimed_box, is_question, is_supposed
+from services.reward.common.math.stated.claims import is_claimed_box, is_mentioned, is_question, is_supposed
 from services.reward.common.math.stated.corrections import corrected
 from services.reward.common.math.stated.items import MarkedText, is_rejected
 from services.reward.common.math.stated.lists import are_connected, with_alternatives
 from services.reward.common.math.stated.remarks import is_in_modifier, is_remark, without_asides
+from services.reward.common.math.stated.spans import Box
 
 _NAMED = re.compile(r"\s*(?:is|are)\s+(?:the|our|my)\s+(?:final |correct |required )*answer", re.IGNORECASE)
 _CLAUSE = re.compile(
@@ -31,14 +33,20 @@ def stated_answers(text: str, box_rank: int = 50, forms: Sequence[str] = ("latex
     `box_rank` is `boxed_match_priority`: below 50 boxes come before announced answers, above 50 after them, and below 0
     they count like other formulas.
     """
-    text = _BOLD_RESULT.sub(r"= \1 ", _SPECIAL.sub(" ", text))
+    text = with_congruences(_BOLD_RESULT.sub(r"= \1 ", _SPECIAL.sub(" ", text)))
     marked = MarkedText(text, reads_latex="latex" in forms, reads_plain="expr" in forms)
-    boxes = [box for box in marked.boxes if box.is_cut_off or is_claimed_box(marked.text, box.start, box.end)]
-    boxes = boxes if box_rank >= 0 else []
+    boxes = [box for box in marked.boxes if _is_claimed(marked, box)] if box_rank >= 0 else []
     announced = announced_item(marked, is_box_there=bool(boxes))
     if boxes and (announced is None or box_rank < 50 or (box_rank == 50 and announced.start < boxes[-1].end)):
         return boxed_answers(marked, boxes)
     return corrected(marked, announced.end, [announced.latex, *announced.others]) if announced else _unannounced(marked)
+
+
+def _is_claimed(marked: MarkedText, box: Box) -> bool:
+    if box.is_cut_off:
+        return True
+    is_mentioned_only = box.is_blank and is_mentioned(marked.text, box.start, box.end)
+    return not is_mentioned_only and is_claimed_box(marked.text, box.start, box.end)
 
 
 def stated_word(text: str) -> str:

@@ -41,6 +41,12 @@ _RESTATED = re.compile(
 )
 """Words before an expression that is still to be worked out."""
 _WORKED_OUT = re.compile(r"=|\\approx|\A[-+\d.,\s\\%$]*\Z")
+_MENTIONED = re.compile(
+    r"(?:\b(?:(?<!results )(?<!resulting )in|into|inside|within|using|uses?|an?|empty)\s+|`)[\s$(\"'*`\\]*\Z",
+    re.IGNORECASE,
+)
+"""Words before \\boxed{} that only mention the command."""
+_OF_COMMAND = re.compile(r"[\s$)\"'*`\\]*(?:command|notation|format|environment|macro|tags?)\b", re.IGNORECASE)
 _QUESTION = re.compile(r"\?[\s*_$)\"]*\Z")
 _ASKING = re.compile(
     r"\W*(?:(?:so|but|and|or|then|now|well)\W+)?(?:is|are|was|were|can|could|may|might|will|would|should|do|does|did|what|how"
@@ -56,6 +62,11 @@ def is_claimed_box(text: str, start: int, end: int) -> bool:
     start, end = _without_delimiters(text, start, end)
     before = text[max(0, start - _BEFORE) : start]
     return not (_DENIED.search(before) or is_supposed(before) or is_asked(text, start, end))
+
+
+def is_mentioned(text: str, start: int, end: int) -> bool:
+    """Returns whether a text only mentions the blank box between two places: put the answer in \\boxed{}."""
+    return bool(_MENTIONED.search(text[max(0, start - 40) : start]) or _OF_COMMAND.match(text, end))
 
 
 def is_claimed(text: str, start: int, end: int) -> bool:

@@ -3,6 +3,7 @@
 import re
 from dataclasses import dataclass, replace
 
+from services.reward.common.math import numerals
 from services.reward.common.math.notation import without_end_of_proof
 from services.reward.common.math.stated.claims import is_restated
 from services.reward.common.math.stated.plain import expression_at
@@ -104,7 +105,9 @@ class MarkedText:
         return [(start, end) for start, end in zip(bounds, stops, strict=True) if self.text[start:end].strip()]
 
     def unit_at(self, position: int) -> tuple[str, int]:
-        """Returns the unit or word of size at a position in LaTeX ("" if there is none), and its end."""
+        """Returns the unit, word of size, base or modulus at a position in LaTeX ("" if there is none), and its end."""
+        if suffix := numerals.suffix_at(self.text, position):
+            return suffix
         behind = expression_at("1" + self.text[position : position + 80], 0)
         if behind is None or not behind.latex.startswith("1\\text"):
             return "", position
@@ -113,7 +116,7 @@ class MarkedText:
     def _spanned(self, span: Formula | Box) -> Item:
         content = span.content.strip()
         if isinstance(span, Formula) and (boxes := find_boxes(content)):
-            return Item(span.start, span.end, ", ".join(box.content for box in boxes))
+            return Item(span.start, span.end, ", ".join(box.content for box in boxes if not box.is_blank))
         unit, end = self.unit_at(span.end) if without_end_of_proof(content) else ("", span.end)
         return Item(span.start, end, content + unit if without_end_of_proof(content) else "")
 

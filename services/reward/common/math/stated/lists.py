@@ -2,8 +2,10 @@
 
 import re
 from dataclasses import replace
+from itertools import pairwise
 
 from services.reward.common.math import restated
+from services.reward.common.math.marks import states_order
 from services.reward.common.math.stated.items import Item, MarkedText
 from services.reward.common.math.stated.remarks import PART, REMARK
 
@@ -16,6 +18,7 @@ _CONNECTED = re.compile(
     re.IGNORECASE,
 )
 _LINK = re.compile(r"[,;&]|\b(?:and|or|to|through|alternatively|possibly|maybe|perhaps)\b|\\lor", re.IGNORECASE)
+_AND_OR = re.compile(r"\b(?:and|or)\b", re.IGNORECASE)
 CONTINUED = re.compile(r"\s*(?:[+*/=]|-\s|\\(?:times|cdot|div)(?![a-zA-Z]))")
 """The beginning of an item that continues the previous item."""
 _COMPUTED = re.compile(r"[^=a-zA-Z,]{0,80}[0-9)}]\s*(?:[-+*/]|\\(?:times|cdot|div)\s)[^=a-zA-Z,]{0,80}=")
@@ -43,7 +46,7 @@ def with_alternatives(marked: MarkedText, items: list[Item]) -> Item:
         if item.is_denied or not is_other:
             break
         group.append(item)
-    return _joined(group)
+    return _joined(marked, group)
 
 
 def _in_several_forms(marked: MarkedText, items: list[Item]) -> Item | None:
@@ -54,12 +57,12 @@ def _in_several_forms(marked: MarkedText, items: list[Item]) -> Item | None:
         size = _size_of_quantity(marked, rest)
         if not _are_restated(marked, answer, rest[:size], last=items[len(items) - len(rest) - 1]):
             break
-        others.append(_joined(rest[:size]).latex)
+        others.append(_joined(marked, rest[:size]).latex)
         rest = rest[size:]
     last = items[len(items) - len(rest) - 1]
     if not others or (rest and are_connected(marked, last, rest[0])):
         return None
-    return replace(_joined(answer), end=last.end, others=tuple(others))
+    return replace(_joined(marked, answer), end=last.end, others=tuple(others))
 
 
 def _are_restated(marked: MarkedText, answer: list[Item], other: list[Item], last: Item | None = None) -> bool | None:
@@ -91,8 +94,17 @@ def _size_of_quantity(marked: MarkedText, items: list[Item]) -> int:
     return size
 
 
-def _joined(items: list[Item]) -> Item:
-    return replace(items[0], end=items[-1].end, latex=", ".join(item.latex for item in items))
+def _joined(marked: MarkedText, items: list[Item]) -> Item:
+    latex = items[0].latex
+    for one, other in pairwise(items):
+        latex += joint(one.latex, _between(marked, one, other), other.latex) + other.latex
+    return replace(items[0], end=items[-1].end, latex=latex)
+
+
+def joint(one: str, between: str, other: str) -> str:
+    """Returns a comma, or the word "and" or "or" between two inequalities, to join two answers."""
+    word = _AND_OR.search(between)
+    return f" \\text{{ {word[0].lower()} }} " if word and states_order(one) and states_order(other) else ", "
 
 
 def _between(marked: MarkedText, one: Item, other: Item) -> str:

@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass
 
-from services.reward.common.math import units
+from services.reward.common.math import numerals, units
 
 _TOKEN = re.compile(
     r"(?P<space>[ \t]+)"
@@ -65,8 +65,10 @@ _UNIT_SIGN = re.compile(r"[ \t]*(\\%|%|\\?\$|€|£|¥|₹|\^\\circ ?[CF]?)")
 _UNIT_WORD = re.compile(r"[ \t-]*([A-Za-z]+(?:\.[a-z]\.?)?)(\^\{?[0-9]\}?|[23](?![0-9]))?(/)?")
 _BETWEEN_UNITS = ("per", "square", "cubic", "of")
 _DECIMAL_COMMA = re.compile(r"([0-9]+),([0-9]{1,2}|[0-9]{4,})(?![0-9,])|0,([0-9]+)(?![0-9,])")
+_HEXADECIMAL = re.compile(r"[0-9][0-9A-F]*[A-F][0-9A-F]*(?![0-9A-Za-z])")
 _BARS = re.compile(r"\|(?=[^\s|])[^|\n]{1,40}(?<=\S)\|(?![\w|])")
 """An absolute value. Bars with spaces belong to a table."""
+_REMAINDER = re.compile(r"(?:[0-9]+|\)) mod [0-9]+ ?=")
 _MAX_TOKENS = 200
 _MIXED = re.compile(r"([0-9]+)[ \t]+([0-9]+)/([0-9]+)(?![0-9/]|\.[0-9])")
 
@@ -95,11 +97,14 @@ def expression_at(text: str, start: int) -> Expression | None:
         if text[found.end() : found.end() + 1] not in tuple("-.0123456789"):
             return None
         currency, position = found[0].strip(), found.end()
+    hexadecimal = _HEXADECIMAL.match(text, position)
+    if hexadecimal and (base := numerals.suffix_at(text, hexadecimal.end())):
+        return Expression(start, base[1], hexadecimal[0] + base[0])
     tokens = _run(text, position)
     latex, end = _written(text, tokens)
     if not latex:
         return None
-    unit, end = _unit(text, end)
+    unit, end = numerals.suffix_at(text, end) or _unit(text, end)
     return Expression(start, end, ("-" if sign else "") + _currency(currency) + latex + unit)
 
 
@@ -186,10 +191,13 @@ def _is_mathematical(token: _Token, last: _Token | None, text: str) -> bool:
         return bool(re.match(r"\s?[({0-9\\^]|\s[a-z]\b", text[token.end :]))
     if word.lower() in _CONSTANTS:
         return True
+    if word == "mod" and last is not None and _REMAINDER.match(text, last.start):
+        return True
     after = text[token.end :]
     is_applied = bool(
         re.match(
-            r"\s?(?:[=<>^*/+_]|-\s?[0-9a-z(]|!=|\\(?:le|ge|neq|in|times|cdot|approx)\b)|\([0-9a-z,+*^ -]{1,20}\)", after
+            r"\s?(?:[=<>^*/+_]|-\s?[0-9a-z(]|!=|\\(?:le|ge|neq|in|times|cdot|approx|equiv)\b)|\([0-9a-z,+*^ -]{1,20}\)",
+            after,
         )
     )
     if last is None:
@@ -278,6 +286,8 @@ def _latex(tokens: list[_Token]) -> str:
 
 
 def _word(word: str, before: str, after: list[_Token]) -> str:
+    if word == "mod":
+        return "\\bmod "
     if word == "cbrt":
         return "\\sqrt[3]"
     if word in _FUNCTIONS:

@@ -8,6 +8,11 @@ _BRACE = re.compile(r"[{}]")
 _SPACE = re.compile(r"\s*")
 _BARE = re.compile(r"[ \t]+([^\s${}\\][^\s$}]*)")
 
+_BLANK = re.compile(
+    r"(?:[\s{}_?.…$*~]|\\(?:[,;:! _]|(?:text[a-z]{0,6}|mathrm|mathbf|mbox|underline|[lc]?dots|square|Box|q?quad|boxed)"
+    r"(?![a-zA-Z])|(?:[hv]?phantom|[hv]space\*?)\s*\{[^{}]*\}))*"
+)
+"""The content of a blank box: nothing, or only signs for something left out."""
 _DELIMITER = re.compile(
     r"(?<!\\)\$\$|(?<!\\)\$|\\\(|\\\)|(?<!\\)\\\[|\\\]|\n"
     r"|\\(?:begin|end)\{(?:align|equation|gather|eqnarray|multline|displaymath)\*?\}"
@@ -24,9 +29,14 @@ class Box:
     is_cut_off: bool = False
     """Whether the text ends within the box."""
 
+    @property
+    def is_blank(self) -> bool:
+        """Whether the box holds nothing, or only signs for something left out."""
+        return bool(_BLANK.fullmatch(self.content))
+
 
 def find_boxes(text: str) -> list[Box]:
-    """Returns the outer boxes in order, without empty boxes.
+    """Returns the outer boxes in order. A \\boxed without braces or a number after it is no box.
 
     A box that lacks only its last brace is whole. A box that is cut off elsewhere reaches to the end of the text.
     """
@@ -42,8 +52,7 @@ def find_boxes(text: str) -> list[Box]:
             position = bare.end() if bare else command.end()
         elif opened in ends:
             position = ends[opened]
-            if content := text[opened + 1 : position - 1].strip():
-                found.append(Box(command.start(), position, content))
+            found.append(Box(command.start(), position, text[opened + 1 : position - 1].strip()))
         elif _BOXED.search(text, opened):
             position = opened + 1
         else:

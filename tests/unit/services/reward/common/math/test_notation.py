@@ -30,6 +30,16 @@ from services.reward.common.math.notation import in_common_notation, with_letter
         ("\\{1,2\\};", "\\{1,2\\}"),
         ("1,3,5,\\dots", "1,3,5,\\ldots"),
         ("7!", "7!"),
+        ("101_{\\text{two}}", "101_{2}"),
+        ("(101)_{(2)}", "101_{2}"),
+        ("31\\text{ (base 8)}", "31_{8}"),
+        ("a_{-1}", "a_{-1}"),
+        ("x\\text{ is congruent to }4 \\bmod 9", "x\\equiv 4 \\mod 9"),
+        ("\\frac{3}{\\mathrm e}", "\\frac{3}{\\mathrm{e}}"),
+        ("2\\mathrm\\pi", "2\\pi"),
+        ("\\operatorname{ln} 2", "\\ln  2"),
+        ("5\\text{ sec}", "5\\text{ sec}"),
+        ("\\text{both}", "\\text{both}"),
     ],
 )
 def test_an_answer_is_written_in_one_notation(text: str, latex: str) -> None:
