@@ -1,7 +1,7 @@
-"""What a run may make this reward service do: the operator of the service decides, not the run's configuration.
+"""The code and keys that runs may use on this reward service. Its operator decides, not the run's configuration.
 
-A run names code to load and keys to send. Without these lists, whoever may start a run could load any file and any
-function of the service's machine, and send any variable of its environment to a server of their own.
+A run names code to load and keys to send. Without these lists, anyone who may start a run could load any file and
+function on the service's machine, and send any variable of its environment to their own server.
 """
 
 import argparse
@@ -29,30 +29,29 @@ _REMOTE_CODE = "--allow-remote-code"
 
 @dataclass(frozen=True)
 class Allowed:
-    """The code that verifiers, environments and a reward model may come from, and the keys and the token that may be
-    sent."""
+    """The code that verifiers, environments and a reward model may use, and the keys and the token that may be sent."""
 
     verifier_folders: tuple[Path, ...] = ()
-    """Folders whose files, also those in folders below, may be custom verifiers and environments."""
+    """Folders whose files, at any depth, may be custom verifiers and environments."""
     verifier_packages: tuple[str, ...] = ()
-    """Packages and modules whose functions may be custom verifiers, besides those that register themselves, and whose
-    classes environments. They must define them: what imports them checks it (services/reward/custom/loading.py)."""
+    """Packages and modules that may define custom verifiers (in addition to registered ones) and environments. Merely
+    importing them there is not enough (services/reward/custom/loading.py)."""
     api_keys: tuple[tuple[str, str], ...] = ()
-    """Environment variables with keys, each with the base URL that it may be sent to; a longer path is allowed too."""
+    """Environment variables with keys, each with its allowed base URL; a longer path is allowed too."""
     reward_servers: tuple[str, ...] = ()
-    """Addresses of servers that get this service's token. Others are asked without it."""
+    """Addresses of servers that get this service's token. Other servers are asked without it."""
     interpreters: tuple[str, ...] = ()
-    """Executables that may run environments, besides the service's own."""
+    """Executables that may run environments, in addition to the service's own."""
     programs: tuple[tuple[str, ...], ...] = ()
-    """Programs that environments may start, each with all its arguments: an interpreter with others runs any code."""
+    """Programs that environments may start, with all arguments: with other arguments an interpreter runs any code."""
     variables: tuple[str, ...] = ()
     """Environment variables that these programs may get."""
     remote_code: tuple[str, ...] = ()
-    """Reward models whose own code may run: a folder or hub name as the run gives it, with @ and the revision if it
-    gives one. Anybody may propose a revision of a model at a hub."""
+    """Reward models whose own code may run: a folder or hub name as in the run, with @ and the revision if the run has
+    one. On a hub, anyone may propose a revision of a model."""
 
     def check(self, config: RewardConfig, environments: Sequence[EnvironmentConfig] = ()) -> None:
-        """Raises `FailedPrecondition` that names every field that asks for more than is allowed."""
+        """Raises `FailedPrecondition` with every field that asks for more than is allowed."""
         refused = [
             *self._refused_verifiers(config),
             *self._refused_environments(environments),
@@ -102,7 +101,7 @@ class Allowed:
                 yield from self._refused_settings(f"{field}.{place}", source, settings)
 
     def _refused_settings(self, field: str, source: str, settings: Mapping[str, Any]) -> Iterator[str]:
-        """Lists what settings of an environment that comes with Shoal ask for, and may not."""
+        """Lists the refused settings of an environment that comes with Shoal."""
         if name := settings.get("api_key_env"):
             yield from self._refused_key(field, name, settings.get("base_url") or settings.get("url") or "")
         command = settings.get("command")
@@ -129,10 +128,14 @@ class Allowed:
             )
 
     def _allows_file(self, file: str) -> bool:
-        # Resolved: neither ".." nor a link leads out of a folder.
+        # Resolve the paths, so that neither ".." nor a link leads out of a folder.
         try:
             path = Path(file).expanduser().resolve()
-        except (OSError, RuntimeError, ValueError):  # No such user after "~", a loop of links, or a null character.
+        except (
+            OSError,
+            RuntimeError,
+            ValueError,
+        ):  # For an unknown user after "~", a loop of links, or a null character.
             return False
         return any(path.is_relative_to(folder.expanduser().resolve()) for folder in self.verifier_folders)
 
@@ -150,7 +153,7 @@ class Allowed:
 
     def _refused_key(self, section: str, name: Any, url: Any) -> Iterator[str]:
         if not any(name == key and _is_below(str(url), base) for key, base in self.api_keys):
-            # The message does not repeat the name: it may be a key, given by mistake.
+            # Do not repeat the name: it may be a key, given by mistake.
             yield (
                 f"{section}.api_key_env: that variable may not be sent to {url}; start the service with {_KEY} "
                 f"NAME=URL for it (allowed: {_listed([f'{key}={base}' for key, base in self.api_keys])})"
@@ -165,7 +168,7 @@ class Allowed:
 
 
 def _is_below(url: str, base: str) -> bool:
-    """Whether a URL has the scheme, host and port of another one, and a path at or below its path."""
+    """Whether a URL has the scheme, host and port of `base`, and a path at or below its path."""
     given, allowed = urlsplit(url), urlsplit(base)
     within = f"{given.path.rstrip('/')}/".startswith(f"{allowed.path.rstrip('/')}/")
     # A server may read "%2e%2e" as "..", and a backslash as a slash.
@@ -258,10 +261,10 @@ def _key_and_url(text: str) -> tuple[str, str]:
     name, equals, url = text.partition("=")
     try:
         scheme, host, _ = _server(urlsplit(url))
-    except ValueError:  # Its text, which argparse would show, may hold the key.
+    except ValueError:  # Its text, which argparse would show, may contain the key.
         scheme, host = "", None
     if not (equals and name.isidentifier() and scheme in ("http", "https") and host):
-        # The message does not repeat the text, which may hold a key by mistake.
+        # Do not repeat the text: it may contain a key by mistake.
         raise argparse.ArgumentTypeError(
             f"{_KEY} must be the name of a variable and a URL, such as JUDGE_KEY=https://api.example.com/v1"
         )

@@ -1,8 +1,7 @@
 """Rewards of completions, composed from the verifiers' scores by the configuration's `[reward]`.
 
-In this order: the verifiers' values, and the rewards of an environment; the format, which gates them or adds to
-them; style, length and repetition; and, instead of all of these, the penalty for a completion that did not end by
-itself.
+The order is: the verifiers' values, and the rewards of an environment; the format, which gates these or adds to them;
+style, length and repetition. A completion that did not end by itself gets a penalty instead of all of these.
 """
 
 import math
@@ -31,15 +30,15 @@ class Output:
     text: str
     finish_reason: FinishReason
     token_ids: Sequence[int] = ()
-    """Needed if length or repetition counts."""
+    """The tokens; needed if length or repetition counts."""
     turn_rewards: tuple[float, ...] = ()
     """Rewards of an environment's turns, in order."""
     episode_reward: float | None = None
     """The environment's reward of the whole episode."""
     outcome: ScoreOutcome = ScoreOutcome.SCORED
-    """Of the environment; without one, SCORED."""
+    """The environment's outcome; SCORED without an environment."""
     is_good: bool | None = None
-    """Whether it counts for `only_reward_good_outputs`; None: if it ended by itself and is not empty."""
+    """Whether it is good for `only_reward_good_outputs`; with None, it is if it ended by itself and is not empty."""
 
     @property
     def ended(self) -> bool:
@@ -55,8 +54,8 @@ class Composer:
     length_limit_tokens: int
     """The length limit of the parts that do not set one."""
     turns: Literal["last", "sum", "tokens"] = "last"
-    """Which turns of an environment count; the verifiers' values belong to the last turn. With "tokens" none does: the
-    advantages of tokens take them."""
+    """The turns of an environment that count; the verifiers' values belong to the last turn. With "tokens" no turn
+    counts, since the advantages of tokens use them."""
 
     @classmethod
     def of(cls, config: RunConfig) -> "Composer":
@@ -64,7 +63,7 @@ class Composer:
 
     @property
     def reads_tokens(self) -> bool:
-        """Whether outputs need their token ids, regardless of the verifiers."""
+        """Whether outputs need their token ids, apart from the verifiers."""
         return reads_tokens(self.config)
 
     def score(
@@ -79,7 +78,7 @@ class Composer:
         if outcome is not ScoreOutcome.SCORED:
             return Score(sample_index, outcome, 0.0, tuple(parts))
         if self.reads_tokens and output.text and not output.token_ids:
-            # Its length is unknown, and 0 tokens would get the best reward.
+            # The length is unknown, and 0 tokens would get the best reward.
             return Score(sample_index, ScoreOutcome.UNSCORABLE, 0.0, tuple(parts))
         verified = math.fsum(truth.weight * part.value for truth, part in zip(truths, parts, strict=True))
         correct = bool(verdict(deciding_values(self.config, parts, self._environment_reward(output))))
@@ -128,7 +127,7 @@ class Composer:
         return total, shares
 
     def _environment_reward(self, output: Output) -> float | None:
-        """Returns what the environment pays; None where there is none, or it has paid nothing."""
+        """Returns the environment's reward; None if there is no environment or no reward."""
         if not output.turn_rewards and output.episode_reward is None:
             return None
         paid = output.turn_rewards if self.turns == "sum" else output.turn_rewards[-1:] if self.turns == "last" else ()

@@ -2,5 +2,5 @@
 
 `service.py` is the RPC, `environments.py` all environments of a configuration, `episode.py` one episode, which
 `pool.py` gives a place in a process (`process.py`). `inside/` runs in that process, `builtin/` comes with Shoal, and
-`remote.py` forwards what another server plays.
+`remote.py` forwards episodes to another server.
 """

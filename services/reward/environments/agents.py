@@ -15,7 +15,7 @@ from shoal.wire import invalid
 _log = logging.getLogger(__name__)
 
 _DEFAULT_CONTEXT_TOKENS = 1 << 17
-"""For a caller that does not say how long a context may be."""
+"""The longest context if the caller does not give one."""
 
 Requests: TypeAlias = AsyncIterator[pb.RunEpisodeRequest]
 Calls: TypeAlias = AsyncGenerator[pb.PolicyCall, None]
@@ -28,9 +28,9 @@ class AgentPlay:
         """`idle_s` is the longest time that the agent may take between its calls."""
         self._episode, self._endpoint, self._start, self._idle_s = episode, endpoint, start, idle_s
         self._outgoing: asyncio.Queue[pb.PolicyCall | None] = asyncio.Queue()
-        """Calls on their way; None when something is over."""
+        """Calls to send; None marks the end of the agent or of the replies."""
         self.unread: tuple[str, ...] = ()
-        """Once the calls have ended: those whose answers the agent never read."""
+        """The calls whose answers the agent never read. Set when the calls have ended."""
 
     async def calls(self, requests: Requests) -> Calls:
         """Yields the agent's calls until it has ended, or the caller ends it. `requests` are the caller's replies.
@@ -58,7 +58,7 @@ class AgentPlay:
                 self.unread = session.unread
 
     async def _end(self, running: "asyncio.Task[None]", replying: "asyncio.Task[None]", session: Session) -> None:
-        """Ends the agent if it runs still. Raises what went wrong."""
+        """Ends the agent if it still runs. Raises its error."""
         if not running.done():
             session.close()
             await self._episode.stop()
@@ -74,7 +74,7 @@ class AgentPlay:
                 if error.traceback:
                     log_raised(self._start.environment, error.traceback)
                 raise
-            # Most agents cannot do anything else when nothing more is sampled for them.
+            # Most agents can only raise when nothing more is sampled for them.
             extra = {"episode": self._start.episode_id, "how": str(error), "traceback": error.traceback}
             _log.info("agent ended by a limit", extra=extra)
 
@@ -87,7 +87,7 @@ class AgentPlay:
 
 
 async def _take_replies(requests: Requests, session: Session) -> None:
-    """Hands the caller's replies on, until it ends the episode or goes away."""
+    """Passes the caller's replies on, until the caller ends the episode or leaves."""
     async for request in requests:
         match request.WhichOneof("part"):
             case "reply":
@@ -95,5 +95,5 @@ async def _take_replies(requests: Requests, session: Session) -> None:
             case "end":
                 return
             case _:
-                raise invalid("reply", "after the start of an agent come replies to its calls, then the end")
+                raise invalid("reply", "after the start of an agent, send replies to its calls, then the end")
     raise CallerLeft

@@ -1,4 +1,4 @@
-"""What playing tells of an environment: does it repeat itself, how fast is it, what does it leave behind."""
+"""A check of an environment by playing it: its determinism, its speed, and its leftovers."""
 
 import json
 import os
@@ -27,7 +27,7 @@ from shoal.rollout import FinishReason
 
 _CALL_TIMEOUT_S = 60.0
 _NUM_EPISODES = 3
-"""With consecutive seeds, in each of two processes."""
+"""Number of episodes, with consecutive seeds, in each of two processes."""
 _MAX_TURNS = 8
 _TEXTS = ("I do not know.", "", "The answer is 42.", "<answer>yes</answer>")
 _MAX_SHOWN = 5
@@ -36,10 +36,10 @@ _SAMPLES = {"string": "a", "integer": 1, "number": 0.5, "boolean": True, "array"
 
 @dataclass
 class _Played:
-    """What was seen in one process."""
+    """The observations in one process."""
 
     digests: list[tuple[str, str]] = field(default_factory=list)
-    """What happened, and its digest."""
+    """The name of each answer, and its digest."""
     reset_s: list[float] = field(default_factory=list)
     step_s: list[float] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
@@ -51,13 +51,13 @@ async def check(
 ) -> dict[str, Any]:
     """Plays episodes in two processes, one after the other, with the same turns, and compares.
 
-    `tools` are the names of those that are offered, None for all. `texts` are what the policy says, "/tool {...}" for
-    a call; without them each tool is called, or some texts are said. Raises `InvalidArgument` for code that cannot be
-    loaded, or cannot work here, for a task that is none, for a tool that is not there, and for a call whose arguments
-    are no JSON object.
+    `tools` has the names of the offered tools, None for all. `texts` are the policy's turns, with "/tool {...}" for a
+    call; by default each tool is called, or some texts are said. Raises `InvalidArgument` for code that cannot be
+    loaded or cannot work here, for an invalid task, for an unknown tool, and for a call whose arguments are not a JSON
+    object.
     """
     with tempfile.TemporaryDirectory() as folder:
-        os.environ["TMPDIR"] = folder  # So that what is left there is seen.
+        os.environ["TMPDIR"] = folder  # Shows files that are left there.
         before = _listed(Path.cwd())
         try:
             code = read_code(config)
@@ -87,7 +87,7 @@ async def _play(config: EnvironmentConfig, start: Start, turns: Sequence[ChatMes
     """Plays the episodes in a new process."""
     pool, played = EnvironmentPool(read_code(config), _NUM_EPISODES + 1), _Played()
     try:
-        process = await pool.place()  # Held, so that nothing ends it before it was looked at.
+        process = await pool.place()  # Hold the process, so that nothing ends it before its examination.
         seen = psutil.Process(process.pid)
         before = seen.num_threads(), seen.num_fds()
         for number in range(_NUM_EPISODES):
@@ -107,7 +107,7 @@ async def _play(config: EnvironmentConfig, start: Start, turns: Sequence[ChatMes
 
 
 async def _play_one(pool: EnvironmentPool, start: Start, turns: Sequence[ChatMessage], played: _Played) -> None:
-    # Never replayed: a process that dies is something to report.
+    # Never replay turns: a process that dies must be reported.
     episode = EpisodeHere(pool, start, is_deterministic=False)
     where = f"seed {start.seed}, reset"
     try:
@@ -138,7 +138,7 @@ async def _play_one(pool: EnvironmentPool, start: Start, turns: Sequence[ChatMes
 
 
 def _offered(tools: Sequence[Message], names: Sequence[str] | None) -> list[Message]:
-    """Returns the tools of those names; all for None. Raises `InvalidArgument` for a name that is none of them."""
+    """Returns the tools with these names; all tools for None. Raises `InvalidArgument` for an unknown name."""
     there = [tool["name"] for tool in tools]
     for name in names or ():
         if name not in there:
@@ -160,7 +160,7 @@ def _turns(texts: Sequence[str], tools: Sequence[Message]) -> list[ChatMessage]:
 
 
 def _turn(text: str, tools: Sequence[ToolDefinition], number: int) -> ChatMessage:
-    """Returns what the policy says, with its tool calls; "/tool {...}" is one, as in `shoal env play`."""
+    """Returns a turn of the policy, with its tool calls, such as "/tool {...}" (the form of `shoal env play`)."""
     try:
         parsed = make_parser("hermes")(typed_call(text, tools), tools, number)
     except InvalidArgument as error:

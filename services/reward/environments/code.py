@@ -1,4 +1,4 @@
-"""One version of an environment's code, with all that its processes need to know."""
+"""One version of an environment's code, with the settings that its processes need."""
 
 import json
 from dataclasses import dataclass, replace
@@ -13,27 +13,27 @@ _BUILT_IN = "services.reward.environments.builtin"
 
 @dataclass(frozen=True)
 class EnvironmentCode:
-    """It travels to the processes, so that all of them run the same version."""
+    """The code that is sent to the processes, so that all of them run the same version."""
 
     name: str
     """Name of the environment."""
     object: str
     """The class, or the list of functions."""
     settings: str
-    """JSON."""
+    """The settings, as JSON."""
     interpreter: str
     memory_bytes: int
     max_chars: int
-    """Of an observation."""
+    """Most characters of an observation."""
     path: str = ""
     """Path of the file, for messages."""
     source: str = ""
     digest: str = ""
     """SHA-256 of the file, in hex."""
     module: str = ""
-    """In place of a file."""
+    """The module, instead of a file."""
     defined_in: tuple[str, ...] = ()
-    """Of a module: the packages one of which must define the object; without any, another one may."""
+    """For a module: packages, one of which must define the object. If empty, any package may."""
 
     @property
     def is_built_in(self) -> bool:
@@ -41,7 +41,7 @@ class EnvironmentCode:
         return self.module.startswith(f"{_BUILT_IN}.")
 
     def message(self) -> dict[str, Any]:
-        """Returns what the process reads."""
+        """Returns the message for the process."""
         named = {name: getattr(self, name) for name in ("name", "object", "path", "source", "digest", "module")}
         return named | {"settings": json.loads(self.settings), "defined_in": self.defined_in}
 
@@ -49,7 +49,7 @@ class EnvironmentCode:
 def read_code(config: EnvironmentConfig, packages: tuple[str, ...] = ()) -> EnvironmentCode:
     """Reads the code that a table names, as it is now. Raises `Unusable`.
 
-    Without `packages` an object of a module may be defined anywhere; else one of them defines it.
+    Without `packages` an object of a module may be defined anywhere; otherwise one of them must define it.
     """
     code = EnvironmentCode(
         config.name,

@@ -23,8 +23,8 @@ class Environments:
     def __init__(
         self, config: Sequence[EnvironmentConfig], *, packages: Sequence[str] = (), token_servers: Collection[str] = ()
     ) -> None:
-        """Starts nothing. `packages` are those whose classes may be environments (without any, all may),
-        `token_servers` the addresses that get this process's token."""
+        """Starts nothing. Classes of `packages` may be environments (of any package, if it is empty). `token_servers`
+        has the addresses that get this process's token."""
         self._environments: dict[str, LocalEnvironment | RemoteEnvironment] = {}
         for one in config:
             self._environments[one.name] = (
@@ -36,7 +36,7 @@ class Environments:
 
     @property
     def pids(self) -> list[int]:
-        """Of all processes."""
+        """The ids of all processes."""
         return [pid for environment in self._environments.values() for pid in environment.pids]
 
     @property
@@ -45,11 +45,11 @@ class Environments:
         return "; ".join(filter(None, (environment.notice for environment in self._environments.values())))
 
     async def find(self, *, lists_unusable: bool = False, keeps_tools: bool = False) -> None:
-        """Loads every environment once, in a process, and asks servers. Again, it takes the code as it is by then,
-        with `keeps_tools` only if no tool is lost.
+        """Loads every environment once, in a process, and asks servers. A repeat loads the current code, with
+        `keeps_tools` only if no tool is lost.
 
-        Raises `InvalidArgument` that names each table that cannot be used, and why; with `lists_unusable` these are
-        listed as unavailable instead.
+        Raises `InvalidArgument` with each unusable table and the reason; with `lists_unusable` they are listed as
+        unavailable instead.
         """
         finding = [environment.find(keeps_tools=keeps_tools) for environment in self._environments.values()]
         results = await asyncio.gather(*finding, return_exceptions=True)
@@ -67,7 +67,7 @@ class Environments:
             )
 
     def watch(self) -> None:
-        """Takes new code from now on, for the tables with `reload`."""
+        """Begins to take new code, for the tables with `reload`."""
         for environment in self._environments.values():
             environment.watch()
 
@@ -80,7 +80,7 @@ class Environments:
         return [self._environments[name].info for name in sorted(self._environments)]
 
     async def play(self, start: environment_pb2.EpisodeStart, requests: Requests) -> Responses:
-        """Plays one episode. Raises `InvalidArgument`, `ResourceExhausted` where too many are open, and `Aborted`."""
+        """Plays one episode. Raises `InvalidArgument`, `ResourceExhausted` if too many are open, and `Aborted`."""
         environment = self._environments.get(start.environment)
         if environment is None:
             known = ", ".join(sorted(self._environments)) or "none"

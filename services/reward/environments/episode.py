@@ -1,4 +1,4 @@
-"""One episode of an environment that runs here."""
+"""An episode of an environment that runs here."""
 
 import asyncio
 import contextlib
@@ -19,10 +19,10 @@ from shoal.telemetry import metrics, names
 
 _REPLAYS = metrics.counter(names.ENVIRONMENT_REPLAYS)
 _MAX_DEATHS = 3
-"""Times that a process may die in one turn of an episode. The first may have come from outside or from another episode
-of the process; the last is that of a process which the episode has for itself."""
+"""Most deaths of a process in one turn of an episode. The first may have come from outside or from another episode of
+the process; the last is in a process that the episode does not share."""
 _MAX_DEATHS_IN_ALL = 20
-"""Times that a process may die in an episode, in a call or between two, before another service has to play it."""
+"""Most deaths of a process in an episode, in or between calls, before another service must play it."""
 _RUN_TIMEOUT_S = 7 * 86400.0
 _STOP_TIMEOUT_S = 5.0
 
@@ -38,7 +38,7 @@ class EpisodeFailed(Exception):
 
 
 class CallerLeft(Exception):
-    """The caller has gone, and wants no result."""
+    """The caller is gone, and needs no result."""
 
 
 @dataclass(frozen=True)
@@ -55,11 +55,11 @@ class Start:
 
 
 class EpisodeHere:
-    """Plays one episode. One call at a time, and `close` at the end.
+    """Plays one episode. Make one call at a time, and `close` at the end.
 
-    Every method raises `EpisodeFailed` if the environment breaks, and `Aborted` if the episode has to begin again: the
-    process died and the environment is not deterministic, or no process lives. After either the episode is over, and
-    only `close` remains.
+    Every method raises `EpisodeFailed` if the environment breaks, and `Aborted` if the episode must begin again: the
+    process died and the environment is not deterministic, or no process can live. After either error the episode is
+    over, and only `close` may be called.
     """
 
     def __init__(self, pool: EnvironmentPool, start: Start, *, is_deterministic: bool) -> None:
@@ -68,20 +68,20 @@ class EpisodeHere:
         self._process: EnvironmentProcess | None = None
         self._turns: list[Message] = []
         self._digests: list[str] = []
-        """Of the observations, that of the start first."""
+        """The digests of the observations, beginning with the first observation."""
         self._deaths: Counter[int] = Counter()
         """Calls in which a process died, by turn; 0 is the start."""
         self._num_deaths = 0
         self._turn = 0
-        """The turn that is carried out now, for the first time or again."""
+        """The current turn, whether it is played for the first time or again."""
         self._is_running = False
-        """Whether a process runs an agent, as far as is known here."""
+        """Whether a process runs an agent, as far as this process knows."""
         self._key = uuid.uuid4().hex
-        """Its name in processes: an episode may begin again under its id while the old stream still ends."""
+        """The episode's name in processes. An episode may begin again under its id before the old stream has ended."""
 
     async def begin(self, replay: Sequence[Message] = ()) -> Message:
-        """Returns the first observation; with turns to replay, that of the last of them. Raises `InvalidArgument` for a
-        task that is none."""
+        """Returns the first observation, or, with turns to replay, the observation of the last turn. Raises
+        `InvalidArgument` for an invalid task."""
         observation = await self._answered("reset")
         for turn in replay:
             observation = await self.step(turn)
@@ -93,9 +93,9 @@ class EpisodeHere:
         return await self._answered("step")
 
     async def run(self, policy: Message) -> None:
-        """Runs an agent, which has been reset, to its end. It has no limit of time here.
+        """Runs an agent, after `reset`, to its end, without a time limit.
 
-        What it raises is not logged: once its calls are refused, most agents can do nothing but raise.
+        Its exceptions are not logged: when its calls are refused, most agents can only raise.
         """
         start = self._start
         given = {"episode": self._key, "task": start.task, "seed": start.seed, "policy": policy}
@@ -109,7 +109,7 @@ class EpisodeHere:
         self._is_running = False
 
     async def stop(self) -> None:
-        """Ends an agent that runs. The process of one that cannot be ended is."""
+        """Ends a running agent, and if necessary its process."""
         process, self._is_running = self._process, False
         if process is None:
             return
@@ -127,9 +127,9 @@ class EpisodeHere:
         return await self._survived(lambda process: self._call(process, "result"))
 
     async def close(self) -> None:
-        """Frees what the environment holds. Returns when it has; a process that does not free it is ended."""
+        """Frees the environment's resources, and waits for that. Ends a process that does not free them."""
         try:
-            if self._is_running:  # Its caller has gone. A call has no deadline before it begins, which it may not do.
+            if self._is_running:  # The caller is gone. A call has no deadline before it begins, and it may never begin.
                 with contextlib.suppress(EpisodeFailed):
                     await self.stop()
             if self._process is not None:
@@ -157,7 +157,7 @@ class EpisodeHere:
         return observation
 
     async def _survived(self, carry_out: Callable[[EnvironmentProcess], Awaitable[Message]]) -> Message:
-        """Carries something out, in another process if this one dies."""
+        """Carries out a call, in another process if this process dies."""
         while True:
             try:
                 process = self._process
@@ -193,7 +193,7 @@ class EpisodeHere:
         return Aborted(f"episode {self._start.episode_id}: {why}; begin it again")
 
     async def _replay(self, process: EnvironmentProcess) -> None:
-        """Brings a new process to where the lost one was."""
+        """Brings a new process to the state of the lost process."""
         _REPLAYS.add(1, {names.ENVIRONMENT: self._pool.code.name})
         self._compare(0, await self._reset(process))
         for number in range(1, len(self._digests)):
@@ -224,7 +224,7 @@ class EpisodeHere:
     def _failure(self, error: CallFailed) -> Exception:
         if error.kind == "invalid_task":
             return InvalidArgument(f"start.task: the environment {self._pool.code.name} does not take it: {error}")
-        if error.kind == "cannot_load":  # The code has worked before: something else ends its processes.
+        if error.kind == "cannot_load":  # The code has worked before, so something else ends its processes.
             return self._lost(str(error))
         if error.kind == "unscorable":
             return EpisodeFailed(str(error), ScoreOutcome.UNSCORABLE)
@@ -232,6 +232,6 @@ class EpisodeHere:
 
 
 def digest_of(observation: Message) -> str:
-    """Returns the digest of an observation, without the times that its calls took."""
+    """Returns the digest of an observation, without the durations of its calls."""
     outcomes = [outcome | {"duration_s": 0.0} for outcome in observation["tool_outcomes"]]
     return hashlib.sha256(json.dumps(observation | {"tool_outcomes": outcomes}, sort_keys=True).encode()).hexdigest()

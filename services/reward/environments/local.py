@@ -44,28 +44,29 @@ class LocalEnvironment:
     """Plays episodes in processes. Belongs to one event loop."""
 
     def __init__(self, config: EnvironmentConfig, packages: tuple[str, ...] = ()) -> None:
-        """`packages` are those that environments may be defined in; without any, all may."""
+        """Environments must be defined in `packages`, or, if it is empty, in any package."""
         self.config, self._packages = config, packages
         self.info = environment_pb2.EnvironmentInfo(name=config.name)
         self.notice = ""
-        """A new version of the file that is not used, and why; empty if there is none."""
+        """A new version of the file that is not used, with the reason; empty if there is none."""
         self._pool: EnvironmentPool | None = None
         self._former: list[EnvironmentPool] = []
-        """Of former code."""
+        """The pools of former code."""
         self._endpoint = PolicyEndpoint()
-        """Where agents call the policy."""
+        """The endpoint at which agents call the policy."""
         self._finding = asyncio.Lock()
         self._beside: set[asyncio.Task[None]] = set()
-        """Former code that ends with its episodes, episodes that free what they hold, and the watch of the file."""
+        """Background tasks: the ends of former code, the cleanups of episodes, and the watch of the file."""
 
     @property
     def pids(self) -> list[int]:
         return [pid for pool in (self._pool, *self._former) if pool is not None for pid in pool.pids]
 
     async def find(self, *, keeps_tools: bool = False) -> None:
-        """Loads the code as it is now, in a process, and uses it for the episodes that begin from then on.
+        """Loads the current code in a process, and uses it for later episodes.
 
-        Raises `Unusable`, with `keeps_tools` also for code that lacks a tool of that in use, which then stays so.
+        Raises `Unusable`, with `keeps_tools` also for code that lacks a current tool. Then the current code stays in
+        use.
         """
         async with self._finding:
             await self._find(keeps_tools)
@@ -94,14 +95,14 @@ class LocalEnvironment:
         self._former.remove(former)
 
     def watch(self) -> None:
-        """Takes new code from now on as the file changes, if the configuration says so."""
+        """Begins to take new code when the file changes, if the configuration says so."""
         if self.config.reload:
             self._run_beside(self._watch())
 
     async def _watch(self) -> None:
         taken, before = None, MISSING
         while True:
-            # Taken once it has stayed the same for one look, so that no half-written file is.
+            # Take the file when it has not changed between two looks, so that no half-written file is used.
             now = await asyncio.to_thread(file_state, self.config.file)
             if now == before and now != taken:
                 taken = now
@@ -110,7 +111,7 @@ class LocalEnvironment:
             await asyncio.sleep(POLL_S)
 
     async def _reload(self) -> None:
-        """Takes the file's code if it differs from that in use and works."""
+        """Takes the file's code if it differs from the current code and works."""
         assert self._pool is not None, "find first"
         current = self._pool.code
         try:
@@ -120,7 +121,7 @@ class LocalEnvironment:
         except Unusable as error:
             self.notice = (
                 f"environments.{self.config.name}.source: the new version is not used, and "
-                f"{current.digest[:SHOWN_DIGITS]} goes on: {error}"
+                f"{current.digest[:SHOWN_DIGITS]} stays in use: {error}"
             )
             _log.error("environment keeps its code", extra={"environment": self.config.name, "error": self.notice})
 
@@ -165,7 +166,7 @@ class LocalEnvironment:
             )
             yield failure_to_wire(error.outcome, str(error))
         finally:
-            # Shielded: whoever ends the stream does not end the cleaning up, on which its end waits.
+            # Shield the cleanup: the end of the stream waits for it, but must not cancel it.
             await asyncio.shield(self._run_beside(episode.close()))
 
     async def _calls(self, play: AgentPlay, requests: Requests) -> Responses:
@@ -204,7 +205,7 @@ class LocalEnvironment:
 
 
 def _listed(name: str, described: dict[str, Any]) -> environment_pb2.EnvironmentInfo:
-    """Raises `Unusable` for tools that no message has room for."""
+    """Returns the environment's message. Raises `Unusable` for tools that do not fit a message."""
     try:
         return info_to_wire(name, described)
     except (TypeError, DecodeError, json_format.ParseError) as error:
@@ -212,19 +213,19 @@ def _listed(name: str, described: dict[str, Any]) -> environment_pb2.Environment
 
 
 def lost_tool(former: environment_pb2.EnvironmentInfo, info: environment_pb2.EnvironmentInfo) -> str:
-    """Returns what is wrong where an environment has a former tool no longer, or with other parameters; else empty."""
+    """Returns the fault if an environment has lost a former tool or changed its parameters; else an empty text."""
     parameters = {tool.name: tool.parameters for tool in info.tools}
     for tool in former.tools:
         if parameters.get(tool.name) != tool.parameters:
             return (
-                f"it has no tool {tool.name!r} with the parameters that prompts of the run show: give it back, or stop "
+                f"it has no tool {tool.name!r} with the parameters that prompts of the run show: restore it, or stop "
                 "the run, and resume it"
             )
     return ""
 
 
 async def described(pool: EnvironmentPool) -> dict[str, Any]:
-    """Returns what a process says of its code. Raises `Unusable`."""
+    """Returns a process's description of its code. Raises `Unusable`."""
     try:
         process = await pool.place(max_starts=_FIRST_STARTS)
         try:

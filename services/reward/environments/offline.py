@@ -1,6 +1,6 @@
 """`python -m services.reward.environments.offline load|serve|check`: environments without a run.
 
-For the command line, which cannot import a service. Each command reads one JSON document from stdin:
+The command line runs it, because it cannot import a service. Each command reads one JSON document from stdin:
 
 * `load` reads {"config": the whole RunConfig}, loads its environments, as a service does when it is configured, and
   writes the tools of each, by its name, or null for one that cannot work here.
@@ -31,13 +31,13 @@ from shoal.worker.parent import die_with_parent
 _INVALID, _FAILED = 2, 1
 _LISTEN = "127.0.0.1:0"
 _MAX_PRINTED_LINES = 40
-"""A person reads what follows: some servers of tools write hundreds of lines whenever a client connects."""
+"""Most printed lines that a person sees. Some tool servers write hundreds of lines at each connection."""
 
 
 def main() -> int:
     """Runs one command; returns one of the exit codes of `shoal`."""
     die_with_parent()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Of a terminal it is for the parent as well, which ends this process.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # A terminal also sends it to the parent, which ends this process.
     logging.basicConfig(format="%(message)s", stream=sys.stderr, level=logging.ERROR)
     logging.getLogger(printed_output.__name__).setLevel(logging.INFO)
     handler = logging.getLogger().handlers[0]
@@ -61,7 +61,7 @@ def main() -> int:
 
 
 class FirstLines(logging.Filter):
-    """Lets the first lines through that environments print, and says once that there are more."""
+    """Lets the first printed lines of environments through, and reports once that there are more."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ class FirstLines(logging.Filter):
 
 
 class _FirstOfEach(logging.Filter):
-    """Lets an error through once: the check plays the same episodes again, which raise the same."""
+    """Lets each error through once, since the check plays the same episodes again with the same errors."""
 
     def __init__(self) -> None:
         super().__init__()

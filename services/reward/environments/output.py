@@ -1,4 +1,4 @@
-"""What an environment prints: lines of the log, in bounds."""
+"""The printed output of an environment, as a limited number of log lines."""
 
 import asyncio
 import time
@@ -9,11 +9,11 @@ from services.reward.pool.output import LineBudget, VerifierOutput
 from services.reward.process.child_process import PoolProcess
 
 BURST_BYTES, BYTES_PER_S = 4 << 20, 1 << 20
-"""A process that prints more waits: reading it would keep the service from its other episodes."""
+"""Limits of a process's output. If it prints more, it waits, so that the service can do other work."""
 
 
 class Printing(Protocol):
-    """A process whose output can be held up."""
+    """A process whose output can be paused."""
 
     is_lost: bool
 
@@ -30,7 +30,7 @@ class BoundedOutput:
         self._allowed_bytes, self._since = float(BURST_BYTES), clock()
 
     def feed(self, data: bytes) -> None:
-        """Takes data, and logs the lines that are complete; holds the process up if it prints too much."""
+        """Takes data, and logs the complete lines. Pauses the process if it prints too much."""
         now = self._clock()
         self._allowed_bytes = min(BURST_BYTES, self._allowed_bytes + (now - self._since) * BYTES_PER_S) - len(data)
         self._since = now
@@ -40,7 +40,7 @@ class BoundedOutput:
             asyncio.get_running_loop().call_later(-self._allowed_bytes / BYTES_PER_S, self._resume)
 
     def end(self) -> None:
-        """Logs what has come of a line that will not be completed."""
+        """Logs the beginning of a line that will not be completed."""
         self._lines.end()
 
     def _resume(self) -> None:

@@ -15,42 +15,41 @@ _log = logging.getLogger(__name__)
 
 _STARTED = metrics.counter(names.ENVIRONMENT_PROCESSES)
 _MAX_STARTS, _START_PAUSE_S = 10, 0.1
-"""Attempts to start a process that dies as it starts: the code has worked before, so something else ends it. The pauses
-between them grow."""
+"""Attempts to start a process that dies at its start: the code has worked before, so something else ends it. The pauses
+between attempts grow."""
 
 
 class EnvironmentPool:
-    """Gives each episode a place in a process, and starts processes as they are needed. Belongs to one event loop."""
+    """Gives each episode a place in a process, and starts processes when needed. Belongs to one event loop."""
 
     def __init__(self, code: EnvironmentCode, episodes_per_process: int) -> None:
         self.code = code
         self._episodes_per_process = episodes_per_process
         self._processes: dict[EnvironmentProcess, asyncio.Task[None]] = {}
-        """With the task that starts each."""
+        """The processes, with the task that starts each."""
         self._num_episodes = 0
         self._is_closing = self._is_retiring = False
         self._empty = asyncio.Event()
-        """Set when it is retiring and no episode is left."""
+        """Set when the pool is retiring and no episode is left."""
 
     @property
     def pids(self) -> list[int]:
         return [process.pid for process in self._processes if process.pid and not process.is_lost]
 
     def begin_episode(self) -> None:
-        """Counts an episode, until `end_episode`: the code stays for it, also if its process has to be replaced."""
+        """Counts an episode until `end_episode`. The code stays for it, even if its process must be replaced."""
         self._num_episodes += 1
 
     def end_episode(self) -> None:
-        """Counts an episode no longer."""
+        """Ends the count of an episode."""
         self._num_episodes -= 1
         self._check_empty()
 
     async def place(self, max_starts: int = _MAX_STARTS, *, alone: bool = False) -> EnvironmentProcess:
-        """Returns a process with room for one more episode, which the caller gives back with `leave`.
+        """Returns a process with room for one more episode. The caller gives the place back with `leave`.
 
-        `alone` gives a new process that no other episode enters.
-
-        Raises `CallFailed` if the code cannot be loaded, or processes die as they start.
+        `alone` gives a new process that no other episode enters. Raises `CallFailed` if the code cannot be loaded, or
+        if processes die at their start.
         """
         for attempt in range(1, max_starts + 1):
             process = self._added() if alone else self._with_room() or self._added()
@@ -70,7 +69,7 @@ class EnvironmentPool:
         raise AssertionError("the loop ends by return or raise")
 
     def leave(self, process: EnvironmentProcess) -> None:
-        """Gives a place back. A process that nobody else is in ends if something stayed behind in it."""
+        """Gives a place back. A process without episodes ends if it has leftovers."""
         process.num_episodes -= 1
         if process.num_episodes == 0 and not process.is_lost and (why := self._why_replace(process)):
             process.kill(why)
@@ -85,7 +84,7 @@ class EnvironmentPool:
             await process.gone.wait()
 
     async def retire(self) -> None:
-        """Closes once all episodes have ended: no other begins here."""
+        """Closes when all episodes have ended. No new episode begins here."""
         self._is_retiring = True
         self._check_empty()
         await self._empty.wait()
@@ -125,7 +124,7 @@ class EnvironmentPool:
     def _why_replace(self, process: EnvironmentProcess) -> str:
         if self._episodes_per_process == 1 or process.is_private:
             return "the episode had a process of its own"
-        # What comes with Shoal keeps its sandbox.
+        # Shoal's own environments keep their sandbox.
         if not self.code.is_built_in and children(process.pid):
             return "its episodes left processes behind"
         with suppress(psutil.Error):

@@ -1,4 +1,4 @@
-"""A process of one environment, seen from the service."""
+"""A process of an environment, as the service sees it."""
 
 import asyncio
 import itertools
@@ -19,12 +19,12 @@ from services.reward.process.frames import Message
 _log = logging.getLogger(__name__)
 
 LOAD_TIMEOUT_S = 120.0
-"""Longest time for importing the code."""
+"""Longest time of importing the code."""
 _GRACE_S = 1.0
-"""Time beyond a call's own limit, after which the process is ended: it ends calls that wait, but none that computes.
-What others have computed in the meantime is added here as there."""
+"""Time after a call's limit at which the process is ended. The process itself ends calls that wait, but not calls that
+compute. Both limits grow by the computing time of other calls."""
 _BEGIN_TIMEOUT_S = 60.0
-"""Longest time in which a process begins none of its calls while none is in progress."""
+"""Longest time in which a process neither runs nor begins a call that it has."""
 _ROOT = Path(__file__).resolve().parents[3]
 _BOOT = """
 import sys, types
@@ -34,7 +34,7 @@ for name in ("shoal", "services"):
 from services.reward.environments.inside.main import main
 main(int(sys.argv[2]), int(sys.argv[3]))
 """
-"""Runs the code without this project, or anything else, on the path of an interpreter: two names are enough."""
+"""A script that runs the code without this project on the interpreter's path. Two package names are enough."""
 _NOT_FOR_OTHERS = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
 
 
@@ -48,7 +48,7 @@ class CallFailed(Exception):
 
 
 class ProcessLost(Exception):
-    """The process ended before it answered. The message says why."""
+    """The process ended without an answer. The message says why."""
 
     def __init__(self, why: str, *, in_call: bool) -> None:
         super().__init__(why)
@@ -61,12 +61,12 @@ class _Call:
     name: str
     timeout_s: float
     max_others_s: float
-    """Longest time by which others that compute put its limit off."""
+    """Longest delay of its limit by other calls that compute."""
     done: "asyncio.Future[Any]"
     logs_error: bool = True
     began_s: float = 0.0
     busy_before_s: float = 0.0
-    """What calls of its process had computed when it began."""
+    """Computing time of the process's calls before it began."""
     deadline: asyncio.TimerHandle | None = None
 
     @property
@@ -74,24 +74,24 @@ class _Call:
         return self.deadline is not None
 
     def left_s(self, now_s: float, busy_s: float) -> float:
-        """Returns how long the process may still take. `busy_s` is what its calls have computed by now."""
+        """Returns the time that the process has left. `busy_s` is its calls' computing time so far."""
         put_off_s = min(busy_s - self.busy_before_s, self.max_others_s)
         return self.timeout_s + _GRACE_S + put_off_s - (now_s - self.began_s)
 
     def end(self, value: Any = None, error: Exception | None = None) -> None:
         if self.deadline is not None:
             self.deadline.cancel()
-        if self.done.done():  # Its caller has gone.
+        if self.done.done():  # The caller is gone.
             return
         if error is None:
             self.done.set_result(value)
         else:
             self.done.set_exception(error)
-            self.done.exception()  # Retrieved, even if nobody awaits it any more.
+            self.done.exception()  # Retrieve the error, even if nobody awaits it any more.
 
 
 def log_raised(environment: str, traceback: str) -> None:
-    """Logs what the code of an environment raised."""
+    """Logs an exception of an environment's code."""
     _log.error("the environment %s raised\n%s", environment, traceback)
 
 
@@ -107,8 +107,8 @@ class EnvironmentProcess:
     def __init__(
         self, code: EnvironmentCode, on_gone: Callable[["EnvironmentProcess"], None], num_sharing: int = 1
     ) -> None:
-        """`on_gone` is called once the process and those that it has started are gone. `num_sharing` is how many
-        episodes may share it: the others put the limit of a call off by one such limit each, at most."""
+        """`on_gone` is called when the process and its descendants are gone. At most `num_sharing` episodes share it;
+        each of the others delays the limit of a call by at most one such limit."""
         self.code = code
         self._on_gone = on_gone
         self._num_sharing = num_sharing
@@ -124,7 +124,7 @@ class EnvironmentProcess:
         self._numbers = itertools.count()
         self._calls: dict[int, _Call] = {}
         self._busy_s = 0.0
-        """What its calls have computed, as far as it has said."""
+        """The computing time of its calls, as last reported."""
         self._idle_watch: asyncio.TimerHandle | None = None
         self._output = BoundedOutput(code.name, self)
         environment = {**ENVIRONMENT, **_without_proxy(), MARK_VARIABLE: self._mark, "PYTHONHASHSEED": "0"}
@@ -156,15 +156,15 @@ class EnvironmentProcess:
             self.is_lost = True
             self._end()
             raise CallFailed("cannot_load", f"{self._process.program} cannot be started: {error.strerror}") from None
-        if self.is_lost:  # `kill` came first, and found nothing.
+        if self.is_lost:  # `kill` came first, and found no process.
             self._process.kill()
         await self.call("load", timeout_s=LOAD_TIMEOUT_S, code=self.code.message(), max_chars=self.code.max_chars)
 
     async def call(self, name: str, *, timeout_s: float, logs_error: bool = True, **arguments: Any) -> Any:
-        """Returns the answer to a call. The clock begins when the process begins with it, and stands still while other
-        calls compute. With `logs_error`, the traceback of what the code raises goes to the log.
+        """Returns the answer to a call. The clock starts when the process begins the call, and stops while other calls
+        compute. With `logs_error`, tracebacks of the code go to the log.
 
-        Raises `CallFailed`, and `ProcessLost`. A call whose caller is canceled goes on, and its clock as well.
+        Raises `CallFailed` and `ProcessLost`. If the caller is canceled, the call and its clock continue.
         """
         if self.is_lost:
             raise ProcessLost(self._why, in_call=False)
@@ -177,7 +177,7 @@ class EnvironmentProcess:
         return await call.done
 
     def kill(self, why: str) -> None:
-        """Ends the process and all that it has started; calls in flight raise `ProcessLost`."""
+        """Ends the process and its descendants. Calls in flight raise `ProcessLost`."""
         if not self.is_lost:
             self.is_lost, self._why = True, why
             self._process.kill()
@@ -199,7 +199,7 @@ class EnvironmentProcess:
         self._watch()
 
     def _watch(self) -> None:
-        """Ends the process if it takes no calls: something that it does beside them hangs."""
+        """Ends the process if it takes no calls, because other work in it hangs."""
         if self._idle_watch is not None:
             self._idle_watch.cancel()
             self._idle_watch = None
@@ -213,7 +213,7 @@ class EnvironmentProcess:
         return CallFailed(error["kind"], error["detail"], error["traceback"])
 
     def _check(self, number: int) -> None:
-        """Waits for the time that a call has left."""
+        """Waits until a call has no time left."""
         call, loop = self._calls[number], asyncio.get_running_loop()
         left_s = call.left_s(loop.time(), self._busy_s)
         if left_s > 0:
@@ -226,7 +226,7 @@ class EnvironmentProcess:
         if sum(each.has_begun for each in self._calls.values()) == 1:
             del self._calls[number]
             call.end(error=CallFailed("late", f"{call.name} took longer than {call.timeout_s:g} s"))
-        # Else any of them may block the others: that one does so again where it is alone.
+        # Any of several calls may block the others. The blocking call will hang again when it is alone.
         _log.warning(
             "environment process killed", extra={"environment": self.code.name, "pid": self.pid, "call": call.name}
         )

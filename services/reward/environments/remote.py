@@ -31,15 +31,15 @@ SERVICE = "shoal.v1.EnvironmentService"
 _LIST_TIMEOUT_S = 10.0
 _PAUSE_S = 0.2
 _EPISODE_TIMEOUT_S = 86_400.0
-"""The caller ends an episode long before."""
+"""A long limit: the caller ends an episode long before."""
 
 
 class RemoteEnvironment:
     """Forwards episodes to a server. Belongs to one event loop."""
 
     def __init__(self, config: EnvironmentConfig, *, gets_token: bool, patience_s: float) -> None:
-        """`gets_token`: whether this process may show its token there, if it has one. `patience_s`: how long to wait
-        for the server's first answer, since servers start in any order."""
+        """With `gets_token` the server gets this process's token, if there is one. `patience_s` is the longest wait for
+        the server's first answer, since servers start in any order."""
         self.config = config
         self.info = environment_pb2.EnvironmentInfo(name=config.name)
         self.pids: list[int] = []
@@ -50,8 +50,8 @@ class RemoteEnvironment:
         self._stub = EnvironmentServiceStub(self._channel)
 
     async def find(self, *, keeps_tools: bool = False) -> None:
-        """Asks the server what it has. Raises `FailedPrecondition` if it does not answer, `InvalidArgument` if it has
-        no environment of that name, with `keeps_tools` also if that lacks a tool that it had."""
+        """Asks the server for its environments. Raises `FailedPrecondition` if it does not answer, and
+        `InvalidArgument` if it lacks the environment, or, with `keeps_tools`, a tool that the environment had."""
         give_up = time.monotonic() + self._patience_s
         while True:
             try:
@@ -77,7 +77,7 @@ class RemoteEnvironment:
         self.info = info
 
     def watch(self) -> None:
-        """Does nothing: the server decides what it runs."""
+        """Does nothing, since the server decides about its code."""
 
     async def close(self) -> None:
         await self._channel.close()
@@ -97,7 +97,7 @@ class RemoteEnvironment:
         except (InvalidArgument, ResourceExhausted, Aborted):
             raise
         except Unavailable as error:
-            # As UNAVAILABLE it would say that this service is away.
+            # UNAVAILABLE would mean that this service is away.
             raise Aborted(f"{self._field}: {error.message}; begin the episode again") from None
         except ShoalError as error:
             yield failure_to_wire(ScoreOutcome.FAILED, f"{self._field}: {error.message}"[:500])
@@ -107,7 +107,7 @@ class RemoteEnvironment:
             call.cancel()
 
     def _within_bounds(self, response: environment_pb2.RunEpisodeResponse) -> environment_pb2.RunEpisodeResponse:
-        """Cuts what the server says to one turn, as of any environment. Raises `BadAnswer` for too many messages."""
+        """Cuts the server's texts to the limit of any environment. Raises `BadAnswer` for too many messages."""
         if not response.HasField("observation"):
             return response
         messages, outcomes = response.observation.messages, response.observation.tool_outcomes

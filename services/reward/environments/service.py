@@ -21,8 +21,7 @@ _EPISODES = metrics.counter(names.ENVIRONMENT_EPISODES)
 
 
 class EnvironmentService(EnvironmentServiceServicer):
-    """Plays episodes in the environments of the configuration that the reward service has. All methods belong to one
-    event loop."""
+    """Plays episodes in the environments of the reward service's configuration. Belongs to one event loop."""
 
     full_name = "shoal.v1.EnvironmentService"
 
@@ -37,12 +36,12 @@ class EnvironmentService(EnvironmentServiceServicer):
 
     @property
     def pids(self) -> Sequence[int]:
-        """Of the processes of all environments."""
+        """The ids of the processes of all environments."""
         return self._environments.pids
 
     @property
     def num_open(self) -> int:
-        """Episodes whose streams are open."""
+        """Number of episodes whose streams are open."""
         return len(self._playing_tasks)
 
     @property
@@ -51,8 +50,8 @@ class EnvironmentService(EnvironmentServiceServicer):
         return self._environments.notice
 
     async def use(self, environments: Environments, *, lists_unusable: bool = False) -> None:
-        """Takes other environments once no episode is open. Raises a `ShoalError` that names what cannot be used,
-        unless that is to be listed as unavailable."""
+        """Takes new environments when no episode is open. Raises a `ShoalError` that names unusable environments,
+        unless `lists_unusable`."""
         await self.wait_until_none_is_open()
         await self._environments.close()
         self._environments = environments
@@ -60,7 +59,7 @@ class EnvironmentService(EnvironmentServiceServicer):
         environments.watch()
 
     async def reload(self, *, keeps_tools: bool) -> None:
-        """Reads the code of all environments again, for the episodes that begin from then on. Raises as `find`."""
+        """Reads the code of all environments again, for later episodes. Raises the errors of `find`."""
         await self._environments.find(keeps_tools=keeps_tools)
 
     async def wait_until_none_is_open(self) -> None:

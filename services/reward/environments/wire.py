@@ -20,7 +20,7 @@ _MAX_SEED = 2**53
 
 
 def start_from_wire(message: environment_pb2.EpisodeStart) -> Start:
-    """Raises `InvalidArgument` that names the field."""
+    """Reads a start. Raises `InvalidArgument` that names the field."""
     if not 0 <= message.seed < _MAX_SEED:
         raise invalid("start.seed", f"must be in [0, 2^53) (given: {message.seed})")
     timeout_s = message.call_timeout_s or _DEFAULT_CALL_TIMEOUT_S
@@ -37,7 +37,7 @@ def start_from_wire(message: environment_pb2.EpisodeStart) -> Start:
 
 
 def turn_from_wire(message: environment_pb2.PolicyTurn, number: int) -> dict[str, Any]:
-    """Reads the turn that must have that number. Raises `InvalidArgument` that names the field."""
+    """Reads a turn, which must have the given number. Raises `InvalidArgument` that names the field."""
     if message.number != number:
         raise invalid("turn.number", f"must be {number}, in order (given: {message.number})")
     return {
@@ -62,7 +62,7 @@ def observation_to_wire(observation: Mapping[str, Any], turn: int) -> environmen
 
 
 def result_to_wire(result: Mapping[str, Any], unread: Sequence[str] = ()) -> environment_pb2.RunEpisodeResponse:
-    """`unread` are the calls whose answers an agent never read."""
+    """Makes the message of a result. `unread` has the calls whose answers an agent never read."""
     return environment_pb2.RunEpisodeResponse(
         result=environment_pb2.EpisodeResult(
             outcome=outcome_to_wire(ScoreOutcome.SCORED), unread_call_ids=unread, **result

@@ -58,19 +58,19 @@ class Browse(WebTool):
 
 
 def _host_of(url: str) -> str:
-    """Returns the host that a browser would ask for a page; empty for what is no address of one."""
+    """Returns the host that a browser would ask for a page; empty if the text is not the address of a page."""
     try:
         parts = urlsplit(url)
         host = _in_ascii(parts.hostname or "").rstrip(".")
     except ValueError:
         return ""
-    # Browsers take what is behind a backslash for the path, and decode what is behind a percent sign.
+    # Browsers read text after a backslash as the path, and decode percent signs.
     is_plain = not {"\\", "%"} & {*parts.netloc}
     return host if parts.scheme in ("http", "https") and is_plain else ""
 
 
 def _in_ascii(host: str) -> str:
-    """Returns the one name of a host that has several forms in Unicode. Raises `ValueError`."""
+    """Returns the canonical name of a host, which may have several forms in Unicode. Raises `ValueError`."""
     return host.encode("idna").decode().lower()
 
 

@@ -6,7 +6,7 @@
     Snippet: ...
     </snippet></tool_output>
 
-The package's server answers with the JSON of the service that it asked; the documents are taken out of it here.
+The package's server answers with the JSON of the service that it asked; this module extracts the documents.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ from typing import Any
 from shoal.parsing import parse_json
 
 _PAGE_CHARS = 2000
-"""What the policy reads of a page: its beginning."""
+"""Number of characters that the policy reads of a page, from its beginning."""
 
 
 @dataclass(frozen=True)
@@ -36,13 +36,13 @@ class Document:
 
 
 def result_id(seed: int, call_id: str) -> str:
-    """Returns the id of a call's result: 8 hexadecimal digits that no policy can guess, the same for the same seed of
-    an episode."""
+    """Returns the id of a call's result: 8 hexadecimal digits that no policy can guess. Equal seeds of an episode give
+    equal ids."""
     return hashlib.sha256(f"{seed} {call_id}".encode()).hexdigest()[:8]
 
 
 def dr_tulu_result(tool: str, answer: str, id_: str, url: str) -> tuple[str, bool]:
-    """Returns what the policy reads of the `answer` of a server's `tool`, and whether that is a result.
+    """Returns the policy's text for the `answer` of a server's `tool`, and whether it is a result.
 
     `id_` begins the ids of the documents; `url` is the page that the policy asked for, if it asked for one.
     """
@@ -69,7 +69,7 @@ def _papers(said: dict[str, Any]) -> Iterator[Document]:
     for item in _tables(said, "data"):
         snippet, paper = _table(item, "snippet"), _table(item, "paper")
         if snippet:
-            # The title again is no passage.
+            # A repeated title is not a passage.
             text = "" if paper and snippet.get("snippetKind") == "title" else _text(snippet, "text")
             yield Document(_text(paper, "title"), "", text)
 
@@ -85,7 +85,7 @@ def _passages(said: dict[str, Any]) -> Iterator[Document]:
 
 
 def _text_of_page(said: dict[str, Any]) -> str:
-    """Returns the beginning of a page's text; nothing of one that could not be read."""
+    """Returns the beginning of a page's text; empty if the page could not be read."""
     if not said.get("success"):
         return ""
     texts = [said.get(key) for key in ("fit_markdown", "markdown", "html")]
@@ -115,4 +115,4 @@ _SEARCHES: dict[str, Callable[[dict[str, Any]], Iterator[Document]]] = {
 }
 _PAGES = ("crawl4ai_docker_fetch_webpage_content", "crawl4ai_fetch_webpage_content")
 DR_TULU_TOOLS = (*_SEARCHES, *_PAGES)
-"""The server's tools whose results are known."""
+"""The server's tools whose results this module can read."""

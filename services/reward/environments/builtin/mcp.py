@@ -37,7 +37,8 @@ class Mcp(Environment):
         api_key_env: str = "",
         variables: Sequence[str] = (),
         tools: Sequence[str] | Mapping[str, Mapping[str, Any]] = (),
-        # A call that takes longer is told to the policy: `episodes.call_timeout_s`, by default 60, fails the episode.
+        # The policy is told that a longer call timed out. Past `episodes.call_timeout_s` (default 60) the episode
+        # fails.
         timeout_s: float = 50.0,
         results: str = "text",
     ) -> None:
@@ -62,8 +63,8 @@ class Mcp(Environment):
         await self._connect()
 
     async def tools(self) -> list[ToolDefinition]:
-        """Returns the tools that are offered. Raises `ValueError` for one that the server does not have, or that has
-        other parameters."""
+        """Returns the offered tools. Raises `ValueError` for a tool that the server does not have, or that has other
+        parameters."""
         await self._connect()
         there: dict[str, ToolDefinition] = {}
         cursor = None
@@ -82,7 +83,7 @@ class Mcp(Environment):
         return Observation([message for message, _ in answers], tool_outcomes=tuple(outcome for _, outcome in answers))
 
     async def close(self) -> None:
-        """Ends the connection, and the server that was started for it."""
+        """Ends the connection, and the server if it was started for the connection."""
         self._closing.set()
         if self._holder is not None:
             with contextlib.suppress(Exception):
@@ -103,7 +104,7 @@ class Mcp(Environment):
         return message, ToolOutcome(call.name, ok, timed_out, time.perf_counter() - started)
 
     async def _carried_out(self, call: ToolCall) -> tuple[str, bool, bool]:
-        """Returns what the server says, whether the call worked, and whether it took too long."""
+        """Returns the server's answer, whether the call worked, and whether it took too long."""
         from mcp.shared.exceptions import MCPError
         from mcp_types import CONNECTION_CLOSED
 
@@ -131,7 +132,7 @@ class Mcp(Environment):
         if self._holder is not None:
             return
         connected: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        # A connection has to be closed by the task that opened it, and each method may run in another one.
+        # The task that opened a connection must close it, and each method may run in another task.
         self._holder = asyncio.create_task(self._hold(connected))
         await connected
 
@@ -156,7 +157,7 @@ class Mcp(Environment):
         from mcp.client.streamable_http import streamable_http_client
 
         if self._command:
-            # With the mark, the service finds what the server leaves behind.
+            # With the mark, the service finds processes that the server leaves behind.
             names = [MARK_VARIABLE, *self._variables]
             variables = {name: os.environ[name] for name in names if name in os.environ}
             yield StdioServerParameters(command=self._command[0], args=self._command[1:], env=variables)
@@ -164,15 +165,15 @@ class Mcp(Environment):
         import httpx2
 
         headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
-        # No proxies or credentials of the environment: the configuration decides where requests go.
-        # A limit to silence would end the connection with the call.
+        # Use no proxies or credentials of the environment: the configuration decides where requests go. Set no read
+        # timeout: it would end the connection together with the call.
         limit = httpx2.Timeout(self._timeout_s, read=None)
         async with httpx2.AsyncClient(headers=headers, trust_env=False, timeout=limit) as http:
             yield streamable_http_client(self._url, http_client=http)
 
 
 def _check_results(results: str, offered: Mapping[str, OfferedTool]) -> None:
-    """Raises `ValueError` for a form of results that does not exist, and for tools that it is not known of."""
+    """Raises `ValueError` for an unknown form of results, and for tools that the form does not support."""
     if results not in ("text", "dr_tulu"):
         raise ValueError(f"results must be 'text' or 'dr_tulu' (given: {results!r})")
     unknown = [tool.tool for tool in offered.values() if tool.tool not in DR_TULU_TOOLS]
@@ -182,7 +183,7 @@ def _check_results(results: str, offered: Mapping[str, OfferedTool]) -> None:
 
 
 def _text_of(result: Any) -> str:
-    """Returns the texts of an answer; what is no text is named, and a structure alone is written as JSON."""
+    """Returns the texts of an answer. Names content that is not text, and writes a structure without text as JSON."""
     parts = [part.text if part.type == "text" else f"[{part.type}]" for part in result.content]
     if not parts and result.structured_content is not None:
         return json.dumps(result.structured_content, ensure_ascii=False)
@@ -190,7 +191,7 @@ def _text_of(result: Any) -> str:
 
 
 def _reason(error: BaseException) -> str:
-    """Returns the message of the first error in a group of them."""
+    """Returns the message of the first error in an exception group."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return str(error) or type(error).__name__

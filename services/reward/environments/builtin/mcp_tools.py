@@ -1,4 +1,4 @@
-"""How the tools of an MCP server are offered to a policy: under other names, with fewer parameters."""
+"""The form in which a policy is offered tools of an MCP server: possibly other names and fewer parameters."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,19 +14,19 @@ class OfferedTool:
     """A tool that a policy is offered."""
 
     name: str
-    """That the policy calls."""
+    """The name that the policy calls."""
     tool: str
     """Its name at the server."""
     parameters: tuple[str, ...] | None = None
-    """What the policy may give; None for all that `arguments` does not have."""
+    """The parameters that the policy may give; None for all that `arguments` does not have."""
     arguments: Mapping[str, Any] = field(default_factory=dict)
-    """What the server is given where the policy does not give it."""
+    """Arguments that the server gets if the policy does not give them."""
 
     def definition(self, there: Mapping[str, ToolDefinition]) -> ToolDefinition:
-        """Returns what the policy is told of the tool, whose arguments the server's tools `there` describe.
+        """Returns the definition for the policy; the server's tools `there` describe the arguments.
 
-        Raises `ValueError` for a tool or a parameter that the server does not have, and for a required parameter that
-        nobody gives.
+        Raises `ValueError` for a tool or a parameter that the server does not have, and for a required parameter
+        without a source.
         """
         if self.tool not in there:
             raise ValueError(f"the MCP server has no tool {self.tool!r}; it has: {', '.join(there)}")
@@ -56,7 +56,7 @@ class OfferedTool:
 def offered_tools(tools: Sequence[str] | Mapping[str, Mapping[str, Any]]) -> dict[str, OfferedTool]:
     """Reads the setting `tools`: names, or tables by name. Raises `ValueError`.
 
-    Tables are taken in the order of their names: on their way here, settings lose the order of keys.
+    Tables are in the order of their names, since settings lose the order of keys on their way here.
     """
     if not isinstance(tools, Mapping):
         return {name: OfferedTool(name, name) for name in tools}

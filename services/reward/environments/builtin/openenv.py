@@ -12,7 +12,7 @@ from shoal.environment import Broken, Environment, Observation, Turn
 from shoal.rollout import ToolOutcome
 
 _SEEDS = 2**32
-"""Numpy takes no larger ones."""
+"""Seeds are below this, because numpy takes no larger ones."""
 
 
 class OpenEnv(Environment):
@@ -59,8 +59,8 @@ class OpenEnv(Environment):
         self._session = Session(config, wait_s)
 
     async def tools(self) -> list[ToolDefinition]:
-        """Returns the tools that are offered. Raises `ValueError` for settings that the server's schemas contradict,
-        and `Broken`."""
+        """Returns the offered tools. Raises `ValueError` for settings that contradict the server's schemas, and
+        `Broken`."""
         action, observation = await self._session.schemas()
         _check_field("observation", self._observation, observation)
         if self._action:
@@ -119,7 +119,7 @@ class OpenEnv(Environment):
         return await self._carried_out(arguments)
 
     async def _carried_out(self, action: Mapping[str, Any]) -> tuple[str, bool, Mapping[str, Any]]:
-        """Returns what the policy reads, whether the action was taken, and the data of the server's answer."""
+        """Returns the policy's text, whether the action was taken, and the data of the server's answer."""
         self.metrics["steps"] += 1
         try:
             data = await self._session.ask("step", action)
@@ -141,7 +141,7 @@ class OpenEnv(Environment):
             raise Broken(f"the OpenEnv server refused {kind!r}: {error}") from None
 
     def _text_of(self, data: Mapping[str, Any]) -> str:
-        """Returns what the policy reads of an observation."""
+        """Returns the policy's text for an observation."""
         observation = _field(data, "observation", dict)
         if self._observation:
             return _written(observation.get(self._observation))
@@ -160,7 +160,7 @@ def _field(data: Mapping[str, Any], name: str, kind: type) -> Any:
 
 def _reward_of(data: Mapping[str, Any]) -> float | None:
     reward = data.get("reward")
-    # True is an int to Python, and says nothing of how much.
+    # True is an int to Python, but it is not an amount.
     if reward is not None and (isinstance(reward, bool) or not isinstance(reward, int | float)):
         raise Broken(f"the OpenEnv server gave a reward that is no number: {str(reward)[:200]}")
     return None if reward is None else float(reward)
@@ -171,7 +171,7 @@ def _is_done(data: Mapping[str, Any]) -> bool:
 
 
 def _result_of(result: Any) -> str:
-    """Returns the text of what an MCP tool gave."""
+    """Returns the text of an MCP tool's result."""
     if not isinstance(result, Mapping):
         return _written(result)
     parts = [part.get("text", "") for part in result.get("content") or () if isinstance(part, Mapping)]

@@ -18,7 +18,7 @@ _SHOWN = 200
 
 
 class Refused(Exception):
-    """The server answered with an error, and the session goes on. The message is the server's."""
+    """The server answered with an error, and the session continues. The message is the server's."""
 
     def __init__(self, why: str, code: str) -> None:
         super().__init__(why)
@@ -27,10 +27,10 @@ class Refused(Exception):
 
 
 class Session:
-    """A connection, to which an environment of its own belongs at the server. Belongs to one event loop."""
+    """A connection with its own environment at the server. Belongs to one event loop."""
 
     def __init__(self, config: EndpointConfig, wait_s: float) -> None:
-        """`wait_s` is the longest wait for a server that has all the sessions that it allows.
+        """`wait_s` is the longest wait for a server whose sessions are all in use.
 
         Raises `InvalidArgument` if the key's environment variable is not set here.
         """
@@ -54,7 +54,7 @@ class Session:
     async def ask(self, kind: str, data: Mapping[str, Any]) -> dict[str, Any]:
         """Sends a message of a kind ("reset" or "step"), and returns the data of the answer.
 
-        Raises `Refused`, and `Broken` if there is no answer, or one that is none.
+        Raises `Refused`, and `Broken` if there is no valid answer.
         """
         try:
             async with asyncio.timeout(self._wait_s) as waiting:
@@ -76,7 +76,7 @@ class Session:
         await self._hang_up()
 
     async def _exchanged(self, kind: str, data: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Returns the data of the answer; None from a server without a place for the session."""
+        """Returns the data of the answer; None if the server has no place for the session."""
         from websockets.exceptions import WebSocketException
 
         try:
@@ -107,7 +107,7 @@ class Session:
 
         if self._socket is None:
             self._socket = await _connection(self._url, self._endpoint.key_headers)
-        # A server that has no place says so, and closes, before it is asked.
+        # A server without a place sends an error and closes before it gets a message.
         with contextlib.suppress(ConnectionClosed):
             await self._socket.send(message)
         return json.loads(await self._socket.recv())
@@ -123,9 +123,9 @@ async def _connection(url: str, headers: Mapping[str, str]) -> Any:
 
     class Connect(connect):
         def process_redirect(self, exc: Exception) -> Exception | str:
-            return exc  # The configuration decides where the key goes.
+            return exc  # Follow no redirects: the configuration decides where the key goes.
 
-    # Nothing compressed: a small answer could fill the memory. No proxy of the environment.
+    # Accept no compression, since a small answer could fill the memory, and use no proxy of the environment.
     return await Connect(
         url, additional_headers=headers, compression=None, proxy=None, max_size=_MAX_ANSWER_BYTES, max_queue=1,
         close_timeout=1.0, ping_interval=None,
@@ -140,7 +140,7 @@ def _schemas_of(answer: Any) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _reason(why: str, errors: Any) -> str:
-    """Returns what is wrong with an action: the first of pydantic's errors."""
+    """Returns the fault of an action, which is the first of pydantic's errors."""
     if not isinstance(errors, list) or not errors or not isinstance(errors[0], dict):
         return why
     place = ".".join(map(str, errors[0].get("loc") or ()))

@@ -7,7 +7,7 @@ from services.reward.sandbox.bubblewrap import Limits
 from shoal.environment import Broken, Environment, Observation, ToolError
 
 _GRACE_S = 10.0
-"""Time beyond the program's own for the sandbox, which gives a program that was kept waiting three times as much."""
+"""Extra time for the sandbox, which gives a program that had to wait three times its time."""
 
 _SCRIPT = """\
 import sys, traceback
@@ -18,7 +18,7 @@ except Exception:
     print("".join(traceback.format_exception(kind, error, frames.tb_next)), end="")
     sys.exit(1)
 """
-"""Writes a traceback to the output, without its own line: what a program writes to standard error is not read."""
+"""A script that writes tracebacks, without its own line, to the output, since standard error is not read."""
 
 
 class Python(Environment):

@@ -45,7 +45,7 @@ class ReasoningGym(Environment):
         self.metrics |= {"tries": 0, "solved": 0, "first_try": 0}
 
     def step(self, turn: Turn) -> Observation:
-        # It imports the package, which takes some seconds.
+        # Importing the package takes some seconds.
         from services.reward.verifiers.reasoning_gym import VERIFIER
 
         try:

@@ -77,7 +77,7 @@ class Sandbox(Environment):
         await self._keep([path for path in files if path not in editable])
 
     async def step(self, turn: Turn) -> Observation:
-        """Carries out the calls of a turn; a turn without any is the last one of a task with a check."""
+        """Carries out the calls of a turn. If a task has a check, a turn without calls is the last turn."""
         if not turn.tool_calls and self._check:
             self.metrics["solved"] = float(await self._passes())
             return Observation(reward=self.metrics["solved"], done=True)
@@ -130,7 +130,7 @@ class Sandbox(Environment):
         return await self._called(self._shell.edit({"command": command, "path": path, **request}))
 
     async def close(self) -> None:
-        """Ends the sandbox; its folder goes with it."""
+        """Ends the sandbox, and deletes its folder."""
         await self._shell.close()
 
     async def _prepare(self, files: Mapping[str, Any], setup: str) -> None:
@@ -173,7 +173,7 @@ class Sandbox(Environment):
             raise Broken(str(error)) from None
 
     async def _called(self, work: Awaitable[Said]) -> Observation:
-        """Returns what the policy reads of a call. Raises `ToolError`, `TimeoutError` and `Broken`."""
+        """Returns the policy's text for a call. Raises `ToolError`, `TimeoutError` and `Broken`."""
         try:
             said = await work
         except ValueError as error:

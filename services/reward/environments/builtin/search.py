@@ -7,7 +7,7 @@ from services.reward.environments.builtin.web import WebTool, shortened
 from shoal.environment import ToolError
 
 Results = list[tuple[str, str, str]]
-"""Title, address and text of each."""
+"""The title, address and text of each result."""
 
 
 class Search(WebTool):

@@ -11,7 +11,7 @@ from typing import Any
 from shoal.environment import Broken, Environment, InvalidTask, Observation, Turn
 
 _MAX_MOVES = 1000
-"""Of opponents between two turns of the policy."""
+"""Most moves of opponents between two turns of the policy."""
 _RAW = "-raw"
 _PLAYER_ACTION = "PLAYER_ACTION"
 
@@ -72,7 +72,7 @@ class TextArena(Environment):
             return self._heard() or ""
 
     def step(self, turn: Turn) -> Observation:
-        """Makes a move; returns what happens until the policy's next one."""
+        """Makes a move. Returns the events until the policy's next move."""
         self.metrics["turns"] = turn.number
         with self._own_randomness():
             done, _ = self._played.step(action=turn.answer)
@@ -85,7 +85,7 @@ class TextArena(Environment):
         self._played = None
 
     def _heard(self) -> str | None:
-        """Lets the others move until it is the policy's turn; returns what it is told, or None at the end."""
+        """Lets the others move until the policy's turn. Returns the messages for the policy, or None at the end."""
         for _ in range(_MAX_MOVES):
             player, messages = self._played.get_observation()
             if player == 0:
@@ -114,7 +114,7 @@ class TextArena(Environment):
 
     @contextlib.contextmanager
     def _own_randomness(self) -> Iterator[None]:
-        """Lends Python's random numbers to this game: all games of a process draw from them."""
+        """Gives this game its own state of Python's random numbers, from which all games of a process draw."""
         outside = random.getstate()
         random.setstate(self._randomness)
         try:
@@ -129,7 +129,7 @@ def _games() -> Mapping[str, Any]:
 
 
 def _written(messages: Any) -> str:
-    """Returns what the game, and the other players, said."""
+    """Returns the messages of the game and of the other players as text."""
     if isinstance(messages, str):
         return messages
     said = []

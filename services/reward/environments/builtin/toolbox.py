@@ -32,11 +32,11 @@ class Toolbox(Environment):
             part.metrics = self.metrics
 
     def unavailable(self) -> str:
-        """Returns why one of them cannot work here."""
+        """Returns why one of the environments cannot work here."""
         return "; ".join(filter(None, (part.unavailable() for part in self._parts)))
 
     async def reset(self, task: dict[str, Any], seed: int) -> Any:
-        """Begins the episode in each; returns the first words of what is played."""
+        """Begins the episode in each environment. Returns the first words of `environment`."""
         first_words = None
         for part in self._parts:
             part.prompt, part.offered_tools = self.prompt, self.offered_tools
@@ -49,7 +49,7 @@ class Toolbox(Environment):
         return first_words
 
     async def tools(self) -> list[ToolDefinition]:
-        """Returns the tools of all. Raises `ValueError` for two of one name."""
+        """Returns the tools of all environments. Raises `ValueError` for two tools with the same name."""
         definitions = []
         for part in self._parts:
             for name, (described, _) in (await part.listed_tools()).items():
@@ -59,8 +59,8 @@ class Toolbox(Environment):
         return definitions
 
     async def step(self, turn: Turn) -> Any:
-        """Lets each tool call of a turn be carried out where its tool is, one after the other; nothing is called after
-        the end."""
+        """Carries out the tool calls of a turn, one after the other, each in its tool's environment. Calls nothing
+        after the end."""
         if self._played is not None and not turn.tool_calls:
             self._num_played += 1
             answer = self._played.step(replace(turn, number=self._num_played))
@@ -85,7 +85,7 @@ class Toolbox(Environment):
         return Observation(messages, math.fsum(rewards) if rewards else None, is_over, tuple(outcomes))
 
     async def close(self) -> None:
-        """Ends the episode in each."""
+        """Ends the episode in each environment."""
         for part in self._parts:
             ending = part.close()
             if inspect.isawaitable(ending):

@@ -34,7 +34,7 @@ class Verifiers(Agent):
         return ""
 
     async def tools(self) -> list[Any]:
-        """Returns none. Raises `ValueError` for settings that verifiers does not take."""
+        """Returns no tools. Raises `ValueError` for settings that verifiers does not take."""
         if not self.unavailable():
             _tasks(self._config).at(0)
         return []
@@ -54,7 +54,7 @@ class Verifiers(Agent):
         return self._judged(episode)
 
     def _judged(self, episode: Any) -> float | None:
-        """Returns the reward of an episode, and keeps its metrics. Raises `Broken` for one with an error."""
+        """Returns the reward of an episode, and keeps its metrics. Raises `Broken` for an episode with an error."""
         if not episode.ok:
             errors = [*episode.errors, *(error for trace in episode.traces for error in trace.errors)]
             why = f"{errors[0].type}: {errors[0].message}" if errors else "the episode was not completed"
@@ -71,7 +71,7 @@ class Verifiers(Agent):
 
 
 class _Tasks:
-    """The tasks of a task set, read as far as they are asked for: there may be infinitely many."""
+    """The tasks of a task set. They are read on demand, since there may be infinitely many."""
 
     def __init__(self, taskset: Any) -> None:
         self._read: list[Any] = []
@@ -105,13 +105,13 @@ def _loaders() -> Any:
 
 
 def _environment(config: str) -> Any:
-    """Returns one of verifiers' environments, for one episode: it holds what its agents are served by."""
+    """Returns an environment of verifiers for one episode. It has the servers of its agents."""
     return _loaders().load_environment(_loaders().resolve_env_config(json.loads(config)))
 
 
 @functools.cache
 def _tasks(config: str) -> _Tasks:
-    """Returns the tasks, which all episodes of the process share. Raises what verifiers raises."""
+    """Returns the tasks, which all episodes of the process share. Raises the errors of verifiers."""
     return _Tasks(_environment(config).taskset)
 
 
@@ -124,7 +124,7 @@ def _context(policy: Policy, key_variable: str) -> Any:
 
 @contextlib.contextmanager
 def _key_in_environment(key: str) -> Iterator[str]:
-    """Puts an episode's key into an environment variable, from which alone verifiers' clients read one."""
+    """Puts an episode's key into an environment variable, the only place from which verifiers' clients read a key."""
     variable = f"SHOAL_POLICY_KEY_{uuid.uuid4().hex}"
     os.environ[variable] = key
     try:

@@ -1,4 +1,4 @@
-"""What `search` and `browse` share: an HTTP endpoint, and how its failures reach the policy."""
+"""The common part of `search` and `browse`: an HTTP endpoint, and the treatment of its failures."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, TypeVar
@@ -9,7 +9,7 @@ from shoal.config.tables.endpoint import EndpointConfig
 from shoal.environment import Broken, Environment, ToolError
 
 _NOT_THE_POLICYS = frozenset({401, 402, 403})
-"""Refusals of the key: whatever the policy asks, the answer is the same."""
+"""Refusals of the key. The answer is the same for every question of the policy."""
 
 T = TypeVar("T")
 
@@ -17,7 +17,7 @@ T = TypeVar("T")
 class WebTool(Environment):
     """An environment whose tool asks an HTTP endpoint.
 
-    An episode has connections of its own, which are closed with it.
+    An episode has its own connections, which end with it.
     """
 
     def __init__(
@@ -30,7 +30,7 @@ class WebTool(Environment):
         key_header: str = "Authorization",
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        """`endpoint` has the fields of `EndpointConfig`. Raises `ValueError` for others."""
+        """`endpoint` has the fields of `EndpointConfig`. Raises `ValueError` for other fields."""
         # Shorter than `episodes.call_timeout_s` (60), after which the process would be killed.
         config = EndpointConfig.model_validate({"timeout_s": 30.0, "total_timeout_s": 50.0, **endpoint})
         if not config.base_url:
@@ -43,8 +43,8 @@ class WebTool(Environment):
     async def ask(self, body: Mapping[str, Any], read: Callable[[Any], T], *, outage_is_told: bool = False) -> T:
         """Returns `read` of the endpoint's answer.
 
-        Raises `ToolError` for what the policy may learn from, and `Broken` for an outage, unless it is told: a page may
-        be the reason.
+        Raises `ToolError` for errors that the policy may learn from, and `Broken` for an outage. With `outage_is_told`
+        an outage is a `ToolError` too, since a page may be the reason.
         """
         try:
             return await self._endpoint.ask(body, read)

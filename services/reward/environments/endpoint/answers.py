@@ -1,4 +1,4 @@
-"""What both dialects say of sampled tokens."""
+"""The fields of sampled tokens in both dialects."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ def token_ids(answer: pb.PolicyAnswer) -> list[int]:
 
 
 def token_logprobs(answer: pb.PolicyAnswer) -> dict[str, Any]:
-    """Returns the log-probability of each token. Clients read the token either in `token` or in `token_id`."""
+    """Returns the log-probability of each token. Some clients read the token in `token`, others in `token_id`."""
     values = np.frombuffer(answer.logprobs, "<f4").tolist()
     return {
         "content": [

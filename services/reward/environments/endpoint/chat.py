@@ -95,8 +95,8 @@ def _tool(tool: Any, where: str) -> pb.ToolDefinition:
         described = pb.ToolDefinition(name=function["name"], description=function.get("description") or "")
         parameters = function.get("parameters") or {"type": "object", "properties": {}}
         json_format.ParseDict(parameters, described.parameters)
-        # What the coordinator could not read would cost the episode. It reads whole responses, which may be nested only
-        # so deeply.
+        # A tool that the coordinator cannot read would fail the episode. It reads whole responses, whose nesting is
+        # limited.
         response = pb.RunEpisodeResponse(call=pb.PolicyCall(tools=[described]))
         tool_from_wire(pb.RunEpisodeResponse.FromString(response.SerializeToString()).call.tools[0])
     except (

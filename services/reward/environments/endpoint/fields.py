@@ -6,20 +6,20 @@ from typing import Any
 from services.reward.environments.endpoint.refusals import Refused, unsupported
 
 RUNS = ("temperature", "top_p", "top_k", "min_p", "seed")
-"""Fields that are those of the run: a policy learns from what it samples in one way. Requests may have them."""
+"""Fields that the run sets, since all its samples are drawn in one way. In requests they have no effect."""
 _NEUTRAL: Mapping[str, Any] = {
     "n": 1, "best_of": 1, "presence_penalty": 0, "frequency_penalty": 0, "repetition_penalty": 1, "logit_bias": {},
     "top_logprobs": 0, "min_tokens": 0, "ignore_eos": False, "stream": False, "echo": False,
     "response_format": {"type": "text"}, "parallel_tool_calls": True, "tool_choice": "auto", "modalities": ["text"],
     "use_beam_search": False, "prompt_logprobs": 0,
 }  # fmt: skip
-"""Fields that may be given if they ask for nothing."""
+"""Fields that a request may have with a neutral value."""
 MAX_TOKENS = 2**31 - 1
 
 
 def check_fields(values: Mapping[str, Any], read: Collection[str], ignored: Collection[str], where: str = "") -> None:
-    """Raises `Refused` for a field that asks for what the endpoint does not do. `read` are those that the caller reads,
-    `ignored` those that change nothing."""
+    """Raises `Refused` for a field that asks for an unsupported feature. The caller reads the fields `read`; the fields
+    `ignored` change nothing."""
     for name, value in values.items():
         if name in read or name in ignored or name in RUNS or value is None:
             continue
@@ -30,12 +30,12 @@ def check_fields(values: Mapping[str, Any], read: Collection[str], ignored: Coll
 
 
 def overridden(values: Mapping[str, Any]) -> list[str]:
-    """Returns the fields of a request in whose place stand those of the run."""
+    """Returns the fields of a request that the run's values replace."""
     return [name for name in RUNS if values.get(name) is not None]
 
 
 def positive(values: Mapping[str, Any], name: str, where: str = "") -> int:
-    """Returns a number of tokens; 0 if there is none. Raises `Refused`."""
+    """Returns a number of tokens; 0 if the field is missing. Raises `Refused`."""
     value = values.get(name)
     if value is None:
         return 0
@@ -45,7 +45,7 @@ def positive(values: Mapping[str, Any], name: str, where: str = "") -> int:
 
 
 def is_on(values: Mapping[str, Any], name: str) -> bool:
-    """Returns a switch; off if there is none. Raises `Refused`."""
+    """Returns a boolean; False if the field is missing. Raises `Refused`."""
     value = values.get(name)
     if value is not None and not isinstance(value, bool):
         raise Refused(400, "invalid_value", f"{name}: must be true or false (given: {value!r:.60})", name)
@@ -53,7 +53,7 @@ def is_on(values: Mapping[str, Any], name: str) -> bool:
 
 
 def listed(values: Mapping[str, Any], name: str, where: str = "") -> list[Any]:
-    """Returns a list; an empty one if there is none. Raises `Refused`."""
+    """Returns a list; empty if the field is missing. Raises `Refused`."""
     value = values.get(name)
     if value is not None and not isinstance(value, list):
         raise Refused(400, "invalid_value", f"{where}{name}: must be a list", where + name)
@@ -61,7 +61,7 @@ def listed(values: Mapping[str, Any], name: str, where: str = "") -> list[Any]:
 
 
 def texts(values: Mapping[str, Any], name: str, where: str = "") -> list[str]:
-    """Returns a text, or a list of them. Raises `Refused`."""
+    """Returns a list of texts, or a single text as a list. Raises `Refused`."""
     value = values.get(name)
     listed = [] if value is None else [value] if isinstance(value, str) else value
     if not isinstance(listed, list) or not all(isinstance(item, str) and item for item in listed):

@@ -1,4 +1,4 @@
-"""What the endpoint refuses: statuses, and the body that clients of OpenAI's form read."""
+"""Refusals of the endpoint: statuses, and the body that OpenAI's clients read."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ _TYPES = {401: "authentication_error", 429: "rate_limit_error", 500: "server_err
 
 @dataclass(eq=False)
 class Refused(Exception):
-    """A request that is not answered. The detail says what is wrong, and how to go on."""
+    """The endpoint refuses a request. The detail has the fault and the cure."""
 
     status: int
     code: str
@@ -34,7 +34,7 @@ class Refused(Exception):
         return {"error": {"message": self.detail, "type": kind, "param": self.param, "code": self.code}}
 
     def response(self) -> JSONResponse:
-        # Without this header OpenAI's client tries again after a conflict, although nothing can change.
+        # Without this header OpenAI's client would try again after a conflict, although nothing can change.
         headers = {"x-should-retry": "true" if self.status == 429 else "false", **self.headers}
         if self.retry_after_s is not None:
             headers["Retry-After"] = f"{max(1, round(self.retry_after_s))}"
@@ -51,6 +51,6 @@ def ended() -> Refused:
 
 
 def refused_by(refusal: pb.PolicyRefusal) -> Refused:
-    """Returns the refusal of the one who samples."""
+    """Returns the refusal that the sampling side sent."""
     status, code = _REASONS.get(refusal.reason, (500, "internal_error"))
     return Refused(status, code, refusal.detail, retry_after_s=refusal.retry_after_s or None)

@@ -28,9 +28,9 @@ from shoal.v1 import environment_pb2 as pb
 _log = logging.getLogger(__name__)
 
 _KEPT_KEYS = 4096
-"""Episodes that have ended and are still told so."""
+"""Most ended episodes whose agents are still told of the end."""
 _SILENT_S = 10.0
-"""How long a stream waits for the answer before it begins, so that a refusal still has a status of its own."""
+"""Wait of a stream for the answer before it begins, so that a refusal can still have its own status."""
 _KEEP_ALIVE_S = 3.0
 _STOP_S = 2.0
 _SERVED = "POST /v1/chat/completions, POST /inference/v1/generate, GET /v1/models"
@@ -39,7 +39,7 @@ Values = Mapping[str, Any]
 
 
 class _Server(uvicorn.Server):
-    """Leaves the signals of the process to the service."""
+    """A server that leaves the signals of the process to the service."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -52,7 +52,7 @@ class PolicyEndpoint:
     def __init__(self) -> None:
         self._sessions: dict[str, Session] = {}
         self._ended: OrderedDict[str, str] = OrderedDict()
-        """Keys of episodes that have ended, by the name in their path."""
+        """Keys of ended episodes, by the name in their path."""
         self._server: _Server | None = None
         self._serving: asyncio.Task[None] | None = None
         self._starting = asyncio.Lock()
@@ -77,7 +77,7 @@ class PolicyEndpoint:
 
     @property
     def port(self) -> int:
-        """0 while nothing listens."""
+        """The port; 0 while nothing listens."""
         return self._port
 
     async def close(self) -> None:
@@ -121,7 +121,7 @@ class PolicyEndpoint:
                 return await _chat(session, request)
             case "POST", "inference/v1/generate":
                 return await _generate(session, request)
-        detail = f"{request.method} /{request.path_params['path'][:80]} is not served here; what is: {_SERVED}"
+        detail = f"{request.method} /{request.path_params['path'][:80]} is not served here; served are: {_SERVED}"
         raise Refused(404, "not_found", detail)
 
     def _find(self, request: Request) -> Session:
@@ -149,7 +149,7 @@ async def _read(request: Request) -> tuple[Values, bytes]:
         text = body.decode("utf-8", "replace")
         values = json.loads(text)
         if "\\u" in text:
-            # Halves of characters, which some clients send where they cut a text, cannot travel on.
+            # Replace halves of characters, which some clients send after cutting a text: protobuf cannot carry them.
             values = json.loads(json.dumps(values, ensure_ascii=False).encode("utf-8", "replace"))
     except (ValueError, RecursionError):
         raise Refused(400, "invalid_json", "the body is not JSON") from None
@@ -178,12 +178,12 @@ async def _chat(session: Session, request: Request) -> Response:
         reply = answering.result()
         return JSONResponse(chat_answer(reply.answer, reply.call_id, values), headers=headers)
     if answering.done():
-        answering.result()  # Raises what was refused.
+        answering.result()  # Raises the refusal, if any.
     return StreamingResponse(_events(answering, values), media_type="text/event-stream", headers=headers)
 
 
 async def _events(answering: "asyncio.Task[pb.PolicyReply]", values: Values) -> AsyncIterator[str]:
-    """Yields the events of a stream: signs of life, then the whole turn."""
+    """Yields the events of a stream: keep-alive comments, then the whole turn."""
     try:
         while not (await asyncio.wait([answering], timeout=_KEEP_ALIVE_S))[0]:
             yield ": the turn is being sampled\n\n"
@@ -210,7 +210,7 @@ async def _generate(session: Session, request: Request) -> Response:
 async def _wait_while_connected(
     request: Request, answering: "asyncio.Task[pb.PolicyReply]", limit_s: float | None = None
 ) -> None:
-    """Waits for the answer while the client does. The turn goes on without it: its retry gets the same answer."""
+    """Waits for the answer while the client is connected. The turn continues without it: a retry gets the answer."""
     gone = asyncio.create_task(_disconnected(request))
     try:
         tasks: list[asyncio.Task[Any]] = [answering, gone]
@@ -230,5 +230,5 @@ async def _disconnected(request: Request) -> None:
 
 
 def _headers(names: list[str]) -> dict[str, str]:
-    """Returns headers that name the fields of the request in whose place stand those of the run."""
+    """Returns headers that name the fields of the request that the run's values replace."""
     return {"x-shoal-overridden": ", ".join(names)} if names else {}

@@ -1,4 +1,4 @@
-"""One episode at the endpoint: its calls on their way, and what they were answered."""
+"""An episode at the endpoint: its calls and their answers."""
 
 import asyncio
 import itertools
@@ -20,17 +20,17 @@ class _Asked:
     """A call that was sent, and its reply."""
 
     body: bytes
-    """Digest of what was asked."""
+    """Digest of the request."""
     idempotency_key: str
     reply: "asyncio.Future[pb.PolicyReply]"
     num_waiting: int = 0
     """Requests that wait for the reply: a client may ask again before its first request is seen to have ended."""
     is_read: bool = False
-    """Whether one of them got the reply."""
+    """Whether a request got the reply."""
 
     @property
     def is_orphaned(self) -> bool:
-        """Whether whoever asked went away before the reply."""
+        """Whether all clients of the call left before the reply."""
         return not (self.num_waiting or self.is_read)
 
 
@@ -38,30 +38,30 @@ class Session:
     """The calls of one episode. Belongs to one event loop."""
 
     def __init__(self, send: Callable[[pb.PolicyCall], None], max_context_tokens: int) -> None:
-        """`send` takes a call on its way; `take` is given its reply."""
+        """`send` sends a call; its reply comes to `take`."""
         self.key = secrets.token_urlsafe(24)
         self.max_context_tokens = max_context_tokens
         self.limit: pb.PolicyRefusal | None = None
-        """Why no further call is answered."""
+        """The reason why no further call is answered."""
         self._send = send
         self._numbers = itertools.count(1)
         self._asked: dict[str, _Asked] = {}
         self._num_in_flight = 0
         self._num_refused: Counter[bytes] = Counter()
-        """Requests that were refused for now and may be repeated, by what they ask."""
+        """Number of temporarily refused requests, which may be repeated, by digest."""
         self.unread: tuple[str, ...] = ()
-        """Once it is closed: the calls whose answers nobody read. Those on their way are among them, since the caller
-        may answer them before it hears of the end."""
+        """At the close, the calls whose answers nobody read, and open calls, which may be answered before the caller
+        learns of the end."""
         self._idle_since: float | None = asyncio.get_running_loop().time()
         self.is_closed = False
 
     def idle_s(self) -> float:
-        """Returns for how long no call has been on its way. A call that is refused because of a limit counts as none,
-        so that an agent that never stops calling ends."""
+        """Returns the time without an open call. A call that a limit refuses does not count, so an agent that never
+        stops calling ends."""
         return 0.0 if self._idle_since is None else asyncio.get_running_loop().time() - self._idle_since
 
     async def ask(self, call: pb.PolicyCall, body: bytes, headers: Mapping[str, str]) -> pb.PolicyReply:
-        """Sends a call, and returns the reply, an answer. A repeated request is sent once. Raises `Refused`."""
+        """Sends a call, once for repeated requests, and returns the reply, which has an answer. Raises `Refused`."""
         if self.is_closed:
             raise ended()
         if self.limit is not None:
@@ -90,11 +90,11 @@ class Session:
             self._idle_since = asyncio.get_running_loop().time()
         if reply.HasField("refusal"):
             self._num_refused[asked.body] += 1
-            del self._asked[reply.call_id]  # The same request may have another answer later.
+            del self._asked[reply.call_id]  # The same request may get another answer later.
         asked.reply.set_result(reply)
 
     def close(self) -> None:
-        """Ends the calls that are on their way; no other is taken."""
+        """Ends the open calls. Takes no further calls."""
         if self.is_closed:
             return
         self.is_closed = True
@@ -102,11 +102,11 @@ class Session:
         for asked in self._asked.values():
             if not asked.reply.done():
                 asked.reply.set_exception(ended())
-                asked.reply.exception()  # Retrieved, even if nobody waits.
+                asked.reply.exception()  # Retrieve the error, even if nobody waits.
         self._asked.clear()
 
     def _earlier(self, body: bytes, headers: Mapping[str, str]) -> _Asked | None:
-        """Returns the call that a request repeats. The same body alone is no repetition: agents ask twice for two
+        """Returns the call that a request repeats. An equal body alone is not a repetition: agents ask twice for two
         answers."""
         key = headers.get("idempotency-key", "")
         if key:
@@ -120,7 +120,9 @@ class Session:
         same = [asked for asked in self._asked.values() if asked.body == body]
         if orphaned := next((asked for asked in same if asked.is_orphaned), None):
             return orphaned
-        if self._num_refused[body]:  # It repeats what was not answered: of two equal requests each has its own answer.
+        if self._num_refused[
+            body
+        ]:  # It repeats a refused request. Otherwise two equal requests each have their own answer.
             self._num_refused[body] -= 1
             return None
         return same[-1] if same else None
