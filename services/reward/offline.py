@@ -1,18 +1,18 @@
 """`python -m services.reward.offline COMMAND`: the pool and the rules of the service, without the service.
 
-For the command line, which cannot import a service. Each command reads one JSON document from stdin, {"config": the
-whole RunConfig, ...}, and writes one to stdout:
+The command line runs it, because it cannot import a service. Each command reads one JSON document from stdin,
+{"config": the whole RunConfig, ...}, and writes one to stdout:
 
 * `score` also reads "rows": [{"truths": [[verifier, label, weight], ...], "messages": [[role, content], ...],
-  "completion", "finish_reason", "token_ids"}, ...], and "prompt", a text, of rows that have one. It writes the scores
-  in the order of the rows, and the judge's counts.
-* `check` also reads "labels": [[verifier, label], ...] and writes what is wrong with each label, "" for nothing.
+  "completion", "finish_reason", "token_ids"}, ...], and "prompt", a text, if the row has it. It writes the scores in
+  the order of the rows, and the judge's counts.
+* `check` also reads "labels": [[verifier, label], ...] and writes the fault of each label, "" if it has none.
 * `list` writes the verifiers.
-* `try` also reads "examples": {verifier: a row with "where"}, and has each custom verifier judge its own. It writes
-  {verifier: {"digest": of its code, "tried_on": "where", "value": or null}}.
+* `try` also reads "examples": {verifier: a row with "where"}, and lets each custom verifier judge its example. It
+  writes {verifier: {"digest": of its code, "tried_on": "where", "value": number or null}}.
 * `keys` looks for the keys of the judge and of the reward model's server in the environment.
 * `ask` also asks each of the two a question, once, and each server of `reward.servers` for its verifiers. It writes
-  {its table: what came of it, or the names of the verifiers}.
+  {its table: the result, or the names of the verifiers}.
 """
 
 import asyncio
@@ -53,7 +53,7 @@ from shoal.wire import finish_reason_to_wire, int32_to_wire
 _INVALID, _FAILED, _EXTRA_MISSING = 2, 1, 3
 _FROM_HERE = "; asked once, from this machine"
 _SERVER_PATIENCE_S = 3.0
-"""Short, since a person waits for the answer, and a server that is named here should be up already."""
+"""This is short, since a person waits for the answer, and a named server should already be up."""
 
 
 def main() -> int:
@@ -89,11 +89,11 @@ def main() -> int:
 
 
 async def try_custom(config: RunConfig, examples: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Loads the custom verifiers, and has each judge its example; returns code digest, row, and value of each.
+    """Loads the custom verifiers, and lets each judge its example. Returns the code digest, row and value of each.
 
-    Raises `InvalidArgument` for those that cannot be used or give no verdict.
+    Raises `InvalidArgument` for verifiers that cannot be used or give no verdict.
     """
-    # Nothing but the functions: no judge, no server, no other verifier's part in the reward.
+    # Use only the functions: no judge, no server, and no other part of the reward.
     alone = RewardConfig(num_processes=1, timeout_s=config.reward.timeout_s, custom=config.reward.custom)
     router = Router(alone)
     try:
@@ -124,7 +124,7 @@ def _tried(digest: str, example: Mapping[str, Any] | None, verdict: VerifierScor
 
 
 async def score_rows(config: RunConfig, rows: Sequence[Mapping[str, Any]]) -> tuple[list[Score], JudgeCounts | None]:
-    """Scores all rows; returns the scores in the order of the rows, and the counts of the judge, if there is one.
+    """Scores all rows. Returns the scores in the order of the rows, and the counts of the judge, if there is a judge.
 
     Raises `InvalidArgument` for a verifier that cannot be used.
     """
@@ -172,8 +172,8 @@ async def _described(config: RunConfig) -> list[ListedVerifier]:
 
 
 async def check_labels(config: RewardConfig, labels: Sequence[tuple[str, Any]]) -> list[str]:
-    """Returns why nothing can be judged by each label, which comes with its verifier's name; empty if something can."""
-    # No question is sent, so no key is needed; the labels of custom verifiers and of servers are not checked.
+    """Returns why each label, given with its verifier's name, is unusable; empty if it is usable."""
+    # No question is sent, so no key is needed. The labels of custom verifiers and of servers are not checked.
     judge = config.judge.model_copy(update={"api_key_env": ""})
     changes = {"judge": judge, "model": RewardModelConfig(), "custom": {}, "servers": {}}
     router = Router(config.model_copy(update=changes))
@@ -190,11 +190,11 @@ async def check_labels(config: RewardConfig, labels: Sequence[tuple[str, Any]]) 
 
 
 async def try_servers(config: RewardConfig, *, asks: bool) -> dict[str, str | list[str]]:
-    """Looks for the keys of the judge and of the reward model's server in the environment; if it `asks`, also sends
-    each a question, once, and asks the other servers for their verifiers. Returns by table what came of it.
+    """Looks for the keys of the judge and of the reward model's server in the environment. With `asks` it also sends
+    each a question, once, and asks the other servers for their verifiers. Returns the results by table.
 
-    Raises `InvalidArgument` for a key that is not there, for a server that cannot be reached or refuses, for one
-    without a verifier that its table names, and for a verifier that two tables have.
+    Raises `InvalidArgument` for a missing key, for a server that cannot be reached or refuses, for a server that lacks
+    a verifier that its table names, and for a verifier that two tables have.
     """
     found = dict[str, str | list[str]]()
     if config.judge.base_url:

@@ -45,18 +45,18 @@ class ServedVerifier:
 
     server: "RewardServer"
     name: str
-    """Its name in the server's spelling."""
+    """The name in the server's spelling."""
     description: str
     code_digest: str
     unavailable: str
-    """Why it cannot work there; empty if it can."""
+    """The reason why it cannot work there; empty if it can."""
 
 
 class RewardServer:
     """A connection to one server."""
 
     def __init__(self, name: str, config: RewardServerConfig, *, gets_token: bool) -> None:
-        """`gets_token`: whether this process may show its token there, if it has one."""
+        """With `gets_token` the server gets this process's token, if there is one."""
         self._field = f"reward.servers.{name}"
         self._config = config
         self._slots = asyncio.Semaphore(config.max_concurrent)
@@ -70,10 +70,10 @@ class RewardServer:
         await self._channel.close()
 
     async def list_verifiers(self, patience_s: float) -> dict[str, ServedVerifier]:
-        """Returns its verifiers that are to be used, by name in lower case.
+        """Returns the server's verifiers that the configuration uses, by name in lower case.
 
-        Raises `FailedPrecondition` for a server that does not answer within `patience_s`, `InvalidArgument` for one
-        that lacks a verifier.
+        Raises `FailedPrecondition` if the server does not answer within `patience_s`, and `InvalidArgument` if it lacks
+        a verifier.
         """
         give_up = time.monotonic() + patience_s
         while True:
@@ -101,8 +101,8 @@ class RewardServer:
             )
         if not self._config.verifiers and (taken := sorted(BUILT_IN_VERIFIERS & listed.keys())):
             raise InvalidArgument(
-                f"{self._field}.verifiers: {self._config.address} has {taken[0]!r}, which is the name of a "
-                f"built-in verifier as well: name those that are to be used, of {', '.join(sorted(listed))}"
+                f"{self._field}.verifiers: {self._config.address} has {taken[0]!r}, which is also the name of a "
+                f"built-in verifier: name the verifiers to use, of {', '.join(sorted(listed))}"
             )
         return {name: listed[name] for name in self._config.verifiers or listed}
 
@@ -124,7 +124,7 @@ class RewardServer:
         return replace(score, verifier=truth.verifier, duration_s=time.perf_counter() - started)
 
     async def label_problem(self, verifier: str, truth: GroundTruth) -> str:
-        """Returns why the server cannot judge by a label; empty also if it checks no labels, or cannot now."""
+        """Returns why the server cannot judge by a label; empty too if it checks no labels, or cannot check now."""
         if not self._checks_labels:
             return ""
         label = ground_truth_to_wire(replace(truth, verifier=verifier))
@@ -139,7 +139,7 @@ class RewardServer:
         return f"{self._field} ({self._config.address}): {reasons[0]}"[:_MAX_DETAIL_CHARACTERS] if reasons else ""
 
     async def _responses(self, requests: list[reward_pb2.ScoreGroupRequest]) -> list[reward_pb2.ScoreGroupResponse]:
-        """Returns all responses of a call; retries while the server is away or busy and time is left."""
+        """Returns all responses of a call. Retries while the server is away or busy and time is left."""
         give_up = time.monotonic() + self._config.timeout_s
         attempt = 1
         while True:
@@ -156,7 +156,7 @@ class RewardServer:
 
     @staticmethod
     def _single_score(responses: list[reward_pb2.ScoreGroupResponse], sample_index: int) -> VerifierScore:
-        """Returns the one verifier's score. Raises `InvalidArgument` if there are several, or none, or no number."""
+        """Returns the score of the verifier. Raises `InvalidArgument` unless there is exactly one score, a number."""
         if len(responses) != 1:
             raise InvalidArgument(f"it answered {len(responses)} scores to one completion")
         score = score_from_wire(responses[0].score)
@@ -174,9 +174,9 @@ class ServerScorer:
     """The verifiers of all servers of a configuration. Belongs to one event loop."""
 
     def __init__(self, config: Mapping[str, RewardServerConfig], token_servers: Collection[str] = ()) -> None:
-        """`token_servers` are the addresses that get this process's token."""
+        """`token_servers` has the addresses that get this process's token."""
         self._token_servers = frozenset(token_servers)
-        self._config = dict(sorted(config.items()))  # A Struct has no order, and messages should not change.
+        self._config = dict(sorted(config.items()))  # A Struct has no order, but messages should be stable.
         self._servers: list[RewardServer] = []
         self._verifiers: dict[str, ServedVerifier] = {}
 
@@ -185,10 +185,10 @@ class ServerScorer:
         return self._verifiers.keys()
 
     def unavailable(self, name: str) -> str:
-        return ""  # The server answers FAILED.
+        return ""  # The server itself answers FAILED.
 
     async def find(self, taken: Mapping[str, str], patience_s: float) -> None:
-        """Lists the verifiers of each server. `taken` maps the names that others use to those others.
+        """Lists the verifiers of each server. `taken` maps used names to their owners.
 
         Raises `FailedPrecondition` and `InvalidArgument` that name the table to change.
         """
@@ -240,7 +240,7 @@ def check_owners(listed: Mapping[str, Collection[str]], taken: Mapping[str, str]
 def _requests(
     truth: GroundTruth, prompt: Prompt, completion: rollout_pb2.Completion
 ) -> list[reward_pb2.ScoreGroupRequest]:
-    """Returns the messages of a call: the prompt with this verifier alone, and the parts of the completion that
+    """Returns the messages of a call: the prompt with only this verifier, and the parts of the completion that
     verifiers read."""
     read = rollout_pb2.Completion(
         sample_index=completion.sample_index,

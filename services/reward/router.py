@@ -1,4 +1,4 @@
-"""The scorers of one configuration, and which of them a verifier's name belongs to.
+"""The scorers of one configuration, and the choice of the scorer for a verifier's name.
 
 The service and `offline` use the same router.
 """
@@ -20,19 +20,19 @@ from shoal.scores import VerifierScore
 from shoal.v1 import rollout_pb2
 
 SERVER_PATIENCE_S = 60.0
-"""How long the router waits for other servers to answer: services start in any order."""
+"""Longest wait of the router for other servers, since services start in any order."""
 
 
 class Router:
-    """Hands each completion to the scorer of its verifier. Belongs to one event loop."""
+    """Passes each completion to the scorer of its verifier. Belongs to one event loop."""
 
     def __init__(
         self, config: RewardConfig, *, packages: Sequence[str] = (), token_servers: Collection[str] = ()
     ) -> None:
         """Starts nothing: the router can describe verifiers, and score after `start`.
 
-        `packages` are those whose functions may be verifiers (without any, all may), `token_servers` the addresses that
-        get this process's token.
+        Functions of `packages` may be verifiers (of any package, if it is empty). `token_servers` has the addresses
+        that get this process's token.
         """
         self.pool = VerifierPool(
             num_processes=config.num_processes,
@@ -58,23 +58,23 @@ class Router:
 
     @property
     def judge_counts(self) -> JudgeCounts | None:
-        """What the judge was asked and what that cost; None without a judge."""
+        """The judge's counts and costs; None without a judge."""
         return self._judge.counts
 
     async def find(self, server_patience_s: float = SERVER_PATIENCE_S) -> None:
         """Finds the verifiers that do not come with Shoal, so that they can be described: loads custom verifiers, and
-        lists those of other servers. Raises a `ShoalError` that names the table that cannot be used."""
+        lists the verifiers of other servers. Raises a `ShoalError` that names the unusable table."""
         await self._custom.find()
         taken = {name: f"reward.custom.{name}" for name in self._custom.names}
         await self._servers.find(taken, server_patience_s)
 
     async def reload_custom(self) -> None:
-        """Reads the code of custom verifiers again. Raises `InvalidArgument` if one cannot be used; all then keep their
+        """Reads the code of custom verifiers again. Raises `InvalidArgument` if one cannot be used; then all keep their
         former code."""
         await self._custom.reload()
 
     async def start(self) -> None:
-        """Starts all scorers, after `find`. Raises a `ShoalError` that names what cannot work."""
+        """Starts all scorers, after `find`. Raises a `ShoalError` that names the unusable part."""
         for scorer in self._scorers:
             await scorer.start()
 
@@ -84,7 +84,7 @@ class Router:
             await scorer.close()
 
     def why_not(self, verifier: str) -> str:
-        """Returns why no verifier of that name can be used; empty if one can."""
+        """Returns why the verifier of a name cannot be used; empty if it can."""
         scorer = self._scorer(verifier)
         if scorer is None:
             return unknown_verifier(verifier, [name for scorer in self._scorers for name in scorer.names])
@@ -98,7 +98,7 @@ class Router:
         return await scorer.score(truth, prompt, completion)
 
     async def label_problem(self, truth: GroundTruth) -> str:
-        """Returns why nothing can be judged by that label; empty if something can."""
+        """Returns why a label is unusable; empty if it is usable."""
         scorer = self._scorer(truth.verifier)
         why = self.why_not(truth.verifier)
         return why if why or scorer is None else await scorer.label_problem(truth)

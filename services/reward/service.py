@@ -37,7 +37,7 @@ _log = logging.getLogger(__name__)
 _MIN_RETRY_S, _MAX_RETRY_S = 0.1, 10.0
 _OPEN, _VERDICTS = metrics.gauge(names.REWARD_OPEN), metrics.counter(names.REWARD_VERDICTS)
 _DURATION = metrics.histogram(names.REWARD_DURATION)
-# Weight of the newest completion in the running mean of how long one takes.
+# Weight of the newest completion in the running mean of durations.
 _SMOOTHING = 0.05
 
 
@@ -58,7 +58,7 @@ class RewardService(RewardServiceServicer):
         self._lifecycle = Lifecycle("the reward service")
         self._departure = Departure()
         self.environments = EnvironmentService(self._lifecycle)
-        """Plays episodes beside this service, on the same server and with the same configuration."""
+        """The service that plays episodes, on the same server and with the same configuration."""
         self._num_open = 0
         self._nothing_open = asyncio.Event()
         self._nothing_open.set()
@@ -76,8 +76,8 @@ class RewardService(RewardServiceServicer):
         return self._lifecycle.status(load, loaded=(worker_pb2.WORKER_STATE_READY, notice))
 
     async def drain(self, grace_s: float) -> None:
-        """Hands every stream back once its completions are scored, or its episode is over, at the latest after
-        `grace_s`: the process was told to end."""
+        """Hands every stream back when its completions are scored or its episode is over, at the latest after
+        `grace_s`, since the process was told to end."""
         if self._lifecycle.leave():
             self._departure.begin()
             with contextlib.suppress(TimeoutError):
@@ -148,7 +148,7 @@ class RewardService(RewardServiceServicer):
 
         def end(ended: asyncio.Task[None]) -> None:
             if not ended.cancelled():
-                ended.exception()  # Retrieved, even if the client is gone and nothing awaits the reader any more.
+                ended.exception()  # Retrieve the error, even if nothing awaits the reader any more.
             scores.put_nowait(None)
 
         reader.add_done_callback(end)
@@ -166,7 +166,7 @@ class RewardService(RewardServiceServicer):
         scorer: tuple[Router, Composer],
         scores: asyncio.Queue[Score | None],
     ) -> None:
-        """Reads completions and scores them concurrently; ends once all that were taken in are scored."""
+        """Reads completions and scores them concurrently. Ends when all received completions are scored."""
         scoring: set[asyncio.Task[None]] = set()
         refusal: Callable[[], ShoalError] | None = None
         try:
@@ -183,7 +183,7 @@ class RewardService(RewardServiceServicer):
                     scoring.add(task)
             except Aborted:
                 refusal = leaving
-            # Score what was taken in first, so that a client that repeats the rest makes progress.
+            # First score the received completions, so that a client that repeats the rest makes progress.
             await self._departure.finished(scoring)
             if refusal is not None:
                 raise refusal()
@@ -268,7 +268,7 @@ class RewardService(RewardServiceServicer):
         self, request: reward_pb2.ReloadVerifiersRequest, context: Any
     ) -> reward_pb2.ReloadVerifiersResponse:
         router = self._ready_router()
-        self._allowed.check(self._config, self._environments_config)  # A link may lead elsewhere by now.
+        self._allowed.check(self._config, self._environments_config)  # A link may have changed.
         await router.reload_custom()
         await self.environments.reload(keeps_tools=request.keeps_tools)
         return reward_pb2.ReloadVerifiersResponse()
@@ -322,7 +322,7 @@ def _output(completion: rollout_pb2.Completion, *, with_tokens: bool) -> Output:
 
 def _check_verifiers(prompt: Prompt, router: Router) -> None:
     if not prompt.ground_truths and prompt.environment is None:
-        raise invalid("prompt.ground_truths", "the prompt names no verifier and no environment; one is needed")
+        raise invalid("prompt.ground_truths", "the prompt names no verifier and no environment, and needs at least one")
     for position, truth in enumerate(prompt.ground_truths):
         if why := router.why_not(truth.verifier):
             raise invalid(f"prompt.ground_truths[{position}].verifier", why)

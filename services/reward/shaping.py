@@ -22,7 +22,7 @@ def shaping_parts(
 ) -> list[RewardPart]:
     """Returns the parts that are enabled.
 
-    `length_limit_tokens` is the limit of those that do not set one; `verifiers` are those that scored the completion.
+    `length_limit_tokens` is the limit of parts that set none; `verifiers` have scored the completion.
     """
     parts = []
     if config.style.tags:
@@ -70,10 +70,10 @@ def cosine_scaled_length(
     correct_range: tuple[float, float] = (0.5, 1.0),
     wrong_range: tuple[float, float] = (-1.0, -0.5),
 ) -> float:
-    """Returns a reward that favors short correct answers and long wrong ones (arXiv:2502.03373, section 4).
+    """Returns a reward that favors short correct answers and long wrong answers (arXiv:2502.03373, section 4).
 
     A correct answer gets the upper end of `correct_range` at length 0 and its lower end from `max_length` on; a wrong
-    one gets the lower end of `wrong_range` at length 0 and its upper end from `max_length` on. In between the value
+    answer gets the lower end of `wrong_range` at length 0 and its upper end from `max_length` on. In between the value
     follows half a period of the cosine.
     """
     at_start, at_limit = reversed(correct_range) if correct else wrong_range

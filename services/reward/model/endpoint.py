@@ -16,7 +16,7 @@ _PROBE: Question = {"messages": [{"role": "user", "content": "Hi"}, {"role": "as
 
 
 class ModelEndpoint:
-    """Sends one question per request; calls run concurrently. Belongs to one event loop."""
+    """Sends one question per request. Calls run concurrently. Belongs to one event loop."""
 
     def __init__(self, config: RewardModelConfig) -> None:
         """Raises `InvalidArgument` if the key's environment variable is not set here."""
@@ -27,7 +27,7 @@ class ModelEndpoint:
         self._slots = asyncio.Semaphore(config.max_concurrent)
 
     async def start(self) -> int:
-        """Sends a first question; returns the number of the label that pays.
+        """Sends a first question. Returns the index of the label that is the reward.
 
         Raises `InvalidArgument` if the server refuses it, or its labels do not fit the settings, and `Unavailable` if
         the server does not answer.
@@ -38,7 +38,7 @@ class ModelEndpoint:
             if error.status is None:
                 raise Unavailable(f"reward.model.base_url: {error}") from None
             raise InvalidArgument(
-                f"reward.model.base_url: {error}; start the server as by `vllm serve MODEL --runner pooling`, with a "
+                f"reward.model.base_url: {error}; start the server with `vllm serve MODEL --runner pooling`, with a "
                 "sequence classification model and a chat template, and give its address without a path"
             ) from None
         except (ModelFailed, Unscorable) as error:
@@ -59,7 +59,7 @@ class ModelEndpoint:
 
     def _body(self, question: Question) -> dict[str, Any]:
         config = self._config
-        # Ask for raw logits, so that values are computed alike for every server and for a local model.
+        # Ask for raw logits, so that values are computed in the same way for every server and for a local model.
         body: dict[str, Any] = {"use_activation": False, "add_special_tokens": config.add_special_tokens}
         if config.name:
             body["model"] = config.name

@@ -1,4 +1,4 @@
-"""The process of a reward model, seen from its parent."""
+"""The process of a reward model, as its parent sees it."""
 
 import asyncio
 import logging
@@ -35,12 +35,12 @@ class _Item:
 
 
 class ModelProcess:
-    """Answers the questions that wait in batches. Belongs to one event loop.
+    """Answers waiting questions in batches. Belongs to one event loop.
 
-    Every call of `answer` ends. If the process dies, which may come from outside, its questions get a second try, each
-    alone, so that a question that kills the process is the only one to fail. A process without output for
-    `reward.model.timeout_s` is killed and its questions fail. In both cases another process is started; if that fails
-    to start twice, or refuses its settings, waiting questions fail until a process starts.
+    Every call of `answer` ends. If the process dies, its questions get a second try, each alone, so that only a
+    question that kills the process fails. A process without output for `reward.model.timeout_s` is killed, and its
+    questions fail. In both cases a new process is started. If its start fails twice, or if it refuses its settings,
+    waiting questions fail until a process starts.
     """
 
     def __init__(self, config: RewardModelConfig) -> None:
@@ -48,13 +48,13 @@ class ModelProcess:
         self._process: PoolProcess | None = None
         self._is_ready = False
         self._first_start: asyncio.Future[int] | None = None
-        """Outcome of the first start, until it is known; if the first start fails, there is no second."""
+        """The outcome of the first start, until it is known. If the first start fails, there is no second start."""
         self._waiting: deque[_Item] = deque()
         self._in_flight: dict[int, _Item] = {}
-        """By position in the batch."""
+        """The questions in flight, by position in the batch."""
         self._deadline: asyncio.TimerHandle | None = None
         self._why = ""
-        """Why the process was killed or ended by itself; empty if it died."""
+        """The reason why the process was killed or ended by itself; empty if it died."""
         self._failed_starts = 0
         self._restarting: asyncio.Task[None] | None = None
         self._closing = False
@@ -69,9 +69,9 @@ class ModelProcess:
         return self._process.pid if self._process else 0
 
     async def start(self) -> int:
-        """Starts the process; returns the number of the label that pays once the model is loaded.
+        """Starts the process, and waits for the model. Returns the index of the label that is the reward.
 
-        Raises `InvalidArgument` with what the process finds wrong with settings or model, else `Unavailable`.
+        Raises `InvalidArgument` if the process refuses settings or model, else `Unavailable`.
         """
         first: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._first_start = first
@@ -81,10 +81,10 @@ class ModelProcess:
     async def answer(self, question: Question) -> Answer:
         """Waits for the model. Raises `ModelFailed`, and `Unscorable` if the model cannot take this question.
 
-        A question that still waits when this is canceled is not sent.
+        If the call is canceled while its question waits, the question is not sent.
         """
         if self._closing:
-            # The stream began before the model was replaced; no process would ever take the question.
+            # The stream began before the model was replaced, so no process would ever take the question.
             raise ModelFailed("the reward model was closed")
         item = _Item(question, asyncio.get_running_loop().create_future())
         self._waiting.append(item)
@@ -136,7 +136,7 @@ class ModelProcess:
         self._process.send({"questions": [item.question for item in batch]})
 
     def _take(self) -> Sequence[_Item]:
-        """Returns the next batch: as many as may go together, or a single one that is retried."""
+        """Returns the next batch: as many questions as may go together, or a single question for its retry."""
         batch: list[_Item] = []
         while self._waiting and len(batch) < self._config.batch_size:
             item = self._waiting[0]
@@ -163,7 +163,7 @@ class ModelProcess:
             self._deadline.cancel()
 
     def _kill(self, why: str) -> None:
-        """Ends the process; fails its questions now, not when the process is gone."""
+        """Ends the process. Fails its questions now, not after the end of the process."""
         self._why = why
         self._is_ready = False
         for item in self._in_flight.values():
@@ -223,7 +223,7 @@ class ModelProcess:
         self._restarting = asyncio.get_running_loop().create_task(self._restart())
 
     async def _restart(self) -> None:
-        """Starts a process, and retries with growing pauses while starts fail."""
+        """Starts a process. Retries with growing pauses while starts fail."""
         while True:
             if self._failed_starts:
                 await asyncio.sleep(min(_MIN_BACKOFF_S * 2**self._failed_starts, _MAX_BACKOFF_S))

@@ -12,7 +12,7 @@ from shoal.conversation import ChatMessage
 
 
 class Question(TypedDict, total=False):
-    """A prompt and its completion, under one of the two keys. It travels as JSON."""
+    """A prompt and its completion, under one of the two keys. It is sent as JSON."""
 
     messages: list[dict[str, Any]]
     """Messages with role and content, the completion last. The model's chat template is not yet applied."""
@@ -26,7 +26,7 @@ def question_for(
     """Puts a completion after the prompt's messages, or after the prompt's text if the messages are not known. With
     `after_thoughts` the completion begins with the mark of a thought that the prompt has opened.
 
-    Markers of turns in the completion are broken up: it cannot end its own turn and have another user praise it.
+    Breaks up markers of turns in the completion, so that it cannot end its own turn and let another user praise it.
     """
     answer = without_thoughts(completion) if config.after_thoughts else completion
     answer = clean(without_turns(answer))

@@ -21,10 +21,10 @@ _MAX_DETAIL_CHARACTERS = 500
 _MAX_LOGITS_SHOWN = 8
 
 MISSING = (
-    "reward.model.path: is unset, as is reward.model.base_url, and there is a label that needs a reward model; set one "
-    "of the two: a sequence classification model, or the address of a server that has one"
+    "reward.model.path: is unset, as is reward.model.base_url, and a label needs a reward model; set one of the two: a "
+    "sequence classification model, or the address of a server that has such a model"
 )
-"""Why labels that need a reward model cannot be used without one."""
+"""The reason why labels that need a reward model cannot be used."""
 
 
 class _Model(Protocol):
@@ -38,7 +38,7 @@ class _Model(Protocol):
 
 
 class RewardModel:
-    """Scores completions by a model. Belongs to one event loop."""
+    """Scores completions with a model. Belongs to one event loop."""
 
     def __init__(self, config: RewardModelConfig) -> None:
         """Raises `InvalidArgument` if `config` names no model, or a key that is not in the environment."""
@@ -49,11 +49,11 @@ class RewardModel:
         self._label: int | None = None
 
     async def start(self) -> None:
-        """Returns once the model answers. Raises `InvalidArgument` or `Unavailable` with the reason if it does not."""
+        """Returns when the model answers. Raises `InvalidArgument` or `Unavailable` with the reason if it does not."""
         self._label = await self._model.start()
 
     async def close(self) -> None:
-        """Ends the model's process, or the connections. What is open is FAILED."""
+        """Ends the model's process, or the connections. Open completions are FAILED."""
         await self._model.close()
 
     async def judge(

@@ -29,7 +29,7 @@ NO_TORCH = (
 )
 
 Encoded = Mapping[str, Sequence[int]]
-"""A tokenized input: the model's inputs by name, `input_ids` among them."""
+"""A tokenized input: the model's inputs by name, including `input_ids`."""
 
 
 def main() -> None:
@@ -67,7 +67,7 @@ class Runner:
         self._tokenizer = description.tokenizer
         self._max_tokens = description.max_length_tokens
         self.label = description.label
-        """The number of the label that pays."""
+        """The index of the label that is the reward."""
         self._model = _load(config, description.folder)
         if len(self._model_labels()) != description.num_labels:
             raise InvalidArgument(
@@ -80,7 +80,7 @@ class Runner:
         return labels
 
     def answers(self, questions: Sequence[Question]) -> Iterator[list[Message]]:
-        """Yields answers, some at a time, each with the index of its question; indices are in no order."""
+        """Yields answers, several at a time, each with the index of its question, in any order."""
         encoded: dict[int, Encoded] = {}
         refused: list[Message] = []
         for index, text in enumerate(self._texts(questions)):
@@ -155,8 +155,8 @@ class Runner:
 
 
 def plan_batches(lengths: Mapping[int, int], max_items: int, max_tokens: int) -> list[list[int]]:
-    """Cuts the indices, sorted by length so that little is padded, into batches of at most `max_items`, whose longest
-    item times their number is at most `max_tokens`; an item that is longer goes alone."""
+    """Cuts the indices into batches of at most `max_items` items, in order of length, to limit padding. The length of a
+    batch's longest item times its number of items is at most `max_tokens`; a longer item goes alone."""
     batches: list[list[int]] = []
     for index in sorted(lengths, key=lambda index: lengths[index]):
         batch = batches[-1] if batches else []
@@ -168,7 +168,7 @@ def plan_batches(lengths: Mapping[int, int], max_items: int, max_tokens: int) ->
 
 
 def padding_id(items: Sequence[Encoded]) -> int:
-    """Returns a padding token for models that name none: one that occurs in no item."""
+    """Returns a padding token for models that name none: a token that occurs in no item."""
     used = {token for item in items for token in item["input_ids"]}
     return next(token for token in range(len(used) + 1) if token not in used)
 
@@ -192,7 +192,7 @@ def _load(config: RewardModelConfig, folder: Any) -> Any:
         if wanted >= torch.cuda.device_count():
             raise InvalidArgument(
                 f"reward.model.device: {config.device}, but torch sees {torch.cuda.device_count()} GPUs on the reward "
-                "service's machine; give another one, or cpu"
+                "service's machine; give another device, or cpu"
             )
     if config.num_threads is not None:
         torch.set_num_threads(config.num_threads)
@@ -205,13 +205,13 @@ def _load(config: RewardModelConfig, folder: Any) -> Any:
             output_loading_info=True,
             trust_remote_code=config.trust_remote_code,
         )
-    except Exception as error:  # transformers passes on whatever its parsers raise
+    except Exception as error:  # transformers passes on all errors of its parsers
         line = reason_of(error).splitlines()[0]
         raise InvalidArgument(f"reward.model.path: no model can be loaded from {folder}: {line}") from None
     own = str(model.dtype).removeprefix("torch.")
     model.to(getattr(torch, settled_dtype("reward.model.dtype", config.dtype, own, on_cpu=config.device == "cpu")))
     if missing := sorted(loaded["missing_keys"]):
-        # transformers initializes them at random: the rewards would be random too.
+        # transformers would initialize them at random, so the rewards would be random too.
         raise InvalidArgument(
             f"reward.model.path: the weights in {folder} lack {', '.join(missing[:3])} and {len(missing)} in all; give "
             "a model whose head has been trained"

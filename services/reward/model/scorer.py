@@ -15,7 +15,7 @@ Label: not read, and may be missing. Value: the model's logit, any number; 0 to 
 
 
 class ModelScorer:
-    """The label `reward_model`. Without `reward.model` it is listed, but cannot be used."""
+    """The scorer of the label `reward_model`. Without `reward.model` it is listed, but cannot be used."""
 
     NAMES = ("reward_model",)
 

@@ -14,13 +14,13 @@ from shoal.scores import ScoreOutcome, StepScore, VerifierScore
 _LONG_S = 0.25
 """A verifier is slow if its completions take longer than this on average."""
 _SHARED_FOR_S = 60.0
-"""Time for which a process is kept for a quick verifier after its last completion came."""
-# Weight of a verifier's newest completion in the mean of how long they take.
+"""Time for which a process is reserved for quick verifiers after the last completion for one of them."""
+# Weight of a verifier's newest completion in the mean duration.
 _SMOOTHING = 0.05
 _MIN_SLICE_S, _MAX_SLICE_S = 0.05, 1.0
 _SLICE_PER_MEAN = 4.0
 _LATE_SHARE = 0.25
-"""Share of the processes, and of their time, that late completions get while others wait."""
+"""Share of the processes and of their time for late completions while others wait."""
 _MEMORY_S = 60.0
 """Process time after which earlier times count half."""
 
@@ -37,25 +37,25 @@ class Job:
     group: str = ""
     """Names the completions of one prompt; empty for a completion that stands alone."""
     can_stop: bool = False
-    """Whether a process may stop judging it, so that it is judged anew later."""
+    """Whether a process may stop judging it. It is then judged anew later."""
     asked: float = 0.0
-    """Time at which it came, by the event loop's clock."""
+    """Time of its arrival, by the event loop's clock."""
     started: float = 0.0
     """Time at which a process last took it."""
     attempts: int = 0
     position: int = 0
     """Its number in the order of arrival."""
     is_late: bool = False
-    """Whether its slice was over before it was judged."""
+    """Whether its slice ended before it was judged."""
     was_put_off: bool = False
-    """Whether it is judged anew, in whatever time it takes."""
+    """Whether it is judged anew, without a slice."""
     arguments: Callable[[frozenset[str]], Message] | None = None
-    """For a custom verifier, in place of completion, label and tokens: returns the values of the named arguments."""
+    """For a custom verifier: returns the values of the named arguments, instead of completion, label and tokens."""
     code_digest: str = ""
     """Digest of a custom verifier's code."""
 
     def answer(self, message: Message) -> None:
-        """Sets the outcome that a process has sent, unless there is an outcome."""
+        """Sets the outcome that a process has sent, unless there already is an outcome."""
         if not self.done.done():
             self.done.set_result(
                 VerifierScore(
@@ -71,7 +71,7 @@ class Job:
             )
 
     def fail(self, why: str) -> None:
-        """Sets the outcome FAILED, unless there is an outcome."""
+        """Sets the outcome FAILED, unless there already is an outcome."""
         if not self.done.done():
             took = asyncio.get_running_loop().time() - self.started if self.started else 0.0
             self.done.set_result(
@@ -89,32 +89,32 @@ class _Group:
     num_open: int = 0
     """Completions without an outcome."""
     lead: int = 0
-    """Completions that were judged within their slice, less late ones. Below 0 the group waits behind others."""
+    """Number of completions judged within their slice, minus late ones. Below 0 the group waits behind others."""
 
 
 @dataclass(eq=False)
 class _Line:
-    """What waits for one verifier. Groups are in the order in which they came."""
+    """The completions that wait for one verifier. Groups are in order of arrival."""
 
     groups: dict[str, _Group] = field(default_factory=dict)
     behind: dict[str, _Group] = field(default_factory=dict)
-    """Groups whose completions were mostly late so far."""
+    """Groups whose completions so far were mostly late."""
     late: deque[Job] = field(default_factory=deque)
     spent_s: float = 0.0
-    """Time that processes have spent on its completions, those under way at what they usually take."""
+    """Time that processes have spent on its completions. Current completions count with their usual time."""
 
 
 class JobQueue:
-    """The completions that wait: of the verifier that processes spent the least time on, the oldest.
+    """The waiting completions. The next is the oldest completion for the verifier with the least spent time.
 
-    Two rules keep some from holding up all others.
+    Two rules keep some completions from delaying all others.
 
-    One process is kept from slow verifiers while quick ones are in use. Otherwise as many hanging completions as there
-    are processes would hold up every other verifier until the deadline.
+    Slow verifiers must leave one process free while quick verifiers are in use. Otherwise as many hanging completions
+    as there are processes would delay every other verifier until the deadline.
 
-    Each completion has a slice of time, a few times what its verifier usually takes. Beyond it the completion is late.
+    Each completion has a slice of time, a few times the usual time of its verifier. Beyond it the completion is late.
     While others wait, late completions get a quarter of the processes' time, together with groups whose completions
-    were mostly late. Otherwise a flood of them would hold up all other completions of the same verifier.
+    were mostly late. Otherwise a flood of them would delay all other completions of the same verifier.
     """
 
     def __init__(self, num_processes: int, clock: Callable[[], float] = time.monotonic) -> None:
@@ -122,11 +122,11 @@ class JobQueue:
         self._clock = clock
         self._lines: defaultdict[str, _Line] = defaultdict(_Line)
         self._asked: dict[str, float] = {}
-        """By verifier: the time at which its last completion came."""
+        """The arrival of the last completion, by verifier."""
         self._mean_s: dict[str, float] = {}
         self._positions = itertools.count()
         self._spent_s = self._spent_late_s = 0.0
-        """Time that processes have spent on completions, and on those of the second rule."""
+        """Time that processes have spent on all completions, and on completions under the second rule."""
 
     def __len__(self) -> int:
         return sum(
@@ -160,7 +160,7 @@ class JobQueue:
         self._lines[job.verifier].late.append(job)
 
     def take(self, running: Collection[Job]) -> Job | None:
-        """Returns the next, given those that processes judge now; None if none waits or may start."""
+        """Returns the next completion, given the completions in work; None if none waits or may start."""
         refuses_slow = self._refuses_slow([job.verifier for job in running])
         lines = [line for verifier, line in self._lines.items() if not (refuses_slow and self._is_slow(verifier))]
         lines.sort(key=lambda line: line.spent_s)
@@ -185,7 +185,7 @@ class JobQueue:
         self._count(job, -1)
 
     def took(self, job: Job, duration_s: float, outcome: ScoreOutcome | None = None) -> None:
-        """Records for how long a process was at a completion, and with which outcome; None if it was stopped."""
+        """Records the time of a process on a completion, and the outcome; None if it was stopped."""
         if self._spent_s > _MEMORY_S:
             self._spent_s, self._spent_late_s = self._spent_s / 2, self._spent_late_s / 2
             for line in self._lines.values():
@@ -195,20 +195,20 @@ class JobQueue:
         self._spent_late_s += duration_s if job.is_late else 0.0
         if not job.is_late:
             self._count(job, 1)
-        # What a verifier takes for completions that cannot be judged in time says nothing of others.
+        # The time on completions that cannot be judged in time says nothing about other completions.
         if outcome is ScoreOutcome.SCORED or not job.can_stop:
             mean_s = self._mean_s.get(job.verifier, duration_s)
             self._mean_s[job.verifier] = mean_s + _SMOOTHING * (duration_s - mean_s)
 
     def to_stop(self, running: Iterable[Job]) -> list[Job]:
-        """Returns the late completions that processes should stop judging: of those that were put off, a quarter of
-        the processes keep the oldest, while others wait."""
+        """Returns the late completions that processes should stop judging while others wait. A quarter of the processes
+        keep the oldest completions that were put off."""
         late = sorted((job for job in running if job.is_late), key=lambda job: job.started)
         kept = [job for job in late if job.was_put_off][: self._max_late]
         return [job for job in late if job.can_stop and job not in kept] if self._has_timely else []
 
     def fail_all(self, why: str) -> None:
-        """Fails all that wait."""
+        """Fails all waiting completions."""
         for line in self._lines.values():
             for jobs in (*(group.waiting for group in (line.groups | line.behind).values()), line.late):
                 while jobs:
@@ -224,7 +224,7 @@ class JobQueue:
         return max(1, int(_LATE_SHARE * self._num_processes))
 
     def _count(self, job: Job, difference: int) -> None:
-        """Counts a completion for or against its group, which may thereby change its place."""
+        """Counts a completion for or against its group, which may change the group's place."""
         line = self._lines[job.verifier]
         if (group := _group_of(line, job)) is None:
             return
@@ -264,19 +264,19 @@ def _group_of(line: _Line, job: Job) -> _Group | None:
 
 
 def _first(groups: dict[str, _Group]) -> Job | None:
-    """Returns the first completion that waits in the groups, without removing it."""
+    """Returns the first waiting completion in the groups, without removing it."""
     return next((job for group in groups.values() if (job := _head(group.waiting))), None)
 
 
 def _head(jobs: deque[Job]) -> Job | None:
-    """Returns the first whose caller is still there; removes those before it."""
+    """Returns the first completion whose caller still waits. Removes the completions before it."""
     while jobs and jobs[0].done.done():
         jobs.popleft()
     return jobs[0] if jobs else None
 
 
 def _next(lines: Sequence[_Line], head: Callable[[_Line], Job | None]) -> Job | None:
-    """Returns the head of the first line that has one; of lines with the same time spent, the oldest."""
+    """Returns the head of the first line that has one. Among lines with the same spent time the oldest head wins."""
     for _, alike in itertools.groupby(lines, key=lambda line: line.spent_s):
         heads = [job for line in alike if (job := head(line))]
         if heads:

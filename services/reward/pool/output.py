@@ -1,4 +1,4 @@
-"""What verifiers print, as lines of the log with the verifier's name."""
+"""The printed output of verifiers, as lines of the log with the verifier's name."""
 
 import logging
 import time
@@ -7,8 +7,8 @@ from collections.abc import Callable
 _log = logging.getLogger(__name__)
 
 MARK = b"\0verifier "
-"""Begins the line by which a process names the verifier whose output follows. In the output itself, so that no line is
-taken for another verifier's, whenever it is read."""
+"""The beginning of the line with which a process names the verifier of the output after it. It is in the output itself,
+so that each line belongs to the right verifier, whenever it is read."""
 _MAX_LINE_BYTES = 2000
 _MAX_TRACEBACKS = 100
 _BURST_LINES, _LINES_PER_S = 1000, 20.0
@@ -22,7 +22,7 @@ class LineBudget:
         self._num_left = float(_BURST_LINES)
         self._since = clock()
         self.num_left_out = 0
-        """Lines that were refused since the last that was not."""
+        """Number of refused lines since the last accepted line."""
 
     def take(self) -> bool:
         """Returns whether one more line may be written."""
@@ -43,7 +43,7 @@ class Tracebacks:
         self._logged: set[tuple[str, str]] = set()
 
     def add(self, verifier: str, traceback: str) -> None:
-        """Takes a traceback of a verifier."""
+        """Logs a traceback of a verifier, unless it is known or there are too many."""
         if (verifier, traceback) not in self._logged and len(self._logged) < _MAX_TRACEBACKS:
             self._logged.add((verifier, traceback))
             _log.error("the verifier %s raised\n%s", verifier, traceback)
@@ -53,13 +53,13 @@ class VerifierOutput:
     """The output of one process, standard output and standard error, as it arrives."""
 
     def __init__(self, budget: LineBudget, verifier: str = "") -> None:
-        """`verifier` speaks until the output names another one."""
+        """The output belongs to `verifier` until it names another one."""
         self._budget = budget
         self._verifier = verifier
         self._rest = b""
 
     def feed(self, data: bytes) -> None:
-        """Takes data, and logs the lines that are now complete."""
+        """Takes data, and logs the complete lines."""
         *lines, self._rest = (self._rest + data).split(b"\n")
         for line in lines:
             self._take_line(line)
@@ -67,7 +67,7 @@ class VerifierOutput:
             self.end()
 
     def end(self) -> None:
-        """Logs what has come of a line that will not be completed."""
+        """Logs the beginning of a line that will not be completed."""
         self._take_line(self._rest)
         self._rest = b""
 

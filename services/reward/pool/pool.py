@@ -20,7 +20,7 @@ from shoal.telemetry import metrics, names
 
 _log = logging.getLogger(__name__)
 
-# A verifier's imports take seconds on a busy machine; past this they hang.
+# A verifier's imports take seconds on a busy machine. After this time they hang.
 _LOAD_TIMEOUT_S = 120.0
 _MAX_ATTEMPTS = 2
 _MIN_BACKOFF_S, _MAX_BACKOFF_S = 0.1, 10.0
@@ -32,10 +32,10 @@ _WAIT, _RESTARTS = metrics.histogram(names.REWARD_WAIT), metrics.counter(names.R
 class VerifierPool:
     """Judges completions in `num_processes` processes, each one completion at a time.
 
-    Every call of `judge` is answered. A process that runs out of time on a completion is killed, and the completion
+    Every call of `judge` gets an answer. A process that runs out of time on a completion is killed, and the completion
     is FAILED. A process that dies while it judges may have been killed from outside, so its completion gets a second
-    try; after a second death it is FAILED. In both cases the process is replaced and no other completion is affected.
-    Completions that take unusually long are stopped while others wait, and judged anew later (`JobQueue`).
+    try, and is FAILED after a second death. In both cases the process is replaced, and other completions are not
+    affected. Unusually long completions are stopped while others wait, and judged anew later (`JobQueue`).
     """
 
     def __init__(
@@ -46,8 +46,8 @@ class VerifierPool:
         options: Mapping[str, Mapping[str, Any]] | None = None,
         keep_thoughts: Collection[str] = (),
     ) -> None:
-        """`timeout_s`: longest time for one verifier on one completion. `options`: by verifier, if not the
-        defaults. `keep_thoughts`: verifiers that read thoughts as well."""
+        """`timeout_s` is the longest time of a verifier on a completion. `options` has options by verifier, if not the
+        defaults. `keep_thoughts` has the verifiers that also read thoughts."""
         self._options = options or {}
         self._keep_thoughts = list(keep_thoughts)
         self._custom: dict[str, CustomVerifier] = {}
@@ -72,7 +72,7 @@ class VerifierPool:
 
     @property
     def notice(self) -> str:
-        """Custom verifiers that take long, for people; empty if there are none."""
+        """A message for people about slow custom verifiers; empty if there are none."""
         return self._slow.notice
 
     @property
@@ -80,7 +80,7 @@ class VerifierPool:
         return sum(1 for seat in self._seats.values() if seat.job is not None)
 
     async def start(self) -> None:
-        """Starts the processes; returns once all take jobs.
+        """Starts the processes. Returns when all take jobs.
 
         Raises `Unavailable` when they do not start.
         """
@@ -105,41 +105,41 @@ class VerifierPool:
         group: str = "",
         can_stop: bool = True,
     ) -> VerifierScore:
-        """Waits for a process and its verdict. A completion that still waits when this is canceled is not judged.
+        """Waits for a process and its verdict. A completion whose call is canceled while it waits is not judged.
 
-        `token_ids` are needed by the verifiers that read more than text. `group` names the completion's
-        prompt; `can_stop` is that of the verifier.
+        Verifiers that read more than text need `token_ids`. `group` names the completion's prompt, and `can_stop` is
+        that of the verifier.
         """
         loop = asyncio.get_running_loop()
         job = Job(verifier, completion, label, loop.create_future(), token_ids, group, can_stop)
         return await self._judged(job)
 
     async def judge_custom(self, verifier: str, arguments: Callable[[frozenset[str]], Message]) -> VerifierScore:
-        """Judges by a custom verifier that `use` has named. `arguments` returns the values of the named arguments."""
+        """Judges with a custom verifier that `use` has named. `arguments` returns the values of the named arguments."""
         loop = asyncio.get_running_loop()
         return await self._judged(Job(verifier, "", None, loop.create_future(), arguments=arguments))
 
     def use(self, verifier: CustomVerifier) -> None:
-        """Takes a custom verifier, or another version of one, for the completions that are not yet begun."""
+        """Uses a custom verifier, or a new version of it, for completions that have not begun."""
         self._custom[verifier.code.name] = verifier
         for seat in self._seats.values():
             if seat.is_ready:
                 seat.process.send({"code": asdict(verifier.code)})
 
     def renew(self) -> None:
-        """Replaces all processes: a process imports a module once. The completions that they judge are judged again."""
+        """Replaces all processes: a process imports a module only once. Their current completions are judged again."""
         self._idle.clear()
         for seat in self._seats.values():
             if not seat.is_ready or seat.why_killed:
                 continue
             if seat.job is not None:
-                seat.job.attempts -= 1  # Not its fault.
+                seat.job.attempts -= 1  # The attempt does not count.
             seat.why_killed = "custom verifiers are read again"
             seat.process.kill()
 
     async def _judged(self, job: Job) -> VerifierScore:
         if self._closing:
-            # The stream began before the pool was replaced; no process would ever take the completion.
+            # The stream began before the pool was replaced, so no process would ever take the completion.
             job.fail("the pool was closed")
         else:
             job.asked = asyncio.get_running_loop().time()
@@ -191,7 +191,7 @@ class VerifierPool:
         _WAITING.set(len(self._waiting))
 
     def _make_room(self) -> None:
-        """Stops late completions that keep processes from others."""
+        """Stops late completions that keep processes from other completions."""
         judging = {seat.job: seat for seat in self._seats.values() if seat.job is not None and not seat.why_killed}
         for job in self._waiting.to_stop(judging):
             judging[job].stop()
@@ -238,7 +238,7 @@ class VerifierPool:
         seat.set_deadline(seconds, lambda: self._give_up(seat, why))
 
     def _give_up(self, seat: Seat, why: str) -> None:
-        """Kills a process that hangs; fails its completion now, not when the process is gone."""
+        """Kills a process that hangs. Fails its completion now, not after the end of the process."""
         seat.why_killed = why
         if seat.job is not None:
             self._waiting.took(seat.job, asyncio.get_running_loop().time() - seat.job.started, ScoreOutcome.FAILED)
@@ -314,7 +314,7 @@ class VerifierPool:
         task.add_done_callback(self._replacements.discard)
 
     def _put_off(self, seat: Seat) -> None:
-        """Returns a late completion to the queue; this was not an attempt that failed."""
+        """Returns a late completion to the queue. This does not count as a failed attempt."""
         job = seat.job
         if job is not None and not job.done.done():
             self._waiting.took(job, asyncio.get_running_loop().time() - job.started)
@@ -329,7 +329,7 @@ class VerifierPool:
             job.fail(why)
 
     async def _replace(self) -> None:
-        """Starts a process, and retries with growing pauses while new processes die at once."""
+        """Starts a process. Retries with growing pauses while new processes die at once."""
         while True:
             if self._failed_starts:
                 await asyncio.sleep(min(_MIN_BACKOFF_S * 2**self._failed_starts, _MAX_BACKOFF_S))

@@ -18,7 +18,7 @@ class RuleScorer:
     """The verifiers of `services/reward/verifiers`. Starts and closes the pool."""
 
     def __init__(self, pool: VerifierPool, keep_thoughts: Collection[str] = ()) -> None:
-        """`keep_thoughts`: as in `reward`."""
+        """`keep_thoughts` is that of `reward`."""
         self._pool = pool
         self._keep_thoughts = keep_thoughts
         self.names: Collection[str] = ALL_VERIFIERS.keys()
@@ -43,8 +43,8 @@ class RuleScorer:
         )
 
     async def label_problem(self, truth: GroundTruth) -> str:
-        # Verifiers read their label before the completion. So judging an empty completion checks the label: it costs
-        # nothing, and the rules for labels are in the verifier alone.
+        # Verifiers read their label before the completion, so judging an empty completion checks the label. It costs
+        # nothing, and the rules for labels are only in the verifier.
         judged = await self._pool.judge(truth.verifier, "", truth.label)
         return "" if judged.outcome is ScoreOutcome.SCORED else judged.detail
 
@@ -60,12 +60,12 @@ def _listed(name: str) -> ListedVerifier:
 
 
 class CustomScorer:
-    """The custom verifiers of a configuration and of installed packages. The pool is started and closed by others."""
+    """The custom verifiers of a configuration and of installed packages. It does not start or close the pool."""
 
     def __init__(
         self, config: Mapping[str, CustomVerifierConfig], pool: VerifierPool, packages: Sequence[str] = ()
     ) -> None:
-        """`packages` are those whose functions may be verifiers; without any, all may."""
+        """Functions of `packages` may be verifiers, or, if it is empty, functions of any package."""
         self._pool = pool
         self._custom = CustomVerifiers(config, pool.use, packages)
 
@@ -82,12 +82,12 @@ class CustomScorer:
         return self._custom.verifiers[name].unavailable
 
     async def find(self) -> None:
-        """Loads each verifier once, in a process of its own. Raises `InvalidArgument` that names each table that cannot
-        be used, and why; none is then changed."""
+        """Loads each verifier once, in its own process. Raises `InvalidArgument` with each unusable table and the
+        reason; then no verifier is changed."""
         await self._custom.find()
 
     async def reload(self) -> None:
-        """Like `find`; what the functions import is read again too."""
+        """Does the same as `find`, and also reads the functions' imports again."""
         await self._custom.find()
         if self._custom.verifiers:
             self._pool.renew()
@@ -102,7 +102,7 @@ class CustomScorer:
         return await self._pool.judge_custom(truth.verifier, CustomArguments(truth, prompt, completion).values)
 
     async def label_problem(self, truth: GroundTruth) -> str:
-        return ""  # Only its author knows which labels it accepts.
+        return ""  # Only the verifier's author knows which labels it accepts.
 
     async def describe(self) -> Sequence[ListedVerifier]:
         return [

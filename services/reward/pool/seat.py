@@ -1,4 +1,4 @@
-"""A seat in the pool: a process, and what the process is doing."""
+"""A seat in the pool: a process and its current job."""
 
 import asyncio
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from services.reward.pool.output import VerifierOutput
 from services.reward.process.child_process import PoolProcess
 
 _STOP_S, _STOP_AGAIN_S = 1.0, 0.1
-"""Time that a process has to stop judging a completion before it is killed, and after which it is told again."""
+"""Time after which a process that does not stop judging a completion is killed, and between repeated signals."""
 
 
 @dataclass(eq=False)
@@ -29,13 +29,13 @@ class Seat:
     _watch: asyncio.TimerHandle | None = None
 
     def set_deadline(self, seconds: float, give_up: Callable[[], None]) -> None:
-        """Calls `give_up` after some time, in place of an earlier deadline."""
+        """Calls `give_up` after some time, instead of an earlier deadline."""
         if self._deadline is not None:
             self._deadline.cancel()
         self._deadline = asyncio.get_running_loop().call_later(seconds, give_up)
 
     def watch(self, seconds: float, look: Callable[[], None]) -> None:
-        """Calls `look` after some time, in place of an earlier watch."""
+        """Calls `look` after some time, instead of an earlier watch."""
         self.end_watch()
         self._watch = asyncio.get_running_loop().call_later(seconds, look)
 
@@ -51,13 +51,13 @@ class Seat:
             self._deadline.cancel()
 
     def stop(self) -> None:
-        """Tells the process to stop judging its job, and kills the process if it does not."""
+        """Tells the process to stop judging its job, and kills it if it does not stop."""
         if not self.is_stopping and self.job is not None:
             self.is_stopping = True
             self._tell(self.job, asyncio.get_running_loop().time() + _STOP_S)
 
     def _tell(self, job: Job, until: float) -> None:
-        # Again and again: Python drops what a signal raises in a destructor or in a callback of its garbage collector.
+        # Repeat the signal: Python drops its exception in a destructor or in a callback of the garbage collector.
         loop = asyncio.get_running_loop()
         if self.job is not job or job.done.done() or self.why_killed:
             return
@@ -65,5 +65,5 @@ class Seat:
             self.process.interrupt()
             loop.call_later(_STOP_AGAIN_S, self._tell, job, until)
         else:
-            self.why_killed = "it did not stop judging a completion that takes long"
+            self.why_killed = "it did not stop judging a slow completion"
             self.process.kill()

@@ -1,4 +1,4 @@
-"""Custom verifiers that take long, for the log and the status while nothing else is heard of them."""
+"""Reports of slow custom verifiers for the log and the status, while they give no other sign."""
 
 import logging
 import time
@@ -9,21 +9,21 @@ _log = logging.getLogger(__name__)
 STAGES_S = (5.0, 30.0, 120.0, 600.0)
 """Times on one completion that are reported."""
 _QUIET_S = 60.0
-"""A verifier is no longer reported once this long nothing took long."""
+"""Time without slow completions after which a verifier is no longer reported."""
 
 
 class SlowVerifiers:
-    """Which verifiers took long lately."""
+    """The verifiers that were slow lately."""
 
     def __init__(self, timeout_s: float, clock: Callable[[], float] = time.monotonic) -> None:
-        """`timeout_s`: `reward.timeout_s`."""
+        """`timeout_s` is `reward.timeout_s`."""
         self._timeout_s = timeout_s
         self._clock = clock
         self._slow: dict[str, tuple[float, float]] = {}
-        """By verifier: longest stage reached, and when one was last reached."""
+        """The longest reached stage, and the time of the last reached stage, by verifier."""
 
     def report(self, verifier: str, stage_s: float) -> None:
-        """Records that a completion has been judged for a stage of `STAGES_S`, and is not finished."""
+        """Records that the judging of a completion has reached a stage of `STAGES_S`."""
         now = self._clock()
         stage, since = self._slow.get(verifier, (0.0, now))
         if now > since + _QUIET_S:
@@ -34,7 +34,7 @@ class SlowVerifiers:
 
     @property
     def notice(self) -> str:
-        """For people. Changes only as a longer stage is reached, and when all is quiet again; then it is empty."""
+        """A message for people. It changes when a longer stage is reached, and is empty when all is quiet again."""
         now = self._clock()
         return "; ".join(
             self._text(verifier, stage)

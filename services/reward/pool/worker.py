@@ -51,7 +51,7 @@ def main() -> None:
     while (job := read_frame(jobs)) is not None:
         if job.get("verifier", speaking) != speaking:
             speaking = job["verifier"]
-            with suppress(OSError):  # A verifier may have closed it.
+            with suppress(OSError):  # A verifier may have closed the stream.
                 os.write(2, MARK + speaking.encode() + b"\n")
         if "options" in job:
             options, keep_thoughts = job["options"], job["keep_thoughts"]
@@ -63,7 +63,7 @@ def main() -> None:
                     load(lambda: custom.load(name))
             with _logging():
                 verdict = judge_custom(custom, name, job["arguments"])
-            with suppress(Exception):  # A verifier may have closed or replaced it.
+            with suppress(Exception):  # A verifier may have closed or replaced the stream.
                 sys.stdout.flush()
             answers.write(encode_frame(verdict))
         else:
@@ -83,16 +83,16 @@ def main() -> None:
 
 
 class _Stop(BaseException):
-    """Not an Exception: computer algebra would catch that, and go on."""
+    """Not an Exception: computer algebra would catch it and continue."""
 
 
 def _do_nothing(number: int, frame: FrameType | None) -> None:
-    """Handles a signal. Programs that the process starts would inherit that it is ignored."""
+    """Handles a signal. If the signal were ignored, programs that the process starts would ignore it too."""
 
 
 @contextmanager
 def stoppable() -> Iterator[list[bool]]:
-    """Lets SIGUSR1 end the block; the list that it yields then holds an item. Elsewhere the signal does nothing."""
+    """Lets SIGUSR1 end the block; then the yielded list has an item. Outside of the block the signal does nothing."""
     stopped: list[bool] = []
     is_over = False
 
@@ -113,7 +113,7 @@ def stoppable() -> Iterator[list[bool]]:
 
 @contextmanager
 def _logging() -> Iterator[None]:
-    """Lets custom code log, which libraries of the built-in verifiers may not: they warn of what is none's concern."""
+    """Lets custom code log. Libraries of the built-in verifiers may not, since their warnings are irrelevant."""
     before = logging.root.manager.disable
     logging.disable(logging.NOTSET)
     try:
@@ -131,14 +131,14 @@ def judge(
     *,
     keep_thoughts: bool = False,
 ) -> Message:
-    """Answers one job: outcome, value, detail and duration_s."""
+    """Answers a job with outcome, value, detail and duration_s."""
     judging = partial(VERIFIERS[verifier].judge, completion, label, token_ids, options, keep_thoughts=keep_thoughts)
     return _answer(judging, _error_line)
 
 
 def judge_custom(custom: LoadedVerifiers, name: str, arguments: Mapping[str, Any]) -> Message:
-    """Answers by a custom verifier. Adds the digest of its code, the traceback if it raised, and why the process should
-    be replaced."""
+    """Answers with a custom verifier. Adds the digest of its code, the traceback if it raised, and a reason to replace
+    the process."""
     raised: list[str] = []
 
     def error_line(error: BaseException) -> str:
@@ -151,7 +151,7 @@ def judge_custom(custom: LoadedVerifiers, name: str, arguments: Mapping[str, Any
 
 
 def _short(answer: str) -> str:
-    """Returns an answer, or the digest of a long one, which is the same for the same answers."""
+    """Returns an answer, or the digest of a long answer, which is the same for equal answers."""
     return answer if len(answer) <= _MAX_ANSWER_CHARACTERS else hashlib.sha256(answer.encode()).hexdigest()
 
 
@@ -184,7 +184,7 @@ def _answer(judging: Callable[[], Verdict], error_line: Callable[[BaseException]
         "event": "judged",
         "outcome": outcome.value,
         "value": value,
-        # Protobuf strings, which cannot hold lone surrogates.
+        # Protobuf strings cannot have lone surrogates.
         "detail": clean(detail[:_MAX_DETAIL_CHARACTERS]),
         "answer": None if found is None else _short(clean(found)),
         "steps": steps,

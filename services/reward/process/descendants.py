@@ -1,7 +1,7 @@
 """The processes that an environment's process has started: found by a mark in their environment variables.
 
-The process group ends with the process; this ends what has left the group, as daemons do. A process of its own does so
-where the service is killed, which ends the environments' processes and nothing behind them:
+The process group ends with the process. This module ends processes that have left the group, as daemons do. If the
+service is killed, the environments' processes end, but not their descendants, so a separate process ends those:
 
     python -I -S descendants.py MARK            waits until its standard input ends, as it does with the service
 """
@@ -20,16 +20,16 @@ _ROUNDS, _PAUSE_S = 20, 0.05
 
 
 class Guard:
-    """Ends all marked processes of this one once this one is gone, however it ends."""
+    """Ends all marked processes when this process is gone, however it ends."""
 
     def __init__(self) -> None:
         self._mark = uuid.uuid4().hex
         self._process: subprocess.Popen[bytes] | None = None
 
     def new_mark(self) -> str:
-        """Returns a mark for one process and those that it will start, which are guarded from now on."""
+        """Returns a mark for a process and its descendants, which are guarded from now on."""
         if self._process is None or self._process.poll() is not None:
-            # The pipe is closed in every program that this process starts, so it ends with this process alone.
+            # The pipe is closed in every program that this process starts, so it ends with this process.
             self._process = subprocess.Popen(
                 [sys.executable, "-I", "-S", __file__, self._mark],
                 stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
@@ -41,12 +41,12 @@ GUARD = Guard()
 
 
 def descendants(mark: str) -> list[int]:
-    """Returns the pids of the living processes that carry a mark, or one that a dot and more follow."""
+    """Returns the pids of the living processes with a mark, or with the mark, a dot and more."""
     wanted = f"{MARK_VARIABLE}={mark}".encode()
     found = []
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
-            with contextlib.suppress(OSError):  # It has ended, or belongs to somebody else.
+            with contextlib.suppress(OSError):  # It has ended, or belongs to another user.
                 variables = (folder / "environ").read_bytes().split(b"\0")
                 if any(each == wanted or each.startswith(wanted + b".") for each in variables):
                     found.append(int(folder.name))
@@ -54,7 +54,7 @@ def descendants(mark: str) -> list[int]:
 
 
 def end_descendants(mark: str) -> None:
-    """Kills them all, also those that they start meanwhile. Waits at most a second until they are gone."""
+    """Kills all descendants, including processes that they start meanwhile. Waits at most a second for their ends."""
     for _ in range(_ROUNDS):
         pids = descendants(mark)
         if not pids:

@@ -1,6 +1,6 @@
 """Messages over a pipe: four bytes of length, little-endian, then JSON.
 
-JSON, because nothing from a model or a data set may be unpickled; ASCII only, so that lone surrogates pass too.
+It is JSON because nothing from a model or a data set may be unpickled, and ASCII so that lone surrogates pass too.
 """
 
 import io
@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 
 _LENGTH_BYTES = 4
 _MAX_BYTES = 256 << 20
-"""More than any answer has."""
+"""Largest message, which is larger than any answer."""
 
 Message = dict[str, Any]
 
@@ -23,7 +23,7 @@ def encode_frame(message: Message) -> bytes:
 
 
 def read_frame(file: BinaryIO) -> Message | None:
-    """Reads the next message; returns None once the other side has closed."""
+    """Reads the next message. Returns None when the other side has closed."""
     head = file.read(_LENGTH_BYTES)
     if len(head) < _LENGTH_BYTES:
         return None
@@ -35,10 +35,10 @@ def read_frame(file: BinaryIO) -> Message | None:
 def take_pipes(*, shows_output: bool = False) -> tuple[BinaryIO, BinaryIO]:
     """Returns the pipes of jobs and answers, moved away from stdin and stdout, which a verifier may read or write.
 
-    With `shows_output` stdout becomes stderr, line by line; otherwise what is written to it is lost.
+    With `shows_output` stdout becomes stderr, line by line; otherwise output to it is lost.
 
-    Processes that a verifier forks do not inherit them: one that returned from the verifier would answer the next
-    completion's job.
+    Processes that a verifier forks do not inherit the pipes. Such a process, returning from the verifier, would answer
+    the next completion's job.
     """
     jobs = os.fdopen(os.dup(0), "rb")
     answers = os.fdopen(os.dup(1), "wb", buffering=0)
@@ -46,7 +46,7 @@ def take_pipes(*, shows_output: bool = False) -> tuple[BinaryIO, BinaryIO]:
     os.dup2(nothing, 0)
     os.dup2(2 if shows_output else nothing, 1)
     if shows_output and isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(line_buffering=True)  # So that the last words before a hang are heard.
+        sys.stdout.reconfigure(line_buffering=True)  # Shows the last lines before a hang.
 
     def detach() -> None:
         for pipe in (jobs, answers):
@@ -63,7 +63,7 @@ class FrameBuffer:
         self._data = bytearray()
 
     def feed(self, data: bytes) -> Iterator[Message]:
-        """Yields each message that is now complete. Raises `ValueError` for what is no message."""
+        """Yields each complete message. Raises `ValueError` for data that is not a message."""
         self._data += data
         while len(self._data) >= _LENGTH_BYTES:
             end = _LENGTH_BYTES + int.from_bytes(self._data[:_LENGTH_BYTES], "little")

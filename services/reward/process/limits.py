@@ -7,7 +7,7 @@ import warnings
 
 from shoal.worker.parent import die_with_parent
 
-# A completion can make a computer algebra system build numbers without end: stop it before the machine runs out.
+# A completion can make a computer algebra system build numbers endlessly. Stop it before the machine's memory is full.
 MEMORY_LIMIT_BYTES = 4 << 30
 
 

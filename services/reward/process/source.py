@@ -1,6 +1,6 @@
-"""Python source that came as text: import it, and name its lines in errors.
+"""Python source in the form of text: its import, and its lines in errors.
 
-Needs the standard library alone: it also runs in other interpreters than the service's.
+It needs only the standard library, because it also runs in other interpreters.
 """
 
 import linecache
@@ -15,8 +15,8 @@ def import_source(name: str, path: str, source: str) -> types.ModuleType:
     module = types.ModuleType(name)
     module.__file__ = path
     if (folder := str(Path(path).parent)) not in sys.path:
-        sys.path.append(folder)  # Last, so that a file called `json.py` hides nothing.
-    # Tracebacks must show the lines that run, not those that the file has by then.
+        sys.path.append(folder)  # At the end, so that a file called `json.py` hides nothing.
+    # Tracebacks must show the lines that run, not the lines that the file has later.
     linecache.cache[path] = (len(source), None, source.splitlines(keepends=True), path)
     before, sys.modules[name] = sys.modules.get(name), module
     try:
@@ -30,7 +30,7 @@ def import_source(name: str, path: str, source: str) -> types.ModuleType:
 
 
 def error_line(error: BaseException, path: str) -> str:
-    """Returns an error in one line, "ValueError at /x/score.py:12: ...", with the innermost line of the file `path`."""
+    """Returns an error as one line, "ValueError at /x/score.py:12: ...", with the innermost line of the file `path`."""
     try:
         message = str(error)
     except Exception:
