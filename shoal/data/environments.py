@@ -16,8 +16,7 @@ from shoal.rollout import EnvironmentTask
 _NOT_THE_TASKS = frozenset({"env_name", "is_text_env", "max_steps"})
 """Keys of open-instruct's `env_config` that no environment reads."""
 _MAX_DEPTH = 24
-"""Most levels of a task, with the task itself. Each takes three levels of a message, and protobuf reads a hundred.
-"""
+"""Most levels of a task, with the task itself. Each takes three levels of a message, and protobuf reads a hundred."""
 _WHOLE_NUMBER = re.compile(r"-?[0-9]{1,15}")
 
 
