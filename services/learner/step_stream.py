@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator
 
 from shoal.config import RunConfig
-from shoal.config.derived import derived_values
+from shoal.config.derived import max_step_bytes
 from shoal.error_reasons import ErrorReason
 from shoal.errors import ResourceExhausted
 from shoal.quantities import format_bytes
@@ -20,7 +20,7 @@ async def receive_step(
 
     Raises `ResourceExhausted` (STEP_TOO_LARGE) as soon as they exceed the largest step of the configuration.
     """
-    limit = derived_values(config).max_step_bytes
+    limit = max_step_bytes(config)
     messages: list[learner_pb2.TrainStepRequest] = []
     num_bytes = 0
     async for message in requests:

@@ -95,7 +95,7 @@ def _check_step_size(config: RunConfig, changed: RunConfig) -> None:
             "steps, those taken included"
         )
         raise InvalidArgument(reason, violations=[FieldViolation(field="run.num_steps", description=reason)])
-    before, after = (each.grpo.groups_per_step * each.grpo.group_size for each in (config, changed))
+    before, after = config.grpo.completions_per_step, changed.grpo.completions_per_step
     if before != after and changed.run.total_episodes is not None:
         reason = (
             f"a resume that changes the completions of a step ({before} -> {after}) needs run.num_steps: "

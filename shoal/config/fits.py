@@ -108,7 +108,7 @@ def _check_best_metrics(config: RunTables) -> None:
 
 def _check_mini_batches(config: RunTables) -> None:
     completions = config.grpo.groups_per_step // config.grpo.num_mini_batches * config.grpo.group_size
-    ranks = config.launch.num_learner_ranks // config.learner.sequence_parallel_size
+    ranks = config.data_parallel_size
     if completions < ranks:
         raise ValueError(
             f"an optimizer step has {completions} completions for {ranks} ranks, too few for one each: raise "

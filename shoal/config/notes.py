@@ -42,7 +42,7 @@ def _without_effect(config: RunConfig) -> list[str]:
 def _too_short(config: RunConfig) -> list[str]:
     """Names deadlines that end what the lengths ask for, at the rates of a full engine and of a learner on a GPU."""
     given, notes = config.coordinator, []
-    num_tokens = config.grpo.groups_per_step * config.grpo.group_size * config.max_sequence_tokens
+    num_tokens = config.grpo.completions_per_step * config.max_sequence_tokens
     sampling_s, step_s = _TOKEN_S * config.max_completion_tokens, num_tokens / _TOKENS_PER_S
     if given.sampling_timeout_s is not None and given.sampling_timeout_s < sampling_s:
         notes.append(

@@ -23,7 +23,7 @@ class RunConfig(RunTables):
             raise ValueError("run.num_steps: must be at least 1 (given: 0)")
         if self.run.total_episodes is None:
             return self
-        per_step = self.grpo.groups_per_step * self.grpo.group_size
+        per_step = self.grpo.completions_per_step
         num_steps = self.run.total_episodes // per_step
         if num_steps < 1:
             raise ValueError(

@@ -66,7 +66,12 @@ class RunTables(Section):
     @property
     def num_optimizer_steps(self) -> int:
         """Optimizer steps of the run, if every step has all its mini-batches and none is skipped."""
-        return self.run.num_steps * self.grpo.num_epochs * self.grpo.num_mini_batches
+        return self.run.num_steps * self.grpo.optimizer_steps_per_step
+
+    @property
+    def data_parallel_size(self) -> int:
+        """Learner ranks that process different rows: the ranks divided by those that share each row."""
+        return self.launch.num_learner_ranks // self.learner.sequence_parallel_size
 
     @property
     def num_warmup_steps(self) -> int:

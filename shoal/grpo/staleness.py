@@ -32,11 +32,6 @@ from collections.abc import Iterable
 from shoal.rollout import WeightVersion
 
 
-def capacity(max_staleness: int, groups_per_step: int) -> int:
-    """Returns the number of slots: the most groups that may be issued and not yet consumed."""
-    return (max_staleness + 1) * groups_per_step
-
-
 def staleness(learner_version: WeightVersion, versions: Iterable[WeightVersion]) -> int:
     """Counts the train steps between the oldest of `versions` and the learner's version.
 

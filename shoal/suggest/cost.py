@@ -9,7 +9,6 @@ actual time of a step, and `--measured` takes the rates from such a run.
 
 from dataclasses import dataclass
 
-from shoal.config.derived import derived_values
 from shoal.config.run import RunConfig
 from shoal.suggest.memory import engine_bytes
 from shoal.suggest.shape import ModelShape
@@ -82,29 +81,28 @@ def step_time(config: RunConfig, shape: ModelShape, rates: Rates) -> StepTime:
 
     Counts trained tokens as `learner_tokens_per_second_step` does: a prompt with each completion.
     """
-    derived = derived_values(config)
     mean_tokens = config.sampling.max_completion_tokens * rates.length_share
     mean_prompt = config.data.max_prompt_tokens * rates.prompt_share
-    trained_tokens = derived.completions_per_step * (mean_tokens + mean_prompt) * rates.trained_share
+    trained_tokens = config.grpo.completions_per_step * (mean_tokens + mean_prompt) * rates.trained_share
     verifiers = config.launch.num_rewards * config.reward.num_processes
     seats = seats_in_use(config) * rates.seats_share
     read_s = pass_bytes(config, shape, seats, mean_prompt + mean_tokens / 2) / rates.generate_bytes
-    num_passes = derived.completions_per_step / config.launch.num_generators * mean_tokens / seats
+    num_passes = config.grpo.completions_per_step / config.launch.num_generators * mean_tokens / seats
     return StepTime(
         generate_s=num_passes * (read_s + rates.pass_s),
-        reward_s=derived.completions_per_step * rates.reward_s / verifiers,
+        reward_s=config.grpo.completions_per_step * rates.reward_s / verifiers,
         update_s=operations_per_token(config)
         * shape.num_parameters
         * trained_tokens
         * config.grpo.num_epochs
-        / (rates.update_flops * derived.world_size),
+        / (rates.update_flops * config.launch.num_learner_ranks),
         other_s=rates.step_s,
     )
 
 
 def seats_in_use(config: RunConfig) -> float:
     """Returns the number of completions that an engine can sample at a time: those in flight, up to its seats."""
-    in_flight = derived_values(config).max_groups_in_flight * config.grpo.group_size
+    in_flight = config.grpo.max_groups_in_flight * config.grpo.group_size
     return min(config.generator.max_num_seqs, in_flight / config.launch.num_generators)
 
 

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import StatisticsError, median
 
-from shoal.config.derived import derived_values
 from shoal.config.load import parse_config
 from shoal.config.run import RunConfig
 from shoal.errors import InvalidArgument
@@ -42,7 +41,6 @@ def rates_of_run(folder: Path) -> Rates:
 
 
 def _rates(config: RunConfig, shape: ModelShape, rows: Sequence[dict[str, float]], name: str) -> Rates:
-    derived = derived_values(config)
     engines, verifiers = config.launch.num_generators, config.launch.num_rewards * config.reward.num_processes
 
     # Rates count only the seconds in which a service had work.
@@ -64,8 +62,8 @@ def _rates(config: RunConfig, shape: ModelShape, rows: Sequence[dict[str, float]
         # An engine makes one pass for each token of a completion.
         generate_bytes=pass_bytes(config, shape, seats, prompts + lengths / 2) * sampled / engines / seats,
         seats_share=min(1.0, seats / seats_in_use(config)),
-        update_flops=operations_per_token(config) * shape.num_parameters * trained / derived.world_size,
-        reward_s=scoring_s * verifiers / derived.completions_per_step,
+        update_flops=operations_per_token(config) * shape.num_parameters * trained / config.launch.num_learner_ranks,
+        reward_s=scoring_s * verifiers / config.grpo.completions_per_step,
         step_s=outside_s,
         length_share=min(1.0, lengths / config.sampling.max_completion_tokens),
         prompt_share=min(1.0, prompts / config.data.max_prompt_tokens),
@@ -73,7 +71,7 @@ def _rates(config: RunConfig, shape: ModelShape, rows: Sequence[dict[str, float]
         source=(
             f"measured by run {name}, {counted(len(rows), 'step')} of {config.model.path}: {sampled:,.0f} tokens/s "
             f"sampled by {counted(engines, 'engine')} with {seats:.1f} completions in each at a time, "
-            f"{trained:,.0f} tokens/s trained on by {counted(derived.world_size, 'rank')}, completions of "
+            f"{trained:,.0f} tokens/s trained on by {counted(config.launch.num_learner_ranks, 'rank')}, completions of "
             f"{lengths:.0f} tokens; valid for the machine of that run and for models, lengths and batches like its own"
         ),
     )

@@ -180,7 +180,7 @@ def generator_memory(config: RunConfig, shape: ModelShape, *, num_sequences: int
     num_bytes = engine_bytes(config)
     shards = config.generator.tensor_parallel_size * config.generator.pipeline_parallel_size
     if num_sequences is None:
-        num_sequences = min(config.generator.max_num_seqs, config.grpo.group_size * config.grpo.groups_per_step)
+        num_sequences = min(config.generator.max_num_seqs, config.grpo.completions_per_step)
     tokens = num_sequences * config.max_sequence_tokens
     batched = min(_BATCHED_TOKENS, tokens)
     queries = shape.num_heads * shape.head_dim

@@ -155,7 +155,7 @@ def _finish(draft: Draft, shape: ModelShape, gpu_memory_gb: float, learner: Memo
     one = generator_memory(config, shape, num_sequences=1)
     per_sequence = one.parts["key-value cache"]
     fitting = int((free - one.parts["weights"] - RUNTIME_BYTES) / per_sequence) if per_sequence else 1
-    wanted = config.grpo.group_size * config.grpo.groups_per_step
+    wanted = config.grpo.completions_per_step
     at_once = max(config.grpo.group_size, min(wanted, fitting))
     reason = (
         "all completions of a step at once" if at_once == wanted else "completions of full length that fit the cache"

@@ -3,7 +3,6 @@
 import json
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -43,7 +42,7 @@ def show(config: ConfigFile, overrides: Overrides = None, output: OutputOption =
     from shoal.config.derived import derived_values
 
     loaded = counted(load_config(config, overrides or []))
-    values, derived = dump_config(loaded), asdict(derived_values(loaded))
+    values, derived = dump_config(loaded), derived_values(loaded)
     if output is Output.JSON:
         print_json({**values, "derived": derived})
         return

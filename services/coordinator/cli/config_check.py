@@ -19,7 +19,6 @@ from services.coordinator.run.checks.label_check import Labels, left_out
 from services.coordinator.run.checks.preflight import PreparedInputs, check_adapted_layers, check_weights, preflight
 from services.coordinator.run.checks.row_tools import check_tools_of_rows
 from shoal.config import RunConfig, dump_config
-from shoal.config.derived import derived_values
 from shoal.config.epochs import with_counted_steps
 from shoal.config.load import config_digest
 from shoal.errors import FailedPrecondition, InvalidArgument
@@ -46,13 +45,12 @@ def counted(config: RunConfig) -> RunConfig:
 
 def check_config(config: RunConfig) -> dict[str, Any]:
     """Computes the sizes that follow from a configuration."""
-    derived = derived_values(config)
     return {
         "digest": config_digest(config),
-        "train_steps": derived.train_steps or f"{config.run.total_epochs:g} epochs; --deep counts the prompts",
-        "completions_per_step": derived.completions_per_step,
-        "optimizer_steps_per_step": derived.optimizer_steps_per_step,
-        "max_sequence_tokens": derived.max_sequence_tokens,
+        "train_steps": config.run.num_steps or f"{config.run.total_epochs:g} epochs; --deep counts the prompts",
+        "completions_per_step": config.grpo.completions_per_step,
+        "optimizer_steps_per_step": config.grpo.optimizer_steps_per_step,
+        "max_sequence_tokens": config.max_sequence_tokens,
     }
 
 

@@ -11,7 +11,6 @@ from services.coordinator.rollout.prompt_order import PromptOrder
 from services.coordinator.rollout.sampler import Sampler
 from services.coordinator.run.controls import RunControls, StopMode
 from shoal.config.live import LiveConfig
-from shoal.grpo.staleness import capacity
 
 
 @dataclass(frozen=True)
@@ -36,7 +35,7 @@ class GroupFlow:
         """Makes the flow of groups from `order_number` on, which ends with the last one that the run needs."""
         grpo = config().grpo
         buffer: PacingBuffer[JudgedGroup] = PacingBuffer(
-            capacity=capacity(grpo.max_staleness, grpo.groups_per_step),
+            capacity=grpo.max_groups_in_flight,
             groups_per_step=grpo.groups_per_step,
             max_refills=grpo.max_refill_groups,
             first_order_number=order_number,

@@ -56,7 +56,7 @@ def needs_survey(config: RunConfig) -> bool:
 
     With one optimizer step the policy's live log-probabilities are the proximal ones.
     """
-    correction, num_optimizer_steps = config.correction, config.grpo.num_epochs * config.grpo.num_mini_batches
+    correction, num_optimizer_steps = config.correction, config.grpo.optimizer_steps_per_step
     return (
         (config.loss.baseline == "proximal" and num_optimizer_steps > 1)
         or config.loss.top_entropy_share < 1

@@ -7,7 +7,7 @@ from shoal.grpo.schedule import learning_rate
 def rate_note(before: RunConfig, config: RunConfig, policy_version: int) -> str:
     """Describes the jump of the learning rate where a run that has taken `policy_version` steps gets another length,
     and its schedule follows the length; empty without one. Refused and skipped steps are not counted."""
-    taken = policy_version * config.grpo.num_epochs * config.grpo.num_mini_batches
+    taken = policy_version * config.grpo.optimizer_steps_per_step
     if not taken or before.run.num_steps == config.run.num_steps or not config.run.num_steps:
         return ""
     last, now, then = learning_rate(before, taken - 1), learning_rate(config, taken), learning_rate(config, taken - 1)

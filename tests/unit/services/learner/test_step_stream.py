@@ -9,7 +9,7 @@ import pytest
 
 from services.learner.step_stream import receive_step
 from shoal.config import RunConfig, parse_config
-from shoal.config.derived import derived_values
+from shoal.config.derived import max_step_bytes
 from shoal.error_reasons import ErrorReason
 from shoal.errors import ResourceExhausted
 from shoal.rollout import Rollout, Support, TrainGroup
@@ -78,7 +78,7 @@ async def test_the_largest_step_of_a_configuration_takes_less_than_half_of_the_l
         stub = learner_pb2_grpc.LearnerServiceStub(channel)
         assert (await stub.TrainStep(iter(messages), timeout=PATIENCE_S)).applied
     assert receiver.received == len(messages)
-    share = sum(message.ByteSize() for message in messages) / derived_values(receiver.config).max_step_bytes
+    share = sum(message.ByteSize() for message in messages) / max_step_bytes(receiver.config)
     assert 0.35 < share < 0.5, f"the largest step takes {share:.0%} of the limit"
 
 
@@ -96,7 +96,7 @@ async def test_a_stream_without_end_is_refused_with_the_limit_before_it_takes_mo
     message: learner_pb2.TrainStepRequest,
 ) -> None:
     receiver = Receiver(config_of(0))
-    limit, num_sent = derived_values(receiver.config).max_step_bytes, 0
+    limit, num_sent = max_step_bytes(receiver.config), 0
 
     async def without_end() -> AsyncIterator[learner_pb2.TrainStepRequest]:
         nonlocal num_sent

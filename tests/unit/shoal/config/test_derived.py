@@ -36,14 +36,25 @@ def test_every_derived_value_follows_from_the_fields() -> None:
             )
         )
     )
-    assert (derived.run_name, derived.world_size, derived.data_parallel_size) == ("r", 4, 2)
-    assert (derived.completions_per_step, derived.completions_per_optimizer_step) == (48, 16)
-    assert derived.accumulation_steps == 16 / 2
-    assert (derived.optimizer_steps_per_step, derived.optimizer_steps, derived.train_steps) == (6, 60, 10)
-    assert derived.total_episodes == 480
-    assert derived.warmup_steps == 7, "0.11 of 60, rounded up"
-    assert (derived.num_generator_gpus, derived.max_groups_in_flight) == (6, 36)
-    assert not derived.loads_reference
+    assert derived == {
+        "run_name": "r",
+        "world_size": 4,
+        "data_parallel_size": 2,
+        "num_generator_gpus": 6,
+        "completions_per_step": 48,
+        "completions_per_optimizer_step": 16,
+        "optimizer_steps_per_step": 6,
+        "accumulation_steps": 16 / 2,
+        "train_steps": 10,
+        "optimizer_steps": 60,
+        "total_episodes": 480,
+        "warmup_steps": 7,  # 0.11 of 60, rounded up.
+        "max_sequence_tokens": 3072,
+        "max_model_len": 3072,
+        "max_groups_in_flight": 36,
+        "max_step_bytes": 2 * ((1 + 12 + 48) * 2048 + 12 * 2048 * 4 + 48 * 1024 * 13),
+        "loads_reference": False,
+    }
 
 
 def test_steps_follow_from_the_episodes() -> None:

@@ -83,9 +83,9 @@ def test_a_script_with_a_game_and_tools_has_both() -> None:
 def test_the_tulu_3_recipe_has_the_settings_of_its_script() -> None:
     config = load_config(RECIPES / "tulu3-8b-grpo-fast-single-node.toml")
     derived = derived_values(config)
-    assert (derived.world_size, derived.num_generator_gpus) == (6, 2)
-    assert (derived.completions_per_step, derived.optimizer_steps_per_step) == (1024, 2)
-    assert derived.train_steps == 2_000_000 // 1024
+    assert (derived["world_size"], derived["num_generator_gpus"]) == (6, 2)
+    assert (derived["completions_per_step"], derived["optimizer_steps_per_step"]) == (1024, 2)
+    assert derived["train_steps"] == 2_000_000 // 1024
     assert (config.kl.coef, config.kl.estimator, config.kl.input_clamp) == (0.01, "k3", 40.0)
     assert (config.advantage.scale, config.loss.clip_high, config.grpo.max_staleness) == ("none", 0.272, 8)
     assert (config.correction.weight, config.correction.weight_high) == ("token", 2.0)

@@ -4,12 +4,11 @@ import random
 import pytest
 
 from services.coordinator.rollout.buffer import PacingBuffer
-from shoal.grpo.staleness import capacity
 
 
 def make(max_staleness: int = 1, per_step: int = 2, last: int = 10**9, max_refills: int = 0) -> PacingBuffer[int]:
     return PacingBuffer(
-        capacity=capacity(max_staleness, per_step),
+        capacity=(max_staleness + 1) * per_step,
         groups_per_step=per_step,
         max_refills=max_refills,
         first_order_number=0,
@@ -120,14 +119,14 @@ async def _pace(max_staleness: int, max_refills: int, chance_of_signal: float, s
             if with_signal and rng.random() < 0.9:  # Otherwise the step is skipped: the version stays.
                 version += 1
             await buffer.release()
-            assert buffer.num_charged <= capacity(max_staleness, per_step)
+            assert buffer.num_charged <= (max_staleness + 1) * per_step
         issuing.cancel()
     return ages, widest
 
 
 def make_pairs(max_staleness: int, per_step: int, max_refills: int) -> PacingBuffer[tuple[int, bool]]:
     return PacingBuffer(
-        capacity=capacity(max_staleness, per_step),
+        capacity=(max_staleness + 1) * per_step,
         groups_per_step=per_step,
         max_refills=max_refills,
         first_order_number=0,
