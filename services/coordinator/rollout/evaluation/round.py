@@ -26,11 +26,22 @@ from shoal.scores import Score, ScoreOutcome
 
 _log = logging.getLogger(__name__)
 
-Turns = Sequence[EpisodeTurns | None]
-"""The part of each episode of a question in the rounds of turns; None without `run.deterministic`."""
-
 _PRIORITY = -1
 """Before groups for training, since the train step waits for the answers."""
+
+
+@dataclass(frozen=True)
+class _Question:
+    """A held-out question on its way to its answers."""
+
+    name: str
+    prompt: Prompt
+    seeds: Sequence[int]
+    """One for each answer."""
+    seat: Seat | None
+    """In a deterministic run; None for episodes."""
+    turns: Sequence[EpisodeTurns | None]
+    """The part of each of its episodes in the rounds of turns; None without `run.deterministic`."""
 
 
 @dataclass
@@ -46,6 +57,7 @@ class EvaluationRound:
     num_unsampled: int = field(init=False, default=0)
     num_scored: int = field(init=False, default=0)
     num_questions: int = field(init=False, default=0)
+    _sampling_s: float = field(init=False, default=0.0)
 
     def describe_progress(self) -> str:
         """Describes how many answers are sampled and scored."""
@@ -54,39 +66,49 @@ class EvaluationRound:
 
     async def result(self, held_out: HeldOut) -> EvaluationResult:
         """Samples and scores the answers to all questions."""
-        began, prompts = self.parts.pause.running_s(), held_out.prompts
-        self.num_unsampled = self.num_questions = len(prompts)
-        num_samples = self.parts.config().evaluation.samples_per_prompt
-        single = self._seats(prompts, "single", plays_episodes=False)
-        rounds = turn_rounds_of(self._seats(prompts, "episodes", plays_episodes=True), lambda _: num_samples)
-        turns = {i: [EpisodeTurns(each, (i, n)) for n in range(num_samples)] for i, each in rounds.items()}
-        nobody: Turns = [None] * num_samples
-        slots, sampled_s = self._slots(), 0.0
-
-        async def answer(index: int, prompt: Prompt) -> AnsweredQuestion:
-            nonlocal sampled_s
-            name = f"{self.name}/{index}"
-            losses = Losses(self.parts.config().coordinator.max_group_losses)
-            async with slots:
-                completions = await self._sample(prompt, name, losses, single.get(index), turns.get(index, nobody))
-            self.num_unsampled -= 1
-            if not self.num_unsampled:
-                sampled_s = self.parts.pause.running_s() - began
-                self.all_sampled.set()
-            scores = await self._score(prompt, completions, name, losses)
-            self.num_scored += 1
-            return AnsweredQuestion(prompt, completions, scores, self.parts.config().reward)
-
+        began, questions, slots = self.parts.pause.running_s(), self._questions(held_out.prompts), self._slots()
+        self.num_unsampled = self.num_questions = len(questions)
         async with first_error(asyncio.TaskGroup()) as tasks:
-            answers = [tasks.create_task(answer(index, prompt)) for index, prompt in enumerate(prompts)]
+            answers = [tasks.create_task(self._answer(question, slots, began)) for question in questions]
+        settings = self.parts.config().evaluation
         return EvaluationResult(
             version=self.version,
             answered=tuple(task.result() for task in answers),
-            num_samples=num_samples,
-            sampling_s=sampled_s,
-            ks=tuple(self.parts.config().evaluation.pass_at_k),
+            num_samples=settings.samples_per_prompt,
+            sampling_s=self._sampling_s,
+            ks=tuple(settings.pass_at_k),
             left_out=held_out.left_out,
         )
+
+    async def _answer(
+        self, question: _Question, slots: AbstractAsyncContextManager[None], began: float
+    ) -> AnsweredQuestion:
+        losses = Losses(self.parts.config().coordinator.max_group_losses)
+        async with slots:
+            completions = await self._sample(question, losses)
+        self.num_unsampled -= 1
+        if not self.num_unsampled:
+            self._sampling_s = self.parts.pause.running_s() - began
+            self.all_sampled.set()
+        scores = await self._score(question, completions, losses)
+        self.num_scored += 1
+        return AnsweredQuestion(question.prompt, completions, scores, self.parts.config().reward)
+
+    def _questions(self, prompts: Sequence[Prompt]) -> list[_Question]:
+        config = self.parts.config()
+        every = range(config.evaluation.samples_per_prompt)
+        single = self._seats(prompts, "single", plays_episodes=False)
+        rounds = turn_rounds_of(self._seats(prompts, "episodes", plays_episodes=True), lambda _: len(every))
+        return [
+            _Question(
+                f"{self.name}/{index}",
+                prompt,
+                [evaluation_seed(config.run.seed, prompt.prompt_id, number) for number in every],
+                single.get(index),
+                [EpisodeTurns(rounds[index], (index, number)) if index in rounds else None for number in every],
+            )
+            for index, prompt in enumerate(prompts)
+        ]
 
     def _seats(self, prompts: Sequence[Prompt], kind: str, *, plays_episodes: bool) -> dict[int, Seat]:
         """Returns the seats of the questions of one kind, by index, in a deterministic run."""
@@ -102,75 +124,66 @@ class EvaluationRound:
         num_at_once = self.parts.config().generator.max_num_seqs * max(1, self.parts.generators.num_serving)
         return asyncio.Semaphore(max(1, num_at_once // self.parts.config().evaluation.samples_per_prompt))
 
-    async def _sample(
-        self, prompt: Prompt, name: str, losses: Losses, seat: Seat | None, turns: Turns
-    ) -> tuple[Completion, ...]:
+    async def _sample(self, question: _Question, losses: Losses) -> tuple[Completion, ...]:
         """Samples the answers to one question, all of the evaluated version; none after two timeouts, or too many
         losses."""
-        seeds = [
-            evaluation_seed(self.parts.config().run.seed, prompt.prompt_id, index)
-            for index in range(self.parts.config().evaluation.samples_per_prompt)
-        ]
-        num_tries, num_timeouts = 0, 0
+        pause, num_tries, num_timeouts = self.parts.pause, 0, 0
+        once = self._sample_once if question.prompt.environment is None else self._play
         while num_timeouts < MAX_TIMEOUTS and not losses.are_too_many:
             await losses.pause()
-            await self.parts.pause.moving()
+            await pause.moving()
             num_tries += 1
-            num_pauses = self.parts.pause.num_pauses
+            num_pauses = pause.num_pauses
             try:
-                if prompt.environment is not None:
-                    return await self._play(prompt, seeds, f"{name}/{num_tries}", turns)
-                return await self._sample_once(prompt, seeds, f"{name}/{num_tries}", seat)
+                return await once(question, f"{question.name}/{num_tries}")
             except WorkFailed as error:
                 losses.count(error)
-                _log.info("a question is sampled again", extra={"question": name, "reason": str(error)})
+                _log.info("a question is sampled again", extra={"question": question.name, "reason": str(error)})
                 continue
             except DeadlineExceeded:
                 # A deadline that passed during a pause does not count.
-                num_timeouts += num_pauses == self.parts.pause.num_pauses
-        if seat is not None:
-            seat.leave()
+                num_timeouts += num_pauses == pause.num_pauses
+        if question.seat is not None:
+            question.seat.leave()
         return ()
 
-    async def _play(self, prompt: Prompt, seeds: Sequence[int], name: str, turns: Turns) -> tuple[Completion, ...]:
+    async def _play(self, question: _Question, name: str) -> tuple[Completion, ...]:
         """Plays the episodes of one question. None of them has an answer if the environment refuses the task."""
+        prompt, config = question.prompt, self.parts.config()
         episodes = [
             EpisodeRequest(
                 f"{name}/{index}",
                 prompt,
                 index,
                 seed,
-                evaluation_environment_seed(self.parts.config().run.seed, prompt.prompt_id),
-                evaluation_sampling(self.parts.config(), self.parts.sampling),
+                evaluation_environment_seed(config.run.seed, prompt.prompt_id),
+                evaluation_sampling(config, self.parts.sampling),
                 _PRIORITY,
                 self.version,
-                turns[index],
+                question.turns[index],
             )
-            for index, seed in enumerate(seeds)
+            for index, seed in enumerate(question.seeds)
         ]
         try:
             return await self.parts.episodes.answer(episodes)
         except InvalidArgument as error:
             _log.warning("a question is not answered", extra={"question": name, "reason": error.message})
-            for each in filter(None, turns):
+            for each in filter(None, question.turns):
                 each.leave()
             return ()
 
-    async def _sample_once(
-        self, prompt: Prompt, seeds: Sequence[int], request_id: str, seat: Seat | None
-    ) -> tuple[Completion, ...]:
+    async def _sample_once(self, question: _Question, request_id: str) -> tuple[Completion, ...]:
+        seeds, generators, texts = question.seeds, self.parts.generators, self.parts.completions
         completions = []
-        async with self.parts.generators.room(
-            len(seeds), priority=_PRIORITY, version=self.version, seat=seat
-        ) as binding:
-            async for completion in self.parts.generators.sample(
+        async with generators.room(len(seeds), priority=_PRIORITY, version=self.version, seat=question.seat) as binding:
+            async for completion in generators.sample(
                 binding,
-                prompt,
+                question.prompt,
                 GroupProgress(seeds),
                 evaluation_sampling(self.parts.config(), self.parts.sampling),
                 request_id=request_id,
-                timeout_s=self.parts.completions.timeout_s,
-                with_text=self.parts.completions.with_text,
+                timeout_s=texts.timeout_s,
+                with_text=texts.with_text,
             ):
                 completions.append(completion)
             if not all(self._is_of_version(completion) for completion in completions):
@@ -180,9 +193,7 @@ class EvaluationRound:
     def _is_of_version(self, completion: Completion) -> bool:
         return all(span.version == self.version for span in completion.version_spans)
 
-    async def _score(
-        self, prompt: Prompt, completions: Sequence[Completion], name: str, losses: Losses
-    ) -> Sequence[Score]:
+    async def _score(self, question: _Question, completions: Sequence[Completion], losses: Losses) -> Sequence[Score]:
         """Returns one score for each answer; FAILED after two timeouts, or too many losses."""
         for _ in range(MAX_TIMEOUTS if completions else 0):
             group = GrowingGroup()
@@ -190,8 +201,9 @@ class EvaluationRound:
                 group.add(completion)
             group.complete()
             with contextlib.suppress(DeadlineExceeded, WorkFailed):
+                timeout_s = self.parts.completions.timeout_s
                 return await self.parts.rewards.score(
-                    name, prompt, group, {}, timeout_s=self.parts.completions.timeout_s, losses=losses
+                    question.name, question.prompt, group, {}, timeout_s=timeout_s, losses=losses
                 )
         return tuple(Score(completion.sample_index, ScoreOutcome.FAILED, 0.0) for completion in completions)
 
