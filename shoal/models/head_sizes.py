@@ -1,6 +1,8 @@
-"""The sizes of a model's attention heads."""
+"""The number and the sizes of a model's attention heads."""
 
 from typing import Any
+
+from shoal.errors import InvalidArgument
 
 
 def head_sizes(config: Any) -> list[int]:
@@ -16,3 +18,13 @@ def head_sizes(config: Any) -> list[int]:
         num_heads = getattr(layer, "num_attention_heads", 1)
         sizes.add(getattr(layer, "head_dim", None) or layer.hidden_size // num_heads)
     return sorted(sizes)
+
+
+def check_heads(num_heads: int, size: int) -> None:
+    """Raises `InvalidArgument` when the heads cannot be split evenly."""
+    if num_heads % size:
+        fitting = ", ".join(str(number) for number in range(1, num_heads + 1) if num_heads % number == 0)
+        raise InvalidArgument(
+            f"learner.sequence_parallel_size ({size}) must divide the model's attention heads ({num_heads}): each rank "
+            f"computes attention for its share of the heads. Use one of {fitting} for this model"
+        )

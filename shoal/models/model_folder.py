@@ -40,6 +40,8 @@ class ModelDescription:
     """Tokens that end a completion, from config and generation config, without repeats."""
     dtype: str
     """Type of the weights, by its name in torch: "bfloat16"."""
+    num_heads: int | None
+    """Attention heads of a layer, None if unknown."""
 
 
 def resolve_model(path: str, revision: str | None = None, *, weights: bool = True, field: str = "model.path") -> Path:
@@ -144,6 +146,7 @@ def _describe(folder: Path) -> ModelDescription:
         max_context_tokens=text.get("max_position_embeddings"),
         eos_token_ids=tuple(dict.fromkeys(_end_tokens(text, folder) + _end_tokens(generation, folder))),
         dtype=str(text.get("dtype") or text.get("torch_dtype") or "float32"),
+        num_heads=heads if isinstance(heads := text.get("num_attention_heads"), int) else None,
     )
 
 

@@ -12,9 +12,9 @@ from services.learner.model.attention import choose_attention, register_attentio
 from services.learner.model.language_model import make_empty, read_config
 from services.learner.model.packing import sequence_row
 from services.learner.model.policy import Policy
-from services.learner.model.sequence_parallel import check_heads
 from shoal.config.tables.learner import LearnerConfig
 from shoal.errors import InvalidArgument
+from shoal.models.head_sizes import check_heads
 from shoal.models.linear_layers import find_targets
 from shoal.models.remote_code import warn_of_code
 

@@ -17,7 +17,6 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from services.learner.model.packing import Layout, PackedRow
-from shoal.errors import InvalidArgument
 
 
 @dataclass(frozen=True)
@@ -44,16 +43,6 @@ class RowShare:
     """S tokens of the row, and the scored tokens that they predict."""
     owner_C: Tensor
     """[C] for each scored token of the whole row, the index of the rank that scores it."""
-
-
-def check_heads(num_heads: int, size: int) -> None:
-    """Raises `InvalidArgument` when the heads cannot be split evenly."""
-    if num_heads % size:
-        fitting = ", ".join(str(number) for number in range(1, num_heads + 1) if num_heads % number == 0)
-        raise InvalidArgument(
-            f"learner.sequence_parallel_size ({size}) must divide the model's attention heads ({num_heads}): each rank "
-            f"computes attention for its share of the heads. Use one of {fitting} for this model"
-        )
 
 
 def share_of(row: PackedRow, group: SequenceGroup) -> RowShare:

