@@ -14,6 +14,7 @@ from services.coordinator.remote.file_systems import why_refused
 from services.coordinator.remote.mirror_folder import Age, MirroredCheckpoint, MirroredFile, MirrorFolder, RunPlaces
 from services.coordinator.store.events import EventLog
 from services.coordinator.store.long_work import shown_alive
+from services.coordinator.store.retention import kept_of
 from shoal.errors import ShoalError
 from shoal.quantities import format_bytes
 
@@ -153,8 +154,8 @@ class Mirroring:
         def delete() -> None:
             folder = self._folder()
             whole = folder.whole()
-            last = whole[-self._keep_last :]
-            folder.keep_only([each for each in whole if each in last or each.checkpoint_id in self._best])
+            best = [each for each in whole if each.checkpoint_id in self._best]
+            folder.keep_only(kept_of(whole, self._keep_last, best))
 
         try:
             await _in_daemon_thread(delete)

@@ -5,10 +5,9 @@ import contextlib
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import AbstractAsyncContextManager
 
-from services.coordinator.reporting.best_step import best_of
 from services.coordinator.reporting.effective_time import EffectiveTime
 from services.coordinator.reporting.evaluation_words import describe_evaluation
 from services.coordinator.reporting.remaining_time import RemainingTime
@@ -297,13 +296,6 @@ class Report:
             return values
         asked = self._record.inputs.get("evaluation.sources", {})
         return {step: value for step, value in values.items() if self._evaluations.is_comparable(step, asked)}
-
-    def best_checkpoint(self, steps: Sequence[int]) -> int | None:
-        """Returns the step with the best value of `checkpoint.best_metric`; None without one."""
-        settings = self._config().checkpoint
-        if not settings.best_metric:
-            return None
-        return best_of(steps, self.values_of(settings.best_metric), is_lowest=settings.best == "lowest")
 
     def export_kept(self, path: str, kept_steps: list[int], best_step: int | None, *, metric: str) -> None:
         """Reports the export of the step just taken, those that are kept, and which of them is the best by `metric`."""

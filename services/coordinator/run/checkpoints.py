@@ -35,6 +35,7 @@ from services.coordinator.store.ledger import Ledger
 from services.coordinator.store.progress import Progress
 from services.coordinator.store.reading import reading
 from services.coordinator.store.replacement import replace_ledger, set_aside
+from services.coordinator.store.retention import kept_of
 from services.coordinator.store.segments.series import Series
 from services.coordinator.store.tables.moment import Moment
 from services.coordinator.workers.learner_client import LearnerClient
@@ -243,9 +244,8 @@ class Checkpoints:
 
     def _kept(self, keep_last: int, best: Collection[str]) -> list[str]:
         """Returns the committed checkpoints that stay: the last ones, the best, and those that are being mirrored."""
-        committed = self.committed()
         held = self._mirroring.held if self._mirroring is not None else set()
-        return [name for name in committed if name in {*committed[-keep_last:], *best, *held}]
+        return kept_of(self.committed(), keep_last, {*best, *held})
 
     def _delete_all_but(self, keep_last: int, best: Collection[str]) -> None:
         for checkpoint_id in sorted({*self.committed()} - {*self._kept(keep_last, best)}):

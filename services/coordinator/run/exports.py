@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from services.coordinator.reporting.best_step import best_of, kept_of
+from services.coordinator.store.retention import best_of, kept_of
 from services.coordinator.run.controls import StopMode
 from services.coordinator.run.evaluation import Evaluations
 from services.coordinator.run.full_disk import FullDisk
@@ -35,7 +35,7 @@ class Exports:
         values = await self._values()
         steps = [*self.run.record.exported_steps, step]
         best_step = best_of(steps, values, is_lowest=settings.export_best == "lowest")
-        kept = kept_of(steps, settings.export_keep_last, best_step)
+        kept = kept_of(steps, settings.export_keep_last, {best_step})
         kept_names = [step_name(other) for other in kept]
         path = await self.full_disk.written(lambda: self.learner.export_model(step_name(step), kept_names))
         self.run.report.export_kept(path, kept, best_step, metric=settings.export_best_metric)

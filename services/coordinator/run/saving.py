@@ -12,6 +12,7 @@ manifest it does not exist.
 import asyncio
 import logging
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from services.coordinator.run.checkpoints import Checkpoints, WrittenCheckpoint
@@ -20,6 +21,7 @@ from services.coordinator.run.policy import Policy
 from services.coordinator.run.run_parts import RunParts
 from services.coordinator.store.files.disk_errors import is_full
 from services.coordinator.store.ledger import Ledger
+from services.coordinator.store.retention import best_of
 from shoal.errors import ResourceExhausted
 from shoal.paths import step_name
 from shoal.rollout import WeightVersion
@@ -125,7 +127,7 @@ class Saving:
         began = time.monotonic()
         progress = await self.ledger.progress()
         steps = [*self.checkpoints.steps(), progress.policy_version]
-        best_step = await asyncio.to_thread(self.run.report.best_checkpoint, steps)
+        best_step = await asyncio.to_thread(self._best_of, steps)
         written = await self.checkpoints.write(
             self.policy.learner,
             self.ledger,
@@ -141,6 +143,14 @@ class Saving:
         if checkpoint_id != self.run.record.last_checkpoint_id:
             await self._report(checkpoint_id, progress.policy_version, pause_s, pause_s, best_step)
         return None
+
+    def _best_of(self, steps: Sequence[int]) -> int | None:
+        """Returns the step with the best value of `checkpoint.best_metric`; None without one."""
+        settings = self.run.config().checkpoint
+        if not settings.best_metric:
+            return None
+        values = self.run.report.values_of(settings.best_metric)
+        return best_of(steps, values, is_lowest=settings.best == "lowest")
 
     async def _finish(self, save: _Save) -> None:
         """Waits for the learner's files, commits the checkpoint, and reports it."""

@@ -31,7 +31,7 @@ class Parts:
         self.error: Exception | None = None
         """Of the learner, instead of files on disk."""
         self.full_when_written = False
-        config: Any = LiveConfig(SimpleNamespace(checkpoint=SimpleNamespace(keep_last=2)))  # type: ignore[arg-type]
+        config: Any = LiveConfig(SimpleNamespace(checkpoint=SimpleNamespace(keep_last=2, best_metric="")))  # type: ignore[arg-type]
         self.learner = SimpleNamespace(version=self._version)
         self.saving = Saving(
             run=SimpleNamespace(
@@ -80,9 +80,6 @@ class Parts:
 
     def num_bytes(self, checkpoint_id: str) -> int:
         return 1
-
-    def best_checkpoint(self, steps: Any) -> None:
-        return None
 
     def checkpoint(self, checkpoint_id: str, step: int, duration_s: float, pause_s: float, *_: Any) -> None:
         assert 0 <= pause_s <= duration_s

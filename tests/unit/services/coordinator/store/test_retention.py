@@ -1,13 +1,13 @@
-from services.coordinator.reporting.best_step import best_of, kept_of
+from services.coordinator.store.retention import best_of, kept_of
 
 SCORES = {10: 0.1, 20: 0.7, 30: 0.2, 40: 0.7, 50: 0.3}
 
 
 def test_the_last_steps_and_the_best_are_kept() -> None:
     steps = [10, 20, 30, 40, 50]
-    assert kept_of(steps, 2, 20) == [20, 40, 50]
-    assert kept_of(steps, 2, None) == [40, 50]
-    assert kept_of(steps, 0, None) == steps
+    assert kept_of(steps, 2, {20}) == [20, 40, 50]
+    assert kept_of(steps, 2) == [40, 50]
+    assert kept_of(steps, 0) == steps
 
 
 def test_the_best_is_the_earliest_of_equals_and_has_a_value() -> None:
