@@ -15,16 +15,8 @@ from services.coordinator.run.checks.extras import check_extras, extras_for
 from services.coordinator.run.checks.preflight import check_adapted_layers, check_mirror, check_weights
 from services.coordinator.store.events import EVENTS, read_events
 from services.coordinator.store.run_folders import RunFolders
-from services.coordinator.store.run_record import (
-    TRAIN_LOCK,
-    RunLock,
-    RunRecord,
-    RunState,
-    data_dir_option,
-    holds_run,
-    is_driven,
-    new_run_id,
-)
+from services.coordinator.store.run_lock import TRAIN_LOCK, RunLock, is_driven
+from services.coordinator.store.run_record import RunRecord, RunState, data_dir_option, holds_run, new_run_id
 from shoal.config import RunConfig, parse_config
 from shoal.config.changes import changed_config
 from shoal.config.load import config_struct

@@ -1,4 +1,4 @@
-"""Reports of a run: in its record, its events, `metrics.jsonl`, experiment trackers and telemetry."""
+"""Reports of a run: in its events, `metrics.jsonl`, experiment trackers and telemetry."""
 
 import asyncio
 import contextlib
@@ -20,13 +20,11 @@ from services.coordinator.rollout.evaluation.history import EVALUATIONS, Evaluat
 from services.coordinator.rollout.evaluation.result import EvaluationResult
 from services.coordinator.rollout.groups import JudgedGroup
 from services.coordinator.store.events import EVENTS, EventLog, follow_events
-from services.coordinator.store.files.disk_errors import write_error
 from services.coordinator.store.files.step_file import StepFile
 from services.coordinator.store.long_work import shown_alive
 from services.coordinator.store.run_record import RunRecord, RunState
 from shoal.concurrency import to_the_end
 from shoal.config.live import LiveConfig
-from shoal.errors import ResourceExhausted, ShoalError
 from shoal.quantities import format_bytes, format_duration
 
 _log = logging.getLogger(__name__)
@@ -58,29 +56,15 @@ class Report:
             effective.add(event)
         self._effective = effective
 
-    def state(self, state: RunState, message: str, *, pauses_itself: bool = False) -> None:
-        """Reports that the run has entered a state."""
-        self._record.state, self._record.message, self._record.pauses_itself = state, message, pauses_itself
+    def state(self) -> None:
+        """Reports the state that the run has entered."""
+        state = self._record.state
         self._effective.state(state, time.time())
         if state is RunState.PAUSED:
             self._remaining.paused()
         else:
             self._remaining.resumed()
-        with contextlib.suppress(ShoalError):  # The events still show how the run ended.
-            self._record.save()
-        self._events.add("state", message, state=state.value, policy_version=self._record.policy_version)
-
-    def failure(self, error: Exception) -> None:
-        """Reports the error that ended the run, and how to resume if there is a checkpoint."""
-        if isinstance(error, ShoalError):
-            message = error.message
-        elif isinstance(error, OSError):
-            message = write_error(error, self._record.folder / "run.json").message
-        else:
-            message = f"a defect in the coordinator, see its log: {type(error).__name__}: {error}"
-        if checkpoint_id := self._record.last_checkpoint_id:
-            message += f"; resume from {checkpoint_id} with: {self._record.resume_command()}"
-        self.state(RunState.FAILED, message)
+        self._events.add("state", self._record.message, state=state.value, policy_version=self._record.policy_version)
 
     def restarting(self, reason: str, pause_s: float, max_restarts: int) -> None:
         """Reports that another attempt is about to begin by itself."""
@@ -100,9 +84,6 @@ class Report:
     def interrupted(self) -> None:
         """Reports that the coordinator ends, and that the run goes on at its next start."""
         record = self._record
-        record.message = f"the coordinator ended after step {record.policy_version}; the run goes on at its next start"
-        with contextlib.suppress(ShoalError):
-            record.save()
         self._events.add(
             "interrupted",
             record.message,
@@ -110,36 +91,31 @@ class Report:
             checkpoint_id=record.last_checkpoint_id,
         )
 
-    async def restored(self, policy_version: int, checkpoint_id: str) -> None:
+    async def restored(self) -> None:
         """Reports where an attempt begins, with ledger and learner restored; first discards the metrics of later steps.
 
         Raises `ResourceExhausted` where the disk is full for that.
         """
+        policy_version, checkpoint_id = self._record.policy_version, self._record.last_checkpoint_id
         kept = await to_the_end(self._metrics_file.keep_until, policy_version)
         self._evaluated = {row["step"] for row in kept if "eval/num_prompts" in row}
         await to_the_end(self._evaluations.keep_until, policy_version)
         self._effective.restored(time.time())
-        self._record.policy_version = policy_version
-        self._record.last_checkpoint_id = checkpoint_id
-        self._record.exported_steps = [step for step in self._record.exported_steps if step <= policy_version]
         if self._record.attempt > 0:
             self._trackers.restored(policy_version)
             origin, attempt = checkpoint_id or "there was no checkpoint", self._record.attempt
             message = f"attempt {attempt} begins at step {policy_version} ({origin})"
             self._events.add("restored", message, attempt=attempt, policy_version=policy_version)
 
-    def step(self, step: int, metrics: dict[str, float], unscored: Unscored | None = None) -> None:
+    def step(self, step: int, metrics: dict[str, float], unscored: Unscored | None = None) -> dict[str, float]:
         """Reports a train step that is done and published, and its completions without a reward.
 
-        Metrics that are NaN or infinite are left out.
+        Metrics that are NaN or infinite are left out. Returns the others, as they are reported.
         """
         self._effective.step(step, time.time())
         metrics = {name: value for name, value in metrics.items() if math.isfinite(value)}
         metrics["time/effective_share"] = self._effective.share
         num_steps = self._config().run.num_steps
-        self._record.step_trained(step)
-        self._record.metrics = metrics
-        self._save_record()
         self._metrics_file.add(step, metrics)
         self._trackers.log(step, metrics)
         correct_rate = metrics.get("objective/verifiable_correct_rate")
@@ -159,6 +135,7 @@ class Report:
             correct_by=correct_by(self._config().reward, metrics),
             **({"unscored": unscored.attributes()} if unscored else {}),
         )
+        return metrics
 
     def completions(self, step: int, groups: Iterable[JudgedGroup]) -> None:
         """Shows some completions of a train step, if the configuration asks for them at this step."""
@@ -206,8 +183,6 @@ class Report:
 
         Training waited for it for `pause_s` of `duration_s`.
         """
-        self._record.last_checkpoint_id = checkpoint_id
-        self._save_record()
         self._events.add(
             "checkpoint",
             f"checkpoint {checkpoint_id} is written: {format_bytes(num_bytes)} in {duration_s:.1f} s"
@@ -300,8 +275,6 @@ class Report:
     def export_kept(self, path: str, kept_steps: list[int], best_step: int | None, *, metric: str) -> None:
         """Reports the export of the step just taken, those that are kept, and which of them is the best by `metric`."""
         step = self._record.policy_version
-        self._record.exported_steps = kept_steps
-        self._save_record()
         best = f"; no export has {metric} yet, so the best is not known" if metric else ""
         if best_step is not None:
             best = f"; the best so far is that of step {best_step}"
@@ -317,13 +290,6 @@ class Report:
     def exported(self, policy_version: int, path: str) -> None:
         """Reports the folder of the exported model."""
         self._events.add("exported", f"the model is in {path}", path=path, policy_version=policy_version)
-
-    def _save_record(self) -> None:
-        """Writes the record, later where the disk is full. Raises `FailedPrecondition` when it is lost or read-only."""
-        try:
-            self._record.save()
-        except ResourceExhausted as error:
-            _log.error("run.json waits for the next step: %s", error.message)
 
     def _tracker_failed(self, name: str, reason: str) -> None:
         self._events.add("tracker_failed", f"{name} failed, and the run continues without it: {reason}", tracker=name)

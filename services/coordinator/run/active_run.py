@@ -27,8 +27,8 @@ from services.coordinator.run.config_updates import ConfigUpdates, left_waiting
 from services.coordinator.run.controls import RunControls, StopMode
 from services.coordinator.run.run_parts import RunParts
 from services.coordinator.store.events import EVENTS, EventLog
-from services.coordinator.store.files.disk_errors import is_full
-from services.coordinator.store.run_record import RunRecord, RunState
+from services.coordinator.store.files.disk_errors import is_full, write_error
+from services.coordinator.store.run_record import RECORD, RunRecord, RunState
 from services.coordinator.workers.fleet import Fleet
 from services.coordinator.workers.registry import WorkerRegistry
 from shoal.concurrency import first_error
@@ -64,7 +64,7 @@ class Restarts:
                 f"(coordinator.max_restarts){earlier}",
                 reason=ErrorReason.RESTARTS_SPENT,
             )
-        reasons.append(f"attempt {self.record.attempt} at step {self.record.policy_version}: {reason}")
+        self.record.restart_counted(reason)
         return 0.0 if len(reasons) == 1 else min(MAX_PAUSE_S, 2.0 ** (len(reasons) - 2))
 
 
@@ -90,10 +90,9 @@ class ActiveRun:
         """
         controls, live_config = RunControls(), LiveConfig(config)
         report = Report(record, events, live_config)
-        pause_reason = record.message if record.state is RunState.PAUSED else "paused"
         self.record = record
         self.events = events
-        self.commands = RunCommands(controls, report, pause_reason)
+        self.commands = RunCommands(controls, record, report)
         fleet = Fleet(live_config, record.run_id, registry, events)
         self.parts = RunParts(record, live_config, controls, self.commands, fleet, report, events)
         self._inputs = inputs
@@ -140,21 +139,25 @@ class ActiveRun:
                 managing.cancel()
             await self._mirroring.finish()
             if self.commands.is_interrupted and state is RunState.STOPPED:
-                self.parts.report.interrupted()
+                self._interrupted()
             else:
-                self.parts.report.state(state, self._describe_end(state))
+                self.commands.enter(state, self._describe_end(state))
         except Exception as error:
             if not isinstance(error, (ShoalError, OSError)):
                 _log.exception("a defect ended the run")
             await self._mirroring.finish()
             if self.commands.is_interrupted and is_full(error):  # Its last checkpoint is whole.
-                self.parts.report.interrupted()
+                self._interrupted()
             else:
-                self.parts.report.failure(error)
+                self.commands.enter(RunState.FAILED, describe_failure(self.record, error))
         finally:
             self.parts.controls.refuse_requests(FailedPrecondition(f"the run has ended: {self.record.message}"))
             await self.parts.report.close()
             self.events.close(goes_on=self.commands.is_interrupted and not self.record.state.has_ended)
+
+    def _interrupted(self) -> None:
+        self.record.interrupted()
+        self.parts.report.interrupted()
 
     def _describe_end(self, state: RunState) -> str:
         step, checkpoint_id = self.record.policy_version, self.record.last_checkpoint_id
@@ -207,7 +210,7 @@ class ActiveRun:
                 "the run was started by a version of Shoal that kept no digests of data and model: whether they have "
                 "changed since is not known; from now on it is",
             )
-        self.record.inputs = {field: dict(digests) for field, digests in inputs.digests.items()}
+        self.record.inputs_read(inputs.digests)
 
     async def _begin_restart(self) -> bool:
         """Waits for the time of the next attempt and counts it; returns False if the run is to stop instead."""
@@ -215,5 +218,18 @@ class ActiveRun:
         self.parts.report.restarting(self._restart_reason, pause_s, self._restarts.max_restarts)
         if not await self.parts.controls.unless_stopped(asyncio.sleep(pause_s, True), by=tuple(StopMode)):
             return False
-        self.record.attempt += 1  # The attempt writes the record, and waits for room where the disk is full.
+        self.record.attempt_begins()
         return True
+
+
+def describe_failure(record: RunRecord, error: Exception) -> str:
+    """Describes the error that ended a run, and how to resume if there is a checkpoint."""
+    if isinstance(error, ShoalError):
+        message = error.message
+    elif isinstance(error, OSError):
+        message = write_error(error, record.folder / RECORD).message
+    else:
+        message = f"a defect in the coordinator, see its log: {type(error).__name__}: {error}"
+    if record.last_checkpoint_id:
+        message += f"; resume from {record.last_checkpoint_id} with: {record.resume_command()}"
+    return message

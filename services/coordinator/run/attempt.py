@@ -166,7 +166,8 @@ class Attempt:
         if manifest is not None:
             self._checking = asyncio.create_task(self._segment_check.run(manifest.segments))
         checkpoint_id = manifest.checkpoint_id if manifest else ""
-        await self._full_disk.written(lambda: self._run.report.restored(progress.policy_version, checkpoint_id))
+        self._run.record.restored(progress.policy_version, checkpoint_id)
+        await self._full_disk.written(self._run.report.restored)
         changed = self._updates.restored(progress.policy_version, await self._ledger.config())
         await self._ledger.config_changed(progress.policy_version, changed, self._updates.trained)
         return progress

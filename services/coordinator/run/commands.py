@@ -2,7 +2,7 @@
 
 from services.coordinator.reporting.report import Report
 from services.coordinator.run.controls import RunControls, StopMode
-from services.coordinator.store.run_record import RunState
+from services.coordinator.store.run_record import RunRecord, RunState
 from services.coordinator.workers.rewards.reward_pool import RewardPool
 from services.coordinator.workers.weights.publisher import Publisher
 
@@ -12,9 +12,10 @@ _WAITING = "; waiting for workers and their models"
 class RunCommands:
     """Carries out commands: sets the controls, reports the state, pauses and resumes the generators."""
 
-    def __init__(self, controls: RunControls, report: Report, pause_reason: str = "paused") -> None:
-        """`pause_reason` is what the coordinator before reported of a run that it left paused."""
+    def __init__(self, controls: RunControls, record: RunRecord, report: Report) -> None:
+        """The record of a run that the coordinator before left paused has the reason."""
         self._controls = controls
+        self._record = record
         self._report = report
         self._publisher: Publisher | None = None
         self._rewards: RewardPool | None = None
@@ -24,16 +25,16 @@ class RunCommands:
         """Whether the coordinator ends, and the run goes on at its next start."""
         self._working: tuple[RunState, str] = (RunState.STARTING, "resumed")
         """State and message of the run where it is neither paused nor stopping."""
-        self._pause_reason = pause_reason.removesuffix(_WAITING)
+        self._pause_reason = (record.message if record.state is RunState.PAUSED else "paused").removesuffix(_WAITING)
 
     def attempt_begins(self, publisher: Publisher, rewards: RewardPool) -> None:
         """Reports that an attempt waits for its workers; the commands act on its publisher and rewards from now on."""
         self._publisher, self._rewards = publisher, rewards
         self._working = (RunState.STARTING, "resumed")
         if self._controls.is_paused:
-            self._report.state(RunState.PAUSED, f"{self._pause_reason}{_WAITING}", pauses_itself=self._pauses_itself)
+            self.enter(RunState.PAUSED, f"{self._pause_reason}{_WAITING}", pauses_itself=self._pauses_itself)
         elif self._controls.stop is None:
-            self._report.state(RunState.STARTING, "waiting for workers and their models")
+            self.enter(RunState.STARTING, "waiting for workers and their models")
 
     def training_begins(self, policy_version: int) -> None:
         """Reports that the run begins to train, or why it is paused, unless it is stopping."""
@@ -41,15 +42,21 @@ class RunCommands:
         if self._controls.stop is not None:
             return
         if self._controls.is_paused:
-            self._report.state(RunState.PAUSED, self._pause_reason, pauses_itself=self._pauses_itself)
+            self.enter(RunState.PAUSED, self._pause_reason, pauses_itself=self._pauses_itself)
         else:
-            self._report.state(RunState.RUNNING, f"training from step {policy_version}")
+            self.enter(RunState.RUNNING, f"training from step {policy_version}")
+
+    def enter(self, state: RunState, message: str, *, pauses_itself: bool = False) -> None:
+        """Notes the state of the run, and reports it."""
+        self._record.enter(state, message, pauses_itself=pauses_itself)
+        self._record.try_to_save()
+        self._report.state()
 
     async def pause(self, reason: str = "paused") -> None:
         """Pauses the run: no prompt is issued, sampling stops where it is, no step begins."""
         if self._pauses_itself:  # It stays paused then.
             self._pauses_itself, self._pause_reason = False, reason
-            self._report.state(RunState.PAUSED, reason)
+            self.enter(RunState.PAUSED, reason)
         await self._pause(reason)
 
     async def pause_itself(self, reason: str) -> None:
@@ -77,7 +84,7 @@ class RunCommands:
         if not self._controls.is_paused:
             self._controls.pause()
             self._pause_reason = reason
-            self._report.state(RunState.PAUSED, reason, pauses_itself=pauses_itself)
+            self.enter(RunState.PAUSED, reason, pauses_itself=pauses_itself)
             await self._pause_generators()
 
     async def _resume(self) -> None:
@@ -87,16 +94,16 @@ class RunCommands:
             # meanwhile must not be reported as running.
             self._controls.resume()
             if self._controls.stop is None:
-                self._report.state(*self._working)
+                self.enter(*self._working)
             elif not self.is_interrupted:
-                self._report.state(RunState.STOPPING, f"stopping ({self._controls.stop})")
+                self.enter(RunState.STOPPING, f"stopping ({self._controls.stop})")
             await self._resume_generators()
 
     async def stop(self, mode: StopMode) -> None:
         """Requests the end of the run."""
         was_paused, self._pauses_itself = self._controls.is_paused, False
         self._controls.request_stop(mode)
-        self._report.state(RunState.STOPPING, f"stopping ({self._controls.stop})")
+        self.enter(RunState.STOPPING, f"stopping ({self._controls.stop})")
         if was_paused and mode is StopMode.DRAIN:
             await self._resume_generators()
 

@@ -110,8 +110,7 @@ class ConfigUpdates:
         waiting = only_at_once(waiting, self.stored)  # Those that came since then are in use already.
         fields = changed_fields(self.config(), waiting)
         self.config.current = waiting
-        self.record.num_steps = self.config().run.num_steps
-        self.record.save()
+        self.record.num_steps_changed(self.config().run.num_steps)
         self._applied(fields, policy_version)
         return fields
 

@@ -4,11 +4,11 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from services.coordinator.store.retention import best_of, kept_of
 from services.coordinator.run.controls import StopMode
 from services.coordinator.run.evaluation import Evaluations
 from services.coordinator.run.full_disk import FullDisk
 from services.coordinator.run.run_parts import RunParts
+from services.coordinator.store.retention import best_of, kept_of
 from services.coordinator.workers.learner_client import LearnerClient
 from shoal.paths import step_name
 
@@ -38,6 +38,7 @@ class Exports:
         kept = kept_of(steps, settings.export_keep_last, {best_step})
         kept_names = [step_name(other) for other in kept]
         path = await self.full_disk.written(lambda: self.learner.export_model(step_name(step), kept_names))
+        self.run.record.exports_kept(kept)
         self.run.report.export_kept(path, kept, best_step, metric=settings.export_best_metric)
 
     async def _values(self) -> Mapping[int, float]:

@@ -8,7 +8,7 @@ from typing import TypeVar
 from services.coordinator.run.commands import RunCommands
 from services.coordinator.run.controls import RunControls, StopMode
 from services.coordinator.store.files.disk_errors import is_full
-from services.coordinator.store.run_record import DISK_LOCK, RunLock
+from services.coordinator.store.run_lock import DISK_LOCK, RunLock
 from shoal.concurrency import Signal
 from shoal.errors import ResourceExhausted, ShoalError
 

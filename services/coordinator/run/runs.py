@@ -20,7 +20,8 @@ from services.coordinator.run.checks.rate_note import rate_note
 from services.coordinator.store.events import EVENTS, EventLog, PastLogs, follow_events
 from services.coordinator.store.files.disk_errors import is_full, writing
 from services.coordinator.store.run_folders import RunFolders
-from services.coordinator.store.run_record import RunLock, RunRecord, RunState, holds_run, is_driven, new_run_id
+from services.coordinator.store.run_lock import RunLock, is_driven
+from services.coordinator.store.run_record import RunRecord, RunState, holds_run, new_run_id
 from services.coordinator.workers.registry import WorkerRegistry
 from shoal.config import RunConfig
 from shoal.config.changes import changed_config, changed_fields
@@ -126,9 +127,7 @@ class Runs:
             changed_inputs(config, record.inputs or checkpoints.inputs(), inputs.digests)
             config = with_counted_steps(config, len(inputs.prompts))
             check_num_steps(before, config, checkpoints)
-            record.attempt += 1
-            record.restart_reasons = []
-            record.state, record.message = RunState.STARTING, ""
+            record.resumed()
             note = rate_note(before, config, max((each.policy_version for each in checkpoints.manifests()), default=0))
             begun = self._begin(record, config, inputs)
             if note:
@@ -163,13 +162,12 @@ class Runs:
         except ShoalError as error:
             _log.error("the run cannot go on", extra={"run_id": record.run_id, "error": error.message})
             if isinstance(error, DataLoss):  # A person has to repair it, and sees here what is wrong.
-                record.state, record.message = RunState.FAILED, error.message
-                with contextlib.suppress(ShoalError):
-                    record.save()
+                record.enter(RunState.FAILED, error.message)
+                record.try_to_save()
 
     def _wait(self, record: RunRecord, config: RunConfig, *, is_stored: bool = False) -> RunRecord:
         """Puts a run behind those that wait."""
-        record.state, record.message = RunState.QUEUED, "waits for the end of the runs before it"
+        record.enter(RunState.QUEUED, "waits for the end of the runs before it")
         waiting = self._open(record, config, is_stored=is_stored)
         waiting.events.add("state", record.message, state=record.state.value, policy_version=record.policy_version)
         self._queue.append(waiting)
@@ -179,7 +177,7 @@ class Runs:
         """Begins the run that has waited longest, if none is active."""
         if self._queue and not self._is_busy and not self._is_closing:
             waiting = self._queue.pop(0)
-            waiting.record.state, waiting.record.message = RunState.STARTING, ""
+            waiting.record.enter(RunState.STARTING, "")
             self._drive(waiting, None)
 
     def withdraw(self, run_id: str) -> RunRecord | None:
@@ -189,7 +187,7 @@ class Runs:
             return None
         self._queue.remove(waiting)
         record = waiting.record
-        record.state, record.message = RunState.STOPPED, "stopped before it began"
+        record.enter(RunState.STOPPED, "stopped before it began")
         record.save()
         waiting.events.add("state", record.message, state=record.state.value, policy_version=record.policy_version)
         waiting.events.close()
@@ -222,9 +220,8 @@ class Runs:
             record.folder.mkdir(parents=True, exist_ok=True)
             lock = RunLock(record.folder)
             events = EventLog(record.folder / EVENTS)
-            record.coordinator, record.address = self._name, self.address
-            # It may have been changed for the next step of a coordinator that ended before.
-            record.num_steps = config.run.num_steps
+            # The number of steps may have been changed for the next step of a coordinator that ended before.
+            record.opened(self._name, self.address, config.run.num_steps)
             try:
                 record.save_config(config)
                 record.save()

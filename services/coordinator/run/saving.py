@@ -189,4 +189,5 @@ class Saving:
         self, checkpoint_id: str, step: int, duration_s: float, pause_s: float, best_step: int | None
     ) -> None:
         num_bytes = await asyncio.to_thread(self.checkpoints.num_bytes, checkpoint_id)
+        self.run.record.checkpoint_written(checkpoint_id)
         self.run.report.checkpoint(checkpoint_id, step, duration_s, pause_s, num_bytes, best_step)

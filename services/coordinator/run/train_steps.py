@@ -170,7 +170,7 @@ class TrainSteps:
         timer.trained()
         trainer_metrics = self._reward_kl.adapt(kl) | learner_metrics
         await self._write(groups, plan.trained, plan.dropped, plan.moments)
-        self._run.record.policy_version = self._policy.step
+        self._run.record.step_taken(self._policy.step)
         return _TakenStep(groups, plan, trainer_metrics, timer)
 
     def _report(self, step: "_TakenStep", publish: PublishReport | None) -> None:
@@ -191,7 +191,8 @@ class TrainSteps:
             num_episodes=self._progress.num_episodes,
             num_excluded_prompts=self._groups.prompt_order.num_excluded,
         )
-        self._run.report.step(self._policy.step, self.metrics.of(finished), unscored_of(step.groups))
+        metrics = self._run.report.step(self._policy.step, self.metrics.of(finished), unscored_of(step.groups))
+        self._run.record.step_trained(self._policy.step, metrics)
         self._run.report.completions(self._policy.step, step.groups)
 
     async def _plan(self, groups: Sequence[JudgedGroup]) -> tuple[StepPlan, RewardKl]:

@@ -9,15 +9,8 @@ from typing import TypeVar
 
 from services.coordinator.store.rollout_page import MAX_PAGE_BYTES
 from services.coordinator.store.rollouts import count_groups
-from services.coordinator.store.run_record import (
-    TRAIN_LOCK,
-    RunLock,
-    RunRecord,
-    RunState,
-    holds_run,
-    is_driven,
-    new_run_id,
-)
+from services.coordinator.store.run_lock import TRAIN_LOCK, RunLock, is_driven
+from services.coordinator.store.run_record import RunRecord, RunState, holds_run, new_run_id
 from shoal.config.run import RunConfig
 from shoal.config.tables.run import MAX_RUN_NAME_CHARS, RUN_NAME
 from shoal.error_reasons import ErrorReason
@@ -78,9 +71,7 @@ class RunFolders:
             has_trained = record.furthest_step > 0 or record.last_checkpoint_id != ""
             if record.state is not RunState.FAILED or has_trained or is_driven(record.folder):
                 return ""
-            record.run_id = new_run_id(f"{run_id}-failed")
-            record.folder = record.folder.rename(self.data_dir / record.run_id)
-            record.save()
+            record.renamed(new_run_id(f"{run_id}-failed"))
         finally:
             lock.release()
         return record.run_id

@@ -1,9 +1,9 @@
-"""The record of a run, active or not: `run.json`, `config.json` and the lock in its folder."""
+"""The record of a run, active or not: `run.json` and `config.json` in its folder."""
 
 import contextlib
 import errno
-import fcntl
 import json
+import logging
 import shlex
 import time
 from collections.abc import Mapping
@@ -16,75 +16,21 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from services.coordinator.store.files.atomic_write import write_atomically
-from services.coordinator.store.files.disk_errors import writing
+from services.coordinator.store.run_lock import DISK_LOCK, is_driven, is_held
 from shoal.config import RunConfig, dump_config, parse_config
 from shoal.config.load import config_digest, config_struct
 from shoal.config.tables.run import MAX_RUN_NAME_CHARS
 from shoal.error_reasons import ErrorReason
-from shoal.errors import DataLoss, FailedPrecondition, InvalidArgument
+from shoal.errors import DataLoss, InvalidArgument, ResourceExhausted, ShoalError
 from shoal.parsing import parse_json
 from shoal.paths import why_unread
 from shoal.v1 import coordinator_pb2
 
+_log = logging.getLogger(__name__)
+
 RECORD = "run.json"
-LOCK = "lock"
-TRAIN_LOCK = "train.lock"
-DISK_LOCK = "full-disk.lock"
-"""Held while the run waits for room on a disk: then its record cannot say so, and a lock takes no room."""
 TRAIN_NAME = "shoal-train-"
 """Begins the name of each coordinator of `shoal train`. Once that has ended, no other coordinator has the name."""
-_LOCK_ATTEMPTS = 5
-_LOCK_PAUSE_S = 0.02
-"""A process that asks whether a run is driven holds the lock for microseconds."""
-
-
-class RunLock:
-    """Marks a run as driven by a coordinator. The kernel releases the lock when the process ends, however it ends.
-
-    Several coordinators may share a data folder, each with its own run. `shoal train` holds a lock of its own, since it
-    writes into the run's folder before its coordinator does.
-    """
-
-    def __init__(
-        self, folder: Path, name: str = LOCK, *, holder: str = "another coordinator", cure: str = "stop it there"
-    ) -> None:
-        """Takes a lock of a run's folder. Raises `FailedPrecondition` when another process, a `holder`, has it."""
-        with writing(folder / name):
-            self._file = (folder / name).open("w")
-        for _ in range(_LOCK_ATTEMPTS):
-            with contextlib.suppress(BlockingIOError):
-                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return
-            time.sleep(_LOCK_PAUSE_S)
-        self._file.close()
-        raise FailedPrecondition(f"run {folder.name} is driven by {holder}; {cure}", reason=ErrorReason.RUN_ACTIVE)
-
-    def release(self) -> None:
-        """Releases the run for other coordinators."""
-        self._file.close()
-
-
-def is_driven(folder: Path) -> bool:
-    """Whether a coordinator drives the run in a folder. Writes nothing.
-
-    Raises `DataLoss` where the lock cannot be opened.
-    """
-    return _is_held(folder / LOCK)
-
-
-def _is_held(path: Path) -> bool:
-    try:
-        with path.open() as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except FileNotFoundError:
-        return False
-    except OSError as error:
-        raise DataLoss(
-            f"{path} cannot be opened: {why_unread(error)}; make the folder readable for this user"
-        ) from None
-    return False
 
 
 def holds_run(folder: Path) -> bool:
@@ -131,7 +77,7 @@ _MAX_TIME_S = 253_402_300_799  # The end of the year 9999, which a timestamp can
 
 @dataclass
 class RunRecord:
-    """A run as its folder describes it."""
+    """A run as its folder describes it. Only its own methods change it."""
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
@@ -169,11 +115,84 @@ class RunRecord:
         del values["folder"]
         write_atomically(self.folder / RECORD, json.dumps(values, indent=2) + "\n")
 
-    def step_trained(self, step: int) -> None:
-        """Records a step that is trained; one that no attempt has trained before makes restarts count from zero."""
+    def try_to_save(self) -> None:
+        """Writes `run.json` if that is possible. The events still show how the run ended."""
+        with contextlib.suppress(ShoalError):
+            self.save()
+
+    def _save_soon(self) -> None:
+        """Writes `run.json`, later where the disk is full. Raises `FailedPrecondition` when it is lost or read-only."""
+        try:
+            self.save()
+        except ResourceExhausted as error:
+            _log.error("run.json waits for the next step: %s", error.message)
+
+    def enter(self, state: RunState, message: str, *, pauses_itself: bool = False) -> None:
+        """Notes the state of the run; the caller saves it."""
+        self.state, self.message, self.pauses_itself = state, message, pauses_itself
+
+    def opened(self, coordinator: str, address: str, num_steps: int) -> None:
+        """Notes which coordinator holds the run's folder; it saves that."""
+        self.coordinator, self.address, self.num_steps = coordinator, address, num_steps
+
+    def resumed(self) -> None:
+        """Notes that a person resumes the run; the caller saves it."""
+        self.attempt += 1
+        self.restart_reasons = []
+        self.enter(RunState.STARTING, "")
+
+    def restart_counted(self, reason: str) -> None:
+        """Notes a restart since `furthest_step` was trained."""
+        self.restart_reasons.append(f"attempt {self.attempt} at step {self.policy_version}: {reason}")
+
+    def attempt_begins(self) -> None:
+        """Counts an attempt, which saves that, and waits for room where the disk is full."""
+        self.attempt += 1
+
+    def inputs_read(self, digests: Mapping[str, Mapping[str, str]]) -> None:
+        """Notes what the run is made from; the attempt saves it."""
+        self.inputs = {field: dict(each) for field, each in digests.items()}
+
+    def interrupted(self) -> None:
+        """Saves, if possible, that the coordinator ends, and that the run goes on at its next start."""
+        self.message = f"the coordinator ended after step {self.policy_version}; the run goes on at its next start"
+        self.try_to_save()
+
+    def restored(self, step: int, checkpoint_id: str) -> None:
+        """Notes the step that an attempt begins at."""
+        self.policy_version, self.last_checkpoint_id = step, checkpoint_id
+        self.exported_steps = [exported for exported in self.exported_steps if exported <= step]
+
+    def step_taken(self, step: int) -> None:
+        """Notes a step that the learner has taken, and that is not reported yet."""
         self.policy_version = step
+
+    def step_trained(self, step: int, metrics: dict[str, float]) -> None:
+        """Saves a step that is trained; one that no attempt has trained before makes restarts count from zero."""
+        self.policy_version, self.metrics = step, metrics
         if step > self.furthest_step:
             self.furthest_step, self.restart_reasons = step, []
+        self._save_soon()
+
+    def checkpoint_written(self, checkpoint_id: str) -> None:
+        """Saves the name of a checkpoint that was committed."""
+        self.last_checkpoint_id = checkpoint_id
+        self._save_soon()
+
+    def exports_kept(self, steps: list[int]) -> None:
+        """Saves the steps whose models are in the run's exports."""
+        self.exported_steps = steps
+        self._save_soon()
+
+    def num_steps_changed(self, num_steps: int) -> None:
+        """Saves another number of steps."""
+        self.num_steps = num_steps
+        self.save()
+
+    def renamed(self, run_id: str) -> None:
+        """Renames the run and its folder, and saves that."""
+        self.run_id, self.folder = run_id, self.folder.rename(self.folder.parent / run_id)
+        self.save()
 
     def command(self, words: str) -> str:
         """Returns a command that asks the coordinator about the run: "shoal run pause RUN --coordinator HOST:PORT"."""
@@ -206,7 +225,7 @@ class RunRecord:
         """
         record = cls.load_as_left(folder)
         is_left = not record.state.has_ended and not is_driven(folder)
-        if not is_left and record.state in (RunState.STARTING, RunState.RUNNING) and _is_held(folder / DISK_LOCK):
+        if not is_left and record.state in (RunState.STARTING, RunState.RUNNING) and is_held(folder / DISK_LOCK):
             record.state = RunState.PAUSED
             record.message = "a disk that the run writes to is full: the run is paused, and goes on once there is room"
         if is_left:

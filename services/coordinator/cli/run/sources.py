@@ -127,7 +127,8 @@ class _Driver:
         Says on standard error when it is gone.
         """
         from services.coordinator.client import RECONNECT_S
-        from services.coordinator.store.run_record import RunRecord, is_driven
+        from services.coordinator.store.run_lock import is_driven
+        from services.coordinator.store.run_record import RunRecord
 
         if is_driven(self._folder):
             self._seen_at, self._is_gone = time.monotonic(), False

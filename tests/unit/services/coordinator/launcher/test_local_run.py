@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from services.coordinator.launcher.local_run import prepare_local_run
-from services.coordinator.store.run_record import RunLock, RunRecord, RunState
+from services.coordinator.store.run_lock import RunLock
+from services.coordinator.store.run_record import RunRecord, RunState
 from shoal.config import parse_config
 from shoal.config.load import config_struct
 from shoal.errors import AlreadyExists, DataLoss, FailedPrecondition, InvalidArgument

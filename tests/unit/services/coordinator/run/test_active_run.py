@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from services.coordinator.run.active_run import MAX_PAUSE_S, Restarts
+from services.coordinator.run.active_run import MAX_PAUSE_S, Restarts, describe_failure
 from services.coordinator.store.run_record import RunRecord
 from shoal.errors import FailedPrecondition
 
@@ -18,17 +18,17 @@ def test_pauses_between_restarts_without_a_new_step_grow_and_are_bounded(tmp_pat
 def test_only_a_step_that_no_attempt_has_trained_lets_restarts_count_from_zero(tmp_path: Path) -> None:
     record = RunRecord("run", tmp_path)
     restarts = Restarts(record, max_restarts=2)
-    record.step_trained(1)
-    record.step_trained(2)
+    record.step_trained(1, {})
+    record.step_trained(2, {})
     restarts.begin("first death")
-    record.step_trained(1)  # Repeated after a restore.
-    record.attempt = 1
+    record.step_trained(1, {})  # Repeated after a restore.
+    record.attempt_begins()
     restarts.begin("second death")
     with pytest.raises(FailedPrecondition) as caught:
         restarts.begin("third death")
     assert caught.value.message.startswith("third death; the run was restarted 2 times without a new step")
     assert "attempt 1 at step 1: second death; attempt 0 at step 2: first death" in caught.value.message
-    record.step_trained(3)
+    record.step_trained(3, {})
     assert restarts.begin("fourth death") == 0
 
 
@@ -38,3 +38,10 @@ def test_the_restarts_are_counted_over_the_end_of_the_coordinator(tmp_path: Path
     record.save()
     with pytest.raises(FailedPrecondition, match="it died again"):
         Restarts(RunRecord.load_as_left(tmp_path), max_restarts=1).begin("it died again")
+
+
+def test_the_message_of_a_failed_run_names_the_checkpoint_to_resume_from(tmp_path: Path) -> None:
+    record = RunRecord("run", tmp_path / "run", last_checkpoint_id="step-00000004")
+    message = describe_failure(record, FailedPrecondition("the learner is gone"))
+    command = f"shoal train --resume run --data-dir {tmp_path}"
+    assert message == f"the learner is gone; resume from step-00000004 with: {command}"

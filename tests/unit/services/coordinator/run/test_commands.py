@@ -23,7 +23,7 @@ async def test_the_reason_of_a_pause_outlives_attempts_and_coordinators(tmp_path
     events = EventLog(tmp_path / "events.jsonl")
     for ends_while_it_waits in (True, False):
         controls = RunControls()
-        commands = RunCommands(controls, Report(record, events, CONFIG), record.message or "paused")
+        commands = RunCommands(controls, record, Report(record, events, CONFIG))
         if record.state is RunState.PAUSED:
             controls.pause()
         else:

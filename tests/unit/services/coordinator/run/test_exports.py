@@ -49,7 +49,6 @@ class Recorder:
         return {step: value for step, value in self.values.items() if step <= self.record.policy_version}
 
     def export_kept(self, path: str, kept_steps: list[int], best_step: int | None, *, metric: str) -> None:
-        self.record.exported_steps = kept_steps
         self.reported.append((kept_steps, best_step))
 
 

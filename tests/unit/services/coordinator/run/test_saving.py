@@ -1,6 +1,7 @@
 """The two parts of a checkpoint, with parts of a run that need no ledger and no learner."""
 
 import asyncio
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 
 from services.coordinator.run.saving import Saving
 from services.coordinator.store.progress import Progress
+from services.coordinator.store.run_record import RunRecord
 from shoal.config.live import LiveConfig
 from shoal.error_reasons import ErrorReason
 from shoal.errors import FailedPrecondition, ResourceExhausted, ShoalError, Unavailable
@@ -20,7 +22,7 @@ FULL = ResourceExhausted("the disk of /data is full", reason=ErrorReason.DISK_FU
 class Parts:
     """Everything that `Saving` needs; what happens is in `happened`."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Path) -> None:
         self.happened: list[str] = []
         self.step = 0
         self.learner_version: WeightVersion | Exception = WeightVersion(1, 0)
@@ -37,7 +39,7 @@ class Parts:
             run=SimpleNamespace(
                 config=config,
                 controls=SimpleNamespace(wake=lambda: self.happened.append("woken")),
-                record=SimpleNamespace(attempt=1, last_checkpoint_id=""),
+                record=RunRecord("run", folder, attempt=1),
                 report=self,
             ),
             policy=self,
@@ -83,7 +85,6 @@ class Parts:
 
     def checkpoint(self, checkpoint_id: str, step: int, duration_s: float, pause_s: float, *_: Any) -> None:
         assert 0 <= pause_s <= duration_s
-        self.saving.run.record.last_checkpoint_id = checkpoint_id
         self.happened.append(f"reported {step}")
 
     def checkpoint_failed(self, step: int, why: str) -> None:
@@ -102,8 +103,8 @@ class Parts:
 
 
 @pytest.fixture
-async def parts() -> Parts:
-    return Parts()
+async def parts(tmp_path: Path) -> Parts:
+    return Parts(tmp_path)
 
 
 async def test_a_step_is_taken_while_the_checkpoint_before_it_is_brought_to_disk(parts: Parts) -> None:

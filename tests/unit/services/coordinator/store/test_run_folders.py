@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from services.coordinator.store.run_folders import RunFolders, describe, list_runs, locate_run
-from services.coordinator.store.run_record import LOCK, TRAIN_LOCK, RunLock, RunRecord, RunState
+from services.coordinator.store.run_lock import LOCK, TRAIN_LOCK, RunLock
+from services.coordinator.store.run_record import RunRecord, RunState
 from shoal.config import parse_config
 from shoal.errors import DataLoss, InvalidArgument, NotFound
 from shoal.rpc.options import MAX_MESSAGE_BYTES

@@ -11,7 +11,8 @@ import pytest
 
 from services.coordinator.cli.run import sources
 from services.coordinator.store.events import EVENTS, EventLog
-from services.coordinator.store.run_record import RunLock, RunRecord, RunState
+from services.coordinator.store.run_lock import RunLock
+from services.coordinator.store.run_record import RunRecord, RunState
 from shoal.config import parse_config
 from tests.support.waiting import PATIENCE_S
 
