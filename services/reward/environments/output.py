@@ -3,28 +3,18 @@
 import asyncio
 import time
 from collections.abc import Callable
-from typing import Protocol
 
 from services.reward.pool.output import LineBudget, VerifierOutput
-from services.reward.process.child_process import PoolProcess
+from services.reward.process.child_process import ChildProcess
 
 BURST_BYTES, BYTES_PER_S = 4 << 20, 1 << 20
 """Limits of a process's output. If it prints more, it waits, so that the service can do other work."""
 
 
-class Printing(Protocol):
-    """A process whose output can be paused."""
-
-    is_lost: bool
-
-    @property
-    def channel(self) -> PoolProcess: ...
-
-
 class BoundedOutput:
     """The output of one process, standard output and standard error, as it arrives."""
 
-    def __init__(self, environment: str, process: Printing, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, environment: str, process: ChildProcess, clock: Callable[[], float] = time.monotonic) -> None:
         self._lines = VerifierOutput(LineBudget(clock), environment)
         self._process, self._clock = process, clock
         self._allowed_bytes, self._since = float(BURST_BYTES), clock()
@@ -36,7 +26,7 @@ class BoundedOutput:
         self._since = now
         self._lines.feed(data)
         if self._allowed_bytes < 0 and not self._process.is_lost:
-            self._process.channel.pause_output()
+            self._process.pause_output()
             asyncio.get_running_loop().call_later(-self._allowed_bytes / BYTES_PER_S, self._resume)
 
     def end(self) -> None:
@@ -45,4 +35,4 @@ class BoundedOutput:
 
     def _resume(self) -> None:
         if not self._process.is_lost:
-            self._process.channel.resume_output()
+            self._process.resume_output()

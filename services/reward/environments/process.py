@@ -12,7 +12,7 @@ from typing import Any
 
 from services.reward.environments.code import EnvironmentCode
 from services.reward.environments.output import BoundedOutput
-from services.reward.process.child_process import ENVIRONMENT, PoolProcess
+from services.reward.process.child_process import ENVIRONMENT, ChildProcess
 from services.reward.process.descendants import GUARD, MARK_VARIABLE, end_descendants
 from services.reward.process.frames import Message
 
@@ -101,8 +101,8 @@ def _without_proxy() -> dict[str, str]:
     return {name: ",".join(filter(None, (os.environ.get(name), "127.0.0.1"))) for name in names}
 
 
-class EnvironmentProcess:
-    """Runs one environment. Belongs to one event loop."""
+class EnvironmentProcess(ChildProcess):
+    """Runs one environment."""
 
     def __init__(
         self, code: EnvironmentCode, on_gone: Callable[["EnvironmentProcess"], None], num_sharing: int = 1
@@ -116,48 +116,33 @@ class EnvironmentProcess:
         """Episodes that have a place in it; its pool counts them."""
         self.is_private = False
         """Whether its pool keeps it for one episode."""
-        self.is_lost = False
-        """Whether it has ended, or is about to."""
         self.gone = asyncio.Event()
-        self._why = ""
         self._mark = GUARD.new_mark()
         self._numbers = itertools.count()
         self._calls: dict[int, _Call] = {}
         self._busy_s = 0.0
         """The computing time of its calls, as last reported."""
-        self._idle_watch: asyncio.TimerHandle | None = None
-        self._output = BoundedOutput(code.name, self)
         environment = {**ENVIRONMENT, **_without_proxy(), MARK_VARIABLE: self._mark, "PYTHONHASHSEED": "0"}
-        self._process = PoolProcess(
-            self._on_message,
-            self._on_exit,
-            on_output=lambda _, data: self._output.feed(data),
-            command=(
-                code.interpreter or sys.executable, "-c", _BOOT, str(_ROOT), str(code.memory_bytes)
-            ),
+        super().__init__(
+            self._take,
+            self._sweep,
+            name="the process of the environment",
+            output=BoundedOutput(code.name, self),
+            command=(code.interpreter or sys.executable, "-c", _BOOT, str(_ROOT), str(code.memory_bytes)),
             environment=environment,
             without=_NOT_FOR_OTHERS if code.interpreter else (),
-        )  # fmt: skip
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    @property
-    def channel(self) -> PoolProcess:
-        """The process and its pipes."""
-        return self._process
+        )
 
     async def start(self) -> None:
         """Starts the process and imports the code. Raises `CallFailed` (cannot_load) and `ProcessLost`."""
         try:
-            await self._process.start()
+            await super().start()
         except OSError as error:
-            self.is_lost = True
+            self.why_ended = f"{self.program} cannot be started: {error.strerror}"
             self._end()
-            raise CallFailed("cannot_load", f"{self._process.program} cannot be started: {error.strerror}") from None
+            raise CallFailed("cannot_load", self.why_ended) from None
         if self.is_lost:  # `kill` came first, and found no process.
-            self._process.kill()
+            super().kill(self.why_killed)
         await self.call("load", timeout_s=LOAD_TIMEOUT_S, code=self.code.message(), max_chars=self.code.max_chars)
 
     async def call(self, name: str, *, timeout_s: float, logs_error: bool = True, **arguments: Any) -> Any:
@@ -167,22 +152,21 @@ class EnvironmentProcess:
         Raises `CallFailed` and `ProcessLost`. If the caller is canceled, the call and its clock continue.
         """
         if self.is_lost:
-            raise ProcessLost(self._why, in_call=False)
+            raise ProcessLost(self.why_killed or self.why_ended, in_call=False)
         number = next(self._numbers)
         done = asyncio.get_running_loop().create_future()
         call = self._calls[number] = _Call(name, timeout_s, (self._num_sharing - 1) * timeout_s, done, logs_error)
         limits = {"timeout_s": timeout_s, "max_others_s": call.max_others_s}
-        self._process.send({"id": number, "call": name, **limits, **arguments})
+        self.send({"id": number, "call": name, **limits, **arguments})
         self._watch()
         return await call.done
 
     def kill(self, why: str) -> None:
         """Ends the process and its descendants. Calls in flight raise `ProcessLost`."""
         if not self.is_lost:
-            self.is_lost, self._why = True, why
-            self._process.kill()
+            super().kill(why)
 
-    def _on_message(self, _: PoolProcess, message: Message) -> None:
+    def _take(self, message: Message) -> None:
         self._busy_s = message["busy_s"]
         call = self._calls.get(message.get("id", -1))
         if call is None:
@@ -200,12 +184,9 @@ class EnvironmentProcess:
 
     def _watch(self) -> None:
         """Ends the process if it takes no calls, because other work in it hangs."""
-        if self._idle_watch is not None:
-            self._idle_watch.cancel()
-            self._idle_watch = None
+        self.end_deadline()
         if self._calls and not any(call.has_begun for call in self._calls.values()):
-            loop = asyncio.get_running_loop()
-            self._idle_watch = loop.call_later(_BEGIN_TIMEOUT_S, self.kill, "the process of the environment hung")
+            self.set_deadline(_BEGIN_TIMEOUT_S, "the process of the environment hung")
 
     def _failure(self, error: Mapping[str, str], *, logs: bool) -> CallFailed:
         if error["traceback"] and logs:
@@ -232,17 +213,12 @@ class EnvironmentProcess:
         )
         self.kill(f"{call.name} took longer than {call.timeout_s:g} s, in this episode or another one of its process")
 
-    def _on_exit(self, _: PoolProcess, how: str) -> None:
-        if not self.is_lost:
-            self.is_lost, self._why = True, f"the process of the environment ended ({how})"
-        self._output.end()
-        if self._idle_watch is not None:
-            self._idle_watch.cancel()
+    def _sweep(self) -> None:
         for call in self._calls.values():
-            call.end(error=ProcessLost(self._why, in_call=call.has_begun))
+            call.end(error=ProcessLost(self.why_ended, in_call=call.has_begun))
         self._calls.clear()
-        self._sweep = asyncio.get_running_loop().run_in_executor(None, end_descendants, self._mark)
-        self._sweep.add_done_callback(lambda _: self._end())
+        self._sweeping = asyncio.get_running_loop().run_in_executor(None, end_descendants, self._mark)
+        self._sweeping.add_done_callback(lambda _: self._end())
 
     def _end(self) -> None:
         self.gone.set()

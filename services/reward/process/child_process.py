@@ -1,12 +1,11 @@
-"""A process beside the service, of the pool or of a reward model, seen from its parent."""
+"""A process that the service has started, seen from the service."""
 
 import asyncio
 import contextlib
 import os
 import signal
-import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from services.reward.process.frames import FrameBuffer, Message, encode_frame
 
@@ -15,38 +14,70 @@ ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THR
 """Environment variables of such a process, in addition to those of the service."""
 
 
-class PoolProcess(asyncio.SubprocessProtocol):
-    """Starts a process, sends it one job at a time and reports its messages and its end.
+class Output(Protocol):
+    """Takes what a process prints."""
+
+    def feed(self, data: bytes) -> None:
+        """Takes the next bytes."""
+
+    def end(self) -> None:
+        """Takes notice that nothing follows."""
+
+
+class ChildProcess(asyncio.SubprocessProtocol):
+    """Starts a process, sends it messages, reports its messages and its end, and kills it past its deadline.
 
     The process is started by exec, not fork, so that it inherits nothing of the service's gRPC. It leads a process
-    group, which ends with it.
+    group, which ends with it. Belongs to one event loop.
     """
 
     def __init__(
         self,
-        on_message: Callable[["PoolProcess", Message], None],
-        on_exit: Callable[["PoolProcess", str], None],
+        on_message: Callable[[Message], None],
+        on_exit: Callable[[], None],
         *,
-        on_output: Callable[["PoolProcess", bytes], None] | None = None,
-        module: str = "services.reward.pool.worker",
-        command: Sequence[str] = (),
+        name: str,
+        on_deadline: Callable[[str], None] | None = None,
+        output: Output | None = None,
+        command: Sequence[str],
         environment: Mapping[str, str] = ENVIRONMENT,
         without: Sequence[str] = (),
     ) -> None:
-        """`module` is run, or in its place `command`; both get the pid of this process as the last argument.
+        """`command` is run with the pid of this process as one more argument, the last.
 
-        It gets `environment` in addition to the service's own variables, `without` some of them. `on_output` gets its
-        standard error; without it that is the service's.
+        It gets `environment` in addition to the service's own variables, `without` some of them. `output` gets what it
+        prints to standard error; without it that is the service's. `on_deadline` is called with the reason past a
+        deadline, and kills the process; without it the process is killed.
         """
+        self._name = name
         self._on_message = on_message
-        self._on_output = on_output
         self._on_exit = on_exit
-        self._command = (*(command or (sys.executable, "-m", module)), str(os.getpid()))
+        self._on_deadline = on_deadline or self.kill
+        self._output = output
+        self._command = (*command, str(os.getpid()))
         kept = {name: value for name, value in os.environ.items() if name not in without}
         self._environment = {**kept, **environment}
         self._frames = FrameBuffer()
         self._transport: asyncio.SubprocessTransport | None = None
+        self._deadline: asyncio.TimerHandle | None = None
         self.pid = 0
+        self.is_ready = False
+        """Whether it has said that it takes work."""
+        self.settled = asyncio.Event()
+        """Set once it is ready or has ended."""
+        self.why_killed = ""
+        """Why it was killed; empty if it was not."""
+        self.why_ended = ""
+        """Why it has ended; empty until then."""
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether it has ended, or is about to."""
+        return bool(self.why_killed or self.why_ended)
+
+    @property
+    def takes_work(self) -> bool:
+        return self.is_ready and not self.is_lost
 
     @property
     def program(self) -> str:
@@ -54,13 +85,13 @@ class PoolProcess(asyncio.SubprocessProtocol):
         return self._command[0]
 
     async def start(self) -> None:
-        """Starts the process; its first message, "ready", means that it takes jobs."""
+        """Starts the process. Raises `OSError`. Its message "ready" means that it takes work."""
         await asyncio.get_running_loop().subprocess_exec(
             lambda: self,
             *self._command,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE if self._on_output else None,
+            stderr=asyncio.subprocess.PIPE if self._output else None,
             env=self._environment,
             process_group=0,
         )
@@ -71,8 +102,21 @@ class PoolProcess(asyncio.SubprocessProtocol):
         assert isinstance(pipe, asyncio.WriteTransport)
         pipe.write(encode_frame(message))
 
-    def kill(self) -> None:
+    def set_deadline(self, seconds: float, why: str) -> None:
+        """Calls `on_deadline` after some time, in place of an earlier deadline."""
+        self.end_deadline()
+        self._deadline = asyncio.get_running_loop().call_later(seconds, self._on_deadline, why)
+
+    def end_deadline(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+
+    def kill(self, why: str) -> None:
         """Kills the process and the processes that it has started; `on_exit` follows."""
+        self.why_killed = why
+        self._kill()
+
+    def _kill(self) -> None:
         if self._transport is not None and self._transport.get_returncode() is None:
             self._kill_group()
             self._transport.kill()  # It may have left its group.
@@ -107,11 +151,16 @@ class PoolProcess(asyncio.SubprocessProtocol):
         if fd == 1:
             try:
                 for message in self._frames.feed(data):
-                    self._on_message(self, message)
+                    if self.why_ended:
+                        return
+                    if message.get("event") == "ready":
+                        self.is_ready = True
+                        self.settled.set()
+                    self._on_message(message)
             except ValueError:
-                self.kill()  # It wrote something else to the pipe of its answers: what follows has no meaning.
-        elif self._on_output:
-            self._on_output(self, data)
+                self._kill()  # It wrote something else to the pipe of its answers: what follows has no meaning.
+        elif self._output:
+            self._output.feed(data)
 
     def _kill_group(self) -> None:
         with contextlib.suppress(ProcessLookupError):
@@ -122,7 +171,13 @@ class PoolProcess(asyncio.SubprocessProtocol):
         self._kill_group()  # Processes that it has left behind.
         code = self._transport.get_returncode()
         self._transport.close()
-        self._on_exit(self, f"signal {-code}" if code is not None and code < 0 else f"exit code {code}")
+        how = f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
+        self.why_ended = self.why_killed or f"{self._name} died ({how})"
+        self.end_deadline()
+        if self._output:
+            self._output.end()
+        self.settled.set()
+        self._on_exit()
 
     def pipe_connection_lost(self, fd: int, exc: Any) -> None:
         """Does nothing: `process_exited` follows."""

@@ -24,7 +24,7 @@ Result = Answer | BaseException
 @pytest.fixture
 async def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Make]:
     monkeypatch.setattr(process, "_RUNNER", "tests.unit.services.reward.model.scripted_model_runner")
-    monkeypatch.setattr(process, "_MIN_BACKOFF_S", 0.01)
+    monkeypatch.setattr(process, "_BACKOFF_S", (0.01, 30.0))
     models: list[ModelProcess] = []
 
     def make_model(**settings: Any) -> ModelProcess:
