@@ -15,7 +15,7 @@ from services.coordinator.workers.claims import Binding
 from services.coordinator.workers.deadlines import sampling_timeout_s
 from services.coordinator.workers.generator_pool import GeneratorPool
 from services.coordinator.workers.group_progress import GroupProgress, resumable_tokens
-from services.coordinator.workers.losses import WorkFailed
+from services.coordinator.workers.lost_work import WorkFailed
 from services.coordinator.workers.rewards.growing_group import GrowingGroup
 from services.coordinator.workers.turn_batches import EpisodeTurns, TurnRounds
 from shoal.chat_templates.completion_text import text_decoder

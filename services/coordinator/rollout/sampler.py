@@ -18,7 +18,7 @@ from services.coordinator.rollout.token_reward import TokenReward, token_rewards
 from services.coordinator.store.events import EventLog
 from services.coordinator.store.ledger import Ledger
 from services.coordinator.workers.group_progress import GroupProgress
-from services.coordinator.workers.losses import Losses, WorkFailed
+from services.coordinator.workers.lost_work import LostWork, WorkFailed
 from shoal.concurrency import first_error
 from shoal.errors import DeadlineExceeded, InvalidArgument
 from shoal.grpo.seeds import completion_seed
@@ -97,11 +97,12 @@ class Sampler:
         group_id = f"group-{order_number:08d}"
         delivered = self._nothing_delivered(order_number)
         timeout_s = self._parts.completions.timeout_s
-        num_issues, num_timeouts = 0, 0
-        losses = Losses(self._parts.config().coordinator.max_group_losses)
+        num_timeouts = 0
+        lost = LostWork(self._parts.config().coordinator.max_group_losses, self._parts.pause.unpaused)
         detail = ""
-        while True:
-            num_issues += 1
+        async for num_issues in lost:
+            if num_issues:
+                self._reissued(order_number, group_id, detail, delivered)
             # First, so that the version of the issue is the one that samples; this wait has no deadline.
             with await self._gate.enter() as passage:
                 if not self._may_keep(delivered):
@@ -113,15 +114,14 @@ class Sampler:
                     order_number, position, group_id, prompt, trace_id, self._version.policy_version, detail
                 )
                 num_pauses = self._parts.pause.num_pauses
-                request_id = f"{self._run_id}/{self._version.weights.attempt}/{order_number}/{num_issues}"
+                request_id = f"{self._run_id}/{self._version.weights.attempt}/{order_number}/{num_issues + 1}"
                 try:
                     async with asyncio.timeout(None) as deadline:  # It counts from the first token.
                         begin = partial(_restart, deadline, timeout_s)
-                        return await self._sample_and_score(group, delivered, request_id, passage, losses, begin)
+                        return await self._sample_and_score(group, delivered, request_id, passage, lost, begin)
                 except WorkFailed as error:
                     detail = str(error)
-                    losses.count(error, delivered.furthest)
-                    if losses.are_too_many:
+                    if lost.count(error, delivered.furthest):
                         return await self._drop(group, DropReason.LOST, detail)
                 except (TimeoutError, DeadlineExceeded):
                     detail = f"not done within coordinator.sampling_timeout_s ({timeout_s:g} s)"
@@ -133,16 +133,17 @@ class Sampler:
                     detail = str(error)
                 except InvalidArgument as error:
                     return await self._drop(group, DropReason.REFUSED, error.message)
-            await losses.pause()
-            await self._parts.pause.unpaused()
-            self._events.add(
-                "group_reissued",
-                f"{group_id} is issued again: {detail}",
-                group_id=group_id,
-                order_number=order_number,
-                num_kept_completions=len(delivered.sampled.completions),
-                num_kept_tokens=delivered.sampled.num_prefix_tokens,
-            )
+        raise AssertionError("unreachable")
+
+    def _reissued(self, order_number: int, group_id: str, detail: str, delivered: "_Delivered") -> None:
+        self._events.add(
+            "group_reissued",
+            f"{group_id} is issued again: {detail}",
+            group_id=group_id,
+            order_number=order_number,
+            num_kept_completions=len(delivered.sampled.completions),
+            num_kept_tokens=delivered.sampled.num_prefix_tokens,
+        )
 
     def _nothing_delivered(self, order_number: int) -> "_Delivered":
         config = self._parts.config()
@@ -166,7 +167,7 @@ class Sampler:
         delivered: "_Delivered",
         request_id: str,
         passage: Passage,
-        losses: Losses,
+        lost: LostWork,
         on_begin: Callable[[], None],
     ) -> SettledGroup:
         """Scores each completion while its siblings are still being sampled. The passage ends with the last sample."""
@@ -181,7 +182,7 @@ class Sampler:
                 self._rounds.seat(group.order_number, is_greedy=False),
                 self._rounds.turns(group.order_number, is_greedy=False),
             )
-            sampling, scoring = self._start(tasks, request, losses, is_recorded=True)
+            sampling, scoring = self._start(tasks, request, lost, is_recorded=True)
             samplings = [sampling]
             if self._parts.config().advantage.baseline == "greedy":
                 # ReMax's baseline: an additional sample, which is scored and not trained on.
@@ -194,7 +195,7 @@ class Sampler:
                     turns=self._rounds.turns(group.order_number, is_greedy=True),
                     is_greedy=True,
                 )
-                sampling, greedy_scoring = self._start(tasks, greedy, losses)
+                sampling, greedy_scoring = self._start(tasks, greedy, lost)
                 samplings.append(sampling)
             asyncio.gather(*samplings, return_exceptions=True).add_done_callback(lambda _: passage.end())
         completions = tuple(delivered.sampled.in_order)
@@ -221,7 +222,7 @@ class Sampler:
         self,
         tasks: asyncio.TaskGroup,
         request: GroupRequest,
-        losses: Losses,
+        lost: LostWork,
         *,
         is_recorded: bool = False,
     ) -> "tuple[asyncio.Task[Any], asyncio.Task[Sequence[Score]]]":
@@ -230,7 +231,7 @@ class Sampler:
         task = tasks.create_task(self._sample(request, is_recorded))
         # The group is complete also when sampling failed: a stream to a reward service must not wait forever.
         task.add_done_callback(lambda _: sampled.complete())
-        return task, tasks.create_task(self._score(request, losses))
+        return task, tasks.create_task(self._score(request, lost))
 
     async def _sample(self, request: GroupRequest, is_recorded: bool) -> None:
         """Adds the completions that the group lacks as they arrive; then records all, if they shall be."""
@@ -248,7 +249,7 @@ class Sampler:
                 ", ".join(progress.generators),
             )
 
-    async def _score(self, request: GroupRequest, losses: Losses) -> Sequence[Score]:
+    async def _score(self, request: GroupRequest, lost: LostWork) -> Sequence[Score]:
         """Scores completions as they arrive, except those with a known score."""
         group, sampled, known = request.group, request.sampled, request.progress.scores
         with trace.span(names.GROUP_SCORE, parent=group.traceparent, group_id=group.group_id):
@@ -263,7 +264,7 @@ class Sampler:
             while True:
                 num_outages = self._breaker.num_outages
                 scores = await self._parts.rewards.score(
-                    group.group_id, group.prompt, sampled, known, timeout_s=timeout_s, losses=losses
+                    group.group_id, group.prompt, sampled, known, timeout_s=timeout_s, lost=lost
                 )
                 if not await self._breaker.rejects(scores, num_outages=num_outages, is_retry=is_retry):
                     return scores

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from services.coordinator.workers.claims import Claim
-from services.coordinator.workers.losses import WorkFailed
+from services.coordinator.workers.lost_work import WorkFailed
 from shoal.config import RunConfig
 from shoal.rollout import Completion
 from shoal.v1 import generator_pb2

@@ -14,7 +14,7 @@ from services.coordinator.workers.claims import Binding, Claim
 from services.coordinator.workers.deadlines import Pace
 from services.coordinator.workers.fleet import Fleet
 from services.coordinator.workers.group_progress import GroupProgress, whole_prefix
-from services.coordinator.workers.losses import WorkFailed
+from services.coordinator.workers.lost_work import WorkFailed
 from services.coordinator.workers.member import Member
 from services.coordinator.workers.utilization import Utilization
 from shoal.arrays import Int32Array

@@ -12,7 +12,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from services.coordinator.rollout.episodes import stream as episode_stream
-from services.coordinator.workers import losses
+from services.coordinator.workers import lost_work
 from services.reward.service import RewardService
 from shoal.errors import InvalidArgument
 from shoal.telemetry import names
@@ -191,7 +191,7 @@ async def test_episodes_that_break_or_hang_are_failed_and_their_siblings_are_tra
 async def test_an_environment_that_is_out_pauses_the_run_and_its_episodes_are_played_again(
     cluster: Cluster, model: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    monkeypatch.setattr(losses, "FIRST_PAUSE_S", 0.0)
+    monkeypatch.setattr(lost_work, "FIRST_PAUSE_S", 0.0)
     stage, policy = ScriptedStage(), ScriptedPolicy(cluster.plane)
     await cluster.add_all(policy, rewards=(stage,))
     config = episode_config(

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from services.coordinator.workers import losses, standing
+from services.coordinator.workers import lost_work, standing
 from services.coordinator.workers.weights import weight_broadcast
 from shoal.errors import Internal, Unavailable
 from shoal.v1 import coordinator_pb2 as pb
@@ -140,7 +140,7 @@ async def test_a_generator_that_hangs_in_a_load_but_answers_is_left_out_before_t
 async def test_an_error_of_one_request_costs_its_group_and_no_generator(
     cluster: Cluster, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(losses, "FIRST_PAUSE_S", 0.05)
+    monkeypatch.setattr(lost_work, "FIRST_PAUSE_S", 0.05)
     generators = [ScriptedGenerator(cluster.plane) for _ in range(2)]
     for generator in generators:
         generator.errors[5] = Internal("vLLM failed to sample: KeyError", reason="ENGINE_FAILED")
@@ -159,7 +159,7 @@ async def test_an_error_of_one_request_costs_its_group_and_no_generator(
 async def test_a_prompt_that_kills_generators_is_dropped_before_it_has_killed_all(
     cluster: Cluster, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(losses, "FIRST_PAUSE_S", 0.05)
+    monkeypatch.setattr(lost_work, "FIRST_PAUSE_S", 0.05)
     generators = [ScriptedGenerator(cluster.plane) for _ in range(3)]
     for generator in generators:
         generator.killing_group = 6

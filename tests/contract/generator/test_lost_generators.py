@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from services.coordinator.store import long_work
-from services.coordinator.workers import losses
+from services.coordinator.workers import lost_work
 from shoal.error_reasons import ErrorReason
 from shoal.errors import Aborted
 from shoal.v1 import coordinator_pb2 as pb
@@ -75,7 +75,7 @@ class ReportingGenerator(ScriptedGenerator):
 async def test_a_killed_generator_costs_the_tokens_since_its_last_report(
     cluster: Cluster, model: Path, monkeypatch: pytest.MonkeyPatch, every: int
 ) -> None:
-    monkeypatch.setattr(losses, "FIRST_PAUSE_S", 0.05)
+    monkeypatch.setattr(lost_work, "FIRST_PAUSE_S", 0.05)
     lost, other = (ReportingGenerator(cluster.plane, holds=holds) for holds in (True, False))
     await cluster.add_all(other)
     await cluster.add(lost, "lost")

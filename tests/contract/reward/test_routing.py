@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from services.coordinator.store.events import EventLog
-from services.coordinator.workers.losses import Losses
+from services.coordinator.workers.lost_work import LostWork
 from services.coordinator.workers.member import Member
 from services.coordinator.workers.registry import WorkerRecord
 from services.coordinator.workers.rewards.growing_group import GrowingGroup
@@ -139,7 +139,7 @@ def group_of(name: str, size: int) -> GrowingGroup:
 
 async def score(rewards: RewardPool, name: str, size: int, truth: GroundTruth | None = None) -> list[Score]:
     prompt = Prompt(f"{name}:0", np.zeros(0, np.int32), "", (truth or GroundTruth("gsm8k", "5"),))
-    return list(await rewards.score(name, prompt, group_of(name, size), {}, timeout_s=30.0, losses=Losses(3)))
+    return list(await rewards.score(name, prompt, group_of(name, size), {}, timeout_s=30.0, lost=LostWork(3)))
 
 
 async def test_a_busy_service_is_retried_for_the_rest_and_not_before_its_retry_delay(tmp_path: Path) -> None:
@@ -163,7 +163,7 @@ async def test_a_completion_larger_than_a_message_is_refused_at_once(tmp_path: P
         group.complete()
         prompt = Prompt("a:0", np.zeros(0, np.int32), "", (GroundTruth("gsm8k", "5"),))
         with pytest.raises(InvalidArgument, match="more than gRPC"):
-            await rewards.score("group-a", prompt, group, {}, timeout_s=30.0, losses=Losses(3))
+            await rewards.score("group-a", prompt, group, {}, timeout_s=30.0, lost=LostWork(3))
 
 
 async def test_another_replica_scores_once_each_completion_that_a_dying_one_left(tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """Turns of an episode of a deterministic run, each sampled in a batch with those of other episodes."""
 
 import contextlib
-import itertools
 from types import TracebackType
 
 from services.coordinator.rollout.completions import EpisodeRequest
@@ -10,10 +9,8 @@ from services.coordinator.rollout.episodes.stage import EpisodeParts
 from services.coordinator.rollout.episodes.turn_sampler import TurnRequest, TurnSampler
 from services.coordinator.workers.batches import Seat
 from services.coordinator.workers.group_progress import GroupProgress
-from services.coordinator.workers.losses import WorkFailed
 from services.coordinator.workers.turn_batches import EpisodeTurns
 from shoal.rollout import Completion
-from shoal.telemetry import names, trace
 
 
 class BatchedTurnSampler(TurnSampler):
@@ -35,36 +32,17 @@ class BatchedTurnSampler(TurnSampler):
         await super().__aexit__(kind, error, traceback)
 
     async def sample(self, request: TurnRequest) -> Completion:
-        losses = self._losses_of_turn()
         with self._clock.stopped():
             self._seat = await self._turns.seat()
-        for number in itertools.count():
-            try:
-                completion = await self._sample_in_batch(request, f"{request.name}/call-{number}", self._seat)
-            except WorkFailed as error:
-                losses.count(error)
-                if losses.are_too_many:
-                    raise
-            else:
-                self._seat = None
-                return completion
-            with self._clock.stopped():
-                await losses.pause()
-                await self.unpaused()
-        raise AssertionError("unreachable")
+        completion = await super().sample(request)
+        self._seat = None
+        return completion
 
-    async def _sample_in_batch(self, request: TurnRequest, call_id: str, seat: Seat) -> Completion:
+    async def _call(self, request: TurnRequest, progress: GroupProgress, call_id: str) -> Completion:
         """Returns when the whole batch is sampled. Raises `WorkFailed` when any of it failed."""
-        progress = GroupProgress([request.seed])
-        try:
-            async with contextlib.AsyncExitStack() as stack:
-                with self._clock.stopped():
-                    room = self._parts.generators.room(1, priority=self._priority, version=self._version, seat=seat)
-                    binding = await stack.enter_async_context(room)
-                worker_id = binding.member.record.worker_id
-                with trace.span(names.EPISODE_TURN, request_id=request.name, worker_id=worker_id):
-                    async with self._undisturbed():
-                        return await self._receive(request, progress, call_id, binding)
-                raise WorkFailed(binding.member.name, "an evaluation came first", is_loss=False)
-        finally:
-            self.worker_ids.update(progress.generators)
+        async with contextlib.AsyncExitStack() as stack:
+            with self._clock.stopped():
+                room = self._parts.generators.room(1, priority=self._priority, version=self._version, seat=self._seat)
+                binding = await stack.enter_async_context(room)
+            return await self._receive(request, progress, call_id, binding)
+        raise AssertionError("a room lets errors through")

@@ -12,7 +12,7 @@ from services.coordinator.rollout.episodes.messages import BrokenEpisode, Episod
 from services.coordinator.rollout.episodes.stage import EpisodeParts, Stage
 from services.coordinator.rollout.episodes.stream import EnvironmentLost, EpisodeStream
 from services.coordinator.rollout.episodes.turn_sampler import TurnSampler
-from services.coordinator.workers.losses import Losses, WorkFailed
+from services.coordinator.workers.lost_work import LostWork, WorkFailed
 from shoal.errors import DeadlineExceeded
 from shoal.rollout import Completion, Prompt
 from shoal.scores import ScoreOutcome
@@ -49,7 +49,7 @@ class Player(ABC):
         self._seed = request.seed
         self._turns = turns
         self._clock = clock
-        self._losses = Losses(parts.config().episodes.max_losses)
+        self._lost = LostWork(parts.config().episodes.max_losses, turns.unpaused, clock.stopped)
         self._num_plays = 0
         self._begin_anew()
 
@@ -101,8 +101,29 @@ class Player(ABC):
 
     async def _play_until_it_ends(self) -> EpisodeResult:
         """Plays the episode, and once more after each loss of its environment."""
-        while True:
+        async for _ in self._lost:
             error: EnvironmentLost | BrokenEpisode
+            try:
+                return await self._play_where_there_is_room()
+            except EnvironmentLost as lost:
+                error, is_given_up = lost, self._lost.count(lost, self._num_played)
+            except BrokenEpisode as broken:
+                if self._stage.is_deterministic:  # It would break again.
+                    raise
+                failed = WorkFailed(self._name, str(broken), is_loss=not self._is_excused)
+                error, is_given_up = broken, self._lost.count(failed)
+            if is_given_up:
+                raise error
+            if not self._stage.is_deterministic:
+                self._begin_anew()
+            self._parts.events.add(
+                "episode_replayed", f"the episode {self._name} is played again: {error}", episode=self._name
+            )
+        raise AssertionError("unreachable")
+
+    async def _play_where_there_is_room(self) -> EpisodeResult:
+        """Plays the episode at a service; waits while too many are open, so that it is not begun."""
+        while True:
             try:
                 async with contextlib.AsyncExitStack() as stack:
                     with self._clock.stopped():  # While there is no service.
@@ -110,28 +131,11 @@ class Player(ABC):
                         stream = await stack.enter_async_context(playing)
                     return await self._play_at(stream)
             except EnvironmentLost as lost:
-                if lost.retry_after_s is not None:  # It was not begun: too many are open.
-                    with self._clock.stopped():
-                        await asyncio.sleep(lost.retry_after_s)
-                        await self._turns.unpaused()
-                    continue
-                error = lost
-                self._losses.count(lost, self._num_played)
-            except BrokenEpisode as broken:
-                if self._stage.is_deterministic:  # It would break again.
+                if lost.retry_after_s is None:
                     raise
-                error = broken
-                self._losses.count(WorkFailed(self._name, str(broken), is_loss=not self._is_excused))
-            if self._losses.are_too_many:
-                raise error
-            if not self._stage.is_deterministic:
-                self._begin_anew()
-            self._parts.events.add(
-                "episode_replayed", f"the episode {self._name} is played again: {error}", episode=self._name
-            )
-            with self._clock.stopped():
-                await self._losses.pause()
-                await self._turns.unpaused()
+                with self._clock.stopped():
+                    await asyncio.sleep(lost.retry_after_s)
+                    await self._turns.unpaused()
 
 
 def checked(result: EpisodeResult) -> EpisodeResult:

@@ -25,7 +25,7 @@ from services.coordinator.rollout.episodes.policy_calls import (
     call_from_wire,
     reply_to_wire,
 )
-from services.coordinator.workers.losses import WorkFailed
+from services.coordinator.workers.lost_work import WorkFailed
 from services.coordinator.workers.member import Member
 from services.coordinator.workers.rewards.reward_pool import RewardPool
 from shoal.error_reasons import ErrorReason

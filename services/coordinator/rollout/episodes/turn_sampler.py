@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import itertools
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,7 +14,7 @@ from services.coordinator.rollout.episodes.stage import EpisodeParts
 from services.coordinator.workers.claims import Binding
 from services.coordinator.workers.deadlines import sampling_timeout_s
 from services.coordinator.workers.group_progress import GroupProgress, resumable_tokens
-from services.coordinator.workers.losses import Losses, WorkFailed
+from services.coordinator.workers.lost_work import LostWork, WorkFailed
 from services.coordinator.workers.member import Member
 from shoal.arrays import Int32Array
 from shoal.rollout import Completion, Prompt, SamplingParams
@@ -73,32 +72,30 @@ class TurnSampler:
 
         Raises `WorkFailed` after too many losses at the same token, `DeadlineExceeded` when it takes too long.
         """
-        progress, losses = GroupProgress([request.seed]), self._losses_of_turn()
-        for number in itertools.count():
-            binding = await self._place()
-            worker_id = binding.member.record.worker_id
+        progress = GroupProgress([request.seed])
+        lost = LostWork(self._parts.config().coordinator.max_group_losses, self.unpaused, self._clock.stopped)
+        async for number in lost:
             if not self._report_every_tokens:
                 progress = GroupProgress([request.seed])
             try:
-                with trace.span(names.EPISODE_TURN, request_id=request.name, worker_id=worker_id):
-                    async with self._undisturbed():
-                        return await self._receive(request, progress, f"{request.name}/call-{number}", binding)
+                return await self._call(request, progress, f"{request.name}/call-{number}")
             except WorkFailed as error:
-                losses.count(error, progress.num_prefix_tokens)
-                if losses.are_too_many:
+                if lost.count(error, progress.num_prefix_tokens):
                     raise
             finally:
                 self.worker_ids.update(progress.generators)
+        raise AssertionError("unreachable")
+
+    async def _call(self, request: TurnRequest, progress: GroupProgress, call_id: str) -> Completion:
+        """Samples a turn by one call. Raises `WorkFailed`."""
+        binding = await self._place()
+        try:
+            return await self._receive(request, progress, call_id, binding)
+        except WorkFailed:
             async with self._placing:
                 if self._binding is binding:
                     await self._leave()
-            with self._clock.stopped():
-                await losses.pause()
-                await self.unpaused()
-        raise AssertionError("unreachable")
-
-    def _losses_of_turn(self) -> Losses:
-        return Losses(self._parts.config().coordinator.max_group_losses)
+            raise
 
     @property
     def _report_every_tokens(self) -> int:
@@ -128,6 +125,15 @@ class TurnSampler:
         self._room = contextlib.AsyncExitStack()
 
     async def _receive(
+        self, request: TurnRequest, progress: GroupProgress, call_id: str, binding: Binding
+    ) -> Completion:
+        worker_id = binding.member.record.worker_id
+        with trace.span(names.EPISODE_TURN, request_id=request.name, worker_id=worker_id):
+            async with self._undisturbed():
+                return await self._completion(request, progress, call_id, binding)
+        raise WorkFailed(binding.member.name, "an evaluation came first", is_loss=False)
+
+    async def _completion(
         self, request: TurnRequest, progress: GroupProgress, call_id: str, binding: Binding
     ) -> Completion:
         calls = self._parts.generators.sample(

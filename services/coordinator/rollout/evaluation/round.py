@@ -13,7 +13,7 @@ from services.coordinator.rollout.rollout_parts import RolloutParts
 from services.coordinator.rollout.sampler import MAX_TIMEOUTS
 from services.coordinator.workers.batches import Seat, seats_of
 from services.coordinator.workers.group_progress import GroupProgress
-from services.coordinator.workers.losses import Losses, WorkFailed
+from services.coordinator.workers.lost_work import LostWork, WorkFailed
 from services.coordinator.workers.rewards.growing_group import GrowingGroup
 from services.coordinator.workers.turn_batches import EpisodeTurns, turn_rounds_of
 from shoal.concurrency import first_error
@@ -83,14 +83,14 @@ class EvaluationRound:
     async def _answer(
         self, question: _Question, slots: AbstractAsyncContextManager[None], began: float
     ) -> AnsweredQuestion:
-        losses = Losses(self.parts.config().coordinator.max_group_losses)
+        lost = LostWork(self.parts.config().coordinator.max_group_losses)
         async with slots:
-            completions = await self._sample(question, losses)
+            completions = await self._sample(question, lost)
         self.num_unsampled -= 1
         if not self.num_unsampled:
             self._sampling_s = self.parts.pause.running_s() - began
             self.all_sampled.set()
-        scores = await self._score(question, completions, losses)
+        scores = await self._score(question, completions, lost)
         self.num_scored += 1
         return AnsweredQuestion(question.prompt, completions, scores, self.parts.config().reward)
 
@@ -124,25 +124,25 @@ class EvaluationRound:
         num_at_once = self.parts.config().generator.max_num_seqs * max(1, self.parts.generators.num_serving)
         return asyncio.Semaphore(max(1, num_at_once // self.parts.config().evaluation.samples_per_prompt))
 
-    async def _sample(self, question: _Question, losses: Losses) -> tuple[Completion, ...]:
+    async def _sample(self, question: _Question, lost: LostWork) -> tuple[Completion, ...]:
         """Samples the answers to one question, all of the evaluated version; none after two timeouts, or too many
         losses."""
-        pause, num_tries, num_timeouts = self.parts.pause, 0, 0
+        pause, num_timeouts = self.parts.pause, 0
         once = self._sample_once if question.prompt.environment is None else self._play
-        while num_timeouts < MAX_TIMEOUTS and not losses.are_too_many:
-            await losses.pause()
+        async for number in lost:
             await pause.moving()
-            num_tries += 1
             num_pauses = pause.num_pauses
             try:
-                return await once(question, f"{question.name}/{num_tries}")
+                return await once(question, f"{question.name}/{number + 1}")
             except WorkFailed as error:
-                losses.count(error)
                 _log.info("a question is sampled again", extra={"question": question.name, "reason": str(error)})
-                continue
+                if lost.count(error):
+                    break
             except DeadlineExceeded:
                 # A deadline that passed during a pause does not count.
                 num_timeouts += num_pauses == pause.num_pauses
+                if num_timeouts == MAX_TIMEOUTS:
+                    break
         if question.seat is not None:
             question.seat.leave()
         return ()
@@ -193,7 +193,7 @@ class EvaluationRound:
     def _is_of_version(self, completion: Completion) -> bool:
         return all(span.version == self.version for span in completion.version_spans)
 
-    async def _score(self, question: _Question, completions: Sequence[Completion], losses: Losses) -> Sequence[Score]:
+    async def _score(self, question: _Question, completions: Sequence[Completion], lost: LostWork) -> Sequence[Score]:
         """Returns one score for each answer; FAILED after two timeouts, or too many losses."""
         for _ in range(MAX_TIMEOUTS if completions else 0):
             group = GrowingGroup()
@@ -203,7 +203,7 @@ class EvaluationRound:
             with contextlib.suppress(DeadlineExceeded, WorkFailed):
                 timeout_s = self.parts.completions.timeout_s
                 return await self.parts.rewards.score(
-                    question.name, question.prompt, group, {}, timeout_s=timeout_s, losses=losses
+                    question.name, question.prompt, group, {}, timeout_s=timeout_s, lost=lost
                 )
         return tuple(Score(completion.sample_index, ScoreOutcome.FAILED, 0.0) for completion in completions)
 

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from services.coordinator.store.events import EventLog
 from services.coordinator.workers.fleet import Fleet
-from services.coordinator.workers.losses import Losses, WorkFailed
+from services.coordinator.workers.lost_work import LostWork, WorkFailed
 from services.coordinator.workers.member import Member
 from services.coordinator.workers.rewards.growing_group import GrowingGroup
 from services.coordinator.workers.rewards.verifier_code import VerifierCode
@@ -159,14 +159,14 @@ class RewardPool:
         scores: dict[int, Score],
         *,
         timeout_s: float,
-        losses: Losses,
+        lost: LostWork,
     ) -> Sequence[Score]:
         """Scores each completion of a group as it arrives; returns the scores by sample index.
 
         `scores` holds those that are known, by sample index, and gets the others. Scoring has no side effects. So when
         a service is lost or leaves, another one gets the completions without a score; when it is too busy, some service
         gets them after the delay that it asked for. An error in a service is the group's own: it is tried again after a
-        pause. Raises `WorkFailed` when the group has too many `losses`, `FailedPrecondition` when no service is there
+        pause. Raises `WorkFailed` when the group has `lost` too much, `FailedPrecondition` when no service is there
         within coordinator.worker_timeout_s, `InvalidArgument` for a completion that cannot be sent.
         """
         while True:
@@ -180,11 +180,10 @@ class RewardPool:
                 # Not earlier than asked, and spread out: many calls may have been refused at the same moment.
                 await asyncio.sleep(error.retry_after_s * random.uniform(1.0, 1.2))
             except Internal as error:
-                losses.count(WorkFailed(member.name, error.message))
-                if losses.are_too_many:
+                if lost.count(WorkFailed(member.name, error.message)):
                     raise WorkFailed(member.name, error.message, is_loss=False) from error
                 self._log_repeat(group_id, member, error)
-                await losses.pause()
+                await lost.pause()
             except (Aborted, Unavailable, FailedPrecondition) as error:
                 await self.leave(member, error)
                 self._log_repeat(group_id, member, error)

@@ -20,10 +20,10 @@ from services.coordinator.rollout.pause import Pause
 from services.coordinator.rollout.rollout_parts import RolloutParts, training_sampling
 from services.coordinator.rollout.sampler import Sampler
 from services.coordinator.rollout.sampling_gate import SamplingGate
-from services.coordinator.workers import losses
+from services.coordinator.workers import lost_work
 from services.coordinator.workers.deadlines import Pace
 from services.coordinator.workers.group_progress import GroupProgress, whole_prefix
-from services.coordinator.workers.losses import WorkFailed
+from services.coordinator.workers.lost_work import WorkFailed
 from shoal.config import parse_config
 from shoal.config.live import LiveConfig
 from shoal.rollout import Completion, EnvironmentTask, FinishReason, Prompt, VersionSpan, WeightVersion
@@ -229,7 +229,7 @@ class KilledGenerators(Generators):
 async def test_a_group_is_dropped_after_losses_at_the_same_tokens_and_not_after_kills_at_random(
     monkeypatch: pytest.MonkeyPatch, more: list[Sequence[int]], num_calls: int, drop_reason: DropReason | None
 ) -> None:
-    monkeypatch.setattr(losses, "FIRST_PAUSE_S", 0.0)
+    monkeypatch.setattr(lost_work, "FIRST_PAUSE_S", 0.0)
     generators = KilledGenerators(*more)
     group = await make_sampler(generators, coordinator={"max_group_losses": 2}).run_group(0, 0, PROMPT)
     assert (generators.num_calls, group.drop_reason) == (num_calls, drop_reason)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from services.coordinator.workers.batches import Seat, Trial, seats_of
-from services.coordinator.workers.losses import WorkFailed
+from services.coordinator.workers.lost_work import WorkFailed
 from shoal.config import RunConfig, parse_config
 
 

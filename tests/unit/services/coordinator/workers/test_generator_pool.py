@@ -13,7 +13,7 @@ from services.coordinator.workers.batches import Batch, Seat
 from services.coordinator.workers.claims import Binding
 from services.coordinator.workers.generator_pool import GeneratorPool
 from services.coordinator.workers.group_progress import GroupProgress
-from services.coordinator.workers.losses import WorkFailed
+from services.coordinator.workers.lost_work import WorkFailed
 from services.coordinator.workers.member import Member
 from services.coordinator.workers.registry import WorkerRecord, WorkerRegistry
 from shoal.concurrency import Signal

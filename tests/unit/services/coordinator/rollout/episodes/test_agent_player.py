@@ -12,7 +12,7 @@ from services.coordinator.rollout.episodes.policy_calls import PolicyAnswer, Pol
 from services.coordinator.rollout.episodes.stream import EnvironmentLost
 from services.coordinator.rollout.groups import counted_tokens
 from services.coordinator.rollout.pause import Pause
-from services.coordinator.workers import losses
+from services.coordinator.workers import lost_work
 from shoal.conversation import ChatMessage, ToolCall, ToolCallStatus
 from shoal.rollout import FinishReason
 from shoal.scores import ScoreOutcome
@@ -28,7 +28,7 @@ from tests.support.played_agent import (
 
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(losses, "FIRST_PAUSE_S", 0.0)
+    monkeypatch.setattr(lost_work, "FIRST_PAUSE_S", 0.0)
 
 
 async def test_what_an_auxiliary_call_says_is_no_part_of_the_episode() -> None:

@@ -20,9 +20,9 @@ from services.coordinator.rollout.episodes.messages import BrokenEpisode, Episod
 from services.coordinator.rollout.episodes.stage import EpisodeParts, Stages
 from services.coordinator.rollout.episodes.stream import EnvironmentLost
 from services.coordinator.rollout.groups import SettledGroup
-from services.coordinator.workers import losses
+from services.coordinator.workers import lost_work
 from services.coordinator.workers.group_progress import GroupProgress
-from services.coordinator.workers.losses import WorkFailed
+from services.coordinator.workers.lost_work import WorkFailed
 from shoal.config import parse_config
 from shoal.config.live import LiveConfig
 from shoal.conversation import ChatMessage, ToolDefinition
@@ -40,7 +40,7 @@ CALL = "<add>1</add>"
 
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(losses, "FIRST_PAUSE_S", 0.0)
+    monkeypatch.setattr(lost_work, "FIRST_PAUSE_S", 0.0)
 
 
 def told(*messages: str, done: bool = False, reward: float | None = None) -> Observation:
