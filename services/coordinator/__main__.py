@@ -1,6 +1,6 @@
 """`python -m services.coordinator`: serves runs and workers until SIGTERM, then writes the active run's checkpoint.
 
-At its start it goes on with the run that it drove when it ended, however it ended.
+At its start it continues the run that it drove when it ended, however it ended.
 """
 
 import argparse

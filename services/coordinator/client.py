@@ -22,15 +22,15 @@ ResultT = TypeVar("ResultT")
 
 CALL_TIMEOUT_S = 15.0
 START_TIMEOUT_S = 900.0
-"""For `StartRun`, which loads tokenizer and data, and may download them."""
+"""Timeout of `StartRun`, which loads tokenizer and data, and may download them."""
 RESUME_TIMEOUT_S = 180.0
-"""For `ResumeRun`, which waits until the reward services have read the code of custom verifiers again."""
+"""Timeout of `ResumeRun`, which waits until the reward services have read the code of custom verifiers again."""
 CHECKPOINT_TIMEOUT_S = 3600.0
-"""For `SaveCheckpoint`, which waits for the end of a step."""
+"""Timeout of `SaveCheckpoint`, which waits for the end of a step."""
 EVALUATION_TIMEOUT_S = 4 * 3600.0
-"""For `Evaluate`, which waits for the end of a step and for every answer."""
+"""Timeout of `Evaluate`, which waits for the end of a step and for every answer."""
 WATCH_TIMEOUT_S = 24 * 3600.0
-"""For one call of `WatchRun`; further calls watch a longer run."""
+"""Timeout of one call of `WatchRun`. Further calls watch a longer run."""
 RECONNECT_S = 180.0
 """Longest wait for a coordinator that restarts."""
 _MAX_PAUSE_S = 3.0
@@ -42,7 +42,7 @@ async def coordinator(
 ) -> AsyncIterator["CoordinatorServiceAsyncStub"]:
     """Opens a stub for the duration of a block. Its calls raise `shoal.errors`.
 
-    `credentials` are by default those that the environment names: SHOAL_TLS_DIR, SHOAL_TOKEN_FILE, SHOAL_TOKEN.
+    `credentials` come by default from the environment: SHOAL_TLS_DIR, SHOAL_TOKEN_FILE, SHOAL_TOKEN.
     """
     if credentials is None:
         tls_dir = os.environ.get("SHOAL_TLS_DIR")
@@ -75,7 +75,7 @@ async def follow(
 
 
 async def patiently(call: Callable[[], Awaitable[ResultT]]) -> ResultT:
-    """Makes a call that is safe to repeat, again while a coordinator that restarts does not answer."""
+    """Makes a call that is safe to repeat. Repeats it while a restarting coordinator does not answer."""
     patience = Patience()
     while True:
         try:
@@ -129,7 +129,7 @@ def resume_run(address: str, run_id: str) -> pb.Run:
 
 
 def stop_run(address: str, run_id: str, *, drain: bool) -> pb.Run:
-    """Ends a run with a checkpoint; `drain` first trains on what is in flight."""
+    """Ends a run with a checkpoint. With `drain` it first trains on groups in flight."""
     request = pb.StopRunRequest(run_id=run_id, mode=pb.STOP_MODE_DRAIN if drain else pb.STOP_MODE_NOW)
     return _call(address, lambda stub: stub.StopRun(request, timeout=CALL_TIMEOUT_S)).run
 

@@ -1,4 +1,4 @@
-"""The `shoal` command: one module for each noun, assembled here, and its errors as one message and an exit code."""
+"""The `shoal` command. It has one module for each noun; errors become one message and an exit code."""
 
 import os
 import sys
@@ -40,9 +40,9 @@ def credentials(
         typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=_print_version),
     ] = False,
 ) -> None:
-    """Options before the command hold for every command that calls a coordinator."""
+    """Sets the options before the command, which apply to every command that calls a coordinator."""
     if tls_dir is not None:
-        # services/coordinator/client.py reads it when a command connects.
+        # services/coordinator/client.py reads this variable when a command connects.
         os.environ["SHOAL_TLS_DIR"] = str(tls_dir)
 
 
@@ -80,8 +80,8 @@ def main() -> None:
 
 
 def _with_hints(error: ShoalError) -> tuple[str, list[str]]:
-    """Returns the message, and what other systems call the fields that the configuration should have had. The message
-    proposes the fields that other systems call by an unknown name, rather than one that is only spelled like it."""
+    """Returns the message and hints about fields of other systems. For an unknown name that another system uses, the
+    message proposes Shoal's counterpart rather than a field with a similar spelling."""
     message, hints = error.message, list[str]()
     if not isinstance(error, InvalidArgument) or not error.violations:
         return message, hints

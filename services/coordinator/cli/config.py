@@ -156,7 +156,7 @@ def suggest(
 
 
 def _why_not(blocking: "Sequence[Refusal]") -> str:
-    """Returns why nothing is translated, and what may be done about it."""
+    """Returns why nothing is translated, with the cure."""
     needed, others = (
         ", ".join(dict.fromkeys(refusal.name for refusal in blocking if refusal.is_needed == is_needed))
         for is_needed in (True, False)

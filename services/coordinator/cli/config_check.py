@@ -26,13 +26,13 @@ from shoal.models.reward_model import describe_reward_model
 from shoal.rollout import Prompt
 
 _MANY_LABELS = 10_000
-"""From this number on the check takes long enough for a note."""
+"""Number of labels from which the check takes long enough for a note."""
 
 
 def counted(config: RunConfig) -> RunConfig:
     """Returns the configuration with the steps of `run.total_epochs`, for which it loads the data.
 
-    Warns, and returns it as it is, where they cannot be loaded.
+    If the data cannot be loaded, warns and returns the configuration unchanged.
     """
     if config.run.num_steps:
         return config
@@ -56,7 +56,7 @@ def check_config(config: RunConfig) -> dict[str, Any]:
 
 def check_inputs(config: RunConfig, data_dir: Path) -> tuple[RunConfig, dict[str, Any]]:
     """Loads tokenizer and data, checks labels, custom verifiers, environments, adapted layers and disk space, looks for
-    the model's weights, and asks every server that a run needs once, Weights & Biases among them.
+    the model's weights, and asks every server that a run needs once, including Weights & Biases.
 
     Returns the configuration with its number of steps, and the facts. Raises `InvalidArgument` that names the field at
     fault.
@@ -98,16 +98,16 @@ def check_inputs(config: RunConfig, data_dir: Path) -> tuple[RunConfig, dict[str
 
 
 def _disk_space(config: RunConfig, model_folder: Path, data_dir: Path) -> dict[str, int]:
-    """Computes the size of a checkpoint, and warns where the disk has room for fewer than two."""
+    """Computes the size of a checkpoint, and warns if the disk has room for fewer than two."""
     space = disk_space(data_dir, model_folder, config)
     print(f"{'warning' if space.is_short else 'note'}: {space}", file=sys.stderr)
     return {"checkpoint_bytes": space.checkpoint_bytes, "disk_bytes_free": space.free_bytes}
 
 
 def _check_labels(config: RunConfig, inputs: PreparedInputs) -> tuple[int | str, Collection[str]]:
-    """Returns the number of labels checked, or why none was, and the ids of the prompts with malformed labels.
+    """Returns the number of checked labels, or why none was checked, and the ids of the prompts with malformed labels.
 
-    Raises `InvalidArgument` where `data.malformed_labels` refuses them.
+    Raises `InvalidArgument` if `data.malformed_labels` refuses them.
     """
     if config.data.malformed_labels == "keep":
         return "none, since data.malformed_labels is keep", ()
@@ -135,8 +135,7 @@ def _custom_verifiers(config: RunConfig) -> dict[str, Any]:
 
 
 def _environments(config: RunConfig, inputs: PreparedInputs, prompts: Sequence[Prompt]) -> dict[str, Any]:
-    """Loads the environments, asks the servers of others, compares the tools of rows with theirs, and tries to render
-    them."""
+    """Loads the environments, asks servers for theirs, compares the tools of rows with them, and tries rendering."""
     facts: dict[str, Any] = {}
     loaded, served = check_environments(config), ask_environment_servers(config)
     if found := loaded | served:
@@ -156,8 +155,8 @@ def _environments(config: RunConfig, inputs: PreparedInputs, prompts: Sequence[P
 
 
 def _servers(config: RunConfig, to_ask_for: Sequence[str]) -> dict[str, Any]:
-    """Asks the servers that a run needs once, and looks for the verifiers that rows name among theirs. Warns where
-    Weights & Biases refuses: the run would go on without it."""
+    """Asks the servers that a run needs once, and looks for the verifiers that rows name among theirs. Warns if Weights
+    & Biases refuses, since the run would continue without it."""
     asked: dict[str, Any] = check_reward_servers(config, asks=True)
     lists = [found for found in asked.values() if isinstance(found, list)]
     listed = {name for names in lists for name in names}

@@ -17,9 +17,9 @@ from shoal.visible_text import visible
 app = command_group("Score completions without a run, and list the verifiers.")
 
 _MAX_TEXT_CHARS = 60
-"""Characters of a completion in a row of the table."""
+"""Most characters of a completion in a row of the table."""
 _MAX_LINES = 5
-"""Lines that are named for one cause."""
+"""Most lines that are named for one cause."""
 
 
 @app.command()
@@ -96,7 +96,7 @@ def _exit_code(scores: Sequence[Mapping[str, Any]]) -> ExitCode:
 
 
 def _causes(positions: Sequence[str], scores: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Returns why rows have no reward, each cause in full and once, with the lines that it concerns."""
+    """Returns why rows have no reward: each cause once, in full, with its lines."""
     lines: dict[str, list[str]] = {}
     for where, score in zip(positions, scores, strict=True):
         for part in score["verifiers"]:

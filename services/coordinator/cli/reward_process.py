@@ -33,8 +33,8 @@ def score_file(
 ) -> tuple[list[tuple[str, str]], list[dict[str, Any]], dict[str, Any] | None]:
     """Scores the rows of a file.
 
-    Returns each row's position ("FILE:LINE") and completion, each row's score, and the judge's accounts if there was
-    one. Raises `InvalidArgument` that names the line at fault.
+    Returns each row's position ("FILE:LINE") and completion, each row's score, and the judge's counts if there is a
+    judge. Raises `InvalidArgument` that names the line at fault.
     """
     config = _reward_config(file, config_file, overrides)
     if tokenize and config_file is None:
@@ -54,14 +54,14 @@ def score_file(
 
 
 def describe_verifiers(config_file: Path | None, overrides: Sequence[str]) -> list[dict[str, Any]]:
-    """Describes every verifier, those of a configuration included, and why one cannot work here."""
+    """Describes every verifier, including the configuration's, and why a verifier cannot work here."""
     config = _reward_config(Path("unused"), config_file, overrides)
     verifiers: list[dict[str, Any]] = call_reward_process("list", {"config": dump_config(config)})
     return verifiers
 
 
 def check_custom_verifiers(config: RunConfig) -> dict[str, dict[str, Any]]:
-    """Loads every custom verifier on this machine, and has each judge the first row that names it.
+    """Loads every custom verifier on this machine, and lets each judge the first row that names it.
 
     The completion is that row's label. Returns by name: `digest` of the code, `tried_on` (the row; empty if no row
     names the verifier) and its `value` (None if it calls the completion unscorable).
@@ -82,8 +82,8 @@ def check_custom_verifiers(config: RunConfig) -> dict[str, dict[str, Any]]:
 
 
 def check_reward_servers(config: RunConfig, *, asks: bool) -> dict[str, str | list[str]]:
-    """Looks for the keys of the judge and of the reward model's server in this environment; if it `asks`, also sends
-    each a question, and asks those of `reward.servers` for their verifiers. Returns by table what came of it.
+    """Looks for the keys of the judge and of the reward model's server in this environment. With `asks` it also sends
+    each a question, and asks `reward.servers` for their verifiers. Returns the results by table.
 
     Exits, after the reward service's code has printed why, if a key is missing, or a server does not answer or lacks a
     verifier that its table names.
@@ -95,7 +95,7 @@ def check_reward_servers(config: RunConfig, *, asks: bool) -> dict[str, str | li
 
 
 def call_reward_process(command: str, request: Mapping[str, Any]) -> Any:
-    """Runs one command of `services.reward.offline`. Exits with its code when it fails: it has printed the error."""
+    """Runs one command of `services.reward.offline`. If it fails, exits with its code; it has printed the error."""
     done = subprocess.run(
         [sys.executable, "-m", "services.reward.offline", command],
         input=json.dumps(request), stdout=subprocess.PIPE, text=True, check=False,
@@ -125,7 +125,7 @@ def _example(verifier: str, conversation: Conversation) -> dict[str, Any]:
         "messages": [[message.role, words_of(message)] for message in conversation.messages],
         "completion": completion,
         "finish_reason": FinishReason.STOP,
-        "token_ids": list(completion.encode()),  # Any tokens will do, and no tokenizer is loaded yet.
+        "token_ids": list(completion.encode()),  # Any tokens are good enough, and no tokenizer is loaded yet.
     }
 
 

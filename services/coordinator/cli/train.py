@@ -62,7 +62,7 @@ def train(
         try:
             raise typer.Exit(TrainSession(run, view, private=private).train())
         except ProcessDied:
-            is_new = False  # Keep the logs: the message names one, and it has more than the message.
+            is_new = False  # Keep the logs: the message names a log with more details.
             raise
         finally:
             if is_new:

@@ -43,9 +43,9 @@ ResultT = TypeVar("ResultT")
 COORDINATOR_START_TIMEOUT_S = 120.0
 START_POLL_S = 0.05
 STOP_GRACE_S = 600.0
-"""Time for the step under way and a checkpoint."""
+"""Time for the current step and a checkpoint."""
 SAME_SIGNAL_S = 0.5
-"""Signals closer together count as one: tools that end a process often signal both the process and its group."""
+"""Signals within this time count as one: tools that end a process often signal both the process and its group."""
 _DEATH_NOTICE_S = 1.0
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -54,14 +54,14 @@ class TrainSession:
     """Starts the processes of a run, follows the run, and ends every process in all cases."""
 
     def __init__(self, run: LocalRun, view: ProgressView, *, private: bool = False) -> None:
-        """`private` keeps the other users of this machine out, by tokens in the run's folder."""
+        """`private` keeps other users of this machine out, with tokens in the run's folder."""
         self._run = run
         self._tokens = RunTokens(run.folder / "tokens") if private else None
         self._view = view
         self._supervisor = Supervisor(run.folder / "logs", lambda text: view.write(text, "process"))
         self._stub: CoordinatorServiceAsyncStub | None = None
         self._name = f"{TRAIN_NAME}{secrets.token_hex(4)}"
-        """The coordinator's, which takes up no other run at its restart."""
+        """The coordinator's name. Because of it the coordinator continues no other run at its restart."""
         self._port: socket.socket | None = None
         """Keeps the coordinator's port from other processes."""
         self._is_accepted = False
@@ -72,7 +72,7 @@ class TrainSession:
         """Checks of workers that have lost their leases."""
         self._signals: list[signal.Signals] = []
         self._last_signal_at = -SAME_SIGNAL_S
-        self._signaled = asyncio.Event()  # Replaced at every signal.
+        self._signaled = asyncio.Event()  # It is replaced at every signal.
 
     def train(self) -> ExitCode:
         """Trains to the end. Raises `ShoalError` when the run cannot begin, fails, or loses a process."""
@@ -91,7 +91,7 @@ class TrainSession:
         loop = asyncio.get_running_loop()
         for number in _SIGNALS:
             if number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN:
-                continue  # It was started by nohup.
+                continue  # The process was started by nohup.
             loop.add_signal_handler(number, self._on_signal, number)
         driving = loop.create_task(self._drive())
         signaled = loop.create_task(self._wait_for_signals(1))
@@ -182,7 +182,7 @@ class TrainSession:
         return ExitCode.OK
 
     async def _start_coordinator(self) -> str:
-        """Starts the coordinator and returns its address, whose port stays its own while it is restarted."""
+        """Starts the coordinator, and returns its address. The port stays reserved during restarts."""
         self._port = reserve_port(self._run.config.launch.coordinator_port, "launch.coordinator_port", LOOPBACK)
         listen = f"{LOOPBACK}:{self._port.getsockname()[1]}"
         with tempfile.TemporaryDirectory(prefix="shoal-") as folder:
@@ -219,7 +219,7 @@ class TrainSession:
         return (await patiently(lambda: stub.GetRun(request, timeout=CALL_TIMEOUT_S))).run
 
     def _supervise(self, event: pb.RunEvent) -> None:
-        """Lets the supervisor kill a lost worker that hangs, and forget restarts after which there is a new step."""
+        """Lets the supervisor kill a lost worker that hangs, and forget restarts after a new step."""
         attributes = json_format.MessageToDict(event.attributes)
         if event.kind == "worker_lost":
             checking = asyncio.create_task(self._supervisor.end_hanging(attributes["address"]))

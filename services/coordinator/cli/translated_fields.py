@@ -1,4 +1,4 @@
-"""`shoal config translate --fields`: how each field of another trainer is translated."""
+"""`shoal config translate --fields`: the translation of each field of another trainer."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from shoal.translate.shared.not_yet import NOT_YET
 
 
 def print_fields(system: System, output: Output) -> None:
-    """Prints the rows of a system's table, by name, and what the system always sets."""
+    """Prints the rows of a system's table, by name, and the fields that the system always sets."""
     rows = sorted(system.table, key=lambda row: row.name)
     always = {name: {"value": value, "why": why} for name, (value, why) in system.implied.items()}
     if output is Output.JSON:

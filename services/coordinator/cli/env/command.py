@@ -92,7 +92,7 @@ def _kind(info: "EnvironmentInfo") -> str:
         return " (agent)"
     if tools := ", ".join(tool.name for tool in info.tools):
         return f" (tools: {tools})"
-    return "" if info.unavailable else " (no tools)"  # One that cannot be made has not said what it has.
+    return "" if info.unavailable else " (no tools)"  # The tools of an unavailable environment are unknown.
 
 
 @app.command()

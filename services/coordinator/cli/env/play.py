@@ -61,14 +61,14 @@ class Person:
         if sys.stdin.isatty():
             print("> ", end="", flush=True)
         line = await asyncio.to_thread(sys.stdin.readline)
-        # Bytes that are no text are read as halves of characters, which cannot travel on.
+        # Bytes that are not text are read as halves of characters, which protobuf cannot carry.
         return line.rstrip("\n").encode("utf-8", "replace").decode("utf-8") if line else None
 
 
 def play_here(game: Game, prompt: str, origins: Origins) -> bool:
     """Plays one episode; returns whether the environment failed. The policy reads the prompt first, if there is one.
 
-    Raises `InvalidArgument` for an unknown environment, and for a task that is none.
+    Raises `InvalidArgument` for an unknown environment, and for an invalid task.
     """
     name, config = game.name, origins.config()
     if not origins.address:
@@ -95,7 +95,7 @@ def play_here(game: Game, prompt: str, origins: Origins) -> bool:
 
 
 def _with(config: RunConfig, game: Game) -> tuple[str, RunConfig]:
-    """Returns a name and a configuration with that environment alone: no other has to start, or to be complete."""
+    """Returns a name and a configuration with only that environment: others need not start, or be complete."""
     if ":" in game.name:
         table: dict[str, Any] = {"name": "played", "source": game.name}
     else:
@@ -120,7 +120,7 @@ class _Session:
         self._requests.put_nowait(pb.RunEpisodeRequest(start=start))
         self._parse: Parser = make_parser("hermes")
         self._last: ChatMessage | None = None
-        """What was said last."""
+        """The last message."""
         self._num_said = 0
         self._reward = 0.0
 
@@ -168,7 +168,7 @@ class _Session:
         return pb.RunEpisodeRequest(turn=turn)
 
     async def _answered(self, call: pb.PolicyCall) -> pb.RunEpisodeRequest:
-        """Answers a call of an agent. What it says anew is what follows the last answer."""
+        """Answers a call of an agent. Its new messages are those after the last answer."""
         if call.token_ids:
             detail = "tokens can only be answered by a policy in training: here, call /v1/chat/completions"
             refusal = pb.PolicyRefusal(reason=pb.POLICY_REFUSAL_REASON_INVALID, detail=detail)
@@ -184,7 +184,7 @@ class _Session:
         return pb.RunEpisodeRequest(reply=pb.PolicyReply(call_id=call.call_id, answer=answer))
 
     async def _said(self, tools: Sequence[ToolDefinition]) -> ChatMessage | None:
-        """Returns what is said next; None where the episode ends."""
+        """Returns the next message; None if the episode ends."""
         if (text := await self._person.say(tools)) is None:
             return None
         self._num_said += 1

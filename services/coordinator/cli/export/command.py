@@ -85,7 +85,7 @@ def export(
 
 @dataclass(frozen=True)
 class _Place:
-    """Where a model goes."""
+    """The destination of a model."""
 
     to: str
     push: str
@@ -106,7 +106,7 @@ class _Place:
             file_system(self.to, "--to")
 
     def obstacles(self, record: "RunRecord", step: int, *, is_adapter: bool) -> list[ShoalError]:
-        """Returns what would stop the model on its way, before it is written, which may take minutes."""
+        """Returns what would stop the delivery. Call it before the model is written, which may take minutes."""
         from services.coordinator.cli.export import hub
         from services.coordinator.cli.export.card import card_title
         from services.coordinator.cli.export.files import check_destination
@@ -144,7 +144,7 @@ class _Place:
 
 
 def _show(folder: Path, card: str, places: Sequence[str], obstacles: Sequence[ShoalError]) -> None:
-    """Prints the card, the files with their sizes, where they would go, and what would stop them."""
+    """Prints the card, the files with their sizes, their destinations, and what would stop their delivery."""
     from services.coordinator.cli.export.files import list_names
     from shoal.quantities import counted, format_bytes
 

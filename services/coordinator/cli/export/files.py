@@ -1,8 +1,8 @@
 """Delivery of a model's files to a folder or to any file system of fsspec, such as s3:// and gs://.
 
-A folder of this machine is written aside and renamed. Elsewhere files appear one by one, so `config.json`, without
-which nothing loads a model, is written last (`adapter_config.json` for an adapter): until then there is no model, and
-afterwards it is complete. `SHA256SUMS` has the digests of all files, in the form of sha256sum(1).
+A folder of this machine is written under another name and renamed. Elsewhere files appear one by one, so `config.json`
+(`adapter_config.json` for an adapter), without which no program loads a model, is written last: before it there is no
+model, and after it the model is complete. `SHA256SUMS` has the digests of all files, in the form of sha256sum(1).
 """
 
 import errno
@@ -26,12 +26,12 @@ from shoal.errors import (
 SUMS = "SHA256SUMS"
 CARD = "README.md"
 _LAST = ("config.json", "adapter_config.json")
-"""What makes a folder a model, and what an adapter."""
+"""The files that make a folder a model or an adapter."""
 Report = Callable[[str], None]
 
 
 def write_sums(folder: Path) -> None:
-    """Writes the digests of a model's files; the card, which follows the run, is not among them."""
+    """Writes the digests of a model's files, except the card, which changes with the run."""
     lines = []
     for name in list_names(folder):
         if name not in (SUMS, CARD):
@@ -41,18 +41,18 @@ def write_sums(folder: Path) -> None:
 
 
 def deliver(folder: Path, destination: str, report: Report) -> None:
-    """Copies the files of a model, `SHA256SUMS` among them, to a folder or a URL.
+    """Copies the files of a model, including `SHA256SUMS`, to a folder or a URL.
 
-    Does nothing where the same model is complete already. Raises `AlreadyExists` where something else is,
-    `FailedPrecondition` without the package of that file system, its bucket or its credentials, `ResourceExhausted`
-    where the disk is full, and `Unavailable` when the upload breaks off.
+    Does nothing if the same model is already complete there. Raises `AlreadyExists` if other files are there,
+    `FailedPrecondition` without the package of that file system, its bucket or its credentials, `ResourceExhausted` if
+    the disk is full, and `Unavailable` if the upload breaks off.
     """
     files, root = file_system(destination, "--to")
     try:
         _deliver(files, root, folder, destination, report)
     except ShoalError:
         raise
-    except Exception as error:  # Each file system has errors of its own.
+    except Exception as error:  # Each file system has its own errors.
         if why := why_refused(error):
             raise FailedPrecondition(f"{destination} cannot be written: {why} ({error})") from error
         raise Unavailable(
@@ -62,10 +62,10 @@ def deliver(folder: Path, destination: str, report: Report) -> None:
 
 
 def check_destination(destination: str, title: str, *, is_adapter: bool) -> None:
-    """Refuses a destination that holds something else, before a model is written, which may take minutes.
+    """Refuses a destination that has other files. Call it before the model is written, which may take minutes.
 
-    `title` is the line of the model's card that says which one it is. Whether a model of that title is the same,
-    `deliver` decides by its digests. Raises `AlreadyExists`, and as `file_system`.
+    `title` is the line of the model's card that names the model. `deliver` decides by the digests whether a model with
+    that title is the same. Raises `AlreadyExists`, and the errors of `file_system`.
     """
     files, root = file_system(destination, "--to")
     try:
@@ -84,7 +84,7 @@ def check_destination(destination: str, title: str, *, is_adapter: bool) -> None
 
 
 def _found(files: Any, root: str) -> list[str]:
-    """Lists the files below a path by their paths in it; the path of a file itself is empty."""
+    """Lists the files below a path, relative to it. If the path is a file, its relative path is empty."""
     return [name.removeprefix(root).lstrip("/") for name in files.find(root)]
 
 
@@ -126,7 +126,7 @@ def _deliver(files: Any, root: str, folder: Path, destination: str, report: Repo
 
 
 def list_names(folder: Path) -> list[str]:
-    """Lists the files of a model, those of its adapter among them, by their paths in it."""
+    """Lists the files of a model, including its adapter's, by their relative paths."""
     return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
 
 
@@ -139,11 +139,11 @@ def _rename_into(target: Path, folder: Path) -> None:
     shutil.rmtree(partial, ignore_errors=True)
     try:
         shutil.copytree(folder, partial)
-        partial.chmod(0o777 & ~_umask())  # The temporary folder is readable by its owner alone.
+        partial.chmod(0o777 & ~_umask())  # Only its owner can read a temporary folder.
         if target.exists():
             target.rmdir()  # It is empty.
         partial.rename(target)
-    except OSError as error:  # With it `shutil.Error`, which lists the errors of all files.
+    except OSError as error:  # This includes `shutil.Error`, which lists the errors of all files.
         full = _is_full(error)
         shutil.rmtree(partial, ignore_errors=True)
         if full:

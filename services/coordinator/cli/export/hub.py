@@ -1,7 +1,7 @@
-"""Pushes of a model to the Hugging Face hub: one commit a step, with a tag.
+"""Pushes of a model to the Hugging Face hub: one commit per step, with a tag.
 
-A commit is made when all its files are there, and the tag `step-<step>` after it. So a push that is cut off leaves the
-repository as it was, or with a commit whose tag the next push makes.
+A commit is made when all its files are uploaded, and then the tag `step-<step>`. So an interrupted push leaves the
+repository unchanged, or with a commit that the next push tags.
 """
 
 import re
@@ -21,11 +21,11 @@ Report = Callable[[str], None]
 def check_name(repo: str) -> None:
     """Raises `InvalidArgument` unless a repository is named in full."""
     if not _REPO.fullmatch(repo):
-        raise InvalidArgument(f"--push {repo!r} names no repository: give OWNER/NAME, as on the hub")
+        raise InvalidArgument(f"--push {repo!r} is not a repository: give OWNER/NAME, as on the hub")
 
 
 def check_token() -> None:
-    """Raises `FailedPrecondition` without a token; whether it may write, the hub alone knows."""
+    """Raises `FailedPrecondition` without a token. Only the hub knows whether the token may write."""
     from huggingface_hub import get_token
 
     if get_token() is None:
@@ -36,16 +36,16 @@ def check_token() -> None:
 
 
 def target(repo: str, step: int, *, public: bool) -> str:
-    """Returns where a push goes, in words."""
+    """Describes the destination of a push."""
     return f"{repo} on the hub, {'public' if public else 'private'}, as revision {_tag(step)}"
 
 
 def push(folder: Path, repo: str, step: int, *, run_id: str, public: bool, report: Report) -> None:
-    """Commits the files of a model in place of what the repository has, and tags the commit `step-<step>`.
+    """Commits the files of a model, replacing the repository's files, and tags the commit `step-<step>`.
 
-    Creates the repository if need be, private unless `public`. Raises `AlreadyExists` where the tag exists,
-    `FailedPrecondition` where the token may not write or the repository is not as private as asked for, and
-    `Unavailable` when the push breaks off.
+    Creates the repository if needed, private unless `public`. Raises `AlreadyExists` if the tag exists,
+    `FailedPrecondition` if the token may not write or the repository has another visibility, and `Unavailable` if the
+    push breaks off.
     """
     api = _api()
     with _explaining(repo, step):
@@ -61,7 +61,7 @@ def push(folder: Path, repo: str, step: int, *, run_id: str, public: bool, repor
 
 
 def check_repository(repo: str, step: int, *, public: bool) -> None:
-    """Refuses a push that cannot work before the model is written, which may take minutes. Raises as `push`."""
+    """Refuses a push that cannot work, before the minutes of writing the model. Raises errors as `push`."""
     with _explaining(repo, step):
         _exists(_api(), repo, step, public=public)
 
@@ -74,7 +74,7 @@ def _api() -> Any:
 
 @contextmanager
 def _explaining(repo: str, step: int) -> Iterator[None]:
-    """Turns the errors of the hub into ours."""
+    """Turns the errors of the hub into `ShoalError`s."""
     from huggingface_hub.errors import HfHubHTTPError
 
     try:
@@ -98,12 +98,12 @@ def _explaining(repo: str, step: int) -> Iterator[None]:
 
 
 def _reason(error: Exception) -> str:
-    """Returns why the hub was not reached, or what it answered, as a clause."""
+    """Returns why the hub was not reached, or its answer, as a clause."""
     from huggingface_hub import constants
     from huggingface_hub.errors import HfHubHTTPError
 
     said = str(error).strip().rstrip(".") or type(error).__name__
-    # By its name: the library of HTTP below the hub's differs between versions of that.
+    # Check the name: different versions of the hub's library use different HTTP libraries.
     is_transport = isinstance(error, OSError) or "TransportError" in {base.__name__ for base in type(error).__mro__}
     if is_transport and not isinstance(error, HfHubHTTPError):
         return f"the hub at {constants.ENDPOINT} cannot be reached, or the connection broke ({said})"
@@ -111,7 +111,7 @@ def _reason(error: Exception) -> str:
 
 
 def _exists(api: Any, repo: str, step: int, *, public: bool) -> bool:
-    """Whether a repository exists. Raises where it has the revision, or is not as private as asked for."""
+    """Returns whether a repository exists. Raises if it already has the revision, or has another visibility."""
     from huggingface_hub.errors import RepositoryNotFoundError
 
     try:

@@ -1,4 +1,4 @@
-"""The model of a step of a run, as files of its own: links to an export, or written from a checkpoint."""
+"""The model of a run's step, as separate files: links to an export, or files written from a checkpoint."""
 
 import fcntl
 import json
@@ -26,7 +26,7 @@ from shoal.paths import step_name
 from shoal.wire.json_form import json_form
 
 _ADAPTER = "adapter"
-"""Folder of the adapter in that of the merged model."""
+"""The folder of the adapter within the merged model's folder."""
 _ORIGINS = {
     "config.json": ("_name_or_path",),
     "tokenizer_config.json": ("name_or_path",),
@@ -38,19 +38,19 @@ _STAGING = ".export-"
 
 @dataclass(frozen=True)
 class StepModel:
-    """Where the model of a step can be had from."""
+    """A source of the model of a step."""
 
     step: int
     folder: Path
     """A model folder, or the learner's part of a checkpoint."""
     checkpoint_id: str = ""
-    """Empty for a model folder."""
+    """The checkpoint; empty for a model folder."""
 
 
 def find_model(record: RunRecord, learner_folder: Path, step: int | None) -> StepModel:
-    """Finds the model of a step, or without one the newest: an export, the trained model, or a checkpoint.
+    """Finds the model of a step, or the newest model: an export, the trained model, or a checkpoint.
 
-    `learner_folder` is the run's folder on the learner's storage. Raises `NotFound`, with the steps that can be had.
+    `learner_folder` is the run's folder on the learner's storage. Raises `NotFound`, with the available steps.
     """
     found = {model.step: model for model in _models(record, learner_folder)}
     if not found:
@@ -70,7 +70,7 @@ def find_model(record: RunRecord, learner_folder: Path, step: int | None) -> Ste
 
 
 def _models(record: RunRecord, learner_folder: Path) -> Iterator[StepModel]:
-    """Yields the models of a run; of one step, that which costs least comes last."""
+    """Yields the models of a run. Of the models of one step, the cheapest comes last."""
     for checkpoint_id in Checkpoints(record.folder).committed():
         folder = learner_folder / "checkpoints" / checkpoint_id / "learner"
         if folder.is_dir():
@@ -85,7 +85,7 @@ def _models(record: RunRecord, learner_folder: Path) -> Iterator[StepModel]:
 
 
 def _trained_step(record: RunRecord) -> int | None:
-    """Returns the step of the trained model; None before it is written, and once the run is resumed."""
+    """Returns the step of the trained model; None before it is written, and after the run is resumed."""
     step = None
     for event in read_events(record.folder / EVENTS):
         if event.kind == "exported":
@@ -99,8 +99,8 @@ def _trained_step(record: RunRecord) -> int | None:
 def staged(model: StepModel, record: RunRecord, learner_folder: Path, *, adapter: bool = False) -> Iterator[Path]:
     """Yields a temporary folder with the files of a model, or of its adapter, which the run cannot delete meanwhile.
 
-    Raises `NotFound` where there is no adapter. Exits, after the learner's code has printed why, if a checkpoint cannot
-    be read.
+    Raises `NotFound` if there is no adapter. Exits, after the learner's code has printed why, if a checkpoint cannot be
+    read.
     """
     is_there = (model.folder / _ADAPTER).is_dir() or (model.checkpoint_id and record.load_config().learner.lora.is_on)
     if adapter and not is_there:
@@ -130,7 +130,7 @@ def staged(model: StepModel, record: RunRecord, learner_folder: Path, *, adapter
 
 
 def _lock(staging: Path) -> int | None:
-    """Locks a temporary folder for as long as this process lives; returns the open lock, or None if another has it."""
+    """Locks a temporary folder for the life of this process. Returns the open lock; None if another process has it."""
     descriptor = os.open(staging, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -141,7 +141,7 @@ def _lock(staging: Path) -> int | None:
 
 
 def _delete_abandoned(learner_folder: Path) -> None:
-    """Deletes the temporary folders of commands that were killed; their links keep the files of deleted exports."""
+    """Deletes the temporary folders of killed commands, whose links keep the files of deleted exports."""
     for staging in learner_folder.glob(f"{_STAGING}*"):
         with suppress(OSError):
             if (lock := _lock(staging)) is not None:
@@ -168,12 +168,12 @@ def _link(source: str, target: str) -> None:
         os.link(source, target)
     except FileNotFoundError:
         raise
-    except OSError:  # A file system without hard links.
+    except OSError:  # The file system has no hard links.
         shutil.copyfile(source, target)
 
 
 def _hide_folders(staging: Path) -> None:
-    """Leaves out which model a file was made from unless the hub has it: nobody else has that folder."""
+    """Removes the name of the base model from files unless it is on the hub, since nobody else has a local folder."""
     for name, keys in _ORIGINS.items():
         file = staging / name
         values = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}

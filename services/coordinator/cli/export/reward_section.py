@@ -1,4 +1,4 @@
-"""The part of a model card that says what the model was rewarded for."""
+"""The part of a model card about the model's rewards."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -12,12 +12,12 @@ _SHAPING = (
     "correct", "verification_reward", "apply_verifiable_reward", "only_reward_good_outputs", "non_stop_penalty",
     "format", "style", "overlong", "length", "cosine", "repetition", "verifiers",
 )  # fmt: skip
-"""Fields of `[reward]` that say how a reward is made, and nothing of where."""
+"""Fields of `[reward]` that describe how a reward is made, but not where."""
 
 
 def reward_rows(config: RunConfig, steps: Sequence[Mapping[str, float]]) -> list[tuple[str, str, str, str]]:
-    """Returns a row for each verifier that judged in some steps, with its function, weight, and whether it says what is
-    correct; and one for each environment."""
+    """Returns a row for each verifier that judged in `steps`, with its function, its weight, and whether it decides
+    correctness; and a row for each environment."""
     measured = {name: 0.0 for row in steps for name in row}
     rows = [
         (name, _function(config, name), _weight(config, name), "yes" if config.reward.says_correct(name) else "no")
@@ -27,13 +27,13 @@ def reward_rows(config: RunConfig, steps: Sequence[Mapping[str, float]]) -> list
 
 
 def shaping(config: RunConfig) -> dict[str, Any]:
-    """Returns what of `[reward]` shapes a reward and differs from the defaults."""
+    """Returns the fields of `[reward]` that shape a reward and differ from the defaults."""
     values = config.reward.model_dump(mode="json", exclude_defaults=True)
     return {name: values[name] for name in _SHAPING if name in values}
 
 
 def _function(config: RunConfig, verifier: str) -> str:
-    """Names what computes a verifier's values, without folder and address."""
+    """Names the function of a verifier, without folder and address."""
     reward = config.reward
     if verifier in reward.custom:
         custom = reward.custom[verifier]

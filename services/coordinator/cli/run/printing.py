@@ -16,7 +16,7 @@ _MAX_OBSERVATION_CHARS = 600
 
 
 def print_run(run: "pb.Run", output: Output, *, with_metrics: bool = False) -> None:
-    """Writes a run. `with_metrics` adds those of its last step, some hundred lines; JSON always has them."""
+    """Writes a run. `with_metrics` adds the metrics of its last step, some hundred lines. JSON always has them."""
     if output is Output.JSON:
         print_message(run)
         return
@@ -34,7 +34,7 @@ def print_run(run: "pb.Run", output: Output, *, with_metrics: bool = False) -> N
 
 
 def print_changes(changes: "Iterable[pb.ConfigChange]") -> None:
-    """Writes what a run's configuration has now, and when it takes effect."""
+    """Writes the changed values of a run's configuration, and when they take effect."""
     lines = [f"{each.field}: {each.change}, {'from the next step on' if each.waits else 'at once'}" for each in changes]
     print("\n".join(lines) or "nothing has changed: the run has these values")
 
@@ -54,7 +54,7 @@ def has_ended(run: "pb.Run") -> bool:
 
 
 def print_group(group: "pb.RolloutGroup") -> None:
-    """Writes a group: its fate, its prompt, its completions with their rewards, and why one has none."""
+    """Writes a group: its fate, its prompt, and its completions with their rewards, or why they have none."""
     from shoal.data.rows import row_name
 
     fate = f"TRAINED in step {group.train_step}" if group.train_step else group.state
@@ -70,7 +70,7 @@ def print_group(group: "pb.RolloutGroup") -> None:
 
 
 def _summary(rollout: "pb.Rollout") -> str:
-    """Returns a completion's text, or how an episode ended: its turns follow."""
+    """Returns a completion's text, or how an episode ended, since its turns follow."""
     from services.coordinator.reporting.episode_words import ending_of
 
     if rollout.HasField("episode"):
@@ -79,7 +79,7 @@ def _summary(rollout: "pb.Rollout") -> str:
 
 
 def _shown(text: str, num_bytes: int) -> str:
-    """Shows a text; `num_bytes` is the size of the whole where it is cut."""
+    """Returns a text for display. If it is cut, `num_bytes` is the size of the whole text."""
     return f"{text!r} (the begin of {format_bytes(num_bytes)})" if num_bytes else repr(text)
 
 
@@ -95,7 +95,7 @@ def _reward(rollout: "pb.Rollout") -> str:
 
 
 def _failures(rollout: "pb.Rollout") -> list[str]:
-    """Returns what each verifier without a score says, whole; it may quote the completion."""
+    """Returns the full message of each verifier without a score. It may quote the completion."""
     from shoal.v1 import rollout_pb2
 
     return [
@@ -109,7 +109,7 @@ def _failures(rollout: "pb.Rollout") -> list[str]:
 
 
 def _episode(rollout: "pb.Rollout") -> "Iterable[str]":
-    """Yields what was said in an episode, a message a line. Of a long one of the environment, such as a web page, only
+    """Yields the messages of an episode, one per line. Of a long message of the environment, such as a web page, only
     the beginning and the end are shown."""
     from services.coordinator.reporting.episode_words import words_of
 

@@ -1,4 +1,4 @@
-"""Where the commands that look at runs read them: from a coordinator, or from the folder of its runs."""
+"""The sources of the commands that show runs: a coordinator, or the folder of its runs."""
 
 import asyncio
 import sys
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Source(Protocol):
-    """Runs to look at. Both kinds answer with the same messages."""
+    """A source of runs. Both kinds answer with the same messages."""
 
     def get_run(self, run_id: str) -> "pb.Run":
         """Describes a run; the active or newest one if `run_id` is empty."""
@@ -68,7 +68,7 @@ class CoordinatorSource:
 
 @contextmanager
 def _or_the_folder() -> Iterator[None]:
-    """Names the other source in the error of a coordinator that does not answer."""
+    """Adds the other source to the error of a coordinator that does not answer."""
     try:
         yield
     except Unavailable as error:
@@ -76,7 +76,7 @@ def _or_the_folder() -> Iterator[None]:
 
 
 class FolderSource:
-    """The runs in a data folder, read as they are on disk, whether a coordinator drives them or not."""
+    """The runs in a data folder, read from disk, whether or not a coordinator drives them."""
 
     def __init__(self, data_dir: Path) -> None:
         """Raises `NotFound` when there is no such folder."""
@@ -114,7 +114,7 @@ class FolderSource:
 
 
 class _Driver:
-    """The coordinator of a run in a folder, which may end and come back."""
+    """The coordinator of a run in a folder. It may end and come back."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -124,7 +124,7 @@ class _Driver:
     def is_expected(self) -> bool:
         """Whether a coordinator drives the run, or did so within three minutes, and the run has not ended.
 
-        Says on standard error when it is gone.
+        Reports on standard error when the coordinator is gone.
         """
         from services.coordinator.client import RECONNECT_S
         from services.coordinator.store.run_lock import is_driven
@@ -142,10 +142,10 @@ class _Driver:
 
 
 def source_of(context: typer.Context, coordinator: str, data_dir: Path, run: str = "") -> tuple[Source, str]:
-    """Chooses the source that the options and the run name; returns it with the run's name there.
+    """Chooses the source that the options and the run name. Returns it with the run's name there.
 
-    What is on the command line goes before the environment. Without a coordinator, it is the folder: that of `run`, if
-    it is a path, or `data_dir`. Raises `InvalidArgument` when the command line names both, and `NotFound` for a path
+    The command line has precedence over the environment. Without a coordinator, the source is a folder: that of `run`,
+    if it is a path, or `data_dir`. Raises `InvalidArgument` when the command line names both, and `NotFound` for a path
     that is not the folder of a run.
     """
     from services.coordinator.store.run_folders import locate_run

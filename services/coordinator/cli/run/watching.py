@@ -19,7 +19,7 @@ def watch_run(
 ) -> ExitCode:
     """Shows a run's events until it ends. Returns FAILED when the run failed.
 
-    With `with_report` it also writes the run's report, or says where that can be done.
+    With `with_report` it also writes the run's report, or names the machine that can.
     """
     from services.coordinator.cli.shared.progress import ProgressView
     from shoal.v1 import coordinator_pb2 as pb
@@ -46,7 +46,7 @@ def watch_run(
     run = source.get_run(run.run_id)
     if has_ended(run) and output is Output.TABLE:
         if run.state == pb.RUN_STATE_FAILED and run.message != last_event.message:
-            # A coordinator that was killed leaves no event of its end.
+            # A killed coordinator leaves no event of its end.
             view.write(run.message, "error", last_event.event_time.ToNanoseconds() / 1e9 or began)
         view.summarize(run)
         if with_report:

@@ -1,1 +1,1 @@
-"""What the commands of `shoal` share: options, output, exit codes, lines of progress."""
+"""The common parts of the commands of `shoal`: options, output, exit codes, lines of progress."""

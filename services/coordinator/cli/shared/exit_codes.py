@@ -23,12 +23,12 @@ class ExitCode(IntEnum):
     OK = 0
     """Success."""
     FAILED = 1
-    """The run failed, a process of it died, `doctor` found something missing, or `reward score` a verifier that fails
-    or no row with a reward."""
+    """The run failed, a process of the run died, `doctor` found something missing, or `reward score` found a failing
+    verifier or no row with a reward."""
     USAGE = 2
     """The command line, the configuration or the data is not valid."""
     MISSING_EXTRA = 3
-    """A package is not installed; the message names the extra that brings it."""
+    """A package is not installed; the message names its extra."""
     NOT_FOUND = 4
     """There is no such run."""
     PRECONDITION = 5

@@ -1,7 +1,7 @@
 """Options that several commands of `shoal` share.
 
-Every module with commands is imported by `shoal --help`, which has 0.3 s: at the top of these modules only typer may
-be imported. gRPC, pydantic, and rich each cost several times that, so commands import them when they run.
+`shoal --help` imports every module with commands, so these modules may import only typer at their top. gRPC, pydantic,
+and rich each cost several times that, so commands import them when they run.
 """
 
 from collections.abc import Sequence
@@ -40,7 +40,7 @@ DataDir = Annotated[Path, typer.Option(metavar="FOLDER", envvar="SHOAL_DATA_DIR"
 
 
 def name_of_run(run: str) -> str:
-    """Returns the name by which a coordinator is asked for a run. Raises `InvalidArgument` for the path of a folder."""
+    """Returns the run's name for a request to a coordinator. Raises `InvalidArgument` for the path of a folder."""
     if is_path(run):
         raise InvalidArgument(
             f"{run!r} is the path of a folder, and a coordinator knows its runs by name: give the name alone; status, "

@@ -29,7 +29,7 @@ def print_message(message: "Message") -> None:
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Writes rows below their headings. Wraps on a terminal only, so that pipes get whole lines."""
+    """Writes rows below their headings. Wraps only on a terminal, so that pipes get whole lines."""
     from rich import box
     from rich.console import Console
     from rich.table import Table

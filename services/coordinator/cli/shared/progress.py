@@ -28,7 +28,7 @@ class Column(NamedTuple):
 
 
 TOKENS_PER_SECOND = "tokens per second of the whole step"
-"""Not a metric of the run: the quotient of two."""
+"""A name that is not a metric of the run, but the quotient of two metrics."""
 _ALL_WRONG = "batch/all_wrong_prompts"
 STEP_COLUMNS = (
     Column("reward", "objective/scores", "{:.2f}"),
@@ -78,7 +78,7 @@ _STYLES = {
     "notice": "bold",
 }
 _STATE_STYLES = {"PAUSED": "bold yellow", "FAILED": "bold red"}
-"""Of a run's states that somebody has to see."""
+"""The styles of a run's states that somebody must see."""
 LEGEND = (
     "gap: mean difference between the engine's and the learner's log-probability of a token, which should stay small; "
     "stale: age, in steps, of the oldest weights that sampled what was trained on (at most grpo.max_staleness)"
@@ -88,11 +88,11 @@ ALL_WRONG_LEGEND = (
     "grpo.difficulty_low = 0 leaves them out"
 )
 _ERASE_LINE = "\x1b[1A\x1b[2K"
-"""Moves the cursor up by one line, and erases that."""
-# Too frequent for people; `shoal run watch --output json` has them.
+"""Moves the cursor up by one line, and erases that line."""
+# Events that are too frequent for people; `shoal run watch --output json` has them.
 _QUIET = frozenset({"publish"})
 _OF_GROUPS = frozenset({"group_reissued", "group_dropped", "scoring_repeated", "episode_replayed"})
-"""Their messages differ by the name of a group or episode alone where one thing befell them all."""
+"""Events whose messages differ only by the name of a group or episode if all have the same cause."""
 
 
 def step_line(step: int, num_steps: int, metrics: Mapping[str, float]) -> str:
@@ -129,13 +129,13 @@ class _Lines(logging.Handler):
 
 
 class ProgressView:
-    """Writes events as lines: colored on a terminal, plain otherwise. Each begins with the elapsed seconds."""
+    """Writes events as lines, with colors on a terminal. Each line begins with the elapsed seconds."""
 
     def __init__(self, began_s: float | None = None, *, outlives_output: bool = False) -> None:
-        """Counts time from `began_s`, in seconds since the epoch; from now, if it is left out.
+        """Counts time from `began_s`, in seconds since the epoch, or from now.
 
-        With `outlives_output` a line that cannot be written is left out, instead of an OSError: the terminal is closed,
-        `tee` has ended by the same Ctrl-C, or the disk of a log is full.
+        With `outlives_output` a line that cannot be written is skipped without an OSError: the terminal is closed, the
+        same Ctrl-C has ended `tee`, or the disk of a log is full.
         """
         self._outlives_output = outlives_output
         self._began_s = time.time() if began_s is None else began_s
@@ -145,7 +145,7 @@ class ProgressView:
         self._legends: set[str] = set()
         self._last_message = ""
         self._told_of_groups: set[tuple[str, str]] = set()
-        """Kinds and reasons of the events of groups that were shown since the last step."""
+        """Kinds and reasons of the groups' events that were shown since the last step."""
         self._console: Any = None
         if sys.stdout.isatty():
             from rich.console import Console
@@ -154,10 +154,10 @@ class ProgressView:
         self._ends_with_progress = False
 
     def write(self, text: str, kind: str = "", time_s: float | None = None, *, style: str = "") -> None:
-        """Writes one line, on a terminal in a style, by default that of an event kind; the next line replaces one of
-        "progress" there.
+        """Writes one line. On a terminal it has a style, by default that of the event kind, and the next line replaces
+        a line of the kind "progress".
 
-        `time_s` is its time in seconds since the epoch, the present if it is left out.
+        `time_s` is its time in seconds since the epoch, now by default.
         """
         line = f"[{(time.time() if time_s is None else time_s) - self._began_s:6.1f} s] {text}"
         try:
@@ -165,7 +165,7 @@ class ProgressView:
         except OSError as error:
             if not self._outlives_output:
                 raise
-            if error.errno != errno.ENOSPC:  # Nobody reads it any more, nor what Python flushes at its exit.
+            if error.errno != errno.ENOSPC:  # Nobody reads the output any more, including Python's flush at exit.
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
     def _print(self, line: str, kind: str, style: str) -> None:
@@ -179,12 +179,12 @@ class ProgressView:
         self._ends_with_progress = kind == "progress"
         shown = Text(line, style=style)
         if self._ends_with_progress:
-            shown.truncate(self._console.width, overflow="ellipsis")  # A line that wraps could not be replaced.
+            shown.truncate(self._console.width, overflow="ellipsis")  # A wrapped line could not be replaced.
         self._console.print(shown, soft_wrap=True)
 
     @contextmanager
     def showing_logs(self, name: str) -> Iterator[None]:
-        """Writes what a logger and those below it report meanwhile, as lines of progress."""
+        """Writes the records of a logger and its children as lines of progress, within the block."""
         logger, handler = logging.getLogger(name), _Lines(lambda text: self.write(text, "progress"))
         level = logger.level
         logger.setLevel(logging.INFO)
@@ -202,7 +202,7 @@ class ProgressView:
             self._show_step(json_format.MessageToDict(event.attributes), self._last_event_s)
             return
         self.remember(event)
-        # What pauses a run says why and how it goes on, as the state does that follows.
+        # The event that pauses a run has the same message as the following change of state.
         is_said = event.kind == "state" and event.message == self._last_message
         self._last_message = event.message
         if event.kind == "step_skipped":
@@ -211,7 +211,7 @@ class ProgressView:
             self.write(event.message, event.kind, self._last_event_s, style=_style_of(event))
 
     def _is_told_of_groups(self, event: pb.RunEvent) -> bool:
-        """Whether the same was shown of another group or episode since the last step: one death interrupts them all."""
+        """Whether the same event of another group or episode was shown since the last step. A death interrupts all."""
         if event.kind not in _OF_GROUPS:
             return False
         attributes = json_format.MessageToDict(event.attributes)
@@ -238,10 +238,10 @@ class ProgressView:
             self.write(f"  {Unscored.from_attributes(attributes['unscored'])}", "unscored", time_s)
 
     def remember(self, event: pb.RunEvent) -> None:
-        """Records what the summary needs from an event, and writes nothing."""
+        """Records an event for the summary, without writing."""
         if event.kind == "evaluation":
             self._evaluations.append(json_format.MessageToDict(event.attributes))
-        if event.kind == "restored":  # What came after the checkpoint is discarded.
+        if event.kind == "restored":  # Discard everything after the checkpoint.
             step = event.attributes["policy_version"]
             self._evaluations = [values for values in self._evaluations if values["policy_version"] <= step]
             self._exported = ""
@@ -258,13 +258,13 @@ class ProgressView:
 
 
 def _style_of(event: pb.RunEvent) -> str:
-    """Returns the style of an event where it goes by more than its kind; else nothing."""
+    """Returns the style of an event if it depends on more than its kind; else ""."""
     state = json_format.MessageToDict(event.attributes).get("state", "") if event.kind == "state" else ""
     return _STATE_STYLES.get(state, "")
 
 
 def _is_repeated(event: pb.RunEvent) -> bool:
-    """Whether a step was skipped after many others: of those in a row, the 1st, 2nd, 4th, 8th and so on are shown."""
+    """Whether a skipped step is not shown. Of skipped steps in a row, the 1st, 2nd, 4th, 8th and so on are shown."""
     attributes = json_format.MessageToDict(event.attributes)
     num_in_a_row = int(attributes.get("num_in_a_row", 0)) if event.kind == "step_skipped" else 0
     return num_in_a_row & (num_in_a_row - 1) > 0

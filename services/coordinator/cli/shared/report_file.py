@@ -13,7 +13,7 @@ REPORT = "report.html"
 
 
 def write_report(record: "RunRecord", output: Path | None = None) -> Path:
-    """Writes the report of a run, and returns its path. Raises `ShoalError` where that is not possible."""
+    """Writes the report of a run, and returns its path. Raises `ShoalError` if that is not possible."""
     from services.coordinator.reporting.page.page import render
     from services.coordinator.reporting.page.run_view import view_run
     from services.coordinator.store.files.atomic_write import write_atomically
@@ -39,8 +39,8 @@ def write_report(record: "RunRecord", output: Path | None = None) -> Path:
 
 
 def show_report(folder: Path, view: "ProgressView") -> None:
-    """Ends the output of a run with the path of its report, however the run ended. Writes none of a run without a
-    record, which was never accepted."""
+    """Ends the output of a run with the path of its report, however the run ended. A run without a record was never
+    accepted, and gets no report."""
     from services.coordinator.store.run_record import RECORD, RunRecord
 
     if not (folder / RECORD).exists():
