@@ -12,16 +12,16 @@ from shoal.network import holder_of, reserved_socket
 
 
 def check_port(port: int, field: str, host: str = "127.0.0.1") -> None:
-    """Raises `FailedPrecondition` when a fixed port is taken. Port 0 stands for any free one."""
+    """Raises `FailedPrecondition` if a fixed port is in use. Port 0 stands for any free port."""
     if port == 0:
         return
     reserve_port(port, field, host).close()
 
 
 def reserve_port(port: int, field: str, host: str) -> socket.socket:
-    """Keeps a port, any free one if it is 0, from other processes while the socket is open; see `reserved_socket`.
+    """Reserves a port (0 means any free port) while the socket is open; see `reserved_socket`.
 
-    Raises `FailedPrecondition` when it is taken.
+    Raises `FailedPrecondition` if the port is in use.
     """
     try:
         return reserved_socket(host, port)
@@ -29,7 +29,7 @@ def reserve_port(port: int, field: str, host: str) -> socket.socket:
         is_taken = error.errno == errno.EADDRINUSE
         reason = f"is in use {holder_of(port)}" if is_taken else f"cannot be used: {error.strerror}"
         raise FailedPrecondition(
-            f"{field}: port {port} {reason}; choose another one, or 0 for any free one",
+            f"{field}: port {port} {reason}; choose another port, or 0 for any free port",
             reason=ErrorReason.PORT_IN_USE,
         ) from None
 
@@ -41,8 +41,8 @@ def check_ports(config: RunConfig) -> None:
     check_port(store_port, "weights.store_port", host="")
     if coordinator_port and coordinator_port == store_port:
         raise InvalidArgument(
-            f"weights.store_port: port {store_port} is launch.coordinator_port as well; on one machine they have to "
-            "differ: choose another one, or 0 for any free one"
+            f"weights.store_port: port {store_port} is also launch.coordinator_port; on one machine they must differ: "
+            "choose another port, or 0 for any free port"
         )
 
 

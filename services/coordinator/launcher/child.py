@@ -1,6 +1,6 @@
 """`python -m services.coordinator.launcher.child PARENT_PID COMMAND...`: executes COMMAND, which dies with PARENT_PID.
 
-The kernel keeps the parent-death signal across exec, so any command will do.
+The kernel keeps the parent-death signal across exec, so this works for any command.
 """
 
 import os

@@ -41,7 +41,7 @@ def visible_gpus() -> list[str]:
 def usable_gpus() -> list[str]:
     """Returns the visible GPUs that the installed torch can use: with its CPU build everything runs on the CPU.
 
-    Raises as `visible_gpus`.
+    Raises the errors of `visible_gpus`.
     """
     try:
         build = importlib.metadata.version("torch")
@@ -53,12 +53,12 @@ def usable_gpus() -> list[str]:
 def share_out(config: RunConfig, gpus: Sequence[str]) -> Mapping[str, tuple[str, ...]]:
     """Returns the GPUs of each process, by its name ("learner", "generator-0").
 
-    If there are enough GPUs, learner and generators get separate ones. Otherwise all share the first ones. With
-    `launch.single_gpu`, learner and generator share the first one.
+    If there are enough GPUs, learner and generators get separate GPUs. Otherwise all share the first GPUs. With
+    `launch.single_gpu`, learner and generator share the first GPU.
 
-    Raises `InvalidArgument` when one process needs more GPUs than there are, when processes share a GPU and
-    `weights.backend` is NCCL, which refuses two members on one GPU, or the engine's cache has no size, and when
-    `launch.single_gpu` finds no GPU.
+    Raises `InvalidArgument` if a process needs more GPUs than there are, and if `launch.single_gpu` finds no GPU.
+    Raises it too if processes share a GPU and `weights.backend` is NCCL, which refuses two members on one GPU, or the
+    engine's cache has no size.
     """
     if config.launch.single_gpu:
         if not gpus:

@@ -15,7 +15,7 @@ from shoal.suggest.shape import model_shape
 
 # Master weights and the two moments of Adam, all in float32.
 _TRAINING_STATE_BYTES = 3 * 4
-# DeepSpeed writes the weights once more at ZeRO stages 1 and 2.
+# At ZeRO stages 1 and 2 DeepSpeed writes the weights twice.
 _WHOLE_WEIGHTS_BYTES = {0: 0, 1: 4, 2: 4, 3: 0}
 _REFERENCE_BYTES = 4
 
@@ -30,7 +30,7 @@ class DiskSpace:
 
     @property
     def is_short(self) -> bool:
-        """Whether two checkpoints do not fit: a new one is written before the oldest is deleted."""
+        """Whether two checkpoints do not fit. A new checkpoint is written before the oldest is deleted."""
         return self.free_bytes < 2 * self.checkpoint_bytes
 
     def __str__(self) -> str:
@@ -71,5 +71,5 @@ def _num_trained(config: RunConfig, model_folder: Path) -> int:
     try:
         layers = layers_in_files(model_folder) or model_shape(str(model_folder)).linear_layers
         return num_adapter_weights(config.learner.lora, layers)
-    except InvalidArgument:  # A model of unknown sizes: rather too much than too little.
+    except InvalidArgument:  # The sizes of the model are unknown: assume too much rather than too little.
         return num_weights

@@ -29,7 +29,7 @@ QUICKSTART_MEMORY_GIB = 8
 QUICKSTART_DISK_GIB = 10
 PROBE_TIMEOUT_S = 120
 
-# Run in another process: importing torch takes seconds, and torch would stay in memory.
+# This runs in another process: importing torch takes seconds, and torch would stay in memory.
 _TORCH_PROBE = """
 import json, torch
 cuda = torch.cuda.is_available()
@@ -178,7 +178,7 @@ def _ports() -> Finding:
 
 
 def _sandbox() -> Finding:
-    """Checks that the reward service can run programs here. Only the verifiers `code` and `code_stdio` need that."""
+    """Checks that the reward service can run programs here, which only the verifiers `code` and `code_stdio` need."""
     try:
         probe = subprocess.run(
             [sys.executable, "-m", "services.reward.sandbox"],

@@ -32,15 +32,15 @@ class LocalRun:
 
     config: RunConfig
     request: pb.StartRunRequest
-    """Names the run."""
+    """The request, which names the run."""
     data_dir: Path
     model_folder: Path
     disk: DiskSpace
     gpus: Sequence[str]
     notes: Sequence[str] = ()
-    """What could not be checked."""
+    """Notes about facts that could not be checked."""
     last_past_event: int = 0
-    """Sequence number of the last event from before a resume; progress shows only those after it."""
+    """Sequence number of the last event before a resume. Progress shows only later events."""
 
     @property
     def folder(self) -> Path:
@@ -54,7 +54,7 @@ class LocalRun:
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """Keeps the run's folder from another `shoal train`. Raises `FailedPrecondition` while another one has it."""
+        """Locks the run's folder against another `shoal train`. Raises `FailedPrecondition` if it is locked."""
         self.folder.mkdir(parents=True, exist_ok=True)
         cure = "stop it there" if self.request.resume else "stop it there, or choose another name with --name"
         lock = RunLock(self.folder, TRAIN_LOCK, holder="another `shoal train`", cure=cure)
@@ -64,7 +64,7 @@ class LocalRun:
             lock.release()
 
     def remove_unless_accepted(self) -> None:
-        """Removes the folder of a run that the coordinator refused, so that the next attempt can have its name."""
+        """Removes the folder of a run that the coordinator refused, so that the next attempt can use its name."""
         if not (self.folder / "run.json").exists():
             shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -72,7 +72,7 @@ class LocalRun:
 def prepare_local_run(
     request: pb.StartRunRequest, data_dir: Path, check_code: Callable[[RunConfig], object]
 ) -> LocalRun:
-    """Checks everything that can be checked before a process starts; gives a new run its name.
+    """Checks everything that can be checked before a process starts. Names a new run.
 
     `check_code` checks custom verifiers and environments, for which it needs the reward service's code.
 
@@ -107,7 +107,7 @@ def prepare_local_run(
 
 
 def _reloading(config: RunConfig) -> RunConfig:
-    """Turns `reload` on for files of custom verifiers where it is unset: whoever trains here can edit them here."""
+    """Turns `reload` on for files of custom verifiers if it is unset, since the files can be edited on this machine."""
     custom = {
         name: table.model_copy(update={"reload": True}) if table.file and table.reload is None else table
         for name, table in config.reward.custom.items()
@@ -127,7 +127,7 @@ def _config_of_run(data_dir: Path, run_id: str) -> RunConfig:
 
 
 def _check_not_driven(data_dir: Path, run_id: str) -> None:
-    """Raises `FailedPrecondition` for a run that a coordinator drives: its folder is not touched."""
+    """Raises `FailedPrecondition` for a run that a coordinator drives, whose folder must not be touched."""
     if RUN_NAME.fullmatch(run_id) and is_driven(data_dir / run_id):
         raise FailedPrecondition(
             f"--resume: run {run_id} is active: a coordinator drives it; watch it with shoal run watch {run_id}"

@@ -12,7 +12,7 @@ from shoal.config import RunConfig
 from shoal.config.tables.environments import UNBOUNDED_ENVIRONMENT, EnvironmentConfig
 
 LOOPBACK = "127.0.0.1"
-# The credentials in this environment are a person's, for coordinators elsewhere.
+# The credentials in this environment belong to a person, for coordinators elsewhere.
 _NO_CREDENTIALS = {"SHOAL_TLS_DIR": "", "SHOAL_TOKENS_FILE": "", "SHOAL_TOKEN_FILE": "", "SHOAL_TOKEN": ""}
 
 
@@ -21,7 +21,7 @@ class ProcessPlan:
     """The command and environment of one process."""
 
     name: str
-    """Unique among the processes of a run; also the name of the log."""
+    """The name, unique among the processes of a run, and also the name of the log."""
     kind: str
     """coordinator, learner, generator or reward."""
     command: tuple[str, ...]
@@ -34,15 +34,15 @@ class ProcessPlan:
 def plan_coordinator(address: str, *, name: str, data_dir: Path, port_file: Path) -> ProcessPlan:
     """Plans the coordinator, which starts first: the other processes need its address.
 
-    `name` is one that no other coordinator has. It does not restart: a death before its first run is accepted has a
-    cause that a restart would meet again.
+    No other coordinator has its `name`. It does not restart: the cause of a death before its first run is accepted
+    would still be there after a restart.
     """
     command = _coordinator(address, name, data_dir, "--port-file", str(port_file))
     return ProcessPlan("coordinator", "coordinator", command, _environment(1), may_restart=False)
 
 
 def plan_coordinator_again(address: str, *, name: str, data_dir: Path) -> ProcessPlan:
-    """Plans the restart of a coordinator, at the address that the workers know. It goes on with its run."""
+    """Plans the restart of a coordinator, at the address that the workers know. It continues its run."""
     return ProcessPlan("coordinator", "coordinator", _coordinator(address, name, data_dir), _environment(1))
 
 
@@ -76,7 +76,7 @@ def plan_workers(config: RunConfig, *, coordinator: str, data_dir: Path, gpus: S
         if name in shares:
             environment["CUDA_VISIBLE_DEVICES"] = ",".join(shares[name])
             if "CUDA_VISIBLE_DEVICES" not in os.environ:
-                # The numbers are the driver's. By default CUDA counts from the fastest GPU, and vLLM from the first.
+                # Use the driver's numbers. By default CUDA counts from the fastest GPU, and vLLM from the first.
                 environment["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
         return ProcessPlan(name, kind, _python(kind, *common, *options), environment)
 
@@ -89,13 +89,13 @@ def plan_workers(config: RunConfig, *, coordinator: str, data_dir: Path, gpus: S
 
 
 def _allowed(config: RunConfig) -> tuple[str, ...]:
-    """Allows the reward services what this configuration asks for, since whoever trains here starts them."""
+    """Returns options that allow the reward services all that the configuration asks for: the same user starts them."""
     reward, allowed = config.reward, list[str]()
     for table in reward.custom.values():
         if table.file:
             allowed += ("--allow-verifier-folder", str(Path(table.file).parent))
         else:
-            # The package as a whole: a module may offer what another one of it defines.
+            # Allow the whole package: a module may offer functions that another module of the package defines.
             allowed += ("--allow-verifier-package", table.entry_point.partition(":")[0].partition(".")[0])
     for environment in config.environments:
         allowed += _allowed_to(environment)
@@ -137,10 +137,10 @@ def _metrics(port: str | None) -> tuple[str, ...]:
 
 
 def _environment(num_threads: int) -> dict[str, str]:
-    """Limits the threads of the maths libraries, which would use all cores in each process. Set variables stay.
+    """Limits the threads of the math libraries, which would use all cores in each process. Set variables stay.
 
-    Waiting threads sleep instead of spinning: engine and learner share the cores, and a spinning thread keeps the one
-    that it waits for from running (50 times slower, measured on two busy cores).
+    Waiting threads sleep instead of spinning: engine and learner share the cores, and a spinning thread keeps the
+    awaited thread from running (50 times slower, measured on two busy cores).
     """
     defaults = {"OMP_NUM_THREADS": str(num_threads), "OMP_WAIT_POLICY": "passive", "PYTHONUNBUFFERED": "1"}
     return {name: os.environ.get(name, value) for name, value in defaults.items()} | _NO_CREDENTIALS

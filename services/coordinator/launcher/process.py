@@ -47,7 +47,7 @@ class ChildProcess:
         return self._process.pid
 
     def exit_status(self) -> int | None:
-        """None while the process lives; else its exit code, or minus the signal that killed it."""
+        """The exit code, or minus the signal that killed the process; None while it lives."""
         return self._process.poll()
 
     def listens_at(self, address: str) -> bool:
@@ -59,7 +59,7 @@ class ChildProcess:
         return False
 
     def record_descendants(self) -> None:
-        """Records the descendants of the process, so that `kill` finds also those that left its group."""
+        """Records the descendants of the process, so that `kill` also finds those that left its group."""
         with contextlib.suppress(psutil.Error):
             for process in psutil.Process(self.pid).children(recursive=True):
                 self._descendants[process.pid] = process
@@ -120,7 +120,7 @@ def kill_descendants() -> None:
 
 
 def best_line(lines: list[str]) -> str:
-    """Returns the last line that reports an error, else the last line; of a line of a JSON log what it says alone."""
+    """Returns the last line that reports an error, else the last line; only the message of a line of a JSON log."""
     for line in reversed(lines):
         if record := _json_record(line):
             if record.get("level") in ("ERROR", "CRITICAL"):

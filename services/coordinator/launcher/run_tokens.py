@@ -1,4 +1,4 @@
-"""The tokens of `shoal train --private`: they keep the other users of this machine out of its services."""
+"""The tokens of `shoal train --private`, which keep other users of this machine out of its services."""
 
 import secrets
 import shutil
@@ -15,7 +15,7 @@ class RunTokens:
     """A token for each role, in a folder that only this user can read. They are valid until the processes end."""
 
     def __init__(self, folder: Path) -> None:
-        """Makes new tokens, in place of those of an earlier start."""
+        """Makes new tokens, which replace the tokens of an earlier start."""
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True, mode=0o700)
         self._folder = folder
@@ -29,7 +29,7 @@ class RunTokens:
         self._accepted.write_text("".join(lines))
 
     def remove(self) -> None:
-        """Deletes the tokens, once the processes that accept them have ended."""
+        """Deletes the tokens. Call it after the processes that accept them have ended."""
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def file_of(self, role: Role) -> Path:
@@ -37,7 +37,7 @@ class RunTokens:
         return self._folder / role
 
     def given_to(self, plan: ProcessPlan) -> ProcessPlan:
-        """Returns a plan whose process has its token, and knows its callers by theirs."""
+        """Returns a plan whose process has its token, and recognizes its callers by their tokens."""
         role = Role.COORDINATOR if plan.kind == "coordinator" else Role.WORKER
         files = {"SHOAL_TOKENS_FILE": str(self._accepted), "SHOAL_TOKEN_FILE": str(self.file_of(role))}
         return replace(plan, environment={**plan.environment, **files})

@@ -1,7 +1,7 @@
 """Supervision of a run's processes: start, restart after a failure, end.
 
-A worker that restarts its program for another run keeps its process, so nothing happens here:
-shoal/worker/reexec.py tells that story.
+A worker that restarts its program for another run keeps its process, so nothing happens here (see
+shoal/worker/reexec.py).
 """
 
 import asyncio
@@ -23,7 +23,7 @@ END_POLL_S = 0.05
 GRACE_S = 20.0
 """Longest time for processes to end by themselves."""
 MAX_RESTARTS = 5
-"""Restarts of one process. The count begins again after a life of RESET_AFTER_S, and by `forgive`."""
+"""Most restarts of a process. The count begins again after a life of RESET_AFTER_S, and by `forgive`."""
 RESET_AFTER_S = 300.0
 FIRST_DELAY_S = 1.0
 MAX_DELAY_S = 30.0
@@ -31,7 +31,7 @@ ANSWER_S = 10.0
 """Longest time for the answer of a process that may hang."""
 ASK_EVERY_S = 5.0
 NUM_ASKED = 3
-"""Questions in a row that the coordinator leaves without an answer before it is killed: nobody keeps its lease."""
+"""Unanswered questions in a row after which the coordinator is killed. It has no lease that would expire."""
 # Exit codes after which a restart would end the same way: bad options, a missing package.
 _FINAL_EXIT_CODES = (2, 3)
 
@@ -57,7 +57,7 @@ class _Supervised:
     """Plan of its next start."""
     num_restarts: int = 0
     restart_at: float | None = None
-    """Time of its next start; None while it runs, and when it is not restarted any more."""
+    """Time of its next start; None while it runs, and if it is no longer restarted."""
     is_abandoned: bool = False
 
 
@@ -85,22 +85,22 @@ class Supervisor:
         self._processes[plan.name].plan = plan
 
     def forgive(self, kinds: Collection[str]) -> None:
-        """Counts the restarts of the processes of some kinds from zero: a new step shows that they work."""
+        """Resets the count of restarts for processes of some kinds, since a new step shows that they work."""
         for process in self._processes.values():
             if process.child.plan.kind in kinds and process.restart_at is None:
                 process.num_restarts = 0
 
     async def end_hanging(self, address: str) -> None:
-        """Kills the process that listens at the address of a lost worker and does not answer: `watch` restarts it.
+        """Kills the process at the address of a lost worker if it does not answer; `watch` restarts it.
 
-        One that answers has missed its heartbeats, and registers again.
+        A process that answers has only missed its heartbeats, and registers again.
         """
         await self._end_silent(address, "its lease is over, and it does not answer", num_asked=1)
 
     async def keep_answering(self, address: str) -> None:
         """Asks the process that listens at an address every `ASK_EVERY_S`, forever, and kills it when it hangs.
 
-        `watch` restarts it. A process that starts, and does not listen yet, is left alone.
+        `watch` restarts it. A starting process that does not yet listen is left alone.
         """
         while True:
             await asyncio.sleep(ASK_EVERY_S)
@@ -119,9 +119,10 @@ class Supervisor:
                 child.kill()
 
     async def watch(self) -> None:
-        """Restarts processes that die, until one dies that the run needs.
+        """Restarts processes that die, until a necessary process dies for good.
 
-        Raises `ProcessDied` for that one: it may not restart, or it is the last of its kind and out of restarts.
+        Raises `ProcessDied` for that process: it may not restart, or it is the last of its kind and has no restarts
+        left.
         """
         while True:
             for name in list(self._processes):
@@ -139,7 +140,7 @@ class Supervisor:
         status = child.exit_status()
         if status is None or process.is_abandoned:
             return
-        child.kill()  # Its descendants may outlive it.
+        child.kill()  # The descendants may outlive the process.
         if not process.plan.may_restart:
             raise ProcessDied(child)
         if now - child.started_at > RESET_AFTER_S:
@@ -160,7 +161,7 @@ class Supervisor:
         return all(other.is_abandoned for other in self._processes.values() if other.child.plan.kind == kind)
 
     async def end(self, grace_s: float = GRACE_S) -> None:
-        """Sends SIGTERM to all, waits, and kills what is left. Cancellation kills at once."""
+        """Sends SIGTERM to all processes, waits, and kills the rest. Cancellation kills at once."""
         try:
             for process in self._processes.values():
                 process.child.terminate()
