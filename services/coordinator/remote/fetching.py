@@ -1,4 +1,4 @@
-"""What this data folder does not have, taken from the mirror of a run: the run, or a checkpoint, or a segment."""
+"""The fetching of a run, a checkpoint or a segment that this data folder lacks from the mirror of the run."""
 
 import logging
 import shutil
@@ -24,7 +24,7 @@ from shoal.quantities import format_bytes
 _log = logging.getLogger(__name__)
 
 _ANSWER_S = 20.0
-"""A mirror of a run that the folder has is asked for so long."""
+"""Longest wait for an answer of the mirror of a run that the folder has, in seconds."""
 
 
 def take_from_mirror(
@@ -32,11 +32,10 @@ def take_from_mirror(
 ) -> None:
     """Fetches the newest whole checkpoint of a run that is resumed and not in the folder, if `changes` name its mirror.
 
-    That is `checkpoint.mirror`, which the resumed run then has. The learner's files go to `learner_data_dir`, by
-    default the same folder. A run in the folder stays as it is. Raises `NotFound` where the mirror does not have the
-    run, `DataLoss` where no checkpoint is whole, `ResourceExhausted` where the disk is too small, `Unavailable` when
-    the mirror cannot be read, and `FailedPrecondition` where the folder has the run, and the mirror a later checkpoint
-    of it.
+    The mirror is `checkpoint.mirror`, which the resumed run then has. The learner's files go to `learner_data_dir`, by
+    default the same folder. A run in the folder is not changed. Raises `NotFound` if the mirror does not have the run,
+    `DataLoss` if no checkpoint is whole, `ResourceExhausted` if the disk is too small, `Unavailable` if the mirror
+    cannot be read, and `FailedPrecondition` if the folder has the run but the mirror has a later checkpoint.
     """
     if not RUN_NAME.fullmatch(run_id):
         return
@@ -45,7 +44,7 @@ def take_from_mirror(
         if given:
             fetch_run(given, run_id, data_dir, learner_data_dir or data_dir)
         return
-    with suppress(OSError, ValueError, KeyError, TypeError):  # The recovery finds out what is damaged.
+    with suppress(OSError, ValueError, KeyError, TypeError):  # The recovery finds the damage.
         url = _mirror_in(parse_json((folder / "config.json").read_text(encoding="utf-8"))) if given is None else given
         if url:
             _check_not_behind(url, folder)
@@ -58,15 +57,15 @@ def _mirror_in(values: Mapping[str, Any]) -> str | None:
 
 
 def _check_not_behind(url: str, folder: Path) -> None:
-    """Raises `FailedPrecondition` where the mirror has a later checkpoint. One that does not answer says nothing."""
+    """Raises `FailedPrecondition` if the mirror has a later checkpoint. A mirror that does not answer is ignored."""
     found: list[MirroredCheckpoint] = []
-    # A daemon: a mirror that hangs must not keep the run from going on.
+    # A daemon: a mirror that hangs must not stop the run.
     looking = threading.Thread(target=lambda: found.extend(_whole(url, folder.name)), daemon=True)
     looking.start()
     looking.join(_ANSWER_S)
     manifests = [parse_json(path.read_text(encoding="utf-8")) for path in folder.glob("checkpoints/*/manifest.json")]
     if not manifests and parse_json((folder / "run.json").read_text(encoding="utf-8")).get("last_checkpoint_id"):
-        return  # They are gone: the recovery takes the mirror's.
+        return  # The checkpoints are gone: the recovery takes the mirror's.
     here = max(((each["attempt"], each["policy_version"]) for each in manifests), default=(-1, 0))
     if found and (found[-1].attempt, found[-1].policy_version) > here:
         raise FailedPrecondition(
@@ -95,7 +94,7 @@ def fetch_run(url: str, run_id: str, data_dir: Path, learner_data_dir: Path) -> 
         if isinstance(error, OSError):
             raise Unavailable(f"checkpoint.mirror: {url} could not be read: {error}") from error
         raise
-    except Exception as error:  # Each file system has errors of its own.
+    except Exception as error:  # Each file system has its own errors.
         raise Unavailable(f"checkpoint.mirror: {url} could not be read: {type(error).__name__}: {error}") from error
     events = EventLog(data_dir / run_id / EVENTS)
     events.add("fetched", f"the run is taken from {url}{''.join(damaged)}", url=url, damaged=damaged)
@@ -103,10 +102,10 @@ def fetch_run(url: str, run_id: str, data_dir: Path, learner_data_dir: Path) -> 
 
 
 def fetch_checkpoint(url: str, places: RunPlaces, newer_than: Age | None = None) -> tuple[str, list[str]]:
-    """Fetches the newest whole checkpoint into a run's folders; returns its name, and what is wrong with newer ones.
+    """Fetches the newest whole checkpoint into a run's folders; returns its name, and the faults of newer checkpoints.
 
-    With `newer_than` it has to be newer; an empty name says that none is. Segments, which no training needs, and the
-    record of the run stay as they are. Raises what the file system raises, and as `take_from_mirror`.
+    With `newer_than` it has to be newer; an empty name means that none is. Segments, which training does not need, and
+    the record of the run are not changed. Raises errors of the file system, and as `take_from_mirror`.
     """
 
     def own_files(checkpoint: MirroredCheckpoint) -> MirroredCheckpoint:
@@ -136,9 +135,9 @@ def _fetch_newest(
     move: Callable[[RunPlaces, RunPlaces, str], None],
     newer_than: Age | None = None,
 ) -> tuple[str, list[str]]:
-    """Fetches what is `wanted` of the newest checkpoint that is whole, and moves it from its partial folders.
+    """Fetches the `wanted` files of the newest whole checkpoint, and moves them from its partial folders.
 
-    Returns the checkpoint's name, and what is wrong with newer ones; no name where none is newer than `newer_than`.
+    Returns the checkpoint's name, and the faults of newer checkpoints; no name if none is newer than `newer_than`.
     """
     run_id, damaged = places.run_folder.name, list[str]()
     whole = [each for each in mirror.whole() if newer_than is None or each.age > newer_than]
@@ -179,10 +178,10 @@ def _partial_of(folder: Path) -> Path:
 
 
 def _move_run(partial: RunPlaces, places: RunPlaces, checkpoint_id: str) -> None:
-    """Moves a run into place. Its folder is the last: until then there is no run."""
+    """Moves a run into place. Its folder comes last: until then there is no run."""
     if places.learner_folder != places.run_folder:
         learners = Path("checkpoints", checkpoint_id, "learner")
-        # Storage that outlived the coordinator's may have it.
+        # Storage that outlived the coordinator's may have this folder.
         _replace_folder(partial.learner_folder / learners, places.learner_folder / learners)
     partial.run_folder.rename(places.run_folder)
 

@@ -1,4 +1,4 @@
-"""The file systems of fsspec, such as s3:// and gs://, and why one of them refuses."""
+"""The file systems of fsspec, such as s3:// and gs://, and the reasons why they refuse."""
 
 import re
 from typing import Any
@@ -9,14 +9,14 @@ from shoal.errors import FailedPrecondition, InvalidArgument
 _EXTRAS = {"s3": "pip install 'shoal[s3]'", "gs": "pip install 'shoal[gcs]'", "gcs": "pip install 'shoal[gcs]'"}
 _ALMOST_A_URL = re.compile(r"[A-Za-z][A-Za-z0-9]+:/(?!/)")
 _NO_CREDENTIALS = ("NoCredentialsError", "PartialCredentialsError", "DefaultCredentialsError")
-"""What the packages of file systems raise without credentials; the names, since they may not be installed."""
+"""Names of the errors that file systems' packages raise without credentials; the packages may not be installed."""
 
 
 def file_system(place: str, name: str) -> tuple[Any, str]:
     """Returns the file system of a folder or URL, and the path in it.
 
-    `name` is the option or field that has the place. Raises `InvalidArgument` for what names none, and
-    `FailedPrecondition` without its package.
+    `name` is the option or field that has the place. Raises `InvalidArgument` for an invalid place, and
+    `FailedPrecondition` without the package of its file system.
     """
     from fsspec.core import url_to_fs
 
@@ -36,12 +36,12 @@ def file_system(place: str, name: str) -> tuple[Any, str]:
 
 
 def is_local(files: Any) -> bool:
-    """Whether a file system is that of this machine."""
+    """Whether a file system is the local file system."""
     return "file" in ((files.protocol,) if isinstance(files.protocol, str) else tuple(files.protocol))
 
 
 def why_refused(error: Exception) -> str:
-    """Returns what must be changed before a place can be used; empty where a repeat may work."""
+    """Returns what must be changed before a place can be used; empty if a repeat may work."""
     if isinstance(error, PermissionError) or type(error).__name__ in _NO_CREDENTIALS:
         return (
             "set the credentials that its package reads, such as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, to those "

@@ -1,11 +1,11 @@
-"""The checkpoints of a run at another place: how they lie there, and which of them are whole.
+"""The layout of a run's checkpoints at another place, which tells which of them are whole.
 
     <url>/<run>/checkpoints/step-00000012.0.96/mirror.json     paths, sizes and digests of all files; the last
     <url>/<run>/checkpoints/step-00000012.0.96/learner/...
     <url>/<run>/segments/text-00000001.segment.0-1310720.1f0c7e3a90d2      a part, once for all checkpoints that have it
 
-A folder is named by the checkpoint, its attempt, and its next group, so none is ever written again. One without
-`mirror.json` is none; a checkpoint is taken only if all its files have their digests.
+A folder is named by the checkpoint, its attempt, and its next group, so no folder is ever rewritten. A folder without
+`mirror.json` is not a checkpoint; a checkpoint is taken only if all its files have their digests.
 """
 
 import hashlib
@@ -33,7 +33,7 @@ Progress = Callable[[int], None]
 
 
 Age: TypeAlias = tuple[int, int, int]
-"""By which checkpoints are ordered: attempt, policy version, and the number of the next group."""
+"""The order of checkpoints: attempt, policy version, and the number of the next group."""
 
 
 @dataclass(frozen=True)
@@ -41,19 +41,19 @@ class MirroredFile:
     """A file of a checkpoint."""
 
     path: str
-    """In the run's folder."""
+    """The path in the run's folder."""
     num_bytes: int
-    """What counts of the file, from its beginning."""
+    """The bytes of the file that count, from its beginning."""
     sha256: str
     is_shared: bool = False
-    """Whether other checkpoints may have it as well, or its beginning."""
+    """Whether other checkpoints may also have the file, or its beginning."""
     parts: tuple[Part, ...] = ()
-    """The parts of a file that is shared, in order."""
+    """The parts of a shared file, in order."""
 
 
 @dataclass(frozen=True, order=True)
 class MirroredCheckpoint:
-    """A checkpoint with all its files. The order is that of age: by attempt, then by step."""
+    """A checkpoint with all its files. Checkpoints are ordered by age: by attempt, then by step."""
 
     attempt: int
     policy_version: int
@@ -63,7 +63,7 @@ class MirroredCheckpoint:
 
     @property
     def age(self) -> Age:
-        """By which checkpoints are ordered."""
+        """The key by which checkpoints are ordered."""
         return self.attempt, self.policy_version, self.next_order_number
 
     @property
@@ -87,14 +87,14 @@ class MirroredCheckpoint:
 
 @dataclass(frozen=True)
 class RunPlaces:
-    """Where the files of a run are: those that the learner writes may be on storage of their own."""
+    """The places of a run's files. The learner's files may be on their own storage."""
 
     run_folder: Path
     learner_folder: Path
-    """The run's folder in the learner's data folder; the same one where they share it."""
+    """The run's folder in the learner's data folder; the same folder if they share it."""
 
     def of(self, path: str) -> Path:
-        """Returns the place of a file. Raises `DataLoss` for one outside of both."""
+        """Returns the place of a file. Raises `DataLoss` for a place outside both."""
         parts = PurePosixPath(path).parts
         if ".." in parts or parts[:1] == ("/",):
             raise DataLoss(f"{path} lies outside the run's folder")
@@ -103,7 +103,7 @@ class RunPlaces:
 
 
 class MirrorFolder:
-    """The part of a mirror that has one run. Its methods block, and raise what the file system raises."""
+    """The part of a mirror that has one run. Its methods block, and raise errors of the file system."""
 
     def __init__(self, url: str, run_id: str, name: str) -> None:
         """`name` is the option or field that has the URL. Raises as `file_system` does."""
@@ -111,16 +111,16 @@ class MirrorFolder:
         self._root = f"{root}/{run_id}"
 
     def whole(self) -> list[MirroredCheckpoint]:
-        """Returns the checkpoints that are whole, as far as their `mirror.json` tells, oldest first."""
+        """Returns the checkpoints that are whole according to their `mirror.json`, oldest first."""
         found = (self._read(path) for path in self._find() if path.endswith(f"/{_COMMIT}"))
         return sorted(checkpoint for checkpoint in found if checkpoint is not None)
 
     def put(
         self, places: RunPlaces, checkpoint: MirroredCheckpoint, contents: Mapping[str, bytes], progress: Progress
     ) -> None:
-        """Copies a checkpoint, `mirror.json` last; what is there already of shared files stays.
+        """Copies a checkpoint, `mirror.json` last; existing parts of shared files are kept.
 
-        `contents` has the files that change in the run's folder meanwhile, by path. Raises `DataLoss` when a file is
+        `contents` has the files that change in the run's folder meanwhile, by path. Raises `DataLoss` if a file is
         missing or differs from its digest.
         """
         there, known = self._find(), [file for each in self.whole() for file in each.files if file.is_shared]
@@ -149,7 +149,7 @@ class MirrorFolder:
         known: Iterable[MirroredFile],
         there: Mapping[str, int],
     ) -> MirroredFile:
-        """Copies what the mirror does not have of a file; returns it with its parts."""
+        """Copies the parts of a file that the mirror lacks; returns the file with its parts."""
         candidates = [
             (each, parts_there(file.path, each.parts, file.num_bytes, there))
             for each in known
@@ -173,16 +173,16 @@ class MirrorFolder:
         try:
             with self._open(stored) as target:
                 _copy(source, target, part.num_bytes, part.sha256, name, lambda _: None)
-        except DataLoss:  # Its name promises something else.
+        except DataLoss:  # The content differs from the digest in its name.
             self._files.rm_file(f"{self._root}/{stored}")
             raise
 
     def get(self, checkpoint: MirroredCheckpoint, places: RunPlaces, progress: Progress) -> None:
-        """Copies a checkpoint to the places of a run. Raises `DataLoss` when a file is missing or differs."""
+        """Copies a checkpoint to the places of a run. Raises `DataLoss` if a file is missing or differs."""
         _at_once(lambda file: self._get(checkpoint, file, places.of(file.path), progress), checkpoint.files)
 
     def get_shared(self, file: MirroredFile, target: Path) -> None:
-        """Copies a file that checkpoints share. Raises `DataLoss` when it is missing or differs."""
+        """Copies a file that checkpoints share. Raises `DataLoss` if it is missing or differs."""
         for checkpoint in self.whole():
             for each in checkpoint.files:
                 if (each.path, each.num_bytes, each.sha256) == (file.path, file.num_bytes, file.sha256):
@@ -206,9 +206,9 @@ class MirrorFolder:
             raise _differs(f"{self._root}/{file.path}", file.sha256)
 
     def keep_only(self, kept: Collection[MirroredCheckpoint]) -> None:
-        """Deletes all other checkpoints, those that are not whole, and the files that none of `kept` has.
+        """Deletes all other checkpoints, checkpoints that are not whole, and files that none of `kept` has.
 
-        Deletes each `mirror.json` first: if this is interrupted, the rest is no checkpoint.
+        Deletes each `mirror.json` first: after an interruption the rest is not a checkpoint.
         """
         needed = {stored for each in kept for file in each.files for stored in each.stored(file)}
         needed |= {f"{each.folder}/{_COMMIT}" for each in kept}
@@ -225,11 +225,11 @@ class MirrorFolder:
                 file["parts"] = tuple(Part(**part) for part in file["parts"])
             values["files"] = tuple(MirroredFile(**file) for file in values["files"])
             checkpoint = MirroredCheckpoint(**values)
-            # The name becomes a folder here, which is replaced, so it must not lead anywhere else.
+            # The name becomes a folder here, which is replaced, so it must not lead outside.
             is_named = _NAME.fullmatch(checkpoint.checkpoint_id) and path == f"{checkpoint.folder}/{_COMMIT}"
             return checkpoint if is_named and all(isinstance(number, int) for number in checkpoint.age) else None
         except (ValueError, KeyError, TypeError):
-            return None  # Cut off while it was written, or of another version.
+            return None  # The file was cut off during writing, or has another version.
 
     def _find(self) -> dict[str, int]:
         """Returns the sizes of the files in the run's part of the mirror, by their paths there."""
@@ -260,7 +260,7 @@ def _source(path: Path, content: bytes | None) -> BinaryIO:
 
 
 def _at_once(copy: Callable[[MirroredFile], None], files: Collection[MirroredFile]) -> None:
-    """Copies files, some at the same time. After the first error no further one begins, and it is raised."""
+    """Copies several files at the same time. After the first error no further file begins, and the error is raised."""
     waiting, errors = iter(tuple(files)), list[Exception]()
 
     def work() -> None:
@@ -289,7 +289,7 @@ def _copy(
     progress: Progress,
     *others: "hashlib._Hash",
 ) -> None:
-    """Copies a number of bytes, also into `others`. Raises `DataLoss` when they are not what their digest says."""
+    """Copies a number of bytes, also into `others`. Raises `DataLoss` if they differ from their digest."""
     digest = hashlib.sha256()
     for chunk in chunks(source, num_bytes):
         for each in (digest, *others):

@@ -1,4 +1,4 @@
-"""The mirror of a run: its checkpoints are copied to another place while it trains."""
+"""The mirror of a run, to which its checkpoints are copied while it trains."""
 
 import asyncio
 import hashlib
@@ -21,10 +21,10 @@ from shoal.quantities import format_bytes
 _RECORDS = ("run.json", "config.json")
 _GROWING = ("metrics.jsonl", "evaluations.jsonl", "events.jsonl")
 RUN_FILES = (*_RECORDS, *_GROWING)
-"""What a resume and a report need beside the checkpoint."""
+"""The files that a resume and a report need in addition to the checkpoint."""
 _FIRST_PAUSE_S, _MAX_PAUSE_S = 30.0, 600.0
 _STALL_S = 300.0
-"""A run that has ended waits for its last checkpoint until nothing has been copied for so long."""
+"""Seconds without a copied byte after which an ended run no longer waits for its last checkpoint."""
 
 
 class Mirroring:
@@ -46,13 +46,13 @@ class Mirroring:
 
     @property
     def held(self) -> set[str]:
-        """The checkpoints that must not be deleted now."""
+        """The checkpoints that must not be deleted yet."""
         return {self._copying, self._wanted.checkpoint_id if self._wanted else ""} - {""}
 
     def offer(self, checkpoint: MirroredCheckpoint, keep_last: int, best: Collection[str] = ()) -> None:
-        """Has a checkpoint copied, in place of one that has not begun.
+        """Queues a checkpoint for copying, instead of a queued checkpoint that has not begun.
 
-        The mirror keeps the last ones, `keep_last` with it, and `best`.
+        The mirror keeps the last `keep_last` checkpoints, including this one, and `best`.
         """
         if not self._url:
             return
@@ -62,10 +62,9 @@ class Mirroring:
             self._working = asyncio.create_task(self._work())
 
     async def take_back(self, newer_than: Age | None = None) -> str:
-        """Fetches the newest checkpoint of the mirror that is whole into the run's folders.
+        """Fetches the newest whole checkpoint of the mirror into the run's folders.
 
-        Returns its name; nothing without a mirror, where none is `newer_than` that age, or where it fails, which is an
-        event.
+        Returns its name; "" without a mirror, if none is `newer_than` that age, or if it fails, which is an event.
         """
         found: list[tuple[str, list[str]]] = []
         if not self._url:
@@ -84,7 +83,7 @@ class Mirroring:
         return checkpoint_id
 
     async def take_back_file(self, file: MirroredFile) -> str:
-        """Fetches a file that checkpoints share, in place of the run's own; returns the mirror, nothing if it fails."""
+        """Replaces a file that checkpoints share by the mirror's; returns the mirror, or "" if it fails."""
         if not self._url:
             return ""
         try:
@@ -114,7 +113,7 @@ class Mirroring:
         return f"{format_bytes(self._num_copied)} of {self._copying} are copied"
 
     async def _work(self) -> None:
-        """Copies what is wanted until nothing is. Repeats what failed, with growing pauses, unless the run ends."""
+        """Copies queued checkpoints. Repeats failed copies, with growing pauses, unless the run ends."""
         pause_s = _FIRST_PAUSE_S
         while (checkpoint := self._wanted) is not None:
             self._wanted, self._copying, self._num_copied = None, checkpoint.checkpoint_id, 0
@@ -197,7 +196,7 @@ def _why(error: Exception) -> str:
 
 
 async def _in_daemon_thread(work: Callable[[], None]) -> None:
-    """Runs work on a thread that the interpreter does not wait for: a file system may hang."""
+    """Runs work on a thread for which the interpreter does not wait, since a file system may hang."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[None] = loop.create_future()
 

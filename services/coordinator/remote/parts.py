@@ -1,10 +1,10 @@
-"""The parts of a file that grows: a mirror gets what was appended, and keeps what it has.
+"""The parts of a growing file. A mirror gets the appended bytes and keeps the earlier parts.
 
     segments/text-00000001.segment.0-1310720.1f0c7e3a90d2              start, end, and the beginning of the digest
     segments/text-00000001.segment.1310720-2560000.77ab09c1d3e4
 
-The next part begins where the last one ends. A last part that is small is copied again with what follows it, so that
-there are not too many.
+Each part begins at the end of the previous part. A small last part is copied again with the bytes after it, so that
+there are not too many parts.
 """
 
 import hashlib
@@ -31,12 +31,12 @@ class Part:
 
     @property
     def num_bytes(self) -> int:
-        """Its length."""
+        """The length of the part."""
         return self.end - self.start
 
 
 def parts_there(path: str, known: Sequence[Part], num_bytes: int, there: Mapping[str, int]) -> list[Part]:
-    """Returns those of the known parts that a file of a length can keep, from its beginning.
+    """Returns the known parts that a file of this length can keep, from its beginning.
 
     `there` has the sizes of the files in the mirror.
     """
@@ -50,7 +50,7 @@ def parts_there(path: str, known: Sequence[Part], num_bytes: int, there: Mapping
 
 
 def divide(source: BinaryIO, num_bytes: int, known: Sequence[Part]) -> tuple[list[Part], str]:
-    """Reads a file; returns its parts, the known ones as far as they are the file's, and the digest of the whole."""
+    """Reads a file; returns its parts, keeping the known parts that match, and the digest of the whole."""
     whole, parts = hashlib.sha256(), list[Part]()
     for part in known:
         content, before = hashlib.sha256(), whole.copy()
@@ -73,7 +73,7 @@ def divide(source: BinaryIO, num_bytes: int, known: Sequence[Part]) -> tuple[lis
 
 
 def chunks(source: BinaryIO, num_bytes: int) -> Iterator[bytes]:
-    """Reads a number of bytes, or to the end if that comes before."""
+    """Reads a number of bytes, or to the end if that comes first."""
     while num_bytes and (chunk := source.read(min(num_bytes, CHUNK_BYTES))):
         num_bytes -= len(chunk)
         yield chunk

@@ -1,4 +1,4 @@
-"""The check of a run's segments after a restore, beside the training, which needs none of what it compares."""
+"""The check of a run's segments after a restore, during training, which does not need them."""
 
 import asyncio
 import hashlib
@@ -12,10 +12,10 @@ from services.coordinator.store.segments.series import SEGMENTS, Series
 
 
 class SegmentCheck:
-    """Compares segments with the digests of a restored checkpoint, each once in the life of the coordinator."""
+    """Compares segments with the digests of a restored checkpoint, each once in the coordinator's life."""
 
     def __init__(self, run_folder: Path, mirroring: Mirroring, report: Callable[[str, str, str], None]) -> None:
-        """Calls `report` with the name of a damaged segment, what is wrong, and the mirror that had it, or nothing."""
+        """Calls `report` with the name of a damaged segment, its fault, and the mirror that had it, or ""."""
         self._folder = run_folder / SEGMENTS
         self._mirroring = mirroring
         self._report = report
@@ -24,10 +24,10 @@ class SegmentCheck:
     async def run(self, segments: Sequence[SegmentDigest]) -> None:
         """Reports the segments that are missing or differ, and takes them from the mirror if it has them.
 
-        Those of tokens are left out: groups that have some are sampled again. Raises nothing.
+        Skips segments of tokens: groups with lost tokens are sampled again. Raises nothing.
         """
         wanted = [each for each in segments if not each.name.startswith(Series.TOKENS) and each not in self._whole]
-        # What a look at the files shows is reported before any is read.
+        # Wrong sizes are reported before any file is read.
         for find in (_wrong_size, _wrong_content):
             for segment in list(wanted):
                 if problem := await asyncio.to_thread(find, self._folder / segment.name, segment):
@@ -37,7 +37,7 @@ class SegmentCheck:
 
 
 def mirrored(segment: SegmentDigest) -> MirroredFile:
-    """Returns a segment as a mirror has it."""
+    """Returns a segment as a file of a mirror."""
     return MirroredFile(f"{SEGMENTS}/{segment.name}", segment.num_bytes, segment.sha256, is_shared=True)
 
 
