@@ -1,4 +1,4 @@
-"""The pacing buffer: decides when groups are issued, and which are trained on next."""
+"""The pacing buffer, which decides when groups are issued and which are trained on next."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -92,7 +92,7 @@ class PacingBuffer(Generic[GroupT]):
             return order_number
 
     async def admit_round(self) -> Sequence[int]:
-        """As `admit` for all free slots at once, when every group that was admitted has settled."""
+        """Works like `admit` for all free slots at once, when every admitted group has settled."""
         async with self._changed:
             await self._changed.wait_for(lambda: self._all_have_settled and self._may_admit())
             first = self._next_to_admit
@@ -101,7 +101,7 @@ class PacingBuffer(Generic[GroupT]):
             return range(first, self._next_to_admit)
 
     async def withdraw(self, order_number: int) -> None:
-        """Takes back the admission of this group and those behind it, for which there is no prompt, and of refills."""
+        """Takes back the admission of this group and the groups after it, which have no prompt, and of refills."""
         self._next_to_admit = order_number
         self._max_refills = 0
         self._refill()
@@ -118,17 +118,17 @@ class PacingBuffer(Generic[GroupT]):
     async def settle(self, order_number: int, group: GroupT, *, has_signal: bool = True) -> None:
         """Records the outcome of an admitted group."""
         assert self._next_to_take <= order_number < self._next_to_admit and order_number not in self._settled
-        # Before the first wait: between its verdict and here, no change of the configuration may come.
+        # Before the first wait: the configuration must not change between the verdict and this line.
         self._settled[order_number] = (group, has_signal)
         self._refill()
         async with self._changed:
             self._changed.notify_all()
 
     async def judge_again(self, judge: Callable[[GroupT], tuple[GroupT, bool]]) -> None:
-        """Replaces the outcome of each group that has settled and is not taken; `judge` returns it and its signal.
+        """Replaces the outcome of each settled group that is not taken; `judge` returns the outcome and its signal.
 
-        A group that was replaced stays as it is: its slot was given back, and the replacement is in the window. Lets
-        `admit` ask anew for the last group that the run needs.
+        Keeps a replaced group as it is: its slot was given back, and the replacement is in the window. Lets `admit` ask
+        again for the last group that the run needs.
         """
         window = range(self._next_to_take, self.window_end)
         without = [number for number in window if number in self._settled and not self._settled[number][1]]
@@ -164,7 +164,7 @@ class PacingBuffer(Generic[GroupT]):
             self._changed.notify_all()
 
     def _refill(self) -> None:
-        """Widens the window by one group for each that settled in it without a signal, until that shows no more."""
+        """Widens the window by one group for each group in it that settled without a signal."""
         while True:
             window = range(self._next_to_take, self.window_end)
             num_without = sum(1 for n in window if n in self._settled and not self._settled[n][1])

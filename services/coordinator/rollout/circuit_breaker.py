@@ -1,4 +1,4 @@
-"""The circuit breaker of verifiers and environments: pauses the run when one fails, instead of training on the rest."""
+"""The circuit breaker, which pauses the run when a verifier or environment fails, instead of training on the rest."""
 
 from collections import Counter, defaultdict, deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -13,7 +13,7 @@ from shoal.scores import Score, ScoreOutcome, VerifierScore
 from shoal.visible_text import visible
 
 _ENVIRONMENT = "environments."
-"""Before the name of an environment, where verifiers have their names."""
+"""Prefix of an environment's name, where verifiers have their plain names."""
 _REMEDIES = {
     "verifier": (
         "fix the verifier, or the server that it asks",
@@ -29,7 +29,7 @@ _REMEDIES = {
 def environment_verdicts(environment: str, completions: Sequence[Completion]) -> list[Score]:
     """Returns episodes as scores that tell the circuit breaker how their environment did.
 
-    An episode that took too long says nothing of it.
+    An episode that took too long says nothing about the environment.
     """
     return [
         Score(
@@ -46,7 +46,7 @@ def environment_verdicts(environment: str, completions: Sequence[Completion]) ->
 
 @dataclass(eq=False)
 class _SuspectGroup:
-    """A waiting group with failures, counted by verifier: completions that FAILED, and completions in all."""
+    """A waiting group with failures. It counts by verifier the completions that FAILED, and all completions."""
 
     num_failed: Counter[str]
     num_asked: Counter[str]
@@ -62,33 +62,33 @@ class CircuitBreaker:
     the breaker opens if the verifier FAILED on more than `max_failed_share` of their completions, in at least two
     groups.
 
-    After a resume the verifier is not trusted until it has judged all of one group: a group that was scored again waits
-    like any other, and a single group is enough to open the breaker once more. So a second failure drops nothing.
+    After a resume the verifier is not trusted until it has judged all of one group. Until then a group that was scored
+    again waits like any other, and one group is enough to reopen the breaker. So a second failure drops nothing.
     """
 
     def __init__(
         self, config: RewardConfig, events: EventLog, pause: Callable[[str], Awaitable[None]], *, resume_command: str
     ) -> None:
-        """`pause` pauses the run for the reason that it is given, and `resume_command` resumes it."""
+        """`pause` pauses the run for the given reason, and `resume_command` resumes it."""
         self._max_failed_share = config.max_failed_share
         self._window = config.outage_window
         self._events = events
         self._pause = pause
         self._resume_command = resume_command
         self._failed: defaultdict[str, deque[bool]] = defaultdict(lambda: deque(maxlen=self._window))
-        """By verifier: whether it FAILED on each of its latest completions."""
+        """Whether each verifier FAILED on each of its latest completions, by verifier."""
         self._num_seen: Counter[str] = Counter()
-        """By verifier: completions that it was asked to judge."""
+        """Completions that each verifier was asked to judge, by verifier."""
         self._num_clean: Counter[str] = Counter()
-        """By verifier: groups in which it judged every completion."""
+        """Groups in which each verifier judged every completion, by verifier."""
         self._untrusted: set[str] = set()
-        """Verifiers that opened the breaker, and have not judged all completions of a group since."""
+        """Verifiers that opened the breaker and have not judged a whole group since."""
         self._suspects: list[_SuspectGroup] = []
         self._num_groups = 0
         self._changed = Signal()
         self._is_open = False
         self.num_outages = 0
-        """Outages that are over."""
+        """Number of past outages."""
 
     @contextmanager
     def group(self) -> Iterator[None]:
@@ -103,9 +103,9 @@ class CircuitBreaker:
     async def rejects(self, scores: Sequence[Score], *, num_outages: int, is_retry: bool = False) -> bool:
         """Returns whether a group must be scored again. Pauses the run if these scores open the breaker.
 
-        `num_outages` is the count from when the group was sent to be scored: failures in an outage that is over by
-        now are no evidence about the present service. A group that was scored before (`is_retry`) does not wait for
-        others any more, if the verifier is known to work again.
+        `num_outages` is the count from when the group was sent to be scored: failures in a past outage are no evidence
+        about the present service. A group that was scored before (`is_retry`) no longer waits for others if the
+        verifier is known to work again.
         """
         parts = [part for score in scores for part in score.verifier_scores]
         failures = [part for part in parts if part.outcome is ScoreOutcome.FAILED]
@@ -162,7 +162,7 @@ class CircuitBreaker:
                     for verifier in verifiers
                 ):
                     return False
-                if len(self._suspects) >= self._num_groups:  # No other group is in flight that could show it.
+                if len(self._suspects) >= self._num_groups:  # No other group in flight could show it.
                     if not (broken := [verifier for verifier in verifiers if self._is_broken(verifier)]):
                         return False
                     await self._open(min(broken), detail)
@@ -173,7 +173,7 @@ class CircuitBreaker:
             self._changed.notify()
 
     def _is_broken(self, verifier: str) -> bool:
-        """Returns whether the waiting groups have too many failures to be at fault themselves."""
+        """Returns whether the verifier is at fault, because the waiting groups have too many failures."""
         groups = [group for group in self._suspects if group.num_failed[verifier]]
         num_failed = sum(group.num_failed[verifier] for group in groups)
         num_asked = sum(group.num_asked[verifier] for group in groups)

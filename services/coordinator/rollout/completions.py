@@ -1,4 +1,4 @@
-"""The completions of one group from generators, until none is missing or the generator is lost."""
+"""The sampler of one group's completions, until none is missing or the generator is lost."""
 
 import asyncio
 import contextlib
@@ -28,19 +28,19 @@ _SAMPLING = metrics.gauge(names.RUN_SAMPLING)
 
 @dataclass
 class GroupRequest:
-    """What generators are asked for one group, and where its completions go."""
+    """The request for one group's completions, and the place where they go."""
 
     group: SettledGroup
     progress: GroupProgress
-    """What has been delivered, also by generators that were lost."""
+    """The delivered completions, including those of lost generators."""
     sampling: SamplingParams
     request_id: str
     on_begin: Callable[[], None]
-    """Called when a generator begins with the group."""
+    """Called when a generator begins the group."""
     seat: Seat | None
-    """The group's in its batch, in a deterministic run; None for episodes."""
+    """The group's seat in its batch, in a deterministic run; None for episodes."""
     turns: TurnRounds | None = None
-    """Those in which its episodes take their turns, in a deterministic run."""
+    """The rounds in which its episodes take their turns, in a deterministic run."""
     is_greedy: bool = False
     """Whether it is the greedy sample of the group."""
     sampled: GrowingGroup = field(init=False)
@@ -52,32 +52,32 @@ class GroupRequest:
 
 @dataclass(frozen=True)
 class EpisodeRequest:
-    """One episode to be played, in training or in an evaluation."""
+    """An episode to play, in training or in an evaluation."""
 
     name: str
-    """Distinguishes it from all other episodes of the run, also from those that are issued again."""
+    """A name unlike that of any other episode of the run, even one that is issued again."""
     prompt: Prompt
     """Names an environment."""
     index: int
-    """The sample's in its group."""
+    """The index of the sample in its group."""
     seed: int
-    """Of the policy; each turn has a seed that is derived from it."""
+    """The policy's seed; each turn has a seed derived from it."""
     environment_seed: int
-    """Decides what the environment draws; all samples of a group have the same."""
+    """The seed of the environment's draws, equal for all samples of a group."""
     sampling: SamplingParams
     priority: int
-    """That of `GeneratorPool.room`."""
+    """The priority for `GeneratorPool.room`."""
     version: WeightVersion | None = None
-    """In an evaluation: the weights that sample every turn. Training takes those that a generator has."""
+    """The weights that sample every turn of an evaluation. Training takes the weights that a generator has."""
     turns: EpisodeTurns | None = None
-    """In a deterministic run: its part in the rounds of turns."""
+    """The episode's part in the rounds of turns, in a deterministic run."""
 
 
 class EpisodeSampling(Protocol):
     """Gets the completions of prompts that name an environment."""
 
     async def sample(self, request: GroupRequest, awaits: Callable[[int], None]) -> None:
-        """Adds the completions that a group lacks. `awaits` is told how many more are awaited from generators."""
+        """Adds the completions that a group lacks. Tells `awaits` how many more are awaited from generators."""
         ...
 
     async def answer(self, episodes: Sequence[EpisodeRequest]) -> tuple[Completion, ...]:
@@ -94,18 +94,18 @@ class CompletionSampler:
         self._generators = generators
         self._tokenizer = tokenizer
         self.text_of = text_decoder(tokenizer)
-        """Returns tokens as text, without special ones but for marks of thoughts."""
+        """Returns tokens as text, without special tokens except marks of thoughts."""
         self._num_awaited = 0
 
     @property
     def report_every_tokens(self) -> int:
-        """The tokens between two reports; 0 for none, as where a group has to be sampled whole to be the same."""
+        """The tokens between two reports; 0 for no reports, if a group must be sampled whole to be reproducible."""
         return 0 if self._config().run.deterministic else self._config().generator.report_every_tokens
 
     async def sample(self, request: GroupRequest) -> None:
         """Adds the completions that a group lacks to `progress` and `sampled` of its request as they arrive.
 
-        Raises `WorkFailed` when another generator has to go on with the group, and `DeadlineExceeded`.
+        Raises `WorkFailed` if another generator has to continue the group, and `DeadlineExceeded`.
         """
         progress, seat = request.progress, request.seat
         self.await_completions(len(progress.missing))
@@ -123,7 +123,7 @@ class CompletionSampler:
         _SAMPLING.set(self._num_awaited)
 
     def _take_again(self, request: GroupRequest, seat: Seat) -> None:
-        """Adds the completions of a batch that is over, because something failed after it."""
+        """Adds the completions of a finished batch, because something failed after it."""
         request.on_begin()
         request.progress.generators[seat.worker_id] = None
         for completion in seat.completions:
@@ -148,7 +148,7 @@ class CompletionSampler:
                         break
                     if seat is not None:
                         raise WorkFailed(binding.member.name, "an evaluation came first", is_loss=False)
-                    # Another call goes on from what this one has delivered.
+                    # Another call continues from what this call has delivered.
                     binding.resize(0)
                     await self._pause.unpaused()
             request.sampled.complete()
@@ -179,5 +179,5 @@ class CompletionSampler:
         return str(self._tokenizer.decode(token_ids, skip_special_tokens=False))
 
     async def with_text(self, completion: Completion) -> Completion:
-        """Returns the completion with its text, without special tokens but for marks of thoughts."""
+        """Returns the completion with its text, without special tokens except marks of thoughts."""
         return replace(completion, text=await asyncio.to_thread(self.text_of, completion.token_ids.tolist()))

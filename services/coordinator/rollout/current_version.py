@@ -13,5 +13,5 @@ class CurrentVersion:
 
     @property
     def policy_version(self) -> int:
-        """Train steps that the learner's weights have seen."""
+        """The number of train steps in the learner's weights."""
         return self.weights.policy_version

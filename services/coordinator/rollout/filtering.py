@@ -1,7 +1,7 @@
-"""Filtering of groups: rewards, drop rules, and the completions that are trained on.
+"""The filtering of groups by rewards and drop rules, down to the completions that are trained on.
 
-A group is judged when it settles, and again where the configuration changes before its step; everything downstream
-reads the `JudgedGroup`.
+A group is judged when it settles, and again if the configuration changes before its step. Everything downstream reads
+the `JudgedGroup`.
 """
 
 import math
@@ -17,7 +17,7 @@ from shoal.scores import Score, ScoreOutcome
 
 
 def judge_group(config: RunConfig, group: SettledGroup) -> JudgedGroup:
-    """Judges a settled group. The verdict depends on the group and the configuration alone."""
+    """Judges a settled group. The verdict depends only on the group and the configuration."""
     rewards = _reward_group(config, group)
     share = _correct_share(config.reward, group)
     verdicts_differ = _verdicts_differ(config.reward, group)
@@ -41,7 +41,7 @@ def judge_group(config: RunConfig, group: SettledGroup) -> JudgedGroup:
 def _signal_problem(
     config: RunConfig, group: SettledGroup, rewards: RewardGroup, *, verdicts_differ: bool | None
 ) -> DropReason | None:
-    """The first rule that drops a scored group for what its rewards and verdicts lack."""
+    """Returns the first rule that drops a scored group because its rewards or verdicts lack a signal."""
     num_needed = 2 if config.advantage.baseline in WITHIN_GROUP else 1
     num_scored = sum(reward is not None for reward in rewards.rewards)
     greedy_is_missing = config.advantage.baseline == "greedy" and rewards.greedy_reward is None
@@ -55,7 +55,7 @@ def _signal_problem(
 
 
 def _other_problem(config: RunConfig, share: float | None, unmasked: tuple[int, ...]) -> DropReason | None:
-    """The first rule that drops a scored group for its difficulty, or for what masks leave of it."""
+    """Returns the first rule that drops a scored group for its difficulty, or because masks leave too little of it."""
     low, high = config.grpo.difficulty_low, config.grpo.difficulty_high
     if share is not None and low is not None and share <= low:
         return DropReason.TOO_HARD
@@ -71,7 +71,7 @@ def _correct_share(reward: RewardConfig, group: SettledGroup) -> float | None:
 
 
 def _verdicts_differ(reward: RewardConfig, group: SettledGroup) -> bool | None:
-    """Whether what decides what is correct differs; the reward of an environment is no shaping, and counts as well."""
+    """Returns whether verdicts on correctness differ. The reward of an environment is not shaping, so it counts too."""
     scored = [score for score in group.scores if score.outcome is ScoreOutcome.SCORED]
     paid = [environment_reward(score) for score in scored]
     deciding = [
@@ -100,7 +100,7 @@ def _max_reward(config: RunConfig, group: SettledGroup) -> float:
 
 
 def _reward_group(config: RunConfig, group: SettledGroup) -> RewardGroup:
-    """The rewards of a group, by completion.
+    """Returns the rewards of a group, by completion.
 
     A completion without a reward has None, never 0: a failed verifier gives no verdict. With
     `advantage.partial_rewards` the verifiers that scored make up its reward.
@@ -131,7 +131,7 @@ def _reward(score: Score, weights: tuple[float, ...], *, partial: bool) -> float
 
 
 def _unmasked_indices(config: RunConfig, group: SettledGroup, rewards: RewardGroup) -> tuple[int, ...]:
-    """Indices of the completions that have a reward and that no mask hides."""
+    """Returns the indices of the completions with a reward that no mask hides."""
     plays_episodes = group.prompt.environment is not None
     masks_truncated = config.grpo.mask_truncated_completions or (plays_episodes and config.episodes.truncated == "mask")
     return tuple(

@@ -1,4 +1,4 @@
-"""The groups of a run between sampling and training: settled, then judged."""
+"""The groups of a run between sampling and training, settled and then judged."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -39,7 +39,7 @@ class DropReason(StrEnum):
 
 @dataclass(frozen=True)
 class SettledGroup:
-    """A group that is scored, or dropped before it was."""
+    """A group that is scored, or was dropped before scoring."""
 
     order_number: int
     group_id: str
@@ -48,28 +48,28 @@ class SettledGroup:
     completions: tuple[Completion, ...] = ()
     scores: tuple[Score, ...] = ()
     greedy_score: Score | None = None
-    """The score of the prompt's greedy completion, where `advantage.baseline` asks for one."""
+    """The score of the prompt's greedy completion, if `advantage.baseline` asks for it."""
     step_rewards: tuple[tuple[TokenReward, ...], ...] = ()
-    """The rewards of each completion's steps, where `advantage.step_rewards` asks for them."""
+    """The rewards of each completion's steps, if `advantage.step_rewards` asks for them."""
     drop_reason: DropReason | None = None
-    """TIMEOUT, REFUSED or LOST for a group that was dropped while it was sampled or scored."""
+    """TIMEOUT, REFUSED or LOST if the group was dropped during sampling or scoring."""
     position: int = 0
     """Index of the prompt in the data's endless order."""
 
 
 @dataclass(frozen=True)
 class JudgedGroup:
-    """A settled group with everything that its scores decide; see `services.coordinator.rollout.filtering`."""
+    """A settled group with all consequences of its scores; see `services.coordinator.rollout.filtering`."""
 
     settled: SettledGroup
     rewards: RewardGroup
     max_reward: float
     """The reward of a completion that every verifier calls correct and whose format is right, before length terms."""
     correct_share: float | None
-    """The share of correct completions among the scored ones; None where nobody says which are."""
+    """The share of correct completions among the scored completions; None if nothing judges correctness."""
     verdicts_differ: bool | None
-    """Whether what decides what is correct differs within the group; None where nobody says what is correct, and for
-    fewer than two scored completions."""
+    """Whether verdicts on correctness differ within the group; None without verdicts, and for fewer than two scored
+    completions."""
     drop_reason: DropReason | None
     """None for a group that is trained on."""
     trained_indices: tuple[int, ...]
@@ -82,7 +82,7 @@ class JudgedGroup:
 
     @property
     def learns_from_shaping_alone(self) -> bool:
-        """Whether the group is trained on though all its completions are wrong: other parts of their rewards differ."""
+        """Whether the group is trained on only because other parts of its wrong completions' rewards differ."""
         rewards = {reward for reward in self.rewards.rewards if reward is not None}
         return self.is_trained and self.correct_share == 0 and self.verdicts_differ is False and len(rewards) > 1
 
@@ -93,10 +93,10 @@ class JudgedGroup:
 
 
 def counted_tokens(completion: Completion) -> npt.NDArray[np.bool_]:
-    """Returns [T]: True where a token counts in the loss."""
+    """Returns a mask [T], True for tokens that count in the loss."""
     return np.ones(completion.num_tokens, dtype=bool) if completion.loss_mask is None else completion.loss_mask
 
 
 def num_counted_tokens(completion: Completion) -> int:
-    """Returns how long a completion is to what goes by length: what an environment says makes no episode longer."""
+    """Returns the length of a completion for terms that go by length, without the tokens of the environment."""
     return int(counted_tokens(completion).sum())

@@ -7,21 +7,21 @@ from collections.abc import AsyncIterator
 
 
 class Pause:
-    """Whether a run is paused; what samples for it waits here."""
+    """The pause of a run, in which sampling waits."""
 
     def __init__(self) -> None:
         self.num_pauses = 0
-        """Pauses so far. Where it has changed meanwhile, a deadline that passed does not count."""
+        """Number of pauses so far. A deadline that passed does not count if this number changed meanwhile."""
         self._stood_still_s = 0.0
-        """Time that the run has stood still, up to `_stopped_at`."""
+        """Seconds for which the run has stood still, up to `_stopped_at`."""
         self._stopped_at = 0.0
-        """Time at which the run stood still last."""
+        """Time at which the run last stopped."""
         self._unpaused = asyncio.Event()
         self._unpaused.set()
         self._moving = asyncio.Event()
         self._moving.set()
         self._training: set[asyncio.Timeout] = set()
-        """Sampling for training that is under way."""
+        """Timeouts of the sampling for training in progress."""
 
     @property
     def is_paused(self) -> bool:
@@ -30,7 +30,7 @@ class Pause:
 
     @property
     def stands_still(self) -> bool:
-        """Whether the run is paused, and not even samples answers for an evaluation."""
+        """Whether the run is paused and samples no answers for an evaluation either."""
         return not self._moving.is_set()
 
     def running_s(self) -> float:
@@ -50,14 +50,14 @@ class Pause:
         self._unpaused.set()
 
     def begin_evaluation_in_pause(self) -> None:
-        """Lets a paused run sample the answers of an evaluation. What is sampled for training ends where it is."""
+        """Lets a paused run sample the answers of an evaluation. Sampling for training stops at its current token."""
         self._move()
         for scope in self._training:
             if not scope.expired():
                 scope.reschedule(asyncio.get_running_loop().time())
 
     def end_evaluation_in_pause(self) -> None:
-        """Lets a run that is still paused stand still again."""
+        """Stops a run again that is still paused."""
         if self.is_paused:
             self._stand_still()
 
@@ -73,7 +73,7 @@ class Pause:
 
     @contextlib.asynccontextmanager
     async def sampling_for_training(self) -> AsyncIterator[None]:
-        """Ends what runs inside, without an error, when a paused run begins to sample for an evaluation."""
+        """Ends the block, without an error, when a paused run begins to sample for an evaluation."""
         is_in_the_way = self.is_paused and not self.stands_still
         scope = asyncio.timeout(0 if is_in_the_way else None)
         self._training.add(scope)

@@ -1,4 +1,4 @@
-"""The order in which prompts are issued: the data's, without prompts that are learned or cannot be scored."""
+"""The order in which prompts are issued: the data's order, without learned prompts and those that cannot be scored."""
 
 from collections.abc import Iterable, Set
 
@@ -13,8 +13,8 @@ from shoal.rollout import Prompt
 class PromptOrder:
     """Assigns each group, in the order of issue, the next prompt of the data's endless order that is not excluded.
 
-    The ledger holds what was assigned. A resumed run assigns the same prompts again to the groups that were in
-    flight, whatever has been excluded since.
+    The ledger holds the assigned prompts. A resumed run assigns the same prompts to the groups that were in flight,
+    whatever has been excluded since.
     """
 
     def __init__(
@@ -25,7 +25,7 @@ class PromptOrder:
         easy_rate: float | None = None,
         unusable: Iterable[str] = (),
     ) -> None:
-        """Continues from what was issued. `unusable` holds the ids of prompts that cannot be scored."""
+        """Continues after the issued prompts. `unusable` holds the ids of prompts that cannot be scored."""
         self._prompts = prompts
         self._easy_rate = easy_rate
         self._assigned = dict(issued.assigned)
@@ -40,7 +40,7 @@ class PromptOrder:
 
     @property
     def are_learned(self) -> bool:
-        """Whether no prompt is left, since the policy has learned all that can be scored."""
+        """Whether the policy has learned all prompts that can be scored."""
         return bool(self._excluded) and self.has_only(frozenset())
 
     def has(self, order_number: int) -> bool:
@@ -48,9 +48,9 @@ class PromptOrder:
         return order_number in self._assigned or not self.are_learned
 
     def next(self, order_number: int) -> tuple[int, Prompt]:
-        """Returns position and prompt of the next group to be issued.
+        """Returns the position and the prompt of the next group.
 
-        Raises `FailedPrecondition` when no prompt is left.
+        Raises `FailedPrecondition` if no prompt is left.
         """
         if (position := self._assigned.pop(order_number, None)) is not None:
             return position, self._prompts.at(position)
@@ -66,7 +66,7 @@ class PromptOrder:
         )
 
     def has_only(self, prompt_ids: Set[str]) -> bool:
-        """Returns whether every prompt that is still issued is among some."""
+        """Returns whether `prompt_ids` has every prompt that is still issued."""
         left_out = self._excluded | self._unusable
         return all(one.prompt_id in prompt_ids or one.prompt_id in left_out for one in self._prompts.prompts)
 

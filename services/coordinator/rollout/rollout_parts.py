@@ -1,4 +1,4 @@
-"""What groups for training and held-out questions are sampled and scored with."""
+"""The parts that sample and score groups for training and held-out questions."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ class RolloutParts:
 
 
 def training_sampling(config: RunConfig, stop_token_ids: Sequence[int]) -> SamplingParams:
-    """Returns the settings that completions for training are sampled with."""
+    """Returns the sampling settings of completions for training."""
     settings = config.sampling
     return SamplingParams(
         temperature=settings.temperature,

@@ -1,4 +1,4 @@
-"""Rounds of a deterministic run: the groups that are issued together, in batches."""
+"""The rounds of a deterministic run. A round has the groups that are issued together, in batches."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ from shoal.config import RunConfig
 
 
 class Rounds:
-    """The seats of the groups that are being sampled. Without `run.deterministic` no group has one."""
+    """The seats of the groups in sampling. Without `run.deterministic` no group has a seat."""
 
     def __init__(self, config: RunConfig, run_id: str, version: CurrentVersion) -> None:
         self._config = config
@@ -19,7 +19,7 @@ class Rounds:
         self._turns: dict[tuple[int, bool], TurnRounds] = {}
 
     def begin(self, order_numbers: Sequence[int]) -> None:
-        """Gives the groups of a round their seats, and one more to the greedy sample of each, if it has one."""
+        """Gives the groups of a round their seats, and another seat to the greedy sample of each, if it has one."""
         kinds = (False, True) if self._config.advantage.baseline == "greedy" else (False,)
         seats = seats_of(
             [[(order_number, is_greedy) for is_greedy in kinds] for order_number in order_numbers],
@@ -32,7 +32,7 @@ class Rounds:
             self._turns |= turn_rounds_of(seats, lambda group: 1 if group[1] else self._config.grpo.group_size)
 
     def enter(self, order_number: int, *, plays_episodes: bool) -> None:
-        """Says whether a group of a round is played as episodes. The others no longer wait for it in the other way."""
+        """Declares whether a group of a round is played as episodes. Other groups then wait for it only in that way."""
         for is_greedy in (False, True):
             group = (order_number, is_greedy)
             if not plays_episodes:
@@ -42,8 +42,8 @@ class Rounds:
                 seat.leave()
 
     def turns(self, order_number: int, *, is_greedy: bool) -> TurnRounds | None:
-        """Returns the rounds in which the episodes of a group, or of its greedy sample, take their turns; None if it
-        needs none."""
+        """Returns the rounds in which the episodes of a group, or of its greedy sample, take their turns, if it needs
+        any."""
         return self._turns.get((order_number, is_greedy))
 
     def seat(self, order_number: int, *, is_greedy: bool) -> Seat | None:

@@ -1,4 +1,4 @@
-"""One rollout group from the issue of its prompt to its scores."""
+"""The sampler of a rollout group, from the issue of its prompt to its scores."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -27,24 +27,24 @@ from shoal.scores import Score, ScoreOutcome
 from shoal.telemetry import names, trace
 
 MAX_TIMEOUTS = 2
-"""Times that a group may exceed its deadline before it is dropped: one endless completion must not block the order."""
+"""Number of missed deadlines after which a group is dropped: an endless completion must not block the order."""
 
 
 class _Delivered(NamedTuple):
-    """What workers have delivered of a group and of its greedy completion."""
+    """The delivered parts of a group and of its greedy completion."""
 
     sampled: GroupProgress
     greedy: GroupProgress
-    """Of nothing without the greedy baseline."""
+    """The greedy completion; empty without the greedy baseline."""
 
     @property
     def furthest(self) -> int:
-        """How far all of it has come, in tokens. What kills engines comes no further, whatever the others do."""
+        """The progress of all completions, in tokens. A completion that kills engines makes none."""
         return min((one.num_tokens_of_shortest for one in self if one.missing), default=0)
 
 
 class _PlayedInOutage(Exception):
-    """Episodes of a group FAILED in an outage of their environment, which is over."""
+    """Raised if episodes of a group FAILED in a past outage of their environment."""
 
 
 class Sampler:
@@ -70,7 +70,7 @@ class Sampler:
         self._events = events
         self._rounds = Rounds(parts.config(), run_id, version)
         self._played_in_outage: set[int] = set()
-        """Order numbers of groups whose episodes are played again after one."""
+        """Order numbers of groups whose episodes are played again after an outage."""
 
     def begin_round(self, order_numbers: Sequence[int]) -> None:
         """Announces groups that are issued together. In a deterministic run they are sampled together."""
@@ -80,10 +80,10 @@ class Sampler:
         """Samples and scores one group, on another generator if the first is lost.
 
         `position` is the prompt's index in the data's order. A group that exceeds `coordinator.sampling_timeout_s` is
-        issued once more under its order number, then dropped; time in a pause does not count. One whose sampling or
-        scoring fails is issued again after a pause, and dropped after `coordinator.max_group_losses` failures at the
-        same tokens. It goes on from what was delivered before. Episodes that FAILED in an outage of their environment
-        are played again when the run is resumed.
+        issued once more under its order number, then dropped; time in a pause does not count. If sampling or scoring
+        fails, the group is issued again after a pause and continues from the delivered tokens; it is dropped after
+        `coordinator.max_group_losses` failures at the same tokens. Episodes that FAILED in an outage of their
+        environment are played again when the run is resumed.
         """
         with self._breaker.group():
             self._rounds.enter(order_number, plays_episodes=prompt.environment is not None)
@@ -154,7 +154,7 @@ class Sampler:
         return _Delivered(GroupProgress(seeds), GroupProgress([greedy] * has_greedy))
 
     def _may_keep(self, delivered: "_Delivered") -> bool:
-        """Whether a group that is issued again goes on from what was delivered, and is not sampled whole."""
+        """Whether a group that is issued again continues from the delivered tokens instead of starting over."""
         if not self._parts.completions.report_every_tokens:
             return False
         # Without updates in flight, no group has tokens of two versions.
@@ -170,7 +170,7 @@ class Sampler:
         lost: LostWork,
         on_begin: Callable[[], None],
     ) -> SettledGroup:
-        """Scores each completion while its siblings are still being sampled. The passage ends with the last sample."""
+        """Samples a group, and scores each completion as it arrives. The passage ends with the last sample."""
         greedy_scoring: asyncio.Task[Sequence[Score]] | None = None
         async with first_error(asyncio.TaskGroup()) as tasks:
             request = GroupRequest(
@@ -185,7 +185,7 @@ class Sampler:
             sampling, scoring = self._start(tasks, request, lost, is_recorded=True)
             samplings = [sampling]
             if self._parts.config().advantage.baseline == "greedy":
-                # ReMax's baseline: an additional sample, which is scored and not trained on.
+                # ReMax's baseline: an additional sample, which is scored but not trained on.
                 greedy = replace(
                     request,
                     progress=delivered.greedy,
@@ -226,15 +226,15 @@ class Sampler:
         *,
         is_recorded: bool = False,
     ) -> "tuple[asyncio.Task[Any], asyncio.Task[Sequence[Score]]]":
-        """Starts sampling, and scoring of the completions as they arrive; returns both."""
+        """Starts the sampling, and the scoring of completions as they arrive; returns both tasks."""
         sampled = request.sampled
         task = tasks.create_task(self._sample(request, is_recorded))
-        # The group is complete also when sampling failed: a stream to a reward service must not wait forever.
+        # The group is complete even if sampling failed: a stream to a reward service must not wait forever.
         task.add_done_callback(lambda _: sampled.complete())
         return task, tasks.create_task(self._score(request, lost))
 
     async def _sample(self, request: GroupRequest, is_recorded: bool) -> None:
-        """Adds the completions that the group lacks as they arrive; then records all, if they shall be."""
+        """Adds the completions that the group lacks as they arrive. Then records all, with `is_recorded`."""
         if request.group.prompt.environment is None:
             await self._parts.completions.sample(request)
         else:
@@ -257,7 +257,7 @@ class Sampler:
                 await sampled.begun()  # A service waits for completions, not for their generator.
             else:
                 num_outages = self._breaker.num_outages
-                await sampled.completed()  # Nor for episodes, which may take longer than a call may.
+                await sampled.completed()  # Nor does it wait for episodes, which may exceed a call's limit.
                 await self._check_environment(request, group.prompt.environment.environment, num_outages)
             timeout_s = self._parts.completions.timeout_s
             is_retry = False
@@ -275,7 +275,7 @@ class Sampler:
                 self._breaker.close()
 
     async def _check_environment(self, request: GroupRequest, environment: str, num_outages: int) -> None:
-        """Raises `_PlayedInOutage`, once the run goes on, if the episodes that FAILED have to be played again."""
+        """Raises `_PlayedInOutage`, once the run continues, if the episodes that FAILED have to be played again."""
         order_number, progress = request.group.order_number, request.progress
         verdicts = environment_verdicts(environment, progress.in_order)
         is_retry = order_number in self._played_in_outage
@@ -291,7 +291,7 @@ class Sampler:
         raise _PlayedInOutage(f"{len(broken)} of its episodes FAILED in an outage of the environment {environment}")
 
     async def _show_rejected(self, request: GroupRequest, scores: Sequence[Score]) -> None:
-        """Shows in the ledger why a group waits for the end of an outage."""
+        """Records in the ledger why a group waits for the end of an outage."""
         if not request.is_greedy:
             await self._ledger.rejected(request.group.order_number, scores)
 
@@ -308,6 +308,6 @@ class Sampler:
 
 
 def _restart(deadline: asyncio.Timeout, timeout_s: float) -> None:
-    """Lets a deadline count from now."""
+    """Restarts a deadline."""
     if not deadline.expired():
         deadline.reschedule(asyncio.get_running_loop().time() + timeout_s)

@@ -3,7 +3,7 @@
     publish is due -> gate closed: groups inside go on sampling, others wait in front -> the last leaves
                                       -> publish -> gate open
 
-Where `weights.inflight_updates` is true, the gate never closes.
+With `weights.inflight_updates` the gate never closes.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from shoal.concurrency import Signal
 
 
 class SamplingGate:
-    """Lets a group sample while no publish is due, and tells a publish when nothing is sampled."""
+    """A gate that lets groups sample while no publish is due, and tells a publish when nothing is sampled."""
 
     def __init__(self, *, inflight_updates: bool) -> None:
         self._inflight_updates = inflight_updates
@@ -58,7 +58,7 @@ class SamplingGate:
 
 
 class Passage:
-    """One group's stay behind the gate: ends with its block, or before."""
+    """One group's stay behind the gate, which ends with its block or earlier."""
 
     def __init__(self, gate: SamplingGate) -> None:
         self._gate: SamplingGate | None = gate

@@ -1,4 +1,4 @@
-"""Rewards at single tokens: the scores of a completion's steps, at the tokens where the steps end."""
+"""Rewards at single tokens, from the scores of a completion's steps, at the tokens that end the steps."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,8 +21,8 @@ def token_rewards(
 ) -> tuple[TokenReward, ...]:
     """Returns the scores of the steps, times their verifiers' weights, at the tokens that complete the steps.
 
-    `text_of` decodes tokens to the text that verifiers see: of an episode, its last turn. A step beyond the text ends
-    with the last token.
+    `text_of` decodes tokens to the text that verifiers see, which for an episode is its last turn. A step beyond the
+    text ends with the last token.
     """
     turns = () if completion.episode is None else completion.episode.turns_in_time
     first, end = (turns[-1].start, turns[-1].end) if turns else (0, completion.num_tokens)

@@ -1,4 +1,4 @@
-"""Calls of an agent as what a generator is asked, and its answer as what the agent reads."""
+"""Converters from an agent's calls to requests of a generator, and from answers to what the agent reads."""
 
 import json
 from collections.abc import Sequence
@@ -19,11 +19,11 @@ from shoal.rollout import SamplingParams
 
 @dataclass(frozen=True)
 class Place:
-    """Where a call goes on: behind a turn, or, without one, at the beginning of a segment."""
+    """The place where a call continues: after a turn, or, without a turn, at the beginning of a segment."""
 
     node: Node | None
     new_ids: Int32Array
-    """Tokens behind the turn."""
+    """Tokens after the turn."""
     new_messages: tuple[ChatMessage, ...]
     renderer: TurnRenderer
 
@@ -33,10 +33,9 @@ class Place:
 
 
 def find_node(tree: CallTree, call: PolicyCall, digests: Sequence[bytes]) -> tuple[Node | None, int]:
-    """Returns the turn that a call goes on from, and how many of its messages, or of its tokens, come before what is
-    new. `digests` are those of its messages.
+    """Returns the turn that a call continues, and the number of its messages, or tokens, that are not new.
 
-    Raises `InvalidArgument` for a call that makes no sense.
+    `digests` has the digests of its messages. Raises `InvalidArgument` for a call that makes no sense.
     """
     if len(call.token_ids):
         node = tree.behind_tokens(call.token_ids)
@@ -47,12 +46,12 @@ def find_node(tree: CallTree, call: PolicyCall, digests: Sequence[bytes]) -> tup
         raise InvalidArgument("messages: the last one must not be the policy's own: let another follow it")
     node, num_known = tree.behind_messages(digests)
     if any(message.role == "assistant" for message in call.messages[num_known:]):
-        return None, 0  # Somebody else's words, or the policy's in another form.
+        return None, 0  # Words of somebody else, or the policy's words in another form.
     return node, num_known
 
 
 def place_of(stages: Stages, call: PolicyCall, node: Node | None, num_known: int) -> Place:
-    """Renders what is new in a call. Call it in `Stages.beside`. Raises `InvalidArgument`."""
+    """Renders the new part of a call. Call it in `Stages.beside`. Raises `InvalidArgument`."""
     renderer = stages.renderer_for(call.tools)
     if len(call.token_ids):
         return Place(node, call.token_ids[num_known:], (), renderer)
@@ -64,7 +63,7 @@ def place_of(stages: Stages, call: PolicyCall, node: Node | None, num_known: int
 
 
 def sampling_of(own: SamplingParams, tool_parser: str, call: PolicyCall, place: Place, num_left: int) -> SamplingParams:
-    """Returns how a turn is sampled: as the run says, `own`, whatever the agent wants. Raises `InvalidArgument`."""
+    """Returns the settings of a turn: the run's `own` settings, whatever the agent wants. Raises `InvalidArgument`."""
     unknown = [text for text in call.stop_strings if text not in own.stop_strings]
     if unknown:
         raise InvalidArgument(f"stop: {unknown[0]!r:.60} is not among the run's sampling.stop_strings")
@@ -77,7 +76,7 @@ def sampling_of(own: SamplingParams, tool_parser: str, call: PolicyCall, place: 
 
 
 def readable(message: ChatMessage) -> ChatMessage:
-    """Returns an answer as its client reads it: with the calls that have a name and arguments. The others stay text."""
+    """Returns an answer for its client, with the calls that have a name and arguments. Other calls stay text."""
     calls = tuple(call for call in message.tool_calls if _is_readable(call))
     if len(calls) == len(message.tool_calls):
         return message

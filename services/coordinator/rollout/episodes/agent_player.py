@@ -1,4 +1,4 @@
-r"""One episode of an agent: each of its calls is a turn, behind a context that the agent chooses.
+r"""One episode of an agent. Each call is a turn after a context that the agent chooses.
 
 agent: call (messages or tokens) -> where it goes on from (call_tree.py) -> sampled -> recorded -> answered
 """
@@ -30,25 +30,25 @@ from shoal.telemetry import names, trace
 from shoal.token_run import TokenRun, run_of
 
 _HOLD_S = 30.0
-"""How long a call waits for the end of a pause. Clients give up on an answer that does not come, many after 60 s."""
+"""Longest wait of a call for the end of a pause, in seconds. Many clients give up on an answer after 60 s."""
 _RETRY_S = 1.0
-"""When to call again in a pause that is longer."""
+"""Seconds after which to call again in a longer pause."""
 _MAX_PROMPT_TOKENS = 1 << 19
-"""Tokens of the prompts of all segments: a learner gets them in one message, of which they may fill a half."""
+"""Most tokens in the prompts of all segments. A learner gets them in one message, and they may fill half of it."""
 _MAX_REFUSED = 256
-"""Calls that cannot be answered, after which an episode ends as by a limit."""
+"""Number of refused calls after which an episode ends as if it had reached a limit."""
 
 
 @dataclass(frozen=True)
 class _Said:
-    """What was sampled for a call."""
+    """The sampled answer to a call."""
 
     run: TokenRun
     message: ChatMessage
     finish_reason: FinishReason
     seed: int
     digest: bytes | None
-    """Of the conversation up to it; None where the context is tokens."""
+    """The digest of the conversation up to the answer; None if the context is tokens."""
     opened_thought: str
     """As in `EpisodeTurn`."""
 
@@ -58,17 +58,17 @@ class AgentPlayer(Player):
 
     def __init__(self, parts: EpisodeParts, request: EpisodeRequest, turns: TurnSampler, clock: EpisodeClock) -> None:
         super().__init__(parts, request, turns, clock)
-        # Behind prompts of the agent's own, not behind that of the data.
+        # After the agent's own prompts, not after the prompt of the data.
         self._limits = replace(self._limits, max_tokens=request.sampling.max_completion_tokens)
 
     def _begin_anew(self) -> None:
         super()._begin_anew()
         self._tree = CallTree()
         self._answered: dict[str, Node] = {}
-        """Turns of the episode, in the order in which they were sampled, by the id of their call."""
+        """Turns of the episode by the id of their call, in the order of sampling."""
         self._num_calls = self._num_turns = self._num_auxiliary = self._num_tool_calls = self._num_refused = 0
         self._num_arriving = self._num_prompt_arriving = 0
-        """Tokens of calls that are on their way: what they will add to a segment, and the prompts of new ones."""
+        """Tokens of calls in flight: those that they will add to a segment, and the prompts of new segments."""
         self._was_paused = False
 
     @property
@@ -96,7 +96,7 @@ class AgentPlayer(Player):
         return result
 
     def _settle(self, result: EpisodeResult) -> None:
-        """Takes out what the agent never read, and pays the turns. Raises `BrokenEpisode`."""
+        """Removes the turns that the agent never read, and sets the rewards of turns. Raises `BrokenEpisode`."""
         for call_id in result.unread_call_ids:
             node = self._answered.get(call_id)
             if node is not None and not node.is_continued:
@@ -147,7 +147,7 @@ class AgentPlayer(Player):
             return self._limited(limit)
         node, num_known = find_node(self._tree, call, digests)
         continued = None if node is None or node.is_continued or call.is_auxiliary else node
-        # From here on, so that no other call goes on from the same turn, and none is too many.
+        # From here on no other call can continue the same turn, and no call exceeds the limits.
         self._claim(call, continued, 1)
         reply: PolicyAnswer | PolicyRefusal | None = None
         try:
@@ -167,7 +167,7 @@ class AgentPlayer(Player):
         return reply
 
     async def _unpaused(self) -> bool:
-        """Waits for the end of a pause, as long as a client may wait. Returns whether the run goes on."""
+        """Waits for the end of a pause, as long as a client may wait. Returns whether the run continues."""
         if self._turns.is_paused:
             self._was_paused = True
             with self._clock.stopped(), contextlib.suppress(TimeoutError):
@@ -184,7 +184,7 @@ class AgentPlayer(Player):
         sampled = await self._turns.sample(TurnRequest(name, place.context, sampling, seed))
         run, finish_reason = run_of(sampled), sampled.finish_reason
         if not call.is_auxiliary and run.num_tokens > (left := self._num_left_in_episode(place, continued)):
-            # Other calls have used up what was left meanwhile.
+            # Other calls have meanwhile used up the tokens that were left.
             run, finish_reason = run.part(0, max(left, 0)), FinishReason.LENGTH
             if not run.num_tokens:
                 return self._limited(StopReason.MAX_TOKENS)
@@ -208,7 +208,7 @@ class AgentPlayer(Player):
         )
 
     def _claim(self, call: PolicyCall, continued: Node | None, by: int) -> None:
-        """Counts a call that is on its way or was answered, or counts it no longer."""
+        """Counts a call that is in flight or answered, or stops counting it."""
         if call.is_auxiliary:
             self._num_auxiliary += by
         else:
@@ -230,7 +230,7 @@ class AgentPlayer(Player):
         return PolicyRefusal(RefusalReason.LIMIT, f"the episode has reached its limit {limit}: end it")
 
     def _num_left(self, call: PolicyCall, place: Place, continued: Node | None) -> int | PolicyRefusal:
-        """Returns how long the turn may be."""
+        """Returns the longest length of the turn, in tokens."""
         num_context = len(place.context)
         in_context = self._parts.config().max_model_len - num_context
         if in_context < 1:
@@ -255,7 +255,7 @@ class AgentPlayer(Player):
     def _understood(
         self, call: PolicyCall, place: Place, run: TokenRun, number: int, finish_reason: FinishReason, seed: int
     ) -> _Said:
-        """Returns what was said. Beside the event loop."""
+        """Returns the sampled answer. Runs outside the event loop."""
         if not call.tools:
             message = ChatMessage("assistant", place.renderer.sampled_text(run.token_ids.tolist()))
         else:
@@ -266,7 +266,7 @@ class AgentPlayer(Player):
         return _Said(run, message, finish_reason, seed, digest if call.messages else None, thought)
 
     def _record(self, call: PolicyCall, place: Place, continued: Node | None, said: _Said) -> None:
-        """Adds a turn to its segment, or a segment that begins with it."""
+        """Adds a turn to its segment, or adds a segment that begins with the turn."""
         if continued is not None:
             segment = continued.segment
             segment.observed(Observation(place.new_messages, None, False, ()))

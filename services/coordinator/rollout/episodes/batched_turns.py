@@ -1,4 +1,4 @@
-"""Turns of an episode of a deterministic run, each sampled in a batch with those of other episodes."""
+"""The turns of an episode in a deterministic run, each sampled in a batch with turns of other episodes."""
 
 import contextlib
 from types import TracebackType
@@ -14,14 +14,13 @@ from shoal.rollout import Completion
 
 
 class BatchedTurnSampler(TurnSampler):
-    """Samples the turns of one episode. A turn that is lost with its generator is sampled again whole, with all others
-    of its batch, by any generator that is idle."""
+    """Samples the turns of one episode. If a generator is lost, any idle generator samples the whole batch again."""
 
     def __init__(self, parts: EpisodeParts, clock: EpisodeClock, episode: EpisodeRequest, turns: EpisodeTurns) -> None:
         super().__init__(parts, clock, episode)
         self._turns = turns
         self._seat: Seat | None = None
-        """Of the turn in flight."""
+        """The seat of the turn in flight."""
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None

@@ -1,8 +1,8 @@
-"""The calls of an agent as a tree: which earlier turn a context goes on from.
+"""The calls of an agent as a tree, which finds the earlier turn that a context continues.
 
-A context of messages goes on from the longest conversation that the policy has taken part in; one of tokens, from the
-most tokens. What the policy sampled there is kept as it is. The first context that goes on from a turn is the next turn
-of its segment. Another one begins a segment, whose prompt is all that came before: each turn is in one segment only.
+A context of messages continues the longest known conversation; a context of tokens, the most tokens. Sampled tokens are
+kept unchanged. The first context that continues a turn is the next turn of its segment. Any other begins a segment,
+whose prompt is everything before it: each turn is in one segment only.
 """
 
 import hashlib
@@ -25,13 +25,13 @@ class Node:
 
     segment: Transcript
     turn: int
-    """Its place among the turns of the segment, from 0."""
+    """The place among the turns of the segment, from 0."""
     end: int
-    """Tokens of the segment up to the last one that was sampled in the turn, those of its prompt included."""
+    """Tokens of the segment up to the turn's last sampled token, including its prompt."""
     calls: tuple[ToolCall, ...] = ()
-    """Those of its answer."""
+    """The tool calls of the answer."""
     is_continued: bool = False
-    """Whether a later turn of its segment is there, or on its way."""
+    """Whether a later turn of its segment exists or is in flight."""
 
     @property
     def token_ids(self) -> Int32Array:
@@ -49,7 +49,7 @@ class CallTree:
 
     @property
     def num_tokens(self) -> int:
-        """Tokens behind the prompts of all segments."""
+        """Tokens after the prompts of all segments."""
         return sum(segment.num_tokens for segment in self.segments)
 
     @property
@@ -57,9 +57,9 @@ class CallTree:
         return sum(len(segment.prompt_ids) for segment in self.segments)
 
     def behind_messages(self, digests: Sequence[bytes]) -> tuple[Node | None, int]:
-        """Returns the turn that a conversation goes on from, and how many of its messages come before what is new.
+        """Returns the turn that a conversation continues, and the number of known messages.
 
-        `digests` are those of the conversation up to each of its messages.
+        `digests` has the digest of the conversation up to each of its messages.
         """
         found: Node | None = None
         num_messages = 0
@@ -70,20 +70,20 @@ class CallTree:
         return found, num_messages
 
     def behind_tokens(self, token_ids: Int32Array) -> Node | None:
-        """Returns the turn that a context goes on from."""
+        """Returns the turn that a context continues."""
         shared = {id(segment): _num_shared(segment.context, token_ids) for segment in self.segments}
         behind = [node for node in self._nodes if node.end <= shared[id(node.segment)]]
         return max(behind, key=lambda node: (node.end, not node.is_continued), default=None)
 
     def add(self, node: Node, digest: bytes | None = None) -> None:
-        """Adds a turn, with the digest of the conversation up to its answer, if it is one."""
+        """Adds a turn, with the digest of the conversation up to its answer, if the context is messages."""
         self._nodes.append(node)
         if digest is not None:
             self._by_history.setdefault(digest, []).append(node)
 
 
 def _num_shared(first: Int32Array, second: Int32Array) -> int:
-    """Counts the tokens with which both begin."""
+    """Counts the tokens of the shared prefix."""
     length = min(len(first), len(second))
     differs = np.flatnonzero(first[:length] != second[:length])
     return int(differs[0]) if len(differs) else length
@@ -98,8 +98,8 @@ def digests_of(tools: Sequence[ToolDefinition], messages: Sequence[ChatMessage])
 
 
 def _canonical(message: ChatMessage) -> list[Any]:
-    """Returns what makes a message the same: clients trim what the policy said, write its arguments anew, and give its
-    calls other ids."""
+    """Returns what identifies a message: clients trim the policy's text, rewrite its arguments, and change ids of
+    calls."""
     if message.role != "assistant":
         return [message.role, message.content, message.name]
     calls = [[call.name, _value(call.arguments_json or "{}")] for call in message.tool_calls]

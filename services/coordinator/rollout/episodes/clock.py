@@ -1,25 +1,25 @@
-"""The clock of an episode: it stands still in a pause of the run, and while the episode waits for a worker."""
+"""The clock of an episode, which stops in a pause of the run and while the episode waits for a worker."""
 
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Iterator
 
 _POLL_S = 0.25
-"""Shortest time until it looks again, while it stands still just before the limit."""
+"""Shortest time between two looks, in seconds, while the clock is stopped just before the limit."""
 
 
 class EpisodeClock:
-    """Measures the wall time of an episode, and ends what runs under it when the time is over."""
+    """Measures the wall time of an episode, and ends the block under it when the time is over."""
 
     def __init__(self, limit_s: float, running_s: Callable[[], float]) -> None:
-        """`running_s`: a clock that stands still in a pause."""
+        """`running_s` is a clock that stops in a pause."""
         self._limit_s = limit_s
         self._running_s = running_s
         self._used_s = 0.0
         self._since = running_s()
-        """When it began to run; without a meaning while it stands still."""
+        """When the clock last started; meaningless while it is stopped."""
         self._num_waits = 0
-        """Blocks that have stopped it: an agent's calls wait at the same time."""
+        """Number of blocks that have stopped the clock; several calls of an agent wait at the same time."""
 
     @property
     def used_s(self) -> float:
@@ -28,7 +28,7 @@ class EpisodeClock:
 
     @contextlib.contextmanager
     def stopped(self) -> Iterator[None]:
-        """Stops the clock while the block runs. It runs again when the last of such blocks has ended."""
+        """Stops the clock while the block runs. The clock restarts when the last such block has ended."""
         self._used_s = self.used_s
         self._num_waits += 1
         try:

@@ -1,4 +1,4 @@
-"""The environments of a run, at its reward services: what they offer, and the streams of episodes."""
+"""The environments of a run at its reward services, with their offers and the streams of episodes."""
 
 import contextlib
 from collections.abc import AsyncIterator, Sequence
@@ -19,13 +19,13 @@ STREAM_TIMEOUT_S = 7 * 86400.0
 
 @dataclass(frozen=True)
 class EnvironmentInfo:
-    """What an environment offers."""
+    """The offer of an environment."""
 
     name: str
     tools: tuple[ToolDefinition, ...]
     is_deterministic: bool
     unavailable: str
-    """Why it cannot work at the service; empty if it can."""
+    """The reason why it cannot work at the service; empty if it can."""
     is_agent: bool = False
     """Whether it calls the policy itself."""
 
@@ -46,9 +46,9 @@ class EnvironmentPool:
 
     @contextlib.asynccontextmanager
     async def play(self, start: EpisodeStart, replay: Sequence[PolicyTurn]) -> AsyncIterator[EpisodeStream]:
-        """Opens the stream of an episode, which ends with the block. `replay` are the turns that were played before.
+        """Opens the stream of an episode, which ends with the block. `replay` has the turns that were played before.
 
-        Raises `FailedPrecondition` when no service is there within coordinator.worker_timeout_s.
+        Raises `FailedPrecondition` if no service is connected within coordinator.worker_timeout_s.
         """
         member = await self._rewards.choose()
         member.outstanding += 1

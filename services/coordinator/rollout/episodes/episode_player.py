@@ -1,4 +1,4 @@
-r"""One episode: turns of the policy and answers of its environment, until one of them or a limit ends it.
+r"""One episode: turns of the policy and answers of the environment, until either side or a limit ends it.
 
 start -> first words -> turn 1 -> answer -> turn 2 -> answer -> ... -> result
            ^                        |
@@ -40,7 +40,7 @@ class EpisodePlayer(Player):
         return len(self._transcript.turns)
 
     async def _play_at(self, stream: EpisodeStream) -> EpisodeResult:
-        """Plays the episode from where it is to its end."""
+        """Plays the rest of the episode."""
         with trace.span(names.EPISODE_ENVIRONMENT, turn=0):
             observation = await stream.first()
         while True:
@@ -59,7 +59,7 @@ class EpisodePlayer(Player):
             return checked(await stream.end(self._stop))
 
     async def _take(self, observation: Observation) -> None:
-        """Records what the environment says, and the tokens of it, unless the episode ends here."""
+        """Records the environment's answer and its tokens, unless the episode ends here."""
         if self._stop is not None or self._transcript.is_observed:  # It was, before the environment was lost.
             return
         transcript = self._transcript
@@ -85,7 +85,7 @@ class EpisodePlayer(Player):
 
     @property
     def _is_last(self) -> bool:
-        """Whether a limit was reached before the last turn, which was the policy's word after it."""
+        """Whether a limit was reached before the last turn, which was the policy's last word."""
         transcript = self._transcript
         before = transcript.turns[:-1]
         return self._limits.reached(len(before), transcript.num_calls) is not None
@@ -97,11 +97,11 @@ class EpisodePlayer(Player):
         calls = transcript.turns[-1].message.tool_calls
         try:
             return renderer.observation(transcript.last_token, calls, observation.messages)
-        except InvalidArgument as error:  # Of this episode alone, and not of the task that its siblings have.
+        except InvalidArgument as error:  # The fault of this episode alone, not of the task that its siblings share.
             raise BrokenEpisode(f"the answer to turn {len(transcript.turns)}: {error.message}") from None
 
     async def _next_turn(self) -> PolicyTurn | None:
-        """Samples a turn. Returns it for the environment; None where the episode ends with it."""
+        """Samples a turn. Returns it for the environment; None if the episode ends with it."""
         transcript, number = self._transcript, len(self._transcript.turns) + 1
         limit = self._limits.reached(number - 1, transcript.num_calls)
         seed = turn_seed(self._seed, number)
@@ -127,7 +127,7 @@ class EpisodePlayer(Player):
         return PolicyTurn(number, message, sampled.finish_reason, sampled.num_tokens, thought)
 
     def _message(self, sampled: Completion, number: int, before: Int32Array) -> tuple[ChatMessage, str]:
-        """Returns what was said, and the mark of the thought that it begins in."""
+        """Returns the message, and the mark of the thought in which it begins."""
         stage = self._stage
         message = turn_message(
             stage.renderer,

@@ -1,5 +1,4 @@
-"""The episodes of a group or of a held-out question, each played on its own: what becomes of one does not touch the
-others."""
+"""The episodes of a group or of a held-out question, each played independently of the others."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -29,8 +28,8 @@ class EpisodeSampler:
     async def sample(self, request: GroupRequest, awaits: Callable[[int], None]) -> None:
         """Adds the completions that a group lacks to `progress` and `sampled` of its request as they arrive.
 
-        `awaits` is told how many more completions are awaited from generators. Episodes have deadlines of their own, so
-        the group has none. Raises the errors of `Player.play`.
+        Tells `awaits` how many more completions are awaited from generators. Episodes have their own deadlines, so the
+        group has none. Raises the errors of `Player.play`.
         """
         async with first_error(asyncio.TaskGroup()) as tasks:
             for index in request.progress.missing:

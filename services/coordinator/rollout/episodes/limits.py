@@ -1,4 +1,4 @@
-"""The limits of an episode: whether another turn follows, and how long it may be."""
+"""The limits of an episode, which decide whether another turn follows and how long it may be."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -36,11 +36,11 @@ class Limits:
     max_tool_calls: int
     max_turn_tokens: int | None
     max_tokens: int
-    """Tokens behind the prompt, of the policy and of the environment."""
+    """Most tokens of the policy and the environment after the prompt."""
 
     @classmethod
     def of(cls, config: RunConfig, num_prompt_tokens: int, max_completion_tokens: int) -> "Limits":
-        """Returns the limits of an episode behind a prompt: those of the configuration, and the model's context."""
+        """Returns the limits of an episode after a prompt, from the configuration and the model's context."""
         settings = config.episodes
         return cls(
             settings.max_turns,
@@ -50,13 +50,13 @@ class Limits:
         )
 
     def reached(self, num_turns: int, num_calls: int) -> StopReason | None:
-        """Returns the limit that so many answered turns, with so many calls, have reached."""
+        """Returns the limit that this many answered turns, with this many calls, have reached."""
         if num_turns >= self.max_turns:
             return StopReason.MAX_TURNS
         return StopReason.MAX_TOOL_CALLS if num_calls >= self.max_tool_calls else None
 
     def turn_tokens(self, num_tokens: int) -> int:
-        """Returns how long the next turn may be behind so many tokens; 0 or less where none fits."""
+        """Returns the longest length of the next turn after `num_tokens`; 0 or less if no turn fits."""
         left = self.max_tokens - num_tokens
         return left if self.max_turn_tokens is None else min(left, self.max_turn_tokens)
 

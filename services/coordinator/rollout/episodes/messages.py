@@ -1,4 +1,4 @@
-"""What goes to an environment and comes from it in an episode, and the messages of each."""
+"""The requests to an environment and its answers in an episode, with their messages."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,7 +21,7 @@ _MAX_NAME_CHARS = 100
 _MAX_DETAIL_CHARS = 500
 _MAX_METRICS = 64
 _MAX_METRIC = 1e300
-"""Larger ones, such as the largest float as the worst score, have no mean."""
+"""Largest metric. Larger values, such as the largest float as the worst score, have no mean."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class EpisodeStart:
     call_timeout_s: float
     max_context_tokens: int = 0
     num_sharing: int = 1
-    """Episodes that may share its process, where calls that block come one after the other."""
+    """Episodes that may share its process, in which blocking calls run one after the other."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class PolicyTurn:
     finish_reason: FinishReason
     num_tokens: int
     opened_thought: str = ""
-    """The mark of the thought that the chat template begins the turn with; empty without one."""
+    """The mark of the thought with which the chat template begins the turn; empty without a thought."""
 
 
 @dataclass(frozen=True)
@@ -63,24 +63,24 @@ class Observation:
 
 @dataclass(frozen=True)
 class EpisodeResult:
-    """What the environment says at the end of an episode."""
+    """The environment's result of an episode."""
 
     outcome: ScoreOutcome
     reward: float | None
     metrics: dict[str, float]
     detail: str
     turn_rewards: Mapping[str, float] = field(default_factory=dict)
-    """Of an agent: rewards of turns, by the id of the call."""
+    """The rewards of an agent's turns, by the id of the call."""
     unread_call_ids: tuple[str, ...] = ()
-    """Of an agent: the calls whose answers it never read."""
+    """The calls whose answers an agent never read."""
 
 
 class BrokenEpisode(Exception):
-    """The environment broke, and said so."""
+    """Raised when the environment says that it broke."""
 
 
 def start_to_wire(start: EpisodeStart, replay: Sequence[PolicyTurn]) -> pb.EpisodeStart:
-    """`replay` are the turns that were played before."""
+    """Converts a start; `replay` has the turns that were played before."""
     return pb.EpisodeStart(
         episode_id=start.episode_id,
         environment=start.task.environment,
@@ -105,7 +105,7 @@ def turn_to_wire(turn: PolicyTurn) -> pb.PolicyTurn:
 
 
 def observation_from_wire(message: pb.Observation) -> Observation:
-    """Raises `BrokenEpisode` for a message that cannot be read, and for a reward or duration that cannot be."""
+    """Converts an answer. Raises `BrokenEpisode` for an unreadable message, and an impossible reward or duration."""
     try:
         messages = tuple(map(chat_message_from_wire, message.messages))
     except InvalidArgument as error:
@@ -119,8 +119,8 @@ def observation_from_wire(message: pb.Observation) -> Observation:
 
 
 def result_from_wire(message: pb.EpisodeResult) -> EpisodeResult:
-    """Raises `BrokenEpisode` for a result without an outcome, a reward that is no finite number, or too large, and for
-    too many metrics, or one without a mean."""
+    """Converts a result. Raises `BrokenEpisode` if it has no outcome, a reward that is too large or not finite, too
+    many metrics, or a metric without a mean."""
     try:
         outcome = outcome_from_wire(message.outcome, "result.outcome")
     except InvalidArgument as error:
@@ -144,13 +144,12 @@ def result_from_wire(message: pb.EpisodeResult) -> EpisodeResult:
 
 
 def metric_name(name: str) -> str:
-    """Returns a name of one line that no terminal acts upon: an environment, or an agent for its
-    tools, may take it from anywhere."""
+    """Returns a name in one line, without control characters. Environments and agents may take names from anywhere."""
     return " ".join(visible(name).split())[:_MAX_NAME_CHARS]
 
 
 def _tool_outcome(message: rollout_pb2.ToolOutcome) -> ToolOutcome:
-    """Raises `BrokenEpisode` for a time that no call can have taken. A clock that was set back took none."""
+    """Converts an outcome. Raises `BrokenEpisode` for an impossible duration. A clock that was set back gives 0."""
     outcome = tool_outcome_from_wire(message)
     if not outcome.duration_s <= _MAX_DURATION_S:  # NaN is not either.
         raise BrokenEpisode(
@@ -161,7 +160,7 @@ def _tool_outcome(message: rollout_pb2.ToolOutcome) -> ToolOutcome:
 
 
 def _finite(reward: float) -> float:
-    """Returns a reward. Raises `BrokenEpisode` for one that would leave its group without advantages."""
+    """Returns a reward. Raises `BrokenEpisode` if the reward would leave its group without advantages."""
     if not abs(reward) <= MAX_REWARD:  # NaN is not either.
         raise BrokenEpisode(
             f"the environment gave the reward {reward:g}; rewards must be from {-MAX_REWARD:g} to {MAX_REWARD:g}"

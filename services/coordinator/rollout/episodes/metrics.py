@@ -11,7 +11,7 @@ from shoal.rollout import Completion, Episode, Prompt
 from shoal.scores import ScoreOutcome
 
 UNKNOWN_TOOL = "unknown"
-"""Stands for whatever the policy calls that is no tool."""
+"""The name that stands for all calls of unknown tools."""
 
 
 class _Call(NamedTuple):
@@ -69,8 +69,8 @@ def episode_metrics(played: Sequence[Played]) -> dict[str, float]:
 
 
 def _prompt_tokens_again(episode: Episode) -> int:
-    """Counts the tokens of the prompts of segments after the first: a context that is compacted, split or changed is
-    computed again, by the learner, and by the engine from where it differs."""
+    """Counts the prompt tokens of segments after the first. The learner computes a changed context again, and so does
+    the engine from the first difference on."""
     return sum(len(segment.prompt_token_ids) for segment in episode.segments[1:])
 
 
@@ -92,7 +92,7 @@ def _tools(calls: Sequence[Sequence[_Call]]) -> dict[str, float]:
     by_tool: dict[str, list[_Call]] = {}
     for call in of_all:
         by_tool.setdefault(metric_name(call.tool), []).append(call)
-    by_tool["aggregate"] = of_all  # Also where a tool is called so.
+    by_tool["aggregate"] = of_all  # Even if a tool has this name.
     metrics = {}
     for tool, made in sorted(by_tool.items()):
         metrics[f"tools/{tool}/avg_calls_per_rollout"] = len(made) / len(calls)

@@ -1,4 +1,4 @@
-"""What all episodes have in common: they are played to their end, again after a loss, and never past their time."""
+"""The common part of all episodes. They are played to their end, again after a loss, and never past their time."""
 
 import asyncio
 import contextlib
@@ -54,34 +54,34 @@ class Player(ABC):
         self._begin_anew()
 
     def _begin_anew(self) -> None:
-        """Forgets what was played."""
+        """Forgets the turns so far."""
         self._num_plays += 1
         self._sent: list[PolicyTurn] = []
         self._stop: StopReason | None = None
 
     @abstractmethod
     async def _play_at(self, stream: EpisodeStream) -> EpisodeResult:
-        """Plays the episode from where it is to its end, and sets `_stop`."""
+        """Plays the rest of the episode, and sets `_stop`."""
 
     @abstractmethod
     def _completion(self, result: EpisodeResult, stop: StopReason, *, is_truncated: bool) -> Completion:
-        """Returns what was played."""
+        """Returns the episode as a completion."""
 
     @property
     @abstractmethod
     def _num_played(self) -> int:
-        """Turns that were played."""
+        """Number of turns so far."""
 
     @property
     def _is_excused(self) -> bool:
-        """Whether what breaks breaks for a reason of the run's."""
+        """Whether the run, not the environment, is the cause of a failure."""
         return False
 
     async def play(self) -> Completion:
-        """Plays the episode to its end. What breaks ends in the outcome FAILED.
+        """Plays the episode to its end. A failure ends in the outcome FAILED.
 
-        Raises `InvalidArgument` for a task that the environment refuses, `FailedPrecondition` when no worker is there
-        within coordinator.worker_timeout_s.
+        Raises `InvalidArgument` for a task that the environment refuses, and `FailedPrecondition` if no worker is
+        connected within coordinator.worker_timeout_s.
         """
         try:
             async with self._clock.limit():
@@ -126,7 +126,7 @@ class Player(ABC):
         while True:
             try:
                 async with contextlib.AsyncExitStack() as stack:
-                    with self._clock.stopped():  # While there is no service.
+                    with self._clock.stopped():  # As long as there is no service.
                         playing = self._parts.environments.play(self._start, self._sent)
                         stream = await stack.enter_async_context(playing)
                     return await self._play_at(stream)

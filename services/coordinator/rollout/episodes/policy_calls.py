@@ -16,15 +16,15 @@ from shoal.wire.conversations import chat_message_from_wire, chat_message_to_wir
 
 @dataclass(frozen=True)
 class PolicyCall:
-    """One turn that an agent asks for, behind messages or behind tokens."""
+    """A turn that an agent requests, after messages or after tokens."""
 
     call_id: str
     messages: tuple[ChatMessage, ...]
-    """Empty where `token_ids` is the context."""
+    """The context; empty if `token_ids` is the context."""
     tools: tuple[ToolDefinition, ...]
     token_ids: Int32Array
     max_tokens: int
-    """0 where the agent sets no limit of its own."""
+    """The agent's own limit; 0 if it sets none."""
     stop_token_ids: tuple[int, ...]
     stop_strings: tuple[str, ...]
     is_auxiliary: bool
@@ -33,7 +33,7 @@ class PolicyCall:
 
 @dataclass(frozen=True)
 class PolicyAnswer:
-    """What the policy said."""
+    """The policy's answer."""
 
     message: ChatMessage
     token_ids: Int32Array
@@ -47,12 +47,12 @@ class PolicyAnswer:
 
 
 class RefusalReason(StrEnum):
-    """Why a call is not answered."""
+    """The reason why a call is not answered."""
 
     INVALID = "invalid"
     CONTEXT_FULL = "context_full"
     LIMIT = "limit"
-    """No further call of the episode will be."""
+    """No further call of the episode will be answered."""
     PAUSED = "paused"
 
 
@@ -62,7 +62,7 @@ class PolicyRefusal:
 
     reason: RefusalReason
     detail: str
-    """For people: what is wrong, and how to go on."""
+    """A text for people: what is wrong, and how to continue."""
     retry_after_s: float = 0.0
 
 

@@ -1,4 +1,4 @@
-"""What the episodes of one environment need to be played: its tools, the renderer, the parser of tool calls."""
+"""The parts with which episodes of one environment are played: its tools, the renderer, the parser of tool calls."""
 
 import asyncio
 import copy
@@ -28,44 +28,42 @@ ResultT = TypeVar("ResultT")
 
 @dataclass(frozen=True)
 class Stage:
-    """One environment, ready for the episodes of rows that offer some of its tools, or all."""
+    """An environment, ready for the episodes of rows that offer some or all of its tools."""
 
     renderer: TurnRenderer
     parse: Parser
     tools: tuple[ToolDefinition, ...]
     withheld: tuple[ToolDefinition, ...]
-    """Tools of the environment that the rows do not offer: a call of one is refused."""
+    """Tools of the environment that the rows do not offer; calls of them are refused."""
     stop_strings: tuple[str, ...]
-    """Texts that end a turn, besides those of the configuration."""
+    """Texts that end a turn, in addition to those of the configuration."""
     is_deterministic: bool
     shows_tools: bool
-    """Whether the chat template is handed the tools."""
+    """Whether the chat template gets the tools."""
     is_agent: bool = False
     """Whether it calls the policy itself."""
 
 
 class Stages:
-    """The environments of a run, by name. Empty before `open`, and for a run without environments."""
+    """The environments of a run, by name. It is empty before `open`, and for a run without environments."""
 
     def __init__(
         self, config: RunConfig, tokenizer: Any, stop_token_ids: Sequence[int] = (), time_s: float | None = None
     ) -> None:
-        """`stop_token_ids` are the run's, which end a turn as well as the chat template's end of turn does. `time_s` is
-        the time that the template is told."""
+        """The run's `stop_token_ids` also end a turn. `time_s` is the current time for the template."""
         self._config = config
         self._stop_token_ids = stop_token_ids
         self._time_s = time_s
-        # Rendering changes a setting of the tokenizer while others use it. So episodes have one of their own, in one
-        # thread.
+        # Rendering changes a setting of the tokenizer while others use it, so episodes have their own, in one thread.
         self._tokenizer = copy.deepcopy(tokenizer) if config.environments else tokenizer
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="episodes")
         self._stages: Mapping[str, Stage] = {}
         self._with_fewer_tools: dict[tuple[str, tuple[str, ...]], Stage] = {}
-        """By environment and names of tools."""
+        """Stages by environment and names of tools."""
         self._base: TurnRenderer | None = None
-        """Without tools. Those with some share its process."""
+        """The renderer without tools. Renderers with tools share its process."""
         self._renderers: OrderedDict[str, TurnRenderer] = OrderedDict()
-        """Of tools that agents offered last, by these."""
+        """Renderers of the tools that agents offered last, by tools."""
 
     def __getitem__(self, name: str) -> Stage:
         return self._stages[name]
@@ -135,7 +133,7 @@ class Stages:
         return str(self._tokenizer.decode(token_ids, skip_special_tokens=False))
 
     async def beside(self, work: Callable[[], ResultT]) -> ResultT:
-        """Runs what renders or parses beside the event loop, one call at a time."""
+        """Runs rendering or parsing outside the event loop, one call at a time."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
     def close(self) -> None:
@@ -150,7 +148,7 @@ class Stages:
 
 @dataclass(frozen=True)
 class EpisodeParts:
-    """What all episodes of a run share."""
+    """The parts that all episodes of a run share."""
 
     config: LiveConfig
     pause: Pause

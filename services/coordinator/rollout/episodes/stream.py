@@ -1,4 +1,4 @@
-"""The stream of an episode to its environment, and what its end means."""
+"""The stream of an episode to its environment, and the meaning of its end."""
 
 import asyncio
 import contextlib
@@ -33,18 +33,18 @@ from shoal.errors import Aborted, FailedPrecondition, InvalidArgument, ResourceE
 from shoal.v1 import environment_pb2 as pb
 
 GRACE_S = 30.0
-"""Time that an answer may take beyond that of the calls into its process: to start a process, for example."""
+"""Seconds that an answer may take in addition to the calls into its process, for example to start a process."""
 _LAST_WORDS_S = 1.0
-"""For a stream to say why it ends, once its service is lost."""
+"""Seconds in which a stream may say why it ends, once its service is lost."""
 _NOT_THE_EPISODES = frozenset({ErrorReason.NOT_READY, ErrorReason.SHUTTING_DOWN})
-"""Reasons for which a service ends episodes, whatever they are."""
+"""Reasons for which a service ends any episode."""
 
 
 class EnvironmentLost(WorkFailed):
     """The stream of an episode ended without its result. The episode may be played again."""
 
     def __init__(self, worker: str, reason: str, *, is_loss: bool = True, retry_after_s: float | None = None) -> None:
-        """`retry_after_s`: where too many episodes are open, so that it was not begun, when it may be."""
+        """With `retry_after_s` too many episodes were open, and this one may begin after that time."""
         super().__init__(worker, reason, is_loss=is_loss)
         self.retry_after_s = retry_after_s
 
@@ -79,7 +79,7 @@ class EpisodeStream:
         return await self._observation(request, turn.number, num_calls=1)
 
     async def next_call(self) -> PolicyCall | EpisodeResult:
-        """Waits for a call of an agent, or the result. There is no limit of time: that of the episode ends it."""
+        """Waits for a call of an agent, or the result. The time limit of the episode is the only limit."""
         response = await self._read(None)
         if response.HasField("result"):
             return result_from_wire(response.result)
@@ -100,7 +100,7 @@ class EpisodeStream:
         return await self.result()
 
     async def send_end(self, stop_reason: str) -> None:
-        """Ends the episode from this side. What an agent has sent before comes before the result."""
+        """Ends the episode from this side. Earlier calls of an agent come before the result."""
         await self._write(pb.RunEpisodeRequest(end=pb.EpisodeEnd(stop_reason=stop_reason)))
 
     async def result(self) -> EpisodeResult:
@@ -141,7 +141,7 @@ class EpisodeStream:
 
     async def _unless_lost(self, part: Coroutine[Any, Any, Any], limit_s: float | None) -> Any:
         """Returns the result of a part of the call. Raises `EnvironmentLost` at the limit, and once the service is
-        lost: the connection to a machine that has gone stays silent."""
+        lost, because the connection to a lost machine stays silent."""
         work, lost = asyncio.ensure_future(part), asyncio.ensure_future(self._member.lost.wait())
         work.add_done_callback(_retrieve)
         try:
@@ -158,13 +158,13 @@ class EpisodeStream:
             lost.cancel()
 
     async def _failure(self, error: ShoalError) -> Exception:
-        """Returns what an error of the stream means, and takes a service that is gone out of service."""
+        """Returns the meaning of an error of the stream, and marks a service that is gone as lost."""
         if isinstance(error, InvalidArgument) or error.reason == ErrorReason.UNIMPLEMENTED:
             return error
         is_told_to_end = isinstance(error, Aborted) and error.reason == ErrorReason.SHUTTING_DOWN
         if is_told_to_end or isinstance(error, Unavailable | FailedPrecondition):
             await self._rewards.leave(self._member, error)
-            # A service that ends while the episode asks nothing of it does not end for the episode.
+            # A service that ends while the episode asks nothing of it does not end because of the episode.
             return self._lost(error.message, is_loss=error.reason not in _NOT_THE_EPISODES and not self._had_ended)
         if isinstance(error, ResourceExhausted) and error.retry_after_s is not None:  # Too many episodes are open.
             return EnvironmentLost(self._member.name, error.message, is_loss=False, retry_after_s=error.retry_after_s)
@@ -175,6 +175,6 @@ class EpisodeStream:
 
 
 def _retrieve(work: "asyncio.Future[Any]") -> None:
-    """Takes note of an error for which nobody waits any more: asyncio would report it."""
+    """Retrieves an error for which nobody waits anymore; asyncio would report it."""
     if not work.cancelled():
         work.exception()

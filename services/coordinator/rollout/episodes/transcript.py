@@ -14,7 +14,7 @@ from shoal.token_run import TokenRun, joined
 
 
 class Transcript:
-    """What the policy has sampled and what the environment has said, as tokens and as messages."""
+    """The policy's turns and the environment's answers, as tokens and as messages."""
 
     def __init__(self, prompt: Prompt, sample_index: int, seed: int) -> None:
         self.turns: list[EpisodeTurn] = []
@@ -28,18 +28,18 @@ class Transcript:
         self._runs: list[tuple[TokenRun, bool]] = []
         """Tokens in order, and whether the policy sampled them."""
         self.num_tokens = 0
-        """Tokens behind the prompt."""
+        """Tokens after the prompt."""
         self._num_observed = -1
         """Turns that the environment has answered; -1 before its first words."""
 
     @property
     def context(self) -> Int32Array:
-        """The prompt and all tokens behind it."""
+        """The prompt and all tokens after it."""
         return np.concatenate([self.prompt_ids, *(run.token_ids for run, _ in self._runs)])
 
     @property
     def last_token(self) -> int:
-        """The last sampled token; there is one behind each turn."""
+        """The last sampled token, which exists after each turn."""
         return int(self._runs[-1][0].token_ids[-1])
 
     @property
@@ -50,7 +50,7 @@ class Transcript:
     def environment_says(self, token_ids: Sequence[int], *, with_support: bool) -> None:
         """Adds tokens that the policy did not sample."""
         ids = np.array(token_ids, dtype=np.int32)
-        # Drawn from nothing but itself: so each token of a completion has a support, or none has.
+        # Its only candidate is itself. So either each token of a completion has a support, or none has.
         support = Support(ids, np.ones(len(ids), np.int32)) if with_support else None
         self._add(TokenRun(ids, np.full(len(ids), np.nan, np.float32), (), support), is_sampled=False)
 
@@ -71,7 +71,7 @@ class Transcript:
         self.turns.append(turn)
 
     def forget_last_turn(self) -> None:
-        """Takes out the last turn, and what was said since the one before."""
+        """Removes the last turn, and everything since the turn before it."""
         self.turns.pop()
         end = self.turns[-1].end if self.turns else 0
         while self.num_tokens > end:
@@ -84,7 +84,7 @@ class Transcript:
         self.turns[turn] = replace(self.turns[turn], reward=reward)
 
     def observed(self, observation: Observation) -> None:
-        """Adds what the environment answers to the start, or to the last turn."""
+        """Adds the environment's answer to the start, or to the last turn."""
         self._num_observed = len(self.turns)
         if not self.turns:
             self.first_messages = observation.messages
@@ -97,7 +97,7 @@ class Transcript:
         )
 
     def append(self, other: "Transcript") -> None:
-        """Adds the tokens and turns of another segment behind its own."""
+        """Appends the tokens and turns of another segment."""
         self.turns += [
             replace(turn, start=turn.start + self.num_tokens, end=turn.end + self.num_tokens) for turn in other.turns
         ]
@@ -105,7 +105,7 @@ class Transcript:
         self.num_tokens += other.num_tokens
 
     def completion(self, result: EpisodeResult, stop_reason: str, *, is_truncated: bool) -> Completion:
-        """Returns the whole episode. Its text is what the policy said last."""
+        """Returns the whole episode. Its text is the policy's last message."""
         run = joined([run for run, _ in self._runs])
         masks = [np.full(part.num_tokens, is_sampled) for part, is_sampled in self._runs]
         outcome, detail = result.outcome, result.detail

@@ -1,4 +1,4 @@
-"""Turns of an episode, sampled on one generator as long as it serves, and on another one after that."""
+"""The turns of an episode, sampled on the same generator as long as it serves, and on another afterward."""
 
 import asyncio
 import contextlib
@@ -23,12 +23,12 @@ from shoal.telemetry import names, trace
 
 @dataclass(frozen=True)
 class TurnRequest:
-    """What a generator is asked for one turn."""
+    """The request of one turn to a generator."""
 
     name: str
-    """Identifies the turn; each call for it has a number besides."""
+    """The name of the turn, to which each call adds a number."""
     context: Int32Array
-    """The prompt and everything behind it."""
+    """The prompt and everything after it."""
     sampling: SamplingParams
     seed: int
 
@@ -36,8 +36,8 @@ class TurnRequest:
 class TurnSampler:
     """Samples the turns of one episode. Keeps the episode's generator until its block ends, for the prefix cache.
 
-    A turn goes back to that generator without waiting for room. So episodes that have begun come before those that
-    have not, and only these wait. Several turns may be sampled at once; they have one room together.
+    A turn goes back to that generator without waiting for room. So only episodes that have not begun wait. Turns that
+    are sampled at the same time share one room.
     """
 
     def __init__(self, parts: EpisodeParts, clock: EpisodeClock, episode: EpisodeRequest) -> None:
@@ -48,7 +48,7 @@ class TurnSampler:
         self._room = contextlib.AsyncExitStack()
         self._placing = asyncio.Lock()
         self.worker_ids: dict[str, None] = {}
-        """The generators that sampled something, in order."""
+        """The generators that sampled a turn, in order."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -60,7 +60,7 @@ class TurnSampler:
 
     @property
     def is_paused(self) -> bool:
-        """Whether the run is paused: an evaluation is not before the run stands still."""
+        """Whether the run is paused. For an evaluation it is not paused until the run stands still."""
         return self._parts.pause.is_paused if self._version is None else self._parts.pause.stands_still
 
     async def unpaused(self) -> None:
@@ -68,9 +68,9 @@ class TurnSampler:
         await (self._parts.pause.unpaused() if self._version is None else self._parts.pause.moving())
 
     async def sample(self, request: TurnRequest) -> Completion:
-        """Samples one turn. When its generator is lost, another one goes on from the tokens that it reported.
+        """Samples one turn. If its generator is lost, another continues from the reported tokens.
 
-        Raises `WorkFailed` after too many losses at the same token, `DeadlineExceeded` when it takes too long.
+        Raises `WorkFailed` after too many losses at the same token, and `DeadlineExceeded` if the turn takes too long.
         """
         progress = GroupProgress([request.seed])
         lost = LostWork(self._parts.config().coordinator.max_group_losses, self.unpaused, self._clock.stopped)
@@ -99,12 +99,12 @@ class TurnSampler:
 
     @property
     def _report_every_tokens(self) -> int:
-        """The tokens between two reports; 0 for none: where it has to be sampled whole, and in evaluations."""
+        """The tokens between two reports; 0 for no reports, if the turn must be sampled whole, and in evaluations."""
         is_whole = self._parts.config().run.deterministic or self._version is not None
         return 0 if is_whole else self._parts.config().generator.report_every_tokens
 
     def _undisturbed(self) -> AbstractAsyncContextManager[None]:
-        """Returns the scope of a call: what is sampled for training makes way for an evaluation in a pause."""
+        """Returns the scope of a call. In a pause, sampling for training makes way for an evaluation."""
         return self._parts.pause.sampling_for_training() if self._version is None else contextlib.nullcontext()
 
     async def _place(self) -> Binding:

@@ -1,4 +1,4 @@
-"""The evaluations of a run, question by question, and how much the policy changed since the first."""
+"""The evaluations of a run, question by question, and the change of the policy since the first."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ from services.coordinator.store.files.step_file import StepFile
 from shoal.grpo.intervals import Interval, change_interval
 
 EVALUATIONS = "evaluations.jsonl"
-"""Its name in a run's folder."""
+"""The name of the file in a run's folder."""
 _RATES, _CORRECT, _DATA = "correct_rates", "correct", "data"
 
 
@@ -28,12 +28,12 @@ class RateChange:
 
     @property
     def change(self) -> float:
-        """From -1 to 1."""
+        """The change, from -1 to 1."""
         return self.rate - self.rate_before
 
     @property
     def is_within_noise(self) -> bool:
-        """Whether the interval includes no change at all."""
+        """Whether the interval includes 0."""
         return self.interval.low <= 0 <= self.interval.high
 
     def metrics(self) -> dict[str, float]:
@@ -74,14 +74,14 @@ class _Evaluation:
     step: int
     rates: Mapping[str, float]
     data: Mapping[str, str]
-    """The digests of what the questions were read from, by name; empty where they are not known."""
+    """The digests of the questions' data by name; empty if they are unknown."""
 
 
 class EvaluationHistory:
     """The file `evaluations.jsonl` of a run: each question's share of correct answers, in each evaluation.
 
-    Evaluations are compared by one meaning of correct, and over the same questions: a resume that changes
-    `reward.correct`, or finds other data, begins anew.
+    Evaluations are compared by the same meaning of correct and over the same questions. So a resume that changes
+    `reward.correct`, or finds other data, starts a new comparison.
     """
 
     def __init__(self, path: Path, correct: Sequence[str] = ()) -> None:
@@ -91,7 +91,7 @@ class EvaluationHistory:
         self._firsts: list[_Evaluation] = []
         """The first evaluation of each version of the data."""
         self._data: dict[int, Mapping[str, str]] = {}
-        """Of each evaluation, by its step."""
+        """The digests of the data of each evaluation, by its step."""
 
     def keep_until(self, step: int) -> None:
         """Removes the evaluations of later steps, which a restore discards."""
@@ -103,11 +103,11 @@ class EvaluationHistory:
                 self._remember(_Evaluation(row["step"], row[_RATES], self._data[row["step"]]))
 
     def is_comparable(self, step: int, data: Mapping[str, str]) -> bool:
-        """Whether the evaluation of a step had the same questions as one of other data, as far as that is known."""
+        """Whether the evaluation of a step had the same questions as an evaluation of `data`, as far as known."""
         return _are_same(self._data.get(step, {}), data)
 
     def _remember(self, evaluation: _Evaluation) -> _Evaluation:
-        """Returns the first evaluation with the same data, which this one may be."""
+        """Returns the first evaluation with the same data, which may be `evaluation` itself."""
         first = next((one for one in self._firsts if _are_same(one.data, evaluation.data)), None)
         if first is None:
             self._firsts.append(evaluation)
@@ -116,8 +116,8 @@ class EvaluationHistory:
     def add(
         self, step: int, correct_rates: Mapping[str, float], data: Mapping[str, str] | None = None
     ) -> RateChange | None:
-        """Records an evaluation by prompt id, with the digests of its data. Returns the change since the first one of
-        an earlier step whose data were the same."""
+        """Records an evaluation by prompt id, with the digests of its data. Returns the change since the first
+        evaluation of an earlier step with the same data."""
         self._data[step] = data or {}
         told = {_CORRECT: self._correct, _DATA: data}
         self._file.add(step, {_RATES: correct_rates, **{name: value for name, value in told.items() if value}})
@@ -137,18 +137,18 @@ class EvaluationHistory:
 
 
 def steps_with_other_questions(path: Path) -> list[int]:
-    """Returns the steps whose evaluation had other questions than the one before, as `evaluations.jsonl` tells."""
+    """Returns the steps whose evaluation had other questions than the previous evaluation, from `evaluations.jsonl`."""
     data = sorted(_data_of(StepFile(path).read()).items())
     return [step for (_, before), (step, now) in itertools.pairwise(data) if not _are_same(before, now)]
 
 
 def _data_of(rows: Sequence[Mapping[str, Any]]) -> dict[int, Mapping[str, str]]:
-    """Returns the digests of the data of each evaluation, by its step. Where a line does not say what they were, they
-    are those of the next one that does."""
+    """Returns the digests of the data of each evaluation, by its step. A line without digests has those of the next
+    line with digests."""
     data: Mapping[str, str] = {}
     return {row["step"]: (data := row.get(_DATA) or data) for row in reversed(rows)}
 
 
 def _are_same(data: Mapping[str, str], other: Mapping[str, str]) -> bool:
-    """Whether two evaluations had the same data, as far as the names are the same."""
+    """Returns whether two evaluations had the same data, as far as their names agree."""
     return all(other.get(name, digest) == digest for name, digest in data.items())

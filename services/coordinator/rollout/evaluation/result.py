@@ -18,13 +18,13 @@ from shoal.scores import Score, ScoreOutcome
 
 @dataclass(frozen=True)
 class AnsweredQuestion:
-    """One question with its answers; without any when no generator finished in time."""
+    """A question with its answers; it has none if no generator finished in time."""
 
     prompt: Prompt
     completions: Sequence[Completion]
     scores: Sequence[Score]
     reward: RewardConfig = field(default_factory=RewardConfig)
-    """Says which verifiers call an answer correct."""
+    """The configuration of the verifiers that decide correctness."""
 
     @property
     def scored(self) -> list[Score]:
@@ -39,17 +39,17 @@ class AnsweredQuestion:
 
     @property
     def majority(self) -> float | None:
-        """The probability that the most frequent answer is correct, one of those that are equally frequent drawn.
+        """The probability that the most frequent answer is correct; a tie is broken at random.
 
-        An answer that was not found has no vote; without votes it is 0. None unless exactly one verifier of each score
-        compares answers with each other, and somebody says which are correct.
+        A missing answer has no vote; without votes the probability is 0. None unless exactly one verifier of each score
+        compares answers with each other, and correctness is judged.
         """
         votes = [[part.answer for part in score.verifier_scores if part.answer is not None] for score in self.scored]
         if any(len(answers) != 1 for answers in votes) or len(self.correct) != len(votes):
             return None
         counts = Counter(answer for (answer,) in votes if answer)
         winners = {answer for answer, count in counts.items() if count == max(counts.values())}
-        # The winners are equally frequent, so the mean over their votes is that over them.
+        # The winners are equally frequent, so the mean over their votes is the mean over the winners.
         return _mean(right for (answer,), right in zip(votes, self.correct, strict=True) if answer in winners)
 
     @property
@@ -70,9 +70,9 @@ class EvaluationResult:
     sampling_s: float
     """Seconds from the first question to the last token."""
     ks: tuple[int, ...] = ()
-    """The k of pass@k; the powers of 2 and `num_samples` where it is empty."""
+    """The k of pass@k; if empty, the powers of 2 and `num_samples`."""
     left_out: Mapping[str, int] = field(default_factory=dict)
-    """The number of questions that were left out, by the reason."""
+    """The number of omitted questions, by reason."""
 
     @cached_property
     def scored(self) -> list[Score]:
@@ -113,7 +113,7 @@ class EvaluationResult:
 
     @cached_property
     def mean_reward_interval(self) -> Interval | None:
-        """The 95 % confidence interval of the mean over questions of their mean rewards; None where these are equal."""
+        """The 95 % confidence interval of the mean over questions of their mean rewards; None if these are equal."""
         return reward_interval(
             [fmean(score.reward for score in question.scored) for question in self.answered if question.scored]
         )
@@ -127,8 +127,7 @@ class EvaluationResult:
     def majority(self) -> list[float] | None:
         """`AnsweredQuestion.majority` of each question with all its answers scored, as for the largest k of pass@k.
 
-        None with one or two answers, whose majority says no more than one answer does, and where one of these questions
-        has none.
+        None with one or two answers, whose majority says no more than one answer, and if a question has no majority.
         """
         return self._majority(self.answered)
 
@@ -206,7 +205,7 @@ def _with_interval(name: str, value: float, interval: Interval | None) -> dict[s
 
 
 def _mean(values: Iterable[float]) -> float:
-    """The mean; 0 of no values."""
+    """Returns the mean; 0 without values."""
     listed = list(values)
     return fmean(listed) if listed else 0.0
 

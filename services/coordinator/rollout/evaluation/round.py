@@ -1,4 +1,4 @@
-"""One evaluation: all questions answered by one version of the weights, and scored."""
+"""One evaluation, in which one version of the weights answers all questions, and the answers are scored."""
 
 import asyncio
 import contextlib
@@ -49,7 +49,7 @@ class EvaluationRound:
     """All questions, at one version."""
 
     name: str
-    """Distinguishes its requests from all others of the run."""
+    """A name that distinguishes its requests from all others of the run."""
     version: WeightVersion
     parts: RolloutParts
     all_sampled: asyncio.Event = field(init=False, default_factory=asyncio.Event)
@@ -60,7 +60,7 @@ class EvaluationRound:
     _sampling_s: float = field(init=False, default=0.0)
 
     def describe_progress(self) -> str:
-        """Describes how many answers are sampled and scored."""
+        """Describes the number of sampled and scored answers."""
         num_sampled = self.num_questions - self.num_unsampled
         return f"{num_sampled} of {self.num_questions} questions sampled, {self.num_scored} scored"
 
@@ -117,10 +117,10 @@ class EvaluationRound:
         return seats_of(chosen, name=f"{self.name}/{kind}", num_completions=num_samples, config=self.parts.config())
 
     def _slots(self) -> AbstractAsyncContextManager[None]:
-        """Returns what a question needs to be sampled; all of a batch have to be there, and need nothing."""
+        """Returns the slot of a question in sampling. Questions of a batch need none, since all have to be there."""
         if self.parts.config().run.deterministic:
             return contextlib.nullcontext()
-        # As many as the generators decode at once: more would only delay training's groups in their queues.
+        # As many as the generators decode at the same time: more would only delay training's groups in their queues.
         num_at_once = self.parts.config().generator.max_num_seqs * max(1, self.parts.generators.num_serving)
         return asyncio.Semaphore(max(1, num_at_once // self.parts.config().evaluation.samples_per_prompt))
 
