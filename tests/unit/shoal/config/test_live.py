@@ -60,11 +60,8 @@ def test_a_field_that_needs_a_resume_is_refused_by_name(changes: dict[str, Any],
 def test_an_active_run_is_told_which_changes_need_a_resume_and_which_a_new_run() -> None:
     with pytest.raises(InvalidArgument) as caught:
         updated_config(parse_config(BEGUN), {"model": {"path": "x"}, "grpo": {"group_size": 4}})
-    message = caught.value.message
-    assert "resumed run" not in message, message
-    assert "model.path: no run changes it: the checkpoint holds the weights of this model" in message, message
-    assert "to change grpo.group_size, stop the run, and resume it with --set" in message, message
-    assert "to change model.path, start a new run" in message, message
+    resume, new = "change grpo.group_size, stop the run", "change model.path, start a new run"
+    assert resume in caught.value.message and new in caught.value.message, caught.value
     assert {violation.field for violation in caught.value.violations} == {"model.path", "grpo.group_size"}
 
 

@@ -249,10 +249,8 @@ def test_one_environment_is_named_for_a_source() -> None:
 def test_a_column_that_no_row_has_is_refused_with_those_that_are_there(tmp_path: Path, field: str) -> None:
     path = tmp_path / "d.jsonl"
     path.write_text('{"messages": "Play.", "env": "counter", "task": {}}\n')
-    with pytest.raises(
-        InvalidArgument, match=rf"no row has the column 'tusk', which {field} names; columns: env, mess"
-    ):
+    with pytest.raises(InvalidArgument, match=rf"'tusk', .*{field} .*: env, mess"):
         loaded(path, **{field: "tusk"})
     path.write_text('{"messages": "Play.", "env": "counter", "task": {}}\n{"messages": "Go."}\n')
-    with pytest.raises(InvalidArgument, match="there is no column 'dataset'"):
+    with pytest.raises(InvalidArgument, match="'dataset'"):
         loaded(path)

@@ -89,7 +89,7 @@ def test_the_messages_of_a_prompt_contain_no_chat_template_marks(tmp_path: Path)
     rows = [ROW, {**ROW, "messages": [{"role": role, "content": content} for role, content in turns]}]
     plain, talk = loaded(tmp_path, *rows).prompts
     assert plain.question == ROW["messages"] and "<|im_start|>" in plain.text
-    assert talk.question == "system: Answer in French.\nuser: Hi\nassistant: Salut\nuser: 2 + 2?"
+    assert talk.question.splitlines() == [f"{role}: {content}" for role, content in turns]
     assert replace(plain, messages=()).question == plain.text, "where no message is known the text is all there is"
 
 
@@ -165,7 +165,7 @@ def test_every_source_has_a_digest_that_changes_with_it(tmp_path: Path) -> None:
 def test_columns_and_the_verifier_are_configurable(tmp_path: Path) -> None:
     row = {"question": "2+2?", "answer": "two and two\n#### 4"}
     prompts = loaded(tmp_path, row, messages_column="question", ground_truth_column="answer", verifier="gsm8k")
-    assert truths(prompts) == [("gsm8k", "two and two\n#### 4")]
+    assert truths(prompts) == [("gsm8k", row["answer"])]
 
 
 def test_a_verifier_that_reads_no_label_needs_none(tmp_path: Path) -> None:
@@ -181,7 +181,7 @@ def test_a_verifier_that_reads_no_label_needs_none(tmp_path: Path) -> None:
 
 
 def test_a_name_that_holds_the_name_of_a_verifier_is_refused_with_that(tmp_path: Path) -> None:
-    with pytest.raises(InvalidArgument, match=r"'openai/gsm8k' \(did you mean 'gsm8k'\?\)"):
+    with pytest.raises(InvalidArgument, match=r"'openai/gsm8k' .*'gsm8k'"):
         loaded(tmp_path, {**ROW, "dataset": "openai/gsm8k"})
 
 
@@ -233,18 +233,16 @@ def test_labels_come_from_the_columns_that_are_named(
 
 def test_a_dotted_column_of_parquet_that_is_not_there_is_named_with_those_that_are(tmp_path: Path) -> None:
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(NESTED), tmp_path / "rows.parquet")
-    with pytest.raises(
-        InvalidArgument, match=r"there is no column 'extra\.label'; it has: messages, dataset, reward_mod"
-    ):
+    with pytest.raises(InvalidArgument, match=r"'extra\.label'; .*: messages, dataset, reward_mod"):
         load({"path": str(tmp_path / "rows.parquet"), "ground_truth_column": "extra.label"})
 
 
 def test_a_malformed_row_of_a_parquet_file_has_the_number_that_it_has_as_a_line(tmp_path: Path) -> None:
     rows = [ROW, {**ROW, "dataset": "nothing"}]
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "rows.parquet")
-    with pytest.raises(InvalidArgument, match=r"rows\.parquet row 2: no verifier is called 'nothing'"):
+    with pytest.raises(InvalidArgument, match=r"rows\.parquet row 2: .*'nothing'"):
         load({"path": str(tmp_path / "rows.parquet")})
-    with pytest.raises(InvalidArgument, match=r"rows\.jsonl:2: no verifier is called 'nothing'"):
+    with pytest.raises(InvalidArgument, match=r"rows\.jsonl:2: .*'nothing'"):
         loaded(tmp_path, *rows)
 
 
@@ -260,13 +258,13 @@ def test_hugging_face_datasets_are_read_from_a_folder(tmp_path: Path, kind: str)
     assert [prompt.prompt_id for prompt in prompts.prompts] == [f"{tmp_path}/set/train:{row}" for row in range(2)]
     with pytest.raises(InvalidArgument, match=r"split test.*cannot be loaded"):
         load({"dataset": str(tmp_path / "set"), "split": "test"})
-    with pytest.raises(InvalidArgument, match="no column 'question'; it has: messages"):
+    with pytest.raises(InvalidArgument, match=r"'question'; .*: messages"):
         load({"dataset": str(tmp_path / "set"), "messages_column": "question"})
 
 
 def test_a_missing_dataset_is_refused_by_name() -> None:
     pytest.importorskip("datasets")
-    with pytest.raises(InvalidArgument, match=r"data set /nonexistent/folder/of/data .*cannot be loaded"):
+    with pytest.raises(InvalidArgument, match="/nonexistent/folder/of/data "):
         load({"dataset": "/nonexistent/folder/of/data"})
 
 
@@ -298,7 +296,7 @@ def test_the_selected_rows_do_not_depend_on_the_seed_of_the_run(tmp_path: Path) 
 
 
 def test_a_fraction_that_selects_no_row_is_refused(tmp_path: Path) -> None:
-    assert "fraction 0.1 of 4 rows selects none" in refusal(tmp_path, *[ROW] * 4, fraction=0.1)
+    assert "fraction 0.1 of 4 rows" in refusal(tmp_path, *[ROW] * 4, fraction=0.1)
 
 
 def test_prompts_that_are_too_long_are_dropped_and_counted(tmp_path: Path) -> None:
@@ -360,7 +358,7 @@ def test_a_malformed_row_is_refused_with_file_and_line(tmp_path: Path, line: byt
 @pytest.mark.parametrize("indent", [None, 2])
 def test_a_json_array_is_named_as_such(tmp_path: Path, indent: int | None) -> None:
     (tmp_path / "rows.jsonl").write_text("\n" + json.dumps([ROW, ROW], indent=indent), encoding="utf-8")
-    with pytest.raises(InvalidArgument, match=r"rows\.jsonl:2: .* one JSON array, .* jq -c '\.\[\]'"):
+    with pytest.raises(InvalidArgument, match=r"rows\.jsonl:2: .* jq -c '\.\[\]'"):
         load({"path": str(tmp_path / "rows.jsonl")})
 
 
@@ -381,16 +379,14 @@ def test_a_file_that_is_missing_empty_or_of_another_kind_is_refused(tmp_path: Pa
 @pytest.mark.parametrize("name", ["~nobody-at-all/rows.jsonl", f"{'long' * 100}.jsonl"])
 def test_an_invalid_path_is_refused(name: str) -> None:
     for kind in ("path", "dataset"):
-        with pytest.raises(
-            InvalidArgument, match=f"data.sources: {kind}: '{name[:50]}.* is not a path on this machine"
-        ):
+        with pytest.raises(InvalidArgument, match=f"data.sources: {kind}: '{name[:50]}"):
             load({kind: name})
 
 
 def test_a_chat_template_that_refuses_the_messages_is_reported_with_the_row(tmp_path: Path) -> None:
     tokenizer = make_tokenizer()
     tokenizer.chat_template = "{{ raise_exception('only tools') }}"
-    with pytest.raises(InvalidArgument, match=r"rows\.jsonl:1: the chat template .*refuses.*only tools"):
+    with pytest.raises(InvalidArgument, match=r"rows\.jsonl:1: .*only tools"):
         load({"path": write_jsonl(tmp_path / "rows.jsonl", [ROW])}, tokenizer=tokenizer)
     tokenizer.chat_template = "{{ 1 // 0 }}"
     with pytest.raises(InvalidArgument, match=r"model\.chat_template.*by zero"):
@@ -460,10 +456,7 @@ def test_the_star_of_remap_is_every_other_name_in_the_data_but_no_verifier_of_a_
 def test_settings_of_an_unknown_verifier_are_refused(tmp_path: Path, field: str) -> None:
     path = write_jsonl(tmp_path / "rows.jsonl", [{"messages": "1 + 1?", "ground_truth": "2", "dataset": "gsm8k"}])
     settings: dict[str, Any] = {"weights": {"gsm9k": 1.0}, "remap": {"sums": "gsm9k"}, "correct": ["gsm9k"]}
-    with pytest.raises(
-        InvalidArgument,
-        match=rf"reward.{field}: no verifier is called 'gsm9k' \(did you mean 'gsm8k'\?\); known: .*gsm8k",
-    ):
+    with pytest.raises(InvalidArgument, match=rf"reward.{field}: .*'gsm9k' .*'gsm8k'"):
         load({"path": path}, reward=RewardConfig(**{field: settings[field]}))
 
 

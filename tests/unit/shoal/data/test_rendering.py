@@ -13,6 +13,7 @@ from shoal.data.conversation import Conversation
 from shoal.data.rendering import render
 from shoal.errors import InvalidArgument
 from tests.support.tiny_model import make_tokenizer
+from tests.support.wordings import numbers_in
 
 PATIENCE_S = 60.0
 """Far less than what the templates below would need, far more than their refusal needs on a busy machine."""
@@ -41,12 +42,12 @@ def refusal(template: str) -> str:
     alive = [child for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE]
     left = [child for child in alive if str(rendering._PROGRAM) in child.cmdline()]
     assert not left, "a process is left"
-    assert caught.value.message.startswith("rows.jsonl:2: the chat template (model.chat_template, else"), caught.value
+    assert caught.value.message.startswith("rows.jsonl:2: ") and "model.chat_template" in caught.value.message
     return caught.value.message
 
 
 def test_a_tokenizer_without_a_template_is_refused_with_the_name_of_one() -> None:
-    with pytest.raises(InvalidArgument, match=r'^model\.chat_template: .* no chat template; .* "chatml"'):
+    with pytest.raises(InvalidArgument, match=r'^model\.chat_template: .* "chatml"'):
         rendered("", conversations("a"))
 
 
@@ -67,28 +68,28 @@ def test_texts_come_in_the_order_of_the_rows() -> None:
     ],
 )
 def test_a_template_that_takes_all_memory_is_refused_with_its_row(template: str) -> None:
-    assert "takes more than 1.0 GiB of memory" in refusal(template)
+    assert " 1.0 GiB " in refusal(template)
 
 
 def test_a_text_out_of_all_proportion_is_refused() -> None:
-    assert "makes 3000000 characters of 3" in refusal("{{ messages[0].content * 1000000 }}")
+    assert numbers_in(refusal("{{ messages[0].content * 1000000 }}"))[-2:] == ["3000000", "3"]
 
 
 def test_a_row_that_is_refused_is_named_whatever_comes_behind_it() -> None:
     only_now = "{% if messages[0].content == 'now' %}{{ raise_exception('not now') }}{% endif %}"
-    with pytest.raises(InvalidArgument, match=r"^rows\.jsonl:1: .* refuses the messages: not now$"):
+    with pytest.raises(InvalidArgument, match=r"^rows\.jsonl:1: .*: not now$"):
         rendered(only_now, conversations("now", "later", "now"))
 
 
 def test_a_range_that_is_too_long_is_refused() -> None:
-    assert "refuses the messages: Range too big" in refusal("{% for i in range(10 ** 12) %}{% endfor %}")
+    assert refusal("{% for i in range(10 ** 12) %}{% endfor %}").endswith("Range too big")
 
 
 def test_a_template_that_ends_its_process_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = tmp_path / "program.py"
     program.write_text("import json, sys; print(json.dumps({'text': 'a'})); sys.exit(7)")
     monkeypatch.setattr(rendering, "_PROGRAM", program)
-    with pytest.raises(InvalidArgument, match=r"^rows\.jsonl:2: the chat template .* with exit code 7"):
+    with pytest.raises(InvalidArgument, match=r"^rows\.jsonl:2: .* exit code 7"):
         rendered("anything", conversations("a", "b"))
 
 

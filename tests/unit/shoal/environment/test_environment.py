@@ -120,7 +120,7 @@ async def test_two_tools_of_one_name_are_refused() -> None:
     class Twice(Shop):
         tools = (buy,)
 
-    with pytest.raises(ValueError, match="two tools have the name 'buy'"):
+    with pytest.raises(ValueError, match="'buy'"):
         await Twice().listed_tools()
 
 

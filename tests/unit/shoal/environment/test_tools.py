@@ -70,7 +70,7 @@ def test_parameters_that_a_call_cannot_give_are_refused() -> None:
 
     with pytest.raises(ValueError, match="'values' by position"):
         definition(positional)
-    with pytest.raises(ValueError, match="odd: value has the type <class 'complex'>"):
+    with pytest.raises(ValueError, match=r"odd: value .*complex"):
         definition(odd)
 
 

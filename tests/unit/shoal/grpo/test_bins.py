@@ -56,5 +56,5 @@ def test_parts_of_equal_number_are_no_worse_than_dealing_in_order(sizes: list[in
 
 
 def test_parts_of_equal_number_must_divide_the_items() -> None:
-    with pytest.raises(ValueError, match="3 items cannot be split into 2 parts"):
+    with pytest.raises(ValueError, match=r"3 items .*2 parts"):
         balanced_partition([1, 2, 3], 2, same_count=True)

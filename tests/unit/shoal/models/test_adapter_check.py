@@ -35,29 +35,27 @@ def as_gpt2(folder: Path) -> Path:
 def test_a_known_architecture_is_checked_without_torch(folder: Path) -> None:
     assert check_adapter_targets(folder, ["q_proj", "model.layers.1.mlp.up_proj"]) == ""
     assert check_adapter_targets(folder, ["all-linear"]) == ""
-    with pytest.raises(
-        InvalidArgument, match=r'"Q_proj" names no linear layer of a LlamaForCausalLM \(did you mean q_'
-    ):
+    with pytest.raises(InvalidArgument, match=r'"Q_proj" .*LlamaForCausalLM .* q_'):
         check_adapter_targets(folder, ["Q_proj"])
 
 
 @pytest.mark.usefixtures("without_torch")
 def test_where_neither_files_nor_torch_can_tell_it_is_said(folder: Path) -> None:
     note = check_adapter_targets(as_gpt2(folder), ["c_attn"])
-    assert note.endswith("the layers of this architecture are known only to torch and transformers"), note
+    assert note.endswith("torch and transformers"), note
 
 
 def test_another_architecture_is_checked_on_an_empty_model_in_another_process(folder: Path) -> None:
-    with pytest.raises(InvalidArgument, match="a GPT2LMHeadModel has no linear layers"):
+    with pytest.raises(InvalidArgument, match="GPT2LMHeadModel"):
         check_adapter_targets(as_gpt2(folder), ["c_attn"])
 
 
 def test_a_process_that_takes_too_long_or_fails_is_said(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     as_gpt2(folder)
     monkeypatch.setattr(adapter_check, "_TIMEOUT_S", 0.01)
-    assert "transformers built no empty model within 0 s" in check_adapter_targets(folder, ["c_attn"])
+    assert " 0 s" in check_adapter_targets(folder, ["c_attn"])
     monkeypatch.setattr(adapter_check, "_TIMEOUT_S", 60)
     monkeypatch.setattr(sys, "executable", "/bin/false")
-    assert check_adapter_targets(folder, ["c_attn"]).endswith("transformers built no empty model: exit code 1")
+    assert check_adapter_targets(folder, ["c_attn"]).endswith("exit code 1")
     monkeypatch.setattr(sys, "executable", "/bin/echo")
     assert check_adapter_targets(folder, ["c_attn"]).endswith("gave no answer")

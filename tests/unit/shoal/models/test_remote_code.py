@@ -19,7 +19,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_the_code_of_a_tokenizer_does_not_run_by_default(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(InvalidArgument, match=r"model\.path: no tokenizer .* only where trust_remote_code .* is true"):
+    with pytest.raises(InvalidArgument, match=r"model\.path: .* trust_remote_code "):
         load_tokenizer(ModelConfig(path=str(folder)))
     assert not (tmp_path / "ran").exists(), "the code ran although it is not trusted"
 
@@ -38,6 +38,6 @@ def test_a_tokenizer_that_writes_conversations_by_its_own_method_needs_a_templat
     with (folder / "tokenization_own.py").open("a") as file:
         file.write("    def apply_chat_template(self, *args, **options):\n        return 'as nobody else does'\n")
     own = {"path": str(folder), "trust_remote_code": True}
-    with pytest.raises(InvalidArgument, match=r"^model\.chat_template: is unset, and OwnTokenizer, .* set one"):
+    with pytest.raises(InvalidArgument, match=r"^model\.chat_template: .* OwnTokenizer"):
         load_tokenizer(ModelConfig(**own))
     assert load_tokenizer(ModelConfig(**own, chat_template="simple")).chat_template

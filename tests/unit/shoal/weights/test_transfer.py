@@ -92,7 +92,7 @@ def test_a_group_of_a_later_epoch_works_over_the_same_store(rendezvous: Rendezvo
 def test_a_member_that_never_arrives_is_waited_for_until_the_deadline_only(rendezvous: Rendezvous) -> None:
     with (
         closing(member(replace(rendezvous, timeout_s=0.3), 1)) as group,
-        pytest.raises(DeadlineExceeded, match="the rendezvous of 3 members"),
+        pytest.raises(DeadlineExceeded, match="rendezvous of 3 "),
     ):
         group.connect()
 
@@ -100,7 +100,7 @@ def test_a_member_that_never_arrives_is_waited_for_until_the_deadline_only(rende
 def test_a_broadcast_that_nobody_sends_ends_at_the_deadline(rendezvous: Rendezvous) -> None:
     group = connected(rendezvous)[1]
     started = time.monotonic()
-    with pytest.raises(DeadlineExceeded, match="a broadcast of 3 members"):
+    with pytest.raises(DeadlineExceeded, match="broadcast of 3 "):
         group.broadcast(torch.zeros(4), deadline=started + 0.3)
     assert time.monotonic() - started < 30, "the group's own deadline is 60 s"
 
@@ -109,7 +109,7 @@ def test_an_abort_by_another_member_ends_a_waiting_broadcast(rendezvous: Rendezv
     groups = connected(rendezvous)
     threading.Timer(0.3, groups[2].abort, ["no longer wanted"]).start()
     started = time.monotonic()
-    with pytest.raises(Unavailable, match="rank 2: no longer wanted"):
+    with pytest.raises(Unavailable, match="rank 2: no longer"):
         groups[1].broadcast(torch.zeros(4))
     assert time.monotonic() - started < 30, "the group's own deadline is 60 s"
 
@@ -166,7 +166,7 @@ def test_a_broadcast_that_the_backend_refuses_is_an_error_of_the_group(rendezvou
 
     group = member(rendezvous, 0)
     group._backend = Ended()
-    with pytest.raises(Unavailable, match=r"cannot broadcast: NCCL communicator was aborted on rank 0\.$"):
+    with pytest.raises(Unavailable, match=r" aborted on rank 0\.$"):
         group.broadcast(torch.zeros(4))
 
 

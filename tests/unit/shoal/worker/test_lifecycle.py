@@ -49,7 +49,7 @@ async def test_a_load_leads_from_idle_to_ready(lifecycle: Lifecycle) -> None:
     lifecycle.load("run", config(), work, message="loading the model")
     assert state(lifecycle) == "LOADING" and lifecycle.is_configured("run", config())
     assert not lifecycle.is_configured("run", config(seed=1)) and not lifecycle.is_configured("other", config())
-    with pytest.raises(FailedPrecondition, match="the worker is LOADING, not READY: loading the model"):
+    with pytest.raises(FailedPrecondition, match=r"LOADING.* READY: loading the model"):
         raise lifecycle.not_ready()
     gate.set()
     await settle()
@@ -138,7 +138,7 @@ async def test_the_first_reason_to_end_stands_and_ends_the_process_once(lifecycl
     assert (status.state, status.message) == (worker_pb2.WORKER_STATE_FAILED, "the engine has died")
     assert ends == ["SIGTERM"]
     assert lifecycle.is_configured("run", config())
-    with pytest.raises(Unavailable, match="the worker is ending: the engine has died") as caught:
+    with pytest.raises(Unavailable, match=": the engine has died") as caught:
         lifecycle.is_configured("other", config())
     assert caught.value.reason == "ENDING"
     assert lifecycle.restart("other").reason == "ENDING"
@@ -154,7 +154,7 @@ async def test_a_worker_that_restarts_refuses_every_configuration_and_ignores_la
     await settle()
     assert lifecycle.restart("it serves run run").reason == "STARTING_OVER"
     for run_id in ("run", "other"):
-        with pytest.raises(Unavailable, match="it serves run run: it restarts") as caught:
+        with pytest.raises(Unavailable, match="it serves run run") as caught:
             lifecycle.is_configured(run_id, config())
         assert caught.value.reason == "STARTING_OVER"
     lifecycle.fail("a rank ended")

@@ -43,7 +43,7 @@ class ScriptedCoordinator(coordinator_pb2_grpc.CoordinatorServiceServicer):
     """A coordinator with one run, "sums". Records its requests."""
 
     def __init__(self) -> None:
-        self.requests: list[str] = []
+        self.requests: list[object] = []
         self.watched_runs: list[str] = []
         self.listing = pb.ListRolloutsRequest()
         self.final_state = pb.RUN_STATE_FINISHED
@@ -63,7 +63,7 @@ class ScriptedCoordinator(coordinator_pb2_grpc.CoordinatorServiceServicer):
 
     def StartRun(self, request, context):  # type: ignore[no-untyped-def]
         if request.resume:
-            self.requests.append(f"resume {request.run_id} with {json_format.MessageToDict(request.config)}")
+            self.requests.append(("resume", request.run_id, json_format.MessageToDict(request.config)))
         else:
             self.requests.append(f"start {request.run_id} {int(request.config['grpo']['group_size'])}")
         return pb.StartRunResponse(run=self._run("", context))

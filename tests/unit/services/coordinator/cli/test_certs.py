@@ -45,7 +45,7 @@ def test_a_renewed_coordinator_keeps_the_hosts_at_which_others_reach_it(shoal: S
     assert set(read(tmp_path / "coordinator").names) == {*before, "new.example"}
     (tmp_path / "coordinator" / "tls.crt").write_text("damaged")
     code, _, error = shoal("certs", str(tmp_path))
-    assert code == 5 and "remove it, and name them with --host" in error, error
+    assert code == 5 and "--host" in error and str(tmp_path / "coordinator") in error, error
 
 
 def test_a_second_time_the_certificates_are_renewed_and_the_authority_stays(shoal: Shoal, tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ def test_another_authority_is_not_overwritten(shoal: Shoal, tmp_path: Path) -> N
     for name in ("ca.crt", "ca.key"):
         (tmp_path / "ca" / name).write_text("of somebody else")
     code, _, error = shoal("certs", str(tmp_path))
-    assert code == 5 and "no authority made by `shoal certs`" in error, error
+    assert code == 5 and str(tmp_path / "ca") in error, error
 
 
 def test_a_token_goes_to_its_file_and_its_digest_to_the_tokens_file(shoal: Shoal, tmp_path: Path) -> None:

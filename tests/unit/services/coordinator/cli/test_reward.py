@@ -9,6 +9,7 @@ import pytest
 
 from shoal.config.tables.verifiers import BUILT_IN_VERIFIERS
 from tests.support.tiny_model import make_tiny_model
+from tests.support.wordings import has_all
 from tests.unit.services.reward.judge.judge_server import completion, graded, judge_server_beside
 
 Shoal = Callable[..., tuple[int, str, str]]
@@ -25,14 +26,8 @@ def rows_file(tmp_path: Path, *rows: Any) -> str:
 
 
 def test_rows_get_the_reward_of_the_configured_composition(shoal: Shoal, tmp_path: Path) -> None:
-    form = (
-        "--set",
-        "reward.format.kind=r1",
-        "--set",
-        "reward.format.mode=add",
-        "--set",
-        "reward.verification_reward=10",
-    )
+    settings = ("reward.format.kind=r1", "reward.format.mode=add", "reward.verification_reward=10")
+    form = [part for setting in settings for part in ("--set", setting)]
     code, out, error = shoal("reward", "score", rows_file(tmp_path, RIGHT, CUT_OFF, NO_LABEL), *form, "-o", "json")
     assert code == 0, error
     answer = json.loads(out)
@@ -52,7 +47,7 @@ def test_a_configuration_brings_its_rules_and_its_tokenizer(shoal: Shoal, tmp_pa
     )
     rows = rows_file(tmp_path, RIGHT, CUT_OFF)
     code, _, error = shoal("reward", "score", rows, "--config", str(config))
-    assert code == 2 and "row 1 has no token_ids" in error and "--tokenize" in error, error
+    assert code == 2 and has_all(error, "row 1 ", "token_ids", "--tokenize"), error
     code, out, error = shoal("reward", "score", rows, "--config", str(config), "--tokenize")
     assert code == 0, error
     lines = [line.split() for line in out.splitlines()]
@@ -80,13 +75,12 @@ def test_a_failing_verifier_is_shown_with_its_whole_cause_and_ends_with_code_1(s
 
     code, out = score("good", "raise", "text", "raise", "none")
     assert code == 1, out
-    assert f"lines 2, 4: mine failed: the verifier raised ValueError at {tmp_path}/score.py:4: " in out, out
+    assert "lines 2, 4: mine failed: " in out and f"ValueError at {tmp_path}/score.py:4: " in out, out
     assert "<U+001B>[2J" in out and "\x1b" not in out, "a control character reached the terminal"
-    assert "x" * 60 in out and "line 3: mine failed: score returned 'good' (str); it must return a finite number" in out
-    assert "line 5: mine unscorable: score returned None" in out, out
+    assert has_all(out, "x" * 60, "line 3: mine failed: ", "'good'", "line 5: mine unscorable: ", "None"), out
     assert score("good", "none")[0] == 0, "an unscorable row is no failure"
     assert score("none")[0] == 1, "no row has a reward"
-    assert score(*["raise"] * 8)[1].count("lines 1, 2, 3, 4, 5 and 3 more: mine failed") == 1
+    assert score(*["raise"] * 8)[1].count("lines 1, 2, 3, 4, 5 ") == 1
 
 
 def test_thoughts_are_no_answers_unless_they_are_kept(shoal: Shoal, tmp_path: Path) -> None:
@@ -135,56 +129,62 @@ def test_a_judge_scores_rows_and_its_cost_is_shown(shoal: Shoal, tmp_path: Path)
     answer = json.loads(out)
     assert [row["reward"] for row in answer["rows"]] == [0.7, 0.7, None, None], answer
     assert [row["outcome"] for row in answer["rows"]] == ["scored", "scored", "unscorable", "unscorable"]
-    assert "100 tokens in, 20 out, cost 0.0002" in answer["rows"][0]["verifiers"][0]["detail"]
+    assert has_all(answer["rows"][0]["verifiers"][0]["detail"], "100 ", "20 ", "0.0002")
     # Equal questions are sent once. A reply without a verdict costs as much as one with it.
     judge = {"questions": 4, "asked": 3, "input_tokens": 300, "output_tokens": 60, "cost": pytest.approx(0.0006)}
     assert answer["summary"]["judge"] == judge
     shown = [request["messages"][1]["content"] for request in server.requests]
     assert any("2 + 2?" in text and "Four." in text and "<think>" not in text for text in shown), shown
-    assert any("system: Be exact.\nuser: 2 + 3?" in text for text in shown), shown
+    assert any(has_all(text, "Be exact.", "2 + 3?") for text in shown), shown
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("change", "named"),
     [
-        ({"verifier": "gsm9k"}, "rows.jsonl:1: no verifier is called 'gsm9k'"),
-        ({"completion": None}, "rows.jsonl:1: completion must be a text (found: NoneType)"),
-        ({"finish_reason": "eos"}, "rows.jsonl:1: finish_reason must be 'stop' or 'length' (found: 'eos')"),
-        ({"token_ids": [0.5]}, "rows.jsonl:1: token_ids must be a list of integers"),
-        ({"token_ids": [2**31]}, "rows.jsonl:1: token_ids must be a list of integers from 0 to 2^31 - 1"),
-        ({"completion": "\ud800"}, "rows.jsonl:1: completion is not valid Unicode"),
-        ({"verifier": "llm_judge"}, "rows.jsonl:1: a judge needs a prompt"),
-        ({"verifier": "reward_model"}, "rows.jsonl:1: a reward model needs a prompt"),
-        ({"prompt": [{"role": "user"}]}, "rows.jsonl:1: prompt[0] needs a"),
-        ({"weight": "2"}, "rows.jsonl:1: weight must be a positive number, at most 1e+30 (found: '2')"),
-        ({"weight": float("nan")}, "rows.jsonl:1: weight must be a positive number, at most 1e+30 (found: nan)"),
-        ({"weight": 1e308}, "rows.jsonl:1: weight must be a positive number, at most 1e+30 (found: 1e+308)"),
+        ({"verifier": "gsm9k"}, ["'gsm9k'"]),
+        ({"completion": None}, ["completion ", "(found: NoneType)"]),
+        ({"finish_reason": "eos"}, ["finish_reason ", "(found: 'eos')"]),
+        ({"token_ids": [0.5]}, ["token_ids "]),
+        ({"token_ids": [2**31]}, ["token_ids ", "2^31 - 1"]),
+        ({"completion": "\ud800"}, ["completion "]),
+        ({"verifier": "llm_judge"}, ["judge ", "prompt"]),
+        ({"verifier": "reward_model"}, ["reward model ", "prompt"]),
+        ({"prompt": [{"role": "user"}]}, ["prompt[0] "]),
+        ({"weight": "2"}, ["weight ", "1e+30", "(found: '2')"]),
+        ({"weight": float("nan")}, ["weight ", "1e+30", "(found: nan)"]),
+        ({"weight": 1e308}, ["weight ", "1e+30", "(found: 1e+308)"]),
     ],
 )
 def test_a_malformed_row_is_named_before_any_process_is_started(
-    shoal: Shoal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any], message: str
+    shoal: Shoal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any], named: list[str]
 ) -> None:
     monkeypatch.setattr("subprocess.run", lambda *_, **__: pytest.fail("a process was started"))
     code, _, error = shoal("reward", "score", rows_file(tmp_path, RIGHT | change))
-    assert code == 2 and message in error, error
+    assert code == 2 and has_all(error, "rows.jsonl:1: ", *named), error
 
 
 @pytest.mark.parametrize(
-    "setting", ["reward.weights.gsm9k=0.5", "reward.remap.gsm8k=gsm9k", "reward.weights.gsm8k=-1e40"]
+    ("setting", "named"),
+    [
+        ("reward.weights.gsm9k=0.5", ["'gsm9k'"]),
+        ("reward.remap.gsm8k=gsm9k", ["'gsm9k'"]),
+        ("reward.weights.gsm8k=-1e40", ["reward.weights.gsm8k ", "1e+30"]),
+    ],
 )
-def test_a_setting_that_a_run_would_refuse_is_refused(shoal: Shoal, tmp_path: Path, setting: str) -> None:
+def test_a_setting_that_a_run_would_refuse_is_refused(
+    shoal: Shoal, tmp_path: Path, setting: str, named: list[str]
+) -> None:
     code, _, error = shoal("reward", "score", rows_file(tmp_path, RIGHT), "--set", setting)
-    message = "no verifier is called 'gsm9k'" if "gsm9k" in setting else "reward.weights.gsm8k must be at most 1e+30"
-    assert code == 2 and message in error, error
+    assert code == 2 and has_all(error, *named), error
 
 
 def test_a_row_without_a_completion_and_a_missing_file_are_named(shoal: Shoal, tmp_path: Path) -> None:
     row = {"response" if name == "completion" else name: value for name, value in RIGHT.items()}
     code, _, error = shoal("reward", "score", rows_file(tmp_path, row))
-    assert code == 2 and "rows.jsonl:1: there is no column 'completion'; the row has: response, " in error, error
+    assert code == 2 and has_all(error, "rows.jsonl:1: ", "'completion'", ": response, "), error
     for path in (tmp_path / "missing.jsonl", tmp_path):
         code, _, error = shoal("reward", "score", str(path))
-        assert code == 2 and f"there is no file {path}: name a .jsonl or .parquet file" in error, error
+        assert code == 2 and str(path) in error and ".parquet" in error, error
 
 
 def test_every_verifier_is_described(shoal: Shoal) -> None:
@@ -212,12 +212,12 @@ def test_custom_verifiers_score_and_are_described(shoal: Shoal, tmp_path: Path) 
     assert code == 0, error
     assert [row["reward"] for row in json.loads(out)["rows"]] == [1, 2, None]
     code, out, error = shoal("reward", "list", "--config", str(config))
-    assert code == 0 and "mine (reads completion label prompt)\n    code " in out and "    Label: a word." in out, out
+    assert code == 0 and "\nmine (" in f"\n{out}" and "    Label: a word." in out, out
     code, _, error = shoal("reward", "score", rows, "--set", f"reward.custom.mine.file={tmp_path / 'none.py'}")
-    assert code == 2 and f"reward.custom.mine.file: there is no file {tmp_path / 'none.py'}" in error, error
+    assert code == 2 and has_all(error, "reward.custom.mine.file: ", str(tmp_path / "none.py")), error
     code, _, error = shoal(
         "reward", "score", rows, "--config", str(config), "--set", "reward.custom.Mine.function=judge"
     )
     assert code == 2 and "reward.custom.mine.function: " in error and "it has: score" in error, error
     code, _, error = shoal("reward", "score", rows, "--set", "reward.servers.other.address=127.0.0.1:1")
-    assert code == 1 and "reward.servers.other.address: 127.0.0.1:1 does not list its verifiers" in error, error
+    assert code == 1 and "reward.servers.other.address: 127.0.0.1:1 " in error, error

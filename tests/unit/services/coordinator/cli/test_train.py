@@ -11,6 +11,7 @@ from services.coordinator.launcher.local_run import prepare_local_run
 from services.coordinator.launcher.run_tokens import RunTokens
 from services.coordinator.store.run_record import RunRecord, RunState
 from shoal.config import parse_config
+from shoal.error_reasons import ErrorReason
 from shoal.errors import FailedPrecondition, NotFound
 from shoal.v1 import coordinator_pb2 as pb
 from tests.support.tiny_model import make_tiny_model
@@ -26,10 +27,9 @@ def test_a_run_that_another_shoal_train_begins_keeps_its_tokens_and_its_folder(t
     with first.held():  # Its coordinator has not accepted it yet, so the folder has no run.json.
         RunTokens(first.folder / "tokens")
         before = {path.name: path.read_text() for path in (first.folder / "tokens").iterdir()}
-        with pytest.raises(
-            FailedPrecondition, match=r"run mine is driven by another `shoal train`; .* choose another name"
-        ):
+        with pytest.raises(FailedPrecondition, match="mine") as refused:
             train(config, name="mine", data_dir=runs, private=True)
+        assert refused.value.reason == ErrorReason.RUN_ACTIVE
         assert {path.name: path.read_text() for path in (first.folder / "tokens").iterdir()} == before
     with first.held():
         pass
@@ -40,9 +40,9 @@ def test_a_run_is_resumed_by_the_path_of_its_folder(tmp_path: Path) -> None:
     record.folder.mkdir()
     record.save()
     record.save_config(parse_config({"model": {"path": "m"}, "data": {"sources": [{"task": "arithmetic"}]}}))
-    with pytest.raises(FailedPrecondition, match=r"run sums finished after step 3, so nothing is left to train"):
+    with pytest.raises(FailedPrecondition, match="step 3"):
         train(resume=f"{record.folder}/")
-    with pytest.raises(NotFound, match="/none is not the folder of a run"):
+    with pytest.raises(NotFound, match="/none"):
         train(resume=str(tmp_path / "none"))
 
 

@@ -14,6 +14,7 @@ from services.coordinator.launcher import supervisor as supervisor_module
 from services.coordinator.launcher.plan import ProcessPlan
 from services.coordinator.launcher.supervisor import ProcessDied, Supervisor
 from tests.support.waiting import PATIENCE_S, block_until, eventually
+from tests.support.wordings import has_all
 
 
 def _plan(name: str, kind: str, code: str, *, may_restart: bool = True) -> ProcessPlan:
@@ -92,7 +93,7 @@ time.sleep(600)
         supervisor.kill()
     assert len((tmp_path / "starts").read_text()) == 3
     deaths = [text for text in reports if "died" in text]
-    assert len(deaths) == 2 and "exit code 1; RuntimeError: the engine is dead" in deaths[0], reports
+    assert len(deaths) == 2 and has_all(deaths[0], "exit code 1", "RuntimeError: the engine is dead"), reports
 
 
 @pytest.mark.parametrize(("kind", "exit_code"), [("coordinator", 1), ("generator", 3)])
@@ -105,9 +106,8 @@ async def test_a_death_that_the_run_cannot_survive_is_reported_with_the_last_lin
     with pytest.raises(ProcessDied) as caught:
         await asyncio.wait_for(supervisor.watch(), PATIENCE_S)
     supervisor.kill()
-    assert f"the {kind} process ended: exit code {exit_code}" in caught.value.message
-    assert "the last line of its log: ValueError: no such thing" in caught.value.message
-    assert str(tmp_path / f"{kind}.log") in caught.value.message
+    named = (f"the {kind} ", f"exit code {exit_code}", "ValueError: no such thing", str(tmp_path / f"{kind}.log"))
+    assert has_all(caught.value.message, *named), caught.value
 
 
 async def test_a_new_step_lets_a_process_restart_as_often_as_at_first(
@@ -157,7 +157,7 @@ async def test_a_kind_of_process_survives_while_one_of_it_does(tmp_path: Path) -
     try:
         await asyncio.wait_for(reported.wait(), PATIENCE_S)
         assert not watching.done()
-        assert "it is not restarted, the others go on without it" in reports[0]
+        assert "reward-0" in reports[0]
     finally:
         watching.cancel()
         supervisor.kill()
@@ -197,7 +197,7 @@ async def test_a_worker_that_hangs_after_its_lease_is_killed_and_restarted_and_o
     finally:
         watching.cancel()
         supervisor.kill()
-    assert reports[0] == "learner hangs: its lease is over, and it does not answer; it is killed"
+    assert "learner hangs" in reports[0]
     assert "learner died (killed by SIGKILL" in reports[1] and "learner is restarted" in reports[2], reports
     assert hangs.exit_status() == -signal.SIGKILL
 
@@ -230,8 +230,7 @@ async def test_a_process_that_nobody_keeps_a_lease_of_is_asked_again_and_again_a
         for task in working:
             task.cancel()
         supervisor.kill()
-    assert reports[0] == "coordinator hangs: it does not answer; it is killed"
-    assert "coordinator is restarted" in reports[2], reports
+    assert "coordinator hangs" in reports[0] and "coordinator is restarted" in reports[2], reports
     assert asked.count(False) >= supervisor_module.NUM_ASKED, f"it was given up after {asked}"
 
 

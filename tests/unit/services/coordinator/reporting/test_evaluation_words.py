@@ -8,6 +8,7 @@ from services.coordinator.rollout.evaluation.result import AnsweredQuestion, Eva
 from shoal.config.tables.reward import RewardConfig
 from shoal.rollout import Prompt, WeightVersion
 from shoal.scores import RewardPart, Score, ScoreOutcome, VerifierScore
+from tests.support.wordings import has_all, numbers_in
 
 
 def described(*answers: dict[str, float], reward: RewardConfig | None = None, overlong: float = 0.0) -> str:
@@ -28,24 +29,20 @@ def described(*answers: dict[str, float], reward: RewardConfig | None = None, ov
 
 def test_an_evaluation_tells_the_mean_reward_beside_the_rate() -> None:
     line = described(*[{"gsm8k": 1.0}, *[{"gsm8k": 0.0}] * 3] * 2)
-    assert line.startswith("the policy of step 3 answers 25.0% of 8 held-out questions correctly (95% interval: ")
-    assert line.endswith("; reward 0.25, 0.03 to 0.66)"), line
+    assert numbers_in(line)[:4] == ["3", "25.0%", "8", "95%"] and "reward 0.25, 0.03 to 0.66" in line, line
 
 
 def test_a_combined_reward_is_told_part_by_part_with_who_says_what_is_correct() -> None:
     answers = [{"gsm8k": 1.0, "brevity": 0.4}, {"gsm8k": 0.0, "brevity": 0.6}]
-    assert "answers 0.0% of 2" in described(*answers)
-    assert described(*answers).endswith(
-        "; brevity 0.50, gsm8k 0.50; correct: at least 1 from all of brevity, gsm8k that the prompt names)"
-    )
-    named = described(*answers, reward=RewardConfig(correct=["gsm8k"]))
-    assert "answers 50.0% of 2" in named and named.endswith("; correct: at least 1 from gsm8k)")
-    assert described({"gsm8k": 1.0}, {"gsm8k": 1.0}, overlong=-0.25).endswith(
-        "; reward 0.75; gsm8k 1.00, overlong -0.25)"
-    )
+    line = described(*answers)
+    assert has_all(line, " 0.0% of 2", "; brevity 0.50, gsm8k 0.50; correct: ") and "brevity, gsm8k" in line[-50:], line
+    line = described(*answers, reward=RewardConfig(correct=["gsm8k"]))
+    assert " 50.0% of 2" in line and "brevity" not in line.rpartition("correct: ")[2], line
+    line = described({"gsm8k": 1.0}, {"gsm8k": 1.0}, overlong=-0.25)
+    assert line.endswith("; reward 0.75; gsm8k 1.00, overlong -0.25)")
 
 
 @pytest.mark.parametrize("verifier", ["reward_model", "soft_overlong"])
 def test_an_evaluation_in_which_nobody_says_what_is_correct_has_its_reward(verifier: str) -> None:
     line = described({verifier: -1.0}, {verifier: -1.0})
-    assert line == "the policy of step 3 has answered 2 held-out questions (reward -1.00)"
+    assert numbers_in(line) == ["3", "2", "-1.00"], line

@@ -3,6 +3,7 @@ import numpy as np
 from services.coordinator.reporting.shown_completions import MAX_CHARS, shown
 from shoal.rollout import Completion, FinishReason, GroundTruth, Prompt
 from shoal.scores import Score, ScoreOutcome, VerifierScore
+from tests.support.wordings import has_all
 
 NO_TOKENS = np.zeros(0, np.int32)
 
@@ -40,4 +41,5 @@ def test_what_a_model_wrote_is_visible_and_cut() -> None:
 def test_a_completion_without_a_reward_says_why() -> None:
     [one] = shown([(prompt("q"), [completion(0, "text")], [score(0, ScoreOutcome.FAILED)])], 1)
     assert one.reward is None and one.verdicts == "gsm8k failed"
-    assert str(one) == "--- question (label: 7)\nq\n--- completion (3 tokens, no reward; gsm8k failed)\ntext"
+    assert str(one).splitlines()[1::2] == ["q", "text"]
+    assert has_all(str(one), "label: 7", "3 tokens, no reward; gsm8k failed"), str(one)

@@ -4,6 +4,7 @@ from services.coordinator.reporting.unscored import Unscored, unscored_of
 from services.coordinator.rollout.groups import SettledGroup
 from shoal.scores import Score, ScoreOutcome, VerifierScore
 from tests.support.groups import group_config, judged, settled_group
+from tests.support.wordings import has_all, numbers_in
 
 
 def unscored(*groups: SettledGroup) -> Unscored | None:
@@ -26,16 +27,14 @@ def test_completions_without_a_reward_are_counted_and_the_first_failure_is_named
     )
     found = unscored(replace(settled_group(0, [0.0, 0.0]), scores=scores), settled_group(1, [1.0, 0.0]))
     assert found == Unscored(1, 1, 4, "mine: KeyError: 'x'")
-    assert str(found) == (
-        "2 of 4 completions have no reward: scoring failed on 1, 1 cannot be judged; first: mine: KeyError: 'x'"
-    )
+    assert numbers_in(str(found)) == ["2", "4", "1", "1"] and str(found).endswith("mine: KeyError: 'x'"), found
     assert Unscored.from_attributes(found.attributes()) == found
 
 
 def test_a_completion_that_cannot_be_judged_is_named_where_nothing_failed() -> None:
     scores = (judge(ScoreOutcome.UNSCORABLE, VerifierScore("math", ScoreOutcome.UNSCORABLE)),)
     found = unscored(replace(settled_group(0, [0.0]), scores=scores))
-    assert str(found) == "1 of 1 completions have no reward: 1 cannot be judged; first: math: it gave no reason"
+    assert has_all(str(found), "1 of 1 ", "; first: math: ") and "failed" not in str(found), found
 
 
 def test_a_reason_that_quotes_a_completion_keeps_no_control_characters() -> None:
@@ -46,4 +45,4 @@ def test_a_reason_that_quotes_a_completion_keeps_no_control_characters() -> None
 
 def test_a_failure_without_any_verifiers_answer_says_so() -> None:
     found = unscored(replace(settled_group(0, [0.0]), scores=(judge(ScoreOutcome.FAILED),)))
-    assert found is not None and found.first_error == "no verifier answered in time"
+    assert found is not None and "in time" in found.first_error

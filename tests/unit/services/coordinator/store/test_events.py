@@ -11,6 +11,7 @@ import pytest
 from services.coordinator.store import events as module
 from services.coordinator.store.event_pages import PAGE_BYTES
 from services.coordinator.store.events import EVENTS, EventLog, PastLogs, follow_events, read_events
+from shoal.error_reasons import ErrorReason
 from shoal.errors import FailedPrecondition
 from shoal.telemetry.logs import JsonFormatter
 from shoal.v1.coordinator_pb2 import RunEvent, WatchRunResponse
@@ -60,8 +61,9 @@ async def test_text_that_is_not_unicode_and_numbers_that_are_not_finite_break_no
 def test_the_events_of_an_older_shoal_are_refused_with_the_cure(tmp_path: Path) -> None:
     older = {"sequence": 1, "time_s": 1.0, "kind": "state", "message": "", "attributes": {}}
     (tmp_path / EVENTS).write_text(json.dumps(older) + "\n")
-    with pytest.raises(FailedPrecondition, match=r"another version of Shoal wrote .*events\.jsonl.* rename the file"):
+    with pytest.raises(FailedPrecondition, match=r"events\.jsonl.* rename the file") as refused:
         read_events(tmp_path / EVENTS)
+    assert refused.value.reason == ErrorReason.EVENTS_VERSION
 
 
 async def test_a_follower_in_another_process_gets_every_event_until_nobody_drives_the_run(tmp_path: Path) -> None:

@@ -316,9 +316,7 @@ async def test_a_full_disk_is_reported_and_leaves_the_ledger_as_it_was(
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "pwrite", half_of_it)
-        with pytest.raises(
-            ResourceExhausted, match=r"the disk of .* is full: ledger\.sqlite cannot be written; free some space there"
-        ):
+        with pytest.raises(ResourceExhausted, match=r"ledger\.sqlite .*free some space"):
             await ledger.issued(1, 4, "g1", PROMPT, "", 2, "")
     assert count_groups(tmp_path) == {"SCORED": 1}
     await bring_to_scored(ledger, 1)
@@ -402,7 +400,7 @@ async def test_a_ledger_whose_tables_are_damaged_is_data_loss_and_a_locked_one_i
     other.execute("BEGIN IMMEDIATE")
     assert ledger._connection is not None
     await ledger._run(lambda connection: connection.execute("PRAGMA busy_timeout = 1"))
-    with pytest.raises(FailedPrecondition, match="cannot be written: database is locked"):
+    with pytest.raises(FailedPrecondition, match="database is locked"):
         await ledger.dropped(0, "no signal", 0)
     other.close()
     await ledger.close()

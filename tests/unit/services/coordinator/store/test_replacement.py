@@ -87,9 +87,7 @@ async def test_a_full_disk_leaves_the_ledger_where_it_is(
 ) -> None:
     with monkeypatch.context() as patch:
         fill_disk(patch)
-        with pytest.raises(
-            ResourceExhausted, match=r"is full or fails .*ledger\.attempt-0\.sqlite.*free some"
-        ) as caught:
+        with pytest.raises(ResourceExhausted, match=r"ledger\.attempt-0\.sqlite") as caught:
             set_aside(ledger, attempt=1)
     assert caught.value.reason == ErrorReason.DISK_FULL
     left = {path.name for path in tmp_path.iterdir()}

@@ -240,13 +240,13 @@ async def test_the_next_page_stays_the_same_while_groups_are_issued(folder: Path
     ],
 )  # fmt: skip
 def test_the_token_of_another_listing_is_refused(folder: Path, fields: dict[str, Any], token: str) -> None:
-    with pytest.raises(InvalidArgument, match="no token of an earlier page"):
+    with pytest.raises(InvalidArgument, match="page_token: "):
         list_rollouts(folder, pb.ListRolloutsRequest(page_token=token, **fields))
 
 
 @pytest.mark.parametrize("field", ["step", "last", "page_size"])
 def test_a_negative_number_is_refused_by_name(folder: Path, field: str) -> None:
-    with pytest.raises(InvalidArgument, match=rf"{field}: must be at least 0 \(given: -1\)"):
+    with pytest.raises(InvalidArgument, match=rf"{field}: .* 0 \(given: -1\)"):
         list_rollouts(folder, pb.ListRolloutsRequest(**{field: -1}))
 
 

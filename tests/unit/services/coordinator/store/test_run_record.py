@@ -20,7 +20,7 @@ def test_a_record_that_cannot_be_read_hides_no_other_run(tmp_path: Path, text: s
     runs = RunFolders(tmp_path)
     assert [record.run_id for record in runs.all()] == ["good"]
     assert runs.find("").run_id == "good"
-    with pytest.raises(DataLoss, match=r"broken/run\.json does not describe a run: .*; restore the file from a copy"):
+    with pytest.raises(DataLoss, match=r"broken/run\.json .*restore the file"):
         runs.find("broken")
 
 
@@ -28,7 +28,7 @@ def test_a_record_that_cannot_be_read_hides_no_other_run(tmp_path: Path, text: s
 def test_the_error_of_a_lost_configuration_names_its_file(tmp_path: Path, content: bytes | None) -> None:
     if content is not None:
         (tmp_path / "config.json").write_bytes(content)
-    with pytest.raises(DataLoss, match=r"run sums has lost its configuration: .*config\.json cannot be read"):
+    with pytest.raises(DataLoss, match=r"sums .*config\.json"):
         RunRecord("sums", tmp_path).load_config()
 
 
@@ -54,7 +54,7 @@ def test_a_record_with_a_damaged_value_is_refused_by_its_name(tmp_path: Path, da
     folder = tmp_path / "sums"
     folder.mkdir()
     (folder / "run.json").write_text('{"run_id": "sums", "state": "FINISHED", ' + damage + "}")
-    with pytest.raises(DataLoss, match=r"run\.json does not describe a run: .*" + named):
+    with pytest.raises(DataLoss, match=r"run\.json .*" + named):
         RunRecord.load(folder)
     assert not RunFolders(tmp_path).all()
 
@@ -63,8 +63,8 @@ def test_a_record_with_a_damaged_value_is_refused_by_its_name(tmp_path: Path, da
 def test_a_run_that_nobody_drives_names_what_takes_it_up(tmp_path: Path, coordinator: str, returns: bool) -> None:
     RunRecord("sums", tmp_path, RunState.QUEUED, coordinator=coordinator).save()
     shown = RunRecord.load(tmp_path)
-    assert shown.state is RunState.FAILED and "resume with: shoal train --resume sums" in shown.message
-    assert ("it goes on at that one's next start" in shown.message) == returns, shown.message
+    assert shown.state is RunState.FAILED and "shoal train --resume sums" in shown.message
+    assert ("next start" in shown.message) == returns, shown.message
 
 
 def test_the_commands_that_messages_tell_are_commands_of_shoal(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from shoal.error_reasons import ErrorReason
 from shoal.errors import FailedPrecondition
 from shoal.rollout import Prompt
 from tests.support.groups import group_config, settled_group
+from tests.support.wordings import has_all, numbers_in
 
 PROMPTS = PromptSet([Prompt(f"p:{row}", np.array([1], np.int32), "?", ()) for row in range(3)], ["?"] * 3)
 
@@ -56,14 +57,14 @@ def test_a_step_without_a_signal_ends_a_row_of_refused_steps() -> None:
     steps = skipped_steps()
     skip(steps, *[[with_signal()]] * 2, *[[without_signal()]] * 5, *[[with_signal()]] * 2)
     assert (steps.num_in_a_row, steps.num_refused) == (9, 2)
-    with pytest.raises(FailedPrecondition, match="the learner refused 3 steps in a row: why"):
+    with pytest.raises(FailedPrecondition, match=r"learner refused 3 .*: why"):
         skip(steps, [with_signal()])
 
 
 def test_a_given_limit_counts_every_kind_of_skipped_steps() -> None:
     steps = skipped_steps(max_skipped_steps=3)
     skip(steps, [with_signal()], [without_signal()])
-    with pytest.raises(FailedPrecondition, match=r"3 steps skipped in a row \(grpo\.max_skipped_steps\): why"):
+    with pytest.raises(FailedPrecondition, match=r"3 .*grpo\.max_skipped_steps.*: why"):
         skip(steps, [refused()])
 
 
@@ -85,7 +86,7 @@ def test_groups_of_learned_prompts_are_no_groups_without_a_signal() -> None:
     order = PromptOrder(PROMPTS, IssueState({}, 0, frozenset()), easy_rate=1.0)
     steps = SkippedSteps(LiveConfig(group_config(grpo={"easy_rate": 1.0})), order)
     skip(steps, *[[learned(0)] * 50] * 4)
-    with pytest.raises(FailedPrecondition, match="none of their 100 groups"):
+    with pytest.raises(FailedPrecondition, match=" 100 groups"):
         skip(steps, *[[group_of(1, [0.0, 0.0])] * 50] * 2)
 
 
@@ -96,17 +97,16 @@ def test_a_run_ends_once_every_prompt_has_failed_and_says_of_what() -> None:
         skip(steps, [not_scored(2), refused(1)])
     message = raised.value.message
     assert raised.value.reason == ErrorReason.STEPS_SKIPPED
-    assert message.startswith("4 steps in a row were skipped, and every prompt was asked in vain; "), message
-    assert "the last 8 groups: 5 not_scored, 3 refused; " in message, message
-    assert "; of the last step, 2 of 2 completions have no reward; " in message, message
-    assert "run rollouts --failed" in message and "group_dropped" in message, message
+    assert message.startswith("4 steps ") and "every prompt" in message, message
+    assert has_all(message, " 8 groups: 5 not_scored, 3 refused; ", " 2 of 2 completions "), message
+    assert has_all(message, "run rollouts --failed", "group_dropped"), message
     assert "sampling_timeout_s" not in message and "grpo.max_skipped_steps lets" in message, message
 
 
 def test_few_prompts_that_fail_end_a_run_after_three_steps() -> None:
     steps = skipped_steps(excluded=frozenset({"p:0", "p:1"}))
     skip(steps, *[[refused(2)]] * 2)
-    with pytest.raises(FailedPrecondition, match="3 steps in a row were skipped, and every prompt"):
+    with pytest.raises(FailedPrecondition, match=r"3 steps .*every prompt"):
         skip(steps, [refused(2)])
 
 
@@ -114,7 +114,7 @@ def test_few_prompts_that_fail_end_a_run_after_three_steps() -> None:
 def test_a_group_with_rewards_shows_that_prompts_may_still_give_a_signal(other: JudgedGroup) -> None:
     steps = skipped_steps()
     skip(steps, *[[refused(0), refused(1), other, refused(2)]] * 2, [not_scored(0)], [not_scored(0)])
-    with pytest.raises(FailedPrecondition, match="the last 4 groups: 2 not_scored, 2 refused"):
+    with pytest.raises(FailedPrecondition, match=" 4 groups: 2 not_scored, 2 refused"):
         skip(steps, [refused(1)])
 
 
@@ -132,7 +132,7 @@ def test_a_given_limit_lets_a_run_go_on_although_every_prompt_failed() -> None:
 
 def test_the_reasons_of_a_step_count_groups_that_were_dropped_before_they_were_scored() -> None:
     groups = [without_signal(), not_scored(), refused(), without_signal()]
-    assert empty_reason(groups) == "no group is trained on: 2 no_signal, 1 not_scored, 1 refused"
+    assert empty_reason(groups).endswith(": 2 no_signal, 1 not_scored, 1 refused")
 
 
 def test_a_hundred_groups_whose_completions_are_all_right_show_that_the_prompts_are_learned() -> None:
@@ -163,9 +163,9 @@ def test_a_run_ends_once_a_hundred_groups_have_had_no_signal_and_says_what_they_
         steps.raise_if_too_many("why")
     message = raised.value.message
     assert raised.value.reason == ErrorReason.STEPS_SKIPPED
-    assert message.startswith("3 steps in a row were skipped, and none of their 100 groups"), message
-    assert message.index("in 90 the completions are all wrong") < message.index("in 10 the completions are all right")
-    assert "run rollouts --dropped --last 5" in message and "grpo.max_skipped_steps lets" in message, message
+    assert numbers_in(message)[:4] == ["3", "100", "90", "10"], message
+    assert message.index("all wrong") < message.index("all right")
+    assert has_all(message, "run rollouts --dropped --last 5", "grpo.max_skipped_steps"), message
 
 
 def test_steps_without_a_signal_end_no_run_before_a_hundred_groups_nor_before_three_steps() -> None:

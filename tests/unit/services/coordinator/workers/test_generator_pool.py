@@ -157,8 +157,9 @@ async def test_a_wait_for_room_has_no_deadline_and_one_for_a_generator_has() -> 
     assert not waiting.task.done(), "the group gave up while a generator serves"
     a.serving = False
     fleet.notify()
-    with pytest.raises(FailedPrecondition, match="no generator had current weights"):
+    with pytest.raises(FailedPrecondition, match="generator") as refused:
         await asyncio.wait_for(waiting.task, 60)
+    assert refused.value.reason == ErrorReason.NO_GENERATOR
     await inside.leave()
 
 
@@ -237,7 +238,7 @@ async def test_a_group_that_takes_too_long_from_its_first_token_on_runs_into_its
     await asyncio.sleep(2 * TIMEOUT_S)
     assert not reading.done(), "the clock of the run stands still"
     clock.now += 2 * TIMEOUT_S
-    with pytest.raises(DeadlineExceeded, match="from the first token on"):
+    with pytest.raises(DeadlineExceeded, match="first token"):
         await asyncio.wait_for(reading, 60)
     assert member.serving, "the group is to blame, not the generator"
 
@@ -247,7 +248,7 @@ async def test_a_generator_that_never_begins_loads_weights_again_before_it_serve
     reading = sampling(pool_of(Fleet(member), clock=clock), member, [], clock)
     await settled()
     clock.now += 2 * TIMEOUT_S
-    with pytest.raises(WorkFailed, match="it has not begun within"):
+    with pytest.raises(WorkFailed, match="not begun"):
         await asyncio.wait_for(reading, 60)
     assert not member.serving and member.standing.is_in_doubt
 
@@ -258,7 +259,7 @@ async def test_a_group_does_not_wait_for_a_generator_that_is_lost_and_hangs() ->
     await eventually(lambda: begun)
     member.record.loss_reason = "no heartbeat for 15 s"
     member.lost.set()
-    with pytest.raises(WorkFailed, match="it is lost: no heartbeat for 15 s") as raised:
+    with pytest.raises(WorkFailed, match="no heartbeat for 15 s") as raised:
         await asyncio.wait_for(reading, 60)
     assert raised.value.is_loss and member.outstanding == 0
 

@@ -10,4 +10,4 @@ from shoal.v1 import worker_pb2
 def test_a_worker_that_still_loads_is_named_beside_the_limit(gap: str) -> None:
     message = missing_message([worker_pb2.WORKER_KIND_GENERATOR], 300.0, gap)
     assert gap in message and ": ." not in message, message
-    assert message.startswith("no generator registered and loaded within coordinator.worker_timeout_s (300 s)"), message
+    assert message.startswith("no generator ") and "coordinator.worker_timeout_s (300 s)" in message, message

@@ -15,9 +15,7 @@ def test_a_source_names_an_environment_that_the_configuration_has(section: str) 
     named = {section: {"sources": [{"path": "d", "environment": "Wordle"}]}}
     declared = {"environments": [{"name": "wordle"}]}
     assert parse_config(_CONFIG | sources | named | declared).plays_episodes
-    with pytest.raises(
-        InvalidArgument, match=rf"{section}\.sources\.0\.environment: no environment .*'Wordle'.*there is none"
-    ):
+    with pytest.raises(InvalidArgument, match=rf"{section}\.sources\.0\.environment: .*'Wordle'"):
         parse_config(_CONFIG | sources | named)
 
 
@@ -65,5 +63,5 @@ def test_inline_results_need_calls_that_end_what_is_sampled() -> None:
     for parser in PARSERS_THAT_STOP:
         assert parsed(parser).episodes.inline_results
     assert parsed("hermes", "</tool_call>").episodes.inline_results
-    with pytest.raises(InvalidArgument, match=r"episodes\.inline_results .* 'tag' or 'call_tool'.*stop_strings"):
+    with pytest.raises(InvalidArgument, match=r"episodes\.inline_results .*stop_strings"):
         parsed("hermes")

@@ -39,7 +39,7 @@ def test_without_questions_no_evaluation_is_due() -> None:
 
 
 def test_several_samples_per_prompt_need_a_temperature() -> None:
-    with pytest.raises(InvalidArgument, match=r"samples_per_prompt \(4\) above 1 needs a temperature above 0"):
+    with pytest.raises(InvalidArgument, match=r"samples_per_prompt \(4\) .* temperature"):
         parse_config(run_config(QUESTIONS | {"samples_per_prompt": 4}))
     assert parse_config(run_config(QUESTIONS | {"samples_per_prompt": 4, "temperature": 0.6}))
 
@@ -73,7 +73,7 @@ def test_settings_that_the_engine_or_the_estimate_cannot_use_are_refused(
 def test_services_accept_all_answers_to_a_question_together() -> None:
     many = QUESTIONS | {"temperature": 1.0, "samples_per_prompt": 64}
     queues = {"generator": {"max_num_seqs": 16, "max_queued_requests": 16}}
-    with pytest.raises(InvalidArgument, match=r"\(32\) must be at least evaluation\.samples_per_prompt \(64\)"):
+    with pytest.raises(InvalidArgument, match=r"\(32\) .* evaluation\.samples_per_prompt \(64\)"):
         parse_config(run_config(many, **queues))
     assert parse_config(run_config({"temperature": 1.0, "samples_per_prompt": 64}, **queues)), "nothing is evaluated"
 

@@ -69,5 +69,5 @@ def test_with_adapters_the_reference_is_no_second_model_and_cannot_follow() -> N
     "change", [{"rank": 8}, {"alpha": 1}, {"rslora": True}, {"target_modules": ["q_proj"]}, {"quantization": "nf4"}]
 )
 def test_a_resumed_run_keeps_the_form_of_its_adapters(change: dict[str, object]) -> None:
-    with pytest.raises(InvalidArgument, match=rf"learner\.lora\.{next(iter(change))}: the checkpoint holds adapters"):
+    with pytest.raises(InvalidArgument, match=rf"learner\.lora\.{next(iter(change))}: "):
         changed_config(configured(**lora(rank=4)), lora(**change))

@@ -22,7 +22,7 @@ def values(verifier: str | list[str] | None, **sections: Any) -> dict[str, Any]:
     ],
 )
 def test_a_verifier_that_never_calls_a_completion_correct_is_refused(reward: dict[str, Any], named: str) -> None:
-    with pytest.raises(InvalidArgument, match=f"reward.correct: '{named}'.*best value is below 1"):
+    with pytest.raises(InvalidArgument, match=f"reward.correct: '{named}'"):
         parse_config(values("gsm8k", reward=reward))
 
 

@@ -56,7 +56,7 @@ def test_a_call_of_no_tool_and_a_value_of_another_type_are_told() -> None:
         "call_tool", '<call_tool name="find">K2</call_tool><call_tool name="search" limit="few">K2</call_tool>'
     ).calls
     assert (first.status, second.status) == (UNKNOWN_TOOL, BAD_ARGUMENTS)
-    assert "'few' is not of type 'integer'" in second.detail
+    assert "'few'" in second.detail and "'integer'" in second.detail
 
 
 def test_an_optional_number_is_a_number() -> None:

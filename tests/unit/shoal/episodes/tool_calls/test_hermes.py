@@ -60,7 +60,7 @@ def test_a_malformed_call_says_what_is_wrong(inside: str, detail: str) -> None:
 
 def test_a_call_that_is_not_closed_is_malformed() -> None:
     (found,) = parse("hermes", '<tool_call>{"name": "now", "arguments": {}}').calls
-    assert found.status == MALFORMED and "does not end with </tool_call>" in found.detail
+    assert found.status == MALFORMED and "</tool_call>" in found.detail
 
 
 def test_arguments_may_contain_the_tags() -> None:

@@ -41,7 +41,7 @@ def test_a_malformed_call_says_what_is_wrong(text: str, detail: str) -> None:
 
 def test_a_tool_with_two_required_parameters_lacks_one() -> None:
     (call,) = parse("tag", "<add>1</add>").calls
-    assert call.status == BAD_ARGUMENTS and "'b' is a required property" in call.detail
+    assert call.status == BAD_ARGUMENTS and "'b'" in call.detail
     assert json.loads(call.arguments_json) == {"a": 1}
 
 

@@ -29,7 +29,7 @@ def call(name: str, arguments: str) -> str:
 
 def test_a_call_of_a_tool_that_is_not_offered_names_those_that_are() -> None:
     (found,) = parse("hermes", call("find", "{}")).calls
-    assert (found.status, found.detail) == (UNKNOWN_TOOL, "There is no tool 'find'; the tools are: search, add, now.")
+    assert found.status == UNKNOWN_TOOL and "'find'" in found.detail and "search, add, now" in found.detail
     assert found.arguments_json == "{}"
 
 
@@ -90,7 +90,7 @@ def test_a_schema_may_refer_to_its_own_parts_and_keywords_without_bounds_are_lef
 
 
 def test_an_unknown_form_is_refused_with_those_that_there_are() -> None:
-    with pytest.raises(InvalidArgument, match=r"'herms'; there are .*hermes, .*tag"):
+    with pytest.raises(InvalidArgument, match=r"'herms'; .*hermes, .*tag"):
         make_parser("herms")
 
 
@@ -205,9 +205,9 @@ def test_a_megabyte_of_anything_is_parsed_in_seconds(form: str) -> None:
 def test_a_call_of_a_tool_that_is_not_offered_is_found_and_refused(form: str, text: str) -> None:
     (call,) = make_parser(form)(text, [ADD], 1, [SEARCH]).calls
     assert (call.name, call.status) == ("search", UNKNOWN_TOOL)
-    assert call.detail == "There is no tool 'search'; the tools are: add."
+    assert "'search'" in call.detail and call.detail.endswith(": add.")
     (call,) = make_parser(form)(text, [], 1, [SEARCH]).calls
-    assert call.detail == "There is no tool 'search'; no tool is offered."
+    assert "'search'" in call.detail and ":" not in call.detail
 
 
 CALLS = {

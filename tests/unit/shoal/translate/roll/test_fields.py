@@ -94,7 +94,7 @@ def test_every_field_of_a_reward_worker_is_accounted_for(name: str) -> None:
     values: dict[str, Any] = {"tag_included": ["a"], "worker_cls": "x.MathRuleRewardWorker"}
     translation = translate_values("roll", {"rewards": {"math_rule": values | {name: values.get(name, 1)}}})
     named = [refusal.reason for refusal in translation.refusals if refusal.name == f"rewards.math_rule.{name}"]
-    assert "unknown field of a reward worker" not in named
+    assert not any(reason.startswith("unknown field") for reason in named)
     noted = any(name in note for note in translation.notes)
     assert named or noted or name in values or name == "query_filter_config", f"{name} left no trace"
 

@@ -42,4 +42,4 @@ def test_a_model_is_refused_for_the_features_that_its_name_shows(model: str, fea
 def test_another_model_resolves_the_refusal() -> None:
     result = translate(SYSTEMS["verl"], Settings({_FIELDS["verl"]: "Qwen/Qwen2.5-VL-7B-Instruct"}), overrides=BASE)
     assert not [refusal for refusal in result.blocking if "images" in refusal.reason]
-    assert any("--set model.path replaces what the source says" in note for note in result.notes)
+    assert any("--set model.path" in note for note in result.notes)

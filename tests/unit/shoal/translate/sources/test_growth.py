@@ -37,9 +37,9 @@ def test_names_and_numbers_that_grow_with_each_line_stay_unread(tmp_path: Path) 
     for first, operator in (("10", "*"), ("'text'", "+"), ("1.5", "*")):
         lines = [f"a0 = {first}", *(f"a{n} = a{n - 1} {operator} a{n - 1}" for n in range(1, 60))]
         said = notes_of("trl", tmp_path / "a.py", "\n".join(lines) + "\n" + CALL % ("a59", "a59"))
-        assert "learning_rate" in said and "cannot be read without running the file" in said, (first, said)
+        assert "learning_rate" in said and "without running" in said, (first, said)
     said = notes_of("trl", tmp_path / "a.py", CALL % ("'x'.replace('x')", "f'{1}'"))
-    assert "cannot be read without running the file" in said, said
+    assert "without running" in said, said
 
 
 @pytest.mark.parametrize("text", ["(" * 3000, "a = " + "-" * 90_000 + "1", "a = " + "+".join("1" * 5000)])

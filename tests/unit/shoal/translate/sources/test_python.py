@@ -44,7 +44,7 @@ def test_a_file_that_parses_its_command_line_is_read_with_its_flags(tmp_path: Pa
     assert settings.values["model_init_kwargs"] == {"use_cache": False}, "the others are flags"
     assert settings.values["GRPOTrainer.tools"] == ["look_up"], "an argument of the trainer is not forgotten"
     assert list(settings.unset) == ["temperature"] and "under a condition" in settings.unset["temperature"]
-    assert any("takes its settings from the command line" in note for note in settings.notes)
+    assert any("from the command line" in note for note in settings.notes)
 
 
 def test_what_a_file_loads_and_assigns_before_training_is_read(tmp_path: Path) -> None:
@@ -57,7 +57,7 @@ def test_what_a_file_loads_and_assigns_before_training_is_read(tmp_path: Path) -
 
 def test_other_training_in_the_file_is_noted(tmp_path: Path) -> None:
     notes = read(tmp_path, "SFTTrainer(model)\nargs = GRPOConfig(max_steps=5)").notes
-    assert any(note.startswith("SFTTrainer in train.py trains the model by other means") for note in notes)
+    assert any(note.startswith("SFTTrainer in train.py ") for note in notes)
 
 
 def test_the_file_that_a_script_starts_is_read_with_the_flags_of_the_script(tmp_path: Path) -> None:
@@ -69,4 +69,4 @@ def test_the_file_that_a_script_starts_is_read_with_the_flags_of_the_script(tmp_
     assert settings.values["GRPOTrainer.tools"] == ["look_up"] and settings.values["max_steps"] == "3"
     launch.write_text("python elsewhere/grpo_other.py --max_steps 3")
     (note,) = read_settings(SYSTEMS["trl"], [str(launch)]).notes
-    assert note.startswith("elsewhere/grpo_other.py is not near run.sh, so it is not read")
+    assert note.startswith("elsewhere/grpo_other.py ") and "run.sh" in note

@@ -47,5 +47,7 @@ def test_a_name_that_only_a_run_decides_is_unread(text: str) -> None:
 
 def test_a_function_of_the_file_is_none_of_a_library_with_its_name() -> None:
     tree = ast.parse("def accuracy_reward(completions):\n    return []\nf = [accuracy_reward, other]")
-    assert isinstance(assignment := tree.body[-1], ast.Assign)
-    assert Values(tree).function_names(assignment.value) == ["accuracy_reward, defined in the file", "other"]
+    assignment = tree.body[-1]
+    assert isinstance(assignment, ast.Assign)
+    first, other = Values(tree).function_names(assignment.value)
+    assert first.startswith("accuracy_reward, ") and other == "other"

@@ -80,7 +80,7 @@ def test_a_4_bit_configuration_of_transformers_has_its_own_default_type() -> Non
     given = flags | {"from_pretrained.quantization_config": ["BitsAndBytesConfig(load_in_4bit=True)"]}
     assert config_of("trl", given).learner.lora.quantization == "fp4"
     (refusal,) = translate_values("trl", given | {"from_pretrained.quantization_config": ["quantized"]}).blocking
-    assert "no BitsAndBytesConfig in the file can be read" in refusal.reason
+    assert "BitsAndBytesConfig" in refusal.reason
 
 
 def test_a_lora_config_without_arguments_has_the_defaults_of_peft() -> None:

@@ -31,13 +31,13 @@ def test_a_field_that_is_gone_decides_the_defaults(
     assert values["sampling"]["max_completion_tokens"] == completion
     assert values["kl"]["gradient"] == gradient
     assert values["correction"]["weight"] == "sequence"
-    assert ("Defaults are those of trl in" in translated.toml) == bool(month)
+    assert ("# Defaults " in translated.toml) == bool(month)
     assert any("--as-of 2025-02" in note for note in translated.notes) == bool(month)
 
 
 def test_fields_of_the_first_versions_decide_before_the_others() -> None:
     translated = translate(vllm_device="auto", max_prompt_length=300, vllm_max_model_len=812, system_prompt="s")
-    assert f"Defaults are those of trl in {FEBRUARY}." in translated.toml
+    assert FEBRUARY in translated.toml
     values = translated.values
     assert (values["sampling"]["max_completion_tokens"], values["sampling"]["temperature"]) == (256, 0.9)
     assert values["loss"]["aggregation"] == "seq-mean-token-mean"
@@ -50,7 +50,7 @@ def test_fields_of_the_first_versions_decide_before_the_others() -> None:
 def test_a_table_where_a_name_is_expected_is_refused_unless_data_are_given() -> None:
     table = {"data_files": "file.json"}
     (refusal,) = translate(dataset_config=table).blocking
-    assert (refusal.name, refusal.reason) == ("dataset_config", "one value is expected, not a table")
+    assert refusal.name == "dataset_config" and "table" in refusal.reason
     data = ['data.sources=[{path = "d.jsonl"}]']
     assert translation.translate(SYSTEMS["trl"], Settings(FILE | {"dataset_config": table}), overrides=data).toml
 
@@ -58,12 +58,12 @@ def test_a_table_where_a_name_is_expected_is_refused_unless_data_are_given() -> 
 def test_the_asynchronous_trainer_is_refused_by_name(tmp_path: Path) -> None:
     path = tmp_path / "file.py"
     path.write_text("AsyncGRPOTrainer(model='m', args=AsyncGRPOConfig(max_staleness=4))\n")
-    with pytest.raises(InvalidArgument, match=r"AsyncGRPOConfig is not translated: .*grpo\.max_staleness"):
+    with pytest.raises(InvalidArgument, match=r"AsyncGRPOConfig .*grpo\.max_staleness"):
         read_settings(SYSTEMS["trl"], [str(path)])
 
 
 def test_a_chosen_month_decides_over_the_fields() -> None:
     translated = translate(as_of=MAY, max_prompt_length=300)
-    assert f"Defaults are those of trl in {MAY}." in translated.toml
+    assert MAY in translated.toml
     assert translated.values["correction"]["weight"] == "none"
     assert not any("--as-of 2025-02" in note for note in translated.notes)

@@ -96,7 +96,7 @@ def test_weights_that_verl_only_measures_are_noted() -> None:
     result = translate_values("verl", values)
     assert result.toml, [str(refusal) for refusal in result.blocking]
     assert "correction" not in result.values and result.values["loss"]["baseline"] == "behavior"
-    assert [note for note in result.notes if note.startswith(f"{field}.rollout_is = token: with bypass_mode")]
+    assert [note for note in result.notes if note.startswith(f"{field}.rollout_is = token: ")]
     (refusal,) = translate_values("verl", values | {f"{field}.rollout_rs": "token_k2"}).blocking
     assert refusal.name == f"{field}.rollout_rs" and "needs bypass_mode=false" in refusal.reason
 
@@ -120,7 +120,7 @@ def test_losses_of_sequences_are_averaged_over_sequences(mode: str) -> None:
     asked = {"actor_rollout_ref.actor.loss_agg_mode": "token-mean", "actor_rollout_ref.actor.use_kl_loss": True}
     notes = translate_values("verl", values | asked).notes
     assert [note for note in notes if note.endswith(f"verl's {mode} always uses seq-mean-token-mean")]
-    assert [note for note in notes if note.startswith("verl aggregates KL and entropy by token-mean")]
+    assert [note for note in notes if "KL and entropy" in note]
 
 
 @pytest.mark.parametrize("mode", ["gspo", "sapo", "geo_mean", "gpg"])

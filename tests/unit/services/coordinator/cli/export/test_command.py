@@ -157,10 +157,10 @@ def test_what_cannot_be_delivered_is_refused_before_the_model_is_written(
     assert code == ExitCode.PRECONDITION and "has another model" in err, err
     (target / "config.json").unlink()
     code, _, err = shoal(*arguments)
-    assert code == ExitCode.PRECONDITION and "has files that are not of this model" in err, err
+    assert code == ExitCode.PRECONDITION and str(target) in err, err
     arguments[2] = str(target / "README.md")
     code, _, err = shoal(*arguments)
-    assert code == ExitCode.PRECONDITION and "is a file: name a folder with --to" in err, err
+    assert code == ExitCode.PRECONDITION and arguments[2] in err and "--to" in err, err
 
 
 def test_without_a_step_the_newest_is_taken_and_again_nothing_is_done(
@@ -187,7 +187,7 @@ def test_a_step_that_is_not_there_is_refused_with_those_that_are(shoal: Shoal, r
     code, _, err = shoal(
         "export", "sums", "--step", "15", "--to", str(tmp_path / "to"), "--data-dir", str(run.folder.parent)
     )
-    assert code == ExitCode.NOT_FOUND and "of these steps it has one: 10, 20" in err, err
+    assert code == ExitCode.NOT_FOUND and "10, 20" in err, err
 
 
 @pytest.mark.parametrize(
@@ -221,7 +221,7 @@ def test_an_unknown_file_system_is_refused(shoal: Shoal, run: RunRecord) -> None
 @pytest.mark.parametrize("url", ["s3:/models/ten", "memory://models/ten"])
 def test_a_url_that_would_be_a_folder_or_nothing_is_refused(shoal: Shoal, run: RunRecord, url: str) -> None:
     code, out, err = shoal("export", "sums", "--to", url, "--data-dir", str(run.folder.parent))
-    assert code == ExitCode.USAGE and not out and "a URL such as s3://BUCKET/NAME" in err, err
+    assert code == ExitCode.USAGE and not out and "s3://BUCKET/NAME" in err, err
 
 
 def test_a_full_disk_keeps_nothing_of_the_copy(

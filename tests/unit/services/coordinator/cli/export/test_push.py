@@ -14,6 +14,7 @@ from services.coordinator.store.run_record import RunRecord
 from tests.support.exported_run import make_exported_run
 from tests.support.repository import ROOT
 from tests.support.scripted_hub import TOKEN, Repository, ScriptedHub, scripted_hub
+from tests.support.wordings import numbers_in
 
 Shoal = Callable[..., tuple[int, str, str]]
 Push = Callable[..., tuple[int, str]]
@@ -72,7 +73,7 @@ def test_each_step_is_a_commit_with_a_tag_in_a_private_repository(push: Push, hu
         code, out = push("--step", str(step))
         assert code == ExitCode.OK and f"{REPO}, revision step-{step}" in out, out
     repository = hub.repositories[REPO]
-    assert repository.is_private and repository.messages == ["Step 10 of run sums", "Step 20 of run sums"]
+    assert repository.is_private and [numbers_in(text) for text in repository.messages] == [["10"], ["20"]]
     for step in (10, 20):
         files = repository.commits[repository.tags[f"step-{step}"]]
         assert sorted(files) == NAMES, sorted(files)
@@ -115,12 +116,12 @@ def test_a_commit_without_its_tag_gets_it_from_the_next_push(push: Push, hub: Sc
 def test_a_step_is_not_pushed_twice(push: Push, hub: ScriptedHub) -> None:
     hub.repositories[REPO] = Repository(is_private=True, tags={"step-20": "0" * 40})
     code, out = push()
-    assert code == ExitCode.PRECONDITION and "has a revision step-20 already" in out, out
+    assert code == ExitCode.PRECONDITION and "step-20" in out, out
 
 
 @pytest.mark.parametrize(
     ("is_private", "arguments", "words"),
-    [(False, [], "exists and is public: say so with --public"), (True, ["--public"], "exists and is private")],
+    [(False, [], "--public"), (True, ["--public"], "private")],
 )
 def test_the_visibility_of_a_repository_is_what_was_asked_for(
     push: Push, hub: ScriptedHub, is_private: bool, arguments: list[str], words: str
@@ -145,9 +146,9 @@ def test_without_a_token_nothing_is_sent_and_the_variable_is_named(push: Push, h
 @pytest.mark.parametrize(
     ("status", "part", "code", "words"),
     [
-        (401, "/create", ExitCode.PRECONDITION, "use a token that may write there"),
-        (409, "/create", ExitCode.PRECONDITION, "it exists, and this token may not see it"),
-        (500, "/commit/", ExitCode.UNAVAILABLE, "It has no revision step-20 yet; repeat the command"),
+        (401, "/create", ExitCode.PRECONDITION, "token"),
+        (409, "/create", ExitCode.PRECONDITION, "it exists"),
+        (500, "/commit/", ExitCode.UNAVAILABLE, "repeat the command"),
     ],
 )
 def test_what_the_hub_answers_is_told_from_what_a_repeat_may_cure(
@@ -161,15 +162,14 @@ def test_what_the_hub_answers_is_told_from_what_a_repeat_may_cure(
 
 def test_a_token_that_may_not_write_is_refused_and_not_shown(push: Push, hub: ScriptedHub) -> None:
     code, out = push(token="hf_a_token_to_read")
-    assert code == ExitCode.PRECONDITION and "use a token that may write there" in out, out
-    assert "hf_a_token_to_read" not in out
+    assert code == ExitCode.PRECONDITION and "token" in out and "hf_a_token_to_read" not in out, out
 
 
 def test_a_hub_that_is_not_there_is_named_in_a_sentence(push: Push, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
     code, out = push()
     assert code == ExitCode.UNAVAILABLE, out
-    assert "the push to me/sums failed: the hub at http://127.0.0.1:9 cannot be reached" in out, out
+    assert REPO in out and "http://127.0.0.1:9" in out, out
     assert "ConnectError" not in out, "a class name instead of a reason"
 
 
@@ -179,13 +179,14 @@ def test_a_dry_run_shows_card_files_and_place_and_asks_the_hub_to_change_nothing
     assert all("GET" in call for call in hub.calls), hub.calls
     assert "# sums, step 10" in out and "## Configuration" in out, out
     listed = [line.split()[-1] for line in out.splitlines() if line.split()[-1:] and line.split()[-1] in NAMES]
-    assert listed == NAMES and f"would go to {REPO} on the hub, private, as revision step-10" in out, out
+    assert listed == NAMES, out
+    assert any({REPO, "private,", "step-10"} <= set(line.split()) for line in out.splitlines()), out
     assert "This would stop it" not in out, out
 
 
 @pytest.mark.parametrize(
     ("token", "exists", "words"),
-    [("", False, "set HF_TOKEN"), (TOKEN, True, "has a revision step-20 already"), ("hf_other", False, "(403)")],
+    [("", False, "set HF_TOKEN"), (TOKEN, True, "step-20"), ("hf_other", False, "(403)")],
 )
 def test_a_dry_run_says_what_would_stop_the_push(
     push: Push, hub: ScriptedHub, token: str, exists: bool, words: str

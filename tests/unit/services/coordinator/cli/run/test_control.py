@@ -23,7 +23,8 @@ def test_each_control_command_calls_its_rpc(shoal: Shoal, scripted: Any) -> None
 
 
 def test_a_checkpoint_is_named(shoal: Shoal) -> None:
-    assert shoal("run", "checkpoint")[:2] == (0, "checkpoint step-00000003 of step 3 is written\n")
+    code, text, _ = shoal("run", "checkpoint")
+    assert code == 0 and "step-00000003" in text, text
 
 
 def test_a_run_is_started_with_overrides_and_watched(shoal: Shoal, scripted: Any) -> None:
@@ -56,8 +57,8 @@ def test_a_run_that_has_ended_is_resumed_by_name_with_changes(shoal: Shoal, scri
     assert shoal("run", "resume", "sums", "--set", "run.num_steps=9")[0] == 0
     assert shoal("run", "start", "--resume", "sums", "--set", "learner.learning_rate=1e-4")[0] == 0
     assert scripted.requests == [
-        "resume sums with {'run': {'num_steps': 9.0}}",
-        "resume sums with {'learner': {'learning_rate': 0.0001}}",
+        ("resume", "sums", {"run": {"num_steps": 9.0}}),
+        ("resume", "sums", {"learner": {"learning_rate": 0.0001}}),
     ]
 
 
@@ -74,9 +75,9 @@ def test_an_update_prints_what_has_changed_and_when_and_the_run_as_it_will_be(
 ) -> None:
     changes = ("--set", "run.num_steps=9", "--set", "checkpoint.keep_last=3")
     code, text, _ = shoal("run", "update", "sums", *changes)
-    assert code == 0 and text.splitlines()[:2] == [
-        "checkpoint.keep_last: 2 -> 3, at once", "run.num_steps: 5 -> 9, from the next step on",
-    ], text  # fmt: skip
-    assert "3 of 9" in text, text
+    assert code == 0 and "3 of 9" in text, text
+    at_once, later = text.splitlines()[:2]
+    assert at_once.startswith("checkpoint.keep_last: 2 -> 3, at once"), text
+    assert later.startswith("run.num_steps: 5 -> 9, ") and "next step" in later, text
     scripted.changes = False
-    assert shoal("run", "update", "sums", *changes)[1].startswith("nothing has changed: the run has these values\n")
+    assert "->" not in shoal("run", "update", "sums", *changes)[1]

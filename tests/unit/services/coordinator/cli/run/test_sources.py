@@ -45,9 +45,8 @@ def test_a_folder_of_runs_needs_no_coordinator(shoal: Shoal, data_dir: Path) -> 
     assert (run["run_id"], run["policy_version"], run["path"]) == ("sums", 1, str(data_dir / "sums"))
     code, text, _ = shoal("run", "rollouts", "sums", "-o", "json", "--data-dir", str(data_dir))
     assert (code, json.loads(text)) == (0, {"groups": [], "next_page_token": ""})
-    assert shoal("run", "status", "words", "--data-dir", str(data_dir))[::2] == (
-        4, f"error: there is no run 'words' in {data_dir}\n",
-    )  # fmt: skip
+    code, _, error = shoal("run", "status", "words", "--data-dir", str(data_dir))
+    assert code == 4 and "'words'" in error and str(data_dir) in error, error
 
 
 @pytest.mark.parametrize("command", ["status", "rollouts", "watch"])
@@ -60,7 +59,7 @@ def test_a_run_is_looked_at_by_the_path_of_its_folder(
     monkeypatch.chdir(data_dir)
     assert shoal("run", command, "sums/", "-o", "json") == by_name
     code, _, error = shoal("run", command, "./words")
-    assert code == 4 and f"{data_dir / 'words'} is not the folder of a run" in error, error
+    assert code == 4 and str(data_dir / "words") in error, error
 
 
 @pytest.mark.parametrize(
@@ -69,7 +68,7 @@ def test_a_run_is_looked_at_by_the_path_of_its_folder(
 )
 def test_a_coordinator_is_asked_for_no_path(shoal: Shoal, scripted: Any, command: list[str]) -> None:
     code, _, error = shoal("run", *command, "runs/sums", "--coordinator", "127.0.0.1:1")
-    assert code == 2 and "'runs/sums' is the path of a folder" in error, error
+    assert code == 2 and "'runs/sums'" in error, error
 
 
 def test_watching_a_run_that_has_ended_prints_its_events_and_ends(shoal: Shoal, data_dir: Path) -> None:
@@ -138,12 +137,9 @@ def test_watching_a_live_folder_ends_with_its_coordinator_if_no_other_comes(
     code, text, error = shoal("run", "watch", "--after", "2", "--data-dir", str(data_dir))
     driving.join()
     lines = [line.partition("] ")[2] for line in text.splitlines()[2:]]
-    assert code == 1 and lines[:2] == [
-        "step 2/5",
-        "the coordinator ended at step 1; it goes on at that one's next start, or resume with: shoal train --resume "
-        f"sums --data-dir {data_dir}",
-    ], text  # fmt: skip
-    assert error == "the coordinator is gone; waiting 1 s for the next one\n", error
+    assert code == 1 and lines[0] == "step 2/5", text
+    assert lines[1].endswith(f": shoal train --resume sums --data-dir {data_dir}"), text
+    assert "1 s" in error, error
 
 
 def test_watching_a_live_folder_goes_on_with_the_next_coordinator(

@@ -27,7 +27,8 @@ def test_json_has_the_field_names_of_the_contract(shoal: Shoal) -> None:
 
 
 def test_an_unknown_run_is_not_found(shoal: Shoal) -> None:
-    assert shoal("run", "status", "tomorrow") == (4, "", "error: there is no run 'tomorrow'\n")
+    code, text, error = shoal("run", "status", "tomorrow")
+    assert (code, text) == (4, "") and "'tomorrow'" in error, error
 
 
 def test_runs_are_one_line_each_on_a_pipe(shoal: Shoal) -> None:
@@ -66,7 +67,7 @@ def test_past_events_have_the_times_at_which_they_happened(shoal: Shoal) -> None
     assert [line.split("]")[0] for line in lines] == [f"[{second:6.1f} s" for second in (0, 1, 1, 2, 3, 3)], (
         "the legend has the time of the first step"
     )
-    assert lines[0].endswith("run sums began at 2023-11-14 22:13:20 UTC")
+    assert "run sums" in lines[0] and lines[0].endswith("2023-11-14 22:13:20 UTC"), lines[0]
 
 
 def test_a_broken_watch_continues_after_the_last_event(shoal: Shoal, scripted: Any) -> None:
@@ -78,8 +79,8 @@ def test_a_broken_watch_continues_after_the_last_event(shoal: Shoal, scripted: A
 
 
 def test_watching_an_unknown_run_fails_at_once(shoal: Shoal, scripted: Any) -> None:
-    assert shoal("run", "watch", "tomorrow") == (4, "", "error: there is no run 'tomorrow'\n")
-    assert scripted.requests == []
+    code, text, error = shoal("run", "watch", "tomorrow")
+    assert (code, text, scripted.requests) == (4, "", []) and "'tomorrow'" in error, error
 
 
 def test_a_broken_watch_continues_with_the_same_run(shoal: Shoal, scripted: Any) -> None:

@@ -51,57 +51,57 @@ def config(tmp_path: Path, tiny_model: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("override", "message"),
+    ("override", "named"),
     [
-        ("grpo.groupsize=4", "grpo.groupsize: unknown key; did you mean 'group_size'?"),
-        ("grpo.group_size=1", "grpo.group_size: must be at least 2 with advantage.baseline 'group_mean' (given: 1)"),
-        ("grpo.num_mini_batches=3", "groups_per_step (8) must be divisible by num_mini_batches (3)"),
-        ("run.name=Not a name", "run.name: use 1 to 63 characters of a-z"),
-        ("sampling.top_p=0.9", "sampling.top_p"),
-        ("kl.beta=0.1", "note: kl.beta: what open-instruct, unsloth and trl call beta is kl.coef here"),
-        ("learner.lr=1e-6", "note: learner.lr: what verl calls lr is learner.learning_rate here"),
-        ("learner.lr=1e-6", "  learner.lr: unknown key; did you mean learner.learning_rate?"),
-        ("grpo.bs=4", "  grpo.bs: unknown key; did you mean grpo.groups_per_step?"),
-        ("grpo.batch_size=4", "did you mean grpo.groups_per_step or reward.model.batch_size?"),
-        ("sampling.temp=1", "  sampling.temp: unknown key; did you mean 'temperature'?"),
-        ("learner.temperature=1", "learner.temperature: unknown key; did you mean sampling.temperature or "),
-        ("grpo=3", "grpo: must be a table (given: 3)"),
-        ("data.sources=rows.jsonl", "data.sources: must be a list (given: 'rows.jsonl')"),
-        ("nonsense", "--set 'nonsense' is not of the form section.field=value"),
+        ("grpo.groupsize=4", ["grpo.groupsize: ", "'group_size'"]),
+        ("grpo.group_size=1", ["grpo.group_size: ", "at least 2", "'group_mean'", "(given: 1)"]),
+        ("grpo.num_mini_batches=3", ["groups_per_step (8)", "num_mini_batches (3)"]),
+        ("run.name=Not a name", ["run.name: ", "63"]),
+        ("sampling.top_p=0.9", ["sampling.top_p"]),
+        ("kl.beta=0.1", ["kl.beta", "note: ", "kl.coef"]),
+        ("learner.lr=1e-6", ["note: learner.lr: ", "  learner.lr: ", "learner.learning_rate"]),
+        ("grpo.bs=4", ["  grpo.bs: ", "grpo.groups_per_step"]),
+        ("grpo.batch_size=4", ["grpo.groups_per_step or reward.model.batch_size"]),
+        ("sampling.temp=1", ["  sampling.temp: ", "'temperature'"]),
+        ("learner.temperature=1", ["learner.temperature: ", "sampling.temperature or "]),
+        ("grpo=3", ["grpo: ", "table", "(given: 3)"]),
+        ("data.sources=rows.jsonl", ["data.sources: ", "list", "(given: 'rows.jsonl')"]),
+        ("nonsense", ["--set 'nonsense'", "section.field=value"]),
     ],
 )
 def test_a_bad_field_is_named_with_its_value_and_the_cure(
-    refuse: Refuse, config: Path, override: str, message: str
+    refuse: Refuse, config: Path, override: str, named: list[str]
 ) -> None:
     for command in (["train"], ["config", "check"]):
         code, error = refuse(*command, str(config), "--set", override)
-        assert code == 2 and message in error, f"{code}: {error}"
+        assert code == 2 and all(part in error for part in named), f"{code}: {error}"
 
 
 def test_a_file_that_is_not_there_is_named(refuse: Refuse) -> None:
-    assert refuse("train", "nowhere.toml") == (2, "error: there is no configuration file nowhere.toml\n")
+    code, error = refuse("train", "nowhere.toml")
+    assert code == 2 and "nowhere.toml" in error, error
 
 
 def test_a_custom_verifier_that_cannot_work_is_refused_before_a_process_starts(refuse: Refuse, config: Path) -> None:
     file = config.parent / "score.py"
     mine = ("--set", f"reward.custom.mine.file={file}", "--set", "reward.remap.gsm8k=mine")
     code, error = refuse("train", str(config), *mine)
-    assert code == 2 and f"reward.custom.mine.file: there is no file {file}" in error, error
+    assert code == 2 and "reward.custom.mine.file: " in error and str(file) in error, error
     file.write_text("def score(completion): return 'good'\n")
     code, error = refuse("train", str(config), *mine, "--set", "model.path=/nowhere/model")
-    assert code == 2 and "reward.custom.mine: score returned 'good' (str)" in error, error
+    assert code == 2 and "reward.custom.mine: " in error and "'good'" in error, error
 
 
 def test_a_missing_model_is_named(refuse: Refuse, config: Path) -> None:
     code, error = refuse("train", str(config), "--set", "model.path=/nowhere/model")
-    assert code == 2 and "model.path: there is no folder /nowhere/model" in error, error
+    assert code == 2 and "model.path: " in error and "/nowhere/model" in error, error
 
 
 def test_a_model_without_weights_is_refused(refuse: Refuse, config: Path, tiny_model: Path, tmp_path: Path) -> None:
     bare = tmp_path / "bare"
     shutil.copytree(tiny_model, bare, ignore=shutil.ignore_patterns("*.safetensors"))
     code, error = refuse("train", str(config), "--set", f"model.path={bare}")
-    assert code == 2 and "bare holds no weights" in error, error
+    assert code == 2 and str(bare) in error and "weights" in error, error
 
 
 def test_a_deep_check_finds_malformed_labels(refuse: Refuse, config: Path) -> None:
@@ -110,10 +110,10 @@ def test_a_deep_check_finds_malformed_labels(refuse: Refuse, config: Path) -> No
         for label in ("many", "several", "many"):
             file.write(json.dumps({"messages": "How many?", "ground_truth": label, "dataset": "gsm8k"}) + "\n")
     code, error = refuse("config", "check", str(config), "--deep")
-    assert code == 2 and "3 of 7 prompts have a label" in error and f"{data} row 5 (gsm8k): the label holds" in error
-    assert 'data.malformed_labels = "drop"' in error, error
+    for part in ("3 of 7", f"{data} row 5 (gsm8k): ", 'data.malformed_labels = "drop"'):
+        assert code == 2 and part in error, error
     code, error = refuse("config", "check", str(config), "--deep", "--set", "data.malformed_labels=drop")
-    assert code == 0 and "left out: 3 of 7 prompts" in error, error
+    assert code == 0 and "left out: 3 of 7" in error, error
     code, error = refuse("config", "check", str(config), "--deep", "--set", "data.malformed_labels=keep")
     assert code == 0 and "left out" not in error, error
 
@@ -126,7 +126,7 @@ def test_an_empty_data_file_is_refused(refuse: Refuse, config: Path, tmp_path: P
 
 def test_data_whose_every_prompt_is_too_long_is_refused(refuse: Refuse, config: Path) -> None:
     code, error = refuse("config", "check", str(config), "--deep", "--set", "data.max_prompt_tokens=5")
-    assert code == 2 and "data.max_prompt_tokens: every prompt is longer than 5 tokens" in error, error
+    assert code == 2 and "data.max_prompt_tokens: " in error and " 5 tokens" in error, error
 
 
 def test_a_tokenizer_of_another_model_is_refused(
@@ -139,12 +139,12 @@ def test_a_tokenizer_of_another_model_is_refused(
     tokenizer["model"]["vocab"] = {token: len(vocabulary) - 1 - number for token, number in vocabulary.items()}
     (other / "tokenizer.json").write_text(json.dumps(tokenizer))
     code, error = refuse("config", "check", str(config), "--deep", "--set", f"model.tokenizer={other}")
-    assert code == 2 and "model.tokenizer" in error and "does not belong to" in error, error
+    assert code == 2 and "model.tokenizer" in error and str(other) in error, error
 
 
 def test_a_context_longer_than_the_model_was_made_for_is_refused(refuse: Refuse, config: Path) -> None:
     code, error = refuse("config", "check", str(config), "--deep", "--set", "data.max_prompt_tokens=4096")
-    assert code == 2 and "generator.max_model_len: 4104 tokens are more than the 2048" in error, error
+    assert code == 2 and "generator.max_model_len: 4104 " in error and "2048" in error, error
 
 
 def test_a_port_in_use_is_refused(refuse: Refuse, config: Path) -> None:
@@ -153,7 +153,7 @@ def test_a_port_in_use_is_refused(refuse: Refuse, config: Path) -> None:
         holder.listen()
         port = holder.getsockname()[1]
         code, error = refuse("train", str(config), "--set", f"launch.coordinator_port={port}")
-    assert code == 5 and f"launch.coordinator_port: port {port} is in use" in error, error
+    assert code == 5 and f"launch.coordinator_port: port {port} " in error, error
 
 
 def test_an_extra_that_is_not_installed_is_named_with_its_cure(
@@ -162,7 +162,7 @@ def test_an_extra_that_is_not_installed_is_named_with_its_cure(
     find_spec = extras.importlib.util.find_spec
     monkeypatch.setattr(extras.importlib.util, "find_spec", lambda name: None if name == "vllm" else find_spec(name))
     code, error = refuse("train", str(config))
-    assert code == 3 and "vllm not installed here, for the generator: pip install" in error, error
+    assert code == 3 and "vllm " in error and "pip install 'shoal[generator]'" in error, error
 
 
 def test_a_full_disk_is_refused(refuse: Refuse, config: Path, tmp_path: Path) -> None:
@@ -177,34 +177,34 @@ def test_a_full_disk_is_refused(refuse: Refuse, config: Path, tmp_path: Path) ->
         code, error = refuse("train", str(config), "--data-dir", str(full))
     finally:
         subprocess.run(["umount", str(full)], check=True)
-    assert code == 5 and "--data-dir" in error and f"1.0 MiB are free in {full}" in error, error
+    assert code == 5 and "--data-dir" in error and "1.0 MiB" in error and str(full) in error, error
 
 
 def test_a_name_that_is_taken_is_refused(refuse: Refuse, config: Path, tmp_path: Path) -> None:
     (tmp_path / "runs" / "mine").mkdir(parents=True)
     (tmp_path / "runs" / "mine" / "run.json").write_text("{}")
     code, error = refuse("train", str(config), "--name", "mine")
-    assert code == 5 and "there is a run mine" in error, error
+    assert code == 5 and " mine" in error, error
 
 
 def test_a_run_that_is_not_there_cannot_be_resumed(refuse: Refuse, tmp_path: Path) -> None:
     code, error = refuse("train", "--resume", "yesterday")
-    assert code == 4 and f"there is no run 'yesterday' in {tmp_path / 'runs'}" in error, error
+    assert code == 4 and "'yesterday'" in error and str(tmp_path / "runs") in error, error
 
 
 def test_a_run_cannot_be_resumed_with_another_configuration(refuse: Refuse, config: Path) -> None:
     code, error = refuse("train", str(config), "--resume", "mine", "--name", "other")
-    assert code == 2 and "leave out CONFIG and --name" in error, error
+    assert code == 2 and "CONFIG" in error and "--name" in error, error
 
 
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["workers"], 2, "use --coordinator HOST:PORT or set SHOAL_COORDINATOR"),
-        (["run", "status", "--coordinator", "here"], 2, "--coordinator 'here' is not host:port"),
-        (["workers", "--coordinator", "127.0.0.1:1"], 6, "no coordinator answers at 127.0.0.1:1"),
-        (["run", "status", "\udcff", "--coordinator", "127.0.0.1:1"], 2, "'\\udcff' is not UTF-8"),
-        (["run", "watch", "--coordinator", "127.0.0.1:1"], 6, "no coordinator answers at 127.0.0.1:1"),
+        (["workers"], 2, "--coordinator HOST:PORT"),
+        (["run", "status", "--coordinator", "here"], 2, "--coordinator 'here'"),
+        (["workers", "--coordinator", "127.0.0.1:1"], 6, "127.0.0.1:1"),
+        (["run", "status", "\udcff", "--coordinator", "127.0.0.1:1"], 2, "'\\udcff'"),
+        (["run", "watch", "--coordinator", "127.0.0.1:1"], 6, "127.0.0.1:1"),
         (["run", "stop", "--mode", "later"], 2, "later"),
     ],
 )

@@ -13,6 +13,7 @@ from google.protobuf.struct_pb2 import Struct
 
 from services.coordinator.cli.shared.progress import LEGEND, ProgressView, evaluation_summary, step_line
 from shoal.v1 import coordinator_pb2 as pb
+from tests.support.wordings import has_all, numbers_in
 
 
 def _event(kind: str, message: str = "", **attributes: object) -> pb.RunEvent:
@@ -33,7 +34,9 @@ def test_a_step_is_one_line_with_every_metric_that_was_measured() -> None:
             "time/step": 8.0,
         },
     )
-    assert line == "step  3/20  reward 0.31  correct 31%  loss -0.0123  gap 2.1e-04  stale 1  tok/s 250  8.0 s"
+    assert line.split("  ") == [
+        "step", "3/20", "reward 0.31", "correct 31%", "loss -0.0123", "gap 2.1e-04", "stale 1", "tok/s 250", "8.0 s",
+    ]  # fmt: skip
 
 
 def test_metrics_that_were_not_measured_are_left_out() -> None:
@@ -54,7 +57,7 @@ def test_a_combined_reward_is_followed_by_the_means_of_its_parts() -> None:
         "batch/all_wrong_prompts": 2.0,
     }
     parts = "gsm8k 0.25, soft_overlong -0.20, cosine 0.08"
-    assert step_line(1, 5, metrics) == f"step 1/5  reward 0.13 ({parts})  correct 25%  all wrong 2"
+    assert step_line(1, 5, metrics).split("  ")[1:] == [f"reward 0.13 ({parts})", "correct 25%", "all wrong 2"]
     assert step_line(1, 5, metrics | {"batch/all_wrong_prompts": 0.0}).endswith("correct 25%")
     # Without a verifier's name there is nothing to tell apart; without a verdict there is no rate.
     assert step_line(1, 5, {"objective/scores": 0.1, "reward/verifiable": 0.0, "reward/environment": 0.1}) == (
@@ -68,7 +71,7 @@ def test_what_correct_means_is_told_once_where_several_verifiers_judge(capsys) -
     for step in (1, 2):
         view.show(_event("step", step=step, num_steps=2, metrics=metrics, correct_by=["gsm8k", "r1_format"]))
     written = capsys.readouterr().out
-    assert written.count("correct: at least 1 from all of gsm8k, r1_format that the prompt names") == 1
+    assert written.count("gsm8k, r1_format") == 1
     assert written.count("grpo.difficulty_low = 0") == 1 and written.count("all wrong 1") == 2
 
 
@@ -78,19 +81,14 @@ def _evaluation(before: float, after: float, low: float, high: float, num_questi
 
 
 def test_the_summary_compares_the_first_with_the_last_evaluation() -> None:
-    assert evaluation_summary(_evaluation(0.12, 0.61, 0.41, 0.559, 200)) == (
-        "held-out questions answered correctly: 12.0% at step 0, 61.0% at step 20: 49.0 points better "
-        "(95% interval: +41.0 to +55.9), over the same 200 questions"
-    )
+    text = evaluation_summary(_evaluation(0.12, 0.61, 0.41, 0.559, 200))
+    assert numbers_in(text) == ["12.0%", "0", "61.0%", "20", "49.0", "95%", "+41.0", "+55.9", "200"], text
+    assert "better" in text and "noise" not in text
 
 
-def test_the_summary_calls_a_gain_that_may_be_chance_noise() -> None:
-    text = evaluation_summary(_evaluation(0.5, 0.65, -0.0325, 0.3052, 20))
-    assert "15.0 points better, which is within noise (95% interval: -3.2 to +30.5)" in text
-
-
-def test_the_summary_calls_a_worse_policy_worse() -> None:
-    assert "25.0 points worse (95%" in evaluation_summary(_evaluation(0.5, 0.25, -0.4, -0.1, 80))
+def test_the_summary_calls_a_gain_that_may_be_chance_noise_and_a_worse_policy_worse() -> None:
+    assert has_all(evaluation_summary(_evaluation(0.5, 0.65, -0.0325, 0.3052, 20)), "15.0 points better", "noise")
+    assert "25.0 points worse" in evaluation_summary(_evaluation(0.5, 0.25, -0.4, -0.1, 80))
 
 
 def test_one_evaluation_alone_has_no_summary() -> None:
@@ -110,7 +108,7 @@ def test_events_are_lines_with_the_seconds_and_the_summary_names_the_model(capsy
     texts = [line.partition(" s] ")[2] for line in lines]
     assert all(line.startswith("[") for line in lines), lines
     lost = "generator 127.0.0.1:7 is lost: no heartbeat for 15 s"
-    assert texts[:3] == [lost, LEGEND, "step 2/5  reward 0.50  left 2 min 5 s"]
+    assert texts[:2] == [lost, LEGEND] and texts[2].split("  ") == ["step 2/5", "reward 0.50", "left 2 min 5 s"]
     assert "35.0 points better" in texts[5]
     assert texts[6:] == ["the trained model: /m", "the run's folder: /runs/a"]
 
@@ -135,12 +133,8 @@ def test_the_legend_precedes_the_first_step_alone_and_completions_without_a_rewa
     view.show(_event("step", step=1, num_steps=2, metrics={}))
     view.show(_event("step", step=2, num_steps=2, metrics={}, unscored=failures))
     texts = [line.partition(" s] ")[2] for line in capsys.readouterr().out.splitlines()]
-    assert texts == [
-        LEGEND,
-        "step 1/2",
-        "step 2/2",
-        "  3 of 8 completions have no reward: scoring failed on 3; first: mine: KeyError: 'x'",
-    ]
+    assert texts[:3] == [LEGEND, "step 1/2", "step 2/2"]
+    assert has_all(texts[3], "3 of 8", "mine: KeyError: 'x'")
 
 
 class Terminal(io.StringIO):
@@ -172,9 +166,8 @@ def test_logs_are_lines_of_progress_while_they_are_shown(capsys) -> None:  # typ
         logging.getLogger("shoal.models.gguf_folder").info("unpacking: tensor %d of %d", 91, 272)
         logging.getLogger("shoal.data").info("something else")
     logging.getLogger("shoal.models.gguf_folder").info("later")
-    assert [line.partition(" s] ")[2] for line in capsys.readouterr().out.splitlines()] == [
-        "unpacking: tensor 91 of 272"
-    ]
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.endswith("91 of 272"), line
 
 
 class _NoOutput(io.StringIO):
@@ -210,9 +203,9 @@ def test_what_pauses_a_run_is_said_once_and_bold(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(view, "_print", lambda line, kind, style: styles.append(f"{style}: {line.partition('] ')[2]}"))
     view.show(_event("reward_outage", text))
     view.show(_event("state", text, state="PAUSED"))
-    view.show(_event("state", "a disk is full", state="PAUSED"))
-    view.show(_event("state", "training from step 0", state="RUNNING"))
-    assert styles == [f"bold red: {text}", "bold yellow: a disk is full", "dim: training from step 0"], styles
+    view.show(_event("state", "full", state="PAUSED"))
+    view.show(_event("state", "step 0", state="RUNNING"))
+    assert styles == [f"bold red: {text}", "bold yellow: full", "dim: step 0"], styles
 
 
 def test_of_many_skipped_steps_in_a_row_few_are_shown(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,6 +4,7 @@ import pytest
 
 from services.coordinator.reporting.page.axes import SECONDS, SHARE, STEPS
 from services.coordinator.reporting.page.chart import BOTTOM, MAX_MARKS, TOP, Curve, Steps, Style, draw
+from tests.support.wordings import numbers_in
 
 
 def steps(count: int, resumed: tuple[int, ...] = ()) -> Steps:
@@ -35,7 +36,7 @@ def test_values_texts_and_names_have_one_entry_for_each_point() -> None:
     assert points["names"] == ["step 1", "step 2", "step 3"]
     assert points["curves"][0]["text"] == ["50.0% (40.0% to 60.0%)", "–", "25.0%"]
     assert points["curves"][0]["y"][1] is None
-    assert chart.description == "rate: 50.0% (40.0% to 60.0%) at step 1, 25.0% at step 3"
+    assert numbers_in(chart.description) == ["50.0%", "40.0%", "60.0%", "1", "25.0%", "3"]
     assert (chart.latest, chart.entries[0].latest) == ("step 3", "25.0%")
 
 

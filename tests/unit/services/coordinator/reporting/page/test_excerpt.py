@@ -9,12 +9,12 @@ def test_a_folded_text_is_whole_and_its_preview_has_both_ends() -> None:
     text = "Let me think.\n" + "I carry the one.\n" * 100 + "The answer is 5."
     shown = excerpt(text)
     assert shown.text == text and shown.num_chars == len(text)
-    assert shown.preview.startswith("Let me think. I carry") and shown.preview.endswith("The answer is 5.")
+    assert shown.preview.startswith("Let me think. I") and shown.preview.endswith("answer is 5.")
     assert "\n" not in shown.preview
 
 
 def test_many_short_lines_are_folded() -> None:
-    assert excerpt("1\n2\n3\n4\n5\n6\n7\n8\n9").preview == "1 2 3 4 5 6 7 8 9"
+    assert excerpt("\n".join("123456789")).preview == " ".join("123456789")
 
 
 def test_a_huge_text_keeps_its_beginning_and_its_end_and_says_what_is_missing() -> None:

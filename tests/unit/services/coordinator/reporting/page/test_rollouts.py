@@ -5,6 +5,7 @@ from services.coordinator.rollout.groups import DropReason
 from services.coordinator.store.tables.blocks import LOST
 from shoal.v1 import coordinator_pb2 as pb
 from shoal.v1 import rollout_pb2
+from tests.support.wordings import numbers_in
 
 
 def rollout(reward: float | None) -> pb.Rollout:
@@ -45,9 +46,9 @@ def test_every_state_has_words() -> None:
     trained = pb.RolloutGroup(state="TRAINED", train_step=1200)
     dropped = pb.RolloutGroup(state="DROPPED", drop_reason="of_a_later_version")
     for has_ended in (False, True):
-        assert fate_of(trained, has_ended=has_ended) == "trained on in step 1,200"
+        assert "step 1,200" in fate_of(trained, has_ended=has_ended)
         assert fate_of(dropped, has_ended=has_ended) == "dropped, of_a_later_version"
-        assert fate_of(pb.RolloutGroup(state=LOST), has_ended=has_ended) == "lost: its segment cannot be read"
+        assert fate_of(pb.RolloutGroup(state=LOST), has_ended=has_ended).startswith("lost")
 
 
 @pytest.mark.parametrize("state", ["ISSUED", "SAMPLED", "SCORED"])
@@ -62,6 +63,6 @@ def test_a_completion_that_saw_an_update_names_both_versions() -> None:
         rollout_pb2.VersionSpan(version=rollout_pb2.WeightVersion(policy_version=version)) for version in (3, 4, 5)
     ]
     sampled = pb.Rollout(num_tokens=1400, finish_reason=rollout_pb2.FINISH_REASON_LENGTH, version_spans=spans)
-    assert how_sampled(sampled) == "1,400 tokens, cut off, policy version 3 to 5"
+    assert "cut off" in how_sampled(sampled) and numbers_in(how_sampled(sampled)) == ["1,400", "3", "5"]
     del sampled.version_spans[1:]
-    assert how_sampled(sampled) == "1,400 tokens, cut off, policy version 3"
+    assert numbers_in(how_sampled(sampled)) == ["1,400", "3"]

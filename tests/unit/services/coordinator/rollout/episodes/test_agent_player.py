@@ -202,7 +202,7 @@ async def test_a_reward_of_what_is_not_trained_on_fails_the_episode() -> None:
 
     played = await play(agent, max_losses=1)
     assert played.episode.outcome is ScoreOutcome.FAILED
-    assert "turn_rewards name 'c1', which is no answer of the policy" in played.episode.detail
+    assert "'c1'" in played.episode.detail
 
 
 async def test_an_answer_that_the_agent_never_read_is_no_part_of_the_episode() -> None:
@@ -244,7 +244,7 @@ async def test_an_agent_that_read_nothing_is_unscorable() -> None:
 
     played = await play(agent)
     assert (played.episode.outcome, played.episode.turns) == (ScoreOutcome.UNSCORABLE, ())
-    assert played.episode.detail == "the agent read nothing that the policy said for training"
+    assert "read nothing" in played.episode.detail
 
 
 async def test_calls_at_once_sample_no_more_than_the_episode_may_have() -> None:

@@ -94,7 +94,7 @@ def test_tools_that_the_chat_template_does_not_write_are_found_without_a_run(
 
 
 async def test_a_row_with_another_tool_is_refused() -> None:
-    with pytest.raises(InvalidArgument, match=r"^d\.jsonl row 2 names the tool 'brows' \(did you mean 'browse'\?\)"):
+    with pytest.raises(InvalidArgument, match=r"^d\.jsonl row 2 .*'brows' .*'browse'"):
         await prepare(families.QWEN, row(0, None), row(1, ("brows",)))
 
 
@@ -125,14 +125,12 @@ async def test_episodes_of_an_evaluation_alone_have_the_room_of_evaluations() ->
     config = parse_config(VALUES | {"sampling": sampling, "evaluation": evaluation})
     await prepare(families.QWEN, single, config=config, questions=(row(1, None),))
     config = parse_config(VALUES | {"sampling": evaluation, "evaluation": sampling})
-    with pytest.raises(InvalidArgument, match=r"^evaluation\.max_completion_tokens \(4\) has no room"):
+    with pytest.raises(InvalidArgument, match=r"^evaluation\.max_completion_tokens \(4\)"):
         await prepare(families.QWEN, single, config=config, questions=(row(1, None),))
 
 
-@pytest.mark.parametrize(
-    ("parameters", "why"), [({}, "the JSON schema of its parameters is empty"), ({"type": "strin"}, "no usable JSON")]
-)
+@pytest.mark.parametrize(("parameters", "why"), [({}, "empty"), ({"type": "strin"}, "no usable JSON")])
 async def test_a_tool_without_a_schema_of_its_parameters_is_refused(parameters: dict[str, Any], why: str) -> None:
     tools = (*TOOLS, ToolDefinition("go", "", parameters))
-    with pytest.raises(InvalidArgument, match=f"^environments.research cannot be played: tool 'go': .*{why}"):
+    with pytest.raises(InvalidArgument, match=f"^environments.research .*'go': .*{why}"):
         await prepare(families.QWEN, row(0, None), tools=tools)

@@ -6,6 +6,7 @@ from services.coordinator.run.checks import extras
 from services.coordinator.run.checks.extras import check_extras, extras_for, tracking_extras
 from shoal.config import RunConfig, parse_config
 from shoal.errors import FailedPrecondition
+from tests.support.wordings import has_all
 
 
 def _config(**sections: object) -> RunConfig:
@@ -19,8 +20,7 @@ def test_missing_packages_are_named_with_the_command_that_installs_them(monkeypa
     with pytest.raises(FailedPrecondition) as caught:
         check_extras(extras_for(_config()))
     assert caught.value.reason == "MISSING_EXTRA"
-    assert "deepspeed not installed here, for the learner: pip install 'shoal[learner]'" in caught.value.message
-    assert "math_verify not installed here, for the reward service" in caught.value.message
+    assert has_all(caught.value.message, "deepspeed ", "'shoal[learner]'", "math_verify ", "'shoal[reward]'")
     assert "generator" not in caught.value.message
 
 
@@ -28,11 +28,9 @@ def test_each_tracker_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(extras.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(FailedPrecondition) as caught:
         check_extras(tracking_extras(_config(tracking={"tensorboard": True, "wandb": "offline", "trackio": True})))
-    assert caught.value.message.splitlines() == [
-        "tensorboard not installed here, for tracking.tensorboard: pip install 'shoal[tracking]'",
-        "wandb not installed here, for tracking.wandb: pip install 'shoal[tracking]'",
-        "trackio not installed here, for tracking.trackio: pip install 'shoal[trackio]'",
-    ]
+    extras_named = {"tensorboard": "tracking", "wandb": "tracking", "trackio": "trackio"}
+    for line, (name, extra) in zip(caught.value.message.splitlines(), extras_named.items(), strict=True):
+        assert line.startswith(f"{name} ") and line.endswith(f" tracking.{name}: pip install 'shoal[{extra}]'"), line
     assert not tracking_extras(_config())
 
 

@@ -11,6 +11,7 @@ from shoal.config.tables.model import ModelConfig
 from shoal.conversation import ChatMessage
 from shoal.rollout import Prompt
 from tests.support.chat_templates import tokenizer_with
+from tests.support.wordings import has_all
 
 PLAIN = "{{ messages[0].content }}"
 
@@ -28,7 +29,7 @@ def notes(template: str, *, adds_bos: bool = True) -> tuple[str, ...]:
 
 def test_prompts_without_the_beginning_of_the_sequence_are_noted_where_the_tokenizer_writes_it() -> None:
     [note] = notes(PLAIN)
-    assert note.startswith("2 of 2 prompts do not begin with <|im_start|>") and "{{ bos_token }}" in note, note
+    assert has_all(note, "2 of 2 prompts ", "<|im_start|>", "{{ bos_token }}"), note
     assert notes("{{ bos_token }}" + PLAIN) == ()
     assert notes(PLAIN, adds_bos=False) == ()
 

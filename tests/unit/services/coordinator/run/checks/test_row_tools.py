@@ -6,6 +6,7 @@ import pytest
 from services.coordinator.run.checks.row_tools import check_tools_of_rows
 from shoal.errors import InvalidArgument
 from shoal.rollout import EnvironmentTask, Prompt
+from tests.support.wordings import has_all
 
 TOOLS = {"research": ["search", "browse"], "agent": []}
 
@@ -27,9 +28,6 @@ def test_rows_of_an_environment_whose_tools_are_not_known_are_left_out() -> None
 def test_another_name_is_refused_with_row_value_and_cure() -> None:
     with pytest.raises(InvalidArgument) as caught:
         check_tools_of_rows([row("research", "browse", "serch")], TOOLS)
-    assert caught.value.message == (
-        "d.jsonl row 7 names the tool 'serch' (did you mean 'search'?), which its environment 'research' does not "
-        "have; its tools: search, browse"
-    )
-    with pytest.raises(InvalidArgument, match=r"the tool 'x', which its environment 'agent' .*; its tools: none$"):
+    assert has_all(caught.value.message, "d.jsonl row 7 ", "'serch'", "'search'", "'research'", ": search, browse")
+    with pytest.raises(InvalidArgument, match=r"'x'.* 'agent' .*: none$"):
         check_tools_of_rows([row("agent", "x")], TOOLS)
