@@ -1,5 +1,6 @@
 """Translations of settings of other systems, for tests."""
 
+from collections.abc import Iterable
 from typing import Any
 
 from shoal.config import RunConfig, parse_config
@@ -19,6 +20,18 @@ def config_of(system: str, values: dict[str, Any], *overrides: str) -> RunConfig
     translation = translate_values(system, values, *overrides)
     assert translation.toml, [str(refusal) for refusal in translation.blocking]
     return parse_config(translation.values)
+
+
+def values_at(config: Any, paths: Iterable[str]) -> dict[str, Any]:
+    """Returns the values of a configuration at dotted paths, in which a number is the index of an item."""
+
+    def value_at(path: str) -> Any:
+        value = config
+        for part in path.split("."):
+            value = value[int(part)] if part.isdigit() else getattr(value, part)
+        return value
+
+    return {path: value_at(path) for path in paths}
 
 
 ROLL_GUIDE: dict[str, Any] = {

@@ -86,11 +86,20 @@ def test_a_template_that_nobody_waits_for_ends_by_itself() -> None:
     assert template._process.wait(PATIENCE_S) == -signal.SIGXCPU
 
 
-def test_a_template_that_takes_all_memory_is_ended() -> None:
-    template = bounded("{{ messages[0].content * 10 ** (1 + 9 * (messages[0].content == 'now')) }}")
+@pytest.mark.parametrize(
+    "grown",
+    [
+        "{{ messages[0].content * 10 ** 10 }}",
+        "{{ '{:>9999999999}'.format(messages[0].content) }}",
+        "{% set n = namespace(s='x') %}{% for i in range(64) %}{% set n.s = n.s ~ n.s %}{% endfor %}{{ n.s }}",
+    ],
+    ids=["one operation", "format", "doubled"],
+)
+def test_a_template_that_takes_all_memory_is_ended(grown: str) -> None:
+    template = bounded("{% if messages[0].content == 'now' %}" + grown + "{% endif %}well")
     outcome = template.render([says("a"), says("now")])[1]
     assert isinstance(outcome, Unrendered) and " 1.0 GiB " in outcome.why
-    assert template.render([says("a")]) == ["a" * 10]
+    assert template.render([says("a")]) == ["well"]
 
 
 def test_a_text_out_of_all_proportion_does_not_reach_this_process() -> None:
@@ -104,6 +113,8 @@ def test_what_a_template_refuses_is_said_in_its_words_and_it_goes_on() -> None:
     template = bounded("{% if messages[0].content == 'b' %}{{ raise_exception('no b') }}{% endif %}well")
     refused = Unrendered("refuses the messages: no b", "no b")
     assert template.render([says("a"), says("b"), says("c")]) == ["well", refused, "well"]
+    [outcome] = bounded("{% for i in range(10 ** 12) %}{% endfor %}").render([says("a")])
+    assert isinstance(outcome, Unrendered) and outcome.why.endswith("Range too big")
 
 
 def test_the_process_ends_with_what_uses_it_and_by_no_signal_for_all() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from services.coordinator.run.controls import RunControls, StopMode
+from services.coordinator.run.controls import RunControls
 from services.coordinator.run.exports import Exports
 from services.coordinator.store.run_record import RunRecord
 from shoal.config import parse_config
@@ -78,13 +78,3 @@ async def test_nothing_is_exported_unasked_nor_before_training(
     run = Recorder(tmp_path, {}, **settings)
     await run.after_step(step)
     assert run.asked == []
-
-
-async def test_a_run_that_stops_now_leaves_its_export_to_the_resume(tmp_path: Path) -> None:
-    run = Recorder(tmp_path, {}, export_every_steps=10)
-    run.controls.request_stop(StopMode.NOW)
-    await run.after_step(10)
-    assert run.asked == []
-    run.exports.run.controls = RunControls()  # type: ignore[misc]
-    await run.after_step(10)
-    assert [name for name, _ in run.asked] == ["step-00000010"]

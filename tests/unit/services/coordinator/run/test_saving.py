@@ -107,35 +107,6 @@ async def parts(tmp_path: Path) -> Parts:
     return Parts(tmp_path)
 
 
-async def test_a_step_is_taken_while_the_checkpoint_before_it_is_brought_to_disk(parts: Parts) -> None:
-    await parts.take_step()
-    parts.step += 1
-    parts.happened.append("step 2")
-    parts.on_disk.set()
-    await parts.happens("reported 1")
-    first = ["step 1", "written 1", "step 2", "committing 1", "committed 1", "reported 1"]
-    assert parts.happened[:6] == first, parts.happened
-
-
-async def test_the_next_checkpoint_waits_for_the_one_that_is_being_finished(parts: Parts) -> None:
-    await parts.take_step()
-    parts.step += 1
-    saving = asyncio.create_task(parts.saving.save())
-    await asyncio.wait([saving], timeout=0.05)
-    assert not saving.done() and "written 2" not in parts.happened, parts.happened
-    parts.on_disk.set()
-    assert await asyncio.wait_for(saving, 60) == "step-00000002"
-    assert parts.happened.index("reported 1") < parts.happened.index("written 2"), parts.happened
-
-
-async def test_a_checkpoint_that_is_needed_now_is_the_one_that_is_being_finished(parts: Parts) -> None:
-    await parts.take_step()
-    saving = asyncio.create_task(parts.saving.save())
-    parts.on_disk.set()
-    assert await asyncio.wait_for(saving, 60) == "step-00000001"
-    assert parts.happened.count("written 1") == 1, parts.happened
-
-
 async def test_a_disk_that_is_full_when_files_are_brought_there_costs_one_checkpoint_and_the_next_step_tries_again(
     parts: Parts,
 ) -> None:

@@ -62,14 +62,6 @@ async def test_without_a_snapshot_a_ledger_begins_again(ledger: Path) -> None:
     assert count_groups(ledger.parent) == {}
 
 
-async def test_a_damaged_ledger_is_set_aside_as_it_is(ledger: Path, tmp_path: Path) -> None:
-    ledger.write_text("this is no database" * 500)
-    set_aside(ledger, attempt=1)
-    replace_ledger(ledger, tmp_path / "snapshot.sqlite")
-    assert version_in(ledger) == 5
-    assert (tmp_path / "ledger.attempt-0.sqlite").read_text().startswith("this is no database")
-
-
 def fill_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lets no database grow: SQLite then reports what it reports of a full disk."""
     connect = sqlite3.connect

@@ -9,21 +9,6 @@ from shoal.errors import DataLoss
 from tests.support.parsed_commands import parse_command
 
 
-@pytest.mark.parametrize(
-    "text", ["", "{}", "[]", "null", '{"run_id": "x", "state": "FINISHED", "of_a_later_version": 1}']
-)
-def test_a_record_that_cannot_be_read_hides_no_other_run(tmp_path: Path, text: str) -> None:
-    (tmp_path / "broken").mkdir()
-    (tmp_path / "broken" / "run.json").write_text(text)
-    (tmp_path / "good").mkdir()
-    RunRecord("good", tmp_path / "good").save()
-    runs = RunFolders(tmp_path)
-    assert [record.run_id for record in runs.all()] == ["good"]
-    assert runs.find("").run_id == "good"
-    with pytest.raises(DataLoss, match=r"broken/run\.json .*restore the file"):
-        runs.find("broken")
-
-
 @pytest.mark.parametrize("content", [None, b"", b"\xff", b"{}", b'{"of_the_future": 1}'])
 def test_the_error_of_a_lost_configuration_names_its_file(tmp_path: Path, content: bytes | None) -> None:
     if content is not None:

@@ -25,15 +25,6 @@ def advantages(plan: StepPlan) -> list[list[float]]:
     return [[rollout.advantage for rollout in group.rollouts] for group in plan.trained]
 
 
-def test_a_failed_verifier_leaves_its_completion_out_and_its_siblings_in() -> None:
-    plan = plan_of([settled_group(0, [1.0, None, 0.0])])
-    (train_group,) = plan.batch.groups
-    assert [rollout.completion.sample_index for rollout in train_group.rollouts] == [0, 2]
-    assert [rollout.advantage for rollout in train_group.rollouts] == [0.5, -0.5]
-    assert [(group.order_number, group.staleness) for group in plan.trained] == [(0, 0)]
-    assert [rollout.reward for rollout in plan.trained[0].rollouts] == [1.0, 0.0]
-
-
 def test_dropped_groups_are_listed_with_the_reason_unless_they_were_dropped_before() -> None:
     timed_out = settled_group(3, [], drop_reason=DropReason.TIMEOUT)
     plan = plan_of([timed_out, settled_group(4, [1.0, 1.0]), settled_group(5, [0.0, 1.0])])

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from services.coordinator.workers.batches import Seat, Trial, seats_of
-from services.coordinator.workers.lost_work import WorkFailed
 from shoal.config import RunConfig, parse_config
 
 
@@ -94,27 +93,6 @@ async def test_no_member_goes_on_before_all_are_in_nor_before_all_are_sampled() 
     assert not any(member.task.done() for member in members)
     members[2].may_end.set()
     await asyncio.gather(*(member.task for member in members))
-
-
-async def test_a_member_that_fails_lets_all_begin_again_also_those_that_were_sampled() -> None:
-    a, b = seats(2)
-    first = [Member(a), Member(b)]
-    await settled()
-    first[0].may_end.set()
-    await settled()
-    first[1].task.cancel()
-    with pytest.raises(WorkFailed, match="another group") as failed:
-        await first[0].task
-    assert not failed.value.is_loss
-    again = [Member(b), Member(a)]
-    await settled()
-    assert first[0].trial is not None and again[0].trial is again[1].trial is not None
-    assert again[0].trial.place(0).batch_id != first[0].trial.place(0).batch_id, (
-        "a generator would take it for the first"
-    )
-    for member in again:
-        member.may_end.set()
-    await asyncio.gather(*(member.task for member in again))
 
 
 async def test_the_others_do_not_wait_for_a_member_that_is_given_up_or_gone() -> None:

@@ -19,9 +19,8 @@ from services.coordinator.workers.registry import WorkerRecord, WorkerRegistry
 from shoal.concurrency import Signal
 from shoal.error_reasons import ErrorReason
 from shoal.errors import Aborted, DeadlineExceeded, FailedPrecondition, Internal, ShoalError, Unavailable
-from shoal.rollout import Completion, FinishReason, Prompt, SamplingParams, VersionSpan, WeightVersion
+from shoal.rollout import Completion, Prompt, SamplingParams, VersionSpan, WeightVersion
 from shoal.v1 import generator_pb2, worker_pb2
-from shoal.wire import completion_to_wire
 from tests.support.waiting import eventually
 
 READY, BROKEN = grpc.ChannelConnectivity.READY, grpc.ChannelConnectivity.TRANSIENT_FAILURE
@@ -189,11 +188,6 @@ class Stub:
 
 SPANS = (VersionSpan(WeightVersion(0, 1), 0, 1),)
 BEGUN = generator_pb2.GenerateGroupResponse(has_begun=True)
-DONE = generator_pb2.GenerateGroupResponse(
-    completion=completion_to_wire(
-        Completion(0, np.array([5], np.int32), np.zeros(1, np.float32), FinishReason.STOP, SPANS, seed=7)
-    )
-)
 
 
 async def as_it_is(completion: Completion) -> Completion:
@@ -218,20 +212,6 @@ def sampling(pool: GeneratorPool, member: Member, begun: list[float], clock: Clo
     return asyncio.create_task(read())
 
 
-async def test_the_deadline_of_a_group_counts_from_its_first_token() -> None:
-    may_begin, may_end = asyncio.Event(), asyncio.Event()
-    member, clock, begun = generator("a", Stub(may_begin, BEGUN, may_end, DONE)), Clock(), []
-    reading = sampling(pool_of(Fleet(member), clock=clock), member, begun, clock)
-    clock.now += 0.9 * TIMEOUT_S
-    may_begin.set()
-    await eventually(lambda: begun)
-    assert begun == [clock.now]
-    clock.now += 0.9 * TIMEOUT_S
-    may_end.set()
-    assert len(await asyncio.wait_for(reading, 60)) == 1
-    assert member.outstanding == 0
-
-
 async def test_a_group_that_takes_too_long_from_its_first_token_on_runs_into_its_deadline() -> None:
     member, clock = generator("a", Stub(BEGUN, asyncio.Event())), Clock()
     reading = sampling(pool_of(Fleet(member), clock=clock), member, [], clock)
@@ -241,16 +221,6 @@ async def test_a_group_that_takes_too_long_from_its_first_token_on_runs_into_its
     with pytest.raises(DeadlineExceeded, match="first token"):
         await asyncio.wait_for(reading, 60)
     assert member.serving, "the group is to blame, not the generator"
-
-
-async def test_a_generator_that_never_begins_loads_weights_again_before_it_serves() -> None:
-    member, clock = generator("a", Stub(asyncio.Event())), Clock()
-    reading = sampling(pool_of(Fleet(member), clock=clock), member, [], clock)
-    await settled()
-    clock.now += 2 * TIMEOUT_S
-    with pytest.raises(WorkFailed, match="not begun"):
-        await asyncio.wait_for(reading, 60)
-    assert not member.serving and member.standing.is_in_doubt
 
 
 async def test_a_group_does_not_wait_for_a_generator_that_is_lost_and_hangs() -> None:
@@ -301,27 +271,6 @@ async def test_a_generator_that_had_ended_before_the_request_did_not_end_for_the
     with pytest.raises(WorkFailed) as raised:
         await sampling(pool_of(fleet, clock=(clock := Clock())), member, [], clock)
     assert raised.value.is_loss is is_loss, error
-
-
-async def test_a_batch_goes_whole_to_a_generator_that_samples_nothing() -> None:
-    a, b = generator("a"), generator("b")
-    pool = pool_of(Fleet(a, b), max_num_seqs=64)
-    beside = [Group(pool, 0), Group(pool, 0)]
-    await settled()
-    batch = Batch("batch", ["x", "y"])
-    groups = [Group(pool, 1, seat=Seat(batch, member)) for member in ("y", "x")]
-    await settled()
-    assert [group.binding for group in groups] == [None, None], "it would be sampled beside others"
-    await beside[0].leave()
-    await settled()
-    assert beside[0].binding is not None and groups[0].binding is not None and groups[1].binding is not None
-    assert groups[0].binding.member is groups[1].binding.member is beside[0].binding.member
-    assert [group.binding.place.index for group in groups] == [1, 0]  # type: ignore[union-attr]
-    for group in groups:
-        group._may_leave.set()
-    await asyncio.gather(*(group.task for group in groups))
-    await beside[1].leave()
-    assert (a.outstanding, b.outstanding) == (0, 0)
 
 
 async def test_a_batch_of_which_a_group_is_canceled_gives_back_its_room_and_its_claim() -> None:

@@ -10,11 +10,7 @@ from services.coordinator.workers.member import Member
 from services.coordinator.workers.presence import until_gone
 from services.coordinator.workers.registry import WorkerRegistry
 from shoal.network import listening_socket
-from shoal.rpc.channel import connect
-from shoal.rpc.server import RpcServer
 from shoal.v1 import worker_pb2
-from tests.support.loopback import LEARNER
-from tests.support.waiting import PATIENCE_S, eventually
 
 READY, BROKEN = grpc.ChannelConnectivity.READY, grpc.ChannelConnectivity.TRANSIENT_FAILURE
 
@@ -75,16 +71,3 @@ def hidden(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
     monkeypatch.setattr(asyncio, "open_connection", open_connection)
     yield
-
-
-async def test_a_real_server_is_seen_to_end_by_its_connection() -> None:
-    server = RpcServer(listen="127.0.0.1:0")
-    await server.start()
-    address = f"127.0.0.1:{server.port}"
-    async with connect(address, LEARNER) as channel:
-        gone = asyncio.create_task(until_gone(member := _member(address, channel)))
-        await channel.channel_ready()
-        assert member.is_connected and not gone.done(), "a connected process is not gone"
-        await server.stop(0)
-        await eventually(lambda: not member.is_connected, "the connection is broken")
-        await asyncio.wait_for(gone, PATIENCE_S)

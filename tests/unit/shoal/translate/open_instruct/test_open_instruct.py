@@ -1,6 +1,7 @@
 """Tests of the translation of open-instruct's launch scripts and flags."""
 
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from shoal.config import RunConfig, parse_config
 from shoal.errors import InvalidArgument
 from shoal.translate import Translation, translate_arguments
 from tests.golden import golden_folder
+from tests.support.translations import values_at
 
 MODEL = ("--model_name_or_path", "m")
 
@@ -28,55 +30,144 @@ def _refusals(*flags: str) -> dict[str, str]:
     return {refusal.name: refusal.reason for refusal in _translate(*flags).blocking}
 
 
-def test_without_flags_the_defaults_in_the_code_of_open_instruct_apply() -> None:
-    config = _config()
-    assert (config.advantage.baseline, config.advantage.scale) == ("group_mean", "none")
-    assert (config.loss.objective, config.loss.clip_low, config.loss.clip_high) == ("ppo_clip", 0.2, 0.272)
-    assert (config.loss.aggregation, config.loss.baseline) == ("token-mean", "proximal")
-    assert (config.kl.coef, config.kl.estimator, config.kl.input_clamp) == (0.05, "k3", 40.0)
-    assert (config.correction.weight, config.correction.weight_low, config.correction.weight_high) == ("token", None, 2)
-    assert (config.grpo.max_staleness, config.grpo.group_size, config.grpo.groups_per_step) == (8, 4, 16)
-    assert (config.learner.learning_rate, config.learner.lr_scheduler) == (2e-5, "linear")
-    assert (config.learner.adam_beta2, config.learner.max_grad_norm) == (0.999, 1.0)
-    assert (config.run.seed, config.run.num_steps) == (42, 100_000 // 64)
-    assert config.data.sources[0].weight == 10.0
-    assert config.learner.gradient_checkpointing, "open-instruct always checkpoints"
+CODE, FORM, JUDGE = "reward.verifiers.", "reward.format.", "reward.judge."
+EVAL, TEST, KEPT = "evaluation.", "correction.filters.0.", "checkpoint."
+SLOW = "--code_max_execution_time 6 --code_pass_rate_reward_threshold 0.99"
+DATA = "--dataset_mixer_eval_list d.jsonl 8"
+DECAY, ON_ALL = "--weight_decay 0.1", "--set_weight_decay_on_bias_and_norm"
+NOT_ON_ALL = {"learner.weight_decay": 0.01, "learner.weight_decay_on_bias_and_norm": True}
+TOP_P = f"--vllm_top_p 0.95 {DATA}"
+PER_RANK = "--local_rollout_batch_size 8 --actor_num_gpus_per_node 6 --number_samples_per_prompt 4"
+QWEN = "--llm_judge_model hosted_vllm/Qwen/Qwen3-32B --llm_judge_timeout 600"
+ON_SERVER = "--llm_judge_model gpt-4o --HOSTED_VLLM_API_BASE http://judge:8000/v1"
 
 
-def test_weight_decay_is_what_the_code_of_open_instruct_does_not_what_its_flag_says() -> None:
-    def decays(*flags: str) -> tuple[float, bool]:
-        learner = _config(*flags).learner
-        return learner.weight_decay, learner.weight_decay_on_bias_and_norm
-
-    flag = "--set_weight_decay_on_bias_and_norm"
-    assert decays("--weight_decay", "0.1") == decays("--weight_decay", "0.1", flag) == (0.1, False)
-    assert decays("--weight_decay", "0.1", flag, "false") == decays(flag, "false") == (0.01, True)
-    assert decays()[0] == 0
-
-
-def test_standard_advantages_use_the_population_deviation() -> None:
-    advantage = _config("--advantage_normalization_type", "standard").advantage
-    assert (advantage.scale, advantage.std_ddof, advantage.std_eps) == ("group_std", 0, 1e-8)
+def _mask(statistic: str, level: str, low: float | None, only_harmful: bool) -> dict[str, object]:
+    """A test that drops no tokens from the divisor, as open-instruct keeps them there."""
+    fields = {"statistic": statistic, "level": level, "low": low, "high": 5.0, "only_harmful": only_harmful}
+    return {f"{TEST}{name}": value for name, value in (fields | {"reject": False}).items()}
 
 
 @pytest.mark.parametrize(
     ("flags", "expected"),
     [
-        (["--rho_mask_lower_bound", "0.5", "--rho_mask_upper_bound", "5"], ("ratio", "token", 0.5, 5.0, False)),
+        # The defaults in the code of open-instruct, which always checkpoints activations.
+        ("", {"advantage.baseline": "group_mean", "advantage.scale": "none", "learner.gradient_checkpointing": True}),
+        ("", {"loss.objective": "ppo_clip", "loss.clip_low": 0.2, "loss.clip_high": 0.272}),
+        ("", {"loss.baseline": "proximal", "loss.aggregation": "token-mean"}),
+        ("", {"kl.coef": 0.05, "kl.estimator": "k3", "kl.input_clamp": 40.0}),
+        ("", {"correction.weight": "token", "correction.weight_low": None, "correction.weight_high": 2}),
+        ("", {"grpo.max_staleness": 8, "grpo.group_size": 4, "grpo.groups_per_step": 16, "run.num_steps": 1562}),
+        ("", {"learner.learning_rate": 2e-5, "learner.lr_scheduler": "linear", "learner.adam_beta2": 0.999}),
+        ("", {"learner.max_grad_norm": 1.0, "run.seed": 42, "data.sources.0.weight": 10.0}),
+        ("", {f"{JUDGE}model": "", "sampling.stop_strings": [], "sampling.top_p": 1, "sampling.top_k": 0}),
+        ("", {"weights.inflight_updates": True, "model.trust_remote_code": False, f"{KEPT}export_every_steps": 200}),
+        ("--inflight_updates false", {"weights.inflight_updates": False}),
+        ("--trust_remote_code", {"model.trust_remote_code": True}),
+        # What its code does with weight decay, not what its flag says.
+        ("", {"learner.weight_decay": 0}),
+        *((flags, {"learner.weight_decay": 0.1}) for flags in (DECAY, f"{DECAY} {ON_ALL}")),
+        *((flags, {"learner.weight_decay_on_bias_and_norm": False}) for flags in (DECAY, f"{DECAY} {ON_ALL}")),
+        *((flags, NOT_ON_ALL) for flags in (f"{DECAY} {ON_ALL} false", f"{ON_ALL} false")),
+        ("--advantage_normalization_type standard", {"advantage.scale": "group_std", "advantage.std_ddof": 0}),
+        ("--advantage_normalization_type standard", {"advantage.std_eps": 1e-8}),
+        ("--rho_mask_lower_bound 0.5 --rho_mask_upper_bound 5", _mask("ratio", "token", 0.5, False)),
+        ("--rho_mask_upper_bound 5 --rho_mask_sequence_level", _mask("ratio", "sequence_mean", None, False)),
+        ("--rho_mask_upper_bound 5 --rho_mask_tv_divergence true", _mask("tv", "sequence_mean", None, True)),
+        ("--stop_strings </answer>", {"sampling.stop_strings": ["</answer>"]}),
+        ("--stop_strings '[the end]' 'a, b'", {"sampling.stop_strings": ["[the end]", "a, b"]}),
+        ("--chat_template_name olmo_thinker_rlzero", {"model.chat_template": "answer_line"}),
+        ("--chat_template_name zephyr", {"model.chat_template": "zephyr"}),
+        # The format reward gates unless it is additive.
+        ("--apply_r1_style_format_reward true", {f"{FORM}kind": "r1", f"{FORM}mode": "gate", f"{FORM}value": 1.0}),
         (
-            ["--rho_mask_upper_bound", "5", "--rho_mask_sequence_level"],
-            ("ratio", "sequence_mean", None, 5.0, False),
+            "--apply_r1_style_format_reward --additive_format_reward true --r1_style_format_reward 0.5",
+            {f"{FORM}kind": "r1", f"{FORM}mode": "add", f"{FORM}value": 0.5},
         ),
+        ("--additive_format_reward true", {f"{FORM}kind": "none"}),
+        ("--non_stop_penalty --non_stop_penalty_value -1", {"reward.non_stop_penalty": -1}),
+        ("--non_stop_penalty true", {"reward.non_stop_penalty": 0}),
+        ("--non_stop_penalty_value -1", {"reward.non_stop_penalty": None}),
+        ("--remap_verifier Math=strict_math", {"reward.remap": {"math": "strict_math"}}),
         (
-            ["--rho_mask_upper_bound", "5", "--rho_mask_tv_divergence", "true"],
-            ("tv", "sequence_mean", None, 5.0, True),
+            "--max_length_verifier_max_length 512",
+            {f"{CODE}max_length.max_length_tokens": 512, f"{CODE}up_to_max_length.max_length_tokens": 512},
         ),
+        ("--apply_verifiable_reward false", {"reward.apply_verifiable_reward": False}),
+        # All tests of a program have the time that open-instruct gives them.
+        (SLOW, {f"{CODE}code.timeout_s": 6.0, f"{CODE}code.total_timeout_s": 60.0}),
+        (SLOW, {f"{CODE}code_stdio.timeout_s": 6.0, f"{CODE}code_stdio.total_timeout_s": 60.0}),
+        (SLOW, {f"{CODE}code.pass_rate_threshold": 0.99, f"{CODE}code_stdio.pass_rate_threshold": 0.99}),
+        ("--code_api_url http://localhost:1234/test_program", {f"{CODE}code.total_timeout_s": 30.0}),
+        ("--code_max_execution_time 60", {f"{CODE}code.total_timeout_s": 300.0}),
+        (QWEN, {f"{JUDGE}model": "Qwen/Qwen3-32B", f"{JUDGE}timeout_s": 600, f"{JUDGE}total_timeout_s": 600}),
+        (QWEN, {f"{JUDGE}max_tokens": 2048, f"{JUDGE}temperature": 1.0, f"{JUDGE}base_url": ""}),
+        (ON_SERVER, {f"{JUDGE}base_url": ""}),
+        ("--single_gpu_mode --vllm_gpu_memory_utilization 0.3", {"generator.gpu_memory_utilization": 0.3}),
+        ("--single_gpu_mode --vllm_gpu_memory_utilization 0.9", {"generator.gpu_memory_utilization": 0.4}),
+        # Batches that an earlier trainer counted per rank are multiplied: 10 steps of 2 mini-batches.
+        (
+            f"{PER_RANK} --local_mini_batch_size 16 --total_episodes 1920 --warmup_ratio 0.5",
+            {
+                "grpo.groups_per_step": 48, "grpo.group_size": 4, "grpo.num_mini_batches": 2, "run.num_steps": 10,
+                "learner.warmup_steps": 10,
+            },
+        ),
+        (f"--temperature 0.9 {DATA}", {f"{EVAL}temperature": 0.9}),
+        (f"--temperature 0.9 {DATA} --eval_temperature 0.6", {f"{EVAL}temperature": 0.6}),
+        ("--total_episodes 6400 --warm_up_steps 7", {"learner.warmup_steps": 7}),
+        ("--total_episodes 6400 --warm_up_steps 7 --warmup_ratio 0.1", {"learner.warmup_steps": 10}),
+        # Exports and checkpoints have the cadence of the source.
+        ("--save_freq 40 --keep_last_n_checkpoints 5", {f"{KEPT}export_every_steps": 40, f"{KEPT}export_keep_last": 5}),
+        ("--checkpoint_state_freq 20 --keep_last_n_checkpoints 5", {f"{KEPT}every_steps": 20, f"{KEPT}keep_last": 5}),
+        (
+            "--save_freq -1 --keep_last_n_checkpoints -1",
+            {f"{KEPT}export_every_steps": 0, f"{KEPT}export_keep_last": 0, f"{KEPT}keep_last": 1_000_000},
+        ),
+        ("--gs_bucket_path gs://bucket/models", {f"{KEPT}mirror": "gs://bucket/models"}),
+        ("--gs_bucket_path gs://b/m --gs_checkpoint_state_dir gs://b/s", {f"{KEPT}mirror": "gs://b/s"}),
+        ("--fsdp_shard_degree 8 --num_learners_per_node 8", {"learner.zero_stage": 3}),
+        ("--fsdp_shard_degree 1", {"learner.zero_stage": 0}),
+        ("--fsdp_shard_degree 8 --deepspeed_stage 2", {"learner.zero_stage": 2}),
+        ("--use_peft true --lora_r 8", {"learner.lora.rank": 0}),
+        # A smaller support is bounded, and used in evaluation too.
+        (TOP_P, {"sampling.top_p": 0.95, "sampling.top_k": 1024, f"{EVAL}top_p": 0.95}),
+        (f"{TOP_P} --eval_top_p 1", {f"{EVAL}top_p": 1}),
+    ],
+)  # fmt: skip
+def test_flags_become_fields(flags: str, expected: dict[str, object]) -> None:
+    assert values_at(_config(*shlex.split(flags)), expected) == expected
+
+
+@pytest.mark.parametrize(
+    ("flags", "said", "number"),
+    [
+        ("--chat_template_name r1_simple_chat_postpend_think", "own wording", 1),
+        ("--chat_template_name tulu", "own wording", 0),
+        (ON_SERVER, "HOSTED_VLLM_API_BASE = http://judge:8000/v1:", 1),
+        ("--fsdp_num_replicas 1", "ZeRO 3", 1),
+        ("--activation_memory_budget 0.5", "learner.gradient_checkpointing", 1),
+        ("--deepspeed_checkpoint_load_universal true", "as many ranks", 1),
+        ("--backend_timeout 1200", "weights.timeout_s", 1),
+        ("--vllm_sync_backend gloo", "weights.backend", 1),
+        ("--gather_whole_model false", "a bucket at a time", 1),
+        ("--single_gpu_mode --vllm_gpu_memory_utilization 0.9", "part of the GPU", 1),
+        ("--trust_remote_code", "Python code", 1),
+        ("--warm_up_steps 7 --warmup_ratio 0.1", "warm_up_steps = 7: warmup_ratio", 1),
+        ("--use_peft true --lora_r 8", "never reads it", 2),
+        (TOP_P, "the 1024 likeliest", 1),
     ],
 )
-def test_masks_of_the_train_inference_ratio_become_filters(flags: list[str], expected: tuple[object, ...]) -> None:
-    (test,) = _config(*flags).correction.filters
-    assert (test.statistic, test.level, test.low, test.high, test.only_harmful) == expected
-    assert not test.reject, "open-instruct keeps dropped tokens in the divisor"
+def test_what_a_flag_does_not_do_here_is_noted(flags: str, said: str, number: int) -> None:
+    translation = _translate(*shlex.split(flags))
+    assert not translation.blocking, [str(refusal) for refusal in translation.blocking]
+    assert sum(said in note for note in translation.notes) == number, translation.notes
+
+
+def test_the_address_of_a_judge_is_taken_from_overrides() -> None:
+    address = ("reward.judge.base_url=http://h/v1", "reward.judge.max_tokens=99")
+    judge = parse_config(_translate(*QWEN.split(), overrides=address).values).reward.judge
+    assert (judge.base_url, judge.model, judge.max_tokens) == ("http://h/v1", "Qwen/Qwen3-32B", 99)
 
 
 def test_older_spellings_have_the_same_meaning() -> None:
@@ -118,6 +209,12 @@ def test_older_spellings_have_the_same_meaning() -> None:
         (["--tools", "search"], "tools", "known: python"),
         (["--num_learner_per_node", "2"], "num_learner_per_node", "did you mean num_learners_per_node"),
         (["--learning_rate", "fast"], "learning_rate", "a number is expected"),
+        (["--stop_strings"], "stop_strings", "texts are expected"),
+        (["--remap_verifier", "math"], "remap_verifier", "old=new"),
+        (["--apply_evolving_rubric_reward"], "apply_evolving_rubric_reward", ""),
+        (["--opd_teacher_model_name_or_path", "t"], "opd_teacher_model_name_or_path", "distillation"),
+        (["--opd_pure", "--opd_kl_coef", "1"], "opd_pure", ""),
+        ([*PER_RANK.split(), "--local_mini_batch_size", "5"], "local_mini_batch_size", ""),
     ],
 )
 def test_a_violated_rule_is_refused_with_the_field(flags: list[str], name: str, reason: str) -> None:
@@ -139,13 +236,6 @@ def test_skipped_fields_are_listed_at_the_head_of_the_file() -> None:
     assert not _translate(*flags).toml
 
 
-def test_stop_strings_keep_their_spaces_and_brackets() -> None:
-    assert _config("--stop_strings", "</answer>").sampling.stop_strings == ["</answer>"]
-    assert _config("--stop_strings", "[the end]", "a, b").sampling.stop_strings == ["[the end]", "a, b"]
-    assert _config().sampling.stop_strings == []
-    assert "texts are expected" in _refusals("--stop_strings")["stop_strings"]
-
-
 @pytest.mark.parametrize(
     ("theirs", "ours"),
     [
@@ -160,17 +250,6 @@ def test_a_chat_template_is_taken_by_its_name(theirs: str, ours: str) -> None:
     assert _config("--chat_template_name", theirs).model.chat_template == ours
     with_bos = _config("--chat_template_name", theirs, "--add_bos").model.chat_template
     assert with_bos == "{{ bos_token }}" + template_text(ours)
-
-
-def test_a_different_wording_of_an_instruction_is_noted() -> None:
-    notes = _translate("--chat_template_name", "r1_simple_chat_postpend_think").notes
-    assert any("own wording" in note for note in notes), notes
-    assert not any("own wording" in note for note in _translate("--chat_template_name", "tulu").notes)
-
-
-@pytest.mark.parametrize(("theirs", "ours"), [("olmo_thinker_rlzero", "answer_line"), ("zephyr", "zephyr")])
-def test_chat_templates_map_to_templates_with_the_same_turns(theirs: str, ours: str) -> None:
-    assert _config("--chat_template_name", theirs).model.chat_template == ours
 
 
 def test_every_chat_template_of_open_instruct_is_known_or_refused_with_its_reason() -> None:
@@ -285,54 +364,12 @@ def test_the_example_of_the_experiment_config_is_read_as_python(tmp_path: Path) 
     assert config.launch.num_learner_ranks == 8 and config.loss.clip_high == 0.28
 
 
-def test_the_format_reward_gates_unless_it_is_additive() -> None:
-    form = _config("--apply_r1_style_format_reward", "true").reward.format
-    assert (form.kind, form.mode, form.value) == ("r1", "gate", 1.0)
-    flags = ("--apply_r1_style_format_reward", "--additive_format_reward", "true", "--r1_style_format_reward", "0.5")
-    form = _config(*flags).reward.format
-    assert (form.kind, form.mode, form.value) == ("r1", "add", 0.5)
-    assert _config("--additive_format_reward", "true").reward.format.kind == "none"
-
-
-def test_the_non_stop_penalty_needs_its_flag() -> None:
-    assert _config("--non_stop_penalty", "--non_stop_penalty_value", "-1").reward.non_stop_penalty == -1
-    assert _config("--non_stop_penalty", "true").reward.non_stop_penalty == 0
-    assert _config("--non_stop_penalty_value", "-1").reward.non_stop_penalty is None
-
-
-def test_remap_and_length_flags_configure_the_verifiers() -> None:
-    reward = _config("--remap_verifier", "Math=strict_math", "--max_length_verifier_max_length", "512").reward
-    assert reward.remap == {"math": "strict_math"}
-    assert reward.verifiers.max_length.max_length_tokens == reward.verifiers.up_to_max_length.max_length_tokens == 512
-    assert "old=new" in _refusals("--remap_verifier", "math")["remap_verifier"]
-    assert not _config("--apply_verifiable_reward", "false").reward.apply_verifiable_reward
-
-
-def test_all_tests_of_a_program_have_the_time_that_open_instruct_gives_them() -> None:
-    slow = _config("--code_max_execution_time", "6", "--code_pass_rate_reward_threshold", "0.99").reward
-    code = slow.verifiers.code
-    assert (code.timeout_s, code.total_timeout_s, code.pass_rate_threshold) == (6.0, 60.0, 0.99)
-    assert slow.verifiers.code_stdio == code and slow.timeout_s > code.total_timeout_s
-    assert _config("--code_api_url", "http://localhost:1234/test_program").reward.verifiers.code.total_timeout_s == 30.0
-    assert _config("--code_max_execution_time", "60").reward.verifiers.code.total_timeout_s == 300.0
-
-
 def test_a_judge_that_alone_gives_rewards_is_not_left_out() -> None:
     flags = ("--apply_llm_verifier_reward", "true")
     assert _config(*flags).reward.apply_verifiable_reward
     alone = (*flags, "--apply_verifiable_reward", "false")
     assert list(_refusals(*alone)) == ["apply_llm_verifier_reward"]
     assert not _translate(*alone, overrides=("reward.apply_verifiable_reward=true",)).blocking
-
-
-def test_a_judge_keeps_its_settings_and_takes_its_address_from_overrides() -> None:
-    flags = ("--llm_judge_model", "hosted_vllm/Qwen/Qwen3-32B", "--llm_judge_timeout", "600")
-    judge = _config(*flags).reward.judge
-    assert (judge.model, judge.timeout_s, judge.total_timeout_s) == ("Qwen/Qwen3-32B", 600, 600)
-    assert (judge.max_tokens, judge.temperature, judge.base_url) == (2048, 1.0, "")
-    address = ("reward.judge.base_url=http://h/v1", "reward.judge.max_tokens=99")
-    judge = parse_config(_translate(*flags, overrides=address).values).reward.judge
-    assert (judge.base_url, judge.model, judge.max_tokens) == ("http://h/v1", "Qwen/Qwen3-32B", 99)
 
 
 @pytest.mark.parametrize("how", ["-- python mason.py --env A=1 --env HOSTED_VLLM_API_BASE=$URL --", "export"])
@@ -344,20 +381,6 @@ def test_a_judge_on_a_server_has_the_address_that_the_script_gives_it(tmp_path: 
     script.write_text(f"URL=http://judge:8000/v1\n{export}\n{launcher} python open_instruct/grpo_fast.py {flags}\n")
     judge = parse_config(translate_arguments("open-instruct", [str(script)]).values).reward.judge
     assert (judge.base_url, judge.model) == ("http://judge:8000/v1", "Qwen/Qwen3-32B")
-
-
-def test_the_address_of_a_server_is_none_for_a_judge_elsewhere() -> None:
-    translation = _translate("--llm_judge_model", "gpt-4o", "--HOSTED_VLLM_API_BASE", "http://judge:8000/v1")
-    assert parse_config(translation.values).reward.judge.base_url == ""
-    assert any(note.startswith("HOSTED_VLLM_API_BASE = http://judge:8000/v1:") for note in translation.notes)
-
-
-def test_without_judge_flags_there_is_no_judge() -> None:
-    assert _config().reward.judge.model == ""
-
-
-def test_rubrics_that_change_during_the_run_are_refused() -> None:
-    assert list(_refusals("--apply_evolving_rubric_reward")) == ["apply_evolving_rubric_reward"]
 
 
 @pytest.mark.parametrize(
@@ -380,60 +403,10 @@ def test_a_flag_with_the_prefix_no_is_false() -> None:
     assert "unknown field" in _refusals("--no_learning_rate")["no_learning_rate"]
 
 
-def test_a_teacher_is_never_left_out() -> None:
-    assert "distillation" in _refusals("--opd_teacher_model_name_or_path", "t")["opd_teacher_model_name_or_path"]
-    assert list(_refusals("--opd_pure", "--opd_kl_coef", "1")) == ["opd_pure"]
-
-
 def test_a_planned_feature_is_not_yet_available() -> None:
     refusals = _refusals("--opd_enabled", "true", "--apply_adaptive_rubric_reward", "true")
     assert set(refusals) == {"opd_enabled", "apply_adaptive_rubric_reward"}
     assert all(reason.startswith("not yet available: ") for reason in refusals.values())
-
-
-@pytest.mark.parametrize(
-    ("flag", "value", "ours"),
-    [
-        ("fsdp_num_replicas", "1", "ZeRO 3"),
-        ("activation_memory_budget", "0.5", "learner.gradient_checkpointing"),
-        ("deepspeed_checkpoint_load_universal", "true", "as many ranks"),
-        ("backend_timeout", "1200", "weights.timeout_s"),
-        ("vllm_sync_backend", "gloo", "weights.backend"),
-        ("gather_whole_model", "false", "a bucket at a time"),
-    ],
-)
-def test_how_work_is_spread_is_noted_with_what_decides_it_here(flag: str, value: str, ours: str) -> None:
-    translation = _translate(f"--{flag}", value)
-    assert not translation.blocking, [str(refusal) for refusal in translation.blocking]
-    (note,) = [note for note in translation.notes if note.startswith(flag)]
-    assert ours in note, note
-
-
-def test_an_engine_leaves_a_learner_on_its_gpu_a_part_of_it() -> None:
-    flags = ("--single_gpu_mode", "--vllm_gpu_memory_utilization")
-    assert _config(*flags, "0.3").generator.gpu_memory_utilization == 0.3
-    assert _config(*flags, "0.9").generator.gpu_memory_utilization == 0.4
-    assert any("part of the GPU" in note for note in _translate(*flags, "0.9").notes)
-
-
-def test_updates_that_are_not_in_flight_are_ours_too() -> None:
-    assert not _config("--inflight_updates", "false").weights.inflight_updates
-    assert _config().weights.inflight_updates
-
-
-def test_code_of_a_model_is_trusted_only_where_the_source_does_with_a_note() -> None:
-    assert not _config().model.trust_remote_code
-    assert _config("--trust_remote_code").model.trust_remote_code
-    assert any("Python code" in note for note in _translate("--trust_remote_code").notes)
-
-
-def test_batches_that_an_earlier_trainer_counted_per_rank_are_multiplied() -> None:
-    flags = ("--local_rollout_batch_size", "8", "--actor_num_gpus_per_node", "6", "--number_samples_per_prompt", "4")
-    config = _config(*flags, "--local_mini_batch_size", "16", "--total_episodes", "1920", "--warmup_ratio", "0.5")
-    grpo = config.grpo
-    assert (grpo.groups_per_step, grpo.group_size, grpo.num_mini_batches) == (48, 4, 2)
-    assert (config.run.num_steps, config.learner.warmup_steps) == (10, 10), "10 steps of 2 mini-batches"
-    assert "local_mini_batch_size" in _refusals(*flags, "--local_mini_batch_size", "5")
 
 
 def test_an_earlier_trainer_without_packing_has_the_defaults_nearest_to_its_time() -> None:
@@ -460,20 +433,6 @@ def test_a_prompt_file_that_is_left_out_leaves_no_empty_prompt() -> None:
     assert "system_prompt" not in left_out.values["data"]["sources"][0]
 
 
-def test_an_evaluation_has_its_own_temperature_or_that_of_training() -> None:
-    flags = ("--temperature", "0.9", "--dataset_mixer_eval_list", "d.jsonl", "8")
-    assert _config(*flags).evaluation.temperature == 0.9
-    assert _config(*flags, "--eval_temperature", "0.6").evaluation.temperature == 0.6
-
-
-def test_a_ratio_of_warm_up_decides_before_a_number_of_steps() -> None:
-    flags = ("--total_episodes", "6400", "--warm_up_steps", "7")
-    assert _config(*flags).learner.warmup_steps == 7
-    both = _translate(*flags, "--warmup_ratio", "0.1")
-    assert parse_config(both.values).learner.warmup_steps == 10
-    assert any("warm_up_steps = 7: warmup_ratio" in note for note in both.notes), both.notes
-
-
 def test_quotes_for_the_shell_of_a_launcher_are_no_part_of_a_value(tmp_path: Path) -> None:
     script = tmp_path / "run.sh"
     trainer = "python grpo_fast.py --model_name_or_path m --stop_strings '\"</answer>\"'\n"
@@ -483,41 +442,3 @@ def test_quotes_for_the_shell_of_a_launcher_are_no_part_of_a_value(tmp_path: Pat
     script.write_text(trainer)
     config = parse_config(translate_arguments("open-instruct", [str(script)]).values)
     assert config.sampling.stop_strings == ['"</answer>"'], "without a launcher there is one shell"
-
-
-def test_exports_and_checkpoints_have_the_cadence_of_the_source() -> None:
-    checkpoint = _config(
-        "--save_freq", "40", "--checkpoint_state_freq", "20", "--keep_last_n_checkpoints", "5"
-    ).checkpoint
-    assert (checkpoint.export_every_steps, checkpoint.export_keep_last) == (40, 5)
-    assert (checkpoint.every_steps, checkpoint.keep_last) == (20, 5)
-    none = _config("--save_freq", "-1", "--keep_last_n_checkpoints", "-1").checkpoint
-    assert (none.export_every_steps, none.export_keep_last, none.keep_last) == (0, 0, 1_000_000)
-    assert _config().checkpoint.export_every_steps == 200
-
-
-def test_a_bucket_for_checkpoints_is_the_mirror() -> None:
-    both = ("--gs_bucket_path", "gs://bucket/models", "--gs_checkpoint_state_dir", "gs://bucket/states")
-    assert _config(*both[:2]).checkpoint.mirror == "gs://bucket/models"
-    assert _config(*both).checkpoint.mirror == "gs://bucket/states"
-
-
-def test_a_model_that_fsdp_shards_is_sharded_here_too() -> None:
-    assert _config("--fsdp_shard_degree", "8", "--num_learners_per_node", "8").learner.zero_stage == 3
-    assert _config("--fsdp_shard_degree", "1").learner.zero_stage == 0
-    assert _config("--fsdp_shard_degree", "8", "--deepspeed_stage", "2").learner.zero_stage == 2
-
-
-def test_adapters_that_open_instruct_never_reads_are_noted() -> None:
-    translation = _translate("--use_peft", "true", "--lora_r", "8")
-    assert not translation.blocking and not parse_config(translation.values).learner.lora.rank
-    assert sum("never reads it" in note for note in translation.notes) == 2
-
-
-def test_a_smaller_support_is_bounded_and_used_in_evaluation_too() -> None:
-    flags = ("--vllm_top_p", "0.95", "--dataset_mixer_eval_list", "d.jsonl", "8")
-    config = _config(*flags)
-    assert (config.sampling.top_p, config.sampling.top_k, config.evaluation.top_p) == (0.95, 1024, 0.95)
-    assert any("the 1024 likeliest" in note for note in _translate(*flags).notes)
-    assert _config(*flags, "--eval_top_p", "1").evaluation.top_p == 1
-    assert (_config().sampling.top_p, _config().sampling.top_k) == (1, 0)

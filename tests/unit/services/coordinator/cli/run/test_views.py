@@ -76,16 +76,6 @@ def test_a_broken_watch_continues_after_the_last_event(shoal: Shoal, scripted: A
     assert code == 0
     assert scripted.requests == ["watch from 0", "watch from 2"]
     assert [json.loads(line)["sequence"] for line in text.splitlines()] == [1, 2, 3]
-
-
-def test_watching_an_unknown_run_fails_at_once(shoal: Shoal, scripted: Any) -> None:
-    code, text, error = shoal("run", "watch", "tomorrow")
-    assert (code, text, scripted.requests) == (4, "", []) and "'tomorrow'" in error, error
-
-
-def test_a_broken_watch_continues_with_the_same_run(shoal: Shoal, scripted: Any) -> None:
-    scripted.breaks_after = 1
-    assert shoal("run", "watch")[0] == 0
     assert scripted.watched_runs == ["sums", "sums"]
 
 

@@ -118,28 +118,9 @@ def test_a_deep_check_finds_malformed_labels(refuse: Refuse, config: Path) -> No
     assert code == 0 and "left out" not in error, error
 
 
-def test_an_empty_data_file_is_refused(refuse: Refuse, config: Path, tmp_path: Path) -> None:
-    (tmp_path / "data.jsonl").write_text("")
-    code, error = refuse("config", "check", str(config), "--deep")
-    assert code == 2 and "data.jsonl" in error, error
-
-
 def test_data_whose_every_prompt_is_too_long_is_refused(refuse: Refuse, config: Path) -> None:
     code, error = refuse("config", "check", str(config), "--deep", "--set", "data.max_prompt_tokens=5")
     assert code == 2 and "data.max_prompt_tokens: " in error and " 5 tokens" in error, error
-
-
-def test_a_tokenizer_of_another_model_is_refused(
-    refuse: Refuse, config: Path, tiny_model: Path, tmp_path: Path
-) -> None:
-    other = tmp_path / "other"
-    shutil.copytree(tiny_model, other, ignore=shutil.ignore_patterns("*.safetensors"))
-    tokenizer = json.loads((other / "tokenizer.json").read_text())
-    vocabulary = tokenizer["model"]["vocab"]
-    tokenizer["model"]["vocab"] = {token: len(vocabulary) - 1 - number for token, number in vocabulary.items()}
-    (other / "tokenizer.json").write_text(json.dumps(tokenizer))
-    code, error = refuse("config", "check", str(config), "--deep", "--set", f"model.tokenizer={other}")
-    assert code == 2 and "model.tokenizer" in error and str(other) in error, error
 
 
 def test_a_context_longer_than_the_model_was_made_for_is_refused(refuse: Refuse, config: Path) -> None:

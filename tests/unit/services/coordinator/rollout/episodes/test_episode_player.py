@@ -295,16 +295,6 @@ async def test_after_the_last_turn_the_policy_may_answer_to_the_results_once(
     assert len(environments.turns) == num_sent and environments.ends == [stop_reason]
 
 
-async def test_an_endless_game_ends_at_the_limit_of_turns() -> None:
-    game = Environments(lambda turn: Observation((ChatMessage("user", "Again"),), None, False, ()))
-    played = await play(["go"], game, max_turns=4)
-    assert (len(played.episode.turns), played.episode.stop_reason, played.episode.is_truncated) == (
-        4,
-        "max_turns",
-        True,
-    )
-
-
 async def test_calls_beyond_the_limit_are_not_handed_over_and_the_policy_may_answer() -> None:
     environments = Environments()
     two = f"{CALL} {CALL}"
@@ -341,15 +331,6 @@ async def test_a_turn_that_is_cut_at_its_own_limit_gets_its_end_of_turn_and_an_a
 async def test_first_words_that_leave_no_room_are_unscorable() -> None:
     played = await play(["1"], Environments(first=told("x" * 500)), max_completion_tokens=100)
     assert played.episode.outcome is ScoreOutcome.UNSCORABLE and not played.episode.turns, played.episode
-
-
-async def test_a_lost_environment_is_played_again_from_its_recorded_turns() -> None:
-    environments = Environments(errors={2: [EnvironmentLost("reward", "its process ended")]})
-    generators = Generators(lambda turn: "")
-    played = await play([CALL, CALL, "2"], environments, generators=generators)
-    assert environments.plays == [[], [1, 2]] and len(generators.seeds) == 3, "no turn is sampled twice"
-    assert played.text == (await play([CALL, CALL, "2"])).text
-    assert len(played.notes) == 1
 
 
 async def test_a_lost_environment_that_is_not_deterministic_is_played_from_the_beginning() -> None:
@@ -422,14 +403,6 @@ async def test_an_answer_that_the_chat_template_refuses_fails_its_episode_and_no
     episode = (await play([CALL, "1"], environments)).episode
     assert episode.outcome is ScoreOutcome.FAILED, episode
     assert has_all(episode.detail, "turn 1: ", "model.chat_template: "), episode.detail
-
-
-async def test_a_lost_generator_costs_the_turn_in_flight_alone() -> None:
-    lost = {2: [WorkFailed("generator", "it is lost", is_loss=False)]}
-    generators = Generators(lambda turn: "", errors=lost)
-    played = await play([CALL, CALL, "2"], generators=generators)
-    assert len(generators.seeds) == 3 and generators.rooms == 2
-    assert played.text == (await play([CALL, CALL, "2"])).text
 
 
 async def test_lost_generators_of_different_turns_do_not_add_up() -> None:

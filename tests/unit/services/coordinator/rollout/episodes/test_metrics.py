@@ -7,12 +7,10 @@ import pytest
 
 from services.coordinator.rollout.episodes.metrics import episode_metrics, evaluation_metrics, played
 from services.coordinator.rollout.groups import SettledGroup
-from services.coordinator.rollout.token_reward import turn_rewards
-from services.coordinator.training.step_plan import plan_step
 from shoal.conversation import ChatMessage, ToolCall, ToolCallStatus
 from shoal.rollout import EnvironmentTask, Episode, EpisodeSegment, EpisodeTurn, FinishReason, ToolOutcome
 from shoal.scores import ScoreOutcome
-from tests.support.groups import NOW, PROMPT, group_config, judged, settled_group
+from tests.support.groups import PROMPT, group_config, judged, settled_group
 
 CONFIG = group_config()
 MALFORMED = ToolCallStatus.MALFORMED
@@ -92,34 +90,6 @@ def test_truncated_episodes_are_masked_where_the_configuration_says_so() -> None
     (scored,) = judged(group_config(), [group])
     (masked,) = judged(group_config(episodes={"truncated": "mask"}), [group])
     assert scored.trained_indices == (0, 1) and masked.trained_indices == (1,)
-
-
-@pytest.mark.parametrize(
-    ("paid_turn", "expected"), [(0, [0.5, 0.0]), (1, [0.125, 0.5])], ids=["the first turn", "the second turn"]
-)
-def test_the_rewards_of_turns_are_advantages_of_the_tokens_up_to_their_ends_discounted_by_turns(
-    paid_turn: int, expected: list[float]
-) -> None:
-    config = group_config(episodes={"turn_rewards": "tokens", "turn_discount": 0.25}, advantage={"scale": "none"})
-    group = settled_group(0, [1.0, 1.0])
-
-    def of(reward: float) -> Episode:
-        rewards = [reward if number == paid_turn else None for number in range(2)]
-        return episode(*(replace(turn(reward=rewards[n]), start=n, end=n + 1) for n in range(2)))
-
-    completions = tuple(
-        replace(completion, episode=of(reward))
-        for completion, reward in zip(group.completions, (1.0, 0.0), strict=True)
-    )
-    steps = tuple(map(turn_rewards, completions))
-    assert [[(step.token, step.value) for step in each] for each in steps] == [[(paid_turn, 1.0)], [(paid_turn, 0.0)]]
-    groups = judged(config, [replace(group, completions=completions, step_rewards=steps)])
-    plan = plan_step(config, groups, NOW, "step")
-    advantages = [rollout.token_advantages for rollout in plan.batch.groups[0].rollouts]
-    assert [values is not None and values.tolist() for values in advantages] == [
-        expected,
-        [-value for value in expected],
-    ]
 
 
 def test_a_prompt_of_an_environment_alone_is_correct_from_a_reward_of_1_on() -> None:
