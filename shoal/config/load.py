@@ -46,7 +46,7 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise InvalidArgument(f"there is no configuration file {path}") from None
+        raise InvalidArgument(f"there is no configuration file {path}: give the path of a TOML file") from None
     except (ValueError, OSError, RecursionError) as error:
         raise InvalidArgument(f"{path} cannot be read as TOML: {why_unread(error)}") from None
     find_files(values, path.parent)

@@ -40,7 +40,7 @@ def _read_file(name: str, source: SourceConfig, digests: dict[str, str]) -> list
     path = local_path(name, "data.sources: path")
     if not path.is_file():
         raise InvalidArgument(
-            f"data source {path}: there is no such file on the coordinator's machine; `path` of a source names a "
+            f"data source {path}: there is no such file on the coordinator's machine; give the path of a "
             ".jsonl or .parquet file"
         )
     suffix = path.suffix.lower()

@@ -84,7 +84,10 @@ class RunFolders:
         if run_id:
             if RUN_NAME.fullmatch(run_id) and holds_run(self.data_dir / run_id):
                 return RunRecord.load(self.data_dir / run_id)
-            raise NotFound(f"there is no run {run_id!r} in {self.data_dir}", reason=ErrorReason.NO_RUN)
+            raise NotFound(
+                f"there is no run {run_id!r} in {self.data_dir}: give a name that `shoal run list` shows",
+                reason=ErrorReason.NO_RUN,
+            )
         runs, damaged = self._read(RunRecord.load)
         if not runs and damaged:
             raise damaged[0][1]

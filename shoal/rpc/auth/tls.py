@@ -109,7 +109,7 @@ class TlsFolder:
         authorities = self._bytes(AUTHORITIES)
         if authorities is None:
             if not self._folder.is_dir():
-                raise self.wrong("there is no such folder")
+                raise self.wrong("there is no such folder; make it with `shoal certs`")
             inside = sorted(str(path.parent) for path in self._folder.glob(f"*/{CERTIFICATE}"))
             hint = f"; give one of its folders: {', '.join(inside)}" if inside else ""
             raise self.wrong(
