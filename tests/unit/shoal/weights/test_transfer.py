@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from shoal.errors import DataLoss, DeadlineExceeded, Unavailable
+from shoal.errors import DeadlineExceeded, Unavailable
 from shoal.weights.board import GroupBoard, open_store, serve_store
 from shoal.weights.group import BroadcastGroup
 from shoal.weights.hashing import hash_tensor
@@ -97,14 +97,6 @@ def test_a_member_that_never_arrives_is_waited_for_until_the_deadline_only(rende
         group.connect()
 
 
-def test_a_broadcast_that_nobody_sends_ends_at_the_deadline(rendezvous: Rendezvous) -> None:
-    group = connected(rendezvous)[1]
-    started = time.monotonic()
-    with pytest.raises(DeadlineExceeded, match="broadcast of 3 "):
-        group.broadcast(torch.zeros(4), deadline=started + 0.3)
-    assert time.monotonic() - started < 30, "the group's own deadline is 60 s"
-
-
 def test_an_abort_by_another_member_ends_a_waiting_broadcast(rendezvous: Rendezvous) -> None:
     groups = connected(rendezvous)
     threading.Timer(0.3, groups[2].abort, ["no longer wanted"]).start()
@@ -168,13 +160,6 @@ def test_a_broadcast_that_the_backend_refuses_is_an_error_of_the_group(rendezvou
     group._backend = Ended()
     with pytest.raises(Unavailable, match=r" aborted on rank 0\.$"):
         group.broadcast(torch.zeros(4))
-
-
-def test_tensors_that_differ_from_the_manifest_are_refused(rendezvous: Rendezvous) -> None:
-    sender, *_ = connected(rendezvous)
-    with pytest.raises(DataLoss, match="expects embed"):
-        send_weights(sender, MANIFEST, [("embed", torch.zeros(3))])
-    sender.abort("refused")
 
 
 def test_the_error_for_a_store_that_does_not_answer_names_its_address() -> None:

@@ -89,21 +89,6 @@ async def test_the_status_says_what_long_work_does_now_but_not_over_a_failure(li
     assert (state(lifecycle), message()) == ("FAILED", "the disk burns")
 
 
-@pytest.mark.parametrize(
-    ("error", "message"), [(Unavailable("no disk"), "no disk"), (KeyError("lm_head"), "KeyError: 'lm_head'")]
-)
-async def test_after_a_load_that_failed_the_same_configuration_may_be_tried_again(
-    lifecycle: Lifecycle, error: Exception, message: str
-) -> None:
-    async def work() -> None:
-        raise error
-
-    lifecycle.load("run", config(), work, message="")
-    await settle()
-    assert state(lifecycle) == "FAILED" and not lifecycle.is_configured("run", config())
-    assert lifecycle.status(worker_pb2.WorkerLoad()).message == message
-
-
 async def test_a_newer_load_begins_when_the_cleanup_of_the_earlier_one_has_ended(lifecycle: Lifecycle) -> None:
     order, has_begun = [], asyncio.Event()
 

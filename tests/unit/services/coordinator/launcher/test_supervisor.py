@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,7 +12,7 @@ import pytest
 from services.coordinator.launcher import supervisor as supervisor_module
 from services.coordinator.launcher.plan import ProcessPlan
 from services.coordinator.launcher.supervisor import ProcessDied, Supervisor
-from tests.support.waiting import PATIENCE_S, block_until, eventually
+from tests.support.waiting import PATIENCE_S, eventually
 from tests.support.wordings import has_all
 
 
@@ -66,34 +65,6 @@ time.sleep(600)
     await _first_line(tmp_path / "polite.log")
     await supervisor.end()
     assert child.describe_exit() == "exit code 7"
-
-
-async def test_a_generator_that_dies_is_restarted_and_the_rest_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(supervisor_module, "FIRST_DELAY_S", 0.05)
-    reports: list[str] = []
-    supervisor = Supervisor(tmp_path, reports.append)
-    code = f"""
-import pathlib, sys, time
-starts = pathlib.Path({str(tmp_path / "starts")!r})
-starts.write_text(starts.read_text() + "x" if starts.exists() else "x")
-if len(starts.read_text()) < 3:
-    sys.exit("RuntimeError: the engine is dead")
-pathlib.Path({str(tmp_path / "up")!r}).write_text("up\\n")
-time.sleep(600)
-"""
-    supervisor.start(_plan("generator-0", "generator", code))
-    watching = asyncio.create_task(supervisor.watch())
-    try:
-        await _first_line(tmp_path / "up")
-        assert not watching.done()
-    finally:
-        watching.cancel()
-        supervisor.kill()
-    assert len((tmp_path / "starts").read_text()) == 3
-    deaths = [text for text in reports if "died" in text]
-    assert len(deaths) == 2 and has_all(deaths[0], "exit code 1", "RuntimeError: the engine is dead"), reports
 
 
 @pytest.mark.parametrize(("kind", "exit_code"), [("coordinator", 1), ("generator", 3)])
@@ -232,24 +203,3 @@ async def test_a_process_that_nobody_keeps_a_lease_of_is_asked_again_and_again_a
         supervisor.kill()
     assert "coordinator hangs" in reports[0] and "coordinator is restarted" in reports[2], reports
     assert asked.count(False) >= supervisor_module.NUM_ASKED, f"it was given up after {asked}"
-
-
-def test_kill_dash_nine_of_the_parent_ends_its_processes(tmp_path: Path) -> None:
-    code = f"""
-import sys, time
-from pathlib import Path
-from services.coordinator.launcher.plan import ProcessPlan
-from services.coordinator.launcher.supervisor import Supervisor
-sleeper = (sys.executable, "-c", "print(1, flush=True); import time; time.sleep(600)")
-child = Supervisor(Path({str(tmp_path)!r}), print).start(ProcessPlan("sleeper", "learner", sleeper, {{}}))
-print(child.pid, flush=True)
-time.sleep(600)
-"""
-    starter = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
-    assert starter.stdout is not None
-    with starter.stdout:
-        child = int(starter.stdout.readline())
-        asyncio.run(_first_line(tmp_path / "sleeper.log"))
-        os.kill(starter.pid, signal.SIGKILL)
-        starter.wait()
-    block_until(lambda: _is_gone(child), f"{child} ends with its parent")

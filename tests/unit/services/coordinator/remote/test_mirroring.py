@@ -83,16 +83,6 @@ async def last_step_and_texts(data_dir: Path) -> tuple[int, list[str]]:
     return progress.policy_version, [group.prompt_text for group in groups]
 
 
-async def test_a_run_is_resumed_in_an_empty_folder_from_a_real_s3_server(tmp_path: Path, s3: CuttingProxy) -> None:
-    run, url = await MirroredRun(tmp_path / "here").open(), "s3://backups/whole"
-    for step in (1, 2):
-        assert (await mirrored(run, url, await run.save(step)))[-1] == "checkpoint_mirrored"
-    await run.ledger.close()
-    take_from_mirror(tmp_path / "there", "sums", {"checkpoint": {"mirror": url}})
-    assert await last_step(tmp_path / "there") == 2
-    assert [event.kind for event in read_events(tmp_path / "there" / "sums" / "events.jsonl")][-1] == "fetched"
-
-
 async def test_of_a_copy_that_was_cut_off_half_way_the_one_before_is_taken(tmp_path: Path, s3: CuttingProxy) -> None:
     run, url = await MirroredRun(tmp_path / "here").open(), "s3://backups/cut"
     await mirrored(run, url, await run.save(1))

@@ -52,10 +52,10 @@ async def restored(checkpoints: Checkpoints, folder: Path) -> Progress:
         await ledger.close()
 
 
-async def test_a_checkpoint_moves_on_with_skipped_steps_and_keeps_the_learners_files(tmp_path: Path) -> None:
+async def test_a_checkpoint_moves_on_with_skipped_steps_and_keeps_the_learners_files(
+    ledger: Ledger, tmp_path: Path
+) -> None:
     learner, checkpoints = Learner(), Checkpoints(tmp_path)
-    ledger = Ledger(tmp_path / "ledger.sqlite", attempt=0)
-    await ledger.open()
     for policy_version, next_order_number, is_new in ((0, 0, True), (0, 0, False), (0, 4, True), (0, 8, True)):
         await step_to(ledger, policy_version, next_order_number)
         saved = await save_whole(checkpoints, learner, ledger)
@@ -70,11 +70,9 @@ async def test_a_checkpoint_moves_on_with_skipped_steps_and_keeps_the_learners_f
 
 
 async def test_a_checkpoint_that_cannot_move_on_stays_as_it_was(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checkpoints, client = Checkpoints(tmp_path), Learner()
-    ledger = Ledger(tmp_path / "ledger.sqlite", attempt=0)
-    await ledger.open()
     await step_to(ledger, 3, 4)
     await save_whole(checkpoints, client, ledger)
     await step_to(ledger, 3, 8)
@@ -117,12 +115,10 @@ async def long_step(ledger: Ledger, step: int) -> None:
 
 
 async def test_a_checkpoint_of_long_completions_writes_no_more_late_in_a_run_than_early(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(series, "SEGMENT_BYTES", 4 << 20)
     checkpoints, client = Checkpoints(tmp_path), Learner()
-    ledger = Ledger(tmp_path / "ledger.sqlite", attempt=0)
-    await ledger.open()
     written: list[int] = []
     num_token_bytes: list[int] = []
     for step in range(25):
@@ -140,11 +136,10 @@ async def test_a_checkpoint_of_long_completions_writes_no_more_late_in_a_run_tha
 
 
 async def test_a_restored_ledger_has_the_texts_of_its_checkpoint_and_the_abandoned_one_has_its_own(
+    ledger: Ledger,
     tmp_path: Path,
 ) -> None:
     checkpoints, client = Checkpoints(tmp_path), Learner()
-    ledger = Ledger(tmp_path / "ledger.sqlite", attempt=0)
-    await ledger.open()
     await long_step(ledger, 0)
     await save_whole(checkpoints, client, ledger)
     await long_step(ledger, 1)

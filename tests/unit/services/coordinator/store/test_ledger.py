@@ -84,9 +84,7 @@ async def test_a_group_is_read_back_as_it_was_written(tmp_path: Path) -> None:
     await again.close()
 
 
-async def test_a_group_that_is_issued_again_loses_its_first_samples(tmp_path: Path) -> None:
-    ledger = Ledger(tmp_path / "ledger.sqlite", attempt=0)
-    await ledger.open()
+async def test_a_group_that_is_issued_again_loses_its_first_samples(ledger: Ledger, tmp_path: Path) -> None:
     await bring_to_scored(ledger, 0)
     await ledger.issued(0, 3, "g0", PROMPT, "cd" * 16, 3, "its generator was lost")
     (group,) = groups(tmp_path)
@@ -95,9 +93,9 @@ async def test_a_group_that_is_issued_again_loses_its_first_samples(tmp_path: Pa
     await ledger.close()
 
 
-async def test_a_group_that_is_issued_again_loses_its_drop_reason_and_its_greedy_reward(tmp_path: Path) -> None:
-    ledger = Ledger(tmp_path / LEDGER, attempt=0)
-    await ledger.open()
+async def test_a_group_that_is_issued_again_loses_its_drop_reason_and_its_greedy_reward(
+    ledger: Ledger, tmp_path: Path
+) -> None:
     await ledger.issued(0, 3, "g0", PROMPT, "", 2, "")
     await ledger.scored(0, [], 2, greedy=Score(0, ScoreOutcome.SCORED, 0.5))
     await ledger.dropped(0, "refused", 2)
@@ -109,9 +107,7 @@ async def test_a_group_that_is_issued_again_loses_its_drop_reason_and_its_greedy
     assert row == ("ISSUED", "", None)
 
 
-async def test_a_snapshot_is_one_file_with_the_ledger_of_that_moment(tmp_path: Path) -> None:
-    ledger = Ledger(tmp_path / "ledger.sqlite", attempt=0)
-    await ledger.open()
+async def test_a_snapshot_is_one_file_with_the_ledger_of_that_moment(ledger: Ledger, tmp_path: Path) -> None:
     await bring_to_scored(ledger, 0)
     snapshot = tmp_path / "snapshot"
     snapshot.mkdir()
@@ -137,9 +133,9 @@ def tokens_in(folder: Path) -> dict[int, list[rollout_pb2.Completion]]:
     }
 
 
-async def test_tokens_are_deleted_once_a_step_has_used_their_group_up_and_text_stays(tmp_path: Path) -> None:
-    ledger = Ledger(tmp_path / LEDGER, attempt=0)
-    await ledger.open()
+async def test_tokens_are_deleted_once_a_step_has_used_their_group_up_and_text_stays(
+    ledger: Ledger, tmp_path: Path
+) -> None:
     for order_number in (0, 1):
         await bring_to_scored(ledger, order_number)
     trained = TrainedGroup(0, 0, (Rollout(completion(0), 1.0, reward=1.0),))
@@ -151,9 +147,7 @@ async def test_tokens_are_deleted_once_a_step_has_used_their_group_up_and_text_s
     assert [[rollout.text for rollout in group.rollouts] for group in groups(tmp_path)] == [["2", "2"]] * 2
 
 
-async def test_tokens_log_probabilities_and_supports_are_kept_to_the_bit(tmp_path: Path) -> None:
-    ledger = Ledger(tmp_path / LEDGER, attempt=0)
-    await ledger.open()
+async def test_tokens_log_probabilities_and_supports_are_kept_to_the_bit(ledger: Ledger, tmp_path: Path) -> None:
     await ledger.issued(0, 3, "g0", PROMPT, "ab" * 16, 2, "")
     support = Support(np.array([5, 9, 6, 7, 8], np.int32), np.array([2, 1, 2], np.int32))
     sampled = [replace(completion(0), support=support), completion(1)]
@@ -170,9 +164,7 @@ async def test_the_error_of_a_damaged_ledger_names_its_path(tmp_path: Path) -> N
     await ledger.close()
 
 
-async def test_issued_and_excluded_prompts_outlive_the_process(tmp_path: Path) -> None:
-    ledger = Ledger(tmp_path / "ledger.sqlite", attempt=0)
-    await ledger.open()
+async def test_issued_and_excluded_prompts_outlive_the_process(ledger: Ledger, tmp_path: Path) -> None:
     assert (await ledger.issue_state()).next_position == 0
     for order_number in (0, 1):
         await bring_to_scored(ledger, order_number)
@@ -187,9 +179,7 @@ async def test_issued_and_excluded_prompts_outlive_the_process(tmp_path: Path) -
     await again.close()
 
 
-async def test_reward_weight_and_token_advantages_are_kept_as_trained(tmp_path: Path) -> None:
-    ledger = Ledger(tmp_path / LEDGER, attempt=0)
-    await ledger.open()
+async def test_reward_weight_and_token_advantages_are_kept_as_trained(ledger: Ledger, tmp_path: Path) -> None:
     await bring_to_scored(ledger, 0)
     values = np.array([0.5, 0.25, 0.125], np.float32)
     rollout = Rollout(completion(1), float(values.mean()), weight=1.5, reward=0.75, token_advantages=values)
@@ -231,18 +221,16 @@ async def test_the_refusal_of_a_ledger_of_another_version_names_both(tmp_path: P
     assert names == [("groups",)], f"the refusal left tables behind: {names}"
 
 
-async def test_a_snapshot_has_the_ledgers_version(tmp_path: Path) -> None:
-    ledger = Ledger(tmp_path / "ledger.sqlite", attempt=0)
-    await ledger.open()
+async def test_a_snapshot_has_the_ledgers_version(ledger: Ledger, tmp_path: Path) -> None:
     await write_snapshot(ledger, tmp_path / "snapshot.sqlite")
     await ledger.close()
     with reading(tmp_path / "snapshot.sqlite") as snapshot:
         assert snapshot is not None and snapshot.execute("SELECT COUNT(*) FROM groups").fetchone() == (0,)
 
 
-async def test_groups_are_issued_while_a_snapshot_is_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ledger = Ledger(tmp_path / LEDGER, attempt=0)
-    await ledger.open()
+async def test_groups_are_issued_while_a_snapshot_is_copied(
+    ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await bring_to_scored(ledger, 0)
     copying, may_go_on = asyncio.Event(), threading.Event()
     loop, sync = asyncio.get_running_loop(), SegmentWriter.sync
@@ -268,9 +256,7 @@ async def test_groups_are_issued_while_a_snapshot_is_copied(tmp_path: Path, monk
         assert hashlib.sha256(named).hexdigest() == digest.sha256, f"{digest} is not what the file has"
 
 
-async def test_a_damaged_segment_costs_the_texts_in_it_alone(tmp_path: Path) -> None:
-    ledger = Ledger(tmp_path / LEDGER, attempt=0)
-    await ledger.open()
+async def test_a_damaged_segment_costs_the_texts_in_it_alone(ledger: Ledger, tmp_path: Path) -> None:
     for order_number in (0, 1):
         await bring_to_scored(ledger, order_number)
     await ledger.close()
@@ -287,9 +273,7 @@ async def test_a_damaged_segment_costs_the_texts_in_it_alone(tmp_path: Path) -> 
         assert all("[lost: " in rollout.text for rollout in group.rollouts)
 
 
-async def test_the_number_of_a_segment_that_is_gone_is_not_used_again(tmp_path: Path) -> None:
-    ledger = Ledger(tmp_path / LEDGER, attempt=0)
-    await ledger.open()
+async def test_the_number_of_a_segment_that_is_gone_is_not_used_again(ledger: Ledger, tmp_path: Path) -> None:
     await bring_to_scored(ledger, 0)
     await ledger.close()
     next((tmp_path / SEGMENTS).glob("tokens-00000002.*")).unlink()  # A mirror does not have it.
@@ -302,10 +286,8 @@ async def test_the_number_of_a_segment_that_is_gone_is_not_used_again(tmp_path: 
 
 
 async def test_a_full_disk_is_reported_and_leaves_the_ledger_as_it_was(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ledger = Ledger(tmp_path / LEDGER, attempt=0)
-    await ledger.open()
     await bring_to_scored(ledger, 0)
     pwrite = os.pwrite
 
@@ -350,9 +332,7 @@ PRAGMA user_version = 2;
 """What version 2 of the tables has after one step."""
 
 
-async def test_transactions_that_fail_leave_nothing_in_the_segments(tmp_path: Path) -> None:
-    ledger = Ledger(tmp_path / LEDGER, attempt=0)
-    await ledger.open()
+async def test_transactions_that_fail_leave_nothing_in_the_segments(ledger: Ledger, tmp_path: Path) -> None:
     await bring_to_scored(ledger, 0)
 
     def sizes() -> dict[str, int]:

@@ -11,9 +11,7 @@ from shoal.error_reasons import ErrorReason
 from shoal.errors import DataLoss
 
 
-async def test_only_what_rows_make_of_their_interpretation_is_damage(tmp_path: Path) -> None:
-    ledger = Ledger(tmp_path / LEDGER, attempt=0)
-    await ledger.open()
+async def test_only_what_rows_make_of_their_interpretation_is_damage(ledger: Ledger, tmp_path: Path) -> None:
     await ledger.close()
     with pytest.raises(ValueError, match="a defect"), reading(tmp_path / LEDGER):
         raise ValueError("a defect of the code that reads")

@@ -46,10 +46,8 @@ async def issue(ledger: Ledger, order_number: int, *completions: Completion) -> 
         await ledger.sampled(order_number, completions, 0, "")
 
 
-async def test_pages_of_long_groups_fit_a_message_and_omit_no_group(tmp_path: Path) -> None:
+async def test_pages_of_long_groups_fit_a_message_and_omit_no_group(ledger: Ledger, tmp_path: Path) -> None:
     num_groups = 40
-    ledger = Ledger(tmp_path / LEDGER, attempt=0)
-    await ledger.open()
     for number in range(num_groups):
         await issue(ledger, number, completion(0, "a" * (256 << 10)))
     await ledger.close()
@@ -84,10 +82,8 @@ def all_pages(folder: Path, **fields: Any) -> list[pb.RolloutGroup]:
 
 @pytest.mark.parametrize("order", [pb.ROLLOUT_ORDER_ISSUE, pb.ROLLOUT_ORDER_REWARD])
 async def test_a_group_that_is_larger_than_a_message_is_on_several_pages(
-    tmp_path: Path, order: "pb.RolloutOrder.ValueType"
+    ledger: Ledger, tmp_path: Path, order: "pb.RolloutOrder.ValueType"
 ) -> None:
-    ledger = Ledger(tmp_path / LEDGER, attempt=0)
-    await ledger.open()
     for number, length in ((0, 10), (1, 600 << 10), (2, 10), (3, 600 << 10)):
         await issue(ledger, number, *(completion(index, chr(97 + index) * length) for index in range(16)))
         await ledger.scored(number, [Score(index, ScoreOutcome.SCORED, -number) for index in range(16)], 0)
@@ -100,9 +96,7 @@ async def test_a_group_that_is_larger_than_a_message_is_on_several_pages(
         assert [len(rollout.text) for rollout in groups[3].rollouts] == [600 << 10] * 16
 
 
-async def test_a_completion_that_is_larger_than_a_message_is_cut_and_says_so(tmp_path: Path) -> None:
-    ledger = Ledger(tmp_path / LEDGER, attempt=0)
-    await ledger.open()
+async def test_a_completion_that_is_larger_than_a_message_is_cut_and_says_so(ledger: Ledger, tmp_path: Path) -> None:
     prompt = replace(PROMPT, text="p" * (5 << 20))
     await ledger.issued(0, 0, "g0", prompt, "", 0, "")
     await ledger.sampled(0, [completion(0, "€" * (2 << 20)), completion(1, "b")], 0, "")
@@ -131,14 +125,14 @@ async def bring_to(ledger: Ledger, order_number: int, *rewards: float | None) ->
 
 
 @pytest.fixture(params=["checkpoints", "no checkpoint"])
-async def folder(tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Path:
+async def folder(
+    ledger: Ledger, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Path:
     """A ledger with ten groups: 2 steps of 4, the first after an attempt at it that was skipped, and 2 more groups.
 
     With checkpoints the groups of the steps are in blocks of at most three.
     """
     monkeypatch.setattr(blocks, "GROUPS_PER_BLOCK", 3)
-    ledger = Ledger(tmp_path / LEDGER, attempt=0)
-    await ledger.open()
     for number, rewards in enumerate(
         [(0.0, 0.0), (1.0, None), (0.0, 1.0), (1.0, 1.0), (0.25, 0.5), (None, None), (0.5, 0.5), (0.5, 0.0)]
     ):
@@ -199,10 +193,9 @@ def test_every_filter_and_order_gives_its_groups_whatever_the_pages(
 
 
 async def test_a_group_dropped_ahead_of_its_step_and_issued_again_after_a_restore_is_one_of_its_last_step_alone(
+    ledger: Ledger,
     tmp_path: Path,
 ) -> None:
-    ledger = Ledger(tmp_path / LEDGER, attempt=0)
-    await ledger.open()
     await bring_to(ledger, 0, 0.0, 1.0)
     await bring_to(ledger, 1, 0.0, 0.0)
     await ledger.dropped(0, "timeout", 1)
@@ -271,9 +264,9 @@ def test_a_run_without_a_ledger_has_no_groups(tmp_path: Path) -> None:
     assert count_groups(tmp_path) == {}
 
 
-async def test_a_live_ledger_is_read_while_it_is_written_and_reading_leaves_no_file_behind(tmp_path: Path) -> None:
-    ledger = Ledger(tmp_path / LEDGER, attempt=0)
-    await ledger.open()
+async def test_a_live_ledger_is_read_while_it_is_written_and_reading_leaves_no_file_behind(
+    ledger: Ledger, tmp_path: Path
+) -> None:
     await issue(ledger, 0)
     with closing(sqlite3.connect(tmp_path / LEDGER, isolation_level=None)) as writer:
         writer.execute("BEGIN IMMEDIATE")

@@ -53,13 +53,6 @@ async def test_time_in_which_the_coordinator_stood_still_ends_no_lease(
     assert bool(registry.alive(GENERATOR)) is is_alive, f"no heartbeat for {clock.now} s, of which {sum(lags)} s of lag"
 
 
-async def test_a_process_that_takes_an_address_ends_the_lease_of_its_predecessor() -> None:
-    registry = WorkerRegistry(Clock())
-    registry.register("before", GENERATOR, "h:1", 1)
-    registry.register("after", GENERATOR, "h:1", 1)
-    assert [record.worker_id for record in registry.alive(GENERATOR)] == ["after"]
-
-
 def test_a_full_registry_forgets_workers_that_are_lost_and_refuses_more_that_live() -> None:
     registry = WorkerRegistry()
     for number in range(MAX_WORKERS):

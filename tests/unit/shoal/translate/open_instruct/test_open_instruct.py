@@ -100,6 +100,8 @@ def _mask(statistic: str, level: str, low: float | None, only_harmful: bool) -> 
         (SLOW, {f"{CODE}code.pass_rate_threshold": 0.99, f"{CODE}code_stdio.pass_rate_threshold": 0.99}),
         ("--code_api_url http://localhost:1234/test_program", {f"{CODE}code.total_timeout_s": 30.0}),
         ("--code_max_execution_time 60", {f"{CODE}code.total_timeout_s": 300.0}),
+        ("--code_max_execution_time 12", {f"{CODE}code.total_timeout_s": 120.0, "reward.timeout_s": 122.0}),
+        ("--code_apply_perf_penalty", {f"{CODE}code.reward_speed": True, f"{CODE}code_stdio.reward_speed": True}),
         (QWEN, {f"{JUDGE}model": "Qwen/Qwen3-32B", f"{JUDGE}timeout_s": 600, f"{JUDGE}total_timeout_s": 600}),
         (QWEN, {f"{JUDGE}max_tokens": 2048, f"{JUDGE}temperature": 1.0, f"{JUDGE}base_url": ""}),
         (ON_SERVER, {f"{JUDGE}base_url": ""}),

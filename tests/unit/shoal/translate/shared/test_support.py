@@ -3,7 +3,7 @@
 import pytest
 
 from shoal.config.tables.sampling import MAX_TOP_K
-from tests.support.translations import config_of, translate_values
+from tests.support.translations import translate_values
 
 
 @pytest.mark.parametrize(
@@ -20,8 +20,3 @@ def test_truncated_sampling_without_top_k_is_bounded_and_says_so(system: str, va
     assert result.values["sampling"]["top_k"] == MAX_TOP_K
     (note,) = [note for note in result.notes if "drawn from at most the 1024 likeliest" in note]
     assert ("min_p alone" in note) == ("min_p" in str(values))
-
-
-def test_a_top_k_of_the_source_is_kept() -> None:
-    assert config_of("trl", {"top_p": 0.9, "top_k": 20, "max_steps": 5}).sampling.top_k == 20
-    assert config_of("trl", {"max_steps": 5}).sampling.top_k == 0

@@ -348,17 +348,6 @@ def _open_instruct(*flags: str) -> Translation:
     )
 
 
-def test_code_flags_of_open_instruct_configure_the_code_verifiers() -> None:
-    reward = _config(
-        _open_instruct("--code_api_url", "http://x", "--code_max_execution_time", "12", "--code_apply_perf_penalty")
-    ).reward
-    for options in (reward.verifiers.code, reward.verifiers.code_stdio):
-        assert (options.timeout_s, options.total_timeout_s, options.reward_speed) == (12, 120, True)
-    assert reward.timeout_s == 122, "the service waits for all tests"
-    reward = _config(_open_instruct("--code_pass_rate_reward_threshold", "0.99")).reward
-    assert (reward.verifiers.code.pass_rate_threshold, reward.verifiers.code.timeout_s) == (0.99, 1.0)
-
-
 def test_open_instruct_also_evaluates_on_training_questions() -> None:
     """Most of its scripts name one dataset for both, so held-out evaluation would have no questions left."""
     evaluation = _config(_open_instruct("--dataset_mixer_eval_list", "ai2-adapt-dev/rlvr_gsm8k_zs", "16")).evaluation

@@ -73,6 +73,7 @@ def test_a_4_bit_model_without_adapters_is_refused() -> None:
 def test_truncated_sampling_is_translated() -> None:
     sampling = config_of("trl", {"top_p": 0.9, "top_k": 20, "min_p": 0.05, "max_steps": 5}).sampling
     assert (sampling.top_p, sampling.top_k, sampling.min_p) == (0.9, 20, 0.05)
+    assert config_of("trl", {"max_steps": 5}).sampling.top_k == 0
 
 
 def test_a_4_bit_configuration_of_transformers_has_its_own_default_type() -> None:

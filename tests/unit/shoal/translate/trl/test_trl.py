@@ -160,15 +160,6 @@ def test_a_system_prompt_of_trl_is_that_of_data_given_beside_it() -> None:
     assert data.system_prompt == "Think." and data.dataset is None, "the data are those of --set"
 
 
-def test_reward_functions_of_open_r1_have_their_settings_beside_them() -> None:
-    functions = {"reward_funcs": ["accuracy", "soft_overlong_punishment"], "reward_weights": [1.0, 0.5]}
-    settings = {"max_completion_len": 100, "soft_punish_cache": 20, "code_language": "cpp"}
-    config = config_of("trl", TRL | functions | settings)
-    assert config.reward.weights == {"math": 1.0}
-    overlong = config.reward.overlong
-    assert (overlong.factor, overlong.max_length_tokens, overlong.buffer_tokens) == (0.5, 100, 20)
-
-
 def test_a_share_of_the_steps_between_checkpoints_is_counted() -> None:
     assert config_of("trl", TRL | {"save_steps": 0.1}).checkpoint.every_steps == 10
     notes = translate_values("trl", {"num_train_epochs": 1, "save_steps": 0.1}).notes

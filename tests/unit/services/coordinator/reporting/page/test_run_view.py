@@ -6,7 +6,6 @@ from services.coordinator.reporting.page.run_view import NUM_GROUPS, view_run
 from services.coordinator.store.events import EVENTS, EventLog
 from services.coordinator.store.files.step_file import StepFile
 from services.coordinator.store.ledger import Ledger
-from services.coordinator.store.rollouts import LEDGER
 from services.coordinator.store.run_record import RunRecord, RunState
 from shoal.config import parse_config
 from shoal.rollout import Completion, FinishReason, Prompt, VersionSpan, WeightVersion
@@ -29,9 +28,9 @@ def new_record(folder: Path) -> RunRecord:
     return record
 
 
-async def test_the_last_groups_that_are_no_longer_being_sampled_come_newest_first(tmp_path: Path) -> None:
-    ledger = Ledger(tmp_path / LEDGER, attempt=0)
-    await ledger.open()
+async def test_the_last_groups_that_are_no_longer_being_sampled_come_newest_first(
+    ledger: Ledger, tmp_path: Path
+) -> None:
     for number in range(NUM_GROUPS + 8):
         await ledger.issued(number, number, f"g{number}", PROMPT, "", 0, "")
     being_sampled = {NUM_GROUPS + 7, NUM_GROUPS + 5}

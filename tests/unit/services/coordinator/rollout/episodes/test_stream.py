@@ -65,15 +65,6 @@ def test_the_start_names_the_tools_of_the_row_and_none_for_all(
     assert (list(sent.tools.names) if sent.HasField("tools") else None) == names
 
 
-@pytest.mark.parametrize("error", [KILLED, DIED])
-async def test_a_service_that_ends_in_a_turn_is_a_loss_of_the_episode(error: ShoalError) -> None:
-    stream = stream_of(Call([FIRST], error))
-    await stream.first()
-    with pytest.raises(EnvironmentLost) as lost:
-        await stream.answer(TURN)
-    assert lost.value.is_loss
-
-
 @pytest.mark.parametrize(("error", "is_loss"), [(KILLED, False), (DIED, True)], ids=["service", "environment"])
 async def test_a_service_that_ends_while_the_policy_samples_does_not_count_against_the_episode(
     error: ShoalError, is_loss: bool

@@ -112,9 +112,7 @@ async def test_what_a_checkpoint_voids_is_in_no_block_that_it_knows(tmp_path: Pa
     assert names == ["groups-00000003.segment", "groups-00000006.segment"], names
 
 
-async def test_positions_go_on_after_blocks_that_have_all_groups(tmp_path: Path) -> None:
-    ledger = Ledger(tmp_path / LEDGER, attempt=0)
-    await ledger.open()
+async def test_positions_go_on_after_blocks_that_have_all_groups(ledger: Ledger, tmp_path: Path) -> None:
     await take_step(ledger, 1)
     await ledger.step_done(Progress(1, 3, 6), trained=[], dropped=[(2, "no_signal")])
     await write_snapshot(ledger, tmp_path / "snapshot.sqlite")
