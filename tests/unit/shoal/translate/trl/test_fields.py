@@ -51,14 +51,6 @@ def test_every_field_of_a_script_has_a_row_with_a_target_or_a_reason(system: str
     assert missing == [] and len(names) > 180
 
 
-def test_flags_of_lora_are_adapters() -> None:
-    flags = {"use_peft": True, "lora_r": 8, "lora_target_modules": ["q_proj", "v_proj"], "max_steps": 5}
-    lora = config_of("trl", flags | {"load_in_4bit": True}).learner.lora
-    assert (lora.rank, lora.alpha, lora.dropout, lora.quantization) == (8, 32, 0.05, "nf4"), lora
-    assert lora.target_modules == ["q_proj", "v_proj"]
-    assert not config_of("trl", {"lora_r": 8, "max_steps": 5}).learner.lora.is_on, "use_peft turns it on"
-
-
 def test_peft_chooses_layers_that_no_field_names() -> None:
     result = translate_values("trl", {"use_peft": True, "max_steps": 5})
     assert result.values["learner"]["lora"]["target_modules"] == ["q_proj", "v_proj"]
@@ -70,20 +62,9 @@ def test_a_4_bit_model_without_adapters_is_refused() -> None:
     assert refusal.name == "load_in_4bit" and "train adapters on it" in refusal.reason
 
 
-def test_truncated_sampling_is_translated() -> None:
-    sampling = config_of("trl", {"top_p": 0.9, "top_k": 20, "min_p": 0.05, "max_steps": 5}).sampling
-    assert (sampling.top_p, sampling.top_k, sampling.min_p) == (0.9, 20, 0.05)
-    assert config_of("trl", {"max_steps": 5}).sampling.top_k == 0
-
-
 def test_a_4_bit_configuration_of_transformers_has_its_own_default_type() -> None:
     flags = {"use_peft": True, "max_steps": 5, "BitsAndBytesConfig.load_in_4bit": True}
     given = flags | {"from_pretrained.quantization_config": ["BitsAndBytesConfig(load_in_4bit=True)"]}
     assert config_of("trl", given).learner.lora.quantization == "fp4"
     (refusal,) = translate_values("trl", given | {"from_pretrained.quantization_config": ["quantized"]}).blocking
     assert "BitsAndBytesConfig" in refusal.reason
-
-
-def test_a_lora_config_without_arguments_has_the_defaults_of_peft() -> None:
-    lora = config_of("trl", {"GRPOTrainer.peft_config": ["LoraConfig()"], "max_steps": 5}).learner.lora
-    assert (lora.rank, lora.alpha, lora.dropout) == (8, 8, 0.0)

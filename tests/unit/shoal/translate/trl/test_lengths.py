@@ -1,11 +1,6 @@
 """Tests of the lengths of prompts and completions."""
 
-from tests.support.translations import config_of, translate_values
-
-
-def test_a_context_of_trl_without_a_prompt_length_leaves_prompts_the_rest() -> None:
-    config = config_of("trl", {"vllm_max_model_length": 1536, "max_completion_length": 1024, "max_steps": 5})
-    assert (config.data.max_prompt_tokens, config.generator.max_model_len) == (512, 1536)
+from tests.support.translations import translate_values
 
 
 def test_a_context_that_would_cut_completions_off_is_noted() -> None:

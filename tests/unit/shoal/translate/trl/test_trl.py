@@ -9,44 +9,68 @@ from shoal.config import parse_config
 from shoal.translate import SYSTEMS, translate
 from shoal.translate.sources.reading import read_settings
 from shoal.translate.sources.settings import Settings
-from tests.support.translations import config_of, translate_values
+from tests.support.translations import config_of, translate_values, values_at
 
 TRL: dict[str, Any] = {"max_steps": 100}
 
 
-def test_the_defaults_of_trl_apply() -> None:
-    config = config_of("trl", TRL)
-    assert (config.advantage.scale, config.advantage.std_ddof, config.advantage.std_eps) == ("group_std", 1, 1e-4)
-    assert (config.loss.objective, config.loss.aggregation) == ("ppo_clip", "token-mean")
-    assert (config.loss.clip_low, config.loss.clip_high, config.loss.dual_clip) == (0.2, 0.2, None)
-    assert (config.correction.weight, config.correction.weight_high) == ("sequence", 3.0)
-    (test,) = config.correction.filters
-    assert (test.level, test.high, test.low, test.reject) == ("sequence_sum", 3.0, None, False)
-    assert (config.learner.adam_beta2, config.learner.lr_scheduler, config.learner.learning_rate) == (
-        0.999,
-        "linear",
-        1e-6,
-    )
-    assert (config.kl.coef, config.grpo.max_staleness, config.run.num_steps) == (0.0, 0, 100)
+TEST, LORA = "correction.filters.0.", "learner.lora."
+FLAGS = {"use_peft": True, "lora_r": 8, "lora_target_modules": ["q_proj", "v_proj"], "load_in_4bit": True}
+SHOWN = {"log_completions": True, "logging_steps": 6, "num_completions_to_print": 2, "steps_per_generation": 2}
+BATCHES = {"per_device_train_batch_size": 16, "gradient_accumulation_steps": 2, "steps_per_generation": 8}
 
 
 @pytest.mark.parametrize(
     ("values", "expected"),
     [
-        ({"loss_type": "grpo"}, {"objective": "ppo_clip", "aggregation": "seq-mean-token-mean"}),
-        ({"loss_type": "dr_grpo"}, {"aggregation": "seq-mean-token-sum-norm", "denominator": None}),
-        ({"loss_type": "grpo", "importance_sampling_level": "sequence"}, {"objective": "gspo"}),
-        ({"loss_type": "cispo", "epsilon_high": 5.0}, {"objective": "cispo", "cispo_cap": 5.0, "cispo_lower": False}),
-        ({"loss_type": "sapo"}, {"objective": "sapo", "sapo_tau_negative": 1.05, "sapo_tau_positive": 1.0}),
-        ({"loss_type": "vespo", "vespo_k_pos": 1.5}, {"objective": "vespo", "vespo_k_positive": 1.5}),
-        ({"loss_type": "luspo"}, {"objective": "luspo", "aggregation": "seq-mean-token-sum"}),
-        ({"delta": 1.5, "epsilon_high": 0.28}, {"dual_clip": 1.5, "clip_high": 0.28}),
-        ({"top_entropy_quantile": 0.2}, {"top_entropy_share": 0.2}),
+        # The defaults of trl.
+        ({}, {"advantage.scale": "group_std", "advantage.std_ddof": 1, "advantage.std_eps": 1e-4, "kl.coef": 0.0}),
+        ({}, {"loss.objective": "ppo_clip", "loss.aggregation": "token-mean", "loss.dual_clip": None}),
+        ({}, {"loss.clip_low": 0.2, "loss.clip_high": 0.2, "grpo.max_staleness": 0, "run.num_steps": 100}),
+        ({}, {"correction.weight": "sequence", "correction.weight_high": 3.0}),
+        ({}, {f"{TEST}level": "sequence_sum", f"{TEST}high": 3.0, f"{TEST}low": None, f"{TEST}reject": False}),
+        ({}, {"learner.adam_beta2": 0.999, "learner.lr_scheduler": "linear", "learner.learning_rate": 1e-6}),
+        ({}, {"tracking.completions_every_steps": 0, "sampling.top_k": 0}),
+        ({"loss_type": "grpo"}, {"loss.objective": "ppo_clip", "loss.aggregation": "seq-mean-token-mean"}),
+        ({"loss_type": "dr_grpo"}, {"loss.aggregation": "seq-mean-token-sum-norm", "loss.denominator": None}),
+        ({"loss_type": "grpo", "importance_sampling_level": "sequence"}, {"loss.objective": "gspo"}),
+        ({"loss_type": "cispo", "epsilon_high": 5.0}, {"loss.objective": "cispo", "loss.cispo_cap": 5.0}),
+        ({"loss_type": "cispo", "epsilon_high": 5.0}, {"loss.cispo_lower": False}),
+        ({"loss_type": "sapo"}, {"loss.objective": "sapo", "loss.sapo_tau_negative": 1.05}),
+        ({"loss_type": "sapo"}, {"loss.sapo_tau_positive": 1.0}),
+        ({"loss_type": "vespo", "vespo_k_pos": 1.5}, {"loss.objective": "vespo", "loss.vespo_k_positive": 1.5}),
+        ({"loss_type": "luspo"}, {"loss.objective": "luspo", "loss.aggregation": "seq-mean-token-sum"}),
+        ({"delta": 1.5, "epsilon_high": 0.28}, {"loss.dual_clip": 1.5, "loss.clip_high": 0.28}),
+        ({"top_entropy_quantile": 0.2}, {"loss.top_entropy_share": 0.2}),
+        # Generation batches become groups and mini-batches: 100 optimizer steps, 8 a train step.
+        (
+            BATCHES | {"num_generations": 8, "num_iterations": 2},
+            {"grpo.groups_per_step": 16, "grpo.num_mini_batches": 4, "grpo.num_epochs": 2, "run.num_steps": 13},
+        ),
+        # Completions are shown as often as TRL logs them, of two optimizer steps each.
+        (SHOWN, {"tracking.completions_every_steps": 3, "tracking.num_completions": 2}),
+        ({"logging_steps": 6}, {"tracking.completions_every_steps": 0}),
+        # The data are those of --set.
+        (
+            {"system_prompt": "Think.", "dataset_name": "org/x"},
+            {"data.sources.0.system_prompt": "Think.", "data.sources.0.dataset": None},
+        ),
+        (
+            {"vllm_max_model_length": 1536, "max_completion_length": 1024},
+            {"data.max_prompt_tokens": 512, "generator.max_model_len": 1536},
+        ),
+        (
+            {"top_p": 0.9, "top_k": 20, "min_p": 0.05},
+            {"sampling.top_p": 0.9, "sampling.top_k": 20, "sampling.min_p": 0.05},
+        ),
+        (FLAGS, {f"{LORA}rank": 8, f"{LORA}alpha": 32, f"{LORA}dropout": 0.05, f"{LORA}quantization": "nf4"}),
+        (FLAGS, {f"{LORA}target_modules": ["q_proj", "v_proj"]}),
+        ({"lora_r": 8}, {f"{LORA}rank": 0}),
+        ({"GRPOTrainer.peft_config": ["LoraConfig()"]}, {f"{LORA}rank": 8, f"{LORA}alpha": 8, f"{LORA}dropout": 0.0}),
     ],
 )
-def test_losses_of_trl_map_to_objectives(values: dict[str, Any], expected: dict[str, Any]) -> None:
-    loss = config_of("trl", TRL | values).loss
-    assert {name: getattr(loss, name) for name in expected} == expected
+def test_settings_become_fields(values: dict[str, Any], expected: dict[str, Any]) -> None:
+    assert values_at(config_of("trl", TRL | values), expected) == expected
 
 
 def test_built_in_reward_functions_of_trl_become_weighted_verifiers_and_parts() -> None:
@@ -127,13 +151,6 @@ def test_reward_functions_are_read_from_the_call_of_the_trainer(tmp_path: Path) 
     assert config_of("trl", values).reward.overlong.max_length_tokens == 64, "setting data.sources resolves the refusal"
 
 
-def test_generation_batches_of_trl_become_groups_and_mini_batches() -> None:
-    values = {"per_device_train_batch_size": 16, "gradient_accumulation_steps": 2, "steps_per_generation": 8}
-    config = config_of("trl", TRL | values | {"num_generations": 8, "num_iterations": 2})
-    assert (config.grpo.groups_per_step, config.grpo.num_mini_batches, config.grpo.num_epochs) == (16, 4, 2)
-    assert config.run.num_steps == 13, "100 optimizer steps, 8 per train step"
-
-
 def test_epochs_over_data_of_unknown_length_need_the_number_of_steps() -> None:
     assert config_of("trl", {"num_train_epochs": 2}).run.total_epochs == 2
     given = translate_values("trl", {"num_train_epochs": 2}, "run.num_steps=7")
@@ -146,18 +163,6 @@ def test_processes_that_the_sizes_of_trl_presume_are_found() -> None:
     result = translate_values("trl", TRL | sizes)
     assert result.values["grpo"]["groups_per_step"] == 32
     assert any("448 completions" in note and "num_processes 7" in note for note in result.notes)
-
-
-def test_completions_are_shown_as_often_as_trl_logs_them() -> None:
-    shown = {"log_completions": True, "logging_steps": 6, "num_completions_to_print": 2, "steps_per_generation": 2}
-    tracking = config_of("trl", TRL | shown).tracking
-    assert (tracking.completions_every_steps, tracking.num_completions) == (3, 2), "of two optimizer steps each"
-    assert config_of("trl", TRL | {"logging_steps": 6}).tracking.completions_every_steps == 0
-
-
-def test_a_system_prompt_of_trl_is_that_of_data_given_beside_it() -> None:
-    (data,) = config_of("trl", TRL | {"system_prompt": "Think.", "dataset_name": "org/x"}).data.sources
-    assert data.system_prompt == "Think." and data.dataset is None, "the data are those of --set"
 
 
 def test_a_share_of_the_steps_between_checkpoints_is_counted() -> None:

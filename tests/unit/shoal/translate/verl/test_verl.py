@@ -9,7 +9,7 @@ from shoal.config import parse_config
 from shoal.translate import SYSTEMS, translate
 from shoal.translate.sources.reading import read_settings
 from shoal.translate.sources.settings import Settings
-from tests.support.translations import config_of, translate_values
+from tests.support.translations import config_of, translate_values, values_at
 
 VERL: dict[str, Any] = {
     "algorithm.adv_estimator": "grpo",
@@ -18,49 +18,136 @@ VERL: dict[str, Any] = {
 }
 
 
-def test_the_defaults_of_verl_apply() -> None:
-    config = config_of("verl", VERL)
-    assert config.loss.dual_clip == 3.0, "verl's dual clip is on"
-    assert (config.loss.clip_low, config.loss.clip_high, config.loss.aggregation) == (0.2, 0.2, "token-mean")
-    assert (config.advantage.std_ddof, config.advantage.std_eps) == (1, 1e-6)
-    assert (config.grpo.groups_per_step, config.grpo.num_mini_batches) == (1024, 4)
-    assert (config.learner.weight_decay, config.learner.adam_beta2) == (0.01, 0.999)
-    assert config.kl.coef == 0.0 and config.grpo.keep_zero_signal
+ALGORITHM, REF = "algorithm.", "actor_rollout_ref."
+CORRECTION, FILTER = f"{ALGORITHM}rollout_correction.", f"{ALGORITHM}filter_groups."
+ACTOR, ROLLOUT, MODEL, LORA = f"{REF}actor.", f"{REF}rollout.", f"{REF}model.", "learner.lora."
+VLLM, SCHEDULE = f"{ROLLOUT}engine_kwargs.vllm.", f"{ACTOR}optim."
+HELD_OUT = {f"{ROLLOUT}val_kwargs.temperature": 0.8, f"{ROLLOUT}val_kwargs.top_p": 0.7, "data.val_files": "a.parquet"}
+FULLY_ASYNC = {
+    "program": "verl.experimental.fully_async_policy.fully_async_main", "data.train_batch_size": 0, f"{ROLLOUT}n": 8,
+    f"{ACTOR}ppo_mini_batch_size": 32, "rollout.total_rollout_steps": 204800, "async_training.require_batches": 4,
+    "async_training.trigger_parameter_sync_step": 4, "async_training.staleness_threshold": 0.5, "rollout.nnodes": 2,
+    "rollout.n_gpus_per_node": 8,
+}  # fmt: skip
+ONE_STEP_OFF = {"program": "verl.experimental.one_step_off_policy.main_ppo"}
+SEPARATE = {"trainer.v1.trainer_mode": "separate_async", "trainer.v1.separate_async.parameter_sync_step": 4}
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "expected"),
+    ("values", "expected"),
     [
-        ("algorithm.adv_estimator", "rloo", {"advantage.baseline": "leave_one_out", "advantage.scale": "none"}),
-        ("algorithm.adv_estimator", "opo", {"advantage.baseline": "length_weighted"}),
-        ("algorithm.adv_estimator", "remax", {"advantage.baseline": "greedy"}),
-        ("algorithm.adv_estimator", "reinforce_plus_plus", {"advantage.whiten": True}),
-        ("algorithm.norm_adv_by_std_in_grpo", False, {"advantage.scale": "none"}),
-        ("algorithm.filter_groups.enable", True, {"grpo.active_sampling": True}),
-        ("actor_rollout_ref.actor.clip_ratio", 0.1, {"loss.clip_low": 0.1, "loss.clip_high": 0.1}),
-        ("actor_rollout_ref.actor.clip_ratio_high", 0.28, {"loss.clip_low": 0.2, "loss.clip_high": 0.28}),
-        ("actor_rollout_ref.actor.policy_loss.loss_mode", "gspo", {"loss.aggregation": "seq-mean-token-mean"}),
-        ("algorithm.rollout_correction.rollout_is", "token", {"correction.weight_high": 2.0}),
-        ("actor_rollout_ref.actor.use_kl_loss", True, {"kl.coef": 0.001, "kl.estimator": "k3", "kl.output_clamp": 10}),
-        ("algorithm.use_kl_in_reward", True, {"kl.place": "reward", "kl.estimator": "k1"}),
+        # The defaults of verl, whose dual clip is on.
+        ({}, {"loss.dual_clip": 3.0, "loss.clip_low": 0.2, "loss.clip_high": 0.2, "loss.aggregation": "token-mean"}),
+        ({}, {"advantage.std_ddof": 1, "advantage.std_eps": 1e-6, "kl.coef": 0.0, "grpo.keep_zero_signal": True}),
+        ({}, {"grpo.groups_per_step": 1024, "grpo.num_mini_batches": 4, "loss.baseline": "proximal"}),
+        ({}, {"learner.weight_decay": 0.01, "learner.adam_beta2": 0.999, "model.trust_remote_code": False}),
+        ({f"{ALGORITHM}adv_estimator": "rloo"}, {"advantage.baseline": "leave_one_out", "advantage.scale": "none"}),
+        ({f"{ALGORITHM}adv_estimator": "opo"}, {"advantage.baseline": "length_weighted"}),
+        ({f"{ALGORITHM}adv_estimator": "remax"}, {"advantage.baseline": "greedy"}),
+        ({f"{ALGORITHM}adv_estimator": "reinforce_plus_plus"}, {"advantage.whiten": True}),
+        ({f"{ALGORITHM}norm_adv_by_std_in_grpo": False}, {"advantage.scale": "none"}),
+        ({f"{FILTER}enable": True}, {"grpo.active_sampling": True}),
+        ({f"{FILTER}enable": True, f"{FILTER}metric": "acc"}, {"grpo.filter_groups_by": "correct"}),
+        ({f"{FILTER}enable": True, f"{FILTER}metric": "score"}, {"grpo.filter_groups_by": "correct"}),
+        ({f"{FILTER}enable": True, f"{FILTER}metric": "seq_reward"}, {"grpo.filter_groups_by": "reward"}),
+        ({f"{FILTER}enable": True, f"{FILTER}metric": None}, {"grpo.filter_groups_by": "reward"}),
+        ({f"{ACTOR}clip_ratio": 0.1}, {"loss.clip_low": 0.1, "loss.clip_high": 0.1}),
+        ({f"{ACTOR}clip_ratio_high": 0.28}, {"loss.clip_low": 0.2, "loss.clip_high": 0.28}),
+        ({f"{ACTOR}policy_loss.loss_mode": "gspo"}, {"loss.aggregation": "seq-mean-token-mean"}),
+        (
+            {f"{ACTOR}policy_loss.loss_mode": "cispo", f"{ACTOR}clip_ratio_low": 10, f"{ACTOR}clip_ratio_high": 0.2},
+            {"loss.objective": "cispo", "loss.cispo_lower": True, "loss.clip_low": 1.0},
+        ),
+        ({f"{CORRECTION}rollout_is": "token"}, {"correction.weight_high": 2.0}),
+        ({f"{CORRECTION}rollout_is": None, f"{CORRECTION}rollout_is_threshold": None}, {"correction.weight": "none"}),
+        ({f"{ACTOR}use_kl_loss": True}, {"kl.coef": 0.001, "kl.estimator": "k3", "kl.output_clamp": 10}),
+        ({f"{ALGORITHM}use_kl_in_reward": True}, {"kl.place": "reward", "kl.estimator": "k1"}),
+        # Held-out questions are sampled as the settings say, whatever do_sample is.
+        *(
+            (HELD_OUT | more, {"evaluation.temperature": 0.8, "evaluation.top_p": 0.7})
+            for more in ({}, {f"{ROLLOUT}val_kwargs.do_sample": False}, {f"{ROLLOUT}val_kwargs.do_sample": True})
+        ),
+        ({f"{ROLLOUT}top_p": 0.9, f"{ROLLOUT}top_k": 20}, {"sampling.top_p": 0.9, "sampling.top_k": 20}),
+        ({f"{MODEL}trust_remote_code": True}, {"model.trust_remote_code": True}),
+        (
+            {f"{MODEL}lora_rank": 32, f"{MODEL}lora_alpha": 64},
+            {f"{LORA}rank": 32, f"{LORA}alpha": 64, f"{LORA}target_modules": ["all-linear"]},
+        ),
+        (
+            {f"{MODEL}lora_rank": 8, f"{MODEL}target_modules": "[q_proj,v_proj]"},
+            {f"{LORA}alpha": 16, f"{LORA}target_modules": ["q_proj", "v_proj"], f"{LORA}dropout": 0},
+        ),
+        ({f"{MODEL}lora.rank": 16, f"{MODEL}lora.dropout": 0.1}, {f"{LORA}alpha": 32, f"{LORA}dropout": 0.1}),
+        (
+            {f"{MODEL}override_config.attn_implementation": "sdpa", f"{ACTOR}fsdp_config.dtype": "float32"},
+            {"learner.attention": "sdpa", "learner.compute_dtype": "float32"},
+        ),
+        # A row is packed over the ranks that share it.
+        (
+            {
+                f"{ACTOR}use_dynamic_bsz": True, f"{ACTOR}ppo_max_token_len_per_gpu": 8192,
+                f"{ACTOR}fsdp_config.ulysses_sequence_parallel_size": 4,
+            },
+            {"learner.sequence_parallel_size": 4, "learner.pack_tokens": 32768},
+        ),
+        # The schedule counts the 4 mini-batches of a step, and advances with each in a separate trainer.
+        ({f"{SCHEDULE}lr_warmup_steps": 10}, {"learner.warmup_steps": 40}),
+        ({f"{SCHEDULE}lr_warmup_steps": 10} | SEPARATE, {"learner.warmup_steps": 10}),
+        ({"model_engine": "veomni"}, {"learner.lr_scheduler": "cosine"}),
+        ({"model_engine": "veomni", f"{SCHEDULE}lr_scheduler_type": "constant"}, {"learner.lr_scheduler": "constant"}),
+        # The defaults of one-step-off set bypass_mode.
+        (ONE_STEP_OFF, {"grpo.max_staleness": 1, "weights.inflight_updates": False, "loss.baseline": "behavior"}),
+        (ONE_STEP_OFF | {f"{CORRECTION}bypass_mode": False}, {"loss.baseline": "proximal"}),
+        # A step of fully-async is what it trains on between two publishes.
+        (FULLY_ASYNC, {"grpo.groups_per_step": 512, "grpo.num_mini_batches": 16, "run.num_steps": 400}),
+        (FULLY_ASYNC, {"grpo.max_staleness": 1, "launch.num_generators": 8, "loss.baseline": "behavior"}),
     ],
-)
-def test_overrides_of_verl_are_translated(name: str, value: Any, expected: dict[str, Any]) -> None:
-    values = translate_values("verl", VERL | {name: value})
-    assert values.toml, [str(refusal) for refusal in values.blocking]
-    got = {key: values.values[key.split(".")[0]].get(key.split(".")[1]) for key in expected}
-    assert got == expected
+)  # fmt: skip
+def test_settings_become_fields(values: dict[str, Any], expected: dict[str, Any]) -> None:
+    begin = VERL if "data.train_batch_size" not in values else {f"{ALGORITHM}adv_estimator": "grpo"}
+    assert values_at(config_of("verl", begin | values), expected) == expected
 
 
 @pytest.mark.parametrize(
-    ("metric", "filter_groups_by"),
-    [("acc", "correct"), ("score", "correct"), ("seq_reward", "reward"), (None, "reward")],
-)
-def test_the_metric_that_verl_filters_groups_by_is_translated(metric: str | None, filter_groups_by: str) -> None:
-    filters = {"algorithm.filter_groups.enable": True, "algorithm.filter_groups.metric": metric}
-    assert config_of("verl", VERL | filters).grpo.filter_groups_by == filter_groups_by
-    (refusal,) = translate_values("verl", VERL | filters | {"algorithm.filter_groups.metric": "pass_rate"}).blocking
-    assert refusal.name == "algorithm.filter_groups.metric" and "acc" in refusal.reason
+    ("values", "name", "reason"),
+    [
+        ({f"{FILTER}enable": True, f"{FILTER}metric": "pass_rate"}, f"{FILTER}metric", "acc"),
+        ({f"{ROLLOUT}temprature": 1.0}, f"{ROLLOUT}temprature", f"{ROLLOUT}temperature"),
+        ({"data.image_key": "images"}, "data.image_key", "images, audio and video"),
+        ({"data.video_key": "videos"}, "data.video_key", "images, audio and video"),
+        ({"data.audio_key": "audios"}, "data.audio_key", "images, audio and video"),
+        (
+            {"custom_reward_function.path": "/f.py", "reward_model.reward_manager": "batch"},
+            "custom_reward_function.path", "batch",
+        ),
+        ({f"{MODEL}lora.rank": 8, f"{MODEL}lora.target_modules": ["linear_qkv"]}, f"{MODEL}lora.target_modules", ""),
+        ({f"{MODEL}lora_rank": 8, f"{MODEL}exclude_modules": "DONT_EXCLUDE"}, f"{MODEL}exclude_modules", ""),
+        ({"trainer.critic_warmup": 20}, "trainer.critic_warmup", ""),
+        # What changes the numbers.
+        ({f"{VLLM}kv_cache_dtype": "fp8"}, f"{VLLM}kv_cache_dtype", "quantized"),
+        (
+            {f"{VLLM}hf_overrides": {"rope_scaling": {}}},
+            f"{VLLM}hf_overrides", "as its files define it",
+        ),
+        ({f"{ROLLOUT}agent.default_agent_loop": "tool_agent"}, f"{ROLLOUT}agent.default_agent_loop", "source's own"),
+        ({f"{ACTOR}fsdp_config.qat.enable": True}, f"{ACTOR}fsdp_config.qat.enable", "quantization-aware"),
+        ({f"{REF}ref.model.path": "another"}, f"{REF}ref.model.path", "training begins with"),
+    ],
+)  # fmt: skip
+def test_what_has_no_counterpart_is_refused_by_name(values: dict[str, Any], name: str, reason: str) -> None:
+    (refusal,) = translate_values("verl", VERL | values).blocking
+    assert refusal.name == name and reason in refusal.reason, refusal
+
+
+@pytest.mark.parametrize("values", [{"trainer.critic_warmup": 1}, {f"{MODEL}exclude_modules": "DONT_EXCLUDE"}])
+def test_what_changes_nothing_here_is_accepted(values: dict[str, Any]) -> None:
+    assert translate_values("verl", VERL | values).toml
+
+
+def test_parts_without_a_function_are_refused_by_name() -> None:
+    values = VERL | {f"{ALGORITHM}adv_estimator": "gdpo", f"{ALGORITHM}gdpo_reward_keys": ["a"]}
+    (refusal,) = translate(SYSTEMS["verl"], Settings(values), overrides=["model.path=m"]).blocking[:1]
+    assert refusal.name == f"{ALGORITHM}gdpo_reward_keys"
 
 
 def test_agents_of_verl_are_refused_until_environments_are_declared() -> None:
@@ -87,11 +174,6 @@ def test_a_script_of_verl_is_read(tmp_path: Path) -> None:
     assert [source.path for source in config.data.sources] == ["a.parquet", "b.parquet"]
     assert config.data.sources[0].ground_truth_column == "reward_model.ground_truth"
     assert (config.model.path, config.grpo.num_mini_batches, config.run.num_steps) == ("org/model", 2, 20)
-
-
-def test_an_unknown_override_is_refused_with_similar_names() -> None:
-    (refusal,) = translate_values("verl", VERL | {"actor_rollout_ref.rollout.temprature": 1.0}).blocking
-    assert "did you mean actor_rollout_ref.rollout.temperature" in refusal.reason
 
 
 def test_k1_of_verl_bounds_the_inverse_of_the_ratio() -> None:
@@ -143,12 +225,6 @@ def test_the_overlong_buffer_of_dapo_is_a_part_of_the_reward(prefix: str) -> Non
     overlong = config_of("verl", base | buffer | {"reward_model.reward_manager": "dapo"}).reward.overlong
     assert (overlong.factor, overlong.buffer_tokens, overlong.max_length_tokens) == (1.0, 4096, None)
     assert config_of("verl", base | buffer).reward.overlong.factor == 0, "the naive reward manager has no buffer"
-
-
-@pytest.mark.parametrize("name", ["image_key", "video_key", "audio_key"])
-def test_a_column_of_images_is_refused_as_vision_although_data_are_given(name: str) -> None:
-    (refusal,) = translate_values("verl", VERL | {f"data.{name}": f"{name[:5]}s"}).blocking
-    assert refusal.name == f"data.{name}" and "images, audio and video" in refusal.reason
 
 
 @pytest.mark.parametrize(
@@ -230,58 +306,6 @@ def test_parts_of_a_reward_function_are_compared_one_by_one_in_gdpo(tmp_path: Pa
     assert config.reward.weights == {"accuracy": 1.0, "form": 0.5}
     assert [source.verifier for source in config.data.sources] == [["accuracy", "form"]]
     assert config.advantage.per_verifier and config.advantage.whiten
-
-
-def test_parts_without_a_function_are_refused_by_name() -> None:
-    values = VERL | {"algorithm.adv_estimator": "gdpo", "algorithm.gdpo_reward_keys": ["a"]}
-    (refusal,) = translate(SYSTEMS["verl"], Settings(values), overrides=["model.path=m"]).blocking[:1]
-    assert refusal.name == "algorithm.gdpo_reward_keys"
-
-
-def test_held_out_questions_are_sampled_as_the_settings_say_whatever_do_sample_is() -> None:
-    prefix = "actor_rollout_ref.rollout.val_kwargs"
-    values = {f"{prefix}.temperature": 0.8, f"{prefix}.top_p": 0.7, "data.val_files": "a.parquet"}
-    for settings in (values, values | {f"{prefix}.do_sample": False}, values | {f"{prefix}.do_sample": True}):
-        evaluation = config_of("verl", VERL | settings).evaluation
-        assert (evaluation.temperature, evaluation.top_p) == (0.8, 0.7), settings
-
-
-def test_a_reward_function_of_a_batch_is_refused() -> None:
-    values = {"custom_reward_function.path": "/f.py", "reward_model.reward_manager": "batch"}
-    (refusal,) = translate_values("verl", VERL | values).blocking
-    assert refusal.name == "custom_reward_function.path" and "batch" in refusal.reason
-
-
-def test_code_of_a_model_is_trusted_where_the_source_trusts_it() -> None:
-    name = "actor_rollout_ref.model.trust_remote_code"
-    assert config_of("verl", VERL | {name: True}).model.trust_remote_code
-    assert not config_of("verl", VERL).model.trust_remote_code
-
-
-@pytest.mark.parametrize(
-    ("values", "lora"),
-    [
-        ({"lora_rank": 32, "lora_alpha": 64}, (32, 64, ["all-linear"], 0.0)),
-        ({"lora_rank": 8, "target_modules": "[q_proj,v_proj]"}, (8, 16, ["q_proj", "v_proj"], 0.0)),
-        ({"lora.rank": 16, "lora.dropout": 0.1}, (16, 32, ["all-linear"], 0.1)),
-    ],
-)
-def test_adapters_of_verl_are_translated(values: dict[str, Any], lora: tuple[Any, ...]) -> None:
-    config = config_of("verl", VERL | {f"actor_rollout_ref.model.{name}": value for name, value in values.items()})
-    ours = config.learner.lora
-    assert (ours.rank, ours.alpha, ours.target_modules, ours.dropout) == lora
-
-
-def test_some_of_megatrons_layers_are_refused() -> None:
-    values = {"actor_rollout_ref.model.lora.rank": 8, "actor_rollout_ref.model.lora.target_modules": ["linear_qkv"]}
-    (refusal,) = translate_values("verl", VERL | values).blocking
-    assert refusal.name == "actor_rollout_ref.model.lora.target_modules"
-
-
-def test_truncated_sampling_of_verl_is_translated() -> None:
-    values = {"actor_rollout_ref.rollout.top_p": 0.9, "actor_rollout_ref.rollout.top_k": 20}
-    sampling = config_of("verl", VERL | values).sampling
-    assert (sampling.top_p, sampling.top_k) == (0.9, 20)
 
 
 def test_data_sets_that_verl_scores_by_name_have_verifiers() -> None:
