@@ -1,12 +1,13 @@
 """Tests that suggested configurations fit their models and GPUs."""
 
 import json
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from shoal.config import parse_config
+from shoal.config import RunConfig, parse_config
 from shoal.config.tables.lora import LoraConfig
 from shoal.errors import InvalidArgument
 from shoal.models.adapter_targets import num_adapter_weights
@@ -17,31 +18,23 @@ from shoal.suggest.memory import _BUCKET_ELEMENTS, generator_memory, learner_mem
 from shoal.suggest.shape import model_shape
 
 LLAMA_8B = {
-    "model_type": "llama",
-    "vocab_size": 128256,
-    "hidden_size": 4096,
-    "intermediate_size": 14336,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-    "tie_word_embeddings": False,
-}
+    "model_type": "llama", "vocab_size": 128256, "hidden_size": 4096, "intermediate_size": 14336,
+    "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8, "tie_word_embeddings": False,
+}  # fmt: skip
 QWEN_05B = {
-    "model_type": "qwen2",
-    "vocab_size": 151936,
-    "hidden_size": 896,
-    "intermediate_size": 4864,
-    "num_hidden_layers": 24,
-    "num_attention_heads": 14,
-    "num_key_value_heads": 2,
-    "tie_word_embeddings": True,
-}
+    "model_type": "qwen2", "vocab_size": 151936, "hidden_size": 896, "intermediate_size": 4864,
+    "num_hidden_layers": 24, "num_attention_heads": 14, "num_key_value_heads": 2, "tie_word_embeddings": True,
+}  # fmt: skip
 
 
 def _model(folder: Path, config: dict[str, object]) -> str:
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(config))
     return str(folder)
+
+
+def _config(model: str, **sections: object) -> RunConfig:
+    return parse_config({"model": {"path": model}, "data": {"sources": [{"path": "d.jsonl"}]}, **sections})
 
 
 @pytest.fixture
@@ -79,11 +72,11 @@ def test_an_unknown_task_names_the_known_ones(small: str) -> None:
         suggest("poetry", 80, small)
 
 
-def test_the_toml_file_equals_the_configuration_and_gives_a_reason_for_every_line(small: str) -> None:
-    import tomllib
-
-    suggestion = suggest("code", 24, small)
-    assert parse_config(tomllib.loads(suggestion.toml)) == suggestion.config
+def test_the_toml_file_equals_the_configuration_and_gives_a_reason_for_every_line(small: str, tmp_path: Path) -> None:
+    suggestion, adapters = suggest("code", 24, small), suggest("code", 20, _model(tmp_path / "3b", LLAMA_3B))
+    for each in (suggestion, adapters):
+        assert parse_config(tomllib.loads(each.toml)) == each.config
+    assert adapters.config.learner.lora.quantization == "nf4"
     lines = suggestion.toml.splitlines()
     settings = [i for i, line in enumerate(lines) if " = " in line and not line.startswith("#")]
     bare = [lines[i] for i in settings if "#" not in lines[i] and not lines[i - 1].startswith(("#", "[["))]
@@ -114,15 +107,8 @@ def test_float32_states_take_sixteen_bytes_per_parameter_and_zero_shards_them(sm
     shape = model_shape(small)
 
     def states(stage: int, ranks: int) -> float:
-        config = parse_config(
-            {
-                "model": {"path": small},
-                "data": {"sources": [{"path": "d.jsonl"}]},
-                "learner": {"zero_stage": stage, "compute_dtype": "float32"},
-                "launch": {"num_learner_ranks": ranks},
-            }
-        )
-        parts = learner_memory(config, shape).parts
+        learner = {"zero_stage": stage, "compute_dtype": "float32"}
+        parts = learner_memory(_config(small, learner=learner, launch={"num_learner_ranks": ranks}), shape).parts
         return (parts["weights"] + parts["gradients"] + parts["optimizer"]) / shape.num_parameters
 
     assert states(0, 1) == 16
@@ -133,24 +119,16 @@ def test_float32_states_take_sixteen_bytes_per_parameter_and_zero_shards_them(sm
 
 def test_offloaded_states_use_host_memory(small: str) -> None:
     shape = model_shape(small)
-    config = parse_config(
-        {
-            "model": {"path": small},
-            "data": {"sources": [{"path": "d.jsonl"}]},
-            "learner": {"zero_stage": 3, "offload_optimizer": True, "offload_parameters": True},
-            "launch": {"num_learner_ranks": 4},
-        }
-    )
-    memory = learner_memory(config, shape)
+    learner = {"zero_stage": 3, "offload_optimizer": True, "offload_parameters": True}
+    memory = learner_memory(_config(small, learner=learner, launch={"num_learner_ranks": 4}), shape)
     assert {memory.parts[name] for name in ("weights", "gradients", "optimizer")} == {0}
     assert memory.host_total == pytest.approx(shape.num_parameters * (4 + 4 + 12) / 4)
 
 
 def test_reduce_and_gather_buffers_have_the_sizes_in_the_deepspeed_configuration(small: str) -> None:
     def parts(stage: int, dtype: str) -> dict[str, float]:
-        values = {"model": {"path": small}, "data": {"sources": [{"path": "d.jsonl"}]}}
         learner = {"zero_stage": stage, "compute_dtype": dtype}
-        config = parse_config(values | {"learner": learner, "launch": {"num_learner_ranks": 2}})
+        config = _config(small, learner=learner, launch={"num_learner_ranks": 2})
         return learner_memory(config, model_shape(small)).parts
 
     assert parts(2, "bfloat16")["buffers"] == 4 * _BUCKET_ELEMENTS
@@ -316,29 +294,14 @@ def test_a_suggested_advantage_is_the_reward_less_the_mean_of_its_group(small: s
         assert (advantage.baseline, advantage.scale) == ("group_mean", "none")
 
 
-def test_the_toml_file_of_a_suggestion_with_adapters_equals_its_configuration(tmp_path: Path) -> None:
-    import tomllib
-
-    suggestion = suggest("code", 20, _model(tmp_path / "3b", LLAMA_3B))
-    assert parse_config(tomllib.loads(suggestion.toml)) == suggestion.config
-    assert suggestion.config.learner.lora.quantization == "nf4"
-
-
 def test_adapters_take_sixteen_bytes_of_their_own_parameters_and_the_model_those_of_its_type(small: str) -> None:
     shape = model_shape(small)
     adapters = 24 * 16 * (2 * (896 + 896) + 2 * (896 + 128) + 3 * (896 + 4864))
 
     def states(quantization: str, targets: list[str]) -> float:
         lora = {"rank": 16, "quantization": quantization, "target_modules": targets}
-        config = parse_config(
-            {
-                "model": {"path": small},
-                "data": {"sources": [{"path": "d.jsonl"}]},
-                "kl": {"coef": 0.1},
-                "learner": {"zero_stage": 0, "compute_dtype": "bfloat16", "lora": lora},
-            }
-        )
-        parts = learner_memory(config, shape).parts
+        learner = {"zero_stage": 0, "compute_dtype": "bfloat16", "lora": lora}
+        parts = learner_memory(_config(small, kl={"coef": 0.1}, learner=learner), shape).parts
         assert "reference" not in parts, "the reference is the model without its adapters"
         return parts["weights"] + parts["gradients"] + parts["optimizer"]
 

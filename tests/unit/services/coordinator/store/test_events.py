@@ -16,7 +16,7 @@ from shoal.errors import FailedPrecondition
 from shoal.telemetry.logs import JsonFormatter
 from shoal.v1.coordinator_pb2 import RunEvent, WatchRunResponse
 from shoal.wire.json_form import json_line
-from tests.support.watched_events import past, watched
+from tests.support.watched_events import watched
 
 
 def _log(folder: Path, *kinds: str) -> EventLog:
@@ -33,13 +33,6 @@ async def test_a_line_that_is_not_whole_hides_no_event_after_it(tmp_path: Path) 
     assert [event.kind for event in read_events(path)] == ["state"]
     _log(tmp_path, "restored").close()
     assert [(event.sequence, event.kind) for event in read_events(path)] == [(1, "state"), (2, "restored")]
-
-
-async def test_a_log_that_is_opened_again_continues_its_sequence(tmp_path: Path) -> None:
-    _log(tmp_path, "state").close()
-    again = _log(tmp_path, "step")
-    again.close()
-    assert [(event.sequence, event.kind) async for event in watched(again, after_sequence=1)] == [(2, "step")]
 
 
 async def test_the_file_has_the_events_that_watchers_receive_in_the_one_json_form(tmp_path: Path) -> None:
@@ -108,28 +101,6 @@ async def test_a_thousand_watchers_of_an_event_take_turns_with_the_runs_own_work
     assert most <= 2, f"{most} of 1000 watchers were served in one round of the event loop"
     log.close()
     await asyncio.gather(*watching)
-
-
-async def test_a_watcher_that_is_alone_waits_for_no_turn_and_one_that_is_slow_skips_nothing(tmp_path: Path) -> None:
-    log = _log(tmp_path)
-    slow, sequence = watched(log), list[int]()
-    log.add("step", "first")
-    sequence.append((await anext(slow)).sequence)
-    for number in range(50):
-        log.add("step", str(number))
-    log.close()
-    sequence += [event.sequence async for event in slow]
-    assert sequence == list(range(1, 52)), sequence
-
-
-@pytest.mark.parametrize("batches", [False, True])
-async def test_a_run_that_is_resumed_yields_its_past_events(tmp_path: Path, batches: bool) -> None:
-    _log(tmp_path, *map(str, range(20))).close()
-    log = _log(tmp_path, "restored")
-    log.close()
-    received = [(event.sequence, event.kind) async for event in watched(log, 18, batches=batches)]
-    assert received == [(19, "18"), (20, "19"), (21, "restored")]
-    assert [event.sequence for event in past(log)] == list(range(1, 22))
 
 
 async def test_past_events_come_in_few_responses_to_watchers_that_take_several_at_once(tmp_path: Path) -> None:
