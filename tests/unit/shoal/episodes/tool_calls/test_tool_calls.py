@@ -124,9 +124,10 @@ def test_no_text_breaks_a_parser_and_every_character_is_content_or_in_a_call(for
 HOSTILE = [
     "<tool_call>", "<tool_call>{", '<tool_call>{"', '<tool_call>{"a":', "<tool_call>[", '<tool_call>"\\',
     "</tool_call>", "<search>", "<search><now>", "<think>", "</think>", "<tool_call><function=search>", "<function=f>",
-    "<parameter=a>", "<tool_call><function=search><parameter=query>", "<function_calls>", "search(", "search(query=", "[", "(", "{",
-    '{"name":', '{"name": "search", "parameters": {"query": "', "<|python_tag|>", "<|python_tag|>{", '"', "'", '"""',
-    '\\"', "\\'", "\n", " ", "search(query='", "-", "a.", "\nsearch(", ",search(", "<function_calls>search(query=1\n",
+    "<parameter=a>", "<tool_call><function=search><parameter=query>", "<function_calls>", "search(",
+    "search(query=", "[", "(", "{", '{"name":', '{"name": "search", "parameters": {"query": "', "<|python_tag|>",
+    "<|python_tag|>{", '"', "'", '"""', '\\"', "\\'", "\n", " ", "search(query='", "-", "a.", "\nsearch(", ",search(",
+    "<function_calls>search(query=1\n",
     '{"name": "add", "parameters": {}}', "1,", "[search(query=[", "search(query=[1,", "<tool_call>\n", "{}; ",
     "<call_tool ", '<call_tool name="', '<call_tool name="search">', '<call_tool name="now" a="', ' a="" ', "</call",
 ]  # fmt: skip
