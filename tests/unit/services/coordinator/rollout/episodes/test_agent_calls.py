@@ -154,7 +154,7 @@ async def test_a_call_that_makes_no_sense_is_refused_with_what_is_wrong(fields: 
     assert len(played.episode.turns) == 1, "what is refused counts as no turn"
 
 
-@pytest.mark.parametrize("arguments", ['{"text": "\\ud800"}', "[1]", "none"])
+@pytest.mark.parametrize("arguments", ['{"text": "\\ud800"}', "[1]", "none", '{"a":' * 900 + "1" + "}" * 900])
 async def test_arguments_of_which_no_text_can_be_made_are_refused_and_the_episode_goes_on(arguments: str) -> None:
     replies: list[Reply] = []
 

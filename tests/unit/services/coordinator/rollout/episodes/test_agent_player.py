@@ -13,7 +13,7 @@ from services.coordinator.rollout.episodes.stream import EnvironmentLost
 from services.coordinator.rollout.groups import counted_tokens
 from services.coordinator.rollout.pause import Pause
 from services.coordinator.workers import lost_work
-from shoal.conversation import ChatMessage, ToolCall, ToolCallStatus
+from shoal.conversation import ChatMessage
 from shoal.rollout import FinishReason
 from shoal.scores import ScoreOutcome
 from tests.support.played_agent import (
@@ -135,17 +135,6 @@ async def test_waiting_in_a_pause_reaches_no_limit(monkeypatch: pytest.MonkeyPat
 
     played = await play(agent, pause=pause)
     assert (played.episode.stop_reason, len(played.episode.turns), played.num_plays) == ("done", 1, 1)
-
-
-async def test_arguments_of_a_call_that_are_nested_without_end_are_refused_and_end_no_run() -> None:
-    deep = ToolCall("1", "add", '{"a":' * 900 + "1" + "}" * 900, ToolCallStatus.OK, "")
-
-    async def agent(policy: Policy) -> None:
-        refused = await policy.ask(user("A"), ChatMessage("assistant", "", (deep,)), user("B"))
-        assert isinstance(refused, PolicyRefusal) and refused.reason is RefusalReason.INVALID, refused
-        await policy.say(user("A"))
-
-    assert (await play(agent)).episode.outcome is ScoreOutcome.SCORED
 
 
 async def test_an_agent_that_breaks_runs_again_and_then_fails() -> None:

@@ -178,8 +178,7 @@ async def test_a_tool_that_the_row_does_not_offer_is_refused(
     played = await play([f"{CALL} <search>K2</search>", "Well."], environments, tools=tools)
     calls = environments.turns[0].message.tool_calls
     assert [call.status.value for call in calls] == statuses
-    refused = "There is no tool 'add'; " + ("the tools are: search." if tools else "no tool is offered.")
-    assert calls[0].detail == (refused if statuses[0] != "ok" else "")
+    assert ("'add'" in calls[0].detail) == (statuses[0] != "ok") == bool(calls[0].detail)
     assert played.episode.turns[0].message.tool_calls == calls and played.episode.stop_reason == "no_call"
 
 
