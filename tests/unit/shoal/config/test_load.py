@@ -1,6 +1,7 @@
 """Tests of loading, checking and overriding a configuration."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,13 @@ from shoal.config.load import config_digest, config_struct, load_overrides
 from shoal.errors import InvalidArgument
 
 MINIMAL: dict[str, Any] = {"model": {"path": "m"}, "data": {"sources": [{"path": "d.jsonl"}]}}
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "run.toml"
+    path.write_text('[model]\npath = "m"\n[[data.sources]]\npath = "d.jsonl"\n')
+    return path
 
 
 def violation(values: dict[str, Any]) -> tuple[str, str]:
@@ -102,28 +110,24 @@ def test_null_and_absent_have_the_same_meaning() -> None:
     assert parse_config(MINIMAL | {"generator": {"max_model_len": None}}) == parse_config(MINIMAL)
 
 
-def test_overrides_reach_into_tables_and_lists(tmp_path: Path) -> None:
-    path = tmp_path / "run.toml"
-    path.write_text('[model]\npath = "m"\n[[data.sources]]\npath = "d.jsonl"\n')
-    config = load_config(path, ["grpo.group_size=4", "data.sources.0.path=other file.jsonl", "run.name=x"])
+def test_overrides_reach_into_tables_and_lists(file: Path) -> None:
+    config = load_config(file, ["grpo.group_size=4", "data.sources.0.path=other file.jsonl", "run.name=x"])
     assert (config.grpo.group_size, config.data.sources[0].path, config.run.name) == (4, "other file.jsonl", "x")
     for wrong in ("grpo.group_size", "grpo.group_size.x=1", "data.sources.5.path=x"):
         with pytest.raises(InvalidArgument, match="--set"):
-            load_config(path, ["grpo.group_size=4", wrong])
+            load_config(file, ["grpo.group_size=4", wrong])
 
 
-def test_overrides_may_name_the_items_of_a_list_that_the_file_does_not_have(tmp_path: Path) -> None:
-    path = tmp_path / "run.toml"
-    path.write_text('[model]\npath = "m"\n[[data.sources]]\npath = "d.jsonl"\n')
+def test_overrides_may_name_the_items_of_a_list_that_the_file_does_not_have(file: Path) -> None:
     config = load_config(
-        path, ["evaluation.sources.0.path=e.jsonl", "evaluation.sources.0.verifier=5", "evaluation.sources.1.task=x"]
+        file, ["evaluation.sources.0.path=e.jsonl", "evaluation.sources.0.verifier=5", "evaluation.sources.1.task=x"]
     )
     assert [(one.path, one.task, one.verifier) for one in config.evaluation.sources] == [
         ("e.jsonl", None, "5"),
         (None, "x", None),
     ]
     with pytest.raises(InvalidArgument, match=r"evaluation\.sources: .*list"):
-        load_config(path, ["evaluation.sources.1.path=e.jsonl"])
+        load_config(file, ["evaluation.sources.1.path=e.jsonl"])
 
 
 def test_the_file_of_an_environment_begins_at_the_current_folder_in_an_override_of_its_item(
@@ -143,35 +147,30 @@ def test_a_missing_file_and_invalid_toml_have_different_errors(tmp_path: Path) -
         load_config(tmp_path / "bad.toml")
 
 
-@pytest.mark.parametrize("text", ["1234567", "2026-01-01", "true", "1e5", "[1]"])
-def test_an_override_of_a_field_that_takes_text_is_text(tmp_path: Path, text: str) -> None:
-    path = tmp_path / "run.toml"
-    path.write_text('[model]\npath = "m"\n[[data.sources]]\npath = "d.jsonl"\n')
-    config = load_config(path, [f"model.revision={text}", f"data.sources.0.messages_column={text}"])
-    assert (config.model.revision, config.data.sources[0].messages_column) == (text, text)
+TEXTS = ("1234567", "2026-01-01", "true", "1e5", "[1]")
 
 
-@pytest.mark.parametrize("text", ["1234567", "2026-01-01", "true"])
-def test_an_override_of_a_field_of_one_text_or_several_is_text_unless_it_is_a_list(tmp_path: Path, text: str) -> None:
-    path = tmp_path / "run.toml"
-    path.write_text('[model]\npath = "m"\n[[data.sources]]\ntask = "arithmetic"\n')
-    config = load_config(path, [f"data.sources.0.verifier={text}"])
-    assert config.data.sources[0].verifier == text
-
-
-@pytest.mark.parametrize("text", ["5", "2026-01-01", "true"])
-def test_an_override_in_a_table_of_texts_is_text(tmp_path: Path, text: str) -> None:
-    path = tmp_path / "run.toml"
-    path.write_text('[model]\npath = "m"\n[[data.sources]]\ntask = "arithmetic"\n')
-    config = load_config(path, [f"reward.remap.sums={text}", f"data.sources.0.label_columns.x={text}"])
-    assert (config.reward.remap, config.data.sources[0].label_columns) == ({"sums": text}, {"x": text})
-
-
-def test_an_override_in_a_free_table_keeps_the_type_of_its_value(tmp_path: Path) -> None:
-    path = tmp_path / "run.toml"
-    path.write_text('[model]\npath = "m"\n[[data.sources]]\npath = "d.jsonl"\n')
-    config = load_config(path, ["model.chat_template_kwargs.enable_thinking=false"])
-    assert config.model.chat_template_kwargs == {"enable_thinking": False}
+@pytest.mark.parametrize(
+    ("override", "values"),
+    [
+        ("model.revision={}", TEXTS),
+        ("data.sources.0.messages_column={}", TEXTS),
+        ("data.sources.0.verifier={}", TEXTS[:3]),  # One text or several.
+        ("reward.remap.sums={}", TEXTS[:3]),
+        ("data.sources.0.label_columns.x={}", TEXTS[:3]),
+        ("sampling.stop_strings={}", (["a"],)),
+        ("data.sources.0.path={}", (["d.jsonl", "e.jsonl"],)),
+        ("model.chat_template_kwargs.enable_thinking={}", (False,)),  # A free table keeps the type of its value.
+    ],
+)
+def test_an_override_has_the_type_of_its_field(file: Path, override: str, values: Sequence[object]) -> None:
+    *path, name = override.removesuffix("={}").split(".")
+    for value in values:
+        text = value if isinstance(value, str) else json.dumps(value)
+        table: Any = load_config(file, [override.format(text)]).model_dump()
+        for key in path:
+            table = table[int(key)] if isinstance(table, list) else table[key]
+        assert table[name] == value and type(table[name]) is type(value), text
 
 
 def test_an_override_with_a_boolean_of_python_is_a_boolean_where_the_field_does_not_take_text(tmp_path: Path) -> None:
@@ -208,13 +207,6 @@ def test_a_value_that_is_no_text_is_refused_with_the_text_that_it_may_be(
     (violation,) = refused.value.violations
     assert violation.field == field
     assert cure in violation.description and "datetime" not in violation.description
-
-
-def test_an_override_of_a_list_of_texts_is_a_list(tmp_path: Path) -> None:
-    path = tmp_path / "run.toml"
-    path.write_text('[model]\npath = "m"\n[[data.sources]]\npath = "d.jsonl"\n')
-    config = load_config(path, ['sampling.stop_strings=["a"]', 'data.sources.0.path=["d.jsonl", "e.jsonl"]'])
-    assert (config.sampling.stop_strings, config.data.sources[0].path) == (["a"], ["d.jsonl", "e.jsonl"])
 
 
 @pytest.mark.parametrize(

@@ -6,16 +6,16 @@ import pytest
 import torch
 from transformers import SchedulerType, get_scheduler
 
-from shoal.config import RunConfig, parse_config
+from shoal.config import RunConfig
 from shoal.config.tables.learner import Scheduler
 from shoal.errors import InvalidArgument
 from shoal.grpo.schedule import learning_rate
 from shoal.translate.shared.scheduler import REFUSED
+from tests.support.configs import run_config
 
 
 def config(num_steps: int = 100, grpo: dict[str, Any] | None = None, **learner: Any) -> RunConfig:
-    values = {"model": {"path": "m"}, "data": {"sources": [{"task": "arithmetic"}]}, "run": {"num_steps": num_steps}}
-    return parse_config(values | {"grpo": grpo or {}, "learner": {"learning_rate": 1e-3} | learner})
+    return run_config(run={"num_steps": num_steps}, grpo=grpo or {}, learner={"learning_rate": 1e-3} | learner)
 
 
 CASES: list[tuple[dict[str, Any], dict[str, Any]]] = [

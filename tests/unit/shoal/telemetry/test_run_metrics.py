@@ -2,9 +2,10 @@ import ast
 import re
 from collections import Counter
 
-from shoal.config import RunConfig, parse_config
+from shoal.config import RunConfig
 from shoal.telemetry.run_metric_table import TABLE
 from shoal.telemetry.run_metrics import missing, undocumented
+from tests.support.configs import run_config
 from tests.support.repository import ROOT
 
 METRICS = [metric for section in TABLE for metric in section.metrics]
@@ -20,7 +21,7 @@ OPEN_INSTRUCT_METRICS = [
 
 
 def config(**kl: object) -> RunConfig:
-    return parse_config({"model": {"path": "m"}, "data": {"sources": [{"task": "arithmetic"}]}, "kl": kl})
+    return run_config(kl=kl)
 
 
 def test_every_metric_that_open_instruct_documents_has_its_name_here() -> None:

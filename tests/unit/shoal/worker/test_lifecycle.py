@@ -6,17 +6,17 @@ import signal
 import pytest
 
 from shoal.config.live import updated_config
-from shoal.config.load import parse_config
 from shoal.config.run import RunConfig
 from shoal.errors import FailedPrecondition, Unavailable
 from shoal.v1 import worker_pb2
 from shoal.worker.lifecycle import Lifecycle
 from shoal.worker.reexec import Reexec
+from tests.support.configs import run_config
 from tests.support.loopback import NoProgram
 
 
 def config(seed: int = 0) -> RunConfig:
-    return parse_config({"model": {"path": "m"}, "data": {"sources": [{"task": "arithmetic"}]}, "run": {"seed": seed}})
+    return run_config(run={"seed": seed})
 
 
 def state(lifecycle: Lifecycle) -> str:

@@ -10,10 +10,10 @@ from services.coordinator.cli.train import train
 from services.coordinator.launcher.local_run import prepare_local_run
 from services.coordinator.launcher.run_tokens import RunTokens
 from services.coordinator.store.run_record import RunRecord, RunState
-from shoal.config import parse_config
 from shoal.error_reasons import ErrorReason
 from shoal.errors import FailedPrecondition, NotFound
 from shoal.v1 import coordinator_pb2 as pb
+from tests.support.configs import run_config
 from tests.support.tiny_model import make_tiny_model
 
 
@@ -39,7 +39,7 @@ def test_a_run_is_resumed_by_the_path_of_its_folder(tmp_path: Path) -> None:
     record = RunRecord("sums", tmp_path / "sums", RunState.FINISHED, "finished after step 3", policy_version=3)
     record.folder.mkdir()
     record.save()
-    record.save_config(parse_config({"model": {"path": "m"}, "data": {"sources": [{"task": "arithmetic"}]}}))
+    record.save_config(run_config())
     with pytest.raises(FailedPrecondition, match="step 3"):
         train(resume=f"{record.folder}/")
     with pytest.raises(NotFound, match="/none"):

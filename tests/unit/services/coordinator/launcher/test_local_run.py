@@ -14,13 +14,14 @@ from shoal.config.load import config_struct
 from shoal.error_reasons import ErrorReason
 from shoal.errors import AlreadyExists, DataLoss, FailedPrecondition, InvalidArgument
 from shoal.v1 import coordinator_pb2 as pb
+from tests.support.configs import run_config
 from tests.support.tiny_model import make_tiny_model
 from tests.support.wordings import has_all
 
 
 def test_a_finished_run_is_resumed_with_a_change_alone(tmp_path: Path) -> None:
     model = make_tiny_model(tmp_path / "model")
-    config = parse_config({"model": {"path": str(model)}, "data": {"sources": [{"task": "arithmetic"}]}})
+    config = run_config(str(model))
     folder = tmp_path / "runs" / "mine"
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(config.model_dump_json())
@@ -43,7 +44,7 @@ def test_a_resume_names_the_lost_or_damaged_file_and_what_to_do(
     (folder / "ledger.sqlite").touch()
     record = RunRecord("mine", folder, RunState.STOPPED)
     record.save()
-    record.save_config(parse_config({"model": {"path": "m"}, "data": {"sources": [{"task": "arithmetic"}]}}))
+    record.save_config(run_config())
     if content is None:
         (folder / name).unlink()
     else:
@@ -61,14 +62,14 @@ def test_a_run_that_has_lost_its_record_keeps_its_name(tmp_path: Path) -> None:
     checkpoint = tmp_path / "runs" / "mine" / "checkpoints" / "step-00000009"
     checkpoint.mkdir(parents=True)
     (checkpoint / "manifest.json").touch()
-    config = config_struct(parse_config({"model": {"path": "m"}, "data": {"sources": [{"task": "arithmetic"}]}}))
+    config = config_struct(run_config())
     with pytest.raises(AlreadyExists, match=" mine"):
         prepare_local_run(pb.StartRunRequest(config=config, run_id="mine"), tmp_path / "runs", lambda _: None)
 
 
 def test_a_resume_that_ends_before_its_checkpoint_is_refused_before_a_process_starts(tmp_path: Path) -> None:
     model = make_tiny_model(tmp_path / "model")
-    config = parse_config({"model": {"path": str(model)}, "data": {"sources": [{"task": "arithmetic"}]}})
+    config = run_config(str(model))
     folder = tmp_path / "runs" / "mine"
     checkpoint = folder / "checkpoints" / "step-00000009"
     checkpoint.mkdir(parents=True)

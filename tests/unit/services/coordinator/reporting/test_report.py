@@ -7,12 +7,12 @@ import pytest
 from services.coordinator.reporting.report import Report
 from services.coordinator.store.events import EventLog, read_events
 from services.coordinator.store.run_record import RunRecord
-from shoal.config import parse_config
 from shoal.config.live import LiveConfig
 from shoal.telemetry import metrics as telemetry
 from shoal.telemetry import names
+from tests.support.configs import run_config
 
-CONFIG = LiveConfig(parse_config({"model": {"path": "m"}, "data": {"sources": [{"task": "arithmetic"}]}}))
+CONFIG = LiveConfig(run_config())
 
 
 async def test_a_metric_that_is_not_finite_is_left_out_of_file_and_event(tmp_path: Path) -> None:

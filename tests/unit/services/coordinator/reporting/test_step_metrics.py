@@ -1,4 +1,3 @@
-import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,20 +10,12 @@ from services.coordinator.workers.utilization import Utilization
 from services.coordinator.workers.weights.publisher import PublishReport
 from shoal.config.live import LiveConfig
 from shoal.rollout import WeightVersion
+from tests.support.clock import Clock
 from tests.support.groups import NOW, group_config, judged, settled_group
 
 
-class Clock:
-    """A clock that a test sets."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.now = 100.0
-        monkeypatch.setattr(time, "monotonic", lambda: self.now)
-
-
-def test_a_step_is_timed_by_its_parts_and_evaluations_count_for_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = Clock(monkeypatch)
-    timer = StepTimer(time.monotonic)
+def test_a_step_is_timed_by_its_parts_and_evaluations_count_for_none(clock: Clock) -> None:
+    timer = StepTimer(clock)
     clock.now += 5
     timer.groups_taken(evaluated_s=2)
     clock.now += 10
@@ -41,8 +32,8 @@ def test_a_step_is_timed_by_its_parts_and_evaluations_count_for_none(monkeypatch
     }
 
 
-def test_pauses_count_for_no_part_of_a_step_and_a_train_step_goes_on_in_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock, pause = Clock(monkeypatch), Pause()
+def test_pauses_count_for_no_part_of_a_step_and_a_train_step_goes_on_in_one(clock: Clock) -> None:
+    pause = Pause()
 
     def pass_time(running_s: float, *, paused_s: float) -> None:
         clock.now += running_s
@@ -67,21 +58,18 @@ def test_pauses_count_for_no_part_of_a_step_and_a_train_step_goes_on_in_one(monk
     }
 
 
-def test_rates_are_since_the_last_step_and_the_learners_is_since_training_began(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    clock = Clock(monkeypatch)
-    generators, rewards = Utilization(lambda: clock.now), Utilization(lambda: clock.now)
+def test_rates_are_since_the_last_step_and_the_learners_is_since_training_began(clock: Clock) -> None:
+    generators, rewards = Utilization(clock), Utilization(clock)
     shares: list[float | None] = [0.9, None, 0.25]
     pool: Any = SimpleNamespace(utilization=generators, num_seats=8, take_kv_cache_use=lambda: shares.pop(0))
     config = group_config()
-    metrics = StepMetrics(LiveConfig(config), num_prompts=8, generators=pool, rewards=rewards, running_s=time.monotonic)
+    metrics = StepMetrics(LiveConfig(config), num_prompts=8, generators=pool, rewards=rewards, running_s=clock)
     clock.now += 50  # Models load.
     metrics.begin_training()
     groups = judged(config, [settled_group(0, [1.0, 0.0])])
     rates = []
     for num_tokens in (40, 80):
-        timer = StepTimer(time.monotonic)
+        timer = StepTimer(clock)
         publish = PublishReport(WeightVersion(0, 1), num_bytes=num_tokens * 100) if rates else None
         generators.out(4)
         clock.now += 2

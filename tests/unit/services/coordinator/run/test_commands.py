@@ -10,10 +10,10 @@ from services.coordinator.store.events import EventLog
 from services.coordinator.store.run_record import RunRecord, RunState
 from services.coordinator.workers.rewards.reward_pool import RewardPool
 from services.coordinator.workers.weights.publisher import Publisher
-from shoal.config import parse_config
 from shoal.config.live import LiveConfig
+from tests.support.configs import run_config
 
-CONFIG = LiveConfig(parse_config({"model": {"path": "m"}, "data": {"sources": [{"task": "arithmetic"}]}}))
+CONFIG = LiveConfig(run_config())
 OUTAGE = "the verifier judge failed: the run is paused"
 WAITS = f"{OUTAGE}; waiting for workers and their models"
 

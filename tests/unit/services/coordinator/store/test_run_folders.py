@@ -8,13 +8,13 @@ import pytest
 from services.coordinator.store.run_folders import RunFolders, describe, list_runs, locate_run
 from services.coordinator.store.run_lock import LOCK, TRAIN_LOCK, RunLock
 from services.coordinator.store.run_record import RunRecord, RunState
-from shoal.config import parse_config
 from shoal.error_reasons import ErrorReason
 from shoal.errors import DataLoss, InvalidArgument, NotFound
 from shoal.rpc.options import MAX_MESSAGE_BYTES
 from shoal.v1 import coordinator_pb2 as pb
+from tests.support.configs import run_config
 
-CONFIG = parse_config({"model": {"path": "m"}, "data": {"sources": [{"task": "arithmetic"}]}})
+CONFIG = run_config()
 
 
 def _run(data_dir: Path, run_id: str, state: RunState, create_time_s: float) -> RunRecord:

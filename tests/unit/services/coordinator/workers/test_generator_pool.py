@@ -21,6 +21,7 @@ from shoal.error_reasons import ErrorReason
 from shoal.errors import Aborted, DeadlineExceeded, FailedPrecondition, Internal, ShoalError, Unavailable
 from shoal.rollout import Completion, Prompt, SamplingParams, VersionSpan, WeightVersion
 from shoal.v1 import generator_pb2, worker_pb2
+from tests.support.clock import Clock
 from tests.support.waiting import eventually
 
 READY, BROKEN = grpc.ChannelConnectivity.READY, grpc.ChannelConnectivity.TRANSIENT_FAILURE
@@ -160,14 +161,6 @@ async def test_a_wait_for_room_has_no_deadline_and_one_for_a_generator_has() -> 
         await asyncio.wait_for(waiting.task, 60)
     assert refused.value.reason == ErrorReason.NO_GENERATOR
     await inside.leave()
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class Stub:

@@ -5,19 +5,13 @@ import pytest
 from services.coordinator.workers.registry import LEASE_S, MAX_MESSAGE_CHARS, MAX_WORKERS, WorkerRegistry
 from shoal.errors import InvalidArgument, NotFound, ResourceExhausted
 from shoal.v1 import worker_pb2
+from tests.support.clock import Clock
 
 GENERATOR = worker_pb2.WORKER_KIND_GENERATOR
 
 
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 async def test_a_worker_is_lost_when_its_lease_runs_out_and_not_before() -> None:
-    clock = Clock()
+    clock = Clock(0.0)
     registry = WorkerRegistry(clock)
     registry.register("g", GENERATOR, "h:1", 1)
     clock.now = LEASE_S
@@ -37,7 +31,7 @@ async def test_a_worker_is_lost_when_its_lease_runs_out_and_not_before() -> None
 async def test_time_in_which_the_coordinator_stood_still_ends_no_lease(
     lags: list[float], is_alive: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock, left = Clock(), iter(lags)
+    clock, left = Clock(0.0), iter(lags)
 
     async def sleep(seconds: float) -> None:
         lag = next(left, None)
@@ -77,7 +71,7 @@ def test_what_a_worker_says_of_itself_is_bounded() -> None:
 
 
 def test_a_worker_that_was_lost_is_listed_for_five_minutes() -> None:
-    clock = Clock()
+    clock = Clock(0.0)
     registry = WorkerRegistry(clock)
     for name in ("ended", "silent", "alive"):
         registry.register(name, GENERATOR, f"{name}:1", 1)

@@ -1,12 +1,5 @@
 from services.coordinator.workers.utilization import Samples, Utilization
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.support.clock import Clock
 
 
 def test_time_is_idle_only_while_nothing_is_outstanding() -> None:

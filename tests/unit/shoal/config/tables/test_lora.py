@@ -2,14 +2,9 @@
 
 import pytest
 
-from shoal.config import parse_config
 from shoal.config.changes import changed_config
-from shoal.config.run import RunConfig
 from shoal.errors import InvalidArgument
-
-
-def configured(**fields: object) -> RunConfig:
-    return parse_config({"model": {"path": "m"}, "data": {"sources": [{"task": "arithmetic"}]}, **fields})
+from tests.support.configs import run_config
 
 
 def lora(**fields: object) -> dict[str, object]:
@@ -17,7 +12,7 @@ def lora(**fields: object) -> dict[str, object]:
 
 
 def test_adapters_are_off_by_default_and_a_rank_turns_them_on() -> None:
-    assert not configured().learner.lora.is_on and configured(**lora(rank=16)).learner.lora.is_on
+    assert not run_config().learner.lora.is_on and run_config(**lora(rank=16)).learner.lora.is_on
 
 
 @pytest.mark.parametrize(
@@ -35,7 +30,7 @@ def test_adapters_are_off_by_default_and_a_rank_turns_them_on() -> None:
 )
 def test_a_table_that_cannot_be_meant_is_refused(fields: dict[str, object], reason: str) -> None:
     with pytest.raises(InvalidArgument) as caught:
-        configured(**lora(**fields))
+        run_config(**lora(**fields))
     assert reason in caught.value.message
 
 
@@ -54,15 +49,15 @@ def test_an_option_of_peft_is_refused_with_its_name_here_or_as_not_available(
     name: str, value: object, reason: str
 ) -> None:
     with pytest.raises(InvalidArgument) as caught:
-        configured(**lora(rank=4, **{name: value}))
+        run_config(**lora(rank=4, **{name: value}))
     assert f"learner.lora: unknown key {name}; {reason}" in caught.value.message
 
 
 def test_with_adapters_the_reference_is_no_second_model_and_cannot_follow() -> None:
     kl = {"coef": 0.1}
-    assert configured(kl=kl).loads_reference and not configured(kl=kl, **lora(rank=4)).loads_reference
+    assert run_config(kl=kl).loads_reference and not run_config(kl=kl, **lora(rank=4)).loads_reference
     with pytest.raises(InvalidArgument, match=r"kl\.reference_update_steps: with learner\.lora"):
-        configured(kl={**kl, "reference_update_steps": 2}, **lora(rank=4))
+        run_config(kl={**kl, "reference_update_steps": 2}, **lora(rank=4))
 
 
 @pytest.mark.parametrize(
@@ -70,4 +65,4 @@ def test_with_adapters_the_reference_is_no_second_model_and_cannot_follow() -> N
 )
 def test_a_resumed_run_keeps_the_form_of_its_adapters(change: dict[str, object]) -> None:
     with pytest.raises(InvalidArgument, match=rf"learner\.lora\.{next(iter(change))}: "):
-        changed_config(configured(**lora(rank=4)), lora(**change))
+        changed_config(run_config(**lora(rank=4)), lora(**change))

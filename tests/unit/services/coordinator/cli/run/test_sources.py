@@ -13,12 +13,12 @@ from services.coordinator.cli.run import sources
 from services.coordinator.store.events import EVENTS, EventLog
 from services.coordinator.store.run_lock import RunLock
 from services.coordinator.store.run_record import RunRecord, RunState
-from shoal.config import parse_config
+from tests.support.configs import run_config
 from tests.support.waiting import PATIENCE_S
 
 Shoal = Callable[..., tuple[int, str, str]]
 
-CONFIG = parse_config({"model": {"path": "m"}, "data": {"sources": [{"task": "arithmetic"}]}})
+CONFIG = run_config()
 
 
 @pytest.fixture

@@ -77,9 +77,20 @@ def test_a_bad_field_is_named_with_its_value_and_the_cure(
         assert code == 2 and all(part in error for part in named), f"{code}: {error}"
 
 
-def test_a_file_that_is_not_there_is_named(refuse: Refuse) -> None:
-    code, error = refuse("train", "nowhere.toml")
-    assert code == 2 and "nowhere.toml" in error, error
+@pytest.mark.parametrize(
+    ("arguments", "code", "parts"),
+    [
+        (["nowhere.toml"], 2, ["nowhere.toml"]),
+        (["{config}", "--set", "model.path=/nowhere/model"], 2, ["model.path: ", "/nowhere/model"]),
+        (["--resume", "yesterday"], 4, ["'yesterday'", "{runs}"]),
+        (["{config}", "--resume", "mine", "--name", "other"], 2, ["CONFIG", "--name"]),
+    ],
+)
+def test_what_a_run_begins_with_is_named_where_it_is_not_there_or_does_not_fit(
+    refuse: Refuse, config: Path, tmp_path: Path, arguments: list[str], code: int, parts: list[str]
+) -> None:
+    ended, error = refuse("train", *(one.format(config=config) for one in arguments))
+    assert ended == code and all(part.format(runs=tmp_path / "runs") in error for part in parts), error
 
 
 def test_a_custom_verifier_that_cannot_work_is_refused_before_a_process_starts(refuse: Refuse, config: Path) -> None:
@@ -90,11 +101,6 @@ def test_a_custom_verifier_that_cannot_work_is_refused_before_a_process_starts(r
     file.write_text("def score(completion): return 'good'\n")
     code, error = refuse("train", str(config), *mine, "--set", "model.path=/nowhere/model")
     assert code == 2 and "reward.custom.mine: " in error and "'good'" in error, error
-
-
-def test_a_missing_model_is_named(refuse: Refuse, config: Path) -> None:
-    code, error = refuse("train", str(config), "--set", "model.path=/nowhere/model")
-    assert code == 2 and "model.path: " in error and "/nowhere/model" in error, error
 
 
 def test_a_model_without_weights_is_refused(refuse: Refuse, config: Path, tiny_model: Path, tmp_path: Path) -> None:
@@ -118,14 +124,18 @@ def test_a_deep_check_finds_malformed_labels(refuse: Refuse, config: Path) -> No
     assert code == 0 and "left out" not in error, error
 
 
-def test_data_whose_every_prompt_is_too_long_is_refused(refuse: Refuse, config: Path) -> None:
-    code, error = refuse("config", "check", str(config), "--deep", "--set", "data.max_prompt_tokens=5")
-    assert code == 2 and "data.max_prompt_tokens: " in error and " 5 tokens" in error, error
-
-
-def test_a_context_longer_than_the_model_was_made_for_is_refused(refuse: Refuse, config: Path) -> None:
-    code, error = refuse("config", "check", str(config), "--deep", "--set", "data.max_prompt_tokens=4096")
-    assert code == 2 and "generator.max_model_len: 4104 " in error and "2048" in error, error
+@pytest.mark.parametrize(
+    ("max_prompt_tokens", "parts"),
+    [(5, ["data.max_prompt_tokens: ", " 5 tokens"]), (4096, ["generator.max_model_len: 4104 ", "2048"])],
+    ids=["every prompt is too long", "the context is longer than the model's"],
+)
+def test_a_deep_check_refuses_lengths_that_do_not_fit(
+    refuse: Refuse, config: Path, max_prompt_tokens: int, parts: list[str]
+) -> None:
+    code, error = refuse(
+        "config", "check", str(config), "--deep", "--set", f"data.max_prompt_tokens={max_prompt_tokens}"
+    )
+    assert code == 2 and all(part in error for part in parts), error
 
 
 def test_a_port_in_use_is_refused(refuse: Refuse, config: Path) -> None:
@@ -166,16 +176,6 @@ def test_a_name_that_is_taken_is_refused(refuse: Refuse, config: Path, tmp_path:
     (tmp_path / "runs" / "mine" / "run.json").write_text("{}")
     code, error = refuse("train", str(config), "--name", "mine")
     assert code == 5 and " mine" in error, error
-
-
-def test_a_run_that_is_not_there_cannot_be_resumed(refuse: Refuse, tmp_path: Path) -> None:
-    code, error = refuse("train", "--resume", "yesterday")
-    assert code == 4 and "'yesterday'" in error and str(tmp_path / "runs") in error, error
-
-
-def test_a_run_cannot_be_resumed_with_another_configuration(refuse: Refuse, config: Path) -> None:
-    code, error = refuse("train", str(config), "--resume", "mine", "--name", "other")
-    assert code == 2 and "CONFIG" in error and "--name" in error, error
 
 
 @pytest.mark.parametrize(

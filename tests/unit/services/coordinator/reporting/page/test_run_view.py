@@ -7,8 +7,8 @@ from services.coordinator.store.events import EVENTS, EventLog
 from services.coordinator.store.files.step_file import StepFile
 from services.coordinator.store.ledger import Ledger
 from services.coordinator.store.run_record import RunRecord, RunState
-from shoal.config import parse_config
 from shoal.rollout import Completion, FinishReason, Prompt, VersionSpan, WeightVersion
+from tests.support.configs import run_config
 
 PROMPT = Prompt("sums:3", np.array([1, 2], np.int32), "1 + 1?", ())
 COMPLETION = Completion(
@@ -62,7 +62,7 @@ def test_a_folder_with_a_record_alone_is_an_empty_view(tmp_path: Path) -> None:
 
 def test_the_half_line_of_a_step_that_is_being_written_is_left_out(tmp_path: Path) -> None:
     record = new_record(tmp_path)
-    record.save_config(parse_config({"model": {"path": "m"}, "data": {"sources": [{"task": "arithmetic"}]}}))
+    record.save_config(run_config())
     metrics = tmp_path / "metrics.jsonl"
     StepFile(metrics).add(1, {"objective/scores": 0.5})
     with metrics.open("a") as file:

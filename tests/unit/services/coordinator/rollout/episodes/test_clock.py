@@ -6,59 +6,52 @@ import pytest
 
 from services.coordinator.rollout.episodes import clock as clock_module
 from services.coordinator.rollout.episodes.clock import EpisodeClock
-
-
-class Time:
-    def __init__(self) -> None:
-        self.now_s = 100.0
-
-    def __call__(self) -> float:
-        return self.now_s
+from tests.support.clock import Clock
 
 
 def test_a_wait_does_not_count() -> None:
-    time = Time()
+    time = Clock()
     clock = EpisodeClock(10, time)
-    time.now_s += 1
+    time.now += 1
     with clock.stopped():
-        time.now_s += 50
+        time.now += 50
         assert clock.used_s == 1
-    time.now_s += 2
+    time.now += 2
     assert clock.used_s == 3
 
 
 def test_calls_that_wait_at_the_same_time_stop_it_once_until_the_last_has_what_it_waits_for() -> None:
-    time = Time()
+    time = Clock()
     clock = EpisodeClock(10, time)
     first, second = clock.stopped(), clock.stopped()
-    time.now_s += 1
+    time.now += 1
     first.__enter__()
-    time.now_s += 10
+    time.now += 10
     second.__enter__()
-    time.now_s += 20
+    time.now += 20
     first.__exit__(None, None, None)
     assert clock.used_s == 1
-    time.now_s += 40
+    time.now += 40
     assert clock.used_s == 1, "the second call still waits"
     second.__exit__(None, None, None)
-    time.now_s += 2
+    time.now += 2
     assert clock.used_s == 3
 
 
 def test_a_call_that_samples_while_none_waits_is_counted_once() -> None:
-    time = Time()
+    time = Clock()
     clock = EpisodeClock(10, time)
     with clock.stopped():
-        time.now_s += 5
-    time.now_s += 3
+        time.now += 5
+    time.now += 3
     with clock.stopped(), clock.stopped():
-        time.now_s += 7
+        time.now += 7
     assert clock.used_s == 3
 
 
 async def test_the_limit_ends_what_runs_and_not_what_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clock_module, "_POLL_S", 0.001)
-    time = Time()
+    time = Clock()
     clock = EpisodeClock(0.01, time)
     is_waiting, may_go_on = asyncio.Event(), asyncio.Event()
 
@@ -74,11 +67,11 @@ async def test_the_limit_ends_what_runs_and_not_what_waits(monkeypatch: pytest.M
 
     playing = asyncio.create_task(play())
     await is_waiting.wait()
-    time.now_s += 1000
+    time.now += 1000
     await asyncio.sleep(0.05)
     assert not playing.done(), "the clock stood still"
     may_go_on.set()
     while not playing.done():
         await asyncio.sleep(0)
-        time.now_s += 1
+        time.now += 1
     assert isinstance(playing.exception(), TimeoutError)

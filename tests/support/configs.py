@@ -1,0 +1,8 @@
+"""The smallest configuration of a run, for tests that care about a few of its fields."""
+
+from shoal.config import RunConfig, parse_config
+
+
+def run_config(model: str = "m", **sections: object) -> RunConfig:
+    """The configuration of a run of arithmetic with this model, and with these sections in place of their defaults."""
+    return parse_config({"model": {"path": model}, "data": {"sources": [{"task": "arithmetic"}]}} | sections)
