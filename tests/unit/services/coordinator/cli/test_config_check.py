@@ -125,7 +125,7 @@ def test_a_deep_check_asks_reward_servers_for_their_verifiers(check: Check, serv
     assert "verifiers_not_known_before_the_run_starts" not in facts
     servicer.closed = True
     code, facts, error = check(*own)
-    assert code == 0 and "only to the reward service" in facts["servers_asked"]["reward.servers.own"], error
+    assert code == 0 and facts["servers_asked"]["reward.servers.own"].startswith(f"{address} "), error
     assert facts["verifiers_not_known_before_the_run_starts"] == ["mine"]
 
 
@@ -168,7 +168,7 @@ def test_a_deep_check_asks_servers_of_environments_for_theirs(
     named = f"environments.chess.server: {address} has no environment 'chess'; it has: game"
     assert code == 2 and named in error, error
     code, _, error = play("game")
-    assert code == 2 and "names the tool 'gess' (did you mean 'guess'?)" in error, error
+    assert code == 2 and has_all(error, "'gess'", "'guess'"), error
     rows.write_text('{"messages": "Play.", "tools": ["guess"]}\n')
     code, facts, error = play("game")
     assert (code, facts.get("environments_at_servers")) == (0, ["game"]), error
