@@ -1,7 +1,7 @@
 """Effective time: the share of a run's time in which it takes steps that no attempt has taken before.
 
-What is left is start-up, the steps that a restore discards, their repetition, and the time in which processes were
-missing. Pauses and the time between an end and a resume do not count at all.
+The rest is start-up, the steps that a restore discards, their repetition, and the time without enough processes. Pauses
+and the time between an end and a resume do not count at all.
 """
 
 from collections.abc import Iterable
@@ -19,21 +19,21 @@ class EffectiveTime:
     """The events that it follows."""
 
     def __init__(self, events: Iterable[pb.RunEvent] = ()) -> None:
-        """`events` are those so far, in their order."""
+        """`events` has the events so far, in order."""
         self._now_s: float | None = None
         self._stands_still = False
         self._since_s: float | None = None
-        """The part of `run_s` at which the step under way began; None while none is."""
+        """The value of `run_s` when the current step began; None without a step."""
         self._furthest_step = 0
         self.run_s = 0.0
         """Time that the run was active and not paused."""
         self.effective_s = 0.0
-        """The part of it that led to new steps."""
+        """The part of `run_s` that led to new steps."""
         for event in events:
             self.add(event)
 
     def add(self, event: pb.RunEvent) -> None:
-        """Follows an event; those of other kinds change nothing."""
+        """Follows an event; events of other kinds change nothing."""
         time_s = event.event_time.ToNanoseconds() / 1e9
         if event.kind == "state":
             self.state(RunState(str(event.attributes["state"])), time_s)
@@ -50,7 +50,7 @@ class EffectiveTime:
             self._since_s = self.run_s
 
     def restored(self, time_s: float) -> None:
-        """Follows the begin of another attempt."""
+        """Follows the beginning of another attempt."""
         self._advance(time_s)
         self._since_s = None
 

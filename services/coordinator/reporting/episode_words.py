@@ -1,4 +1,4 @@
-"""What was said in an episode, turn by turn, for people."""
+"""The messages of an episode, turn by turn, for people."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -13,7 +13,7 @@ class Said(NamedTuple):
     """ "turn 2" for the policy, else the tool, or the role of the message."""
     text: str
     note: str
-    """What became of it: "add malformed: no closing tag", "cut off", "reward 0.25"; empty for nothing special."""
+    """The outcome: "add malformed: no closing tag", "cut off", "reward 0.25"; empty for nothing special."""
     is_policy: bool
 
 

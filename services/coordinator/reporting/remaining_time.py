@@ -1,4 +1,4 @@
-"""The time that is left of a run, from its recent steps."""
+"""The estimate of a run's remaining time, from its recent steps."""
 
 import time
 from collections import deque
@@ -12,8 +12,8 @@ NUM_RECENT_STEPS = 10
 class RemainingTime:
     """Estimates the time until a run's last step and evaluation. Time in which the run is paused does not count.
 
-    A step is measured from the end of the one before, so evaluations, checkpoints and skipped steps in between count
-    as they come. The first step is measured by itself, since loading and the first evaluation precede it.
+    A step is measured from the end of the previous step, so evaluations, checkpoints and skipped steps in between
+    count. The first step is measured by itself, since loading and the first evaluation precede it.
     """
 
     def __init__(self, config: LiveConfig) -> None:
@@ -30,7 +30,7 @@ class RemainingTime:
             self._paused_at = time.monotonic()
 
     def resumed(self) -> None:
-        """Records that the run is not paused, or not any more."""
+        """Records that the run is not paused, or no longer paused."""
         if self._paused_at is not None:
             self._paused_s += time.monotonic() - self._paused_at
             self._paused_at = None

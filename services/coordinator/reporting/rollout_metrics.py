@@ -50,7 +50,7 @@ def _counts(groups: Sequence[JudgedGroup], plan: StepPlan) -> dict[str, float]:
 
 
 def _signal(config: RunConfig, groups: Sequence[JudgedGroup]) -> dict[str, float]:
-    """Counts the groups whose rewards are all equal, by the kind of that reward."""
+    """Counts the groups with equal rewards, by the kind of the reward."""
     kinds: Counter[str] = Counter()
     solved = []
     for group in groups:
@@ -134,7 +134,7 @@ def _scores(reward: RewardConfig, scores: Sequence[Score]) -> dict[str, float]:
 
 
 def _verifiers(parts: Iterable[VerifierScore]) -> dict[str, float]:
-    """The durations of each verifier and its failures, over all completions that it was asked to judge."""
+    """Computes the durations and failures of each verifier, over all completions that it was asked to judge."""
     by_verifier: dict[str, list[VerifierScore]] = {}
     for part in parts:
         by_verifier.setdefault(part.verifier, []).append(part)
@@ -150,7 +150,7 @@ def _verifiers(parts: Iterable[VerifierScore]) -> dict[str, float]:
 
 
 def _advantages(plan: StepPlan) -> dict[str, float]:
-    """Advantages over the tokens that are trained on, as they are sent to the learner."""
+    """Computes statistics of the advantages of trained tokens, as the learner gets them."""
     total, num_tokens, lowest, highest = 0.0, 0, float("inf"), float("-inf")
     weights = []
     for group in plan.trained:
@@ -173,7 +173,7 @@ def _advantages(plan: StepPlan) -> dict[str, float]:
 
 
 def _moments(config: RunConfig, plan: StepPlan) -> dict[str, float]:
-    """The statistics that rewards are compared with, where those are over all rewards of the run so far."""
+    """Returns the statistics to which rewards are compared, if they cover all rewards of the run so far."""
     if not config.advantage.is_running:
         return {}
     std = plan.moments.std(config.advantage.std_ddof)
@@ -181,7 +181,7 @@ def _moments(config: RunConfig, plan: StepPlan) -> dict[str, float]:
 
 
 def _advantage_range(rollout: Rollout) -> tuple[float, float]:
-    """The smallest and largest advantage of the counted tokens; there is at least one."""
+    """Returns the smallest and largest advantage of the counted tokens, of which there is at least one."""
     if rollout.token_advantages is None:
         return rollout.advantage, rollout.advantage
     values = rollout.token_advantages[counted_tokens(rollout.completion)]

@@ -1,4 +1,4 @@
-"""Some completions of a step or an evaluation, as events, terminals and trackers show them."""
+"""The completions of a step or an evaluation that events, terminals and trackers show."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -11,7 +11,7 @@ from shoal.scores import Score, ScoreOutcome
 from shoal.visible_text import visible
 
 MAX_CHARS = 2000
-"""Of a longer text its beginning and end are shown."""
+"""Most characters shown of a text. A longer text loses its middle."""
 
 Judged = tuple[Prompt, Sequence[Completion], Sequence[Score]]
 """A prompt with its completions and their scores."""
@@ -19,16 +19,16 @@ Judged = tuple[Prompt, Sequence[Completion], Sequence[Score]]
 
 @dataclass(frozen=True)
 class ShownCompletion:
-    """A completion with what became of it. Its texts hide no character, and are cut to `MAX_CHARS`."""
+    """A completion with its outcome. Its texts show every character, and are cut to `MAX_CHARS`."""
 
     question: str
     label: str
     completion: str
     num_tokens: int
     reward: float | None
-    """None where it could not be scored."""
+    """The reward; None if scoring was not possible."""
     verdicts: str
-    """Each verifier with its value, or with the outcome if it is none: "gsm8k 1, r1_format failed"."""
+    """Each verifier with its value, or else with the outcome: "gsm8k 1, r1_format failed"."""
 
     def row(self) -> dict[str, Any]:
         """Returns the fields by name, in the order of a table's columns."""

@@ -1,6 +1,6 @@
-"""Metrics of a train step: those of its completions, of the learner, of the publish, and of time.
+"""Metrics of a train step, of its completions, the learner, the publish, and time.
 
-To add one, compute it here (or in `rollout_metrics`, if completions alone decide it) and describe it in
+To add a metric, compute it here (or in `rollout_metrics`, if completions alone decide it) and describe it in
 `shoal.telemetry.run_metric_table`, which docs/metrics.md is generated from.
 """
 
@@ -18,28 +18,28 @@ from shoal.config.live import LiveConfig
 
 
 class StepTimer:
-    """Measures the parts of one train step; each method ends one part. Pauses of the run count for none."""
+    """Measures the parts of one train step; each method ends one part. Pauses of the run do not count."""
 
     def __init__(self, running_s: Callable[[], float]) -> None:
-        """Starts at the boundary before the step. `running_s` is a clock that stands still while the run is paused."""
+        """Starts at the boundary before the step. `running_s` is a clock that stops while the run is paused."""
         self._running_s = running_s
         self._last, self._last_running = time.monotonic(), running_s()
         self.waited_s = 0.0
-        """Time until the step's groups were taken, without that of evaluations."""
+        """Seconds until the step's groups were taken, without evaluations."""
         self.trained_s = 0.0
-        """Time of plan and train step."""
+        """Seconds of the plan and the train step."""
         self.published_s = 0.0
-        """Time from the end of training to the end of the publish."""
+        """Seconds from the end of training to the end of the publish."""
         self.step_s = 0.0
-        """Time of the whole step, without that of evaluations."""
+        """Seconds of the whole step, without evaluations."""
 
     def groups_taken(self, *, evaluated_s: float) -> None:
-        """Ends the wait for groups; `evaluated_s` of it the loop stood still for evaluations."""
+        """Ends the wait for groups. The loop stood still for `evaluated_s` of it, for evaluations."""
         self.waited_s = self._lap() - evaluated_s
 
     def trained(self) -> None:
         """Ends plan and train step."""
-        self.trained_s = time.monotonic() - self._last  # A train step that has begun goes on in a pause.
+        self.trained_s = time.monotonic() - self._last  # A train step that has begun continues in a pause.
         self._lap()
 
     def published(self) -> None:
@@ -68,17 +68,17 @@ class StepTimer:
 
 @dataclass(frozen=True)
 class FinishedStep:
-    """Everything that the metrics of an applied train step are computed from."""
+    """The input of the metrics of an applied train step."""
 
     groups: Sequence[JudgedGroup]
     plan: StepPlan
     trainer: dict[str, float]
-    """The metrics that the learner reported, and those of the KL in the reward."""
+    """The metrics that the learner reported, and the metrics of the KL in the reward."""
     publish: PublishReport | None
-    """None when the run stopped before the publish."""
+    """The publish; None if the run stopped before it."""
     timer: StepTimer
     num_episodes: int
-    """Completions that the run has used up, those of this step included."""
+    """Completions that the run has used up, including those of this step."""
     num_excluded_prompts: int
     """Prompts that are no longer issued because the policy has learned them."""
 
@@ -95,7 +95,7 @@ class StepMetrics:
         rewards: Utilization,
         running_s: Callable[[], float],
     ) -> None:
-        """Starts the clock of `time/from_scratch`. `running_s` is a clock that stands still while the run is paused."""
+        """Starts the clock of `time/from_scratch`. `running_s` is a clock that stops while the run is paused."""
         self._running_s = running_s
         self._config = config
         self._num_prompts = num_prompts
@@ -113,7 +113,7 @@ class StepMetrics:
         self._rewards.take()
 
     def of(self, step: FinishedStep) -> dict[str, float]:
-        """Computes all metrics of a step, by name. To be called once for each step: rates are since the last call."""
+        """Computes all metrics of a step, by name. Call it once for each step: rates are since the last call."""
         metrics = rollout_metrics(self._config(), step.groups, step.plan) | step.trainer
         if step.publish is not None:
             metrics |= {
@@ -133,7 +133,7 @@ class StepMetrics:
         return metrics | self._rates(metrics.get("val/num_step_tokens", 0.0), waited_s=step.timer.waited_s)
 
     def _rates(self, num_step_tokens: float, *, waited_s: float) -> dict[str, float]:
-        """Rates since the last step; for `waited_s` of that time the learner had no groups to train on."""
+        """Computes rates since the last step; for `waited_s` of that time the learner had no groups to train on."""
         sampled, scored = self._generators.utilization.take(), self._rewards.take()
         self._num_tokens += int(num_step_tokens)
         elapsed_s = max(self._running_s() - self._training_began, 1e-9)
@@ -152,7 +152,7 @@ class StepMetrics:
 
 
 def penalized_reward(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Computes the mean reward less the KL divergence; nothing when no completion was scored.
+    """Computes the mean reward less the KL divergence; nothing if no completion was scored.
 
     `objective/non_score_reward` = coefficient x KL, and `objective/rlhf_reward` = `objective/scores` - that. The KL is
     `objective/kl`, or `objective/reward_kl` where the KL is part of the reward. Without a coefficient it is 0.

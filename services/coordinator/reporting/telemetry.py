@@ -1,4 +1,4 @@
-"""What a run sends to OpenTelemetry: metrics of its steps, and spans in the traces of its groups."""
+"""The exports of a run to OpenTelemetry: metrics of its steps, and spans in the traces of its groups."""
 
 from collections.abc import Iterable, Mapping
 
@@ -8,7 +8,7 @@ from shoal.telemetry import names, trace
 
 
 def export_step(step: int, metrics: Mapping[str, float]) -> None:
-    """Exports what is known of a train step that is applied; `metrics` are those of docs/metrics.md."""
+    """Exports an applied train step; `metrics` has the metrics of docs/metrics.md."""
     telemetry.gauge(names.RUN_POLICY_VERSION).set(step)
     if (correct_rate := metrics.get("objective/verifiable_correct_rate")) is not None:
         telemetry.gauge(names.RUN_CORRECT_RATE).set(correct_rate)
@@ -26,7 +26,7 @@ def export_dropped_groups(num_groups: int) -> None:
 
 
 def publish_spans(groups: Iterable[TrainGroup], policy_version: int, duration_s: float) -> None:
-    """Ends each group's trace with a span of the publish that ends now, of the weights that the group changed."""
+    """Ends each group's trace with a span of the publish, which ends now, of the weights that the group changed."""
     for group in groups:
         trace.past_span(
             names.WEIGHTS_PUBLISH,

@@ -1,4 +1,4 @@
-"""Completions of a step without a reward: how many, and why the first one has none."""
+"""The number of a step's completions without a reward, and the first reason."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
@@ -13,13 +13,13 @@ _MAX_ERROR_CHARS = 300
 
 @dataclass(frozen=True)
 class Unscored:
-    """The completions without a reward among all those of a step."""
+    """The completions without a reward among all completions of a step."""
 
     num_failed: int
     num_unscorable: int
     num_completions: int
     first_error: str
-    """The verifier and what it said, of the first failure, else of the first unscorable completion."""
+    """The verifier and its error, for the first failure, else for the first unscorable completion."""
 
     def attributes(self) -> dict[str, Any]:
         """Returns the counts as the attribute of an event."""
@@ -49,7 +49,7 @@ class Unscored:
 
 
 def unscored_of(groups: Iterable[JudgedGroup]) -> Unscored | None:
-    """Counts the completions of some groups that have no reward; None when all have one."""
+    """Counts the completions of groups that have no reward; None if all have a reward."""
     scores = [score for group in groups for score in group.settled.scores]
     failed = [score for score in scores if score.outcome is ScoreOutcome.FAILED]
     unscorable = [score for score in scores if score.outcome is ScoreOutcome.UNSCORABLE]

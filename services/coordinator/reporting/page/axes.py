@@ -28,7 +28,7 @@ def tick_step(low: float, high: float) -> float:
     """Returns the distance of round ticks that cut a range into at most `MAX_INTERVALS` parts."""
     rough = (high - low) / MAX_INTERVALS
     power = 10.0 ** math.floor(math.log10(rough))
-    # 10 is for a range that rounding has made a little longer than 5 powers are.
+    # 10 is for a range that rounding has made a little longer than 5 powers.
     return next(factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power >= rough * (1 - 1e-9))
 
 
@@ -39,7 +39,7 @@ def ticks(low: float, high: float, step: float) -> list[float]:
 
 
 class Unit(NamedTuple):
-    """How the values of a chart are written."""
+    """The format of a chart's values."""
 
     name: str
     value: Callable[[float], str]

@@ -1,8 +1,8 @@
 """Charts over the steps of a run, as SVG shapes.
 
-The shapes are made here and not by a library. The base install has none: matplotlib alone is as large as the rest of
-it. A library would also draw one set of colors and one size of text into the chart. These shapes have class names
-alone, so the style sheet of the page gives them the colors of light and dark, and larger text on a phone.
+The shapes are made here and not by a library. The base install has no such library: matplotlib alone is as large as the
+rest of it. A library would also fix the colors and the text size of the chart. These shapes have only class names, so
+the page's style sheet gives them light and dark colors, and larger text on a phone.
 """
 
 import json
@@ -19,11 +19,11 @@ WIDTH, HEIGHT = 460, 216
 LEFT, RIGHT, TOP, BOTTOM = 46, 442, 14, 190
 """Edges of the plot, in the units of the SVG's view box. The labels of the axes are outside."""
 MAX_MARKS = 40
-"""A curve with more points has no mark at each."""
+"""Most points of a curve with marks."""
 
 
 class Style(StrEnum):
-    """How a curve is drawn."""
+    """The style of a curve."""
 
     LINE = "line"
     LAYER = "layer"
@@ -52,13 +52,13 @@ class Steps:
     numbers: Sequence[int]
     """The step of each point, in order."""
     names: Sequence[str]
-    """What each point is called: "step 8", or "steps 5–8"."""
+    """The name of each point: "step 8", or "steps 5–8"."""
     last: int
     """The end of the axis, which all charts of a run share."""
     resumed: Sequence[int]
     """The steps that the run was resumed from."""
     breaks: Collection[int] = ()
-    """Indices of points to which no line leads: what they measure is not what those before do."""
+    """Indices of points to which no line leads, because they measure something else than the points before them."""
 
 
 @dataclass(frozen=True)
@@ -74,10 +74,10 @@ class Entry:
     """A curve in the legend."""
 
     kind: str
-    """Its class names."""
+    """The class names of the curve."""
     label: str
     latest: str
-    """Its last value."""
+    """The last value of the curve."""
 
 
 @dataclass(frozen=True)
@@ -88,14 +88,14 @@ class Chart:
     unit: str
     note: str
     description: str
-    """The chart in words, for those who do not see it."""
+    """The chart in words, for readers who cannot see it."""
     entries: tuple[Entry, ...]
     shapes: tuple[tuple[str, str], ...]
     """Class names and path of each shape, from back to front."""
     rows: tuple[Label, ...]
     columns: tuple[Label, ...]
     resumed: tuple[float, ...]
-    """Where the run was resumed from."""
+    """The positions from which the run was resumed."""
     latest: str
     """The name of the last point."""
     points: str
@@ -142,7 +142,7 @@ def _points(
 
 
 def _vertical(low: float, high: float, unit: Unit) -> tuple[Scale, float]:
-    """The vertical axis from 0, or from below, to a tick at or above a value; and the distance of its ticks."""
+    """Returns the vertical axis from 0, or less, to a tick at or above a value; and the distance of its ticks."""
     low, high = min(low, 0.0), max(high, 0.0)
     if low == high:
         high = 1.0
@@ -151,7 +151,7 @@ def _vertical(low: float, high: float, unit: Unit) -> tuple[Scale, float]:
 
 
 def _heights(curves: Sequence[Curve]) -> list[Values]:
-    """The values of each curve as they are drawn: those of a layer on top of the layers before it."""
+    """Returns the values of each curve as drawn: a layer lies on top of the layers before it."""
     heights: list[Values] = []
     below: Values = ()
     for curve in curves:
@@ -168,7 +168,7 @@ def _sums(first: Values, second: Values) -> Values:
 def _shapes(
     curves: Sequence[Curve], heights: Sequence[Values], x: Sequence[float], y: Scale, breaks: Collection[int]
 ) -> Iterator[tuple[str, str]]:
-    """Yields class names and path of each shape: first what covers an area, then lines."""
+    """Yields class names and path of each shape: first areas, then lines."""
     edges = [values for curve, values in zip(curves, heights, strict=True) if curve.style is Style.EDGE]
     if edges:
         yield "band", paths.area(x, edges[0], edges[1], y)
@@ -201,7 +201,7 @@ def _text(curve: Curve, index: int, unit: Unit) -> str:
 
 
 def _describe(curve: Curve, steps: Steps, unit: Unit) -> str:
-    """A curve in words: its first and last value."""
+    """Describes a curve by its first and last value."""
     measured = [index for index, value in enumerate(curve.values) if value is not None]
     if not measured:
         return f"{curve.label}: not measured"

@@ -1,4 +1,4 @@
-"""The curves of a run: which metrics its report draws, and how."""
+"""The curves of a run's report: its metrics and how they are drawn."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,11 +10,11 @@ from services.coordinator.reporting.page.paths import Values
 from services.coordinator.reporting.reward_parts import part_metrics
 
 MAX_POINTS = 300
-"""Of a longer run each point stands for several steps: a chart is no wider, and the page stays small."""
+"""Most points of a chart. For a longer run each point stands for several steps, so the page stays small."""
 MAX_PARTS = 4
 MIN_TREND_POINTS = 30
 TREND_SHARE = 0.1
-"""The share of the points that a point of the trend is the mean of."""
+"""The share of the points over which a point of the trend is a mean."""
 
 Row = Mapping[str, float]
 """The metrics of one step, by name, with its number as `step`."""
@@ -42,7 +42,7 @@ class Panel:
     top: float = 0.0
     has_trend: bool = False
     has_parts: bool = False
-    """Whether the parts of the mean reward are curves as well, where there are several."""
+    """Whether the parts of the mean reward are also curves, if there are several."""
 
 
 PANELS = (
@@ -101,7 +101,7 @@ PANELS = (
 def draw_panels(
     rows: Sequence[Row], last_step: int, attempts: Mapping[int, str]
 ) -> Iterator[tuple[Panel, Chart | None]]:
-    """Draws each panel over the train steps; None where no step has a metric of the panel."""
+    """Draws each panel over the train steps; None if no step has a metric of the panel."""
     size = _steps_per_point(len(rows))
     points = [rows[first : first + size] for first in range(0, len(rows), size)]
     steps = Steps(
@@ -120,7 +120,7 @@ def draw_panels(
 
 
 def how_to_read(num_steps: int, attempts: Mapping[int, str]) -> str:
-    """Explains what the charts of a run have beside their curves; empty if there is nothing."""
+    """Explains the marks in the charts of a run other than curves; empty without any."""
     size = _steps_per_point(num_steps)
     sentences = []
     if size > 1:
@@ -153,7 +153,7 @@ def _value(metric: Metric, point: Sequence[Row]) -> float | None:
 
 
 def _trend(values: Values) -> Values:
-    """The mean of each value and its neighbors on both sides; nothing for too few values."""
+    """Returns the mean of each value and its neighbors on both sides; nothing for too few values."""
     if len(values) < MIN_TREND_POINTS:
         return ()
     reach = round(len(values) * TREND_SHARE / 2)
@@ -166,7 +166,7 @@ def draw_evaluations(
     rows: Sequence[Row], last_step: int, attempts: Mapping[int, str], changes: Collection[int] = ()
 ) -> list[Chart]:
     """Draws correct rate and mean reward of the held-out questions, with their intervals, and the parts of the reward;
-    nothing without a scored evaluation. No line leads to the steps of `changes`, whose questions are others."""
+    nothing without a scored evaluation. No line leads to the steps of `changes`, whose questions differ."""
     numbers = [int(row["step"]) for row in rows]
     breaks = [index for index, number in enumerate(numbers) if number in changes]
     steps = Steps(numbers, [_name(number, number) for number in numbers], last_step, list(attempts), breaks)

@@ -1,11 +1,11 @@
-"""Texts that a model wrote, as a page may show them: no more of them than a reader wants. The template escapes HTML."""
+"""Excerpts of texts that a model wrote, short enough for a page. The template escapes HTML."""
 
 from dataclasses import dataclass
 
 from shoal.visible_text import visible
 
 MAX_CHARS = 20_000
-"""Of a longer text its beginning and end are shown."""
+"""Most characters shown of a text. A longer text loses its middle."""
 SHORT_CHARS, SHORT_LINES = 400, 8
 """A text within both limits is not folded."""
 _PREVIEW_CHARS = 90
@@ -13,17 +13,17 @@ _PREVIEW_CHARS = 90
 
 @dataclass(frozen=True)
 class Excerpt:
-    """A text as it is shown."""
+    """A text as a page shows it."""
 
     text: str
     preview: str
-    """Its beginning and end in one line, if it is folded; else empty."""
+    """The beginning and end in one line, if the text is folded; else empty."""
     num_chars: int
     """Characters of the whole text."""
 
 
 def excerpt(text: str) -> Excerpt:
-    """Cuts a text that is too long for a page, and makes all its characters visible."""
+    """Shortens a text for a page, and makes all its characters visible."""
     shown = visible(text)
     if len(text) > MAX_CHARS:
         half = MAX_CHARS // 2
@@ -34,7 +34,7 @@ def excerpt(text: str) -> Excerpt:
 
 
 def _preview(text: str) -> str:
-    """Puts the beginning and the end of a text in one line, whole words where there are spaces."""
+    """Puts the beginning and the end of a text in one line, cut at spaces if there are any."""
     words = " ".join(text.split())
     if len(words) <= 2 * _PREVIEW_CHARS:
         return words

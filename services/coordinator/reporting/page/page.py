@@ -1,8 +1,8 @@
-"""The report of a run: one HTML page, made from the run's folder alone.
+"""The report of a run, one HTML page made only from the run's folder.
 
-The page loads nothing: its style and script are in it, and its Content-Security-Policy allows these two and nothing
-else. Completions are hostile text. Jinja2 escapes them, and if a way around that were found, the policy would still
-keep a browser from running them.
+The page loads nothing. It contains its style and script, and its Content-Security-Policy allows nothing else.
+Completions are hostile text. Jinja2 escapes them; if that failed, the policy would still keep a browser from running
+them.
 """
 
 import base64
@@ -83,5 +83,5 @@ def _environment() -> Environment:
 
 
 def _digest(text: str) -> str:
-    """Names a text as the policy does."""
+    """Returns the digest of a text in the format of the policy."""
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

@@ -6,24 +6,24 @@ from itertools import accumulate, groupby
 from services.coordinator.reporting.page.axes import Scale
 
 Values = Sequence[float | None]
-"""One value for each point of the horizontal axis; None where nothing was measured."""
+"""A value for each point of the horizontal axis; None for points without a measurement."""
 _CAP = 4.0
 """Half the width of the ends of an interval, and of a point without neighbors."""
 
 
 def line(x: Sequence[float], values: Values, y: Scale, breaks: Collection[int] = ()) -> str:
-    """Draws a line through the values, with gaps where there are none and before the indices of `breaks`."""
+    """Draws a line through the values, with gaps at missing values and before the indices of `breaks`."""
     pieces = [[(x[index], y(value)) for index, value in piece] for piece in _pieces(values, breaks)]
     return "".join("M" + _corners(_widened(piece)) for piece in pieces)
 
 
 def marks(x: Sequence[float], values: Values, y: Scale) -> str:
-    """Draws each value as a point: a line of no length, which round ends make a disk."""
+    """Draws each value as a point: a line without length, which round ends turn into a disk."""
     return "".join(f"M{x[index]:g} {y(value):g}h0" for index, value in enumerate(values) if value is not None)
 
 
 def area(x: Sequence[float], lower: Values, upper: Values, y: Scale) -> str:
-    """Fills what is between two curves, wherever both have a value."""
+    """Fills the area between two curves, wherever both have a value."""
     pairs = zip(lower, upper, strict=True)
     path = ""
     for piece in _pieces([None if high is None else low for low, high in pairs]):
@@ -44,7 +44,7 @@ def bars(x: Sequence[float], intervals: Sequence[tuple[float, float] | None], y:
 
 
 def _pieces(values: Values, breaks: Collection[int] = ()) -> Iterator[list[tuple[int, float]]]:
-    """Yields the stretches of neighbors that have a value, with their indices; one begins at each of `breaks`."""
+    """Yields the runs of adjacent values, with their indices; a new run begins at each of `breaks`."""
     parts = list(accumulate(index in breaks for index in range(len(values))))
     for (is_gap, _), stretch in groupby(enumerate(values), key=lambda pair: (pair[1] is None, parts[pair[0]])):
         if not is_gap:
@@ -52,7 +52,7 @@ def _pieces(values: Values, breaks: Collection[int] = ()) -> Iterator[list[tuple
 
 
 def _widened(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Makes a short dash of a single point, which would not be seen."""
+    """Turns a single point, which would be invisible, into a short dash."""
     return points if len(points) > 1 else [(x + shift, y) for x, y in points for shift in (-_CAP, _CAP)]
 
 

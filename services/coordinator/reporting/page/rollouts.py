@@ -53,7 +53,7 @@ class Bar(NamedTuple):
 
 
 def fate_of(group: pb.RolloutGroup, *, has_ended: bool) -> str:
-    """Describes what became of a group, in words; `has_ended` says whether its run is over."""
+    """Describes the outcome of a group in words; `has_ended` says whether its run is over."""
     if group.state == GroupState.TRAINED:
         return f"trained on in step {group.train_step:,}"
     if group.state == GroupState.DROPPED:
@@ -65,7 +65,7 @@ def fate_of(group: pb.RolloutGroup, *, has_ended: bool) -> str:
 
 
 def reward_of(rollout: pb.Rollout) -> float | None:
-    """Returns the reward of a completion; None where it has none."""
+    """Returns the reward of a completion; None if it has none."""
     is_scored = rollout.HasField("score") and rollout.score.outcome == rollout_pb2.SCORE_OUTCOME_SCORED
     return rollout.score.reward if is_scored else None
 
@@ -85,7 +85,7 @@ def how_sampled(rollout: pb.Rollout) -> str:
 
 
 def reward_bars(group: pb.RolloutGroup) -> Iterator[Bar]:
-    """Draws the rewards of a group as bars between 0 and 1, or what lies beyond; no reward is an empty box."""
+    """Draws the rewards of a group as bars between 0 and 1, or a wider range; no reward is an empty box."""
     rewards = [reward_of(rollout) for rollout in group.rollouts]
     known = [reward for reward in rewards if reward is not None]
     low, high = min([0.0, *known]), max([1.0, *known])

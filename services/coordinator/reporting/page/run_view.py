@@ -1,4 +1,4 @@
-"""A run as its folder shows it, whether or not a coordinator drives it."""
+"""A view of a run from its folder, whether or not a coordinator drives it."""
 
 import contextlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,7 +17,7 @@ from shoal.errors import ShoalError
 from shoal.v1 import coordinator_pb2 as pb
 
 NUM_GROUPS = 12
-"""The groups at the end of the run that a report shows."""
+"""Number of groups that a report shows from the end of the run."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class RunView:
     rows: Sequence[Row]
     """The metrics of each train step and evaluation."""
     attempts: Mapping[int, str]
-    """The steps that the run was resumed from, each with "attempt 1"."""
+    """The steps from which the run was resumed, each with a text such as "attempt 1"."""
     num_groups: Mapping[str, int]
     """Groups by state."""
     num_dropped: Mapping[str, int]
@@ -38,12 +38,12 @@ class RunView:
     groups: Sequence[pb.RolloutGroup]
     """The last groups that were sampled or dropped, the newest first."""
     changed_questions: Sequence[int] = ()
-    """The steps whose evaluation had other questions than the one before."""
+    """The steps whose evaluation had other questions than the previous evaluation."""
 
 
 def view_run(record: RunRecord) -> RunView:
-    """Reads a run's folder. Raises `FailedPrecondition` for files of another version of Shoal, `DataLoss` for damaged
-    ones."""
+    """Reads a run's folder. Raises `FailedPrecondition` for files of another version of Shoal, and `DataLoss` for
+    damaged files."""
     config = None
     with contextlib.suppress(ShoalError):  # Of another version of Shoal, for example.
         config = record.load_config()
@@ -61,7 +61,7 @@ def view_run(record: RunRecord) -> RunView:
 
 
 def _attempts(events: Iterable[pb.RunEvent]) -> dict[int, str]:
-    """Returns where the steps that count were resumed: a later attempt that began earlier discarded what was after."""
+    """Returns the steps from which the current history was resumed. An attempt discards later steps."""
     attempts: dict[int, str] = {}
     for event in events:
         if event.kind == "restored":
@@ -72,14 +72,14 @@ def _attempts(events: Iterable[pb.RunEvent]) -> dict[int, str]:
 
 
 def _last_groups(folder: Path, num_being_sampled: int) -> list[pb.RolloutGroup]:
-    """Reads up to `NUM_GROUPS` groups that are no longer being sampled, from the last in the order of issue on."""
+    """Reads up to `NUM_GROUPS` groups that are no longer sampled, the last in the order of issue first."""
     request = pb.ListRolloutsRequest(last=NUM_GROUPS + num_being_sampled, page_size=NUM_GROUPS)
     groups: list[pb.RolloutGroup] = []
     while True:
         page = list_rollouts(folder, request)
         for group in page.groups:
             if groups and groups[-1].order_number == group.order_number:
-                groups[-1].rollouts.extend(group.rollouts)  # The rest of a group that fits no page.
+                groups[-1].rollouts.extend(group.rollouts)  # The rest of a group that is too large for a page.
             elif group.state != GroupState.ISSUED:
                 groups.append(group)
         request.page_token = page.next_page_token

@@ -1,4 +1,4 @@
-"""A run in a few lines: its key numbers, what it trains, and what became of its groups."""
+"""A summary of a run: its key numbers, its settings, and the outcomes of its groups."""
 
 import re
 import time
@@ -24,7 +24,7 @@ class Fact(NamedTuple):
 
 
 def key_numbers(record: RunRecord, steps: Sequence[Row], evaluations: Sequence[Row]) -> Iterator[Fact]:
-    """Yields what a reader asks first: how far the run is, and whether the policy became better."""
+    """Yields the key numbers: the progress of the run, and whether the policy improved."""
     yield Fact("Train steps", f"{record.policy_version:,}", f"of {record.num_steps:,}")
     yield from _latest("Reward", steps, "objective/scores", plain)
     yield from _latest("Correct in training", steps, "objective/verifiable_correct_rate", SHARE.value)
@@ -43,7 +43,7 @@ def _latest(name: str, rows: Sequence[Row], metric: str, text: Callable[[float],
 
 
 def settings(record: RunRecord, config: RunConfig | None) -> Iterator[Fact]:
-    """Yields what the run trains on, and when it began; less if its configuration cannot be read."""
+    """Yields the settings and the start time of the run; less if its configuration cannot be read."""
     if config is not None:
         grpo = config.grpo
         yield Fact("Model", config.model.path)
@@ -78,7 +78,7 @@ def utc(time_s: float) -> str:
 
 
 class SourceRates(NamedTuple):
-    """How the questions of one source were answered."""
+    """The rates of the answers to one source's questions."""
 
     source: str
     correct_rate: float
@@ -88,7 +88,7 @@ class SourceRates(NamedTuple):
 
 
 def rates_by_source(evaluation: Row) -> list[SourceRates]:
-    """Returns the rates of each source in an evaluation; none where all questions come from one source."""
+    """Returns the rates of each source in an evaluation; none if all questions come from one source."""
     start, end = "eval/source/", "/correct_rate"
     sources = [name[len(start) : -len(end)] for name in evaluation if name.startswith(start) and name.endswith(end)]
     rates = [
@@ -112,7 +112,7 @@ def pass_rates(evaluation: Row) -> list[tuple[int, float]]:
 
 
 def verdict(evaluations: Sequence[Row]) -> str:
-    """Says how the last scored evaluation went, and whether it differs from the first by more than noise."""
+    """Describes the last scored evaluation, and whether it differs from the first by more than noise."""
     rate, change = "eval/verifiable_correct_rate", "eval/correct_rate_change"
     scored = [row for row in evaluations if rate in row or "eval/scores" in row]
     if not scored:
@@ -137,7 +137,7 @@ def verdict(evaluations: Sequence[Row]) -> str:
 
 
 def fate_of_groups(num_groups: Mapping[str, int], num_dropped: Mapping[str, int], *, has_ended: bool) -> str:
-    """Tells what became of the groups of a run, by their number by state and by drop reason; empty without any."""
+    """Describes the outcomes of a run's groups, from their numbers by state and drop reason; empty without groups."""
     num_under_way = sum(
         num_groups.get(state, 0) for state in (GroupState.ISSUED, GroupState.SAMPLED, GroupState.SCORED)
     )

@@ -25,7 +25,7 @@ class TensorBoardTracker:
         from tensorboard.compat.proto.types_pb2 import DT_STRING
         from tensorboard.plugins.text.metadata import create_summary_metadata
 
-        # One text of Markdown a row, whose values are blocks of code: what a model wrote is not rendered.
+        # Each row is a Markdown text whose values are code blocks, so that a model's text is not rendered.
         texts = ["\n\n".join(f"**{column}**\n\n{_as_code(value)}" for column, value in row.items()) for row in rows]
         tensor = TensorProto(dtype=DT_STRING, string_val=[text.encode() for text in texts])
         tensor.tensor_shape.dim.add(size=len(texts))
@@ -42,7 +42,7 @@ class TensorBoardTracker:
     def restored(self, step: int) -> None:
         from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 
-        # TensorBoard discards what it has from this step on when it reads a session start there.
+        # TensorBoard discards its data from this step on when it reads a session start there.
         start = SessionLog(status=SessionLog.START)
         self._writer.add_event(Event(wall_time=time.time(), step=step + 1, session_log=start))
         self._writer.flush()
@@ -52,5 +52,5 @@ class TensorBoardTracker:
 
 
 def _as_code(value: object) -> str:
-    """Indents a value, which makes it a block of code in Markdown."""
+    """Indents a value, which makes it a code block in Markdown."""
     return "\n".join(f"    {line}" for line in str(value).splitlines())

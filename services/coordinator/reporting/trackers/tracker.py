@@ -5,7 +5,7 @@ from typing import Any, Protocol
 
 
 class Tracker(Protocol):
-    """Takes metrics by step. All calls come from one thread of its own; they may block and may raise anything."""
+    """A consumer of metrics by step. All calls come from its own thread; they may block and may raise anything."""
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Takes the metrics of a train step, or those of an evaluation of its policy."""
@@ -14,7 +14,7 @@ class Tracker(Protocol):
         """Takes rows of texts and numbers with the same columns; there is at least one."""
 
     def restored(self, step: int) -> None:
-        """Discards what was logged after a step: the run continues from there."""
+        """Discards the log after a step, from which the run continues."""
 
     def close(self, *, failed: bool) -> None:
-        """Writes what is left at the end of the run."""
+        """Writes the remaining data at the end of the run."""

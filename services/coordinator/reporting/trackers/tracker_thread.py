@@ -12,11 +12,11 @@ _log = logging.getLogger(__name__)
 
 
 MAX_WAITING = 10_000
-"""Calls that may wait for a slow tracker: the memory of a run must not grow because a server hangs."""
+"""Most calls that wait for a slow tracker: the memory of a run must not grow because a server hangs."""
 
 
 class TrackerThread:
-    """Runs one tracker on its own thread, in order. The run continues without one that fails or is too far behind."""
+    """Runs one tracker on its own thread, in order. The run continues without a tracker that fails or lags."""
 
     def __init__(self, name: str, start: Callable[[], Tracker], on_failure: Callable[[str, str], None]) -> None:
         """Starts the thread.
@@ -29,7 +29,7 @@ class TrackerThread:
         self._on_failure = on_failure
         self._calls: queue.Queue[Callable[[Tracker], None] | None] = queue.Queue(MAX_WAITING)
         self._is_left_out = False
-        # A daemon: the interpreter does not wait for a tracker that hangs.
+        # A daemon, so that the interpreter does not wait for a tracker that hangs.
         self._thread = threading.Thread(target=self._run, name=f"tracker-{name}", daemon=True)
         self._thread.start()
 
@@ -52,7 +52,7 @@ class TrackerThread:
         self._put(None)
 
     def join(self, timeout_s: float) -> None:
-        """Blocks until a closed tracker has written what is left, for at most `timeout_s`."""
+        """Blocks until a closed tracker has written the rest, for at most `timeout_s`."""
         self._thread.join(timeout_s)
         if self._thread.is_alive():
             _log.error("%s has not written everything in time: the run ends without it", self.name)

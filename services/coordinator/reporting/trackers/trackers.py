@@ -1,4 +1,4 @@
-"""The experiment trackers that a run's configuration names, as one."""
+"""The experiment trackers that a run's configuration names, combined."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -12,7 +12,7 @@ from services.coordinator.store.run_record import RunRecord
 from shoal.config import RunConfig
 
 CLOSE_TIMEOUT_S = 60.0
-"""Longest wait at the end of a run for the trackers to write what is left."""
+"""Longest wait in seconds at the end of a run for the trackers to write the rest."""
 
 
 class Trackers:
@@ -23,7 +23,7 @@ class Trackers:
 
     @classmethod
     def for_run(cls, config: RunConfig, record: RunRecord, on_failure: Callable[[str, str], None]) -> "Trackers":
-        """Starts the trackers of `[tracking]`; a failed one's thread calls `on_failure` with name and reason."""
+        """Starts the trackers of `[tracking]`; a failed tracker's thread calls `on_failure` with name and reason."""
         tracking, threads = config.tracking, []
         if tracking.tensorboard:
             folder = record.folder / "tensorboard"
@@ -35,7 +35,7 @@ class Trackers:
         return cls(threads)
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Logs the metrics of a train step, or those of an evaluation of its policy."""
+        """Logs the metrics of a train step, or of an evaluation of its policy."""
         for thread in self._threads:
             thread.log(step, metrics)
 
@@ -45,12 +45,12 @@ class Trackers:
             thread.log_table(step, name, rows)
 
     def restored(self, step: int) -> None:
-        """Discards what was logged after a step: the run continues from there."""
+        """Discards the log after a step, from which the run continues."""
         for thread in self._threads:
             thread.restored(step)
 
     def close(self, *, failed: bool) -> None:
-        """Blocks until everything is written, for at most `CLOSE_TIMEOUT_S`; not to be called on the event loop."""
+        """Blocks until everything is written, for at most `CLOSE_TIMEOUT_S`. Do not call it on the event loop."""
         deadline = time.monotonic() + CLOSE_TIMEOUT_S
         for thread in self._threads:
             thread.close(failed=failed)

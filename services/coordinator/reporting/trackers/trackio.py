@@ -10,7 +10,7 @@ from shoal.config import RunConfig, dump_config
 class TrackioTracker:
     """Logs one run of Shoal as one run of trackio, which is resumed with it.
 
-    trackio cannot take rows back. Those of discarded steps stay beside the later ones of the same steps.
+    trackio cannot delete rows. Rows of discarded steps stay next to the later rows of the same steps.
     """
 
     def __init__(self, config: RunConfig, record: RunRecord) -> None:
@@ -23,7 +23,7 @@ class TrackioTracker:
             # A name may repeat in a project: only a resumed run continues the last one of its name.
             resume="allow" if record.attempt else "never",
             config=dump_config(config),
-            # Only the metrics: not the machine's load, nor a dashboard in a notebook.
+            # Log only the metrics, not the machine's load, and show no dashboard in a notebook.
             auto_log_cpu=False,
             auto_log_gpu=False,
             embed=False,

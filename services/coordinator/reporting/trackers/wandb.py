@@ -11,7 +11,7 @@ _TRIAL_TIMEOUT_S = 10
 
 
 def wandb_login_problem() -> str:
-    """Tries the key that a run would use. Returns why Weights & Biases takes none; empty if it takes the key."""
+    """Tries the key that a run would use. Returns why Weights & Biases refuses it; empty if it accepts the key."""
     import wandb
 
     try:
