@@ -5,7 +5,7 @@
                 v
               pause -> the next attempt, from the last checkpoint; `coordinator.max_restarts` bounds those in vain
 
-Workers, requests, events and reports are those of the run, so generators and reward services stay loaded meanwhile.
+Workers, requests, events and reports belong to the run, so generators and reward services stay loaded meanwhile.
 """
 
 import asyncio
@@ -54,7 +54,7 @@ class Restarts:
     def begin(self, reason: str) -> float:
         """Counts a restart, and returns the pause before it in seconds.
 
-        Raises `FailedPrecondition` with the reasons of all when there were as many as are allowed.
+        Raises `FailedPrecondition` with the reasons of all restarts if there were too many.
         """
         reasons = self.record.restart_reasons
         if len(reasons) >= self.max_restarts:
@@ -69,7 +69,7 @@ class Restarts:
 
 
 class ActiveRun:
-    """One run while it is active: begins its attempts, and reports how it ends."""
+    """An active run, which begins its attempts and reports its end."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class ActiveRun:
 
         `learner_folder` has the learner's part of the checkpoints, if it is not the run's folder.
 
-        `restart_reason` is given for a run that goes on by itself: its next attempt counts as a restart.
+        `restart_reason` is given for a run that continues by itself: its next attempt counts as a restart.
         """
         controls, live_config = RunControls(), LiveConfig(config)
         report = Report(record, events, live_config)
@@ -117,7 +117,7 @@ class ActiveRun:
 
     @property
     def stored_config(self) -> RunConfig:
-        """The configuration with all changes, as the run's folder has it."""
+        """The configuration with all changes, as stored in the run's folder."""
         return self.parts.config() if self._updates is None else self._updates.stored
 
     async def evaluate(self) -> EvaluationResult:
@@ -127,11 +127,11 @@ class ActiveRun:
         return await self._attempt.evaluations.request()
 
     def interrupt(self) -> None:
-        """Ends the attempt at the next step boundary, with a checkpoint; the coordinator's next start goes on."""
+        """Ends the attempt at the next step boundary, with a checkpoint. The coordinator's next start continues."""
         self.commands.interrupt()
 
     async def drive(self) -> None:
-        """Drives the run to its end and reports the state that it ended in. Raises nothing."""
+        """Drives the run to its end and reports its final state. Raises nothing."""
         try:
             async with first_error(asyncio.TaskGroup()) as tasks:
                 managing = tasks.create_task(self.parts.fleet.manage())
@@ -167,7 +167,7 @@ class ActiveRun:
         return message
 
     async def _drive_attempts(self) -> RunState:
-        """Drives attempts until one ends the run; returns the state that it ends in."""
+        """Drives attempts until one ends the run; returns the run's final state."""
         inputs = self._inputs
         if inputs is None:
             inputs = await asyncio.to_thread(preflight, self.parts.config(), self.record.create_time_s)
@@ -194,9 +194,9 @@ class ActiveRun:
                 self._restart_reason = error.message
 
     def _tell_of_inputs(self, inputs: PreparedInputs) -> None:
-        """Tells what people should know of data and model, and records their digests, which the attempt writes.
+        """Reports the notes on data and model, and records their digests, which the attempt writes.
 
-        Raises `FailedPrecondition` (INPUTS_CHANGED) where the run cannot go on with what changed.
+        Raises `FailedPrecondition` (INPUTS_CHANGED) if the run cannot continue with the changed inputs.
         """
         for note in inputs.notes:
             self.events.add("notice", note)

@@ -1,6 +1,6 @@
 """An attempt of a run: the wiring of its parts, and its life from the first worker to the exported model.
 
-Each attempt has a ledger, a sampler and weight versions of its own. Workers, requests and events are those of the run
+Each attempt has its own ledger, sampler and weight versions. Workers, requests and events belong to the run
 (active_run.py), so generators and reward services stay loaded from one attempt to the next.
 """
 
@@ -76,9 +76,9 @@ class Attempt:
         self._exports = Exports(run, self._policy.learner, self.evaluations, self._full_disk)
 
     async def run(self) -> RunState:
-        """Drives the attempt; returns the state that the run ends in.
+        """Drives the attempt; returns the run's final state.
 
-        Raises `FailedPrecondition` (LEARNER_LOST) when the learner is lost, which another attempt may outlive.
+        Raises `FailedPrecondition` (LEARNER_LOST) if the learner is lost, from which another attempt may recover.
         """
         try:
             async with first_error(asyncio.TaskGroup()) as tasks:
@@ -105,12 +105,12 @@ class Attempt:
                 await self._ledger.close()
 
     async def _wake_when_learner_leaves(self) -> None:
-        """Lets the loop look up once the learner is about to leave: at a boundary it saves a checkpoint first."""
+        """Wakes the loop once the learner is about to leave, so that it first saves a checkpoint at a boundary."""
         await self._run.fleet.until_learner_leaves()
         self._run.controls.wake()
 
     async def _from_start_to_end(self) -> RunState:
-        """Prepares, trains and evaluates, exports; returns the state that the run ends in."""
+        """Prepares, trains and evaluates, exports; returns the run's final state."""
         self._run.fleet.begin_attempt()
         self._run.commands.attempt_begins(self._policy.publisher, self._rollout.rewards)
         # Before the first prompt there is nothing to drain.
@@ -139,13 +139,13 @@ class Attempt:
 
     async def _prepare(self) -> RunLoop:
         """Waits for workers, recovers the run's state, publishes its version, and builds the loop from there."""
-        await self._full_disk.written(self._save_record)  # No attempt after this one has its number.
+        await self._full_disk.written(self._save_record)  # No later attempt has the same number.
         async with first_error(asyncio.TaskGroup()) as tasks:
             tasks.create_task(self._run.fleet.wait_until_ready())
             # Labels are checked while models load.
             labels = unusable_prompts(self._run.config().data, self._rollout.rewards, self._run.events, self._inputs)
             checking = tasks.create_task(labels)
-        if self._run.record.attempt > 0:  # A service that served the run before has the code of that time.
+        if self._run.record.attempt > 0:  # A service that served the run earlier has its earlier code.
             await self._rollout.rewards.reload_verifiers()
         self._inputs, too_long = await prepare_environments(self._run.config(), self._inputs, self._episodes)
         held_out = self._inputs.held_out.without("malformed_label", checking.result()).without("too_long", too_long)
@@ -159,7 +159,7 @@ class Attempt:
         return loop
 
     async def _recovered(self) -> Progress:
-        """Recovers ledger and learner; returns where they are. What training does not need is checked beside it."""
+        """Recovers ledger and learner; returns their progress. Meanwhile checks files that training does not need."""
         progress, manifest = await recover(
             self._run, self._policy, self._checkpoints, self._ledger, self._mirroring, self._full_disk
         )

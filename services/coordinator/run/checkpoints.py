@@ -2,7 +2,7 @@
 
 A checkpoint is the learner's files (on the learner's storage), a snapshot of the ledger, the lengths of the segments
 that it refers to, and a manifest that holds the digests of all of them. Renaming the manifest into place is the commit:
-a folder without a manifest is no checkpoint.
+a folder without a manifest is not a checkpoint.
 
     <run>/checkpoints/step-00000012/ledger.sqlite
     <run>/checkpoints/step-00000012/manifest.json
@@ -50,15 +50,15 @@ from shoal.wire import invalid
 
 @dataclass(frozen=True)
 class WrittenCheckpoint:
-    """A checkpoint whose state is captured, and that is not committed."""
+    """A checkpoint whose state is captured but not committed."""
 
     checkpoint_id: str
     version: WeightVersion
     next_order_number: int
     moment: Moment
-    """Of the ledger; close it."""
+    """The moment of the ledger; close it."""
     former: CheckpointManifest | None
-    """The checkpoint that it replaces, whose learner files are its own."""
+    """The replaced checkpoint, whose learner files the new checkpoint uses."""
     keep: Sequence[str]
     """The earlier checkpoints that the learner keeps."""
     keep_last: int
@@ -74,8 +74,7 @@ class Checkpoints:
         mirroring: Mirroring | None = None,
         inputs: Mapping[str, Mapping[str, str]] | None = None,
     ) -> None:
-        """`mirroring` gets each new checkpoint, and has those that it copies kept meanwhile. `inputs` are the digests
-        of what the run is made from."""
+        """`mirroring` gets each new checkpoint. `inputs` has the digests of the run's inputs."""
         self._folder = run_folder / "checkpoints"
         self._mirroring = mirroring
         self._inputs = inputs or {}
@@ -85,7 +84,7 @@ class Checkpoints:
         return [int(name.rpartition("-")[2]) for name in self.committed()]
 
     def committed(self) -> list[str]:
-        """Returns the names of the committed checkpoints, oldest first; passes over copies that somebody made."""
+        """Returns the names of the committed checkpoints, oldest first; ignores copies that somebody made."""
         names = (path.parent.name for path in self._folder.glob(f"*/{MANIFEST}"))
         return sorted(name for name in names if is_step_name(name))
 
@@ -99,17 +98,17 @@ class Checkpoints:
         keep_last: int,
         best_step: int | None = None,
     ) -> WrittenCheckpoint | None:
-        """Captures ledger and learner at a step boundary, whose progress is given; both may go on then.
+        """Captures ledger and learner at a step boundary with this progress; both may continue afterward.
 
-        Once it is committed older checkpoints are deleted, except the last ones, `keep_last` with it, and that of
-        `best_step`. Returns None where the last checkpoint is of this boundary. Where it is of the same policy version,
-        and only skipped steps came after it, the learner is unchanged: its files stay.
+        The commit deletes older checkpoints, except the last `keep_last`, including this one, and that of `best_step`.
+        Returns None if the last checkpoint is of this boundary. If only skipped steps came after the last checkpoint,
+        the learner is unchanged, and its files are kept.
 
-        Raises `ResourceExhausted` when a disk is full; then nothing is captured.
+        Raises `ResourceExhausted` if a disk is full; then nothing is captured.
         """
         checkpoint_id = step_name(progress.policy_version)
         best = {step_name(best_step)} if best_step is not None else set()
-        # A checkpoint of that name is of the same lineage: a restore goes back to the newest one that is whole.
+        # A checkpoint of that name is of the same lineage: a restore goes back to the newest whole checkpoint.
         former = self.load_manifest(checkpoint_id) if checkpoint_id in self.committed() else None
         if former is not None and former.next_order_number == progress.next_order_number:
             return None
@@ -129,15 +128,15 @@ class Checkpoints:
     async def learner_files(
         self, learner: LearnerClient, written: WrittenCheckpoint
     ) -> Sequence[learner_pb2.FileDigest]:
-        """Waits until the learner's files of a checkpoint are on disk. Raises `ResourceExhausted` when it is full."""
+        """Waits until the learner's files of a checkpoint are on disk. Raises `ResourceExhausted` on a full disk."""
         if written.former is not None:
             return written.former.learner_files
         return await learner.finish_checkpoint(written.checkpoint_id, written.version, written.keep)
 
     async def commit(self, ledger: Ledger, written: WrittenCheckpoint, files: Sequence[learner_pb2.FileDigest]) -> None:
-        """Writes the ledger's snapshot and the manifest, deletes older checkpoints, and has the new one mirrored.
+        """Writes the ledger's snapshot and the manifest, deletes older checkpoints, and mirrors the new checkpoint.
 
-        Raises `ResourceExhausted` when the disk is full; earlier checkpoints remain, and nothing of the new one.
+        Raises `ResourceExhausted` if the disk is full; then only the earlier checkpoints remain.
         """
         former, folder = written.former, self._folder / written.checkpoint_id
         snapshot = OTHER_SNAPSHOT if former is not None and former.snapshot == SNAPSHOT else SNAPSHOT
@@ -164,7 +163,7 @@ class Checkpoints:
             self._mirroring.offer(contents, written.keep_last, written.best)
 
     def load_manifest(self, checkpoint_id: str) -> CheckpointManifest:
-        """Reads the manifest of a committed checkpoint. Raises `DataLoss` when it cannot be read."""
+        """Reads the manifest of a committed checkpoint. Raises `DataLoss` if it cannot be read."""
         return read_manifest(self._folder / checkpoint_id)
 
     def load_checked(self, checkpoint_id: str) -> CheckpointManifest:
@@ -185,7 +184,7 @@ class Checkpoints:
         return manifest
 
     def manifests(self) -> list[CheckpointManifest]:
-        """Reads the manifests of the committed checkpoints, oldest first, without those that cannot be read."""
+        """Reads the manifests of the committed checkpoints, oldest first; skips unreadable manifests."""
         found = []
         for checkpoint_id in self.committed():
             with contextlib.suppress(DataLoss):
@@ -193,15 +192,15 @@ class Checkpoints:
         return found
 
     def inputs(self) -> Mapping[str, Mapping[str, str]]:
-        """Returns the digests of what the newest checkpoint was made from; empty where nothing has them."""
+        """Returns the digests of the newest checkpoint's inputs; empty if no manifest has them."""
         return next((manifest.inputs for manifest in reversed(self.manifests()) if manifest.inputs), {})
 
     def newest_age(self, names: Collection[str]) -> Age | None:
-        """Returns the age of the newest of some checkpoints; None where no manifest of them can be read."""
+        """Returns the age of the newest checkpoint of `names`; None if none of their manifests can be read."""
         return max((manifest.age for manifest in self.manifests() if manifest.checkpoint_id in names), default=None)
 
     def discard(self, checkpoint_id: str) -> None:
-        """Takes a damaged checkpoint out of the committed ones. Its files stay until one of its name is written."""
+        """Uncommits a damaged checkpoint. Its files stay until a checkpoint of its name is written."""
         folder = self._folder / checkpoint_id
         (folder / MANIFEST).replace(folder / DISCARDED)
 
@@ -231,25 +230,25 @@ class Checkpoints:
         )
 
     def restore_ledger(self, manifest: CheckpointManifest, ledger: Path, attempt: int) -> None:
-        """Replaces the run's ledger by the checkpoint's; keeps the abandoned one beside it."""
+        """Replaces the run's ledger by the checkpoint's; keeps the abandoned ledger next to it."""
         set_aside(ledger, attempt)
         replace_ledger(ledger, self._folder / manifest.checkpoint_id / manifest.snapshot)
 
     def check_readable(self) -> None:
-        """Raises `FailedPrecondition` when the newest checkpoint's ledger is of another version of Shoal."""
+        """Raises `FailedPrecondition` if the newest checkpoint's ledger is of another version of Shoal."""
         if manifests := self.manifests():
             snapshot = self._folder / manifests[-1].checkpoint_id / manifests[-1].snapshot
-            with contextlib.suppress(DataLoss), reading(snapshot):  # An attempt finds out what is damaged.
+            with contextlib.suppress(DataLoss), reading(snapshot):  # An attempt finds the damage.
                 pass
 
     def _kept(self, keep_last: int, best: Collection[str]) -> list[str]:
-        """Returns the committed checkpoints that stay: the last ones, the best, and those that are being mirrored."""
+        """Returns the committed checkpoints to keep: the last, the best, and those that are being mirrored."""
         held = self._mirroring.held if self._mirroring is not None else set()
         return kept_of(self.committed(), keep_last, {*best, *held})
 
     def _delete_all_but(self, keep_last: int, best: Collection[str]) -> None:
         for checkpoint_id in sorted({*self.committed()} - {*self._kept(keep_last, best)}):
-            # Delete the manifest first: if this is interrupted, the rest is no checkpoint.
+            # Delete the manifest first: after an interruption the rest is not a checkpoint.
             (self._folder / checkpoint_id / MANIFEST).unlink()
             shutil.rmtree(self._folder / checkpoint_id, ignore_errors=True)
         for folder in self._folder.iterdir():
@@ -258,7 +257,7 @@ class Checkpoints:
 
 
 def check_num_steps(before: RunConfig, config: RunConfig, checkpoints: Checkpoints) -> None:
-    """Raises `InvalidArgument` when a change ends the run before the step that it is resumed from.
+    """Raises `InvalidArgument` if a change ends the run before the step from which it is resumed.
 
     A number of steps of 0 is not known yet: it is counted with the prompts.
     """
@@ -274,7 +273,7 @@ def check_num_steps(before: RunConfig, config: RunConfig, checkpoints: Checkpoin
 
 @contextlib.contextmanager
 def _undoing(path: Path) -> Iterator[None]:
-    """Deletes a file or folder if the block raises: on a full disk half a checkpoint takes the room of a whole one."""
+    """Deletes a file or folder if the block raises, so that half a checkpoint takes no room on a full disk."""
     try:
         yield
     except (OSError, ShoalError):
@@ -291,7 +290,7 @@ def _make_room(snapshot: Path) -> None:
 
 
 def _delete_snapshots(folder: Path) -> None:
-    """Deletes what a coordinator that was killed has left of a checkpoint; the learner deletes its own part."""
+    """Deletes the files that a killed coordinator has left of a checkpoint; the learner deletes its own part."""
     for name in (SNAPSHOT, OTHER_SNAPSHOT):
         (folder / name).unlink(missing_ok=True)
     with contextlib.suppress(OSError):

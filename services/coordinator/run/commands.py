@@ -1,4 +1,4 @@
-"""The commands to an active run, as the service calls them: pause, resume, stop, checkpoint."""
+"""The commands to an active run that the service calls: pause, resume, stop, checkpoint."""
 
 from services.coordinator.reporting.report import Report
 from services.coordinator.run.controls import RunControls, StopMode
@@ -20,11 +20,11 @@ class RunCommands:
         self._publisher: Publisher | None = None
         self._rewards: RewardPool | None = None
         self._pauses_itself = False
-        """Whether the run paused itself, and goes on by itself."""
+        """Whether the run paused itself, and will resume by itself."""
         self.is_interrupted = False
-        """Whether the coordinator ends, and the run goes on at its next start."""
+        """Whether the coordinator ends, so that the run continues at its next start."""
         self._working: tuple[RunState, str] = (RunState.STARTING, "resumed")
-        """State and message of the run where it is neither paused nor stopping."""
+        """State and message of the run while it is neither paused nor stopping."""
         self._pause_reason = (record.message if record.state is RunState.PAUSED else "paused").removesuffix(_WAITING)
 
     def attempt_begins(self, publisher: Publisher, rewards: RewardPool) -> None:
@@ -53,8 +53,8 @@ class RunCommands:
         self._report.state()
 
     async def pause(self, reason: str = "paused") -> None:
-        """Pauses the run: no prompt is issued, sampling stops where it is, no step begins."""
-        if self._pauses_itself:  # It stays paused then.
+        """Pauses the run: no prompt is issued, sampling stops at its current token, no step begins."""
+        if self._pauses_itself:  # Then it stays paused.
             self._pauses_itself, self._pause_reason = False, reason
             self.enter(RunState.PAUSED, reason)
         await self._pause(reason)
@@ -71,7 +71,7 @@ class RunCommands:
             await self._resume()
 
     async def resume(self) -> None:
-        """Resumes a paused run, with the code that its custom verifiers and environments have by now.
+        """Resumes a paused run, with the current code of its custom verifiers and environments.
 
         Raises `InvalidArgument` if that code cannot be used; the run then stays paused. An environment has to keep its
         tools, which prompts show.
@@ -108,7 +108,7 @@ class RunCommands:
             await self._resume_generators()
 
     def interrupt(self) -> None:
-        """Requests the end of the attempt at the next step boundary; the coordinator's next start goes on from there.
+        """Requests the end of the attempt at the next step boundary, from which the coordinator's next start continues.
 
         The reported state stays, since the next start begins in it.
         """

@@ -1,4 +1,4 @@
-"""What a run is made from, and whether it is the same once the run goes on: data, held-out questions, base model."""
+"""The check whether a run's inputs are unchanged when it continues: data, held-out questions, base model."""
 
 from collections.abc import Mapping
 
@@ -9,12 +9,13 @@ from shoal.errors import FailedPrecondition
 TRAINING, EVALUATION, MODEL, TOKENIZER = "data.sources", "evaluation.sources", "model.path", "model.tokenizer"
 
 Digests = Mapping[str, Mapping[str, str]]
-"""By field of the configuration, and then by name: of a file, a data set, a task."""
+"""Digests by field of the configuration, and then by the name of a file, a data set or a task."""
 
 
 def changed_inputs(config: RunConfig, before: Digests, now: Digests) -> list[str]:
-    """Returns, in words, what changed that a run may go on with: held-out questions, and with `run.changed_data`
-    "accept" the data. Sources that the configuration itself has changed are none.
+    """Describes the acceptable changes: of held-out questions, and with `run.changed_data` "accept" of the data.
+
+    Sources that the configuration itself has changed do not count.
 
     Raises `FailedPrecondition` (INPUTS_CHANGED) for anything else: the ledger names prompts by their rows, and a
     checkpoint belongs to its model.
@@ -41,7 +42,7 @@ def changed_inputs(config: RunConfig, before: Digests, now: Digests) -> list[str
 
 
 def _changes(field: str, before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """Describes what differs. Of sources, those that are in both: others come from a change of the configuration."""
+    """Describes the differences of sources that are in both: others come from a change of the configuration."""
     is_model = field in (MODEL, TOKENIZER)
     names = sorted(before.keys() | now.keys() if is_model and before and now else before.keys() & now.keys())
     return [

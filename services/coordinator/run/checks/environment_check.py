@@ -1,7 +1,7 @@
 """The check of environments at the start of a run: whether the reward service has them, and prompts with their tools.
 
-The tools of an environment are known from its code alone, which a reward service has. So prompts are rendered with them
-once a service is there.
+The tools of an environment are known only from its code, which a reward service has. So prompts are rendered with them
+once a service is connected.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,7 +28,7 @@ async def prepare_environments(
 ) -> tuple[PreparedInputs, frozenset[str]]:
     """Opens the environments that prompts name, and renders the prompts with their tools.
 
-    Returns the inputs, and the ids of prompts and questions that are too long with the tools; they are left out. Raises
+    Returns the inputs, and the ids of prompts and questions that are too long with the tools and thus left out. Raises
     `InvalidArgument` for an environment that no reward service has or that cannot work there, for a row with a tool
     that its environment does not have, for a chat template that cannot render its episodes, for a limit of tokens that
     leaves no room for a turn, and when every prompt, or every question, is too long.
@@ -47,7 +47,7 @@ async def prepare_environments(
         lambda: ([_with_tools(one, stages) for one in prompts], tuple(_with_tools(one, stages) for one in questions))
     )
     for name, prompt in named.items():
-        if not (config.episodes.inline_results and stages[name].tools):  # They are never what the template writes.
+        if not (config.episodes.inline_results and stages[name].tools):  # Inline results never match the template.
             await _note_another_rendering(name, stages, prompt, events)
     in_training, in_evaluations = config.sampling.max_completion_tokens, config.evaluation.max_completion_tokens
     await _check_room("sampling", in_training, prompts if in_evaluations else (*prompts, *questions), stages)
@@ -63,7 +63,7 @@ async def prepare_environments(
 
 
 def _check_deterministic(infos: Sequence[EnvironmentInfo]) -> None:
-    """Raises `InvalidArgument` for an environment whose episodes no two runs share."""
+    """Raises `InvalidArgument` for an environment whose episodes are not reproducible."""
     for info in infos:
         if not info.is_deterministic or info.is_agent:
             what = "is an agent, which asks when it likes" if info.is_agent else "is not deterministic"
@@ -74,7 +74,7 @@ def _check_deterministic(infos: Sequence[EnvironmentInfo]) -> None:
 
 
 def _too_long(kind: str, prompts: Sequence[Prompt], limit: int, events: EventLog) -> frozenset[str]:
-    """Returns the ids of prompts that are too long, and says how many. Raises `InvalidArgument` if all are."""
+    """Returns the ids of prompts that are too long, and reports their number. Raises `InvalidArgument` if all are."""
     too_long = frozenset(prompt.prompt_id for prompt in prompts if len(prompt.token_ids) > limit)
     if too_long:
         message = f"{len(too_long)} of {len(prompts)} {kind} have more than data.max_prompt_tokens ({limit}) tokens"
@@ -108,8 +108,8 @@ def _stage_of(prompt: Prompt, stages: Stages) -> Stage | None:
 
 
 async def _note_another_rendering(name: str, stages: Stages, prompt: Prompt, events: EventLog) -> None:
-    """Tries two turns. Says where their tokens are not those of the whole conversation, which is worth knowing and no
-    fault: the policy sees in training what it was given turn by turn.
+    """Tries two turns. Notes if their tokens differ from those of the whole conversation. That is not a fault: training
+    uses the tokens of the turns.
 
     Raises `InvalidArgument` for a chat template that cannot render such turns.
     """
@@ -125,7 +125,7 @@ async def _note_another_rendering(name: str, stages: Stages, prompt: Prompt, eve
 
 
 async def _check_room(table: str, limit: int, prompts: Sequence[Prompt], stages: Stages) -> None:
-    """Raises `InvalidArgument` where no episode has room for a turn: its beginning counts. An agent's has none."""
+    """Raises `InvalidArgument` if no episode has room for a turn and its beginning. An agent's has no beginning."""
     named = {one.environment.environment: one for one in prompts if one.environment}
     for name, prompt in named.items():
         renderer = stages[name].renderer
@@ -138,7 +138,7 @@ async def _check_room(table: str, limit: int, prompts: Sequence[Prompt], stages:
 
 
 def _note_missing_tools(before: Sequence[Prompt], after: Sequence[Prompt], stages: Stages, events: EventLog) -> None:
-    """Says once for each environment that the chat template does not write its tools, though it was asked to."""
+    """Notes once for each environment that the chat template does not write its tools, although it should."""
     noted: set[str] = set()
     for old, new in zip(before, after, strict=True):
         stage = _stage_of(new, stages)
@@ -160,10 +160,10 @@ def missing_tools(environment: str) -> str:
 def unwritten_tools(
     config: RunConfig, inputs: PreparedInputs, prompts: Sequence[Prompt], tools: Mapping[str, Sequence[ToolDefinition]]
 ) -> list[str]:
-    """Returns the environments whose tools the chat template does not write into a prompt, though it is asked to.
+    """Returns the environments whose tools the chat template does not write into a prompt, although it should.
 
-    `tools` are those of each environment; prompts of another one are left out. Raises `InvalidArgument` for a template
-    that cannot render episodes.
+    `tools` has the tools of each environment; prompts of other environments are ignored. Raises `InvalidArgument` for a
+    template that cannot render episodes.
     """
     shown = {name: tools[name] for name in tools if tools[name] and config.episodes.tools_in_prompt}
     named = {one.environment.environment: one for one in reversed(prompts) if one.environment and _offers(one, shown)}

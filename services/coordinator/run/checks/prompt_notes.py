@@ -1,4 +1,4 @@
-"""Notes on the prompts of a run: what a chat template does that people may not have meant."""
+"""Notes on the prompts of a run, about effects of a chat template that may be unintended."""
 
 from collections.abc import Collection, Sequence
 from typing import Any
@@ -13,8 +13,8 @@ from shoal.rollout import Prompt
 def notes_on_prompts(
     model: ModelConfig, tokenizer: Any, prompts: Sequence[Prompt], left_out: Collection[str] = ()
 ) -> tuple[str, ...]:
-    """Returns a note for prompts without the token with which the tokenizer begins any text, one for a template that
-    writes the time, and one for fields about messages that are left out."""
+    """Returns notes on prompts without the token with which the tokenizer begins any text, on a template that writes
+    the time, and on ignored fields of messages."""
     notes = (_missing_bos(tokenizer, prompts), _clock(model, tokenizer, prompts[0]), _fields(left_out))
     return tuple(filter(None, notes))
 

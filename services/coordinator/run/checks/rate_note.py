@@ -1,12 +1,12 @@
-"""What another length of the run does to its learning rate."""
+"""The effect of a changed run length on the learning rate."""
 
 from shoal.config import RunConfig
 from shoal.grpo.schedule import learning_rate
 
 
 def rate_note(before: RunConfig, config: RunConfig, policy_version: int) -> str:
-    """Describes the jump of the learning rate where a run that has taken `policy_version` steps gets another length,
-    and its schedule follows the length; empty without one. Refused and skipped steps are not counted."""
+    """Describes the jump of the learning rate after `policy_version` steps if the run's length changes and its schedule
+    follows the length; empty without a jump. Refused and skipped steps do not count."""
     taken = policy_version * config.grpo.optimizer_steps_per_step
     if not taken or before.run.num_steps == config.run.num_steps or not config.run.num_steps:
         return ""

@@ -1,4 +1,4 @@
-"""The check of the tools that rows of data offer: whether their environments have them."""
+"""The check that environments have the tools that rows of data offer."""
 
 from collections.abc import Mapping, Sequence
 
@@ -11,7 +11,7 @@ from shoal.similar_names import similar_names
 def check_tools_of_rows(prompts: Sequence[Prompt], tools: Mapping[str, Sequence[str]]) -> None:
     """Raises `InvalidArgument`, which names the row, for a tool that the row's environment does not have.
 
-    `tools` are the names of the tools of each environment; rows of an environment that is not among them are left out.
+    `tools` has the names of the tools of each environment; rows of other environments are ignored.
     """
     for prompt in prompts:
         task = prompt.environment
