@@ -34,7 +34,7 @@ from typing import Any
 import numpy as np
 import psutil
 
-from services.generator.service import GeneratorServicer
+from services.generator.service import GeneratorService
 from services.generator.vllm_engine import VllmEngine
 from services.generator.vllm_sampling import sampling_params
 from shoal.config.load import config_struct, parse_config
@@ -176,7 +176,7 @@ def _serve(pipe: Connection, config: RunConfig, load: Load) -> None:
         return engines[0]
 
     async def serve() -> None:
-        service = GeneratorServicer(start, Reexec(Program.of_this_process()))
+        service = GeneratorService(start, Reexec(Program.of_this_process()))
         server = RpcServer(listen="127.0.0.1:0")
         server.add(service.add_to_server, service, service.full_name)
         await server.start()

@@ -15,7 +15,7 @@ from services.coordinator.audit import record_call
 from services.coordinator.launcher.checks import check_folder
 from services.coordinator.launcher.plan import LOOPBACK
 from services.coordinator.run.runs import Runs
-from services.coordinator.service import CoordinatorServicer
+from services.coordinator.service import CoordinatorService
 from services.coordinator.workers.registry import WorkerRegistry
 from shoal.errors import ShoalError
 from shoal.models.no_torch import hide_torch
@@ -118,7 +118,7 @@ async def _serve(arguments: argparse.Namespace) -> None:
         allow_wildcard_address=arguments.allow_wildcard_address,
         audit=partial(record_call, runs),
     )
-    server.add(add_CoordinatorServiceServicer_to_server, CoordinatorServicer(runs, registry), SERVICE)
+    server.add(add_CoordinatorServiceServicer_to_server, CoordinatorService(runs, registry), SERVICE)
     await server.open()  # A coordinator that cannot serve must not begin an attempt of its run.
     host = LOOPBACK if is_wildcard(host_of(arguments.listen)) else arguments.listen.rpartition(":")[0]
     runs.address = f"{host}:{server.port}"

@@ -27,7 +27,7 @@ _MAX_SECRET_BYTES = 256
 _MAX_MESSAGES_BYTES = MAX_MESSAGE_BYTES // 2
 
 
-class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServiceServicer):
+class CoordinatorService(coordinator_pb2_grpc.CoordinatorServiceServicer):
     """Serves the runs of a data folder and the registry of workers."""
 
     def __init__(self, runs: Runs, registry: WorkerRegistry) -> None:

@@ -10,7 +10,7 @@ from functools import partial
 
 from services.generator.adapter_engine import AdapterEngine
 from services.generator.deterministic_engine import DeterministicEngine
-from services.generator.service import GeneratorServicer
+from services.generator.service import GeneratorService
 from services.generator.vllm_engine import VllmEngine
 from services.generator.vllm_start import import_vllm
 from services.generator.workers.engine_process import tie_children
@@ -51,7 +51,7 @@ def main() -> int:
     tie_children()
     # The import takes seconds. Meanwhile the process can register and be configured.
     threading.Thread(target=import_vllm, daemon=True).start()
-    servicer = GeneratorServicer(start_engine, reexec)
+    servicer = GeneratorService(start_engine, reexec)
     drain = partial(servicer.drain, options.grace_s)
     exit_code = reexec.finish(asyncio.run(run_worker(servicer, arguments, reexec, drain=drain)))
     # All work has ended. On a busy machine the interpreter would need 13 s to unload vLLM and torch, and the next

@@ -23,7 +23,7 @@ GroupT = TypeVar("GroupT")
 
 
 @dataclass(frozen=True)
-class Place:
+class BatchPlace:
     """The place of a group in a batch."""
 
     batch_id: str
@@ -53,7 +53,7 @@ class Batches(Generic[GroupT]):
         self._batches: dict[str, _Batch[GroupT]] = {}
         self._beginning = asyncio.Lock()
 
-    def enter(self, place: Place, group: GroupT) -> None:
+    def enter(self, place: BatchPlace, group: GroupT) -> None:
         """Adds a group to its batch, which begins when its last group is added. A repeat changes nothing.
 
         Raises `InvalidArgument` if another group has the place.
@@ -79,7 +79,7 @@ class Batches(Generic[GroupT]):
             log.exception("a batch did not begin", extra={"batch_id": batch_id})
             self._break(batch_id, Internal(f"the batch did not begin: {type(error).__name__}: {error}"))
 
-    def leave(self, place: Place, group: GroupT, *, is_complete: bool) -> None:
+    def leave(self, place: BatchPlace, group: GroupT, *, is_complete: bool) -> None:
         """Removes a group that has ended. If it is not complete, ends the others of its batch."""
         batch = self._batches.get(place.batch_id)
         if batch is None or batch.groups.get(place.index) is not group:

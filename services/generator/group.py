@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from services.generator.batches import Place
+from services.generator.batches import BatchPlace
 from shoal.arrays import Int32Array
 from shoal.errors import ShoalError
 from shoal.rollout import Completion, SamplingParams
@@ -21,7 +21,7 @@ class GroupRequest:
     """The prompt, [P]."""
     sampling: SamplingParams
     seeds: tuple[int, ...]
-    place: Place | None = None
+    place: BatchPlace | None = None
     """The group's place in its batch, if it belongs to a batch."""
     prefixes: Mapping[int, Int32Array] = field(default_factory=dict)
     """The first tokens of completions, by sample index. Fewer than `sampling.max_completion_tokens`."""

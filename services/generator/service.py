@@ -5,7 +5,7 @@ from typing import Any
 
 import grpc
 
-from services.generator.batches import Place
+from services.generator.batches import BatchPlace
 from services.generator.engine_loader import EngineLoader, Running, StartEngine
 from services.generator.group import GroupRequest
 from shoal.arrays import Int32Array
@@ -36,7 +36,7 @@ Context = grpc.aio.ServicerContext[Any, Any]
 _MAX_SEED = 2**53
 
 
-class GeneratorServicer(GeneratorServiceServicer):
+class GeneratorService(GeneratorServiceServicer):
     """The servicer of a generator. It is a `shoal.worker.service.WorkerService`."""
 
     def __init__(self, start_engine: StartEngine, reexec: Reexec) -> None:
@@ -226,7 +226,7 @@ def _group_request(request: pb.GenerateGroupRequest, running: Running) -> GroupR
     )
 
 
-def _place(request: pb.GenerateGroupRequest) -> Place | None:
+def _place(request: pb.GenerateGroupRequest) -> BatchPlace | None:
     """Reads and checks the place of a group in its batch."""
     if not request.HasField("batch"):
         return None
@@ -235,7 +235,7 @@ def _place(request: pb.GenerateGroupRequest) -> Place | None:
         raise invalid("batch.batch_id", "is required")
     if not 0 <= batch.index < batch.num_groups:
         raise invalid("batch.index", f"must be from 0 to num_groups - 1 ({batch.num_groups - 1}; given: {batch.index})")
-    return Place(batch.batch_id, batch.index, batch.num_groups)
+    return BatchPlace(batch.batch_id, batch.index, batch.num_groups)
 
 
 def _scorable(data: bytes, field: str, running: Running) -> Int32Array:

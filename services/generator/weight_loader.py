@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Loaded:
+class LoadedWeights:
     """A loaded version of the weights."""
 
     report: LoadReport
@@ -48,7 +48,7 @@ class WeightLoader:
         self._newest_epoch = 0
         self._has_joined = False
         self._joining = asyncio.Lock()
-        self._load: asyncio.Task[Loaded] | None = None
+        self._load: asyncio.Task[LoadedWeights] | None = None
         # Loads hold the lock, and scores during a pause: both pause and resume the engine. Before they release it they
         # apply `is_paused`, so `pause` and `resume` may set that without waiting for the lock.
         self._engine_lock = asyncio.Lock()
@@ -124,7 +124,7 @@ class WeightLoader:
 
     async def load(
         self, epoch: int, version: WeightVersion, canary_token_ids: Int32Array | None
-    ) -> AsyncIterator[Loaded | None]:
+    ) -> AsyncIterator[LoadedWeights | None]:
         """Loads a version. Yields None when every rank receives, then the result.
 
         Raises `FailedPrecondition`, `Unavailable`, `DeadlineExceeded`, `DataLoss`. If the caller disconnects, the
@@ -153,14 +153,14 @@ class WeightLoader:
                 # The caller disconnected. Do not cancel the load: it has to leave the engine in a known state.
                 self._aborting = asyncio.create_task(self._engine.abort_group("the caller of a load disconnected"))
 
-    def _load_ended(self, task: "asyncio.Task[Loaded]") -> None:
+    def _load_ended(self, task: "asyncio.Task[LoadedWeights]") -> None:
         self._load = None
         if not task.cancelled() and (error := task.exception()) is not None:
             log.warning("weights not loaded", extra={"error": str(error)})
 
     async def _run(
         self, version: WeightVersion, canary_token_ids: Int32Array | None, on_ready: Callable[[], None]
-    ) -> Loaded:
+    ) -> LoadedWeights:
         async with self._engine_lock:
             started = time.monotonic()
             if self._last_version is not None and version.attempt > self._last_version.attempt:
@@ -194,7 +194,7 @@ class WeightLoader:
             "weights loaded",
             extra={"version": str(version), "pause_s": pause_s, "receive_s": report.receive_s, "load_s": report.load_s},
         )
-        return Loaded(report, canary, pause_s)
+        return LoadedWeights(report, canary, pause_s)
 
     async def while_paused(self, work: Callable[[], Awaitable[None]]) -> None:
         """Awaits a call while sampling is paused and the cache of earlier prompts is empty.

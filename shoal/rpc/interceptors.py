@@ -24,7 +24,7 @@ from shoal.rpc.auth.callers import authorize
 from shoal.rpc.auth.credentials import Credentials
 from shoal.rpc.auth.permissions import OPEN_SERVICE
 from shoal.rpc.errors import Abort, internal_status, to_status
-from shoal.rpc.limits import Limits
+from shoal.rpc.limits import ServerLimits
 from shoal.telemetry import metrics, names
 
 _log = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ class ServiceInterceptor(grpc.aio.ServerInterceptor):
     generators and are closed before the call ends, so that their `finally` runs when a caller disconnects.
     """
 
-    def __init__(self, credentials: Credentials, limits: Limits, audit: Record | None = None) -> None:
+    def __init__(self, credentials: Credentials, limits: ServerLimits, audit: Record | None = None) -> None:
         """`audit` gets every call that only operators may make."""
         self._credentials = credentials
         self._audit = audit

@@ -36,7 +36,7 @@ def _default_connections() -> int:
 
 
 @dataclass(frozen=True)
-class Limits:
+class ServerLimits:
     """The limits of one server."""
 
     calls: Mapping[str, int] = field(default_factory=lambda: CALLS)

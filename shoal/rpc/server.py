@@ -21,7 +21,7 @@ from shoal.rpc import options
 from shoal.rpc.audit import Record
 from shoal.rpc.auth import credentials as auth
 from shoal.rpc.interceptors import ServiceInterceptor
-from shoal.rpc.limits import Limits
+from shoal.rpc.limits import ServerLimits
 from shoal.rpc.loop import watch_lag
 from shoal.rpc.signals import RESTART_SIGNAL
 
@@ -52,7 +52,7 @@ class RpcServer:
         self,
         *,
         listen: str,
-        limits: Limits | None = None,
+        limits: ServerLimits | None = None,
         credentials: auth.Credentials | None = None,
         allow_wildcard_address: bool = False,
         audit: Record | None = None,
@@ -61,7 +61,7 @@ class RpcServer:
         self._listen = listen
         self._credentials = auth.current() if credentials is None else credentials
         self._allow_wildcard_address = allow_wildcard_address
-        self._limits = limits or Limits()
+        self._limits = limits or ServerLimits()
         self._audit = audit
         self._services: list[tuple[Callable[[Any, grpc.aio.Server], None], Any, str]] = []
         self._health = health.aio.HealthServicer()

@@ -20,7 +20,7 @@ from shoal.worker.arguments import WorkerArguments
 from shoal.worker.membership import Membership, wait_for_other_state
 from shoal.worker.parent import die_with_parent
 from shoal.worker.reexec import Reexec
-from shoal.worker.service import Servicer, WorkerService
+from shoal.worker.service import Service, WorkerService
 
 _log = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ async def run_worker(
     reexec: Reexec | None = None,
     *,
     drain: Callable[[], Awaitable[None]] | None = None,
-    beside: Sequence[Servicer] = (),
+    beside: Sequence[Service] = (),
 ) -> int:
     """Serves and registers until SIGTERM or SIGINT. Returns the exit code of the process.
 
@@ -77,7 +77,7 @@ async def _serve(
     worker_id: str,
     reexec: Reexec | None,
     drain: Callable[[], Awaitable[None]] | None,
-    others: Sequence[Servicer],
+    others: Sequence[Service],
 ) -> None:
     server = RpcServer(
         listen=arguments.listen,
@@ -137,7 +137,7 @@ async def _drain_until(parted: "asyncio.Task[None]", drain: Callable[[], Awaitab
         _log.error("the drain failed; work in flight may be lost", exc_info=error)
 
 
-async def _show_health(service: WorkerService, server: RpcServer, others: Sequence[Servicer]) -> None:
+async def _show_health(service: WorkerService, server: RpcServer, others: Sequence[Service]) -> None:
     """Sets the health of all services to SERVING while the service is READY, and to NOT_SERVING otherwise."""
     state = service.status().state
     while True:

@@ -8,7 +8,7 @@ import grpc
 from shoal.v1 import worker_pb2
 
 
-class Servicer(Protocol):
+class Service(Protocol):
     """A servicer, with the facts that a server needs."""
 
     @property
@@ -20,7 +20,7 @@ class Servicer(Protocol):
         """`add_<X>ServiceServicer_to_server` of the stubs."""
 
 
-class WorkerService(Servicer, Protocol):
+class WorkerService(Service, Protocol):
     """A servicer, with the facts that the registry needs."""
 
     @property

@@ -19,9 +19,9 @@ import pytest
 from google.protobuf import message_factory
 
 from services.coordinator.run.runs import Runs
-from services.coordinator.service import CoordinatorServicer
+from services.coordinator.service import CoordinatorService
 from services.coordinator.workers.registry import WorkerRegistry
-from services.generator.service import GeneratorServicer
+from services.generator.service import GeneratorService
 from services.learner.commands import LearnerCommands
 from services.learner.ranks.process_group import ProcessGroup
 from services.learner.service import LearnerService
@@ -50,7 +50,7 @@ async def generator(stack: AsyncExitStack, _: Path) -> Any:
     async def start(_: Any) -> ScriptedEngine:
         return ScriptedEngine()
 
-    servicer = GeneratorServicer(start, Reexec(NoProgram(), end=lambda: None))
+    servicer = GeneratorService(start, Reexec(NoProgram(), end=lambda: None))
     stack.push_async_callback(servicer.close)
     return servicer
 
@@ -88,7 +88,7 @@ async def coordinator(stack: AsyncExitStack, folder: Path) -> Any:
     registry = WorkerRegistry()
     runs = Runs(folder / "runs", registry)
     stack.push_async_callback(runs.close, 5.0)
-    return CoordinatorServicer(runs, registry)
+    return CoordinatorService(runs, registry)
 
 
 MAKE = {

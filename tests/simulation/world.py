@@ -20,9 +20,9 @@ from services.coordinator.rollout.buffer import PacingBuffer
 from services.coordinator.run import active_run, runs
 from services.coordinator.run.checks.preflight import PreparedInputs, preflight
 from services.coordinator.run.runs import Runs
-from services.coordinator.service import CoordinatorServicer
+from services.coordinator.service import CoordinatorService
 from services.coordinator.workers.registry import WorkerRegistry
-from services.generator.service import GeneratorServicer
+from services.generator.service import GeneratorService
 from shoal.config import RunConfig, dump_config
 from shoal.rpc.channel import connect
 from shoal.rpc.server import RpcServer
@@ -124,7 +124,7 @@ class Slot:
             await asyncio.sleep(rng.random() * 5)
             return SimulatedEngine(plane, self.process, rng)
 
-        return GeneratorServicer(start_engine, _Restart(self))
+        return GeneratorService(start_engine, _Restart(self))
 
 
 class World:
@@ -205,7 +205,7 @@ class World:
         self.runs = Runs(self.data_dir, self.registry, name="this")
         self.runs.take_up()
         server = RpcServer(listen=COORDINATOR, audit=partial(record_call, self.runs))
-        servicer = CoordinatorServicer(self.runs, self.registry)
+        servicer = CoordinatorService(self.runs, self.registry)
         server.add(add_CoordinatorServiceServicer_to_server, servicer, "shoal.v1.CoordinatorService")
         await server.start()
         await self.registry.expire_forever()

@@ -11,7 +11,7 @@ from google.protobuf import json_format
 from google.protobuf.struct_pb2 import Struct
 
 from services.coordinator.run.runs import Runs
-from services.coordinator.service import CoordinatorServicer
+from services.coordinator.service import CoordinatorService
 from services.coordinator.workers.registry import WorkerRegistry
 from shoal.errors import DeadlineExceeded
 from shoal.rpc.channel import connect
@@ -57,7 +57,7 @@ class Cluster:
         server = RpcServer(listen="127.0.0.1:0")
         server.add(
             ADD_TO_SERVER[COORDINATOR],
-            CoordinatorServicer(self.runs, self.registry),
+            CoordinatorService(self.runs, self.registry),
             COORDINATOR,
         )
         await server.start()

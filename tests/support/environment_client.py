@@ -21,7 +21,7 @@ from shoal.v1.environment_pb2_grpc import EnvironmentServiceStub
 from shoal.v1.reward_pb2_grpc import RewardServiceStub
 from shoal.wire.conversations import chat_message_to_wire, struct_to_wire
 from shoal.worker.lifecycle import Lifecycle
-from shoal.worker.service import Servicer
+from shoal.worker.service import Service
 from tests.support.reward_client import ALLOWED, TIMEOUT_S
 from tests.support.waiting import eventually
 
@@ -160,7 +160,7 @@ async def staged_with_rewards(allowed: Allowed = ALLOWED) -> AsyncIterator[Rewar
 
 
 @asynccontextmanager
-async def _served(*services: Servicer) -> AsyncIterator[RpcServer]:
+async def _served(*services: Service) -> AsyncIterator[RpcServer]:
     server = RpcServer(listen="127.0.0.1:0")
     for service in services:
         server.add(service.add_to_server, service, service.full_name)

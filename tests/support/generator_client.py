@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from google.protobuf.struct_pb2 import Struct
 
-from services.generator.service import GeneratorServicer
+from services.generator.service import GeneratorService
 from shoal.config.load import config_struct, parse_config
 from shoal.rollout import SamplingParams
 from shoal.v1 import generator_pb2 as pb
@@ -27,7 +27,7 @@ class Generator:
     def __init__(
         self,
         stub: Any,
-        servicer: GeneratorServicer | None,
+        servicer: GeneratorService | None,
         engines: list[ScriptedEngine],
         starting: list[Awaitable[None] | Exception],
         ends: asyncio.Event,

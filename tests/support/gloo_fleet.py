@@ -20,7 +20,7 @@ import torch
 from services.coordinator.workers.member import Member
 from services.coordinator.workers.registry import WorkerRecord
 from services.generator.engine import LoadReport
-from services.generator.service import GeneratorServicer
+from services.generator.service import GeneratorService
 from services.learner.publish import WeightPublisher
 from shoal.arrays import Float32Array
 from shoal.config import RunConfig, parse_config
@@ -195,7 +195,7 @@ def serve(kind: str, config: RunConfig, script: Script, ports: Any) -> None:
         server = RpcServer(listen="127.0.0.1:0")
         any_start: Any = start_engine
         reexec: Any = None
-        servicer = GlooLearner(script, config) if kind == LEARNER else GeneratorServicer(any_start, reexec)
+        servicer = GlooLearner(script, config) if kind == LEARNER else GeneratorService(any_start, reexec)
         server.add(ADD_TO_SERVER[kind], servicer, kind)
         await server.start()
         ports.send(server.port)

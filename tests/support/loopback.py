@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from shoal.rpc.limits import Limits
+from shoal.rpc.limits import ServerLimits
 from shoal.rpc.server import RpcServer
 from shoal.v1 import coordinator_pb2_grpc, environment_pb2_grpc, generator_pb2_grpc, learner_pb2_grpc, reward_pb2_grpc
 from shoal.worker.reexec import Program
@@ -25,7 +25,9 @@ ADD_TO_SERVER = {
 
 
 @asynccontextmanager
-async def serving(servicer: Any, *services: str, port: int = 0, limits: Limits | None = None) -> AsyncIterator[str]:
+async def serving(
+    servicer: Any, *services: str, port: int = 0, limits: ServerLimits | None = None
+) -> AsyncIterator[str]:
     """Offers the services of `servicer` while the block runs; yields host:port."""
     server = RpcServer(listen=f"127.0.0.1:{port}", limits=limits)
     for service in services:

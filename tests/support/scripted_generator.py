@@ -7,7 +7,7 @@ import argparse
 import asyncio
 import sys
 
-from services.generator.service import GeneratorServicer
+from services.generator.service import GeneratorService
 from shoal.config import RunConfig
 from shoal.worker.arguments import add_worker_options, worker_arguments
 from shoal.worker.process import run_worker
@@ -25,7 +25,7 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     add_worker_options(parser)
     reexec = Reexec(Program.of_this_process())
-    servicer = GeneratorServicer(_start, reexec)
+    servicer = GeneratorService(_start, reexec)
 
     async def drain() -> None:
         await servicer.drain(0.2)

@@ -21,7 +21,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 _KILL_TIMEOUT_S = 10.0
 
 
-class ChildProcess:
+class LoggedProcess:
     """A process in a separate session and group, so that one signal reaches everything that it starts."""
 
     def __init__(self, plan: ProcessPlan, log_file: Path) -> None:

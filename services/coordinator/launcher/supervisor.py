@@ -13,7 +13,7 @@ from pathlib import Path
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from services.coordinator.launcher.plan import ProcessPlan
-from services.coordinator.launcher.process import ChildProcess
+from services.coordinator.launcher.process import LoggedProcess
 from shoal.error_reasons import ErrorReason
 from shoal.errors import DeadlineExceeded, Internal, ShoalError, Unavailable
 from shoal.rpc.channel import connect
@@ -39,7 +39,7 @@ _FINAL_EXIT_CODES = (2, 3)
 class ProcessDied(Internal):
     """A process ended that the run needs."""
 
-    def __init__(self, child: ChildProcess) -> None:
+    def __init__(self, child: LoggedProcess) -> None:
         last_line = child.last_log_line()
         super().__init__(
             f"the {child.plan.kind} process ended: {child.describe_exit()}"
@@ -52,7 +52,7 @@ class ProcessDied(Internal):
 
 @dataclass
 class _Supervised:
-    child: ChildProcess
+    child: LoggedProcess
     plan: ProcessPlan
     """Plan of its next start."""
     num_restarts: int = 0
@@ -73,10 +73,10 @@ class Supervisor:
         self._report = report
         self._processes: dict[str, _Supervised] = {}
 
-    def start(self, plan: ProcessPlan) -> ChildProcess:
+    def start(self, plan: ProcessPlan) -> LoggedProcess:
         """Starts a process; its log is `<log_folder>/<name>.log`."""
         self._log_folder.mkdir(parents=True, exist_ok=True)
-        child = ChildProcess(plan, self._log_folder / f"{plan.name}.log")
+        child = LoggedProcess(plan, self._log_folder / f"{plan.name}.log")
         self._processes[plan.name] = _Supervised(child, plan)
         return child
 
@@ -134,7 +134,7 @@ class Supervisor:
         if process.restart_at is not None:
             if now >= process.restart_at:
                 process.restart_at = None
-                process.child = ChildProcess(process.plan, child.log_file)
+                process.child = LoggedProcess(process.plan, child.log_file)
                 self._report(f"{child.plan.name} is restarted (pid {process.child.pid})")
             return
         status = child.exit_status()

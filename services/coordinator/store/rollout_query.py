@@ -20,7 +20,7 @@ _TOKEN = re.compile(
 
 
 @dataclass(frozen=True)
-class Place:
+class ListingPlace:
     """A group's place in a listing."""
 
     order_number: int
@@ -29,7 +29,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Limits:
+class OrderRange:
     """The first and the last group of a listing of the groups that were issued last, by order number."""
 
     first: int
@@ -58,10 +58,10 @@ class RolloutQuery:
         else:
             self.num_listed = 0
             """Rollouts of the page's first group that were on pages before."""
-            self._start = Place(0, inf if self._is_by_reward else None)
+            self._start = ListingPlace(0, inf if self._is_by_reward else None)
             self._limits = self._last_issued(request.last) if request.last else None
 
-    def places(self, limit: int) -> list[Place]:
+    def places(self, limit: int) -> list[ListingPlace]:
         """Returns the places of the page's first groups, `limit` at most."""
         condition, values = self._condition, list(self._values)
         if self._limits is not None:
@@ -69,21 +69,21 @@ class RolloutQuery:
             values += [self._limits.first, self._limits.last]
         if self._is_by_reward:
             return self._best(condition, values, limit)
-        places: list[Place] = []
+        places: list[ListingPlace] = []
         for part in self._ledger.parts(first=self._start.order_number, step=self._request.step):
             rows = part.execute(
                 f"SELECT order_number, NULL FROM groups WHERE {condition} AND order_number >= ?"
                 " ORDER BY order_number LIMIT ?",
                 [*values, self._start.order_number, limit - len(places)],
             )
-            places += [Place(*row) for row in rows]
+            places += [ListingPlace(*row) for row in rows]
             if len(places) == limit:
                 break
         return places
 
-    def _best(self, condition: str, values: list[int], limit: int) -> list[Place]:
+    def _best(self, condition: str, values: list[int], limit: int) -> list[ListingPlace]:
         """Returns the places of the page's first groups in the order of their rewards."""
-        places: list[Place] = []
+        places: list[ListingPlace] = []
         start = self._start
         for part in self._ledger.parts(first=self._limits.first if self._limits else 0, step=self._request.step):
             rows = part.execute(
@@ -92,17 +92,17 @@ class RolloutQuery:
                 " WHERE reward < ? OR (reward = ? AND order_number >= ?) ORDER BY reward DESC, order_number LIMIT ?",
                 [*values, start.reward, start.reward, start.order_number, limit],
             )
-            places = heapq.nsmallest(limit, [*places, *(Place(*row) for row in rows)], key=_by_reward)
+            places = heapq.nsmallest(limit, [*places, *(ListingPlace(*row) for row in rows)], key=_by_reward)
         return places
 
-    def token(self, start: Place, num_listed: int) -> str:
+    def token(self, start: ListingPlace, num_listed: int) -> str:
         """Returns the token of the page that begins at a place: "7", "7/12", "7:0.5", "7::3:9" or "7/12:0.5:3:9"."""
         number = f"{start.order_number}/{num_listed}" if num_listed else str(start.order_number)
         reward = "" if start.reward is None else repr(start.reward)
         limits = f"{self._limits.first}:{self._limits.last}" if self._limits else ""
         return f"{number}:{reward}:{limits}".rstrip(":")
 
-    def _parse(self, token: str) -> tuple[Place, int, Limits | None]:
+    def _parse(self, token: str) -> tuple[ListingPlace, int, OrderRange | None]:
         match = _TOKEN.fullmatch(token)
         if (
             match is None
@@ -111,13 +111,13 @@ class RolloutQuery:
         ):
             raise bad_token(token)
         try:
-            place = Place(int(match["order"]), float(match["reward"]) if match["reward"] else None)
+            place = ListingPlace(int(match["order"]), float(match["reward"]) if match["reward"] else None)
         except ValueError:
             raise bad_token(token) from None
-        limits = Limits(int(match["first"]), int(match["last"])) if match["first"] else None
+        limits = OrderRange(int(match["first"]), int(match["last"])) if match["first"] else None
         return place, int(match["rollout"] or 0), limits
 
-    def _last_issued(self, count: int) -> Limits:
+    def _last_issued(self, count: int) -> OrderRange:
         numbers: list[int] = []
         for part in self._ledger.newest_parts(step=self._request.step):
             rows = part.execute(
@@ -127,10 +127,10 @@ class RolloutQuery:
             numbers += [number for (number,) in rows]
             if len(numbers) == count:
                 break
-        return Limits(numbers[-1], numbers[0]) if numbers else Limits(0, 0)
+        return OrderRange(numbers[-1], numbers[0]) if numbers else OrderRange(0, 0)
 
 
-def _by_reward(place: Place) -> tuple[float, int]:
+def _by_reward(place: ListingPlace) -> tuple[float, int]:
     return -(place.reward or 0.0), place.order_number
 
 

@@ -28,7 +28,7 @@ _MAX_RESIDENT_BYTES = MEMORY_LIMIT_BYTES // 2
 
 
 @dataclass(frozen=True)
-class Loaded:
+class LoadedVerifier:
     """A function that can be called."""
 
     code: Code
@@ -58,7 +58,7 @@ class LoadedVerifiers:
 
     def __init__(self) -> None:
         self._codes: dict[str, Code] = {}
-        self._loaded: dict[str, Loaded | Unusable] = {}
+        self._loaded: dict[str, LoadedVerifier | Unusable] = {}
         self._process = psutil.Process()
         self.why_replace = ""
         """The reason to replace this process, if a function left memory or open files behind; else empty."""
@@ -84,7 +84,7 @@ class LoadedVerifiers:
     def digest(self, name: str) -> str:
         """Returns the digest of the code that is called."""
         loaded = self._loaded[name]
-        return loaded.digest if isinstance(loaded, Loaded) else self._codes[name].digest
+        return loaded.digest if isinstance(loaded, LoadedVerifier) else self._codes[name].digest
 
     def judge(self, name: str, arguments: Mapping[str, Any]) -> Verdict:
         """Calls the function. Raises `Unscorable`, `Broken`, and what the function raises."""
@@ -102,7 +102,7 @@ class LoadedVerifiers:
     def error_line(self, name: str, error: BaseException) -> str:
         """Returns an error as one line, with the line number in the function's file."""
         loaded = self._loaded[name]
-        return error_line(error, loaded.file if isinstance(loaded, Loaded) else "")
+        return error_line(error, loaded.file if isinstance(loaded, LoadedVerifier) else "")
 
     def _look_for_leaks(self, name: str) -> None:
         try:
@@ -112,7 +112,7 @@ class LoadedVerifiers:
             self.why_replace = f"{error.strerror} after {name}"
 
 
-def load(code: Code) -> Loaded:
+def load(code: Code) -> LoadedVerifier:
     """Imports the function. Raises `Unusable`."""
     module = _module_of_file(code) if code.path else _installed(code)
     found = getattr(module, code.function, None)
@@ -124,7 +124,9 @@ def load(code: Code) -> Loaded:
         )
     _check_origin(found, code)
     call = adapted(found, code)
-    return Loaded(code, call, _parameters(call, code), code.digest or _digest_of(module), inspect.getdoc(found) or "")
+    return LoadedVerifier(
+        code, call, _parameters(call, code), code.digest or _digest_of(module), inspect.getdoc(found) or ""
+    )
 
 
 def _module_of_file(code: Code) -> types.ModuleType:

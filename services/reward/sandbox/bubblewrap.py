@@ -51,7 +51,7 @@ class SandboxLost(Exception):
 
 
 @dataclass(frozen=True)
-class Limits:
+class SandboxLimits:
     """The resources of one run of a program."""
 
     timeout_s: float = 1.0
@@ -81,7 +81,7 @@ class Limits:
         }
 
 
-def command(limits: Limits) -> list[str]:
+def command(limits: SandboxLimits) -> list[str]:
     """Returns the sandbox's command line. Raises `SandboxUnavailable` if it cannot work here."""
     settings = {
         "code": CODE,
@@ -147,7 +147,7 @@ def _system_folders() -> list[str]:
 class Sandbox:
     """A sandbox with a warm interpreter. It dies with this process, even on `kill -9`."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: SandboxLimits) -> None:
         """Starts the sandbox. Raises `SandboxUnavailable` if that fails."""
         self._process = subprocess.Popen(
             command(limits),

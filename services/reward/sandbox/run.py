@@ -4,7 +4,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from services.reward.sandbox.bubblewrap import Limits, Sandbox, SandboxLost, SandboxUnavailable
+from services.reward.sandbox.bubblewrap import Sandbox, SandboxLimits, SandboxLost, SandboxUnavailable
 from services.reward.sandbox.inside.subject import FUNCTIONS, OUTPUT, PROGRAM
 
 __all__ = [
@@ -60,11 +60,11 @@ class TestResult:
     """The printed output of a program of the kind OUTPUT."""
 
 
-_kept: dict[Limits, Sandbox] = {}
+_kept: dict[SandboxLimits, Sandbox] = {}
 
 
 def run_tests(
-    program: str, tests: list[Any], *, kind: str, limits: Limits, total_timeout_s: float
+    program: str, tests: list[Any], *, kind: str, limits: SandboxLimits, total_timeout_s: float
 ) -> tuple[TestResult, ...]:
     """Runs the program anew for each test, and returns the results in the tests' order.
 
@@ -98,7 +98,7 @@ def run_tests(
     return tuple(results)
 
 
-def _run(job: dict[str, Any], limits: Limits, deadline: float, results: list[TestResult]) -> None:
+def _run(job: dict[str, Any], limits: SandboxLimits, deadline: float, results: list[TestResult]) -> None:
     """Adds a result for each test, or for fewer tests if a test could be stopped only by ending the sandbox."""
     # Remove the sandbox while it is in use, so that a sandbox that fails in any way is not reused.
     sandbox = _kept.pop(limits, None) or Sandbox(limits)
@@ -124,7 +124,7 @@ def _run(job: dict[str, Any], limits: Limits, deadline: float, results: list[Tes
             sandbox.close()
 
 
-def _keep(limits: Limits, sandbox: Sandbox) -> None:
+def _keep(limits: SandboxLimits, sandbox: Sandbox) -> None:
     """Keeps the latest sandbox, and one for the other verifier, whose limits may differ."""
     while len(_kept) > 1:
         _kept.pop(next(iter(_kept))).close()
@@ -142,7 +142,11 @@ def check() -> None:
     try:
         # Run it twice: the second run must find no trace of the first.
         results = run_tests(
-            _SELF_TEST, [_SELF_TEST_RESULT] * 2, kind=FUNCTIONS, limits=Limits(timeout_s=10.0), total_timeout_s=20.0
+            _SELF_TEST,
+            [_SELF_TEST_RESULT] * 2,
+            kind=FUNCTIONS,
+            limits=SandboxLimits(timeout_s=10.0),
+            total_timeout_s=20.0,
         )
     except SandboxLost as error:
         raise SandboxUnavailable(f"the sandbox ended during its self-test: {error}") from None

@@ -16,7 +16,7 @@ from services.reward.common.code_text import program_text
 from services.reward.common.verdict import Unscorable, Verdict
 from services.reward.common.verifier import Verifier
 from services.reward.sandbox import run
-from services.reward.sandbox.bubblewrap import Limits
+from services.reward.sandbox.bubblewrap import SandboxLimits
 from shoal.config.tables.section import Section
 from shoal.parsing import unique_keys
 
@@ -92,7 +92,7 @@ def run_tests(completion: str, tests: list[Any], kind: str, options: CodeOptions
         return Verdict(0.0, "no program")
     if why := unavailable():
         raise run.SandboxUnavailable(why)
-    limits = Limits(timeout_s=options.timeout_s, memory_mib=options.memory_mib)
+    limits = SandboxLimits(timeout_s=options.timeout_s, memory_mib=options.memory_mib)
     try:
         results = run.run_tests(program, tests, kind=kind, limits=limits, total_timeout_s=options.total_timeout_s)
     except run.Unfit as error:

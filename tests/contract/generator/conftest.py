@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from services.generator.service import GeneratorServicer
+from services.generator.service import GeneratorService
 from shoal.rpc.channel import connect
 from shoal.v1 import worker_pb2
 from shoal.v1.generator_pb2_grpc import GeneratorServiceStub
@@ -32,7 +32,7 @@ async def idle() -> AsyncIterator[Generator]:
         return engines[-1]
 
     ends = asyncio.Event()
-    servicer = GeneratorServicer(start, Reexec(NoProgram(), end=ends.set))
+    servicer = GeneratorService(start, Reexec(NoProgram(), end=ends.set))
     async with AsyncExitStack() as stack:
         address = await stack.enter_async_context(serving(servicer, GENERATOR))
         channel = await stack.enter_async_context(connect(address, GENERATOR))

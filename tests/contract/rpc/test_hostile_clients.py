@@ -19,7 +19,7 @@ from shoal.rpc.auth.credentials import Credentials
 from shoal.rpc.auth.permissions import Role
 from shoal.rpc.auth.tls import TlsFolder
 from shoal.rpc.channel import connect
-from shoal.rpc.limits import CALLS, Limits
+from shoal.rpc.limits import CALLS, ServerLimits
 from shoal.rpc.server import RpcServer
 from shoal.v1 import coordinator_pb2 as pb
 from shoal.v1 import coordinator_pb2_grpc, environment_pb2, environment_pb2_grpc
@@ -117,7 +117,7 @@ WIDE_OPEN = HTTP2 + frame(4, 0, 0, struct.pack(">HI", 4, _MOST)) + frame(8, 0, 0
 
 @pytest.mark.parametrize("begin", [b"", HTTP2[:10]], ids=["nothing", "half of the preface"])
 async def test_connections_that_do_not_begin_are_closed_and_others_are_served_meanwhile(begin: bytes) -> None:
-    async with serving(Talkative(), COORDINATOR, limits=Limits(handshake_timeout_s=1)) as address:
+    async with serving(Talkative(), COORDINATOR, limits=ServerLimits(handshake_timeout_s=1)) as address:
         silent = [connection(address, begin) for _ in range(100)]
         await check_served(address)
         await eventually(lambda: all(map(is_closed, silent)), "silent connections are closed")
@@ -129,7 +129,7 @@ async def test_half_a_tls_handshake_is_closed_and_others_are_served_meanwhile(tm
     server = RpcServer(
         listen="127.0.0.1:0",
         credentials=Credentials(TlsFolder(pki.issue(Role.COORDINATOR))),
-        limits=Limits(handshake_timeout_s=1),
+        limits=ServerLimits(handshake_timeout_s=1),
     )
     server.add(ADD_TO_SERVER[COORDINATOR], Talkative(), COORDINATOR)
     await server.start()
@@ -146,7 +146,7 @@ async def test_half_a_tls_handshake_is_closed_and_others_are_served_meanwhile(tm
 
 async def test_connections_above_the_limit_are_closed_and_those_below_are_served() -> None:
     async with (
-        serving(Talkative(), COORDINATOR, limits=Limits(connections=20, handshake_timeout_s=2)) as address,
+        serving(Talkative(), COORDINATOR, limits=ServerLimits(connections=20, handshake_timeout_s=2)) as address,
         connect(address, COORDINATOR) as channel,
     ):
         stub = coordinator_pb2_grpc.CoordinatorServiceStub(channel)
@@ -160,7 +160,7 @@ async def test_connections_above_the_limit_are_closed_and_those_below_are_served
 
 
 async def test_requests_that_come_one_byte_at_a_time_end_at_their_deadline_and_others_are_served_meanwhile() -> None:
-    async with serving(Talkative(), COORDINATOR, limits=Limits(request_timeout_s=1)) as address:
+    async with serving(Talkative(), COORDINATOR, limits=ServerLimits(request_timeout_s=1)) as address:
         # 200 calls on one connection, each of a message of 100 bytes, of which one byte comes every 50 ms.
         slow = connection(address, HTTP2)
         streams = range(1, 401, 2)
@@ -208,7 +208,7 @@ def num_ended(received: bytes) -> int:
 
 async def test_a_unary_call_without_its_request_ends_at_its_deadline() -> None:
     async with (
-        serving(Talkative(), COORDINATOR, limits=Limits(request_timeout_s=1)) as address,
+        serving(Talkative(), COORDINATOR, limits=ServerLimits(request_timeout_s=1)) as address,
         grpc.aio.insecure_channel(address) as channel,
     ):
         call = channel.stream_unary(f"/{COORDINATOR}/GetRun")()
@@ -230,7 +230,7 @@ class Streaming(environment_pb2_grpc.EnvironmentServiceServicer):
 
 async def test_a_stream_of_requests_without_its_first_message_ends_at_its_deadline_and_frees_its_place() -> None:
     path = f"/{ENVIRONMENT}/RunEpisode"
-    limits = Limits(calls={path: 1}, request_timeout_s=2)
+    limits = ServerLimits(calls={path: 1}, request_timeout_s=2)
     async with (
         serving(Streaming(), ENVIRONMENT, limits=limits) as address,
         grpc.aio.insecure_channel(address) as channel,
@@ -249,7 +249,7 @@ async def test_a_stream_of_requests_without_its_first_message_ends_at_its_deadli
 
 async def test_a_call_of_reflection_without_its_first_message_ends_at_its_deadline_and_others_are_answered() -> None:
     async with (
-        serving(Streaming(), ENVIRONMENT, limits=Limits(request_timeout_s=2)) as address,
+        serving(Streaming(), ENVIRONMENT, limits=ServerLimits(request_timeout_s=2)) as address,
         grpc.aio.insecure_channel(address) as channel,
     ):
         stub = reflection_pb2_grpc.ServerReflectionStub(channel)
@@ -267,7 +267,7 @@ async def test_a_call_of_reflection_without_its_first_message_ends_at_its_deadli
 async def test_watchers_of_the_health_which_needs_no_role_are_limited_and_its_checks_are_not() -> None:
     path = "/grpc.health.v1.Health/Watch"
     assert path in CALLS
-    limits = Limits(calls={path: 3}, request_timeout_s=2)
+    limits = ServerLimits(calls={path: 3}, request_timeout_s=2)
     async with (
         serving(Talkative(), COORDINATOR, limits=limits) as address,
         grpc.aio.insecure_channel(address) as channel,
@@ -301,7 +301,7 @@ def test_every_rpc_whose_calls_wait_for_their_callers_has_a_limit() -> None:
 async def test_watchers_that_never_read_take_little_memory_and_their_number_is_limited() -> None:
     servicer, path = Talkative(), f"/{COORDINATOR}/WatchRun"
     process = psutil.Process()
-    async with serving(servicer, COORDINATOR, limits=Limits(calls={path: 100})) as address:
+    async with serving(servicer, COORDINATOR, limits=ServerLimits(calls={path: 100})) as address:
         before = process.memory_info().rss
         deaf = connection(address, WIDE_OPEN)
         await asyncio.get_running_loop().sock_sendall(deaf, calls(path, range(1, 201, 2)))

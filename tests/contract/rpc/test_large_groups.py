@@ -6,7 +6,7 @@ import grpc
 import numpy as np
 
 from services.coordinator.run.runs import Runs
-from services.coordinator.service import CoordinatorServicer
+from services.coordinator.service import CoordinatorService
 from services.coordinator.store.ledger import Ledger
 from services.coordinator.store.rollouts import LEDGER
 from services.coordinator.store.run_record import RunRecord
@@ -43,7 +43,7 @@ async def test_a_client_with_grpcs_default_limits_reads_every_completion_of_a_gr
     await ledger.sampled(0, [completion(index) for index in range(NUM_COMPLETIONS)], 0, "")
     await ledger.close()
     registry = WorkerRegistry()
-    servicer = CoordinatorServicer(Runs(tmp_path, registry), registry)
+    servicer = CoordinatorService(Runs(tmp_path, registry), registry)
     texts: list[str] = []
     async with serving(servicer, COORDINATOR) as address, grpc.aio.insecure_channel(address) as channel:
         stub = coordinator_pb2_grpc.CoordinatorServiceStub(channel)

@@ -10,7 +10,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from shoal import errors
 from shoal.network import reserved_socket
 from shoal.rpc.channel import connect
-from shoal.rpc.limits import Limits
+from shoal.rpc.limits import ServerLimits
 from shoal.rpc.options import CLIENT, SERVER
 from shoal.rpc.server import RpcServer
 from shoal.v1 import generator_pb2, generator_pb2_grpc
@@ -38,7 +38,7 @@ class Gated(generator_pb2_grpc.GeneratorServiceServicer):
         return generator_pb2.GeneratorServiceGetStatusResponse()
 
 
-ONE_GROUP = Limits(calls={f"/{GENERATOR}/GenerateGroup": 1})
+ONE_GROUP = ServerLimits(calls={f"/{GENERATOR}/GenerateGroup": 1})
 
 
 def generate(stub):

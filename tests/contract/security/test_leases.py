@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from services.coordinator.run.runs import Runs
-from services.coordinator.service import CoordinatorServicer
+from services.coordinator.service import CoordinatorService
 from services.coordinator.workers import leases
 from services.coordinator.workers.registry import LEASE_S, WorkerRecord, WorkerRegistry
 from shoal.errors import FailedPrecondition, NotFound, PermissionDenied
@@ -68,7 +68,7 @@ async def coordinator(
 ) -> AsyncIterator[Coordinator]:
     registry = WorkerRegistry(clock or Clock())
     service = RpcServer(listen="127.0.0.1:0", credentials=server)
-    servicer = CoordinatorServicer(Runs(folder / "runs", registry), registry)
+    servicer = CoordinatorService(Runs(folder / "runs", registry), registry)
     service.add(ADD_TO_SERVER[COORDINATOR], servicer, COORDINATOR)
     await service.start()
     made = Coordinator(registry, f"127.0.0.1:{service.port}", client or Credentials())

@@ -18,7 +18,7 @@ from shoal.rollout import SamplingParams
 
 
 @dataclass(frozen=True)
-class Place:
+class CallPlace:
     """The place where a call continues: after a turn, or, without a turn, at the beginning of a segment."""
 
     node: Node | None
@@ -50,19 +50,21 @@ def find_node(tree: CallTree, call: PolicyCall, digests: Sequence[bytes]) -> tup
     return node, num_known
 
 
-def place_of(stages: Stages, call: PolicyCall, node: Node | None, num_known: int) -> Place:
+def place_of(stages: Stages, call: PolicyCall, node: Node | None, num_known: int) -> CallPlace:
     """Renders the new part of a call. Call it in `Stages.beside`. Raises `InvalidArgument`."""
     renderer = stages.renderer_for(call.tools)
     if len(call.token_ids):
-        return Place(node, call.token_ids[num_known:], (), renderer)
+        return CallPlace(node, call.token_ids[num_known:], (), renderer)
     new = call.messages[num_known:]
     if node is None:
-        return Place(None, np.array(renderer.beginning(call.messages), np.int32), call.messages, renderer)
+        return CallPlace(None, np.array(renderer.beginning(call.messages), np.int32), call.messages, renderer)
     token_ids = renderer.observation(int(node.token_ids[-1]), node.calls, new)
-    return Place(node, np.array(token_ids, np.int32), new, renderer)
+    return CallPlace(node, np.array(token_ids, np.int32), new, renderer)
 
 
-def sampling_of(own: SamplingParams, tool_parser: str, call: PolicyCall, place: Place, num_left: int) -> SamplingParams:
+def sampling_of(
+    own: SamplingParams, tool_parser: str, call: PolicyCall, place: CallPlace, num_left: int
+) -> SamplingParams:
     """Returns the settings of a turn: the run's `own` settings, whatever the agent wants. Raises `InvalidArgument`."""
     unknown = [text for text in call.stop_strings if text not in own.stop_strings]
     if unknown:

@@ -8,7 +8,7 @@ import contextlib
 from dataclasses import dataclass, replace
 
 from services.coordinator.rollout.completions import EpisodeRequest
-from services.coordinator.rollout.episodes.agent_calls import Place, find_node, place_of, readable, sampling_of
+from services.coordinator.rollout.episodes.agent_calls import CallPlace, find_node, place_of, readable, sampling_of
 from services.coordinator.rollout.episodes.call_tree import CallTree, Node, digests_of
 from services.coordinator.rollout.episodes.clock import EpisodeClock
 from services.coordinator.rollout.episodes.limits import StopReason
@@ -175,7 +175,7 @@ class AgentPlayer(Player):
         return not self._turns.is_paused
 
     async def _sample(
-        self, call: PolicyCall, place: Place, continued: Node | None, num_left: int
+        self, call: PolicyCall, place: CallPlace, continued: Node | None, num_left: int
     ) -> PolicyAnswer | PolicyRefusal:
         self._num_calls += 1
         number, seed = self._num_calls, turn_seed(self._seed, self._num_calls)
@@ -229,7 +229,7 @@ class AgentPlayer(Player):
         self._stop = limit
         return PolicyRefusal(RefusalReason.LIMIT, f"the episode has reached its limit {limit}: end it")
 
-    def _num_left(self, call: PolicyCall, place: Place, continued: Node | None) -> int | PolicyRefusal:
+    def _num_left(self, call: PolicyCall, place: CallPlace, continued: Node | None) -> int | PolicyRefusal:
         """Returns the longest length of the turn, in tokens."""
         num_context = len(place.context)
         in_context = self._parts.config().max_model_len - num_context
@@ -248,12 +248,12 @@ class AgentPlayer(Player):
             limits.append(in_episode)
         return min(limits)
 
-    def _num_left_in_episode(self, place: Place, continued: Node | None) -> int:
+    def _num_left_in_episode(self, place: CallPlace, continued: Node | None) -> int:
         num_new = 0 if continued is None else len(place.new_ids)
         return self._limits.max_tokens - self._tree.num_tokens - self._num_arriving - num_new
 
     def _understood(
-        self, call: PolicyCall, place: Place, run: TokenRun, number: int, finish_reason: FinishReason, seed: int
+        self, call: PolicyCall, place: CallPlace, run: TokenRun, number: int, finish_reason: FinishReason, seed: int
     ) -> _Said:
         """Returns the sampled answer. Runs outside the event loop."""
         if not call.tools:
@@ -265,7 +265,7 @@ class AgentPlayer(Player):
         thought = opened_by(place.renderer, place.context)
         return _Said(run, message, finish_reason, seed, digest if call.messages else None, thought)
 
-    def _record(self, call: PolicyCall, place: Place, continued: Node | None, said: _Said) -> None:
+    def _record(self, call: PolicyCall, place: CallPlace, continued: Node | None, said: _Said) -> None:
         """Adds a turn to its segment, or adds a segment that begins with the turn."""
         if continued is not None:
             segment = continued.segment

@@ -29,7 +29,7 @@ class StopReason(StrEnum):
 
 
 @dataclass(frozen=True)
-class Limits:
+class EpisodeLimits:
     """The limits of an episode."""
 
     max_turns: int
@@ -39,7 +39,7 @@ class Limits:
     """Most tokens of the policy and the environment after the prompt."""
 
     @classmethod
-    def of(cls, config: RunConfig, num_prompt_tokens: int, max_completion_tokens: int) -> "Limits":
+    def of(cls, config: RunConfig, num_prompt_tokens: int, max_completion_tokens: int) -> "EpisodeLimits":
         """Returns the limits of an episode after a prompt, from the configuration and the model's context."""
         settings = config.episodes
         return cls(

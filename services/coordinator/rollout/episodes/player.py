@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from services.coordinator.rollout.completions import EpisodeRequest
 from services.coordinator.rollout.episodes.clock import EpisodeClock
-from services.coordinator.rollout.episodes.limits import Limits, StopReason
+from services.coordinator.rollout.episodes.limits import EpisodeLimits, StopReason
 from services.coordinator.rollout.episodes.messages import BrokenEpisode, EpisodeResult, EpisodeStart, PolicyTurn
 from services.coordinator.rollout.episodes.stage import EpisodeParts, Stage
 from services.coordinator.rollout.episodes.stream import EnvironmentLost, EpisodeStream
@@ -28,7 +28,9 @@ class Player(ABC):
         self._parts = parts
         self._prompt: Prompt = request.prompt
         self._stage: Stage = parts.stages.of(request.prompt.environment)
-        self._limits = Limits.of(parts.config(), len(self._prompt.token_ids), request.sampling.max_completion_tokens)
+        self._limits = EpisodeLimits.of(
+            parts.config(), len(self._prompt.token_ids), request.sampling.max_completion_tokens
+        )
         self._sampling = replace(
             request.sampling,
             stop_token_ids=tuple({*request.sampling.stop_token_ids, self._stage.renderer.end_of_turn}),

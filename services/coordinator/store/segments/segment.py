@@ -21,7 +21,7 @@ MAX_RECORD_BYTES = 2**32 - 1
 
 
 @dataclass(frozen=True)
-class Place:
+class RecordPlace:
     """Where a record is."""
 
     segment: int

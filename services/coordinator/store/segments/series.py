@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterator
 from enum import StrEnum
 from pathlib import Path
 
-from services.coordinator.store.segments.segment import Place, Segment, SegmentDigest
+from services.coordinator.store.segments.segment import RecordPlace, Segment, SegmentDigest
 
 SEGMENTS = "segments"
 SEGMENT_BYTES = 128 << 20
@@ -48,12 +48,12 @@ class SegmentWriter:
         self.last_number = 0
         """The last segment that the ledger knows of, whose file may be gone: no number is used twice."""
 
-    def append(self, series: Series, record: bytes) -> Place:
+    def append(self, series: Series, record: bytes) -> RecordPlace:
         """Appends a record to a series. Raises `OSError` as `Segment.append` does."""
         if series not in self._open:
             self._open[series] = self._begin(series)
         number, segment = self._open[series]
-        place = Place(number, segment.append(record), len(record))
+        place = RecordPlace(number, segment.append(record), len(record))
         if segment.num_bytes >= SEGMENT_BYTES:
             self._end(series)
         return place

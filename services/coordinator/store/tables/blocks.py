@@ -12,7 +12,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from services.coordinator.store.segments.segment import Place, read_record
+from services.coordinator.store.segments.segment import RecordPlace, read_record
 from services.coordinator.store.segments.series import SegmentWriter, Series, segment_name
 from services.coordinator.store.tables.schema import BLOCKS_VERSION, GROUP_TABLES, INDEXES, SCHEMA_VERSION
 from shoal.errors import DataLoss
@@ -38,7 +38,7 @@ class Block:
     last_order_number: int
     first_step: int
     last_step: int
-    place: Place
+    place: RecordPlace
 
     def has_step(self, step: int) -> bool:
         """Whether groups of a step may be in the block; 0 stands for any step."""
@@ -150,7 +150,7 @@ class WholeLedger:
             values,
         )
         return [
-            Block(first, last, first_step, last_step, Place(*place))
+            Block(first, last, first_step, last_step, RecordPlace(*place))
             for first, last, first_step, last_step, *place in rows
         ]
 

@@ -32,7 +32,7 @@ _MUCH_SLOWER = 10.0
 
 
 @dataclass(frozen=True)
-class Loaded:
+class CheckedLoad:
     """A load that passed its checks."""
 
     pause_s: float
@@ -44,7 +44,7 @@ class TransferResult:
     """The outcome of a transfer. A member in neither table was ready, or not yet, when others failed."""
 
     failures: Failures
-    loaded: dict[str, Loaded] = field(default_factory=dict)
+    loaded: dict[str, CheckedLoad] = field(default_factory=dict)
     """By worker id."""
     sent: learner_pb2.PublishWeightsResponse | None = None
     """The learner's report; None when the broadcast did not finish."""
@@ -194,7 +194,7 @@ class Transfer:
     def _check(self, sent: learner_pb2.PublishWeightsResponse, found: Failures) -> TransferResult:
         """Compares the weights and the canary of each member with the learner's; `found` have failed already."""
         failures = found | _failures(self._tasks)
-        loaded: dict[str, Loaded] = {}
+        loaded: dict[str, CheckedLoad] = {}
         for worker_id, load in self._loads.items():
             if worker_id in failures:
                 continue
@@ -214,7 +214,7 @@ class Transfer:
             if error is not None:
                 failures[worker_id] = error
             else:
-                loaded[worker_id] = Loaded(load.done.pause_s, reading)
+                loaded[worker_id] = CheckedLoad(load.done.pause_s, reading)
         return TransferResult(failures, loaded, sent)
 
 

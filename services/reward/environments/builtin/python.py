@@ -3,7 +3,7 @@
 from typing import Any
 
 from services.reward.sandbox import run
-from services.reward.sandbox.bubblewrap import Limits
+from services.reward.sandbox.bubblewrap import SandboxLimits
 from shoal.environment import Broken, Environment, Observation, ToolError
 
 _GRACE_S = 10.0
@@ -38,7 +38,7 @@ class Python(Environment):
     ) -> None:
         if not (timeout_s > 0 and memory_mib >= 64 and 1 <= output_limit_kib <= 64):
             raise ValueError("timeout_s must be above 0, memory_mib at least 64, output_limit_kib from 1 to 64")
-        self._limits = Limits(timeout_s, memory_mib, output_limit_kib)
+        self._limits = SandboxLimits(timeout_s, memory_mib, output_limit_kib)
 
         def python(code: str) -> Observation:
             """Run a Python program, and read what it prints.

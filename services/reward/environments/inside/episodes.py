@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from services.reward.environments.inside.answers import observation_of, result_of
-from services.reward.environments.inside.loading import Loaded
+from services.reward.environments.inside.loading import LoadedEnvironment
 from services.reward.environments.inside.threads import in_thread
 from shoal.conversation import ChatMessage, ToolCall, ToolCallStatus
 from shoal.environment import Agent, Environment, Policy, Turn
@@ -18,7 +18,7 @@ class Episodes:
     """Carries out the calls of the episodes of a process. The caller sends one call of an episode at a time, except
     that `close` may come during another one, which it ends."""
 
-    def __init__(self, loaded: Loaded, max_chars: int) -> None:
+    def __init__(self, loaded: LoadedEnvironment, max_chars: int) -> None:
         """`max_chars`: largest number of characters of an observation."""
         self._loaded, self._max_chars = loaded, max_chars
         self._environments: dict[str, Environment] = {}

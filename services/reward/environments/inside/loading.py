@@ -31,7 +31,7 @@ class FunctionTools(Environment):
 _BUILT_IN = "services.reward.environments.builtin."
 
 
-class Loaded:
+class LoadedEnvironment:
     """The class of an environment, with its settings."""
 
     def __init__(self, code: Mapping[str, Any], make: Callable[[], Environment], module: types.ModuleType) -> None:
@@ -131,7 +131,7 @@ def _check_answers(environment: Environment, mistaken: Mapping[str, str], *, has
     raise CannotLoad(f"{cls.__name__} has no method {method!r}{what}{''.join(hints)}")
 
 
-def load(code: Mapping[str, Any]) -> Loaded:
+def load(code: Mapping[str, Any]) -> LoadedEnvironment:
     """Imports the code. Raises `CannotLoad`."""
     module = _module(code)
     where, name = Path(code["path"]).name or code["module"], code["object"]
@@ -139,13 +139,13 @@ def load(code: Mapping[str, Any]) -> Loaded:
     settings = code["settings"]
     if isinstance(found, type) and issubclass(found, Environment):
         _check_origin(found, code)
-        return Loaded(code, lambda: found(**settings), module)
+        return LoadedEnvironment(code, lambda: found(**settings), module)
     if isinstance(found, list | tuple) and found and all(callable(item) for item in found):
         for item in found:
             _check_origin(item, code)
         if settings:
             raise CannotLoad(f"{name} is a list of functions, which takes no settings: remove them")
-        return Loaded(code, lambda: FunctionTools(found), module)
+        return LoadedEnvironment(code, lambda: FunctionTools(found), module)
     what = "" if found is None else f", but a {type(found).__name__}"
     there = sorted(key for key, value in vars(module).items() if _is_environment_of(value, module))
     raise CannotLoad(

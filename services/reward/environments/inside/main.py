@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 from services.reward.environments.inside.answers import BadAnswer
 from services.reward.environments.inside.clock import TimedLoop, limited
 from services.reward.environments.inside.episodes import Episodes
-from services.reward.environments.inside.loading import CannotLoad, Loaded, load
+from services.reward.environments.inside.loading import CannotLoad, LoadedEnvironment, load
 from services.reward.process.frames import encode_frame, take_pipes
 from services.reward.process.limits import limit_process
 from services.reward.process.source import error_line
@@ -46,7 +46,7 @@ class _Process:
         self._reported_s = 0.0
         loop.after_each = self._report
         self._tasks: set[asyncio.Task[None]] = set()
-        self._loaded: Loaded | None = None
+        self._loaded: LoadedEnvironment | None = None
         self._episodes: Episodes | None = None
 
     async def serve(self, calls: BinaryIO) -> None:

@@ -17,7 +17,7 @@ def sandbox() -> Iterator[None]:
 
 
 def passed(program: str, *tests: str, timeout_s: float = 20.0) -> list[bool]:
-    limits = run.Limits(timeout_s=timeout_s)
+    limits = run.SandboxLimits(timeout_s=timeout_s)
     results = run.run_tests(program, list(tests), kind=run.FUNCTIONS, limits=limits, total_timeout_s=60.0)
     return [result.passed for result in results]
 
@@ -43,7 +43,9 @@ def test_a_program_cannot_count_its_runs(count: str) -> None:
 def test_a_script_cannot_count_its_runs() -> None:
     program = "import os\nprint(len(os.listdir()), os.getpid())\nopen('x', 'w').write('x' * 10_000_000)"
     tests = [{"input": "", "output": "0 1"}] * 4
-    results = run.run_tests(program, tests, kind=run.PROGRAM, limits=run.Limits(timeout_s=20.0), total_timeout_s=90.0)
+    results = run.run_tests(
+        program, tests, kind=run.PROGRAM, limits=run.SandboxLimits(timeout_s=20.0), total_timeout_s=90.0
+    )
     assert [result.passed for result in results] == [True] * 4, results
 
 

@@ -128,7 +128,7 @@ async def test_the_sandbox_of_a_killed_pool_process_ends_with_it(patient_pool: V
 def test_a_sandbox_is_reused_whatever_a_program_leaves_in_it() -> None:
     if reason := code.unavailable():
         pytest.skip(f"no sandbox: {reason}")
-    limits = run.Limits(timeout_s=20.0)
+    limits = run.SandboxLimits(timeout_s=20.0)
 
     def sandbox_after(program: str) -> int:
         [result] = run.run_tests(program, ["f()"], kind=run.FUNCTIONS, limits=limits, total_timeout_s=60.0)
@@ -179,7 +179,7 @@ def test_a_sandbox_runs_as_an_unprivileged_user(tmp_path: Path) -> None:
 def test_closing_a_sandbox_ends_every_process_in_it() -> None:
     if reason := code.unavailable():
         pytest.skip(f"no sandbox: {reason}")
-    sandbox = Sandbox(run.Limits())
+    sandbox = Sandbox(run.SandboxLimits())
     seen = [psutil.Process(sandbox.pid), *psutil.Process(sandbox.pid).children(recursive=True)]
     sandbox.close()
     _, alive = psutil.wait_procs(seen, timeout=60)

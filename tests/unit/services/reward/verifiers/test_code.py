@@ -31,7 +31,7 @@ def sandbox() -> Iterator[None]:
 
 def passed(program: str, *tests: str) -> list[bool]:
     results = run.run_tests(
-        program, list(tests), kind=run.FUNCTIONS, limits=run.Limits(timeout_s=20.0), total_timeout_s=60.0
+        program, list(tests), kind=run.FUNCTIONS, limits=run.SandboxLimits(timeout_s=20.0), total_timeout_s=60.0
     )
     return [result.passed for result in results]
 
@@ -116,7 +116,7 @@ def test_speed_counts_if_configured() -> None:
 )  # fmt: skip
 def test_an_honest_program_passes(program: str, test: str) -> None:
     [result] = run.run_tests(
-        program, [test], kind=run.FUNCTIONS, limits=run.Limits(timeout_s=20.0), total_timeout_s=60.0
+        program, [test], kind=run.FUNCTIONS, limits=run.SandboxLimits(timeout_s=20.0), total_timeout_s=60.0
     )
     assert result.passed, result.detail
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from services.reward.environments.inside.loading import CannotLoad, Loaded, misnamed
+from services.reward.environments.inside.loading import CannotLoad, LoadedEnvironment, misnamed
 from shoal.environment import Agent, Environment, Observation, tool
 
 Body = dict[str, Any]
@@ -101,4 +101,4 @@ async def described(found: type[Environment]) -> dict[str, Any]:
     module = types.ModuleType("games")
     module.Made = found  # type: ignore[attr-defined]
     code = {"path": "", "module": "games", "object": "Made", "settings": {}, "digest": "d"}
-    return await Loaded(code, found, module).describe()
+    return await LoadedEnvironment(code, found, module).describe()

@@ -19,7 +19,7 @@ def sandbox() -> Iterator[None]:
 
 
 def passed(program: str, *tests: str) -> list[bool]:
-    limits = run.Limits(timeout_s=20.0)
+    limits = run.SandboxLimits(timeout_s=20.0)
     results = run.run_tests(program, list(tests), kind=run.FUNCTIONS, limits=limits, total_timeout_s=60.0)
     return [result.passed for result in results]
 
