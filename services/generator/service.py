@@ -37,7 +37,7 @@ _MAX_SEED = 2**53
 
 
 class GeneratorService(GeneratorServiceServicer):
-    """The servicer of a generator. It is a `shoal.worker.service.WorkerService`."""
+    """The servicer of a generator. It is a `shoal.worker.worker_service.WorkerService`."""
 
     def __init__(self, start_engine: StartEngine, reexec: Reexec) -> None:
         """`start_engine` starts the engine that a configuration asks for; it may take minutes."""

@@ -14,8 +14,8 @@ from services.reward.allowed import Allowed
 from services.reward.common.departure import Departure, leaving
 from services.reward.common.scorer import ListedVerifier, token_ids
 from services.reward.compose import Composer, Output
+from services.reward.environments.environment_service import EnvironmentService
 from services.reward.environments.environments import Environments
-from services.reward.environments.service import EnvironmentService
 from services.reward.router import Router
 from shoal.config.load import parse_config
 from shoal.config.run import RunConfig

@@ -4,7 +4,6 @@ Every `*_from_wire` checks its input and raises `InvalidArgument` that names the
 """
 
 from shoal.wire.arrays import float32_from_wire, float32_to_wire, int32_from_wire, int32_to_wire
-from shoal.wire.batches import batch_from_wire, batch_to_wire
 from shoal.wire.completions import (
     completion_from_wire,
     completion_to_wire,
@@ -27,6 +26,7 @@ from shoal.wire.prompts import ground_truth_from_wire, ground_truth_to_wire, pro
 from shoal.wire.sampling import sampling_from_wire, sampling_to_wire
 from shoal.wire.scores import outcome_from_wire, outcome_to_wire, score_from_wire, score_to_wire
 from shoal.wire.supports import detach_support, support_from_wire, supports_from_wire
+from shoal.wire.train_batches import batch_from_wire, batch_to_wire
 
 __all__ = [
     "batch_from_wire",

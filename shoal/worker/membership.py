@@ -13,7 +13,7 @@ from shoal.rpc.auth.unreachable import tls_failure, why_unreachable
 from shoal.rpc.channel import connect
 from shoal.v1 import coordinator_pb2, worker_pb2
 from shoal.v1.coordinator_pb2_grpc import CoordinatorServiceStub
-from shoal.worker.service import WorkerService
+from shoal.worker.worker_service import WorkerService
 
 if TYPE_CHECKING:
     from shoal.v1.coordinator_pb2_grpc import CoordinatorServiceAsyncStub  # exists for the type checker only

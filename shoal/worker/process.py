@@ -20,7 +20,7 @@ from shoal.worker.arguments import WorkerArguments
 from shoal.worker.membership import Membership, wait_for_other_state
 from shoal.worker.parent import die_with_parent
 from shoal.worker.reexec import Reexec
-from shoal.worker.service import Service, WorkerService
+from shoal.worker.worker_service import Service, WorkerService
 
 _log = logging.getLogger(__name__)
 

@@ -25,8 +25,8 @@ from services.generator.service import GeneratorService
 from services.learner.commands import LearnerCommands
 from services.learner.ranks.process_group import ProcessGroup
 from services.learner.service import LearnerService
+from services.reward.environments.environment_service import EnvironmentService
 from services.reward.environments.environments import Environments
-from services.reward.environments.service import EnvironmentService
 from services.reward.service import RewardService
 from shoal.config import parse_config
 from shoal.v1 import environment_pb2

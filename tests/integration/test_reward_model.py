@@ -16,7 +16,7 @@ import pytest
 
 from services.coordinator.cli import main
 from services.reward.model.answer import Answer, value_of
-from services.reward.model.process import ModelProcess
+from services.reward.model.model_process import ModelProcess
 from services.reward.model.question import Question
 from services.reward.model.runner import Runner, padded, padding_id, plan_batches
 from services.reward.service import RewardService

@@ -8,8 +8,8 @@ from typing import Any
 import grpc.aio
 
 from services.reward.allowed import Allowed
+from services.reward.environments.environment_service import EnvironmentService
 from services.reward.environments.environments import Environments
-from services.reward.environments.service import EnvironmentService
 from services.reward.service import RewardService
 from shoal.config.load import config_struct, parse_config
 from shoal.config.tables.environments import EnvironmentConfig
@@ -21,7 +21,7 @@ from shoal.v1.environment_pb2_grpc import EnvironmentServiceStub
 from shoal.v1.reward_pb2_grpc import RewardServiceStub
 from shoal.wire.conversations import chat_message_to_wire, struct_to_wire
 from shoal.worker.lifecycle import Lifecycle
-from shoal.worker.service import Service
+from shoal.worker.worker_service import Service
 from tests.support.reward_client import ALLOWED, TIMEOUT_S
 from tests.support.waiting import eventually
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
-from services.coordinator.cli.env.process import ask_environment_servers, check_environments
+from services.coordinator.cli.env.requests import ask_environment_servers, check_environments
 from services.coordinator.cli.reward_process import (
     call_reward_process,
     check_custom_verifiers,

@@ -33,7 +33,7 @@ def train(
 
     Ctrl-C writes a checkpoint and stops; a second one ends everything at once.
     """
-    from services.coordinator.cli.env.process import check_environments_here
+    from services.coordinator.cli.env.requests import check_environments_here
     from services.coordinator.cli.reward_process import check_custom_verifiers, check_reward_servers
     from services.coordinator.cli.shared.progress import ProgressView
     from services.coordinator.cli.shared.report_file import show_report

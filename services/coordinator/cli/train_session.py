@@ -19,6 +19,7 @@ from services.coordinator.cli.shared.progress import ProgressView
 from services.coordinator.client import CALL_TIMEOUT_S, START_TIMEOUT_S, coordinator, follow, patiently
 from services.coordinator.launcher.checks import reserve_port
 from services.coordinator.launcher.local_run import LocalRun
+from services.coordinator.launcher.logged_process import adopt_orphans, kill_descendants
 from services.coordinator.launcher.plan import (
     LOOPBACK,
     ProcessPlan,
@@ -26,7 +27,6 @@ from services.coordinator.launcher.plan import (
     plan_coordinator_again,
     plan_workers,
 )
-from services.coordinator.launcher.process import adopt_orphans, kill_descendants
 from services.coordinator.launcher.run_tokens import RunTokens
 from services.coordinator.launcher.supervisor import ProcessDied, Supervisor
 from services.coordinator.store.run_record import TRAIN_NAME

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from services.coordinator.launcher.logged_process import LoggedProcess
 from services.coordinator.launcher.plan import ProcessPlan
-from services.coordinator.launcher.process import LoggedProcess
 from shoal.error_reasons import ErrorReason
 from shoal.errors import DeadlineExceeded, Internal, ShoalError, Unavailable
 from shoal.rpc.channel import connect

@@ -10,9 +10,9 @@ from typing import Any, Protocol
 
 from services.coordinator.rollout.groups import SettledGroup
 from services.coordinator.rollout.pause import Pause
-from services.coordinator.workers.batches import Seat
 from services.coordinator.workers.claims import Binding
 from services.coordinator.workers.deadlines import sampling_timeout_s
+from services.coordinator.workers.deterministic_batches import Seat
 from services.coordinator.workers.generator_pool import GeneratorPool
 from services.coordinator.workers.group_progress import GroupProgress, resumable_tokens
 from services.coordinator.workers.lost_work import WorkFailed

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from services.coordinator.rollout.current_version import CurrentVersion
-from services.coordinator.workers.batches import Seat, seats_of
+from services.coordinator.workers.deterministic_batches import Seat, seats_of
 from services.coordinator.workers.turn_batches import TurnRounds, turn_rounds_of
 from shoal.config import RunConfig
 

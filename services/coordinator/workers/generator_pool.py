@@ -9,9 +9,9 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from dataclasses import replace
 from typing import Any
 
-from services.coordinator.workers.batches import Seat
 from services.coordinator.workers.claims import Binding, Claim
 from services.coordinator.workers.deadlines import Pace
+from services.coordinator.workers.deterministic_batches import Seat
 from services.coordinator.workers.fleet import Fleet
 from services.coordinator.workers.group_progress import GroupProgress, whole_prefix
 from services.coordinator.workers.lost_work import WorkFailed

@@ -13,7 +13,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from services.coordinator.workers.batches import Batch, Seat
+from services.coordinator.workers.deterministic_batches import Batch, Seat
 from shoal.rollout import Completion
 
 MemberT = TypeVar("MemberT", bound=Hashable)

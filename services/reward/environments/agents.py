@@ -7,8 +7,8 @@ from typing import TypeAlias
 
 from services.reward.environments.endpoint.server import PolicyEndpoint
 from services.reward.environments.endpoint.session import Session
+from services.reward.environments.environment_process import log_raised
 from services.reward.environments.episode import CallerLeft, EpisodeFailed, EpisodeHere
-from services.reward.environments.process import log_raised
 from shoal.v1 import environment_pb2 as pb
 from shoal.wire import invalid
 

@@ -10,8 +10,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from services.reward.environments.environment_process import CallFailed, EnvironmentProcess, ProcessLost
 from services.reward.environments.pool import EnvironmentPool
-from services.reward.environments.process import CallFailed, EnvironmentProcess, ProcessLost
 from shoal.errors import Aborted, InvalidArgument
 from shoal.quantities import counted
 from shoal.scores import ScoreOutcome

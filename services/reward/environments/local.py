@@ -14,9 +14,9 @@ from services.reward.custom.custom_verifiers import MISSING, POLL_S, SHOWN_DIGIT
 from services.reward.environments.agents import AgentPlay, Requests
 from services.reward.environments.code import read_code
 from services.reward.environments.endpoint.server import PolicyEndpoint
+from services.reward.environments.environment_process import LOAD_TIMEOUT_S, CallFailed, ProcessLost
 from services.reward.environments.episode import CallerLeft, EpisodeFailed, EpisodeHere
 from services.reward.environments.pool import EnvironmentPool
-from services.reward.environments.process import LOAD_TIMEOUT_S, CallFailed, ProcessLost
 from services.reward.environments.wire import (
     failure_to_wire,
     info_to_wire,

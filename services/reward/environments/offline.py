@@ -18,8 +18,8 @@ import sys
 from typing import Any
 
 from services.reward.environments.checking import check
+from services.reward.environments.environment_service import EnvironmentService
 from services.reward.environments.environments import Environments
-from services.reward.environments.service import EnvironmentService
 from services.reward.pool import output as printed_output
 from shoal.config import RunConfig, parse_config
 from shoal.errors import InvalidArgument, ShoalError

@@ -7,7 +7,7 @@ from contextlib import suppress
 import psutil
 
 from services.reward.environments.code import EnvironmentCode
-from services.reward.environments.process import CallFailed, EnvironmentProcess, ProcessLost
+from services.reward.environments.environment_process import CallFailed, EnvironmentProcess, ProcessLost
 from services.reward.process.children import children
 from shoal.telemetry import metrics, names
 

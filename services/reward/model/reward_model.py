@@ -9,7 +9,7 @@ from services.reward.common.text import clean
 from services.reward.common.verdict import Unscorable
 from services.reward.model.answer import Answer, ModelFailed, value_of
 from services.reward.model.endpoint import ModelEndpoint
-from services.reward.model.process import ModelProcess
+from services.reward.model.model_process import ModelProcess
 from services.reward.model.question import Question, question_for
 from shoal.config.tables.reward_model import RewardModelConfig
 from shoal.conversation import ChatMessage

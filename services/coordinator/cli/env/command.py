@@ -57,7 +57,7 @@ def list_environments(
 
     An agent is a program that calls the policy itself (docs/agents.md).
     """
-    from services.coordinator.cli.env.process import Origin, Origins, listed
+    from services.coordinator.cli.env.requests import Origin, Origins, listed
     from shoal.wire.json_form import json_form
 
     environments = listed(Origins(config, overrides or [], address))
@@ -119,7 +119,7 @@ def play(
     played as well: each line answers one of its calls. Exits with code 1 if the environment FAILED.
     """
     from services.coordinator.cli.env.play import play_here
-    from services.coordinator.cli.env.process import Game, Origins
+    from services.coordinator.cli.env.requests import Game, Origins
 
     game = Game(name, task, tools, seed, settings, interpreter)
     is_failed = play_here(game, prompt, Origins(config, overrides or [], address))
@@ -147,7 +147,7 @@ def check(
     Plays a few episodes in two processes. Without --turn it calls each tool, or says some texts. Exits with code 1 if
     there are problems.
     """
-    from services.coordinator.cli.env.process import Game, checked
+    from services.coordinator.cli.env.requests import Game, checked
 
     found = checked(Game(source, task, tools, seed, settings, interpreter), turns or [])
     if output is Output.JSON:

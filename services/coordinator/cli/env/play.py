@@ -6,7 +6,7 @@ import sys
 from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from services.coordinator.cli.env.process import (
+from services.coordinator.cli.env.requests import (
     Game,
     Origins,
     alone,

@@ -7,7 +7,7 @@ from services.coordinator.rollout.completions import EpisodeRequest
 from services.coordinator.rollout.episodes.clock import EpisodeClock
 from services.coordinator.rollout.episodes.stage import EpisodeParts
 from services.coordinator.rollout.episodes.turn_sampler import TurnRequest, TurnSampler
-from services.coordinator.workers.batches import Seat
+from services.coordinator.workers.deterministic_batches import Seat
 from services.coordinator.workers.group_progress import GroupProgress
 from services.coordinator.workers.turn_batches import EpisodeTurns
 from shoal.rollout import Completion

@@ -10,7 +10,7 @@ from typing import Any
 import grpc
 import pytest
 
-from services.coordinator.cli.env.process import check_environments_here
+from services.coordinator.cli.env.requests import check_environments_here
 from services.coordinator.launcher import disk
 from shoal.config import parse_config
 from shoal.errors import InvalidArgument

@@ -9,8 +9,8 @@ import grpc
 import numpy as np
 import pytest
 
-from services.coordinator.workers.batches import Batch, Seat
 from services.coordinator.workers.claims import Binding
+from services.coordinator.workers.deterministic_batches import Batch, Seat
 from services.coordinator.workers.generator_pool import GeneratorPool
 from services.coordinator.workers.group_progress import GroupProgress
 from services.coordinator.workers.lost_work import WorkFailed

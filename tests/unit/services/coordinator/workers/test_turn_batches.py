@@ -2,7 +2,7 @@
 
 import asyncio
 
-from services.coordinator.workers.batches import Batch, Seat
+from services.coordinator.workers.deterministic_batches import Batch, Seat
 from services.coordinator.workers.turn_batches import TurnRounds
 
 EPISODES = [("a", 0), ("a", 1), ("b", 0)]

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from services.reward.environments import episode as episode_module
+from services.reward.environments.environment_process import ProcessLost
 from services.reward.environments.episode import EpisodeHere, Start
-from services.reward.environments.process import ProcessLost
 
 
 class Process:

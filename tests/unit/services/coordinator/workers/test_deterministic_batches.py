@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from services.coordinator.workers.batches import Seat, Trial, seats_of
+from services.coordinator.workers.deterministic_batches import Seat, Trial, seats_of
 from shoal.config import RunConfig, parse_config
 
 

@@ -11,9 +11,9 @@ import psutil
 import pytest
 
 from services.reward.common.verdict import Unscorable
-from services.reward.model import process
+from services.reward.model import model_process
 from services.reward.model.answer import Answer, ModelFailed
-from services.reward.model.process import ModelProcess
+from services.reward.model.model_process import ModelProcess
 from shoal.config.tables.reward_model import RewardModelConfig
 from shoal.errors import InvalidArgument, Unavailable
 
@@ -23,8 +23,8 @@ Result = Answer | BaseException
 
 @pytest.fixture
 async def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Make]:
-    monkeypatch.setattr(process, "_RUNNER", "tests.unit.services.reward.model.scripted_model_runner")
-    monkeypatch.setattr(process, "_BACKOFF_S", (0.01, 30.0))
+    monkeypatch.setattr(model_process, "_RUNNER", "tests.unit.services.reward.model.scripted_model_runner")
+    monkeypatch.setattr(model_process, "_BACKOFF_S", (0.01, 30.0))
     models: list[ModelProcess] = []
 
     def make_model(**settings: Any) -> ModelProcess:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from services.coordinator.launcher.process import best_line
+from services.coordinator.launcher.logged_process import best_line
 from shoal.telemetry.logs import JsonFormatter
 from shoal.worker.lifecycle import Lifecycle
 
