@@ -239,7 +239,7 @@ async def test_a_stop_does_not_wait_for_an_evaluation(cluster: Cluster, model: P
     await cluster.start(config(model, {}))
     await until_questions_arrive(generator, 1)
     asking = asyncio.ensure_future(cluster.evaluate())
-    controls = cluster.runs.active("")._controls
+    controls = cluster.runs.active("").parts.controls
     await eventually(lambda: controls.evaluation_requests, "the request has arrived")
     await cluster.stop()
     run, events = await cluster.end()

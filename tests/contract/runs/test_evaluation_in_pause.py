@@ -61,7 +61,7 @@ async def test_a_run_that_is_paused_in_a_step_publishes_it_to_be_evaluated(
     generator.may_sample.clear()  # Groups of the next step are being sampled when the run is paused.
     # One request waits for the end of the step when the run is paused, the other comes after.
     waiting = asyncio.ensure_future(cluster.evaluate())
-    controls = cluster.runs.active("")._controls
+    controls = cluster.runs.active("").parts.controls
     while not controls.evaluation_requests:
         await controls.wait_for_change()
     await cluster.pause()
