@@ -101,7 +101,7 @@ class PacingBuffer(Generic[GroupT]):
             return range(first, self._next_to_admit)
 
     async def withdraw(self, order_number: int) -> None:
-        """Takes back the admission of this group and the groups after it, which have no prompt, and of refills."""
+        """Takes back the admission of this group, later groups and refills, for which there is no prompt."""
         self._next_to_admit = order_number
         self._max_refills = 0
         self._refill()

@@ -1,4 +1,4 @@
-"""What all attempts of a run share."""
+"""The parts that all attempts of a run share."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ from shoal.config.live import LiveConfig
 
 @dataclass(frozen=True)
 class RunParts:
-    """What a run is, what it is told, the workers that it has, and where it reports; attempts come and go."""
+    """The record, controls, workers and reports of a run, which outlive its attempts."""
 
     record: RunRecord
     config: LiveConfig

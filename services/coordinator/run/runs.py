@@ -69,7 +69,7 @@ class Runs:
         """
         self.folders = RunFolders(data_dir)
         self.address = ""
-        """Where this coordinator is reached from its own machine, for the commands that messages tell."""
+        """The coordinator's address on its own machine, for the commands in messages."""
         self._name = name
         self._learner_data_dir = (learner_data_dir or data_dir).absolute()
         self._registry = registry

@@ -12,11 +12,11 @@ from shoal.v1 import coordinator_pb2 as pb
 
 PAGE_BYTES = 64 << 10
 KEPT_BYTES = 4 << 20
-"""Of the newest events in memory: those of about a thousand steps."""
+"""Most bytes of the newest events in memory, enough for about a thousand steps."""
 _NUM_READ_AGAIN = 8
 """Older pages in memory, for watchers that follow each other."""
 _EVENT_BYTES = 128
-"""What an event takes in memory beside its contents."""
+"""Bytes that an event takes in memory in addition to its contents."""
 _EVENT_TAG = bytes([pb.WatchRunResponse.EVENT_FIELD_NUMBER << 3 | 2])
 
 

@@ -30,7 +30,7 @@ EVENTS = "events.jsonl"
 _POLL_S = 0.2
 _SEQUENCE = re.compile(rb'\{"sequence": (\d+),')
 _READ_BYTES = 1 << 20
-"""Of a file that is followed, at once."""
+"""Bytes read at once from a followed file."""
 
 
 class EventLog:
@@ -118,7 +118,7 @@ class PastLogs:
 
     def __init__(self) -> None:
         self._logs: WeakValueDictionary[tuple[Path, int, int], EventLog] = WeakValueDictionary()
-        """Those that somebody watches, by file, size and time of the last change: it may be changed elsewhere."""
+        """The watched logs, by file, size and time of the last change, since others may change the file."""
         self._opening = asyncio.Lock()
 
     async def watch(self, path: Path, after_sequence: int, *, batches: bool) -> AsyncIterator[bytes]:

@@ -97,7 +97,7 @@ class RunRecord:
     coordinator: str = ""
     """Name of the coordinator that drives the run, and takes it up again at its start if it was killed."""
     address: str = ""
-    """Where that coordinator is reached from its own machine, as host:port; empty if it does not say."""
+    """The coordinator's address on its own machine, as host:port; empty if unknown."""
     furthest_step: _Count = 0
     """The last step that any attempt has trained; those up to it are repeated after a restore."""
     restart_reasons: list[str] = field(default_factory=list)

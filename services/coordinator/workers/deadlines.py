@@ -4,7 +4,7 @@ from shoal.config.run import RunConfig
 
 _LEAST_SAMPLING_S, _LEAST_STEP_S = 600.0, 3600.0
 _TOKEN_S = 0.1
-"""Of one completion. Engines that are full of completions take 0.03 s (a 7B model on an H100)."""
+"""Seconds a token of one completion. Full engines take 0.03 s (a 7B model on an H100)."""
 _TRAINED_TOKEN_S = 0.001
 _SLOWER = 5.0
 """Times as long as what was seen that a call may take."""

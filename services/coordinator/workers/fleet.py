@@ -49,12 +49,12 @@ class Fleet:
 
     @property
     def generators(self) -> list[Member]:
-        """Those that stay: one that is leaving gets neither weights nor groups."""
+        """The generators that stay: a leaving generator gets neither weights nor groups."""
         return [member for member in self._of_kind(worker_pb2.WORKER_KIND_GENERATOR) if not member.is_leaving]
 
     @property
     def rewards(self) -> list[Member]:
-        """Those that stay."""
+        """The reward services that stay."""
         return [member for member in self._of_kind(worker_pb2.WORKER_KIND_REWARD) if not member.is_leaving]
 
     @property

@@ -65,7 +65,7 @@ class GeneratorPool:
         self._numbers = itertools.count()
         self.utilization = Utilization(running_s)
         self.pace = Pace()
-        """Of the completions that were sampled."""
+        """The pace of the sampled completions."""
 
     @property
     def num_serving(self) -> int:

@@ -1,4 +1,4 @@
-"""What generators and reward services have delivered of one group, so that nothing of it is done twice."""
+"""The progress of one group at generators and reward services, so that no work is done twice."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -30,7 +30,7 @@ class GroupProgress:
         """Worker ids of the generators that delivered something, in order."""
         self._prefixes: dict[int, TokenRun] = {}
         self._reports: dict[int, list[TokenRun]] = {}
-        """What the present call has reported, after the prefix."""
+        """The tokens that the current call has reported, after the prefix."""
 
     @property
     def missing(self) -> list[int]:

@@ -57,9 +57,9 @@ class LearnerClient:
         self._events = events
         self._config = config
         self._pace = Pace()
-        """Of the train steps."""
+        """The pace of the train steps."""
         self._publish_timeout_s = 0.0
-        """Of the current group."""
+        """The timeout of publishes to the current group."""
 
     async def _call(self, call: Callable[[Any], Awaitable[ResultT]], *, is_repeatable: bool = True) -> ResultT:
         """Makes a call with the learner's stub, again where the connection broke and the learner still serves.
@@ -232,10 +232,10 @@ class LearnerClient:
 
 @dataclass(frozen=True)
 class _Piece:
-    """What one call asks of one sequence."""
+    """A request for one sequence in one call."""
 
     index: int
-    """Of the sequence."""
+    """The index of the sequence."""
     token_ids: Int32Array
     support: Support | None
 

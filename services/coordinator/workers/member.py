@@ -45,7 +45,7 @@ class Member:
     version: WeightVersion | None = None
     """The last weights that passed all checks on a generator; None before its first load."""
     standing: Standing = field(default_factory=Standing)
-    """Of a generator: its failed loads."""
+    """The failed loads of a generator."""
     is_leaving: bool = False
     """Whether its process was told to end."""
     is_out_of_reach: bool = False

@@ -62,7 +62,7 @@ class WorkerRecord:
         default_factory=lambda: worker_pb2.WorkerStatus(state=worker_pb2.WORKER_STATE_IDLE)
     )
     kv_cache_use: Samples = field(init=False, default_factory=Samples)
-    """Of a generator, from its heartbeats."""
+    """The KV cache use of a generator, from its heartbeats."""
     lost: bool = field(init=False, default=False)
     loss_reason: str = field(init=False, default="")
     quarantine: str = field(init=False, default="")

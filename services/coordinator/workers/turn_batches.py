@@ -33,7 +33,7 @@ class TurnRounds:
         self._asking: dict[Episode, asyncio.Future[Seat]] = {}
         self._num_rounds = 0
         self.played: dict[Episode, tuple[Completion, dict[str, None]]] = {}
-        """What was played, and the generators that sampled it: if scoring fails later, nothing is played again."""
+        """The episodes and the generators that sampled them. If scoring fails later, no episode is played again."""
 
     async def seat(self, episode: Episode) -> Seat:
         """Returns the seat of an episode's next turn, once all that are under way have asked for theirs."""

@@ -100,7 +100,7 @@ _SERVICES: dict[str, dict[str, frozenset[Role]]] = {
         "ExportModel": _COORDINATOR,
         "GetStatus": _READERS,
     },
-    # What describes a server. Health is open: whoever completes the connection may ask it.
+    # Services that describe a server. Health is open to everyone who can connect.
     "grpc.reflection.v1alpha.ServerReflection": {"ServerReflectionInfo": _PEOPLE},
     "grpc.channelz.v1.Channelz": {
         "GetTopChannels": _PEOPLE,

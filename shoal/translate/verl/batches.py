@@ -147,7 +147,7 @@ def _pace(source: Source, draft: Draft) -> None:
         return
     warmup = f"trainer.v1.{mode}.num_warmup_batches"
     source.note_unused(draft, *(name for name in warmups if name != warmup), why=f"the mode is {mode}")
-    # A completion of the step that trains on it spans one version.
+    # A completion that is trained on in the step that sampled it spans one version.
     bound = min(math.ceil(source[warmup]), max(0, source[_SPAN] - 1))
     draft.set("grpo.max_staleness", bound, source.origin(_MODE, warmup, _SPAN))
     draft.notes.append(

@@ -43,7 +43,7 @@ class CheckpointManifest:
 
     @property
     def age(self) -> tuple[int, int, int]:
-        """By which checkpoints are ordered: attempt, step, and the groups that are used up."""
+        """The order of checkpoints: attempt, step, and the groups that are used up."""
         return self.attempt, self.policy_version, self.next_order_number
 
 

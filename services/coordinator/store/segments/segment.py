@@ -27,9 +27,9 @@ class RecordPlace:
     segment: int
     """The segment's number."""
     offset: int
-    """Of the record's frame, in bytes."""
+    """Offset of the record's frame, in bytes."""
     num_bytes: int
-    """Of the record without its frame."""
+    """Size of the record without its frame."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Mark:
 
     num_bytes: int
     digest: "hashlib._Hash"
-    """Of the contents until then."""
+    """The digest of the contents so far."""
 
 
 class Segment:

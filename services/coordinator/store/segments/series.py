@@ -23,7 +23,7 @@ _NAME = re.compile(r"(text|tokens|groups)-([0-9]{8,})\.segment")
 
 
 class Series(StrEnum):
-    """What a segment holds."""
+    """The kind of a segment's contents."""
 
     TEXT = "text"
     TOKENS = "tokens"

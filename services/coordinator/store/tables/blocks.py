@@ -27,12 +27,12 @@ _ROWS = (
     ("transitions", "TRUE"),
     ("payloads", "kind NOT IN ('tokens', 'token_advantages')"),
 )
-"""What a block has of each table: nobody needs the tokens of its groups any more."""
+"""The rows of each table that a block has. The tokens of its groups are no longer needed."""
 
 
 @dataclass(frozen=True)
 class Block:
-    """Where the rows of successive groups are, and which steps used them up."""
+    """The place of the rows of successive groups, and the steps that used them up."""
 
     first_order_number: int
     last_order_number: int

@@ -1,4 +1,4 @@
-"""Where the payloads of groups are: the ledger's table of their places in the segments, and of the segments."""
+"""The ledger's tables of the segments, and of the places of groups' payloads in them."""
 
 import sqlite3
 from collections.abc import Sequence

@@ -24,7 +24,7 @@ _GROWTH_SHARE = 0.125
 
 @dataclass(frozen=True)
 class Precision:
-    """What the type in which engine and learner compute does to log-probabilities, in nats."""
+    """The effect of the number type of engine and learner on log-probabilities, in nats."""
 
     tolerance: float
     """Largest mean difference that correct weights cause, with room to spare."""

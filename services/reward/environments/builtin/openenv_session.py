@@ -107,7 +107,7 @@ class Session:
 
         if self._socket is None:
             self._socket = await _connection(self._url, self._endpoint.key_headers)
-        # A server without a place sends an error and closes before it gets a message.
+        # A full server sends an error and closes before it gets a message.
         with contextlib.suppress(ConnectionClosed):
             await self._socket.send(message)
         return json.loads(await self._socket.recv())
