@@ -36,6 +36,7 @@ from shoal.config import RunConfig, parse_config
 from shoal.config.live import check_live
 from shoal.error_reasons import ErrorReason
 from shoal.errors import FailedPrecondition, ShoalError
+from shoal.models.compute_dtype import export_dtype
 from shoal.models.model_folder import model_config, resolve_model
 from shoal.rollout import TrainBatch, WeightVersion
 from shoal.v1 import learner_pb2
@@ -132,7 +133,8 @@ class LearnerCommands:
         engine.set_entropy_gradient(config.loss.entropy_coef != 0)
         with process_group.raising_on_all():
             # Fail now: an export would fail only after all training.
-            FileTensors(policy.lm, engine.shapes, getattr(torch, model.dtype), folder)
+            dtype = export_dtype(config, model.dtype, on_cpu=engine.device.type == "cpu")
+            FileTensors(policy.lm, engine.shapes, getattr(torch, dtype), folder)
         reference: Reference | None = None
         if loaded is not None:
             reference = ReferenceModel(loaded, settings, device=process_group.device)
@@ -283,20 +285,19 @@ class LearnerCommands:
         return self.learner.version
 
     def export_model(self, request: learner_pb2.ExportModelRequest, progress: Progress = silent) -> Path:
-        """Exports the policy, as `storage.export.export_model`, in the type of the model's own files.
+        """Exports the policy, as `storage.export.export_model`, in the type that `export_dtype` names.
 
         Deletes the earlier exports that the request does not keep, unless it is for the trained model.
         """
         learner, exports = self.learner, self._run_dir / "exports"
         folder = exports / request.export_name if request.export_name else self._run_dir / "model"
-        dtype = getattr(torch, learner.model.dtype)
         export_model(
             learner.engine,
             learner.lm,
             learner.config.model,
             folder,
             self.process_group,
-            dtype=dtype,
+            dtype=learner.export_dtype,
             lora=learner.config.learner.lora if learner.config.learner.lora.is_on else None,
             progress=progress,
         )

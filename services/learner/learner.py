@@ -35,6 +35,7 @@ from shoal.errors import FailedPrecondition
 from shoal.grpo.kl import adapted_coef
 from shoal.grpo.schedule import learning_rate
 from shoal.grpo.seeds import dropout_seed
+from shoal.models.compute_dtype import export_dtype
 from shoal.models.model_folder import ModelDescription
 from shoal.rollout import Support, TrainBatch, TrainGroup, WeightVersion
 from shoal.wire import invalid
@@ -87,6 +88,11 @@ class Learner:
         self.num_optimizer_steps = 0
         self.kl_coef = config.kl.coef
         """Weight of the KL in the loss; adapted after each step if `kl.target` is set."""
+
+    @property
+    def export_dtype(self) -> str:
+        """The type in which this policy is exported, for example "bfloat16"."""
+        return export_dtype(self.config, self.model.dtype, on_cpu=self.engine.device.type == "cpu")
 
     def step(self, batch: TrainBatch) -> StepResult:
         """Takes one train step: `num_epochs` x `num_mini_batches` optimizer steps on `loss.objective`.

@@ -1,6 +1,8 @@
-"""The type in which a machine computes."""
+"""The types in which a machine computes and exports."""
 
 import logging
+
+from shoal.config.run import RunConfig
 
 _log = logging.getLogger(__name__)
 
@@ -32,3 +34,16 @@ def has_instructions(dtype: str) -> bool:
     if dtype == "bfloat16":
         return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
     return dtype != "float16" or bool(torch.ops.mkldnn._is_mkldnn_fp16_supported())
+
+
+def export_dtype(config: RunConfig, model_dtype: str, *, on_cpu: bool) -> str:
+    """Returns the type of an export: that of the model's files, or float32 if the generators sample in float32.
+
+    bfloat16 drops most of what a short training adds to a weight. So an export that is coarser than what the generators
+    had would not be the policy that was evaluated.
+    """
+    sampled: str = config.generator.dtype
+    if sampled == "auto":
+        sampled = settled_dtype("generator.dtype", "auto", model_dtype, on_cpu=on_cpu)
+    is_exact = sampled == "float32" and config.weights.dtype in ("auto", "float32")
+    return "float32" if is_exact else model_dtype

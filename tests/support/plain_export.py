@@ -72,7 +72,7 @@ def export_trained(source: Path, folder: Path, *, moved_by: float = 0.0, **model
         parameter.data += moved_by * torch.randn(parameter.shape, generator=generator)
     engine: Any = Parameters(lm)
     try:
-        export_model(engine, lm, ModelConfig(path=str(source), **model), folder, one_rank(), dtype=torch.float32)
+        export_model(engine, lm, ModelConfig(path=str(source), **model), folder, one_rank(), dtype="float32")
     finally:
         assert engine.num_given == len(list(lm.parameters())), "the other ranks gather every tensor"
     return lm

@@ -21,7 +21,7 @@ from services.learner.model.language_model import load_whole, make_empty, read_c
 from services.learner.model.weights import list_weights
 from services.learner.storage.adapter_folder import ADAPTER_FOLDER, write_adapter_folder
 from services.learner.storage.atomic_folder import list_files, storage_errors, sync
-from services.learner.storage.checkpoints import FileDigest, verify
+from services.learner.storage.checkpoints import SUMMARY, FileDigest, verify
 from services.learner.storage.companions import write_companions
 from services.learner.storage.file_tensors import FileTensors
 from services.learner.storage.weights_folder import write_weights_folder
@@ -29,7 +29,7 @@ from shoal.config import RunConfig, parse_config
 from shoal.error_reasons import ErrorReason
 from shoal.errors import FailedPrecondition, InvalidArgument, ResourceExhausted, ShoalError
 from shoal.models.compute_dtype import settled_dtype
-from shoal.models.model_folder import model_config, resolve_model
+from shoal.models.model_folder import model_config, read_json, resolve_model
 
 _INVALID, _PRECONDITION, _FAILED = 2, 5, 1
 _TAG = "state"
@@ -59,7 +59,7 @@ def main() -> int:
 def export_checkpoint(
     config: RunConfig, checkpoint: Path, files: Sequence[FileDigest], folder: Path, *, adapter_only: bool = False
 ) -> None:
-    """Writes the policy of a checkpoint into a folder, in the type of the model's own files.
+    """Writes the policy of a checkpoint into a folder, in the type that the learner would export.
 
     The folder equals the learner's export: with `learner.lora` it has the merged model, and the adapter in the
     subfolder `adapter`; with `adapter_only` that subfolder alone. Frozen weights come from the model's files. Raises
@@ -76,10 +76,12 @@ def export_checkpoint(
     _fill(lm, _trained(checkpoint, is_sharded=settings.zero_stage == 3), checkpoint)
     weights = list_weights(lm)
     if not adapter_only:
-        dtype = getattr(torch, model_config(source).dtype)
+        # Checkpoints of earlier versions do not name the type.
+        export_dtype = read_json(checkpoint / SUMMARY, optional=True).get("export_dtype", model_config(source).dtype)
+        dtype = getattr(torch, export_dtype)
         tensors = FileTensors(lm, {weight.name: weight.shape for weight in weights}, dtype, source)
         write_weights_folder(folder, tensors.forms, tensors.stream(whole_weights(weights, dtype, is_sharded=False)))
-        write_companions(folder, lm, config.model)
+        write_companions(folder, lm, config.model, export_dtype)
     if settings.lora.is_on:
         adapters, target = whole_adapters(weights, is_sharded=False), folder / ADAPTER_FOLDER
         write_adapter_folder(target, adapter_shapes(weights), adapters, settings.lora, config.model)

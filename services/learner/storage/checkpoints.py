@@ -33,7 +33,8 @@ from shoal.worker.progress import Progress, silent
 
 LEARNER_FOLDER = "learner"
 """The folder of the learner's part of a checkpoint."""
-_SUMMARY = "learner.json"
+SUMMARY = "learner.json"
+"""The file of the learner's state beside its tensors."""
 _REFERENCE = "reference"
 
 
@@ -61,6 +62,10 @@ class LearnerState(Protocol):
     num_optimizer_steps: int
     kl_coef: float
 
+    @property
+    def export_dtype(self) -> str:
+        """The type in which the policy is exported."""
+
 
 def write_checkpoint(learner: LearnerState, checkpoints: Path, name: str, progress: Progress = silent) -> list[Path]:
     """Writes the state of a learner into the partial folder of a checkpoint. Call it on all ranks.
@@ -76,8 +81,8 @@ def write_checkpoint(learner: LearnerState, checkpoints: Path, name: str, progre
     try:
         with process_group.raising_on_all(), storage_errors(folder):
             if process_group.rank == 0:
-                start_folder(folder).joinpath(_SUMMARY).write_text(json.dumps(_summary(learner)))
-                mine.append(partial / _SUMMARY)
+                start_folder(folder).joinpath(SUMMARY).write_text(json.dumps(_summary(learner)))
+                mine.append(partial / SUMMARY)
         progress("writing weights and optimizer")
         error = learner.engine.save(partial)
         mine += learner.engine.saved_files
@@ -163,6 +168,7 @@ def _summary(learner: LearnerState) -> dict[str, Any]:
         "has_reference": moving_reference(learner) is not None,
         "attempt": learner.version.attempt,
         "policy_version": learner.version.policy_version,
+        "export_dtype": learner.export_dtype,
         "num_optimizer_steps": learner.num_optimizer_steps,
         "kl_coef": learner.kl_coef,
     }
@@ -171,14 +177,14 @@ def _summary(learner: LearnerState) -> dict[str, Any]:
 def _verified_summary(folder: Path, files: Sequence[FileDigest], name: str) -> dict[str, Any]:
     if not folder.is_dir():
         raise NotFound(f"checkpoint {name} not found: {folder} does not exist", reason=ErrorReason.NO_SUCH_CHECKPOINT)
-    of_summary = [file for file in files if file.path == _SUMMARY]
+    of_summary = [file for file in files if file.path == SUMMARY]
     if not of_summary:
-        raise DataLoss(f"checkpoint {name}: {_SUMMARY} is not among its files", reason=ErrorReason.CHECKPOINT_DAMAGED)
+        raise DataLoss(f"checkpoint {name}: {SUMMARY} is not among its files", reason=ErrorReason.CHECKPOINT_DAMAGED)
     verify(folder, of_summary[0])
     try:
-        summary = json.loads((folder / _SUMMARY).read_text())
+        summary = json.loads((folder / SUMMARY).read_text())
     except (OSError, ValueError) as error:
-        raise DataLoss(f"{folder / _SUMMARY} cannot be read: {error}", reason=ErrorReason.CHECKPOINT_DAMAGED) from error
+        raise DataLoss(f"{folder / SUMMARY} cannot be read: {error}", reason=ErrorReason.CHECKPOINT_DAMAGED) from error
     assert isinstance(summary, dict)
     return summary
 

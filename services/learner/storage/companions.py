@@ -31,19 +31,22 @@ _PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json", "video_
 _CODE = "*.py"
 _CODE_MAP = "auto_map"
 _TIES = "tie_word_embeddings"
+_DTYPES = ("dtype", "torch_dtype")
+"""The names of the weights' type: that of transformers 5, and that of earlier versions."""
 _TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id")
 
 
-def write_companions(folder: Path, lm: Any, model: ModelConfig) -> None:
+def write_companions(folder: Path, lm: Any, model: ModelConfig, dtype: str) -> None:
     """Writes configuration, generation configuration, tokenizer and trusted code next to the weights of a model.
 
+    `dtype` is the type of these weights, which the configuration names for programs that load them.
     Raises `InvalidArgument` if the source has no tokenizer.
     """
     source = resolve_model(model.path, model.revision, weights=False)
     tokenizer = load_tokenizer(model)
     stops = stop_token_ids(model, tokenizer)
     tokenizer_source = source if model.tokenizer is None else tokenizer_folder(model.tokenizer)
-    _write_config(folder, source, is_untied=_is_untied(lm))
+    _write_config(folder, source, dtype, is_untied=_is_untied(lm))
     _write_generation_config(folder, source, stops)
     _copy(tokenizer_source, folder, _TOKENIZER_FILES)
     _copy(source, folder, _PROCESSOR_FILES)
@@ -70,12 +73,18 @@ def _is_untied(lm: Any) -> bool:
     return bool(getattr(lm.config, _TIES, False)) and head.weight is not embedding.weight
 
 
-def _write_config(folder: Path, source: Path, *, is_untied: bool) -> None:
+def _write_config(folder: Path, source: Path, dtype: str, *, is_untied: bool) -> None:
     _copy(source, folder, (_CONFIG,))
-    if is_untied:
-        part = read_json(source / _CONFIG).get("text_config")
-        inner = {"text_config": part | {_TIES: False}} if isinstance(part, dict) and _TIES in part else {}
-        _change(folder / _CONFIG, {_TIES: False, **inner})
+    config = read_json(source / _CONFIG)
+    changes = _config_changes(config, dtype, is_untied=is_untied)
+    if isinstance(part := config.get("text_config"), dict):
+        changes["text_config"] = part | _config_changes(part, dtype, is_untied=is_untied and _TIES in part)
+    _change(folder / _CONFIG, changes)
+
+
+def _config_changes(config: dict[str, Any], dtype: str, *, is_untied: bool) -> dict[str, Any]:
+    types = {name: dtype for name in _DTYPES if name in config}
+    return types | ({_TIES: False} if is_untied else {})
 
 
 def _write_generation_config(folder: Path, source: Path, stops: Sequence[int]) -> None:

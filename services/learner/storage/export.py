@@ -40,7 +40,7 @@ def export_model(
     folder: Path,
     process_group: ProcessGroup,
     *,
-    dtype: torch.dtype,
+    dtype: str,
     lora: LoraConfig | None = None,
     progress: Progress = silent,
 ) -> None:
@@ -53,17 +53,18 @@ def export_model(
     `FailedPrecondition` when a part cannot be written.
     """
     error: ShoalError | None = None
-    tensors = _counted(engine.full_parameters(dtype), progress)
+    torch_dtype = getattr(torch, dtype)
+    tensors = _counted(engine.full_parameters(torch_dtype), progress)
     adapters = iter(()) if lora is None else engine.adapter_parameters()
     if process_group.rank == 0:
         try:
             partial = start_folder(folder)
-            files = FileTensors(lm, engine.shapes, dtype, resolve_model(model.path, model.revision))
+            files = FileTensors(lm, engine.shapes, torch_dtype, resolve_model(model.path, model.revision))
             write_weights_folder(partial, files.forms, files.stream(tensors))
             if lora is not None:
                 write_adapter_folder(partial / ADAPTER_FOLDER, engine.adapter_shapes, adapters, lora, model)
             progress("writing configuration and tokenizer")
-            write_companions(partial, lm, model)
+            write_companions(partial, lm, model, dtype)
             for path in list_files(partial):
                 sync(partial / path)
             finish_folder(folder)

@@ -62,7 +62,7 @@ def _export_adapted(source: Path, folder: Path) -> Any:
     lora = LoraConfig(rank=4)
     engine: Any = Adapted(source, lora)
     model = ModelConfig(path=str(source))
-    export_model(engine, engine.lm, model, folder / "model", one_rank(), dtype=torch.float32, lora=lora)
+    export_model(engine, engine.lm, model, folder / "model", one_rank(), dtype="float32", lora=lora)
     engine.lm.set_attn_implementation("eager")
     return engine.lm.eval()
 

@@ -1,6 +1,7 @@
 """Models and adapters from checkpoints, in the form that DeepSpeed writes up to stage 2; tests/integration has all."""
 
 import hashlib
+import json
 from pathlib import Path
 from typing import Any
 
@@ -103,11 +104,29 @@ def test_a_checkpoint_gives_the_files_that_the_learner_exports(tmp_path: Path, f
     (tmp_path / "model").mkdir()
     export_checkpoint(config, checkpoint, files, tmp_path / "model")
     engine: Any = Parameters(policy.lm)
-    export_model(engine, policy.lm, config.model, tmp_path / "learners", one_rank(), dtype=torch.float32)
+    export_model(engine, policy.lm, config.model, tmp_path / "learners", one_rank(), dtype="float32")
     names = {path.name for path in (tmp_path / "learners").iterdir()}
     assert names == {path.name for path in (tmp_path / "model").iterdir()}
     for name in names:
         assert (tmp_path / "model" / name).read_bytes() == (tmp_path / "learners" / name).read_bytes(), name
+
+
+@pytest.mark.parametrize(("named", "exported"), [({"export_dtype": "float32"}, "float32"), ({}, "bfloat16")])
+def test_weights_and_configuration_have_the_type_that_the_checkpoint_names_or_else_the_models(
+    tmp_path: Path, named: dict[str, str], exported: str
+) -> None:
+    config = make_config(tmp_path, {})
+    source = Path(config.model.path) / "config.json"
+    values = json.loads(source.read_text())
+    source.write_text(json.dumps(values | {"dtype": "bfloat16", "torch_dtype": "bfloat16"}))
+    checkpoint, files, _ = write_checkpoint(tmp_path, config)
+    (checkpoint / "learner.json").write_text(json.dumps(named))
+    (tmp_path / "model").mkdir()
+    export_checkpoint(config, checkpoint, files, tmp_path / "model")
+    written = load_file(tmp_path / "model" / "model.safetensors")
+    assert {tensor.dtype for tensor in written.values()} == {getattr(torch, exported)}
+    values = json.loads((tmp_path / "model" / "config.json").read_text())
+    assert (values["dtype"], values["torch_dtype"]) == (exported, exported)
 
 
 @pytest.mark.parametrize("learner", [{}, {"freeze": ["model.layers.0."]}, {"lora": {"rank": 4}}])

@@ -61,7 +61,7 @@ def test_an_export_whose_source_is_damaged_raises_and_leaves_nothing(tmp_path: P
     (source / "model.safetensors").write_bytes(whole[:1000])
     engine: Any = Parameters(lm)
     with pytest.raises(FailedPrecondition, match="SafetensorError"):
-        export_model(engine, lm, ModelConfig(path=str(source)), tmp_path / "model", one_rank(), dtype=torch.float32)
+        export_model(engine, lm, ModelConfig(path=str(source)), tmp_path / "model", one_rank(), dtype="float32")
     assert not (tmp_path / "model").exists() and engine.num_given == len(engine.shapes), "all ranks gather everything"
 
 
@@ -101,7 +101,7 @@ def test_transformers_and_peft_load_the_merged_model_and_the_adapter_and_they_ag
     engine: Any = Adapted(source, lora)
     folder = tmp_path / "model"
     model = ModelConfig(path=str(source), revision="v2")  # A folder has no revisions.
-    export_model(engine, engine.lm, model, folder, one_rank(), dtype=torch.float32, lora=lora)
+    export_model(engine, engine.lm, model, folder, one_rank(), dtype="float32", lora=lora)
     merged, base = AutoModelForCausalLM.from_pretrained(folder), AutoModelForCausalLM.from_pretrained(source)
     tokens = torch.arange(40, 80)[None]
     with torch.no_grad():
@@ -122,7 +122,7 @@ def test_the_export_of_a_4_bit_model_is_a_model_of_plain_weights_that_computes_t
     source, folder = make_tiny_model(tmp_path / "source"), tmp_path / "model"
     lora = LoraConfig(rank=4, quantization="nf4")
     engine: Any = Adapted(source, lora)
-    export_model(engine, engine.lm, ModelConfig(path=str(source)), folder, one_rank(), dtype=torch.float32, lora=lora)
+    export_model(engine, engine.lm, ModelConfig(path=str(source)), folder, one_rank(), dtype="float32", lora=lora)
     merged = AutoModelForCausalLM.from_pretrained(folder)
     assert {parameter.dtype for parameter in merged.parameters()} == {torch.float32}
     assert (folder / "config.json").read_bytes() == (source / "config.json").read_bytes(), "it names no quantization"
