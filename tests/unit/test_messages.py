@@ -23,8 +23,8 @@ from shoal.suggest import suggest
 from shoal.translate import translate_arguments
 
 CURES = re.compile(
-    r"\b(add|allow|choose|copy|did you mean|end|free|for example|give|install|known|leave|must|name|needs?|pip install|"
-    r"remove|rename|restore|resume|set|start|use)\b"
+    r"\b(add|allow|choose|copy|did you mean|end|free|for example|give|install|known|leave|make|must|name|needs?|"
+    r"pip install|remove|rename|restore|resume|set|start|use)\b"
 )
 RUN = {"model": {"path": "m"}, "data": {"sources": [{"path": "d.jsonl"}]}}
 

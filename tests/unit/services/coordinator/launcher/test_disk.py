@@ -64,5 +64,5 @@ def test_a_checkpoint_with_adapters_holds_them_alone(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(sizes))
     adapters = 2 * 4 * (4 * (64 + 64) + 3 * (64 + 128))
     learner = {"zero_stage": 0, "lora": {"rank": 4}}
-    space = disk_space(tmp_path, tmp_path, run_config(model={"path": str(tmp_path)}, learner=learner))
+    space = disk_space(tmp_path, tmp_path, run_config(str(tmp_path), learner=learner))
     assert space.checkpoint_bytes == 12 * adapters, space
