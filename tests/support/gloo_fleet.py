@@ -18,14 +18,14 @@ import numpy as np
 import torch
 
 from services.coordinator.workers.member import Member
-from services.coordinator.workers.registry import WorkerRecord
+from services.coordinator.workers.registry import LEASE_S, WorkerRecord
 from services.generator.engine import LoadReport
 from services.generator.service import GeneratorService
 from services.learner.publish import WeightPublisher
 from shoal.arrays import Float32Array
 from shoal.config import RunConfig, parse_config
 from shoal.config.load import config_struct
-from shoal.errors import Unavailable
+from shoal.errors import DeadlineExceeded, Unavailable
 from shoal.rollout import WeightVersion
 from shoal.rpc.channel import connect
 from shoal.rpc.server import RpcServer
@@ -247,6 +247,14 @@ class GlooFleet:
     def out_of_reach(self, member: Member, error: Exception) -> None:
         member.is_out_of_reach, member.serving = True, False
         self.out.append(member.record.worker_id)
+
+    async def still_serves(self, member: Member) -> bool:
+        """Returns whether the learner answers, as it does after a broadcast that a generator broke off."""
+        try:
+            await member.stub.GetStatus(learner_pb2.LearnerServiceGetStatusRequest(), timeout=LEASE_S)
+        except (Unavailable, DeadlineExceeded):
+            return False
+        return True
 
     def notify(self) -> None: ...
 

@@ -14,7 +14,7 @@ from shoal.scores import ScoreOutcome
 from shoal.v1 import coordinator_pb2 as pb
 from shoal.v1 import reward_pb2
 from tests.contract.reward.test_custom_verifiers import write
-from tests.contract.reward.test_runs_with_custom_verifiers import MINE, add_workers, reward
+from tests.contract.reward.test_runs_with_custom_verifiers import MINE, reward
 from tests.support.cluster import Cluster, kinds
 from tests.support.reward_client import TIMEOUT_S, Client
 from tests.support.scripted_workers import ScriptedGenerator, arithmetic_config
@@ -35,7 +35,7 @@ async def paused(cluster: Cluster, model: Path, tmp_path: Path, reward: RewardSe
     """A run that its broken verifier has paused; yields the verifier's file."""
     path = tmp_path / "score.py"
     write(path, BROKEN)
-    await add_workers(cluster, reward, ScriptedGenerator(cluster.plane))
+    await cluster.add_all(ScriptedGenerator(cluster.plane), rewards=(reward,))
     sections = {"run": {"name": "mine", "num_steps": 2}, "grpo": {"group_size": 4, "groups_per_step": 3}}
     custom = {"num_processes": 2, "custom": {"mine": {"file": str(path)}}}
     await cluster.start(arithmetic_config(model, data=MINE, reward=custom, **sections))

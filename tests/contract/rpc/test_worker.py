@@ -138,7 +138,7 @@ async def test_the_error_for_a_port_in_use_names_the_port():
         process = await spawn("--coordinator", NOBODY, "--listen", f"127.0.0.1:{port}")
         out, err = await process.communicate()
     assert process.returncode == 1
-    assert err.decode().startswith("reward: ") and f"port {port} is in use" in err.decode(), err
+    assert "\nreward: " in err.decode() and f"port {port} is in use" in err.decode(), err
     assert out.decode() == "closed\n", "it never served"
 
 
