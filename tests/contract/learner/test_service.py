@@ -224,7 +224,7 @@ async def test_a_step_runs_to_its_end_when_the_caller_goes_away_and_status_answe
 
 async def test_messages_out_of_order_and_batches_without_tokens_are_refused(client: Client) -> None:
     header, *rest = list(batch_to_wire(await client.batch("malformed")))
-    with pytest.raises(InvalidArgument, match="^part: .*header"):
+    with pytest.raises(InvalidArgument, match=r"^part: .*header"):
         await client.send(rest)
     with pytest.raises(InvalidArgument, match="announced"):
         await client.send([header])

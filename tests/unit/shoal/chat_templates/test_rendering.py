@@ -114,7 +114,7 @@ def test_what_a_template_refuses_is_said_in_its_words_and_it_goes_on() -> None:
     refused = Unrendered("refuses the messages: no b", "no b")
     assert template.render([says("a"), says("b"), says("c")]) == ["well", refused, "well"]
     [outcome] = bounded("{% for i in range(10 ** 12) %}{% endfor %}").render([says("a")])
-    assert isinstance(outcome, Unrendered) and outcome.why.endswith("Range too big")
+    assert isinstance(outcome, Unrendered) and "Range too big" in outcome.why
 
 
 def test_the_process_ends_with_what_uses_it_and_by_no_signal_for_all() -> None:

@@ -71,7 +71,7 @@ def test_prefixes_are_read_as_they_were_written_and_empty_ones_left_out() -> Non
     [
         ([(3, 1)], r"prefixes\[0\]\.sample_index: must be from 0 to 2.*given: 3"),
         ([(-1, 1)], r"given: -1"),
-        ([(1, 1), (1, 2)], r"prefixes\[1\]\.sample_index: .*no other prefix"),
+        ([(1, 1), (1, 2)], r"prefixes\[1\]\.sample_index: .*given: 1"),
         ([(0, 8)], r"prefixes\[0\]\.token_ids: has 8 tokens.* 8"),
     ],
 )

@@ -193,7 +193,7 @@ def test_an_environment_is_played_and_checked_with_some_of_its_tools(shoal: Shoa
     code, _, error = shoal("env", "check", f"{games}:Searching", "--turn", "/search K2")
     assert code == 2 and has_all(error, "--turn '/search K2': ", "/search {}"), error
     code, text, error = shoal("env", "check", f"{games}:Searching", "-o", "json")
-    assert code == 1 and "Broken" in text, "without --tools, all are called"
+    assert code == 1 and "seed 1, turn 2: " in text, "without --tools, all are called"
 
 
 def test_a_person_is_told_how_a_call_is_written_and_what_ends_an_episode_in_a_run() -> None:

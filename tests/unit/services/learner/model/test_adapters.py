@@ -76,7 +76,7 @@ def test_names_of_layers_may_be_ends_or_whole(folder: Path) -> None:
         (["model.lm_head"], "names no linear layer of a LlamaForCausalLM"),
         (["embed_tokens"], "is a Embedding, and only linear layers"),
         (["mlp"], "is a LlamaMLP, and only linear layers"),
-        (["q_proj", "query"], '"query" names no linear layer of a LlamaForCausalLM; there are down_proj, '),
+        (["q_proj", "query"], '"query" names no linear layer of a LlamaForCausalLM; use down_proj, '),
     ],
 )
 def test_a_target_that_cannot_have_an_adapter_is_refused_before_the_weights_are_read(

@@ -59,7 +59,7 @@ def test_an_async_reward_function_of_verl_scores(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("label", "why"), [("4", "label_columns"), (LABEL | {"data_source": "bad"}, 'without "score".*it has: acc')]
+    ("label", "why"), [("4", "label_columns"), (LABEL | {"data_source": "bad"}, 'without "score".*: acc$')]
 )
 def test_what_verl_would_not_take_has_no_verdict(tmp_path: Path, label: Any, why: str) -> None:
     answer = judged(tmp_path, VERL, label)

@@ -154,6 +154,7 @@ def test_the_last_tagged_answer_counts_even_with_unclosed_tags(completion: str, 
         (r"\boxed {5} and $x$", r"\boxed {5}", "5"),
         (r"\boxed 5 $", r"\boxed 5", "5"),
         (r"\boxed{\boxed{5}}", r"\boxed{\boxed{5}}", r"\boxed{5}"),
+        (r"\boxed{4} \boxed{}", r"\boxed{}", ""),
     ],
 )
 def test_the_last_box_and_its_content_are_found(text: str, boxed: str, content: str) -> None:
@@ -161,8 +162,8 @@ def test_the_last_box_and_its_content_are_found(text: str, boxed: str, content: 
     assert (text[box.start : box.end], box.content, box.is_cut_off) == (boxed, content, False)
 
 
-@pytest.mark.parametrize("text", [r"\fbox{3}", r"\boxed", r"\boxedx{1}", r"\boxed{}", r"\boxed x"])
-def test_no_box_is_found_without_the_command_or_its_content(text: str) -> None:
+@pytest.mark.parametrize("text", [r"\fbox{3}", r"\boxed", r"\boxedx{1}", r"\boxed x"])
+def test_no_box_is_found_without_the_command_or_its_braces(text: str) -> None:
     assert find_boxes(text) == []
 
 

@@ -24,7 +24,7 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def refuse(shoal: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Refuse:
     """Runs `shoal` in this process, without processes of a run; returns its exit code and standard error."""
     monkeypatch.setattr(
-        "services.coordinator.launcher.supervisor.ChildProcess",
+        "services.coordinator.launcher.supervisor.LoggedProcess",
         lambda *_: pytest.fail("a process was started in spite of bad input"),
     )
     monkeypatch.setenv("SHOAL_DATA_DIR", str(tmp_path / "runs"))

@@ -51,7 +51,7 @@ def test_a_point_of_a_long_run_is_the_mean_of_its_steps_with_the_shortest_and_th
     points = json.loads(chart.points)
     assert len(points["x"]) == MAX_POINTS and chart.latest == f"steps {2 * MAX_POINTS - 1:,}–{2 * MAX_POINTS:,}"
     assert [curve["text"][0] for curve in points["curves"]] == ["4.5", "2", "9"]
-    assert numbers_in(how_to_read(len(rows), {})) == ["2"]
+    assert numbers_in(how_to_read(len(rows), {}))[0] == "2"
 
 
 def test_a_trend_does_not_bridge_a_gap() -> None:
