@@ -36,7 +36,6 @@ from shoal.config import RunConfig, parse_config
 from shoal.config.live import check_live
 from shoal.error_reasons import ErrorReason
 from shoal.errors import FailedPrecondition, ShoalError
-from shoal.models.compute_dtype import export_dtype
 from shoal.models.model_folder import model_config, resolve_model
 from shoal.rollout import TrainBatch, WeightVersion
 from shoal.v1 import learner_pb2
@@ -133,8 +132,7 @@ class LearnerCommands:
         engine.set_entropy_gradient(config.loss.entropy_coef != 0)
         with process_group.raising_on_all():
             # Fail now: an export would fail only after all training.
-            dtype = export_dtype(config, model.dtype, on_cpu=engine.device.type == "cpu")
-            FileTensors(policy.lm, engine.shapes, getattr(torch, dtype), folder)
+            FileTensors(policy.lm, engine.shapes, getattr(torch, model.dtype), folder)
         reference: Reference | None = None
         if loaded is not None:
             reference = ReferenceModel(loaded, settings, device=process_group.device)
