@@ -13,7 +13,7 @@ MAX_FUNCTION_LINES = 60
 MIN_FOLDER_MODULES = 3
 
 GENERATED = ("shoal/v1",)
-TABLES = ("shoal/telemetry/run_metric_table.py", "shoal/translate/open_instruct/fields.py")
+TABLES = ("shoal/translate/open_instruct/fields.py",)
 """Modules that are one long table."""
 
 
