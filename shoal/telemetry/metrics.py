@@ -4,40 +4,42 @@ An instrument that is made before `setup` counts from the call of `setup` on, so
 constants.
 """
 
+from collections.abc import Callable
 from functools import cache
+from typing import TypeVar
 
 from opentelemetry import metrics
 from opentelemetry.metrics import Counter, Histogram
 from opentelemetry.metrics import _Gauge as Gauge
 
-from shoal.telemetry.names import Instrument, MetricName
+from shoal.telemetry.names import CounterName, GaugeName, HistogramName
+
+_SECONDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
+"""Upper bounds of the buckets of every histogram."""
 
 _meter = metrics.get_meter("shoal")
+_NameT = TypeVar("_NameT", CounterName, GaugeName, HistogramName)
+_InstrumentT = TypeVar("_InstrumentT")
 
 
-@cache
-def counter(name: MetricName) -> Counter:
+def _once(make: Callable[[_NameT], _InstrumentT]) -> Callable[[_NameT], _InstrumentT]:
+    """Makes each instrument once. Unlike `cache` alone it keeps the types, so that mypy checks the kind of a name."""
+    return cache(make)
+
+
+@_once
+def counter(name: CounterName) -> Counter:
     """Returns a counter: `counter(names.X).add(3, {names.RUN_ID: run_id})`."""
-    _check(name, Instrument.COUNTER)
     return _meter.create_counter(name.name, name.unit, name.meaning)
 
 
-@cache
-def gauge(name: MetricName) -> Gauge:
+@_once
+def gauge(name: GaugeName) -> Gauge:
     """Returns a gauge, which keeps the last value: `gauge(names.X).set(3)`."""
-    _check(name, Instrument.GAUGE)
     return _meter.create_gauge(name.name, name.unit, name.meaning)
 
 
-@cache
-def histogram(name: MetricName) -> Histogram:
+@_once
+def histogram(name: HistogramName) -> Histogram:
     """Returns a histogram: `histogram(names.X).record(0.3)`."""
-    _check(name, Instrument.HISTOGRAM)
-    return _meter.create_histogram(
-        name.name, name.unit, name.meaning, explicit_bucket_boundaries_advisory=name.boundaries or None
-    )
-
-
-def _check(name: MetricName, instrument: Instrument) -> None:
-    if name.instrument is not instrument:
-        raise ValueError(f"{name.name} is declared as a {name.instrument}, not a {instrument}")
+    return _meter.create_histogram(name.name, name.unit, name.meaning, explicit_bucket_boundaries_advisory=_SECONDS)

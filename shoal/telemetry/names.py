@@ -4,7 +4,6 @@
 """
 
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Self, TypeVar
 
 
@@ -27,31 +26,27 @@ class AttributeName(_Documented):
     """The name of an attribute of a span or a metric."""
 
 
-class Instrument(StrEnum):
-    """The kind of a metric."""
-
-    COUNTER = "counter"
-    """Only rises."""
-    GAUGE = "gauge"
-    """Keeps the last value."""
-    HISTOGRAM = "histogram"
-    """Keeps the distribution of values."""
-
-
 @dataclass(frozen=True)
 class MetricName:
-    """The name of a metric, with its kind, unit, and meaning."""
+    """The name of a metric, with its unit and meaning. Its class is the metric's kind."""
 
     name: str
-    instrument: Instrument
     unit: str
     """In UCUM: "s", "By", or the counted thing in braces, such as "{token}"."""
     meaning: str
-    boundaries: tuple[float, ...] = ()
-    """Upper bounds of a histogram's buckets, rising."""
 
 
-_SECONDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
+class CounterName(MetricName):
+    """The name of a metric that only rises."""
+
+
+class GaugeName(MetricName):
+    """The name of a metric that keeps the last value."""
+
+
+class HistogramName(MetricName):
+    """The name of a metric that keeps the distribution of durations, in seconds."""
+
 
 # One trace for each group: issue, sample, score, train step, publish.
 GROUP_ISSUE = SpanName("group.issue", "Issue of a prompt as a group. Root of the group's trace.")
@@ -88,170 +83,98 @@ RPC_SERVICE = AttributeName("rpc.service", "Full name of the service, for exampl
 RPC_METHOD = AttributeName("rpc.method", "Name of the method.")
 RPC_STATUS = AttributeName("rpc.grpc.status_code", "Status of the call as a number; 0 is OK.")
 
-RPC_SERVER_DURATION = MetricName(
-    "rpc.server.call.duration", Instrument.HISTOGRAM, "s", "Time a server took for a call, streams included.", _SECONDS
-)
-LOOP_LAG = MetricName(
-    "shoal.event_loop.lag",
-    Instrument.HISTOGRAM,
-    "s",
-    "Delay of a process's event loop, measured twice a second.",
-    _SECONDS,
-)
-GENERATOR_TOKENS = MetricName(
+RPC_SERVER_DURATION = HistogramName("rpc.server.call.duration", "s", "Time a server took for a call, streams included.")
+LOOP_LAG = HistogramName("shoal.event_loop.lag", "s", "Delay of a process's event loop, measured twice a second.")
+GENERATOR_TOKENS = CounterName(
     "shoal.generator.tokens",
-    Instrument.COUNTER,
     "{token}",
     "Tokens that were sampled; those of an unfinished completion as they are reported.",
 )
-GENERATOR_COMPLETIONS = MetricName(
-    "shoal.generator.completions", Instrument.COUNTER, "{completion}", "Finished completions, by finish reason."
+GENERATOR_COMPLETIONS = CounterName(
+    "shoal.generator.completions", "{completion}", "Finished completions, by finish reason."
 )
-GENERATOR_RUNNING = MetricName(
-    "shoal.generator.running", Instrument.GAUGE, "{completion}", "Completions that a generator is sampling."
+GENERATOR_RUNNING = GaugeName("shoal.generator.running", "{completion}", "Completions that a generator is sampling.")
+GENERATOR_WAITING = GaugeName("shoal.generator.waiting", "{completion}", "Completions that wait in a generator.")
+GENERATOR_CACHE_USE = GaugeName(
+    "shoal.generator.kv_cache_use", "1", "Share of a generator's key-value cache in use over the last seconds."
 )
-GENERATOR_WAITING = MetricName(
-    "shoal.generator.waiting", Instrument.GAUGE, "{completion}", "Completions that wait in a generator."
-)
-GENERATOR_CACHE_USE = MetricName(
-    "shoal.generator.kv_cache_use",
-    Instrument.GAUGE,
-    "1",
-    "Share of a generator's key-value cache in use over the last seconds.",
-)
-WEIGHTS_PAUSE = MetricName(
-    "shoal.weights.pause", Instrument.HISTOGRAM, "s", "Pause of a generator during a load of weights.", _SECONDS
-)
-WEIGHTS_RECEIVE = MetricName(
-    "shoal.weights.receive",
-    Instrument.HISTOGRAM,
-    "s",
-    "Part of a load that went into receiving and hashing.",
-    _SECONDS,
-)
-WEIGHTS_LOAD = MetricName(
-    "shoal.weights.load", Instrument.HISTOGRAM, "s", "Part of a load that went into the engine's own loading.", _SECONDS
-)
+WEIGHTS_PAUSE = HistogramName("shoal.weights.pause", "s", "Pause of a generator during a load of weights.")
+WEIGHTS_RECEIVE = HistogramName("shoal.weights.receive", "s", "Part of a load that went into receiving and hashing.")
+WEIGHTS_LOAD = HistogramName("shoal.weights.load", "s", "Part of a load that went into the engine's own loading.")
 
-REWARD_OPEN = MetricName(
-    "shoal.reward.open",
-    Instrument.GAUGE,
-    "{completion}",
-    "Completions that a reward service has accepted and not answered.",
+REWARD_OPEN = GaugeName(
+    "shoal.reward.open", "{completion}", "Completions that a reward service has accepted and not answered."
 )
-REWARD_RUNNING = MetricName(
-    "shoal.reward.running", Instrument.GAUGE, "{completion}", "Completions that processes of the pool are scoring."
+REWARD_RUNNING = GaugeName(
+    "shoal.reward.running", "{completion}", "Completions that processes of the pool are scoring."
 )
-REWARD_WAITING = MetricName(
-    "shoal.reward.waiting", Instrument.GAUGE, "{completion}", "Completions that wait for a process of the pool."
+REWARD_WAITING = GaugeName("shoal.reward.waiting", "{completion}", "Completions that wait for a process of the pool.")
+REWARD_WAIT = HistogramName("shoal.reward.wait", "s", "Wait of a completion for a process, by verifier.")
+REWARD_DURATION = HistogramName(
+    "shoal.reward.duration", "s", "Time of a verifier for a completion, without the wait, by verifier and outcome."
 )
-REWARD_WAIT = MetricName(
-    "shoal.reward.wait",
-    Instrument.HISTOGRAM,
-    "s",
-    "Wait of a completion for a process, by verifier.",
-    _SECONDS,
+REWARD_VERDICTS = CounterName("shoal.reward.verdicts", "{verdict}", "Verdicts on completions, by verifier and outcome.")
+REWARD_POOL_RESTARTS = CounterName(
+    "shoal.reward.pool_restarts", "{process}", "Processes of the pool replaced because they died or hung."
 )
-REWARD_DURATION = MetricName(
-    "shoal.reward.duration",
-    Instrument.HISTOGRAM,
-    "s",
-    "Time of a verifier for a completion, without the wait, by verifier and outcome.",
-    _SECONDS,
+ENVIRONMENT_OPEN = GaugeName(
+    "shoal.environment.open", "{episode}", "Episodes that a reward service has open, by environment."
 )
-REWARD_VERDICTS = MetricName(
-    "shoal.reward.verdicts", Instrument.COUNTER, "{verdict}", "Verdicts on completions, by verifier and outcome."
-)
-REWARD_POOL_RESTARTS = MetricName(
-    "shoal.reward.pool_restarts",
-    Instrument.COUNTER,
-    "{process}",
-    "Processes of the pool replaced because they died or hung.",
-)
-ENVIRONMENT_OPEN = MetricName(
-    "shoal.environment.open", Instrument.GAUGE, "{episode}", "Episodes that a reward service has open, by environment."
-)
-ENVIRONMENT_EPISODES = MetricName(
+ENVIRONMENT_EPISODES = CounterName(
     "shoal.environment.episodes",
-    Instrument.COUNTER,
     "{episode}",
     "Episodes that ended, by environment and outcome; `aborted` for those without a result.",
 )
-ENVIRONMENT_CALL_DURATION = MetricName(
+ENVIRONMENT_CALL_DURATION = HistogramName(
     "shoal.environment.call_duration",
-    Instrument.HISTOGRAM,
     "s",
     "Time of a call into an environment, the wait for its process included, by environment and call.",
-    _SECONDS,
 )
-ENVIRONMENT_PROCESSES = MetricName(
-    "shoal.environment.processes", Instrument.COUNTER, "{process}", "Processes of environments that were started."
+ENVIRONMENT_PROCESSES = CounterName(
+    "shoal.environment.processes", "{process}", "Processes of environments that were started."
 )
-ENVIRONMENT_REPLAYS = MetricName(
+ENVIRONMENT_REPLAYS = CounterName(
     "shoal.environment.replays",
-    Instrument.COUNTER,
     "{episode}",
     "Episodes that went on in another process, where their turns were played again.",
 )
-JUDGE_QUESTIONS = MetricName(
-    "shoal.judge.questions", Instrument.COUNTER, "{question}", "Questions to the judge, by source of the verdict."
+JUDGE_QUESTIONS = CounterName(
+    "shoal.judge.questions", "{question}", "Questions to the judge, by source of the verdict."
 )
-JUDGE_TOKENS = MetricName(
-    "shoal.judge.tokens", Instrument.COUNTER, "{token}", "Tokens read and written by the judge, by direction."
-)
-JUDGE_COST = MetricName(
-    "shoal.judge.cost", Instrument.COUNTER, "1", "Cost of the judge, by the prices of `reward.judge`."
-)
+JUDGE_TOKENS = CounterName("shoal.judge.tokens", "{token}", "Tokens read and written by the judge, by direction.")
+JUDGE_COST = CounterName("shoal.judge.cost", "1", "Cost of the judge, by the prices of `reward.judge`.")
 
-
-RUN_POLICY_VERSION = MetricName(
-    "shoal.run.policy_version", Instrument.GAUGE, "{step}", "Number of train steps behind the run's policy."
+RUN_POLICY_VERSION = GaugeName("shoal.run.policy_version", "{step}", "Number of train steps behind the run's policy.")
+RUN_CORRECT_RATE = GaugeName(
+    "shoal.run.correct_rate", "1", "Share of the last step's scored completions that are correct."
 )
-RUN_CORRECT_RATE = MetricName(
-    "shoal.run.correct_rate", Instrument.GAUGE, "1", "Share of the last step's scored completions that are correct."
-)
-RUN_EFFECTIVE_TIME = MetricName(
+RUN_EFFECTIVE_TIME = GaugeName(
     "shoal.run.effective_time",
-    Instrument.GAUGE,
     "1",
     "Share of the run's time, pauses apart, in which it took steps that no attempt had taken before.",
 )
-RUN_GROUPS = MetricName(
-    "shoal.run.groups",
-    Instrument.COUNTER,
-    "{group}",
-    "Groups that train steps, applied or skipped, have used up, by ledger state.",
+RUN_GROUPS = CounterName(
+    "shoal.run.groups", "{group}", "Groups that train steps, applied or skipped, have used up, by ledger state."
 )
-RUN_SAMPLING = MetricName(
+RUN_SAMPLING = GaugeName(
     "shoal.run.sampling",
-    Instrument.GAUGE,
     "{completion}",
     "Completions that the run waits for from generators, also those that wait for a generator; to scale these by.",
 )
-RUN_TOKENS_RESUMED = MetricName(
+RUN_TOKENS_RESUMED = CounterName(
     "shoal.run.tokens_resumed",
-    Instrument.COUNTER,
     "{token}",
     "Tokens after which completions went on elsewhere, or after a pause, instead of being sampled again.",
 )
-RUN_COMPLETIONS_INTERRUPTED = MetricName(
+RUN_COMPLETIONS_INTERRUPTED = CounterName(
     "shoal.run.completions_interrupted",
-    Instrument.COUNTER,
     "{completion}",
-    "Completions that a generator was asked for and did not finish. Each has lost the tokens since its last report, at "
-    "most `generator.report_every_tokens`.",
+    "Completions that a generator was asked for and did not finish. Each has lost the tokens since its last "
+    "report, at most `generator.report_every_tokens`.",
 )
-RUN_STEP = MetricName("shoal.run.step", Instrument.HISTOGRAM, "s", "Time from one train step to the next.", _SECONDS)
-RUN_STEP_WAIT = MetricName(
-    "shoal.run.step_wait",
-    Instrument.HISTOGRAM,
-    "s",
-    "Part of a step in which the learner waited for groups.",
-    _SECONDS,
-)
-RUN_PUBLISH = MetricName(
-    "shoal.run.publish", Instrument.HISTOGRAM, "s", "Duration of a publish to all generators.", _SECONDS
-)
+RUN_STEP = HistogramName("shoal.run.step", "s", "Time from one train step to the next.")
+RUN_STEP_WAIT = HistogramName("shoal.run.step_wait", "s", "Part of a step in which the learner waited for groups.")
+RUN_PUBLISH = HistogramName("shoal.run.publish", "s", "Duration of a publish to all generators.")
 
 _N = TypeVar("_N", SpanName, AttributeName, MetricName)
 
@@ -288,7 +211,10 @@ def as_markdown() -> str:
         "",
         "| metric | instrument | unit | meaning |",
         "| --- | --- | --- | --- |",
-        *(f"| `{m.name}` | {m.instrument} | {m.unit} | {m.meaning} |" for m in _declared(MetricName)),
+        *(
+            f"| `{m.name}` | {type(m).__name__.removesuffix('Name').lower()} | {m.unit} | {m.meaning} |"
+            for m in _declared(MetricName)
+        ),
         "",
         "## Attributes",
         "",

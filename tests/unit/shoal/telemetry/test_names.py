@@ -60,9 +60,3 @@ def test_names_are_unique():
         if isinstance(value, names.SpanName | names.AttributeName | names.MetricName)
     ]
     assert len(declared) == len(set(declared))
-
-
-def test_boundaries_rise():
-    for value in vars(names).values():
-        if isinstance(value, names.MetricName):
-            assert list(value.boundaries) == sorted(set(value.boundaries)), value.name
