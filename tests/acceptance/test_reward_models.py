@@ -17,7 +17,7 @@ from urllib.request import urlopen
 import numpy as np
 import pytest
 
-from services.reward.model.reward_model import RewardModel
+from services.reward.model.scorer import RewardModel
 from shoal.config.tables.reward_model import RewardModelConfig
 from shoal.conversation import ChatMessage
 from shoal.errors import InvalidArgument

@@ -9,7 +9,7 @@ MAX_PARAMETERS = 8
 WIDE = {
     "services/reward/environments/builtin/openenv.py:OpenEnv": "its parameters are the settings of an environment",
     "services/reward/common/verifier.py:Verifier": "the declaration of a verifier, made by keywords alone",
-    "services/reward/pool/seat.py:Seat": "made from a process and its output; the rest is what becomes of it",
+    "services/reward/pool/pool.py:Seat": "made from a process and its output; the rest is what becomes of it",
     "shoal/translate/shared/system.py:System": "the declaration of a system, made by keywords alone",
 }
 """Constructors with more, and why."""

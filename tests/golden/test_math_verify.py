@@ -5,10 +5,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from services.reward.common.math import strict
 from services.reward.common.math.normal_forms import hendrycks_form, minerva_form
 from services.reward.common.math.stated.spans import find_boxes
 from services.reward.common.verdict import Unscorable
+from services.reward.verifiers import strict_math
 from services.reward.verifiers.registry import VERIFIERS
 from tests.golden import GoldenCase, golden_cases
 
@@ -82,7 +82,7 @@ def test_the_last_whole_box_is_that_of_open_instruct(case: GoldenCase) -> None:
 
 @golden_cases("math_verify", only=("equivalence",))
 def test_two_answers_are_equal_as_text_and_for_sympy_where_they_are_for_open_instruct(case: GoldenCase) -> None:
-    strict.load()
+    strict_math.load()
     answer, gold = case.inputs["answer"], case.inputs["gold"]
-    assert strict.equal_as_text(answer, gold) == case.expected["hendrycks"], case.inputs
-    assert strict.equal_for_sympy(answer, gold) == case.expected["sympy"], case.inputs
+    assert strict_math.equal_as_text(answer, gold) == case.expected["hendrycks"], case.inputs
+    assert strict_math.equal_for_sympy(answer, gold) == case.expected["sympy"], case.inputs

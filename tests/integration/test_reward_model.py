@@ -15,9 +15,8 @@ import numpy as np
 import pytest
 
 from services.coordinator.cli import main
-from services.reward.model.answer import Answer, value_of
 from services.reward.model.model_process import ModelProcess
-from services.reward.model.question import Question
+from services.reward.model.question import Answer, Question, value_of
 from services.reward.model.runner import Runner, padded, padding_id, plan_batches
 from services.reward.service import RewardService
 from shoal.config.load import config_struct, parse_config

@@ -1,4 +1,4 @@
-"""Free text: reading, cleaning and comparing."""
+"""Free text: reading, cleaning, comparing, and forms that are the same for equal answers."""
 
 import json
 import re
@@ -12,6 +12,7 @@ _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _TURN = re.compile(
     r"<(?=[|｜][^\s<>]{1,64}[|｜]>|(?:start|end)_of_turn>|/?s>|[be]os>|</?SYS>>)|\[(?=/?(?:INST|SYSTEM_PROMPT)\])"
 )
+_PLAIN_NUMBER = re.compile(r"([-+]?)([0-9]*)(?:\.([0-9]*))?")
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 
 
@@ -88,3 +89,18 @@ def label_number(label: Any, what: str) -> float:
     if not abs(number) < float("inf"):
         raise Unscorable(f"the label must be {what} (found: {label!r:.80})")
     return number
+
+
+def number_form(number: str) -> str:
+    """Returns a decimal number without meaningless zeros, and any other text unchanged. A plus sign stays."""
+    found = _PLAIN_NUMBER.fullmatch(number)
+    if not found or not (found[2] or found[3]):
+        return number
+    fraction = (found[3] or "").rstrip("0")
+    value = (found[2].lstrip("0") or "0") + (f".{fraction}" if fraction else "")
+    return value if value == "0" else found[1] + value
+
+
+def word_form(answer: str) -> str:
+    """Returns the normalized words of an answer, as `text.same_words` compares them."""
+    return normalized(answer) or answer.strip().lower()

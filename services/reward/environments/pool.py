@@ -8,7 +8,7 @@ import psutil
 
 from services.reward.environments.code import EnvironmentCode
 from services.reward.environments.environment_process import CallFailed, EnvironmentProcess, ProcessLost
-from services.reward.process.children import children
+from services.reward.process.descendants import children
 from shoal.telemetry import metrics, names
 
 _log = logging.getLogger(__name__)

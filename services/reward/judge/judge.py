@@ -12,9 +12,8 @@ from typing import Any
 from services.reward.common.http_endpoint import EndpointFailed
 from services.reward.common.text import clean, last_between
 from services.reward.common.verdict import Unscorable
-from services.reward.judge.endpoint import Endpoint, Reply
+from services.reward.judge.endpoint import Endpoint, Reply, read_grade
 from services.reward.judge.labels import DEFAULT, JUDGED_LABELS, JudgedLabel
-from services.reward.judge.reply import read_grade
 from services.reward.judge.rubric import CRITERION, read_rubric, weighted
 from services.reward.judge.templates import Template
 from shoal.chat_templates.thoughts import without_thoughts
@@ -194,12 +193,13 @@ class Judge:
                 self.counts.num_open -= 1
         self._account(reply)
         try:
-            grade = read_grade(reply.text, template.lowest, template.highest)
+            score, reasoning = read_grade(reply.text, template.lowest, template.highest)
         except Unscorable as error:
             cut = f"cut at reward.judge.max_tokens ({self._config.max_tokens}): " if reply.was_cut else ""
             raise Unscorable(f"{cut}{error}") from None
-        value = template.value(grade.score)
-        graded = _Graded(value, grade.score, grade.reasoning, reply.input_tokens, reply.output_tokens, reply.has_usage)
+        graded = _Graded(
+            template.value(score), score, reasoning, reply.input_tokens, reply.output_tokens, reply.has_usage
+        )
         if self._config.cache_size:
             self._cache[key] = graded
             while len(self._cache) > self._config.cache_size:

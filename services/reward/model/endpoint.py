@@ -5,8 +5,7 @@ from typing import Any
 
 from services.reward.common.http_endpoint import EndpointFailed, HttpEndpoint
 from services.reward.common.verdict import Unscorable
-from services.reward.model.answer import Answer, ModelFailed
-from services.reward.model.question import Question
+from services.reward.model.question import Answer, ModelFailed, Question
 from shoal.config.tables.reward_model import RewardModelConfig
 from shoal.errors import InvalidArgument, Unavailable
 from shoal.models.reward_model import paying_label

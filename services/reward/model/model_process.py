@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from services.reward.common.verdict import Unscorable
-from services.reward.model.answer import Answer, ModelFailed
-from services.reward.model.question import Question
+from services.reward.model.question import Answer, ModelFailed, Question
 from services.reward.process.child_process import ChildProcess
 from services.reward.process.frames import Message
 from services.reward.process.supervisor import Supervisor

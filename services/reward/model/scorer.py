@@ -1,10 +1,20 @@
 """The scorer of the label that a reward model scores."""
 
+import time
 from collections.abc import Collection, Sequence
+from typing import Protocol
 
+from services.reward.common.http_endpoint import EndpointFailed
 from services.reward.common.scorer import ListedVerifier, whole_text
-from services.reward.model.reward_model import MISSING, RewardModel
+from services.reward.common.text import clean
+from services.reward.common.verdict import Unscorable
+from services.reward.model.endpoint import ModelEndpoint
+from services.reward.model.model_process import ModelProcess
+from services.reward.model.question import Answer, ModelFailed, Question, question_for, value_of
 from shoal.config.tables.reward_model import RewardModelConfig
+from shoal.conversation import ChatMessage
+from shoal.errors import InvalidArgument
+from shoal.quantities import counted
 from shoal.rollout import GroundTruth, Prompt
 from shoal.scores import ScoreOutcome, VerifierScore
 from shoal.v1 import rollout_pb2
@@ -12,6 +22,15 @@ from shoal.v1 import rollout_pb2
 DESCRIPTION = """The score of a reward model, which reads the conversation and the completion (`reward.model`).
 
 Label: not read, and may be missing. Value: the model's logit, any number; 0 to 1 with `value` sigmoid or softmax."""
+
+_MAX_DETAIL_CHARACTERS = 500
+_MAX_LOGITS_SHOWN = 8
+
+MISSING = (
+    "reward.model.path: is unset, as is reward.model.base_url, and a label needs a reward model; set one of the two: a "
+    "sequence classification model, or the address of a server that has such a model"
+)
+"""The reason why labels that need a reward model cannot be used."""
 
 
 class ModelScorer:
@@ -47,3 +66,63 @@ class ModelScorer:
 
     async def describe(self) -> Sequence[ListedVerifier]:
         return [ListedVerifier(name, "prompt and text", DESCRIPTION, self.unavailable(name)) for name in self.NAMES]
+
+
+class _Model(Protocol):
+    """A model in a process here, or behind a server."""
+
+    async def start(self) -> int: ...
+
+    async def answer(self, question: Question) -> Answer: ...
+
+    async def close(self) -> None: ...
+
+
+class RewardModel:
+    """Scores completions with a model. Belongs to one event loop."""
+
+    def __init__(self, config: RewardModelConfig) -> None:
+        """Raises `InvalidArgument` if `config` names no model, or a key that is not in the environment."""
+        if not config.is_given:
+            raise InvalidArgument(MISSING)
+        self._config = config
+        self._model: _Model = ModelProcess(config) if config.path else ModelEndpoint(config)
+        self._label: int | None = None
+
+    async def start(self) -> None:
+        """Returns when the model answers. Raises `InvalidArgument` or `Unavailable` with the reason if it does not."""
+        self._label = await self._model.start()
+
+    async def close(self) -> None:
+        """Ends the model's process, or the connections. Open completions are FAILED."""
+        await self._model.close()
+
+    async def judge(
+        self, verifier: str, messages: Sequence[ChatMessage], prompt_text: str, completion: str
+    ) -> VerifierScore:
+        """Scores a completion. Never raises, except when canceled: an error is an outcome."""
+        started = time.perf_counter()
+        outcome, value = ScoreOutcome.FAILED, 0.0
+        try:
+            if not messages and not prompt_text:
+                raise Unscorable("the prompt has neither messages nor text")
+            if self._label is None:
+                raise ModelFailed("it has not been started")
+            answer = await self._model.answer(question_for(self._config, messages, prompt_text, completion))
+            value = value_of(answer, self._label, self._config.value)
+            outcome, detail = ScoreOutcome.SCORED, _detail(answer, self._label)
+        except Unscorable as error:
+            outcome, detail = ScoreOutcome.UNSCORABLE, str(error)
+        except (ModelFailed, EndpointFailed) as error:
+            detail = f"the reward model gave no answer: {error}"
+        except Exception as error:
+            detail = f"the reward model raised {type(error).__name__}: {error}"
+        detail = clean(detail)[:_MAX_DETAIL_CHARACTERS]
+        return VerifierScore(verifier, outcome, value, detail, time.perf_counter() - started)
+
+
+def _detail(answer: Answer, label: int) -> str:
+    logits = [f"{logit:.6g}" for logit in answer.logits]
+    shown = " ".join(logits[:_MAX_LOGITS_SHOWN]) + (" ..." if len(logits) > _MAX_LOGITS_SHOWN else "")
+    detail = f"logits {shown}; label {label} pays" if len(logits) > 1 else f"logit {shown}"
+    return detail if answer.num_tokens is None else f"{detail}; {counted(answer.num_tokens, 'token')}"

@@ -1,4 +1,4 @@
-"""The processes that an environment's process has started: found by a mark in their environment variables.
+"""The processes that a process has started: its children, and all descendants, which a mark in their environment shows.
 
 The process group ends with the process. This module ends processes that have left the group, as daemons do. If the
 service is killed, the environments' processes end, but not their descendants, so a separate process ends those:
@@ -17,6 +17,16 @@ from pathlib import Path
 
 MARK_VARIABLE = "SHOAL_ENVIRONMENT_PROCESS"
 _ROUNDS, _PAUSE_S = 20, 0.05
+
+
+def children(pid: int) -> list[int]:
+    """Returns the pids of the children of a process; empty if it has ended. psutil would examine every process of the
+    machine, which takes 17 ms for a thousand processes."""
+    found: list[int] = []
+    with contextlib.suppress(OSError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            found += map(int, (task / "children").read_text().split())
+    return found
 
 
 class Guard:

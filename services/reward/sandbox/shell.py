@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from services.reward.process.children import children
+from services.reward.process.descendants import children
 from services.reward.sandbox.bubblewrap import (
     CODE,
     DEVICES,

@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from services.reward.common.answers import word_form
-from services.reward.common.text import same_words
+from services.reward.common.text import same_words, word_form
 from services.reward.common.verdict import Verdict, acceptable_texts
 from services.reward.common.verifier import Verifier
 

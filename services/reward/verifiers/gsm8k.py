@@ -4,7 +4,7 @@ import re
 from decimal import Decimal
 from typing import Any, Literal
 
-from services.reward.common.answers import number_form
+from services.reward.common.text import number_form
 from services.reward.common.verdict import Unscorable, Verdict, acceptable_texts
 from services.reward.common.verifier import Verifier
 from shoal.config.tables.section import Section

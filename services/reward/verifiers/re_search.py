@@ -3,8 +3,7 @@
 import re
 from typing import Any
 
-from services.reward.common.answers import word_form
-from services.reward.common.text import listed_texts, same_words
+from services.reward.common.text import listed_texts, same_words, word_form
 from services.reward.common.verdict import Verdict
 from services.reward.common.verifier import Verifier
 

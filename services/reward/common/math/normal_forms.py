@@ -6,7 +6,7 @@ et al. (Minerva, arXiv:2206.14858, appendix D).
 
 import re
 
-from services.reward.common.answers import number_form
+from services.reward.common.text import number_form
 from services.reward.common.verdict import Unscorable
 
 # The answer is at the end. Longer texts are cut, since some patterns here and in math-verify are not linear.

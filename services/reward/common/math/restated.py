@@ -1,11 +1,11 @@
 """Answers given in several forms: 3/8 = 0.375, 10\\pi \\approx 31.4, 10 minutes, or 600 seconds."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from services.reward.common.math import algebra, conversions, marks, units, values
+from services.reward.common.math import algebra, marks, units, values
 from services.reward.common.math.reading import Reading, read
 
 _APPROXIMATELY = re.compile(r"\\approx(?![a-zA-Z])")
@@ -16,6 +16,21 @@ _NEARLY = Fraction(1, 20)
 """Largest relative difference between a value and a number that is said to be near it."""
 _ROUNDED = Fraction(1, 5)
 """Largest relative difference of a number from its rounding to a whole number."""
+_TABLE = """
+    length m=1 cm=1/100 mm=1/1000 km=1000 inch=0.0254 foot=0.3048 yard=0.9144 mile=1609.344
+    mass g=1 kg=1000 mg=1/1000 ton=1000000 pound=453.59237 ounce=28.349523125
+    volume liter=1 ml=1/1000 gallon=3.785411784
+    time second=1 minute=60 hour=3600 day=86400 week=604800
+    calendar month=1 year=12
+    money dollar=1 cent=1/100
+    information bit=1 byte=8
+"""
+_UNITS = {
+    name: (dimension, Fraction(size))
+    for dimension, *sizes in (line.split() for line in _TABLE.strip().splitlines())
+    for name, size in (re.split("=", each) for each in sizes)
+}
+"""The dimension of each unit, and its size in that dimension's first unit."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +115,7 @@ def form_of(reading: Reading, is_near: bool = False) -> Form | None:
 def agree(one: Form, other: Form, is_close: Callable[[Fraction, Amount], bool] = is_same) -> bool | None:
     """Returns whether two forms are of close amounts; None if their units do not decide it."""
     a, b = one.reading.quantity, other.reading.quantity
-    ratio = conversions.ratio(a.measures, b.measures) if a.measures and b.measures else Fraction(1)
+    ratio = unit_ratio(a.measures, b.measures) if a.measures and b.measures else Fraction(1)
     if ratio is None:
         return None
     pairs = [(x, y) for x in one.amounts for y in other.amounts]
@@ -129,8 +144,26 @@ def sum_of(latex: Sequence[str]) -> Form | None:
     for form in found[1:]:
         if form is None or not form.reading.quantity.measures:
             return None
-        ratio = conversions.ratio(form.reading.quantity.measures, first.reading.quantity.measures)
+        ratio = unit_ratio(form.reading.quantity.measures, first.reading.quantity.measures)
         if ratio is None:
             return None
         total += form.value * form.reading.quantity.factor * ratio
     return Form(first.reading, total)
+
+
+def unit_ratio(one: Iterable[tuple[str, int]], other: Iterable[tuple[str, int]]) -> Fraction | None:
+    """Returns the first unit as a multiple of the other unit; None for units of different dimensions.
+
+    Units are names and their powers, as `units.Quantity` has them.
+    """
+    (size, dimensions), (other_size, other_dimensions) = _in_base_units(one), _in_base_units(other)
+    return size / other_size if dimensions == other_dimensions else None
+
+
+def _in_base_units(measures: Iterable[tuple[str, int]]) -> tuple[Fraction, dict[str, int]]:
+    size, dimensions = Fraction(1), dict[str, int]()
+    for name, power in measures:
+        dimension, each = _UNITS.get(name, (name, Fraction(1)))
+        size *= each**power
+        dimensions[dimension] = dimensions.get(dimension, 0) + power
+    return size, {dimension: power for dimension, power in dimensions.items() if power}

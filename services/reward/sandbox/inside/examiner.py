@@ -6,11 +6,13 @@ It gets one job, writes the verdict of each test to a pipe that the program's pr
 import builtins
 import contextlib
 import os
+import re
 import select
 import signal
 import socket
 import time
 from collections.abc import Callable, Iterator
+from decimal import Decimal
 from typing import Any
 
 from services.reward.sandbox.inside import seccomp
@@ -18,7 +20,6 @@ from services.reward.sandbox.inside.channel import Channel, Closed, Message, Unr
 from services.reward.sandbox.inside.names import names_of
 from services.reward.sandbox.inside.namespaces import WRITABLE
 from services.reward.sandbox.inside.remote import CannotCross, Subject
-from services.reward.sandbox.inside.stdio import same_output
 from services.reward.sandbox.inside.subject import FUNCTIONS, OUTPUT, PROGRAM
 
 _MAX_JOB_BYTES = 256 << 20
@@ -30,6 +31,8 @@ _EXIT_PATIENCE_S = 0.5
 # A program that used less than this share of its time on the processor had to wait, or waited on its own. It is run
 # once more, with this many times the time.
 _STARVED, _MORE_PATIENCE = 0.5, 3
+_NUMBER = re.compile(r"[+-]?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,9})?")
+_DIGITS = re.compile(r"[0-9]+")
 
 
 class _OutOfTime(BaseException):
@@ -244,3 +247,29 @@ def _converse(given: bytes, to_program: int, from_program: int, deadline: float,
             output += piece
             if len(output) > max_bytes:
                 raise _Failed(f"more than {max_bytes} bytes of output")
+
+
+# Numbers as programs print them. With zeros in front, as in "0011", it might be a number or a text.
+def same_output(got: str, wanted: str) -> bool:
+    """Compares two outputs line by line, without white space around the lines and the whole; numbers by value."""
+    got_lines, wanted_lines = _lines(got), _lines(wanted)
+    return len(got_lines) == len(wanted_lines) and all(
+        one == other or _same_numbers(one.split(), other.split())
+        for one, other in zip(got_lines, wanted_lines, strict=True)
+    )
+
+
+def _lines(text: str) -> list[str]:
+    return [line.strip() for line in text.strip().split("\n")]
+
+
+def _same_numbers(one: list[str], other: list[str]) -> bool:
+    """Compares two lines of numbers, ignoring white space between them. Numbers with zeros in front are texts."""
+    return len(one) == len(other) and all(_same_number(*pair) for pair in zip(one, other, strict=True))
+
+
+def _same_number(one: str, other: str) -> bool:
+    if one == other:
+        return _NUMBER.fullmatch(one) is not None or _DIGITS.fullmatch(one) is not None
+    is_pair = _NUMBER.fullmatch(one) is not None and _NUMBER.fullmatch(other) is not None
+    return is_pair and Decimal(one) == Decimal(other)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from services.reward.common.answers import number_form, word_form
 from services.reward.common.math.normal_forms import math_form
+from services.reward.common.text import number_form, word_form
 from services.reward.verifiers.registry import ALL_VERIFIERS
 
 

@@ -17,7 +17,7 @@ import pytest
 
 from services.reward.common import http_endpoint
 from services.reward.judge.judge import Judge
-from services.reward.model.reward_model import RewardModel
+from services.reward.model.scorer import RewardModel
 from shoal.config.tables.judge import JudgeConfig
 from shoal.config.tables.reward_model import RewardModelConfig
 from shoal.conversation import ChatMessage

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from services.reward.environments.places import Places
+from services.reward.environments.environments import Places
 from shoal.errors import ResourceExhausted
 
 

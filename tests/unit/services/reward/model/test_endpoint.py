@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from services.reward.common import http_endpoint
-from services.reward.model.answer import Answer, ModelFailed, value_of
-from services.reward.model.reward_model import RewardModel
+from services.reward.model.question import Answer, ModelFailed, value_of
+from services.reward.model.scorer import RewardModel
 from shoal.config.load import parse_config
 from shoal.config.tables.reward_model import RewardModelConfig
 from shoal.conversation import ChatMessage

@@ -12,8 +12,8 @@ import pytest
 
 from services.reward.common.verdict import Unscorable
 from services.reward.model import model_process
-from services.reward.model.answer import Answer, ModelFailed
 from services.reward.model.model_process import ModelProcess
+from services.reward.model.question import Answer, ModelFailed
 from shoal.config.tables.reward_model import RewardModelConfig
 from shoal.errors import InvalidArgument, Unavailable
 

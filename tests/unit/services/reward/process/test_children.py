@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 
-from services.reward.process.children import children
+from services.reward.process.descendants import children
 
 _PROGRAM = """
 import subprocess, sys, threading

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from services.reward.environments.inside.clock import TimedLoop, limited
+from services.reward.environments.inside.main import TimedLoop, limited
 
 TIMEOUT_S = 1.0
 STEP_S = 0.125

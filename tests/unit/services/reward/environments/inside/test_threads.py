@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from services.reward.environments.inside.threads import in_thread
+from services.reward.environments.inside.episodes import in_thread
 
 
 class Stop(BaseException):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from services.reward.sandbox.inside.stdio import same_output
+from services.reward.sandbox.inside.examiner import same_output
 
 
 @pytest.mark.parametrize(
