@@ -5,6 +5,8 @@ import contextlib
 import time
 from collections.abc import AsyncIterator
 
+from shoal.concurrency import Signal
+
 
 class Pause:
     """The pause of a run, in which sampling waits."""
@@ -22,6 +24,7 @@ class Pause:
         self._moving.set()
         self._training: set[asyncio.Timeout] = set()
         """Timeouts of the sampling for training in progress."""
+        self._changed = Signal()
 
     @property
     def is_paused(self) -> bool:
@@ -43,11 +46,13 @@ class Pause:
             self._stand_still()
         self.num_pauses += 1
         self._unpaused.clear()
+        self._changed.notify()
 
     def resume(self) -> None:
         """Ends the pause."""
         self._move()
         self._unpaused.set()
+        self._changed.notify()
 
     def begin_evaluation_in_pause(self) -> None:
         """Lets a paused run sample the answers of an evaluation. Sampling for training stops at its current token."""

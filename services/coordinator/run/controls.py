@@ -1,13 +1,13 @@
 """The controls of a run: its pause, and requests to stop, to write a checkpoint, or to evaluate."""
 
 import asyncio
+import contextlib
 from collections.abc import Collection, Coroutine
 from enum import StrEnum
 from typing import Any, TypeVar
 
 from services.coordinator.rollout.evaluation.result import EvaluationResult
 from services.coordinator.rollout.pause import Pause
-from shoal.concurrency import Signal
 
 ResultT = TypeVar("ResultT")
 
@@ -31,17 +31,6 @@ class RunControls(Pause):
         """Each receives the name of the checkpoint that was written for it."""
         self.evaluation_requests: list[asyncio.Future[EvaluationResult]] = []
         """Each receives the result of an evaluation that began after the request."""
-        self._changed = Signal()
-
-    def pause(self) -> None:
-        """Pauses the run."""
-        super().pause()
-        self._changed.notify()
-
-    def resume(self) -> None:
-        """Ends the pause."""
-        super().resume()
-        self._changed.notify()
 
     def request_stop(self, mode: StopMode) -> None:
         """Requests the end of the run. NOW overrides DRAIN, not the reverse. Ends a pause: to drain, a run must run."""
@@ -49,38 +38,35 @@ class RunControls(Pause):
             self.stop = mode
         self.resume()
 
-    def request_checkpoint(self) -> asyncio.Future[str]:
+    def request_checkpoint(self) -> "asyncio.Future[str]":
         """Requests a checkpoint at the next step boundary, unless the request is canceled before."""
-        request: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self.checkpoint_requests.append(request)
-        request.add_done_callback(self.end_checkpoint_request)
-        self._changed.notify()
-        return request
-
-    def end_checkpoint_request(self, request: "asyncio.Future[str]") -> None:
-        """Removes a request that is answered, or whose caller has gone."""
-        if request in self.checkpoint_requests:
-            self.checkpoint_requests.remove(request)
+        return self._add_request(self.checkpoint_requests)
 
     def wake(self) -> None:
-        """Lets the loops look again at what is no request: whether the learner is about to leave."""
+        """Wakes the loops for a change that is no request: the learner is about to leave, a checkpoint is finished."""
         self._changed.notify()
 
     def request_evaluation(self) -> "asyncio.Future[EvaluationResult]":
         """Requests an evaluation at the next step boundary, unless the request is canceled before."""
-        request: asyncio.Future[EvaluationResult] = asyncio.get_running_loop().create_future()
-        self.evaluation_requests.append(request)
-        request.add_done_callback(self._end_evaluation_request)
+        return self._add_request(self.evaluation_requests)
+
+    def _add_request(self, waiting: "list[asyncio.Future[ResultT]]") -> "asyncio.Future[ResultT]":
+        """Adds a request, which leaves the list when it is answered or its caller has gone."""
+
+        def remove(request: "asyncio.Future[ResultT]") -> None:
+            with contextlib.suppress(ValueError):  # An evaluation has taken it.
+                waiting.remove(request)
+
+        request: asyncio.Future[ResultT] = asyncio.get_running_loop().create_future()
+        waiting.append(request)
+        request.add_done_callback(remove)
         self._changed.notify()
         return request
 
-    def _end_evaluation_request(self, request: "asyncio.Future[EvaluationResult]") -> None:
-        if request in self.evaluation_requests:
-            self.evaluation_requests.remove(request)
-
     def take_evaluation_requests(self) -> "list[asyncio.Future[EvaluationResult]]":
         """Removes and returns the requests that the evaluation about to begin answers."""
-        taken, self.evaluation_requests = self.evaluation_requests, []
+        taken = list(self.evaluation_requests)
+        self.evaluation_requests.clear()
         return taken
 
     def refuse_requests(self, error: Exception) -> None:

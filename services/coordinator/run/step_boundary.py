@@ -31,9 +31,9 @@ class StepBoundary:
             if self.learner.is_leaving:
                 before_checkpoint()
                 raise await self._part_with_learner()
-            while requests := self.controls.checkpoint_requests:
+            while request := next((each for each in self.controls.checkpoint_requests if not each.done()), None):
                 before_checkpoint()
-                await self._answer(requests[0])
+                await self._answer(request)
             if self.controls.stop is StopMode.NOW:
                 return False
             if self.controls.evaluation_requests or not self.controls.stands_still:
@@ -60,4 +60,3 @@ class StepBoundary:
         else:
             if not request.cancelled():
                 request.set_result(checkpoint_id)
-        self.controls.end_checkpoint_request(request)
