@@ -12,7 +12,7 @@ from services.coordinator.run.runs import Runs
 from services.coordinator.store.rollouts import list_rollouts
 from services.coordinator.store.run_folders import describe, list_runs
 from services.coordinator.store.run_record import RunRecord
-from services.coordinator.workers.leases import check_displaced
+from services.coordinator.workers.presence import check_displaced
 from services.coordinator.workers.registry import LEASE_S, Holder, WorkerRecord, WorkerRegistry
 from shoal.config import parse_config
 from shoal.rpc.auth.callers import current_caller
@@ -21,9 +21,9 @@ from shoal.v1 import coordinator_pb2 as pb
 from shoal.v1 import coordinator_pb2_grpc, worker_pb2
 from shoal.wire import invalid, version_to_wire
 
+Context = grpc.aio.ServicerContext[Any, Any]
+
 _MAX_SECRET_BYTES = 256
-
-
 _MAX_MESSAGES_BYTES = MAX_MESSAGE_BYTES // 2
 
 
@@ -34,9 +34,7 @@ class CoordinatorService(coordinator_pb2_grpc.CoordinatorServiceServicer):
         self._runs = runs
         self._registry = registry
 
-    async def StartRun(
-        self, request: pb.StartRunRequest, context: grpc.aio.ServicerContext[pb.StartRunRequest, pb.StartRunResponse]
-    ) -> pb.StartRunResponse:
+    async def StartRun(self, request: pb.StartRunRequest, context: Context) -> pb.StartRunResponse:
         if not request.resume:
             record = await self._runs.start(parse_config(request.config), request.run_id, queue=request.queue)
         elif not request.run_id:
@@ -47,58 +45,40 @@ class CoordinatorService(coordinator_pb2_grpc.CoordinatorServiceServicer):
             record = await self._runs.resume(request.run_id, request.config)
         return pb.StartRunResponse(run=await self._describe(record))
 
-    async def GetRun(
-        self, request: pb.GetRunRequest, context: grpc.aio.ServicerContext[pb.GetRunRequest, pb.GetRunResponse]
-    ) -> pb.GetRunResponse:
+    async def GetRun(self, request: pb.GetRunRequest, context: Context) -> pb.GetRunResponse:
         return pb.GetRunResponse(run=await self._describe(self._runs.find(request.run_id)))
 
-    async def ListRuns(
-        self, request: pb.ListRunsRequest, context: grpc.aio.ServicerContext[pb.ListRunsRequest, pb.ListRunsResponse]
-    ) -> pb.ListRunsResponse:
+    async def ListRuns(self, request: pb.ListRunsRequest, context: Context) -> pb.ListRunsResponse:
         return await asyncio.to_thread(list_runs, self._runs.folders, request)
 
-    async def WatchRun(
-        self, request: pb.WatchRunRequest, context: grpc.aio.ServicerContext[pb.WatchRunRequest, pb.WatchRunResponse]
-    ) -> AsyncIterator[Any]:
+    async def WatchRun(self, request: pb.WatchRunRequest, context: Context) -> AsyncIterator[Any]:
         # Serialized already, once for all watchers.
         async for response in self._runs.watch(request.run_id, request.after_sequence, batches=request.batches):
             yield response
 
-    async def PauseRun(
-        self, request: pb.PauseRunRequest, context: grpc.aio.ServicerContext[pb.PauseRunRequest, pb.PauseRunResponse]
-    ) -> pb.PauseRunResponse:
+    async def PauseRun(self, request: pb.PauseRunRequest, context: Context) -> pb.PauseRunResponse:
         run = self._runs.active(request.run_id)
         await run.commands.pause()
         return pb.PauseRunResponse(run=await self._describe(run.record))
 
-    async def ResumeRun(
-        self, request: pb.ResumeRunRequest, context: grpc.aio.ServicerContext[pb.ResumeRunRequest, pb.ResumeRunResponse]
-    ) -> pb.ResumeRunResponse:
+    async def ResumeRun(self, request: pb.ResumeRunRequest, context: Context) -> pb.ResumeRunResponse:
         run = self._runs.active(request.run_id)
         await run.commands.resume()
         return pb.ResumeRunResponse(run=await self._describe(run.record))
 
-    async def StopRun(
-        self, request: pb.StopRunRequest, context: grpc.aio.ServicerContext[pb.StopRunRequest, pb.StopRunResponse]
-    ) -> pb.StopRunResponse:
+    async def StopRun(self, request: pb.StopRunRequest, context: Context) -> pb.StopRunResponse:
         if (withdrawn := self._runs.withdraw(request.run_id)) is not None:
             return pb.StopRunResponse(run=await self._describe(withdrawn))
         run = self._runs.active(request.run_id)
         await run.commands.stop(StopMode.DRAIN if request.mode == pb.STOP_MODE_DRAIN else StopMode.NOW)
         return pb.StopRunResponse(run=await self._describe(run.record))
 
-    async def SaveCheckpoint(
-        self,
-        request: pb.SaveCheckpointRequest,
-        context: grpc.aio.ServicerContext[pb.SaveCheckpointRequest, pb.SaveCheckpointResponse],
-    ) -> pb.SaveCheckpointResponse:
+    async def SaveCheckpoint(self, request: pb.SaveCheckpointRequest, context: Context) -> pb.SaveCheckpointResponse:
         run = self._runs.active(request.run_id)
         checkpoint_id = await run.commands.save_checkpoint()
         return pb.SaveCheckpointResponse(checkpoint_id=checkpoint_id, policy_version=run.record.policy_version)
 
-    async def Evaluate(
-        self, request: pb.EvaluateRequest, context: grpc.aio.ServicerContext[pb.EvaluateRequest, pb.EvaluateResponse]
-    ) -> pb.EvaluateResponse:
+    async def Evaluate(self, request: pb.EvaluateRequest, context: Context) -> pb.EvaluateResponse:
         result = await self._runs.active(request.run_id).evaluate()
         return pb.EvaluateResponse(
             version=version_to_wire(result.version),
@@ -107,22 +87,14 @@ class CoordinatorService(coordinator_pb2_grpc.CoordinatorServiceServicer):
             metrics=result.metrics(),
         )
 
-    async def UpdateRunConfig(
-        self,
-        request: pb.UpdateRunConfigRequest,
-        context: grpc.aio.ServicerContext[pb.UpdateRunConfigRequest, pb.UpdateRunConfigResponse],
-    ) -> pb.UpdateRunConfigResponse:
+    async def UpdateRunConfig(self, request: pb.UpdateRunConfigRequest, context: Context) -> pb.UpdateRunConfigResponse:
         run = self._runs.active(request.run_id)
         changes = run.updates.request(request.config, request.update_mask.paths, request.etag)
         described = await self._describe(run.record)
         described.num_steps = run.updates.stored.run.num_steps
         return pb.UpdateRunConfigResponse(run=described, changes=changes)
 
-    async def RegisterWorker(
-        self,
-        request: pb.RegisterWorkerRequest,
-        context: grpc.aio.ServicerContext[pb.RegisterWorkerRequest, pb.RegisterWorkerResponse],
-    ) -> pb.RegisterWorkerResponse:
+    async def RegisterWorker(self, request: pb.RegisterWorkerRequest, context: Context) -> pb.RegisterWorkerResponse:
         if len(request.lease_secret) > _MAX_SECRET_BYTES:
             raise invalid("lease_secret", f"must have at most {_MAX_SECRET_BYTES} bytes")
         holder = Holder(current_caller(), request.lease_secret)
@@ -130,9 +102,7 @@ class CoordinatorService(coordinator_pb2_grpc.CoordinatorServiceServicer):
         self._registry.register(request.worker_id, request.kind, request.address, request.num_weight_ranks, holder)
         return pb.RegisterWorkerResponse(lease=_duration(LEASE_S))
 
-    async def Heartbeat(
-        self, request: pb.HeartbeatRequest, context: grpc.aio.ServicerContext[pb.HeartbeatRequest, pb.HeartbeatResponse]
-    ) -> pb.HeartbeatResponse:
+    async def Heartbeat(self, request: pb.HeartbeatRequest, context: Context) -> pb.HeartbeatResponse:
         holder = Holder(current_caller(), request.lease_secret)
         self._registry.heartbeat(request.worker_id, request.status, holder)
         if request.status.state == worker_pb2.WORKER_STATE_LEAVING and not self._runs.is_active:
@@ -140,21 +110,13 @@ class CoordinatorService(coordinator_pb2_grpc.CoordinatorServiceServicer):
             self._registry.report_lost(request.worker_id, "it was told to end")
         return pb.HeartbeatResponse()
 
-    async def ListWorkers(
-        self,
-        request: pb.ListWorkersRequest,
-        context: grpc.aio.ServicerContext[pb.ListWorkersRequest, pb.ListWorkersResponse],
-    ) -> pb.ListWorkersResponse:
+    async def ListWorkers(self, request: pb.ListWorkersRequest, context: Context) -> pb.ListWorkersResponse:
         records = self._registry.all()
         # Where there are many, what they say is cut so that all of them fit into a message.
         max_chars = _MAX_MESSAGES_BYTES // 4 // max(1, len(records))
         return pb.ListWorkersResponse(workers=[self._worker_to_wire(record, max_chars) for record in records])
 
-    async def ListRollouts(
-        self,
-        request: pb.ListRolloutsRequest,
-        context: grpc.aio.ServicerContext[pb.ListRolloutsRequest, pb.ListRolloutsResponse],
-    ) -> pb.ListRolloutsResponse:
+    async def ListRollouts(self, request: pb.ListRolloutsRequest, context: Context) -> pb.ListRolloutsResponse:
         record = self._runs.find(request.run_id)
         return await asyncio.to_thread(list_rollouts, record.folder, request)
 

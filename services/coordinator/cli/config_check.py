@@ -14,10 +14,9 @@ from services.coordinator.cli.reward_process import (
 )
 from services.coordinator.launcher.disk import disk_space
 from services.coordinator.reporting.trackers.wandb import wandb_login_problem
-from services.coordinator.run.checks.environment_check import missing_tools, unwritten_tools
+from services.coordinator.run.checks.environment_check import check_tools_of_rows, missing_tools, unwritten_tools
 from services.coordinator.run.checks.label_check import Labels, left_out
 from services.coordinator.run.checks.preflight import PreparedInputs, check_adapted_layers, check_weights, preflight
-from services.coordinator.run.checks.row_tools import check_tools_of_rows
 from shoal.config import RunConfig, dump_config
 from shoal.config.epochs import with_counted_steps
 from shoal.config.load import config_digest

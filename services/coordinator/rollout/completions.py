@@ -10,14 +10,13 @@ from typing import Any, Protocol
 
 from services.coordinator.rollout.groups import SettledGroup
 from services.coordinator.rollout.pause import Pause
+from services.coordinator.rollout.rounds import EpisodeTurns, TurnRounds
 from services.coordinator.workers.claims import Binding
 from services.coordinator.workers.deadlines import sampling_timeout_s
 from services.coordinator.workers.deterministic_batches import Seat
 from services.coordinator.workers.generator_pool import GeneratorPool
-from services.coordinator.workers.group_progress import GroupProgress, resumable_tokens
+from services.coordinator.workers.group_progress import GroupProgress, GrowingGroup, resumable_tokens
 from services.coordinator.workers.lost_work import WorkFailed
-from services.coordinator.workers.rewards.growing_group import GrowingGroup
-from services.coordinator.workers.turn_batches import EpisodeTurns, TurnRounds
 from shoal.chat_templates.completion_text import text_decoder
 from shoal.config.live import LiveConfig
 from shoal.rollout import Completion, Prompt, SamplingParams, WeightVersion

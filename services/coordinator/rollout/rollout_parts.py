@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from services.coordinator.rollout.completions import CompletionSampler, EpisodeSampling
 from services.coordinator.rollout.pause import Pause
 from services.coordinator.workers.generator_pool import GeneratorPool
-from services.coordinator.workers.rewards.reward_pool import RewardPool
+from services.coordinator.workers.reward_pool import RewardPool
 from shoal.config import RunConfig
 from shoal.config.live import LiveConfig
 from shoal.rollout import SamplingParams

@@ -11,7 +11,12 @@ from services.coordinator.remote.mirroring import Mirroring
 from services.coordinator.remote.segment_check import SegmentCheck
 from services.coordinator.reporting.step_metrics import StepMetrics
 from services.coordinator.rollout.circuit_breaker import CircuitBreaker
+from services.coordinator.rollout.completions import CompletionSampler
+from services.coordinator.rollout.episodes.episode_sampler import EpisodeSampler
+from services.coordinator.rollout.episodes.stage import EpisodeParts, Stages
+from services.coordinator.rollout.episodes.stream import EnvironmentPool
 from services.coordinator.rollout.prompt_order import PromptOrder
+from services.coordinator.rollout.rollout_parts import RolloutParts, training_sampling
 from services.coordinator.rollout.sampler import Sampler
 from services.coordinator.run.checkpoints import Checkpoints
 from services.coordinator.run.checks.environment_check import prepare_environments
@@ -26,7 +31,6 @@ from services.coordinator.run.group_flow import GroupFlow
 from services.coordinator.run.loop import RunLoop
 from services.coordinator.run.policy import Policy
 from services.coordinator.run.recovery import recover
-from services.coordinator.run.rollout_wiring import rollout_parts
 from services.coordinator.run.run_parts import RunParts
 from services.coordinator.run.saving import Saving
 from services.coordinator.run.step_boundary import StepBoundary
@@ -34,6 +38,8 @@ from services.coordinator.run.train_steps import TrainSteps
 from services.coordinator.store.ledger import Ledger
 from services.coordinator.store.progress import Progress
 from services.coordinator.store.run_record import RunState
+from services.coordinator.workers.generator_pool import GeneratorPool
+from services.coordinator.workers.reward_pool import RewardPool
 from shoal.concurrency import first_error
 from shoal.error_reasons import ErrorReason
 from shoal.errors import ShoalError
@@ -61,7 +67,7 @@ class Attempt:
         self._full_disk = FullDisk(controls, run.commands, record.folder)
         self._ledger = Ledger(record.folder / "ledger.sqlite", record.attempt, self._full_disk.written)
         self._policy = Policy.of_attempt(run, self._full_disk, inputs.prompts.at(0).token_ids)
-        self._episodes, self._rollout = rollout_parts(run, inputs)
+        self._episodes, self._rollout = _rollout_parts(run, inputs)
         self._metrics = StepMetrics(
             run.config,
             num_prompts=len(inputs.prompts.prompts),
@@ -222,3 +228,26 @@ class Attempt:
             exports=self._exports,
             evaluations=self.evaluations,
         )
+
+
+def _rollout_parts(run: RunParts, inputs: PreparedInputs) -> tuple[EpisodeParts, RolloutParts]:
+    """Connects what samples and scores to the workers of a run."""
+    config, pause = run.config(), run.controls
+    generators = GeneratorPool(
+        run.fleet,
+        max_num_seqs=config.generator.max_num_seqs,
+        wait_timeout_s=config.coordinator.worker_timeout_s,
+        running_s=pause.running_s,
+    )
+    rewards = RewardPool(run.fleet, run.events, config, pause.running_s)
+    stages = Stages(config, inputs.tokenizer, inputs.stop_token_ids, inputs.time_s)
+    episodes = EpisodeParts(run.config, pause, generators, EnvironmentPool(rewards), stages, run.events)
+    return episodes, RolloutParts(
+        run.config,
+        pause,
+        generators,
+        CompletionSampler(run.config, pause, generators, inputs.tokenizer),
+        EpisodeSampler(episodes),
+        rewards,
+        training_sampling(config, inputs.stop_token_ids),
+    )

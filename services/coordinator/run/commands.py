@@ -3,7 +3,7 @@
 from services.coordinator.reporting.report import Report
 from services.coordinator.run.controls import RunControls, StopMode
 from services.coordinator.store.run_record import RunRecord, RunState
-from services.coordinator.workers.rewards.reward_pool import RewardPool
+from services.coordinator.workers.reward_pool import RewardPool
 from services.coordinator.workers.weights.publisher import Publisher
 
 _WAITING = "; waiting for workers and their models"

@@ -17,7 +17,6 @@ from typing import Any
 from google.protobuf import json_format
 from google.protobuf.struct_pb2 import Struct
 
-from services.coordinator.run.checks.rate_note import rate_note
 from services.coordinator.store.events import EventLog, follow_events
 from services.coordinator.store.run_record import RunRecord
 from shoal.config import RunConfig
@@ -27,6 +26,7 @@ from shoal.config.live import LiveConfig, only_at_once, updated_config, without_
 from shoal.config.load import config_digest, dump_config
 from shoal.error_reasons import ErrorReason
 from shoal.errors import Aborted, FailedPrecondition
+from shoal.grpo.schedule import learning_rate
 from shoal.v1 import coordinator_pb2 as pb
 from shoal.wire import invalid
 
@@ -156,3 +156,19 @@ async def left_waiting(events: Path) -> dict[str, str]:
 
 def _described(fields: Mapping[str, str]) -> str:
     return "; ".join(f"{name}: {change}" for name, change in fields.items())
+
+
+def rate_note(before: RunConfig, config: RunConfig, policy_version: int) -> str:
+    """Describes the jump of the learning rate after `policy_version` steps if the run's length changes and its schedule
+    follows the length; empty without a jump. Refused and skipped steps do not count."""
+    taken = policy_version * config.grpo.optimizer_steps_per_step
+    if not taken or before.run.num_steps == config.run.num_steps or not config.run.num_steps:
+        return ""
+    last, now, then = learning_rate(before, taken - 1), learning_rate(config, taken), learning_rate(config, taken - 1)
+    if before.learner != config.learner or last == then:
+        return ""
+    return (
+        f"run.num_steps: {before.run.num_steps} -> {config.run.num_steps}: the schedule {config.learner.lr_scheduler} "
+        f"follows the length of the run, so the learning rate goes from {last:.3g} (step {policy_version}) to "
+        f"{now:.3g} (step {policy_version + 1}); for another, set learner.learning_rate or learner.lr_scheduler"
+    )

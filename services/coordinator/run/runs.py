@@ -16,7 +16,7 @@ from services.coordinator.run.active_run import ActiveRun
 from services.coordinator.run.checkpoints import Checkpoints, check_num_steps
 from services.coordinator.run.checks.changed_inputs import changed_inputs
 from services.coordinator.run.checks.preflight import PreparedInputs, preflight
-from services.coordinator.run.checks.rate_note import rate_note
+from services.coordinator.run.config_updates import rate_note
 from services.coordinator.store.events import EVENTS, EventLog, PastLogs, follow_events
 from services.coordinator.store.files.disk_errors import is_full, writing
 from services.coordinator.store.run_folders import RunFolders

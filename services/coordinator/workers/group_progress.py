@@ -1,9 +1,10 @@
-"""The progress of one group at generators and reward services, so that no work is done twice."""
+"""The progress of one group at generators and reward services, so that no work is done twice, and its completions."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import replace
 
 from shoal.arrays import Int32Array
+from shoal.concurrency import Signal
 from shoal.errors import Internal
 from shoal.rollout import Completion, WeightVersion
 from shoal.scores import Score
@@ -129,3 +130,44 @@ def resumable_tokens(token_ids: Int32Array, stop_strings: Sequence[str], decode:
         if not decode(token_ids[max(end - _CONTEXT_TOKENS, 0) : end].tolist()).endswith(beginnings):
             return end
     return 0
+
+
+class GrowingGroup:
+    """The completions of one group as they arrive. Each reader gets all of them from the first on."""
+
+    def __init__(self, completions: Iterable[Completion] = ()) -> None:
+        self.completions = list(completions)
+        self._complete = False
+        self._changed = Signal()
+
+    def add(self, completion: Completion) -> None:
+        """Adds a completion, and wakes the readers."""
+        self.completions.append(completion)
+        self._changed.notify()
+
+    def complete(self) -> None:
+        """Marks the group as complete: no more completions come."""
+        self._complete = True
+        self._changed.notify()
+
+    async def begun(self) -> None:
+        """Returns when a completion has arrived, or none will."""
+        while not (self.completions or self._complete):
+            await self._changed.wait()
+
+    async def completed(self) -> None:
+        """Returns when no more completions come."""
+        while not self._complete:
+            await self._changed.wait()
+
+    async def read(self) -> AsyncIterator[Completion]:
+        """Yields all completions, and waits for those that have not arrived."""
+        index = 0
+        while True:
+            changed = self._changed.next
+            while index < len(self.completions):
+                yield self.completions[index]
+                index += 1
+            if self._complete:
+                return
+            await changed.wait()

@@ -2,15 +2,20 @@
 
 When a process ends, its connections break and its port refuses others, both at once. A network that fails breaks
 connections too, but then nothing refuses: the lease decides, and a worker that is back in time has lost nothing.
+A live lease goes to another registration only once the process that holds it is gone.
 """
 
 import asyncio
 
 import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from services.coordinator.workers.member import POLL_S as STATUS_POLL_S
-from services.coordinator.workers.member import Member, status_of
-from shoal.errors import ShoalError, Unavailable
+from services.coordinator.workers.member import SERVICES, Member, status_of
+from services.coordinator.workers.registry import Holder, WorkerRecord, WorkerRegistry
+from shoal.error_reasons import ErrorReason
+from shoal.errors import FailedPrecondition, NotFound, ShoalError, Unavailable
+from shoal.rpc.channel import connect
 
 POLL_S = 0.5
 MAX_REFUSALS = 3
@@ -55,4 +60,51 @@ async def _refuses(address: str) -> bool:
     except (OSError, TimeoutError):
         return False
     writer.close()
+    return False
+
+
+CALL_TIMEOUT_S = 2.0
+"""Below the 5 s within which a worker expects its registration to be answered."""
+
+
+async def check_displaced(registry: WorkerRegistry, worker_id: str, address: str, registering: Holder) -> None:
+    """Calls every worker whose lease a registration would take: one at the same address, or one of the same name.
+
+    A worker that registers again itself takes none. Register without awaiting anything in between: while a holder is
+    called, another registration may take its lease, and then the holder of that one is called.
+
+    Raises `FailedPrecondition` (LEASE_HELD) while one is there, or does not say that it is not.
+    """
+    gone: set[tuple[str, str, Holder]] = set()
+    while holders := [
+        record for record in registry.displaced_by(worker_id, address, registering) if _lease_of(record) not in gone
+    ]:
+        holder, lease = holders[0], _lease_of(holders[0])
+        if await _is_gone(holder):
+            gone.add(lease)
+        else:
+            raise FailedPrecondition(
+                f"{holder.worker_id} at {holder.address} has a valid lease, and its process has not ended: stop it "
+                "first, or give the new one another address",
+                reason=ErrorReason.LEASE_HELD,
+                metadata={"worker_id": holder.worker_id, "address": holder.address},
+            )
+
+
+def _lease_of(record: WorkerRecord) -> tuple[str, str, Holder]:
+    return record.worker_id, record.address, record.holder
+
+
+async def _is_gone(holder: WorkerRecord) -> bool:
+    """Returns whether nothing listens at the address of a worker, or another process than that worker."""
+    service, *_ = SERVICES[holder.kind]
+    async with connect(holder.address, service) as channel:
+        try:
+            # The health service of a worker's process knows the worker by its name (shoal/worker/process.py).
+            request = health_pb2.HealthCheckRequest(service=holder.worker_id)
+            await health_pb2_grpc.HealthStub(channel).Check(request, timeout=CALL_TIMEOUT_S)
+        except (NotFound, Unavailable):
+            return True
+        except ShoalError:
+            return False  # It hangs, or cannot be reached: its lease decides.
     return False

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from services.coordinator.workers import lost_work, standing
+from services.coordinator.workers import lost_work
+from services.coordinator.workers import member as member_module
 from services.coordinator.workers.weights import weight_broadcast
 from shoal.errors import Internal, Unavailable
 from shoal.v1 import coordinator_pb2 as pb
@@ -60,7 +61,7 @@ async def test_one_laggard_among_eight_costs_the_seven_others_one_epoch_and_no_b
 async def test_a_laggard_that_gets_ready_again_is_caught_up_alone(
     cluster: Cluster, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(standing, "FIRST_PAUSE_S", 0.2)
+    monkeypatch.setattr(member_module, "FIRST_PAUSE_S", 0.2)
     generators = [ScriptedGenerator(cluster.plane) for _ in range(2)]
     cluster.learner.step_s = 0.1
     await cluster.add_all(*generators)
@@ -83,7 +84,7 @@ async def test_a_laggard_that_gets_ready_again_is_caught_up_alone(
 async def test_a_generator_that_fails_every_load_is_quarantined_until_it_registers_again(
     cluster: Cluster, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(standing, "FIRST_PAUSE_S", 0.1)
+    monkeypatch.setattr(member_module, "FIRST_PAUSE_S", 0.1)
     bad = ScriptedGenerator(cluster.plane)
     bad.corrupt = True
     cluster.learner.step_s = 0.05
@@ -121,7 +122,7 @@ async def test_a_stalled_generator_is_left_out_of_a_join_before_the_deadline(
 async def test_a_generator_that_hangs_in_a_load_but_answers_is_left_out_before_the_deadline(
     cluster: Cluster, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(standing, "FIRST_PAUSE_S", 0.2)
+    monkeypatch.setattr(member_module, "FIRST_PAUSE_S", 0.2)
     monkeypatch.setattr(weight_broadcast, "STATUS_TIMEOUT_S", 0.5)
     hanging = ScriptedGenerator(cluster.plane)
     await cluster.add_all(ScriptedGenerator(cluster.plane), hanging)

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 from services.coordinator.store.events import EventLog
+from services.coordinator.workers.group_progress import GrowingGroup
 from services.coordinator.workers.lost_work import LostWork
 from services.coordinator.workers.member import Member
 from services.coordinator.workers.registry import WorkerRecord
-from services.coordinator.workers.rewards.growing_group import GrowingGroup
-from services.coordinator.workers.rewards.reward_pool import RewardPool
+from services.coordinator.workers.reward_pool import RewardPool
 from services.reward.service import RewardService
 from shoal.config.load import config_struct, parse_config
 from shoal.errors import InvalidArgument, ResourceExhausted, ShoalError

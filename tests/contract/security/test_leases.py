@@ -9,7 +9,7 @@ import pytest
 
 from services.coordinator.run.runs import Runs
 from services.coordinator.service import CoordinatorService
-from services.coordinator.workers import leases
+from services.coordinator.workers import presence
 from services.coordinator.workers.registry import LEASE_S, WorkerRecord, WorkerRegistry
 from shoal.errors import FailedPrecondition, NotFound, PermissionDenied
 from shoal.rpc.auth import credentials as auth
@@ -130,7 +130,7 @@ async def test_of_two_processes_that_register_at_the_same_moment_the_second_does
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both find the process before them gone; only then the first one registers."""
-    is_gone, both_call, num_calls = leases._is_gone, asyncio.Event(), 0
+    is_gone, both_call, num_calls = presence._is_gone, asyncio.Event(), 0
 
     async def is_gone_to_both(record: WorkerRecord) -> bool:
         nonlocal num_calls
@@ -141,7 +141,7 @@ async def test_of_two_processes_that_register_at_the_same_moment_the_second_does
         await both_call.wait()
         return gone
 
-    monkeypatch.setattr(leases, "_is_gone", is_gone_to_both)
+    monkeypatch.setattr(presence, "_is_gone", is_gone_to_both)
     holders = [await worker("generator-a") for _ in range(2)]
     addresses = [f"127.0.0.1:{holder.port}" for holder in holders]
     async with coordinator(tmp_path) as registered:
@@ -158,7 +158,7 @@ async def test_of_two_processes_that_register_at_the_same_moment_the_second_does
 async def test_a_process_that_hangs_keeps_its_lease_until_it_expires(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(leases, "CALL_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(presence, "CALL_TIMEOUT_S", 0.5)
     hanging = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
     address = f"127.0.0.1:{hanging.sockets[0].getsockname()[1]}"
     clock = Clock()

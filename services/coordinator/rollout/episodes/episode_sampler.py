@@ -5,13 +5,12 @@ from collections.abc import Callable, Sequence
 
 from services.coordinator.rollout.completions import EpisodeRequest, GroupRequest
 from services.coordinator.rollout.episodes.agent_player import AgentPlayer
-from services.coordinator.rollout.episodes.batched_turns import BatchedTurnSampler
 from services.coordinator.rollout.episodes.clock import EpisodeClock
 from services.coordinator.rollout.episodes.episode_player import EpisodePlayer
 from services.coordinator.rollout.episodes.player import Player
 from services.coordinator.rollout.episodes.stage import EpisodeParts
-from services.coordinator.rollout.episodes.turn_sampler import TurnSampler
-from services.coordinator.workers.turn_batches import EpisodeTurns
+from services.coordinator.rollout.episodes.turn_sampler import BatchedTurnSampler, TurnSampler
+from services.coordinator.rollout.rounds import EpisodeTurns
 from shoal.concurrency import first_error
 from shoal.grpo.seeds import environment_seed
 from shoal.rollout import Completion

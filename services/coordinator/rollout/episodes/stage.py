@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar
 
-from services.coordinator.rollout.episodes.environment_pool import EnvironmentInfo, EnvironmentPool
+from services.coordinator.rollout.episodes.stream import EnvironmentInfo, EnvironmentPool
 from services.coordinator.rollout.pause import Pause
 from services.coordinator.store.events import EventLog
 from services.coordinator.workers.generator_pool import GeneratorPool

@@ -10,12 +10,11 @@ from dataclasses import dataclass, field, replace
 from services.coordinator.rollout.completions import EpisodeRequest
 from services.coordinator.rollout.evaluation.result import AnsweredQuestion, EvaluationResult
 from services.coordinator.rollout.rollout_parts import RolloutParts
+from services.coordinator.rollout.rounds import EpisodeTurns, turn_rounds_of
 from services.coordinator.rollout.sampler import MAX_TIMEOUTS
 from services.coordinator.workers.deterministic_batches import Seat, seats_of
-from services.coordinator.workers.group_progress import GroupProgress
+from services.coordinator.workers.group_progress import GroupProgress, GrowingGroup
 from services.coordinator.workers.lost_work import LostWork, WorkFailed
-from services.coordinator.workers.rewards.growing_group import GrowingGroup
-from services.coordinator.workers.turn_batches import EpisodeTurns, turn_rounds_of
 from shoal.concurrency import first_error
 from shoal.config import RunConfig
 from shoal.data import HeldOut

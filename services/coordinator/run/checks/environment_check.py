@@ -10,10 +10,9 @@ from functools import partial
 
 import numpy as np
 
-from services.coordinator.rollout.episodes.environment_pool import EnvironmentInfo
 from services.coordinator.rollout.episodes.stage import EpisodeParts, Stage, Stages, plain_renderer
+from services.coordinator.rollout.episodes.stream import EnvironmentInfo
 from services.coordinator.run.checks.preflight import PreparedInputs
-from services.coordinator.run.checks.row_tools import check_tools_of_rows
 from services.coordinator.store.events import EventLog
 from shoal.config import RunConfig
 from shoal.conversation import ToolDefinition
@@ -21,6 +20,7 @@ from shoal.data.rows import row_name
 from shoal.episodes.suffix_check import find_difference, trial_turns
 from shoal.errors import InvalidArgument
 from shoal.rollout import Prompt
+from shoal.similar_names import similar_names
 
 
 async def prepare_environments(
@@ -184,3 +184,23 @@ def _offers(prompt: Prompt, tools: Mapping[str, Sequence[ToolDefinition]]) -> bo
     """Whether a prompt offers any of the tools of its environment."""
     task = prompt.environment
     return task is not None and bool(tools.get(task.environment)) and (task.tools is None or len(task.tools) > 0)
+
+
+def check_tools_of_rows(prompts: Sequence[Prompt], tools: Mapping[str, Sequence[str]]) -> None:
+    """Raises `InvalidArgument`, which names the row, for a tool that the row's environment does not have.
+
+    `tools` has the names of the tools of each environment; rows of other environments are ignored.
+    """
+    for prompt in prompts:
+        task = prompt.environment
+        if task is None or task.tools is None or task.environment not in tools:
+            continue
+        there = tools[task.environment]
+        for name in task.tools:
+            if name not in there:
+                near = similar_names(name, there, most=1)
+                hint = f" (did you mean {near[0]!r}?)" if near else ""
+                raise InvalidArgument(
+                    f"{row_name(prompt.prompt_id)} names the tool {name!r:.80}{hint}, which its environment "
+                    f"{task.environment!r} does not have; its tools: {', '.join(there) or 'none'}"
+                )

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from services.coordinator.run.checks.preflight import PreparedInputs
 from services.coordinator.store.events import EventLog
-from services.coordinator.workers.rewards.reward_pool import RewardPool
+from services.coordinator.workers.reward_pool import RewardPool
 from shoal.config.tables.data import DataConfig
 from shoal.data.rows import row_name
 from shoal.error_reasons import ErrorReason

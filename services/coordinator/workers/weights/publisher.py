@@ -9,7 +9,7 @@
                one pass for each that is left
 
 A generator that was left out is STALE. `catch_up` tries it again, alone and with growing pauses, until it is
-quarantined (loads/standing.py). A pass (weight_broadcast.py): form the group of the epoch if the membership changed;
+quarantined (`Standing`). A pass (weight_broadcast.py): form the group of the epoch if the membership changed;
 every generator pauses and reports READY; the learner broadcasts; every generator loads, checks, and reports DONE. Every
 wait has a deadline.
 """

@@ -8,7 +8,7 @@ from services.coordinator.run.commands import RunCommands
 from services.coordinator.run.controls import RunControls
 from services.coordinator.store.events import EventLog
 from services.coordinator.store.run_record import RunRecord, RunState
-from services.coordinator.workers.rewards.reward_pool import RewardPool
+from services.coordinator.workers.reward_pool import RewardPool
 from services.coordinator.workers.weights.publisher import Publisher
 from shoal.config.live import LiveConfig
 from tests.support.configs import run_config

@@ -14,11 +14,10 @@ import pytest
 
 from services.coordinator.rollout.completions import GroupRequest
 from services.coordinator.rollout.episodes import player
-from services.coordinator.rollout.episodes.environment_pool import EnvironmentInfo
 from services.coordinator.rollout.episodes.episode_sampler import EpisodeSampler
 from services.coordinator.rollout.episodes.messages import BrokenEpisode, EpisodeResult, Observation, PolicyTurn
 from services.coordinator.rollout.episodes.stage import EpisodeParts, Stages
-from services.coordinator.rollout.episodes.stream import EnvironmentLost
+from services.coordinator.rollout.episodes.stream import EnvironmentInfo, EnvironmentLost
 from services.coordinator.rollout.groups import SettledGroup
 from services.coordinator.workers import lost_work
 from services.coordinator.workers.group_progress import GroupProgress

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from services.coordinator.rollout.episodes.environment_pool import EnvironmentInfo
 from services.coordinator.rollout.episodes.stage import Stages
-from services.coordinator.run.checks.environment_check import prepare_environments, unwritten_tools
+from services.coordinator.rollout.episodes.stream import EnvironmentInfo
+from services.coordinator.run.checks.environment_check import check_tools_of_rows, prepare_environments, unwritten_tools
 from services.coordinator.run.checks.preflight import PreparedInputs
 from shoal.chat_templates import template_text
 from shoal.config import RunConfig, parse_config
@@ -19,6 +19,7 @@ from shoal.data import HeldOut, PromptSet
 from shoal.errors import InvalidArgument
 from shoal.rollout import EnvironmentTask, Prompt
 from tests.support import chat_templates as families
+from tests.support.wordings import has_all
 
 TOOLS = tuple(ToolDefinition(name, "", {"type": "object", "properties": {}}) for name in ("search", "browse"))
 VALUES: dict[str, Any] = {
@@ -134,3 +135,28 @@ async def test_a_tool_without_a_schema_of_its_parameters_is_refused(parameters: 
     tools = (*TOOLS, ToolDefinition("go", "", parameters))
     with pytest.raises(InvalidArgument, match=f"^environments.research .*'go': .*{why}"):
         await prepare(families.QWEN, row(0, None), tools=tools)
+
+
+NAMES = {"research": ["search", "browse"], "agent": []}
+
+
+def row_of(environment: str, *tools: str) -> Prompt:
+    return Prompt("d.jsonl:6", np.zeros(1, np.int32), "", (), (), EnvironmentTask(environment, {}, tools))
+
+
+def test_tools_that_the_environment_has_are_well() -> None:
+    unnamed = Prompt("d.jsonl:7", np.zeros(1, np.int32), "", (), (), EnvironmentTask("research", {}))
+    single = Prompt("d.jsonl:8", np.zeros(1, np.int32), "", ())
+    check_tools_of_rows([row_of("research", "browse"), row_of("research"), row_of("agent"), unnamed, single], NAMES)
+
+
+def test_rows_of_an_environment_whose_tools_are_not_known_are_left_out() -> None:
+    check_tools_of_rows([row_of("remote", "anything")], NAMES)
+
+
+def test_another_name_is_refused_with_row_value_and_cure() -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        check_tools_of_rows([row_of("research", "browse", "serch")], NAMES)
+    assert has_all(caught.value.message, "d.jsonl row 7 ", "'serch'", "'search'", "'research'", ": search, browse")
+    with pytest.raises(InvalidArgument, match=r"'x'.* 'agent' .*: none$"):
+        check_tools_of_rows([row_of("agent", "x")], NAMES)

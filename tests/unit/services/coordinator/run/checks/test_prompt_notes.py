@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tokenizers.processors import TemplateProcessing
 
-from services.coordinator.run.checks.prompt_notes import notes_on_prompts
+from services.coordinator.run.checks.preflight import notes_on_prompts
 from shoal.config.tables.model import ModelConfig
 from shoal.conversation import ChatMessage
 from shoal.rollout import Prompt

@@ -1,16 +1,19 @@
 """Which reward service is asked when one does not answer."""
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import AsyncMock, Mock
 
 import pytest
 
+from services.coordinator.store.events import EventLog
 from services.coordinator.workers.member import Member
-from services.coordinator.workers.rewards.reward_pool import RewardPool
+from services.coordinator.workers.reward_pool import RewardPool, VerifierCode
 from shoal.config import parse_config
 from shoal.error_reasons import ErrorReason
 from shoal.errors import DeadlineExceeded, FailedPrecondition, ShoalError, Unavailable
+from shoal.scores import Score, ScoreOutcome, VerifierScore
 from shoal.v1 import reward_pb2
 
 CONFIG = parse_config({"model": {"path": "m"}, "data": {"sources": [{"path": "d.jsonl"}]}})
@@ -41,3 +44,28 @@ async def test_a_service_that_lists_no_verifiers_is_an_error() -> None:
     pool, _ = make_pool(FailedPrecondition("not here", reason=ErrorReason.UNIMPLEMENTED))
     with pytest.raises(FailedPrecondition, match="not here"):
         await pool.check_verifiers([])
+
+
+SETTLE_S = 10.0
+
+
+def test_late_scores_of_the_former_code_are_no_change_and_going_back_is_one(tmp_path: Path) -> None:
+    now = 0.0
+    events = EventLog(tmp_path / "events.jsonl")
+    code = VerifierCode(events, settle_s=SETTLE_S, clock=lambda: now)
+
+    def num_events(digest: str, service: str = "one") -> int:
+        """Number of events after a score by that code."""
+        parts = (VerifierScore("gsm8k", ScoreOutcome.SCORED), VerifierScore("mine", ScoreOutcome.SCORED))
+        parts = (parts[0], VerifierScore("mine", ScoreOutcome.SCORED, code_digest=digest))
+        code.observe(service, "data:0", Score(0, ScoreOutcome.SCORED, 0.0, parts))
+        return len((tmp_path / "events.jsonl").read_text().splitlines())
+
+    assert [num_events("a"), num_events("a")] == [1, 1]
+    assert [num_events("b"), num_events("a"), num_events("b")] == [2, 2, 2], (
+        "a completion that was begun before is no change"
+    )
+    assert [num_events("a", "two"), num_events("a", "two")] == [3, 3], "each service takes the new code when it sees it"
+    now = SETTLE_S + 1
+    assert [num_events("a"), num_events("b")] == [4, 4], "the file was changed back"
+    events.close()

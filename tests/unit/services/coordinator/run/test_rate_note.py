@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from services.coordinator.run.checks.rate_note import rate_note
+from services.coordinator.run.config_updates import rate_note
 from shoal.config import RunConfig
 from tests.support.groups import group_config
 from tests.support.wordings import has_all
