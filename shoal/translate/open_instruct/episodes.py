@@ -155,9 +155,7 @@ def _limits(source: Source, draft: Draft) -> None:
         draft.set("episodes.max_turns", steps, source.origin("max_steps"))
     draft.set("episodes.max_turn_tokens", source["per_turn_max_tokens"], source.origin("per_turn_max_tokens"))
     draft.set(
-        "episodes.tools_in_prompt",
-        source["pass_tools_to_chat_template"],
-        source.origin("pass_tools_to_chat_template"),
+        "episodes.tools_in_prompt", source["pass_tools_to_chat_template"], source.origin("pass_tools_to_chat_template")
     )
     try:
         how = choice({"last": "last", "sum": "sum"})(source["reward_aggregator"])

@@ -5,6 +5,7 @@ from shoal.translate.shared.field import (
     accepted,
     choice,
     composed,
+    each,
     ignored,
     mapped,
     not_yet,
@@ -38,9 +39,9 @@ EXPERIMENT = [
     ignored("max_seq_length", _DEAD, aliases=["max_token_length"]),
     composed("lr_scheduler_type", "text", "linear", "learner.lr_scheduler learner.lr_min_ratio"),
     ignored("max_train_steps", _DEAD),
-    *(
-        ignored(name, _OLMO_CORE + "learner.gradient_checkpointing decides what is kept for the backward pass")
-        for name in ("activation_memory_budget", "activation_checkpointing_mode", "activation_checkpointing_modules")
+    *each(
+        ignored("", _OLMO_CORE + "learner.gradient_checkpointing decides what is kept for the backward pass"),
+        "activation_memory_budget activation_checkpointing_mode activation_checkpointing_modules",
     ),
     ignored("compile_model", _OLMO_CORE + "the learner does not compile its model"),
     mapped("fused_optimizer", "flag", True, "learner.fused_adam"),
@@ -70,11 +71,7 @@ EXPERIMENT = [
     composed("save_freq", "integer", 200, "checkpoint.export_every_steps", why="-1 exports at the end alone"),
     ignored("backend_timeout", "each call has its own deadline: coordinator.*_timeout_s and weights.timeout_s"),
     mapped(
-        "model_dtype",
-        "text",
-        "bfloat16",
-        "learner.compute_dtype",
-        choice({"bfloat16": "auto", "float32": "float32"}),
+        "model_dtype", "text", "bfloat16", "learner.compute_dtype", choice({"bfloat16": "auto", "float32": "float32"})
     ),
     mapped("num_mini_batches", "integer", 1, "grpo.num_mini_batches"),
     composed("beta", "number", 0.05, "kl.coef"),
@@ -148,9 +145,9 @@ EARLIER = [
         "grpo.num_mini_batches",
         why="local_rollout_batch_size x num_samples_per_prompt_rollout / local_mini_batch_size",
     ),
-    *(
-        ignored(name, "the earlier trainer computes it from local_rollout_batch_size and local_mini_batch_size")
-        for name in ("rollout_batch_size", "mini_batch_size")
+    *each(
+        ignored("", "the earlier trainer computes it from local_rollout_batch_size and local_mini_batch_size"),
+        "rollout_batch_size mini_batch_size",
     ),
     ignored("local_rollout_forward_batch_size", _ONE_ROW),
     refused(
@@ -162,7 +159,7 @@ EARLIER = [
 
 OUTSIDE = [
     outside("push_to_hub", "flag", True, _HUB),
-    *(outside(name, "any", None, _HUB) for name in ("hf_entity", "hf_repo_id", "hf_repo_revision", "hf_repo_url")),
+    *each(outside("", "any", None, _HUB), "hf_entity hf_repo_id hf_repo_revision hf_repo_url"),
     *(
         outside(name, "any", default, _BEAKER)
         for name, default in (
@@ -195,11 +192,7 @@ DATA = [
     ),
     mapped("num_unique_prompts_rollout", "integer", 16, "grpo.groups_per_step", aliases=["num_unique_prompts"]),
     composed(
-        "active_sampling",
-        "flag",
-        False,
-        "grpo.active_sampling grpo.max_refills",
-        aliases=["active_fill_completions"],
+        "active_sampling", "flag", False, "grpo.active_sampling grpo.max_refills", aliases=["active_fill_completions"]
     ),
     mapped("filter_zero_std_samples", "flag", True, "grpo.keep_zero_signal", lambda drops: not drops),
     mapped("no_resampling_pass_rate", "number", None, "grpo.easy_rate", aliases=["no_resample_solve_rate"]),
@@ -221,15 +214,9 @@ DATA = [
         [["rlvr_tokenize_v1", "rlvr_max_length_filter_v1"]],
         "prompts are templated and filtered by length; apply other transforms to the data itself",
     ),
-    *(
-        ignored(name, "Shoal reads the data directly; Hugging Face caches it")
-        for name in (
-            "dataset_cache_mode",
-            "dataset_local_cache_dir",
-            "dataset_config_hash",
-            "dataset_config_eval_hash",
-            "dataset_skip_cache",
-        )
+    *each(
+        ignored("", "Shoal reads the data directly; Hugging Face caches it"),
+        "dataset_cache_mode dataset_local_cache_dir dataset_config_hash dataset_config_eval_hash dataset_skip_cache",
     ),
     composed("system_prompt_override_file", "text", None, "data.sources", why="the text of the file"),
     mapped("temperature", "number", 1.0, "sampling.temperature"),
@@ -278,13 +265,7 @@ REWARD = [
         "questions are never cut: one that is too long for the judge's server is UNSCORABLE",
     ),
     composed("llm_judge_temperature", "number", 1.0, "reward.judge", why=_WITH_JUDGE),
-    composed(
-        "llm_judge_timeout",
-        "integer",
-        60,
-        "reward.judge",
-        why=_WITH_JUDGE,
-    ),
+    composed("llm_judge_timeout", "integer", 60, "reward.judge", why=_WITH_JUDGE),
     composed(
         "apply_llm_verifier_reward",
         "flag",
@@ -295,17 +276,10 @@ REWARD = [
     not_yet(
         "apply_evolving_rubric_reward", "flag", False, "evolving rubrics", aliases=["apply_adaptive_rubric_reward"]
     ),
-    *(
-        ignored(name, _OF_EVOLVING)
-        for name in (
-            "max_active_rubrics",
-            "cache_evolving_rubric_data_dir",
-            "cache_adaptive_rubric_data_dir",
-            "save_adaptive_rubrics",
-            "normalize_rubric_scores",
-            "use_rubric_buffer",
-            "use_static_rubrics_as_persistent_rubrics",
-        )
+    *each(
+        ignored("", _OF_EVOLVING),
+        "max_active_rubrics cache_evolving_rubric_data_dir cache_adaptive_rubric_data_dir save_adaptive_rubrics "
+        "normalize_rubric_scores use_rubric_buffer use_static_rubrics_as_persistent_rubrics",
     ),
     ignored("code_api_url", "programs run in the sandbox of the reward service"),
     composed("code_max_execution_time", "number", 1.0, "reward.verifiers reward.timeout_s"),
@@ -353,21 +327,10 @@ ENGINE_AND_MODEL = [
         lambda _: True,
         why="open-instruct always does",
     ),
-    *(
-        ignored(name, _DEAD + ": its GRPO trains all weights; learner.lora is Shoal's own way")
-        for name in (
-            "use_peft",
-            "lora_r",
-            "lora_alpha",
-            "lora_dropout",
-            "lora_target_modules",
-            "lora_modules_to_save",
-            "lora_task_type",
-            "load_in_8bit",
-            "load_in_4bit",
-            "bnb_4bit_quant_type",
-            "use_bnb_nested_quant",
-        )
+    *each(
+        ignored("", _DEAD + ": its GRPO trains all weights; learner.lora is Shoal's own way"),
+        "use_peft lora_r lora_alpha lora_dropout lora_target_modules lora_modules_to_save lora_task_type load_in_8bit "
+        "load_in_4bit bnb_4bit_quant_type use_bnb_nested_quant",
     ),
     composed("tokenizer_name_or_path", "text", None, "model.tokenizer", aliases=["tokenizer_name"]),
     refused(
@@ -391,25 +354,13 @@ ENGINE_AND_MODEL = [
 ]
 
 LATER = [
-    *(not_yet(name, "flag", False, "distillation") for name in ("opd_enabled", "opd_pure")),
+    *each(not_yet("", "flag", False, "distillation"), "opd_enabled opd_pure"),
     not_yet("opd_teacher_model_name_or_path", "text", None, "distillation"),
-    *(
-        ignored(name, "an option of distillation, which is refused")
-        for name in (
-            "opd_loss_mode",
-            "opd_topk",
-            "opd_loss_coef",
-            "opd_kl_coef",
-            "opd_use_task_rewards",
-            "opd_teacher_model_revision",
-            "opd_teacher_num_engines",
-            "opd_teacher_tensor_parallel_size",
-            "opd_teacher_gpu_memory_utilization",
-            "opd_teacher_dtype",
-            "opd_teacher_enforce_eager",
-            "opd_teacher_enable_prefix_caching",
-            "opd_teacher_prompt_mode",
-        )
+    *each(
+        ignored("", "an option of distillation, which is refused"),
+        "opd_loss_mode opd_topk opd_loss_coef opd_kl_coef opd_use_task_rewards opd_teacher_model_revision "
+        "opd_teacher_num_engines opd_teacher_tensor_parallel_size opd_teacher_gpu_memory_utilization opd_teacher_dtype "
+        "opd_teacher_enforce_eager opd_teacher_enable_prefix_caching opd_teacher_prompt_mode",
     ),
     outside("clean_checkpoints_at_end", "flag", False, "Shoal keeps the last checkpoints: checkpoint.keep_last"),
     ignored("update_progress_every", "`shoal run watch` shows every step"),

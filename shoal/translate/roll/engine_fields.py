@@ -8,6 +8,7 @@ from shoal.translate.shared.field import (
     accepted,
     choice,
     composed,
+    each,
     ignored,
     mapped,
     not_yet,
@@ -26,10 +27,7 @@ _REFERENCE = "the learner loads the reference model when [kl] needs it"
 
 ENGINES: list[Field] = [
     ignored("actor_infer.worker_cls", "the engine is vLLM"),
-    *(
-        ignored(f"actor_infer.{name}", "only actor_train trains")
-        for name in ("pg_variant", "training_args", "training_args.*")
-    ),
+    *each(ignored("actor_infer.", "only actor_train trains"), "pg_variant training_args training_args.*"),
     mapped(
         "actor_infer.model_args.dtype",
         "text",
@@ -82,15 +80,15 @@ ENGINES: list[Field] = [
     mapped(f"{ENGINE}.enforce_eager", "flag", False, "generator.enforce_eager"),
     mapped(f"{ENGINE}.max_num_seqs", "integer", 256, "generator.max_num_seqs"),
     composed(f"{ENGINE}.max_model_len", "integer", None, "generator.max_model_len"),
-    *(
-        not_yet(f"{ENGINE}.{name}", "any", None, "FP8 rollout", accepts=(None, "auto"))
-        for name in ("quantization", "kv_cache_dtype", "online_quantization")
+    *each(
+        not_yet(f"{ENGINE}.", "any", None, "FP8 rollout", accepts=(None, "auto")),
+        "quantization kv_cache_dtype online_quantization",
     ),
     not_yet(f"{ENGINE}.enable_expert_parallel", "flag", False, "mixture of experts", accepts=(None, False)),
     ignored(f"{ENGINE}.online_quantization_config.*", "an option of online_quantization"),
-    *(
-        refused(f"{ENGINE}.{name}", "any", None, "the model is as its config.json describes it: change the file")
-        for name in ("hf_overrides", "hf_overrides.*", "rope_scaling", "rope_scaling.*")
+    *each(
+        refused(f"{ENGINE}.", "any", None, "the model is as its config.json describes it: change the file"),
+        "hf_overrides hf_overrides.* rope_scaling rope_scaling.*",
     ),
     ignored(f"{ENGINE}.*", "a detail of the engine; [generator] has those that Shoal sets"),
     ignored("actor_infer.device_mapping", PLACES),

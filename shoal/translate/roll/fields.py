@@ -1,6 +1,6 @@
 """ROLL's settings of the algorithm, one row each."""
 
-from shoal.translate.shared.field import Field, Kind, choice, composed, ignored, mapped, refused
+from shoal.translate.shared.field import Field, Kind, choice, composed, each, ignored, mapped, refused
 
 _CRITIC = "GRPO has no critic"
 
@@ -148,14 +148,14 @@ PIPELINE: list[Field] = [
         "max_grad_norm", "number", 1.0, "learner.max_grad_norm", aliases=["actor_train.training_args.max_grad_norm"]
     ),
     refused("l2", "number", 0.0, "the loss has no penalty of the weights' norm; learner.weight_decay decays them"),
-    *(
+    *each(
         refused(
-            name,
+            "",
             "flag",
             False,
             "an older switch, which ROLL does not read any more: give norm_mean_type and norm_std_type",
-        )
-        for name in ("use_reward_scaling", "use_reward_norm")
+        ),
+        "use_reward_scaling use_reward_norm",
     ),
     refused("add_len_reward", "flag", False, "an older switch, which ROLL does not read any more: see reward.length"),
     ignored(

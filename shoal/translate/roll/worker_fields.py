@@ -1,16 +1,7 @@
 """ROLL's settings of the worker that trains, actor_train, one row each; `common` lists the settings of every worker."""
 
 from shoal.translate.roll.run_fields import PLACES
-from shoal.translate.shared.field import (
-    Fate,
-    Field,
-    choice,
-    composed,
-    ignored,
-    mapped,
-    not_yet,
-    refused,
-)
+from shoal.translate.shared.field import Fate, Field, choice, composed, each, ignored, mapped, not_yet, refused
 
 TRAINING = "actor_train.training_args"
 STRATEGY_NAME = "actor_train.strategy_args.strategy_name"
@@ -58,39 +49,22 @@ _REWARD_MODEL = (
 def common(worker: str) -> list[Field]:
     """Returns the rows of every worker that only affect the distribution of its work."""
     return [
-        *(
-            ignored(f"{worker}.{name}", PLACES)
-            for name in (
-                "name",
-                "world_size",
-                "num_gpus_per_worker",
-                "max_concurrency",
-                "backend_timeout",
-                "offload_nccl",
-                "system_envs",
-                "system_envs.*",
-            )
+        *each(
+            ignored(f"{worker}.", PLACES),
+            "name world_size num_gpus_per_worker max_concurrency backend_timeout offload_nccl system_envs "
+            "system_envs.*",
         ),
-        *(
-            ignored(f"{worker}.{name}", _BATCHES)
-            for name in (
-                "infer_batch_size",
-                "use_dynamic_batching_in_train",
-                "max_tokens_per_microbatch_in_train",
-                "sequence_length_round_in_train",
-                "use_dynamic_batching_in_infer",
-                "max_tokens_per_microbatch_in_infer",
-                "sequence_length_round_in_infer",
-                "use_sequence_packing",
-                "sequence_packing_args",
-                "sequence_packing_args.*",
-                "use_remove_padding",
-            )
+        *each(
+            ignored(f"{worker}.", _BATCHES),
+            "infer_batch_size use_dynamic_batching_in_train max_tokens_per_microbatch_in_train "
+            "sequence_length_round_in_train use_dynamic_batching_in_infer max_tokens_per_microbatch_in_infer "
+            "sequence_length_round_in_infer use_sequence_packing sequence_packing_args sequence_packing_args.* "
+            "use_remove_padding",
         ),
         ignored(f"{worker}.logits_in_fp32", "log-probabilities are always computed in float32"),
-        *(
-            ignored(f"{worker}.{name}", "log-probabilities do not depend on chunks: learner.logits_chunk_tokens")
-            for name in ("use_logits_chunking", "logits_chunk_size")
+        *each(
+            ignored(f"{worker}.", "log-probabilities do not depend on chunks: learner.logits_chunk_tokens"),
+            "use_logits_chunking logits_chunk_size",
         ),
         not_yet(f"{worker}.router_replay.mode", "text", "disable", "mixture of experts", accepts=(None, "disable")),
         not_yet(
@@ -162,17 +136,11 @@ WORKERS: list[Field] = [
     ),
     composed(f"{TRAINING}.per_device_train_batch_size", "integer", 8, "grpo.num_mini_batches"),
     composed(f"{TRAINING}.gradient_accumulation_steps", "integer", 1, "grpo.num_mini_batches"),
-    *(
-        ignored(f"{TRAINING}.{name}", "max_steps of the pipeline decides: run.num_steps")
-        for name in ("num_train_epochs", "max_steps")
-    ),
-    *(ignored(f"{TRAINING}.{name}", "ROLL replaces it by the pipeline's: run.seed") for name in ("seed", "data_seed")),
-    *(ignored(f"{TRAINING}.{name}", "model_args.dtype decides: learner.compute_dtype") for name in ("bf16", "fp16")),
+    *each(ignored(f"{TRAINING}.", "max_steps of the pipeline decides: run.num_steps"), "num_train_epochs max_steps"),
+    *each(ignored(f"{TRAINING}.", "ROLL replaces it by the pipeline's: run.seed"), "seed data_seed"),
+    *each(ignored(f"{TRAINING}.", "model_args.dtype decides: learner.compute_dtype"), "bf16 fp16"),
     ignored(f"{TRAINING}.tf32", "a setting of torch: TORCH_ALLOW_TF32_CUBLAS_OVERRIDE in the learner's environment"),
-    *(
-        ignored(f"{TRAINING}.{name}", "every run writes metrics.jsonl")
-        for name in ("logging_steps", "output_dir", "save_steps")
-    ),
+    *each(ignored(f"{TRAINING}.", "every run writes metrics.jsonl"), "logging_steps output_dir save_steps"),
     ignored(f"{TRAINING}.save_hf_model", "the trained model is exported as a Hugging Face folder (docs/exports.md)"),
     ignored(f"{TRAINING}.dataloader_num_workers", _READ),
     mapped(
@@ -225,17 +193,10 @@ WORKERS: list[Field] = [
     composed(f"{DATA}.prompt", "text", None, "data.sources", why="a column of text without a chat template is refused"),
     composed(f"{DATA}.max_samples", "integer", None, "data.sources"),
     ignored(f"{DATA}.eval_file_name", "ROLL reads validation.data_args.file_name: evaluation.sources"),
-    *(
-        ignored(f"{DATA}.{name}", _READ)
-        for name in (
-            "preprocessing_num_workers",
-            "rollout_dataloader_num_workers",
-            "rollout_dataloader_batch_size",
-            "cache_path",
-            "dataset_type",
-            "id",
-            "response",
-        )
+    *each(
+        ignored(f"{DATA}.", _READ),
+        "preprocessing_num_workers rollout_dataloader_num_workers rollout_dataloader_batch_size cache_path "
+        "dataset_type id response",
     ),
     composed(STRATEGY_NAME, "text", None, "learner.zero_stage"),
     composed(
@@ -250,17 +211,17 @@ WORKERS: list[Field] = [
         for name in SPLITS
     ),
     mapped(f"{STRATEGY}.zero_optimization.stage", "integer", 2, "learner.zero_stage"),
-    *(
-        not_yet(f"{STRATEGY}.{name}", "integer", 1, "mixture of experts", accepts=(None, 1))
-        for name in ("expert_model_parallel_size", "ep_size", "efsdp_size")
+    *each(
+        not_yet(f"{STRATEGY}.", "integer", 1, "mixture of experts", accepts=(None, 1)),
+        "expert_model_parallel_size ep_size efsdp_size",
     ),
-    *(
-        refused(f"{STRATEGY}.{name}", "any", None, "the learner computes in float32 or bfloat16: learner.compute_dtype")
-        for name in ("fp8", "fp8_recipe", "fp8_param", "fp4")
+    *each(
+        refused(f"{STRATEGY}.", "any", None, "the learner computes in float32 or bfloat16: learner.compute_dtype"),
+        "fp8 fp8_recipe fp8_param fp4",
     ),
-    *(
-        refused(f"{STRATEGY}.{name}", "number", None, "the policy is trained without dropout", accepts=(None, 0.0))
-        for name in ("attention_dropout", "hidden_dropout")
+    *each(
+        refused(f"{STRATEGY}.", "number", None, "the policy is trained without dropout", accepts=(None, 0.0)),
+        "attention_dropout hidden_dropout",
     ),
     ignored(f"{STRATEGY}.*", _SHARDING),
     composed("actor_train.device_mapping", "any", None, "launch.num_learner_ranks"),

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Literal
 
@@ -141,6 +141,12 @@ def not_yet(
     """Returns a row for a feature that is not yet available, by its key in `NOT_YET`."""
     assert feature in NOT_YET, feature
     return Field(name, kind, default, Fate.NOT_YET, accepts=(*accepts, default), why=feature, aliases=tuple(aliases))
+
+
+def each(row: Field, names: str) -> list[Field]:
+    """Returns rows like this one, one for each of the names, which are separated by spaces. The name of the row is what
+    their names begin with."""
+    return [replace(row, name=f"{row.name}{name}") for name in names.split()]
 
 
 def read_value(kind: Kind, raw: Any) -> Any:

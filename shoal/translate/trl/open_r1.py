@@ -4,23 +4,16 @@ from collections.abc import Collection
 from typing import Any
 
 from shoal.translate.shared.draft import Draft, Source
-from shoal.translate.shared.field import Field, Unfit, composed, ignored
+from shoal.translate.shared.field import Field, Unfit, composed, each, ignored
 from shoal.translate.trl.reward_parts import ACCURACY, COSINE, cosine, overlong
 from shoal.translate.trl.versions import MAY
 
 _CODE = "a setting of open-r1's rewards for programs, which are refused"
 FIELDS: list[Field] = [
-    *(
-        ignored(name, _CODE)
-        for name in (
-            "code_eval_test_batch_size",
-            "code_eval_scoring_mode",
-            "parallel_code_exec_per_proc",
-            "code_provider",
-            "ioi_provider",
-            "e2b_router_url",
-            "morph_router_url",
-        )
+    *each(
+        ignored("", _CODE),
+        "code_eval_test_batch_size code_eval_scoring_mode parallel_code_exec_per_proc code_provider ioi_provider "
+        "e2b_router_url morph_router_url",
     ),
     composed("code_language", "text", "python", "reward.format", why="of open-r1's code_format"),
     *(

@@ -1,6 +1,6 @@
 """Fields of TRL's scripts, of its trainer and of related calls, one row each."""
 
-from shoal.translate.shared.field import Field, composed, ignored, mapped, outside, played, refused
+from shoal.translate.shared.field import Field, composed, each, ignored, mapped, outside, played, refused
 from shoal.translate.trl.fields import DTYPE, EVALUATION, HOW, REWARDS, TRANSFORMERS
 from shoal.translate.trl.open_r1 import FIELDS as OPEN_R1
 
@@ -20,7 +20,7 @@ BESIDE: list[Field] = [
     mapped("model_revision", "text", None, "model.revision", aliases=["from_pretrained.revision"]),
     composed("attn_implementation", "text", None, "learner.attention", aliases=["from_pretrained.attn_implementation"]),
     ignored("dtype", DTYPE, aliases=["torch_dtype", "from_pretrained.dtype", "from_pretrained.torch_dtype"]),
-    *(ignored(f"from_pretrained.{name}", _LOADING) for name in ("device_map", "low_cpu_mem_usage", "token")),
+    *each(ignored("from_pretrained.", _LOADING), "device_map low_cpu_mem_usage token"),
     ignored("from_pretrained.use_cache", HOW),
     refused("from_pretrained.*", "any", None, "the model is loaded as its files define it"),
     composed(

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from shoal.translate.shared.field import Field, accepted, composed, ignored, mapped, not_yet, refused
+from shoal.translate.shared.field import Field, accepted, composed, each, ignored, mapped, not_yet, refused
 from shoal.translate.trl import TRL
 
 _MEMORY = "a way to save memory on one GPU; here learner.logits_chunk_tokens splits the logits"
@@ -25,14 +25,9 @@ _DEFAULTS = {
 }
 
 _ADDED: list[Field] = [
-    *(
-        ignored(name, _MEMORY)
-        for name in (
-            "unsloth_num_chunks",
-            "unsloth_logit_chunk_multiplier",
-            "unsloth_grpo_mini_batch",
-            "offload_embedding",
-        )
+    *each(
+        ignored("", _MEMORY),
+        "unsloth_num_chunks unsloth_logit_chunk_multiplier unsloth_grpo_mini_batch offload_embedding",
     ),
     composed("vllm_sampling_params", "table", None, "sampling.stop_strings sampling.temperature"),
     composed("max_seq_length", "integer", None, "generator.max_model_len", aliases=["from_pretrained.max_seq_length"]),
@@ -48,18 +43,10 @@ _ADDED: list[Field] = [
         "the file trains adapters if it calls get_peft_model, else all weights",
         aliases=["from_pretrained.full_finetuning"],
     ),
-    *(
-        ignored(f"from_pretrained.{name}", _LOADS)
-        for name in (
-            "unsloth_vllm_standby",
-            "use_gradient_checkpointing",
-            "random_state",
-            "fix_tokenizer",
-            "disable_log_stats",
-            "offload_embedding",
-            "unsloth_tiled_mlp",
-            "use_exact_model_name",
-        )
+    *each(
+        ignored("from_pretrained.", _LOADS),
+        "unsloth_vllm_standby use_gradient_checkpointing random_state fix_tokenizer disable_log_stats "
+        "offload_embedding unsloth_tiled_mlp use_exact_model_name",
     ),
     refused("get_chat_template.chat_template", "any", None, _TEMPLATE, accepts=[None]),
     composed("lora_rank", "integer", None, "learner.lora", aliases=["max_lora_rank"]),
@@ -76,28 +63,20 @@ _ADDED: list[Field] = [
     composed("get_peft_model.use_rslora", "flag", False, "learner.lora"),
     accepted("get_peft_model.bias", "any", "none", ["none", None], "biases stay frozen"),
     not_yet("get_peft_model.finetune_vision_layers", "flag", False, "vision"),
-    *(
-        accepted(f"get_peft_model.{name}", "flag", True, [True], "learner.lora.target_modules names the layers")
-        for name in ("finetune_language_layers", "finetune_attention_modules", "finetune_mlp_modules")
+    *each(
+        accepted("get_peft_model.", "flag", True, [True], "learner.lora.target_modules names the layers"),
+        "finetune_language_layers finetune_attention_modules finetune_mlp_modules",
     ),
-    *(
-        ignored(f"get_peft_model.{name}", "the learner recomputes activations, and seeds adapters from run.seed")
-        for name in ("use_gradient_checkpointing", "random_state", "max_seq_length")
+    *each(
+        ignored("get_peft_model.", "the learner recomputes activations, and seeds adapters from run.seed"),
+        "use_gradient_checkpointing random_state max_seq_length",
     ),
-    *(
-        refused(
-            f"get_peft_model.{name}", "any", None, "adapters are those of LoRA on linear layers", accepts=[None, {}]
-        )
-        for name in ("loftq_config", "modules_to_save", "layers_to_transform")
+    *each(
+        refused("get_peft_model.", "any", None, "adapters are those of LoRA on linear layers", accepts=[None, {}]),
+        "loftq_config modules_to_save layers_to_transform",
     ),
     refused("get_peft_model.*", "any", None, "no such option of LoRA here"),
-    accepted(
-        "fast_inference",
-        "flag",
-        None,
-        [True, False, None],
-        "completions are always sampled by vLLM",
-    ),
+    accepted("fast_inference", "flag", None, [True, False, None], "completions are always sampled by vLLM"),
     ignored("from_pretrained.fast_inference", "completions are always sampled by vLLM"),
 ]
 

@@ -9,6 +9,7 @@ from shoal.translate.shared.field import (
     accepted,
     choice,
     composed,
+    each,
     ignored,
     mapped,
     played,
@@ -217,23 +218,11 @@ FIELDS: list[Field] = [
     composed(f"{ROLLOUT}.val_kwargs.top_p", "number", 1.0, "evaluation.top_p"),
     composed(f"{ROLLOUT}.val_kwargs.top_k", "integer", -1, "evaluation.top_k"),
     ignored(f"{ROLLOUT}.val_kwargs.do_sample", "verl's engines do not read it: temperature 0 is greedy"),
-    *(
-        ignored(f"{ROLLOUT}.{name}", _ENGINE)
-        for name in (
-            "mode",
-            "prompt_length",
-            "response_length",
-            "free_cache_engine",
-            "load_format",
-            "max_num_batched_tokens",
-            "enable_chunked_prefill",
-            "enable_prefix_caching",
-            "layered_summon",
-            "disable_log_stats",
-            "calculate_log_probs",
-            "agent.*",
-            "engine_kwargs.*",
-        )
+    *each(
+        ignored(f"{ROLLOUT}.", _ENGINE),
+        "mode prompt_length response_length free_cache_engine load_format max_num_batched_tokens "
+        "enable_chunked_prefill enable_prefix_caching layered_summon disable_log_stats calculate_log_probs agent.* "
+        "engine_kwargs.*",
     ),
     ignored("actor_rollout_ref.hybrid_engine", "generators and learners are separate services"),
     composed("trainer.total_epochs", "integer", 30, "run.total_epochs"),

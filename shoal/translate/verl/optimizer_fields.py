@@ -1,6 +1,6 @@
 """verl's settings of the optimizers of Megatron, veOmni and torchtitan, one row each."""
 
-from shoal.translate.shared.field import Field, accepted, ignored, mapped, refused
+from shoal.translate.shared.field import Field, accepted, each, ignored, mapped, refused
 from shoal.translate.verl.names import ACTOR
 
 _OPTIM = f"{ACTOR}.optim"
@@ -11,48 +11,33 @@ _NOT_CONSTANT = "give actor.optim.lr_scheduler_type, min_lr_ratio and lr_warmup_
 OPTIMIZER: list[Field] = [
     mapped(f"{_OPTIM}.eps", "number", 1e-8, "learner.adam_eps"),
     accepted(f"{_OPTIM}.lr_decay_style", "text", "constant", ["constant"], _NOT_CONSTANT),
-    *(
-        accepted(f"{_OPTIM}.{name}", "number", 0.0, [0.0, None], _NOT_CONSTANT)
-        for name in ("min_lr", "lr_min", "lr_start", "lr_warmup_init", "min_lr_factor")
+    *each(
+        accepted(f"{_OPTIM}.", "number", 0.0, [0.0, None], _NOT_CONSTANT),
+        "min_lr lr_min lr_start lr_warmup_init min_lr_factor",
     ),
-    *(
-        ignored(f"{_OPTIM}.{name}", "an option of other schedules than the constant one")
-        for name in ("lr_decay_steps", "lr_decay_ratio", "lr_wsd_decay_style", "lr_wsd_decay_steps", "decay_type")
+    *each(
+        ignored(f"{_OPTIM}.", "an option of other schedules than the constant one"),
+        "lr_decay_steps lr_decay_ratio lr_wsd_decay_style lr_wsd_decay_steps decay_type",
     ),
     accepted(
         f"{_OPTIM}.weight_decay_incr_style", "text", "constant", ["constant"], "learner.weight_decay stays the same"
     ),
     ignored(f"{_OPTIM}.use_checkpoint_opt_param_scheduler", "a resume follows the schedule of its configuration"),
-    *(
-        accepted(f"{_OPTIM}.{name}", "text", "fp32", ["fp32", None], _STATES)
-        for name in ("main_grads_dtype", "exp_avg_dtype", "exp_avg_sq_dtype")
+    *each(
+        accepted(f"{_OPTIM}.", "text", "fp32", ["fp32", None], _STATES),
+        "main_grads_dtype exp_avg_dtype exp_avg_sq_dtype",
     ),
-    *(
-        ignored(f"{_OPTIM}.{name}", _MEMORY)
-        for name in (
-            "use_layer_wise_distributed_optimizer",
-            "use_precision_aware_optimizer",
-            "override_optimizer_config.optimizer_offload_fraction",
-            "override_optimizer_config.optimizer_cpu_offload",
-            "override_optimizer_config.overlap_cpu_optimizer_d2h_h2d",
-            "override_optimizer_config.use_precision_aware_optimizer",
-        )
+    *each(
+        ignored(f"{_OPTIM}.", _MEMORY),
+        "use_layer_wise_distributed_optimizer use_precision_aware_optimizer "
+        "override_optimizer_config.optimizer_offload_fraction override_optimizer_config.optimizer_cpu_offload "
+        "override_optimizer_config.overlap_cpu_optimizer_d2h_h2d "
+        "override_optimizer_config.use_precision_aware_optimizer",
     ),
-    *(
-        ignored(f"{_OPTIM}.muon_{name}", "an option of Muon, which is refused at actor.optim.optimizer")
-        for name in (
-            "momentum",
-            "nesterov",
-            "split_qkv",
-            "scale_mode",
-            "coefficient_type",
-            "num_ns_steps",
-            "tp_mode",
-            "fp32_matmul_prec",
-            "extra_scale_factor",
-            "scalar_optimizer",
-            "match_adamw_update_rms",
-        )
+    *each(
+        ignored(f"{_OPTIM}.muon_", "an option of Muon, which is refused at actor.optim.optimizer"),
+        "momentum nesterov split_qkv scale_mode coefficient_type num_ns_steps tp_mode fp32_matmul_prec "
+        "extra_scale_factor scalar_optimizer match_adamw_update_rms",
     ),
     refused(
         f"{_OPTIM}.override_optimizer_config.*",

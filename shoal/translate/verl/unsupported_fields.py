@@ -1,6 +1,17 @@
 """verl's settings for its processes, its output and features that Shoal does not have, one row each."""
 
-from shoal.translate.shared.field import Field, accepted, choice, composed, ignored, mapped, not_yet, played, refused
+from shoal.translate.shared.field import (
+    Field,
+    accepted,
+    choice,
+    composed,
+    each,
+    ignored,
+    mapped,
+    not_yet,
+    played,
+    refused,
+)
 from shoal.translate.verl.names import ACTOR, MODEL, REFERENCE, ROLLOUT
 from shoal.translate.verl.optimizer_fields import OPTIMIZER
 
@@ -19,25 +30,13 @@ _AGENTS = ("agent_loop_config_path", "agent_loop_manager_class", "custom_async_s
 UNSUPPORTED: list[Field] = [
     # Data
     refused("data.train_max_samples", "integer", -1, "set count of a source in data.sources", accepts=[-1, None]),
-    *(
-        ignored(f"data.{name}", _READ)
-        for name in (
-            "use_shm",
-            "return_raw_input_ids",
-            "return_full_prompt",
-            "validation_shuffle",
-            "custom_cls.name",
-            "cache_dir",
-        )
+    *each(
+        ignored("data.", _READ),
+        "use_shm return_raw_input_ids return_full_prompt validation_shuffle custom_cls.name cache_dir",
     ),
-    *(
-        ignored(f"data.{name}", "an option of vision and audio, which are not yet available")
-        for name in (
-            "image_patch_size",
-            "return_multi_modal_inputs",
-            "mm_processor_kwargs",
-            "mm_processor_kwargs.*",
-        )
+    *each(
+        ignored("data.", "an option of vision and audio, which are not yet available"),
+        "image_patch_size return_multi_modal_inputs mm_processor_kwargs mm_processor_kwargs.*",
     ),
     played("data.tool_config_path", "text"),
     played("data.function_tool_path", "text"),
@@ -66,7 +65,7 @@ UNSUPPORTED: list[Field] = [
         "learner.attention",
         choice({name: name for name in (None, "sdpa", "flash_attention_2", "eager")}),
     ),
-    *(ignored(f"{MODEL}.{name}", _ONE_MODEL) for name in ("use_prefix_tree", "prefix_tree_attention")),
+    *each(ignored(f"{MODEL}.", _ONE_MODEL), "use_prefix_tree prefix_tree_attention"),
     ignored(
         f"{MODEL}.override_config.max_position_embeddings",
         "rotary positions do not depend on it; the engine reads it from the model's config.json, as verl's does",
@@ -96,20 +95,11 @@ UNSUPPORTED: list[Field] = [
     ignored(f"{MODEL}.mtp.*", _OFF),
     # Actor
     ignored("actor_rollout_ref.nccl_timeout", "each call has its own deadline: coordinator.*_timeout_s"),
-    *(
-        ignored(f"{ACTOR}.{name}", _ONE_MODEL)
-        for name in (
-            "use_fused_kernels",
-            "use_remove_padding",
-            "use_prefix_grouper",
-            "use_prefix_tree",
-            "entropy_from_logits_with_chunking",
-            "entropy_from_logits_chunk_size",
-            "entropy_checkpointing",
-            "pad_to_length",
-            "calculate_sum_pi_squared",
-            "sum_pi_squared_checkpointing",
-        )
+    *each(
+        ignored(f"{ACTOR}.", _ONE_MODEL),
+        "use_fused_kernels use_remove_padding use_prefix_grouper use_prefix_tree entropy_from_logits_with_chunking "
+        "entropy_from_logits_chunk_size entropy_checkpointing pad_to_length calculate_sum_pi_squared "
+        "sum_pi_squared_checkpointing",
     ),
     ignored(f"{ACTOR}.model_engine", "the learner uses DeepSpeed; [learner] decides how its ranks share the model"),
     ignored(f"{ACTOR}.rollout_n", "the same as actor_rollout_ref.rollout.n"),
@@ -125,20 +115,13 @@ UNSUPPORTED: list[Field] = [
     ),
     ignored(f"{ACTOR}.qat.*", _OFF),
     refused(f"{ACTOR}.policy_loss.rollout_is_level", "any", None, "give algorithm.rollout_correction.rollout_is"),
-    *(
-        ignored(f"{ACTOR}.policy_loss.{name}", "an option of loss modes that are refused")
-        for name in (
-            "clip_cov_ratio",
-            "clip_cov_lb",
-            "clip_cov_ub",
-            "kl_cov_ratio",
-            "ppo_kl_coef",
-            "dro_beta",
-        )
+    *each(
+        ignored(f"{ACTOR}.policy_loss.", "an option of loss modes that are refused"),
+        "clip_cov_ratio clip_cov_lb clip_cov_ub kl_cov_ratio ppo_kl_coef dro_beta",
     ),
-    *(
-        accepted(f"{ACTOR}.optim.{name}", "text", "AdamW", ["AdamW", "adamw", "adam"], "the optimizer is AdamW")
-        for name in ("optimizer", "name")
+    *each(
+        accepted(f"{ACTOR}.optim.", "text", "AdamW", ["AdamW", "adamw", "adam"], "the optimizer is AdamW"),
+        "optimizer name",
     ),
     ignored(f"{ACTOR}.optim.optimizer_impl", "AdamW comes from DeepSpeed or torch: learner.fused_adam"),
     ignored(f"{ACTOR}.optim.zero_indexed_step", "the schedule begins at 0"),
@@ -154,43 +137,19 @@ UNSUPPORTED: list[Field] = [
         for engine in ("vllm", "sglang", "trtllm")
         for name in ("kv_cache_dtype", "quantization")
     ),
-    *(
-        refused(
-            f"{ROLLOUT}.engine_kwargs.{name}", "any", None, "the engine samples from the model as its files define it"
-        )
-        for name in (
-            "vllm.hf_overrides",
-            "vllm.logits_processors",
-            "vllm.speculative_config",
-            "sglang.json_model_override_args",
-        )
+    *each(
+        refused(f"{ROLLOUT}.engine_kwargs.", "any", None, "the engine samples from the model as its files define it"),
+        "vllm.hf_overrides vllm.logits_processors vllm.speculative_config sglang.json_model_override_args",
     ),
     played(f"{ROLLOUT}.agent.default_agent_loop", "text", default="single_turn_agent"),
     *(played(f"{ROLLOUT}.agent.{name}", "any") for name in _AGENTS),
-    *(
-        ignored(f"{ROLLOUT}.{name}", _ENGINE)
-        for name in (
-            "cudagraph_capture_sizes",
-            "data_parallel_size",
-            "expert_parallel_size",
-            "moe_tensor_parallel_size",
-            "scheduling_policy",
-            "multi_stage_wake_up",
-            "router_config_path",
-            "skip_tokenizer_init",
-            "moe_load_balance_metrics_interval",
-            "limit_images",
-            "enable_sleep_mode",
-            "swap_space",
-            "checkpoint_engine.*",
-            "disaggregation.*",
-            "update_weights_bucket_megabytes",
-        )
+    *each(
+        ignored(f"{ROLLOUT}.", _ENGINE),
+        "cudagraph_capture_sizes data_parallel_size expert_parallel_size moe_tensor_parallel_size scheduling_policy "
+        "multi_stage_wake_up router_config_path skip_tokenizer_init moe_load_balance_metrics_interval limit_images "
+        "enable_sleep_mode swap_space checkpoint_engine.* disaggregation.* update_weights_bucket_megabytes",
     ),
-    *(
-        ignored(f"{ROLLOUT}.{name}", _SHOWS)
-        for name in ("trace.*", "prometheus.*", "profiler.*", "skip.*", "skip_rollout", "skip_dump_dir")
-    ),
+    *each(ignored(f"{ROLLOUT}.", _SHOWS), "trace.* prometheus.* profiler.* skip.* skip_rollout skip_dump_dir"),
     ignored(f"{ROLLOUT}.seed", "each prompt has its own seed, derived from run.seed"),
     ignored(f"{ROLLOUT}.full_determinism", "each prompt has its own seed, derived from run.seed"),
     accepted(
@@ -234,38 +193,18 @@ UNSUPPORTED: list[Field] = [
         ["ppo_clip"],
         "with bypass_mode the loss is the clipped ratio to the engine's probabilities",
     ),
-    *(
-        refused(
-            f"algorithm.{name}", "any", None, "an earlier name: give algorithm.rollout_correction.rollout_is or _rs"
-        )
-        for name in (
-            "rollout_is",
-            "rollout_is_level",
-            "rollout_is_mode",
-            "rollout_is_threshold",
-            "rollout_is_threshold_lower",
-            "rollout_is_veto_threshold",
-        )
+    *each(
+        refused("algorithm.", "any", None, "an earlier name: give algorithm.rollout_correction.rollout_is or _rs"),
+        "rollout_is rollout_is_level rollout_is_mode rollout_is_threshold rollout_is_threshold_lower "
+        "rollout_is_veto_threshold",
     ),
     # Trainer
-    *(
-        ignored(f"trainer.{name}", _PROCESSES)
-        for name in (
-            "use_v1",
-            "v1.sync",
-            "v1.colocate_async.*",
-            "v1.separate_async.*",
-            "v1.sampler.*",
-            "esi_redundant_time",
-            "checkpoint_callback_class",
-            "del_local_ckpt_after_load",
-            "remove_previous_ckpt_in_save",
-            "ray_wait_register_center_timeout",
-            "worker_nsight_options.*",
-            "controller_nsight_options.*",
-            "npu_profile.*",
-            "profile_steps",
-        )
+    *each(
+        ignored("trainer.", _PROCESSES),
+        "use_v1 v1.sync v1.colocate_async.* v1.separate_async.* v1.sampler.* esi_redundant_time "
+        "checkpoint_callback_class del_local_ckpt_after_load remove_previous_ckpt_in_save "
+        "ray_wait_register_center_timeout worker_nsight_options.* controller_nsight_options.* npu_profile.* "
+        "profile_steps",
     ),
     ignored("trainer.balance_keep_minibatch", "mini-batches are whole groups, in the order in which they were issued"),
     ignored("profile.*", _SHOWS),
@@ -284,7 +223,7 @@ UNSUPPORTED: list[Field] = [
     refused("trainer.v1.sampler.custom_sampler.path", "text", None, "data.shuffle and run.seed decide the order"),
     not_yet("distillation.enabled", "flag", False, "distillation"),
     ignored("distillation.*", _OFF),
-    *(ignored(name, _SHOWS) for name in ("global_profiler.*", "skip.*")),
+    *each(ignored("", _SHOWS), "global_profiler.* skip.*"),
     ignored("transfer_queue.*", _PROCESSES),
     # The experimental asynchronous trainers
     composed("program", "text", "main_ppo", "grpo.max_staleness", why="the module that a script starts"),
@@ -301,18 +240,11 @@ UNSUPPORTED: list[Field] = [
     ignored("reward_model.reward_kwargs.overlong_buffer_cfg.log", "the metrics always include reward/overlong"),
     ignored("reward.reward_kwargs.overlong_buffer_cfg.log", "the metrics always include reward/overlong"),
     ignored("reward_model.overlong_buffer.log", "the metrics always include reward/overlong"),
-    *(
-        ignored(name, "the reward service has its own workers")
-        for name in (
-            "reward.num_workers",
-            "reward_model.num_workers",
-            "reward_model.launch_reward_fn_async",
-            "reward_model.use_reward_loop",
-            "reward_model.strategy",
-            "reward_model.reward_loop_source",
-            "reward_model.reward_loop_module_path",
-            "reward_model.reward_loop_class_name",
-        )
+    *each(
+        ignored("", "the reward service has its own workers"),
+        "reward.num_workers reward_model.num_workers reward_model.launch_reward_fn_async reward_model.use_reward_loop "
+        "reward_model.strategy reward_model.reward_loop_source reward_model.reward_loop_module_path "
+        "reward_model.reward_loop_class_name",
     ),
     accepted(
         "reward.reward_manager.source",
@@ -326,23 +258,12 @@ UNSUPPORTED: list[Field] = [
         ignored(f"{prefix}sandbox_fusion.*", "programs run in the sandbox of the reward service")
         for prefix in ("", "reward.", "reward_model.")
     ),
-    *(
-        ignored(name, "reward.model has the settings of the reward model")
-        for name in (
-            "reward.reward_model.*",
-            "reward_model.model.*",
-            "reward_model.rollout.*",
-            "reward_model.megatron.*",
-            "reward_model.profiler.*",
-            "reward_model.micro_batch_size",
-            "reward_model.micro_batch_size_per_gpu",
-            "reward_model.max_length",
-            "reward_model.use_dynamic_bsz",
-            "reward_model.forward_max_token_len_per_gpu",
-            "reward_model.ulysses_sequence_parallel_size",
-            "reward_model.enable_resource_pool",
-            "reward_model.n_gpus_per_node",
-            "reward_model.nnodes",
-        )
+    *each(
+        ignored("", "reward.model has the settings of the reward model"),
+        "reward.reward_model.* reward_model.model.* reward_model.rollout.* reward_model.megatron.* "
+        "reward_model.profiler.* reward_model.micro_batch_size reward_model.micro_batch_size_per_gpu "
+        "reward_model.max_length reward_model.use_dynamic_bsz reward_model.forward_max_token_len_per_gpu "
+        "reward_model.ulysses_sequence_parallel_size reward_model.enable_resource_pool reward_model.n_gpus_per_node "
+        "reward_model.nnodes",
     ),
 ]
