@@ -5,7 +5,7 @@ from typing import Any
 from shoal.translate.open_instruct.dr_tulu import PARSER, check_dr_tulu
 from shoal.translate.open_instruct.tools import GAMES, read_tools, tool_table
 from shoal.translate.shared.draft import Draft, Origin, Source
-from shoal.translate.shared.field import Field, choice, composed, ignored, refused
+from shoal.translate.shared.field import Field, choice, composed, ignored, kept, refused
 
 _EARLIER = "an earlier form of its tools: translate the script as it is today, with tools and tool_configs"
 _PARSERS = {
@@ -158,7 +158,7 @@ def _limits(source: Source, draft: Draft) -> None:
         "episodes.tools_in_prompt", source["pass_tools_to_chat_template"], source.origin("pass_tools_to_chat_template")
     )
     try:
-        how = choice({"last": "last", "sum": "sum"})(source["reward_aggregator"])
+        how = kept("last", "sum")(source["reward_aggregator"])
         draft.set("episodes.turn_rewards", how, source.origin("reward_aggregator"))
     except ValueError as error:
         draft.refuse("reward_aggregator", source["reward_aggregator"], str(error), cure="episodes.turn_rewards")

@@ -45,13 +45,9 @@ EXPERIMENT = [
     ),
     ignored("compile_model", _OLMO_CORE + "the learner does not compile its model"),
     mapped("fused_optimizer", "flag", True, "learner.fused_adam"),
-    ignored("cp_degree", _DEAD),
-    ignored("cp_strategy", _DEAD),
-    ignored("logging_steps", _DEAD),
-    ignored("report_to", _DEAD),
+    *each(ignored("", _DEAD), "cp_degree cp_strategy logging_steps report_to"),
     composed("output_dir", "text", "output/", "", why="Shoal creates the run's folder below --data-dir"),
-    ignored("checkpointing_steps", _DEAD),
-    ignored("ephemeral_save_interval", _DEAD),
+    *each(ignored("", _DEAD), "checkpointing_steps ephemeral_save_interval"),
     composed("keep_last_n_checkpoints", "integer", 3, "checkpoint.keep_last checkpoint.export_keep_last"),
     ignored("resume_from_checkpoint", _DEAD + "; `shoal train --resume` continues a run"),
     composed(
@@ -62,8 +58,7 @@ EXPERIMENT = [
         why="as open-instruct's code has it: true leaves biases and norms undecayed, false decays all by 0.01",
     ),
     mapped("total_episodes", "integer", 100_000, "run.total_episodes"),
-    ignored("world_size", _RUNTIME),
-    ignored("num_training_steps", _RUNTIME),
+    *each(ignored("", _RUNTIME), "world_size num_training_steps"),
     composed("local_eval_every", "integer", 100, "evaluation.every_steps", aliases=["eval_freq"]),
     composed(
         "num_evals", "integer", None, "evaluation.every_steps", why="that many evaluations, spread evenly over the run"
@@ -126,8 +121,7 @@ EXPERIMENT = [
         why="ZeRO 3 above 1, unless deepspeed_stage is given",
     ),
     ignored("fsdp_num_replicas", _OLMO_CORE + "ZeRO 3 shares the model among all ranks"),
-    ignored("enable_queue_dashboard", "`shoal run watch` shows the same"),
-    ignored("queue_dashboard_port", "`shoal run watch` shows the same"),
+    *each(ignored("", "`shoal run watch` shows the same"), "enable_queue_dashboard queue_dashboard_port"),
     ignored("verbose", "logs are JSON lines with a level"),
     composed("checkpoint_state_freq", "integer", 200, "checkpoint.every_steps"),
     composed("checkpoint_state_dir", "text", None, "", why="checkpoints are in the run's folder"),
@@ -368,35 +362,3 @@ LATER = [
     ignored("vllm_gdn_prefill_backend", "the engine chooses its own kernels"),
 ]
 """Fields on open-instruct's branches."""
-
-INTERNAL = {
-    "DatasetConfig": "built by open-instruct from the dataset_mixer flags",
-    "RewardConfig": "built by open-instruct from the reward flags",
-    "LMJudgeVerifierConfig": "built by open-instruct from the llm_judge flags",
-    "CodeVerifierConfig": "built by open-instruct from the code flags",
-    "MaxLengthVerifierConfig": "built by open-instruct from max_length_verifier_max_length",
-    "RubricVerifierConfig": "its settings come from the environment; here reward.judge also serves the label rubric",
-    "SamplingConfig": "built by open-instruct for each request",
-    **dict.fromkeys(
-        (
-            "PromptRequest",
-            "EnvConfig",
-            "EnvConfigEntry",
-            "GenerationResult",
-            "RequestInfo",
-            "TokenStatistics",
-            "ToolCallStats",
-            "CompletionOutput",
-            "Group",
-            "Batch",
-            "PackedSequences",
-            "CollatedBatchData",
-            "BatchStatistics",
-            "RolloutRecord",
-            "RolloutMetadata",
-            "RolloutState",
-        ),
-        "a value at run time, not a setting",
-    ),
-}
-"""Classes of open-instruct whose fields are not settings, with the reason."""

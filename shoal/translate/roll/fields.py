@@ -1,8 +1,9 @@
 """ROLL's settings of the algorithm, one row each."""
 
-from shoal.translate.shared.field import Field, Kind, choice, composed, each, ignored, mapped, refused
+from shoal.translate.shared.field import Field, Kind, composed, each, ignored, kept, mapped, refused
 
 _CRITIC = "GRPO has no critic"
+_OLDER = "an older switch, which ROLL does not read any more: "
 
 _ROWS: tuple[tuple[str, Kind, tuple[object, ...]], ...] = (
     ("source", "text", (None,)),
@@ -16,6 +17,17 @@ _WEIGHTS: tuple[tuple[str, Kind, object, str], ...] = (
     ("upper_bound", "number", 1.2, "correction.weight_high"),
     ("detach", "flag", True, "correction.weight"),
 )
+_OF_VARIANTS: tuple[tuple[str, Kind, object, str], ...] = (
+    ("tis_lower_bound", "number", 0.0, "loss.ratio_low"),
+    ("tis_upper_bound", "number", 1.0, "loss.ratio_high"),
+    ("topr_positive_weight", "number", 1.0, "loss.topr_positive_weight"),
+    ("topr_negative_weight", "number", 1.0, "loss.topr_negative_weight"),
+    ("cispo_epsilon_low", "number", 0.1, "loss.clip_low"),
+    ("cispo_epsilon_high", "number", 0.1, "loss.clip_high"),
+    ("cispo_use_unified_mask", "flag", False, "loss.cispo_unified_mask"),
+    ("kimi15_tau", "number", 0.1, "loss.kimi15_tau"),
+)
+"""The options of the variants of the policy gradient."""
 _FILTERS = (("ratio", 0.8, 1.2), ("diff", -0.2, 0.2), ("ratio_seq", 0.8, 1.2), ("diff_seq", -0.2, 0.2))
 OLDER_FILTERS = tuple(name for name, _, _ in _FILTERS)
 """The older fields train_infer_NAME_mask, each with its two thresholds."""
@@ -49,12 +61,7 @@ PIPELINE: list[Field] = [
         "text",
         "seq-mean-token-mean",
         "loss.aggregation",
-        choice(
-            {
-                name: name
-                for name in ("token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm")
-            }
-        ),
+        kept("token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm"),
         why="seq-mean-token-sum-norm also divides by the batch, which ROLL omits",
     ),
     mapped("whiten_advantages", "flag", False, "advantage.whiten"),
@@ -70,12 +77,7 @@ PIPELINE: list[Field] = [
         "whiten_rewards", "flag", False, "rewards are not whitened per token; whiten_advantages whitens the advantages"
     ),
     mapped("gamma", "number", 1.0, "advantage.discount"),
-    ignored("lambd", _CRITIC),
-    ignored("value_clip", _CRITIC),
-    ignored("critic_warmup", _CRITIC),
-    ignored("critic_epochs", _CRITIC),
-    ignored("critic.*", _CRITIC),
-    ignored("critic", _CRITIC),
+    *each(ignored("", _CRITIC), "lambd value_clip critic_warmup critic_epochs critic.* critic"),
     composed("pg_clip", "number", 0.2, "loss.clip_low loss.clip_high loss.dual_clip"),
     composed("use_pg_clip_range", "flag", False, "loss.clip_low loss.clip_high"),
     composed("pg_clip_low", "number", 0.2, "loss.clip_low"),
@@ -84,24 +86,7 @@ PIPELINE: list[Field] = [
     composed("pg_variant", "text", "ppo", "loss.objective", aliases=["actor_train.pg_variant"]),
     composed("use_policy_loss_type", "text", "PPO", "loss.objective"),
     refused("use_topr_loss", "flag", False, "a switch that ROLL does not read: give actor_train.pg_variant topr"),
-    composed("tis_lower_bound", "number", 0.0, "loss.ratio_low", aliases=["actor_train.tis_lower_bound"]),
-    composed("tis_upper_bound", "number", 1.0, "loss.ratio_high", aliases=["actor_train.tis_upper_bound"]),
-    composed(
-        "topr_positive_weight", "number", 1.0, "loss.topr_positive_weight", aliases=["actor_train.topr_positive_weight"]
-    ),
-    composed(
-        "topr_negative_weight", "number", 1.0, "loss.topr_negative_weight", aliases=["actor_train.topr_negative_weight"]
-    ),
-    composed("cispo_epsilon_low", "number", 0.1, "loss.clip_low", aliases=["actor_train.cispo_epsilon_low"]),
-    composed("cispo_epsilon_high", "number", 0.1, "loss.clip_high", aliases=["actor_train.cispo_epsilon_high"]),
-    composed(
-        "cispo_use_unified_mask",
-        "flag",
-        False,
-        "loss.cispo_unified_mask",
-        aliases=["actor_train.cispo_use_unified_mask"],
-    ),
-    composed("kimi15_tau", "number", 0.1, "loss.kimi15_tau", aliases=["actor_train.kimi15_tau"]),
+    *(composed(name, kind, default, to, aliases=[f"actor_train.{name}"]) for name, kind, default, to in _OF_VARIANTS),
     refused(
         "postive_loss_coef",
         "number",
@@ -125,8 +110,9 @@ PIPELINE: list[Field] = [
     composed("is_use_additional_prompts", "flag", False, "grpo.active_sampling", aliases=["use_additional_prompts"]),
     composed("dynamic_sampling", "flag", False, "grpo.active_sampling"),
     ignored("max_additional_running_prompts", "grpo.max_staleness bounds the groups in flight"),
-    ignored("val_greedy", "ROLL reads validation.generating_args instead, as evaluation.* does here"),
-    ignored("val_n_sample", "ROLL reads validation.generating_args instead, as evaluation.* does here"),
+    *each(
+        ignored("val_", "ROLL reads validation.generating_args instead, as evaluation.* does here"), "greedy n_sample"
+    ),
     composed("eval_steps", "integer", 10, "evaluation.every_steps"),
     composed("skip_initial_validation", "flag", False, "evaluation.on_start"),
     composed("val_prompt_length", "integer", None, "evaluation.max_completion_tokens"),
@@ -149,15 +135,10 @@ PIPELINE: list[Field] = [
     ),
     refused("l2", "number", 0.0, "the loss has no penalty of the weights' norm; learner.weight_decay decays them"),
     *each(
-        refused(
-            "",
-            "flag",
-            False,
-            "an older switch, which ROLL does not read any more: give norm_mean_type and norm_std_type",
-        ),
+        refused("", "flag", False, _OLDER + "give norm_mean_type and norm_std_type"),
         "use_reward_scaling use_reward_norm",
     ),
-    refused("add_len_reward", "flag", False, "an older switch, which ROLL does not read any more: see reward.length"),
+    refused("add_len_reward", "flag", False, _OLDER + "see reward.length"),
     ignored(
         "enable_reference",
         "a reference that enters no loss changes no weight; kl.reference = always loads it for its metrics",

@@ -24,22 +24,6 @@ SPLITS = (
 )
 """Fields for the number of ranks that share one model, or one row."""
 
-_OF_IMAGES = (
-    "image_max_pixels",
-    "image_min_pixels",
-    "image_folder",
-    "video_max_pixels",
-    "video_min_pixels",
-    "video_total_pixels",
-    "video_fps",
-    "video_max_frames",
-    "video_resize_chunk_frames",
-    "video_folder",
-    "audio_folder",
-    "custom_data_kwargs_func",
-)
-"""Fields of ROLL's pipeline of vision models."""
-
 _REWARD_MODEL = (
     "a reward model scores the rows whose verifier is reward_model: --set reward.model.path=MODEL, and give "
     'data.sources verifier = "reward_model"'
@@ -92,8 +76,7 @@ def model_rows(worker: str) -> list[Field]:
     return [
         ignored(f"{worker}.model_args.model_type", "the model's config.json names its type"),
         ignored(f"{worker}.model_args.num_labels", "the policy is a language model"),
-        ignored(f"{worker}.model_args.device_map", PLACES),
-        ignored(f"{worker}.model_args.vision_dp", PLACES),
+        *each(ignored(f"{worker}.model_args.", PLACES), "device_map vision_dp"),
         ignored(
             f"{worker}.model_args.gradient_checkpointing_use_reentrant",
             "learner.gradient_checkpointing has one implementation",
@@ -180,7 +163,11 @@ WORKERS: list[Field] = [
     composed(f"{DATA}.tag", "text", "tag", "data.sources"),
     ignored(f"{DATA}.dataset_dir", "ROLL's pipeline reads file_name as it is"),
     composed(f"{DATA}.enable_thinking", "flag", None, "model.chat_template_kwargs"),
-    *(not_yet(f"{DATA}.{name}", "any", None, "vision") for name in _OF_IMAGES),
+    *each(
+        not_yet(f"{DATA}.", "any", None, "vision"),
+        "image_max_pixels image_min_pixels image_folder video_max_pixels video_min_pixels video_total_pixels video_fps "
+        "video_max_frames video_resize_chunk_frames video_folder audio_folder custom_data_kwargs_func",
+    ),
     composed(
         f"{DATA}.template",
         "text",

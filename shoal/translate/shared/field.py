@@ -219,6 +219,11 @@ def text_list(value: Any) -> list[str]:
     return list(texts)
 
 
+def kept(*values: Any) -> Callable[[Any], Any]:
+    """Returns a conversion that keeps these values, and no others."""
+    return choice({value: value for value in values})
+
+
 def choice(options: dict[Any, Any]) -> Callable[[Any], Any]:
     """Returns a conversion by a table of values."""
 

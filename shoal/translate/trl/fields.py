@@ -80,11 +80,9 @@ GRPO: list[Field] = [
         "transformers_continuous_batching_config use_vllm vllm_mode vllm_model_impl vllm_enable_sleep_mode "
         "vllm_enable_prefix_caching",
     ),
-    refused(
-        "vllm_structured_outputs_regex", "text", None, "constrained sampling does not follow the policy's distribution"
-    ),
-    refused(
-        "vllm_guided_decoding_regex", "text", None, "constrained sampling does not follow the policy's distribution"
+    *each(
+        refused("", "text", None, "constrained sampling does not follow the policy's distribution"),
+        "vllm_structured_outputs_regex vllm_guided_decoding_regex",
     ),
     *each(
         ignored("", _SERVER),
@@ -144,8 +142,7 @@ GRPO: list[Field] = [
     composed("num_completions_to_print", "integer", None, "tracking.num_completions"),
     *each(ignored("", _LOGS), "log_multimodal log_unique_prompts wandb_log_unique_prompts"),
     outside("log_completions_hub_repo", "text", None, _HUB),
-    ignored("use_liger_kernel", HOW),
-    ignored("use_liger_loss", HOW),
+    *each(ignored("", HOW), "use_liger_kernel use_liger_loss"),
 ]
 
 TRAINING: list[Field] = [

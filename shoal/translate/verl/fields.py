@@ -11,6 +11,7 @@ from shoal.translate.shared.field import (
     composed,
     each,
     ignored,
+    kept,
     mapped,
     played,
     refused,
@@ -35,6 +36,11 @@ OVERLONG: tuple[tuple[str, Kind, Any, list[str]], ...] = (
     ("max_resp_len", "integer", None, []),
 )
 """Name, kind, default and aliases of the options of DAPO's reward manager."""
+_CUSTOM: tuple[tuple[str, Kind, Any, str], ...] = (
+    ("path", "text", None, "reward.custom data.sources"),
+    ("name", "text", "compute_score", "reward.custom"),
+    ("reward_kwargs", "table", None, "reward.custom"),
+)
 
 FIELDS: list[Field] = [
     composed("data.train_files", "texts", None, "data.sources"),
@@ -104,16 +110,10 @@ FIELDS: list[Field] = [
     composed(f"{MODEL}.lora_alpha", "integer", 16, "learner.lora"),
     composed(f"{MODEL}.target_modules", "texts", ["all-linear"], "learner.lora"),
     composed(f"{ACTOR}.ppo_mini_batch_size", "integer", 256, "grpo.num_mini_batches"),
-    *(
-        ignored(name, _BATCHES)
-        for name in (
-            f"{ACTOR}.ppo_micro_batch_size",
-            f"{ACTOR}.ppo_micro_batch_size_per_gpu",
-            f"{ROLLOUT}.log_prob_micro_batch_size",
-            f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu",
-            f"{ROLLOUT}.log_prob_use_dynamic_bsz",
-            f"{ROLLOUT}.log_prob_max_token_len_per_gpu",
-        )
+    *each(ignored(f"{ACTOR}.", _BATCHES), "ppo_micro_batch_size ppo_micro_batch_size_per_gpu"),
+    *each(
+        ignored(f"{ROLLOUT}.log_prob_", _BATCHES),
+        "micro_batch_size micro_batch_size_per_gpu use_dynamic_bsz max_token_len_per_gpu",
     ),
     composed(f"{ACTOR}.use_dynamic_bsz", "flag", False, "learner.pack_tokens"),
     composed(f"{ACTOR}.ppo_max_token_len_per_gpu", "integer", 16384, "learner.pack_tokens"),
@@ -127,12 +127,7 @@ FIELDS: list[Field] = [
         "text",
         "token-mean",
         "loss.aggregation",
-        choice(
-            {
-                name: name
-                for name in ("token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm")
-            }
-        ),
+        kept("token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm"),
     ),
     refused(
         f"{ACTOR}.use_token_level_loss",
@@ -243,12 +238,12 @@ FIELDS: list[Field] = [
         "tracking.completions_every_steps",
         aliases=["trainer.val_generations_to_log_to_wandb"],
     ),
-    ignored("trainer.rollout_data_dir", "the ledger keeps the text and scores of every group"),
-    ignored("trainer.validation_data_dir", "the ledger keeps the text and scores of every group"),
-    ignored("trainer.default_local_dir", "Shoal creates the run's folder below --data-dir"),
-    ignored("trainer.default_hdfs_dir", "Shoal creates the run's folder below --data-dir"),
-    ignored("trainer.resume_mode", "`shoal train --resume` continues a run"),
-    ignored("trainer.resume_from_path", "`shoal train --resume` continues a run"),
+    *each(
+        ignored("trainer.", "the ledger keeps the text and scores of every group"),
+        "rollout_data_dir validation_data_dir",
+    ),
+    *each(ignored("trainer.", "Shoal creates the run's folder below --data-dir"), "default_local_dir default_hdfs_dir"),
+    *each(ignored("trainer.", "`shoal train --resume` continues a run"), "resume_mode resume_from_path"),
     accepted("trainer.critic_warmup", "integer", 0, [0, 1], "the policy is updated from the first step"),
     ignored("trainer.balance_batch", "rows are always balanced over the ranks"),
     ignored("trainer.device", "each service finds its own device"),
@@ -256,8 +251,7 @@ FIELDS: list[Field] = [
     mapped("trainer.max_actor_ckpt_to_keep", "integer", None, "checkpoint.keep_last"),
     ignored("trainer.max_critic_ckpt_to_keep", _CRITIC),
     ignored("critic.*", _CRITIC),
-    ignored("ray_kwargs.*", "Shoal does not use Ray"),
-    ignored("ray_init.*", "Shoal does not use Ray"),
+    *each(ignored("", "Shoal does not use Ray"), "ray_kwargs.* ray_init.*"),
     ignored("hydra.*", "the configuration is one file"),
     composed("reward_model.enable", "flag", False, "reward.model", aliases=["reward.reward_model.enable"]),
     composed("reward_model.model.path", "text", None, "reward.model", aliases=["reward.reward_model.model_path"]),
@@ -272,25 +266,8 @@ FIELDS: list[Field] = [
         )
         for name, kind, default, aliases in OVERLONG
     ),
-    composed(
-        "custom_reward_function.path",
-        "text",
-        None,
-        "reward.custom data.sources",
-        aliases=["reward.custom_reward_function.path"],
-    ),
-    composed(
-        "custom_reward_function.name",
-        "text",
-        "compute_score",
-        "reward.custom",
-        aliases=["reward.custom_reward_function.name"],
-    ),
-    composed(
-        "custom_reward_function.reward_kwargs",
-        "table",
-        None,
-        "reward.custom",
-        aliases=["reward.custom_reward_function.reward_kwargs"],
+    *(
+        composed(f"custom_reward_function.{name}", kind, default, to, aliases=[f"reward.custom_reward_function.{name}"])
+        for name, kind, default, to in _CUSTOM
     ),
 ]

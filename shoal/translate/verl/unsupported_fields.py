@@ -7,6 +7,7 @@ from shoal.translate.shared.field import (
     composed,
     each,
     ignored,
+    kept,
     mapped,
     not_yet,
     played,
@@ -24,8 +25,6 @@ _OFF = "its switch is off, or refused"
 _LORA_OF = "learner.lora trains float32 adapters, whose first matrix is random and whose second is 0"
 
 _NEW_ADAPTERS = "adapters begin at 0: merge this one into the model first"
-
-_AGENTS = ("agent_loop_config_path", "agent_loop_manager_class", "custom_async_server.path")
 
 UNSUPPORTED: list[Field] = [
     # Data
@@ -45,25 +44,16 @@ UNSUPPORTED: list[Field] = [
     # Model
     refused(f"{MODEL}.hf_config_path", "text", None, "Shoal uses the model's own config.json"),
     refused(f"{MODEL}.external_lib", "text", None, "Shoal does not run external code"),
-    accepted(
-        f"{MODEL}.override_config.attention_dropout",
-        "number",
-        None,
-        [0.0, None],
-        "the model is trained without dropout",
-    ),
-    accepted(
-        f"{MODEL}.override_config.embd_pdrop", "number", None, [0.0, None], "the model is trained without dropout"
-    ),
-    accepted(
-        f"{MODEL}.override_config.resid_pdrop", "number", None, [0.0, None], "the model is trained without dropout"
+    *each(
+        accepted(f"{MODEL}.override_config.", "number", None, [0.0, None], "the model is trained without dropout"),
+        "attention_dropout embd_pdrop resid_pdrop",
     ),
     mapped(
         f"{MODEL}.override_config.attn_implementation",
         "text",
         None,
         "learner.attention",
-        choice({name: name for name in (None, "sdpa", "flash_attention_2", "eager")}),
+        kept(None, "sdpa", "flash_attention_2", "eager"),
     ),
     *each(ignored(f"{MODEL}.", _ONE_MODEL), "use_prefix_tree prefix_tree_attention"),
     ignored(
@@ -107,8 +97,7 @@ UNSUPPORTED: list[Field] = [
     ignored(f"{ACTOR}.freeze_vision_tower", "text models have no vision tower"),
     ignored(f"{ACTOR}.profiler.*", _SHOWS),
     ignored(f"{ACTOR}.router_replay.*", "an option of mixture-of-experts training, which is not yet available"),
-    *(ignored(f"{ACTOR}.{name}.*", _PROCESSES) for name in ("veomni", "deepspeed", "automodel", "mindspeed")),
-    ignored(f"{ACTOR}.torchtitan.*", _PROCESSES),
+    *each(ignored(f"{ACTOR}.", _PROCESSES), "veomni.* deepspeed.* automodel.* mindspeed.* torchtitan.*"),
     *(
         not_yet(f"{ACTOR}.{part}qat.enable", "flag", False, "quantized training")
         for part in ("", "fsdp_config.", "megatron.")
@@ -142,7 +131,9 @@ UNSUPPORTED: list[Field] = [
         "vllm.hf_overrides vllm.logits_processors vllm.speculative_config sglang.json_model_override_args",
     ),
     played(f"{ROLLOUT}.agent.default_agent_loop", "text", default="single_turn_agent"),
-    *(played(f"{ROLLOUT}.agent.{name}", "any") for name in _AGENTS),
+    *each(
+        played(f"{ROLLOUT}.agent.", "any"), "agent_loop_config_path agent_loop_manager_class custom_async_server.path"
+    ),
     *each(
         ignored(f"{ROLLOUT}.", _ENGINE),
         "cudagraph_capture_sizes data_parallel_size expert_parallel_size moe_tensor_parallel_size scheduling_policy "
@@ -150,8 +141,7 @@ UNSUPPORTED: list[Field] = [
         "enable_sleep_mode swap_space checkpoint_engine.* disaggregation.* update_weights_bucket_megabytes",
     ),
     *each(ignored(f"{ROLLOUT}.", _SHOWS), "trace.* prometheus.* profiler.* skip.* skip_rollout skip_dump_dir"),
-    ignored(f"{ROLLOUT}.seed", "each prompt has its own seed, derived from run.seed"),
-    ignored(f"{ROLLOUT}.full_determinism", "each prompt has its own seed, derived from run.seed"),
+    *each(ignored(f"{ROLLOUT}.", "each prompt has its own seed, derived from run.seed"), "seed full_determinism"),
     accepted(
         f"{ROLLOUT}.logprobs_mode",
         "text",
@@ -161,13 +151,9 @@ UNSUPPORTED: list[Field] = [
     ),
     accepted(f"{ROLLOUT}.over_sample_rate", "number", 0.0, [0.0], "no prompt is dropped because others finished first"),
     not_yet(f"{ROLLOUT}.enable_rollout_routing_replay", "flag", False, "mixture of experts"),
-    not_yet(f"{ROLLOUT}.quantization", "text", None, "FP8 rollout"),
-    not_yet(f"{ROLLOUT}.quantization_config_file", "text", None, "FP8 rollout"),
+    *each(not_yet(f"{ROLLOUT}.", "text", None, "FP8 rollout"), "quantization quantization_config_file"),
     not_yet(f"{ROLLOUT}.mtp.enable", "flag", False, "multi-token prediction"),
-    ignored(f"{ROLLOUT}.mtp", _OFF),
-    ignored(f"{ROLLOUT}.mtp.*", _OFF),
-    ignored(f"{ROLLOUT}.qat", _OFF),
-    ignored(f"{ROLLOUT}.qat.*", _OFF),
+    *each(ignored(f"{ROLLOUT}.", _OFF), "mtp mtp.* qat qat.*"),
     mapped(f"{ROLLOUT}.multi_turn.max_assistant_turns", "integer", None, "episodes.max_turns"),
     mapped(
         f"{ROLLOUT}.multi_turn.format",
