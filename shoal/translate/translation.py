@@ -1,5 +1,6 @@
 """Translates the settings of another system into a configuration, or into reasons why that is not possible."""
 
+import re
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,10 +12,10 @@ from shoal.config.fields import listed
 from shoal.config.load import apply_override, parse_config
 from shoal.config.tables.custom_verifiers import find_files
 from shoal.config.tables.environments import find_environment_files
+from shoal.config.tables.sampling import MAX_TOP_K
 from shoal.errors import InvalidArgument
 from shoal.translate.shared.draft import Draft, Origin, Refusal, Source
-from shoal.translate.shared.model_features import refuse_model_features
-from shoal.translate.shared.support import bound_support
+from shoal.translate.shared.not_yet import NOT_YET
 from shoal.translate.shared.system import System
 from shoal.translate.shared.toml import TABLES, to_toml
 from shoal.translate.sources.settings import Settings
@@ -27,6 +28,20 @@ _SAME = (
     frozenset({"label_columns", "ground_truth_column"}),
 )
 """Groups of settings that have the same meaning in a source."""
+_FEATURES = {
+    "vision": re.compile(
+        r"(^|[-_/.\d])(vl|vision|omni|llava|idefics\d?|smolvlm\d?)([-_.\d]|$)|internvl|minicpm-?(v|o)\b|pixtral"
+        r"|ministral-3-|glm-?4[._]?[15]v|qwen-?3\.[5-9]|mistral-small-3|gemma-?3n|gemma-?3-(4|12|27)b|gemma-?4",
+        re.IGNORECASE,
+    ),
+    "mixture of experts": re.compile(
+        r"-a\d+(\.\d+)?b\b|mixtral|(^|[-_/\d])moe([-_/.\d]|$)|gpt-?oss|moonlight|deepseek-?(v[2-9]|r1-?(0528|zero)?$)"
+        r"|olmoe|kimi[-_]?k\d|longcat-?flash|glm-?(4\.[5-9]|[5-9](\.\d)?(-|$))|llama-?4|minimax-?m\d",
+        re.IGNORECASE,
+    ),
+}
+"""Feature that is not yet available -> the names of the families of models that need it. A source has no other
+information about images or experts."""
 
 
 @dataclass(frozen=True)
@@ -122,8 +137,8 @@ def _judge(system: System, settings: Settings, source: Source, draft: Draft) -> 
         draft.set(name, value, Origin(why, False))
     source.sort(draft)
     system.compose(source, draft)
-    bound_support(draft)
-    refuse_model_features(system.model_field, draft)
+    _bound_support(draft)
+    _refuse_model_features(system.model_field, draft)
     if unsaid := source.unsaid(draft):
         draft.notes.append(
             "settings without a line, since Shoal does the same, or the others leave them nothing to decide: "
@@ -132,6 +147,39 @@ def _judge(system: System, settings: Settings, source: Source, draft: Draft) -> 
     # A refusal may keep other fields from being read.
     for name in source.unused() if not any(refusal.blocks for refusal in draft.refusals) else ():
         draft.refuse(name, source.origin(name).text if name in system.names else None, "is known, but was not read")
+
+
+def _bound_support(draft: Draft) -> None:
+    """Sets `sampling.top_k` if top-p or min-p exclude tokens and the source has no top-k; notes the difference.
+
+    The learner normalizes over the tokens that each token was drawn from, and top-k bounds their number.
+    """
+    top_p, min_p = draft.values.get("sampling.top_p") or 1.0, draft.values.get("sampling.min_p") or 0.0
+    if draft.values.get("sampling.top_k"):
+        draft.notes.append(
+            f"{draft.origins['sampling.top_k']}: the learner normalizes over the tokens that were kept, not over all: "
+            "so the importance ratio has no bias"
+        )
+        return
+    if top_p >= 1 and min_p <= 0:
+        return
+    names = [name for name, is_on in (("sampling.top_p", top_p < 1), ("sampling.min_p", min_p > 0)) if is_on]
+    origin = " and ".join(dict.fromkeys(draft.origins[name] for name in names))
+    draft.set("sampling.top_k", MAX_TOP_K, Origin(origin, any(name in draft.explicit for name in names)))
+    exact = f"; min_p alone leaves no more wherever some token has {1 / MAX_TOP_K / min_p:.2g} or more" if min_p else ""
+    draft.notes.append(
+        f"{origin}: tokens are drawn from at most the {MAX_TOP_K} likeliest, since the learner normalizes over the "
+        "tokens that each one was drawn from, and sampling.top_k bounds their number; fewer cost less. The importance "
+        f"ratio has no bias; in a very flat distribution the tokens beyond are never drawn{exact}"
+    )
+
+
+def _refuse_model_features(field: str, draft: Draft) -> None:
+    """Refuses the model in `field` of the source if its name shows a feature that is not yet available."""
+    path = draft.values.get("model.path") or ""
+    for feature, names in _FEATURES.items():
+        if names.search(path):
+            draft.refuse(field, path, f"not yet available: {NOT_YET[feature]}", cure="model.path")
 
 
 def _keep_given_length(draft: Draft, given: set[str]) -> None:

@@ -1,10 +1,10 @@
 """open-instruct (allenai/open-instruct): grpo_fast.py and grpo.py."""
 
 import re
+from typing import Any
 
 from shoal.translate.open_instruct.checkout import read_checkout
 from shoal.translate.open_instruct.compose import compose
-from shoal.translate.open_instruct.defaults import DEFAULTS_AS_OF
 from shoal.translate.open_instruct.episodes import EPISODES
 from shoal.translate.open_instruct.fields import (
     DATA,
@@ -13,11 +13,29 @@ from shoal.translate.open_instruct.fields import (
     EXPERIMENT,
     LATER,
     OUTSIDE,
+    PLACEMENT,
     REWARD,
+    TRACKING,
 )
-from shoal.translate.open_instruct.judge import JUDGE_ADDRESS
-from shoal.translate.open_instruct.tracking import PLACEMENT, TRACKING
+from shoal.translate.open_instruct.reward import JUDGE_ADDRESS
 from shoal.translate.shared.system import System
+
+DEFAULTS_AS_OF: dict[str, dict[str, Any]] = {
+    "2026-02": {
+        "seed": 1,
+        "temperature": 0.7,
+        "async_steps": 1,
+        "inflight_updates": False,
+        "clip_higher": 0.2,
+        "truncated_importance_sampling_ratio_cap": 0.0,
+        "advantage_normalization_type": "standard",
+        "fused_optimizer": False,
+        "checkpoint_state_freq": -1,
+        "dataset_mixer_eval_list": ["ai2-adapt-dev/rlvr_gsm8k_zs", "1.0"],
+    },
+    "2026-08": {},
+}
+"""Month -> the defaults that differ from the table of fields, which describes 2026-08."""
 
 OPEN_INSTRUCT = System(
     name="open-instruct",

@@ -6,10 +6,9 @@ from typing import Any
 from shoal.translate.open_instruct.chat_template import set_chat_template
 from shoal.translate.open_instruct.data import compose_data, compose_evaluation, num_steps
 from shoal.translate.open_instruct.episodes import compose_episodes
-from shoal.translate.open_instruct.judge import compose_judge
-from shoal.translate.open_instruct.reward import compose_reward
+from shoal.translate.open_instruct.reward import compose_judge, compose_reward
 from shoal.translate.shared.draft import Draft, Source
-from shoal.translate.shared.run_name import run_name
+from shoal.translate.shared.run import run_name
 from shoal.translate.shared.scheduler import set_scheduler
 
 _REFILLS = 100

@@ -1,6 +1,6 @@
 """open-instruct's GRPO flags, one row each, with the defaults of its code, which differ from its guide."""
 
-from shoal.translate.open_instruct.judge import JUDGE_ADDRESS
+from shoal.translate.open_instruct.reward import JUDGE_ADDRESS
 from shoal.translate.shared.field import (
     accepted,
     choice,
@@ -128,6 +128,19 @@ EXPERIMENT = [
     composed("gs_checkpoint_state_dir", "text", None, "checkpoint.mirror"),
     composed("gs_bucket_path", "text", None, "checkpoint.mirror", why="if gs_checkpoint_state_dir is unset"),
     ignored("cache_dataset_only", "`shoal config check --deep` loads the data and exits"),
+]
+
+TRACKING = [
+    mapped("with_tracking", "flag", False, "tracking.wandb", lambda on: "online" if on else "disabled"),
+    composed(
+        "wandb_project", "text", "open_instruct_internal", "tracking.wandb_project", aliases=["wandb_project_name"]
+    ),
+    composed("wandb_entity", "text", None, "tracking.wandb_entity"),
+    composed("wandb_group_name", "text", None, "tracking.wandb_group"),
+]
+
+PLACEMENT = [
+    mapped("single_gpu_mode", "flag", False, "launch.single_gpu"),
 ]
 
 EARLIER = [

@@ -8,16 +8,14 @@ from shoal.translate.roll.batches import compose_batches
 from shoal.translate.roll.correction import compose_correction
 from shoal.translate.roll.data import compose_data, compose_evaluation
 from shoal.translate.roll.engine_fields import ENGINE, GENERATING
-from shoal.translate.roll.kl import compose_kl
-from shoal.translate.roll.loss import compose_loss
+from shoal.translate.roll.loss import compose_kl, compose_loss
 from shoal.translate.roll.masks import compose_masks
 from shoal.translate.roll.reward_worker import read_workers
 from shoal.translate.roll.rewards import compose_rewards
 from shoal.translate.roll.worker_fields import DATA, MODEL, STRATEGY_NAME, TRAINING
 from shoal.translate.shared.draft import Draft, Source
-from shoal.translate.shared.run_name import run_name
+from shoal.translate.shared.run import run_name, set_trackers
 from shoal.translate.shared.scheduler import set_scheduler
-from shoal.translate.shared.trackers import set_trackers
 
 _MEGATRON = "megatron_train"
 _PARTS_OF_VISION = ("vision_model", "visual", "vision_tower", "audio_model", "audio_tower", "talker", "code2wav")

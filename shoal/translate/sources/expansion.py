@@ -1,4 +1,5 @@
-"""Shell expansions that need no shell: `${NAME#pattern}`, `$((arithmetic))`, folders, and probes of the machine."""
+"""Shell expansions that need no shell: `${NAME#pattern}`, `$((arithmetic))`, folders, probes of the machine, and the
+ends of brackets."""
 
 import ast
 import operator
@@ -102,3 +103,35 @@ def probed(command: str) -> str | None:
     """Returns the word that a probe prints on a machine without the special hardware; None for other commands."""
     match = _PROBE.search(command)
     return match[1] if match else None
+
+
+def closing(text: str, start: int, pair: str) -> int:
+    """Returns the index after the bracket that closes the one at `start`."""
+    depth = 0
+    for index in range(start, len(text)):
+        depth += (text[index] == pair[0]) - (text[index] == pair[1])
+        if depth == 0:
+            return index + 1
+    return len(text)
+
+
+def array_end(text: str, start: int) -> int:
+    """Returns the index after the bracket that ends an array. Skips brackets in quotes, comments and expansions."""
+    at, depth = start, 0
+    while at < len(text):
+        char = text[at]
+        if char == "\\":
+            at += 1
+        elif char in "'\"":
+            at = text.find(char, at + 1)
+            if at < 0:
+                break
+        elif char == "#" and text[at - 1] in " \t\n(":
+            at = text.find("\n", at)
+            if at < 0:
+                break
+        depth += (char == "(") - (char == ")")
+        at += 1
+        if depth == 0:
+            return at
+    return len(text)

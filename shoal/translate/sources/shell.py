@@ -13,9 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from shoal.errors import InvalidArgument
-from shoal.translate.sources.brackets import array_end, closing
 from shoal.translate.sources.branches import Branches, is_test
-from shoal.translate.sources.expansion import arithmetic, cut, folder_named, probed
+from shoal.translate.sources.expansion import arithmetic, array_end, closing, cut, folder_named, probed
 from shoal.translate.sources.script import ASSIGNMENT, NAME, Script, Word
 
 _DECLARATIONS = ("export", "readonly", "declare", "local", "typeset")

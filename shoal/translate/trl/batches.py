@@ -1,7 +1,9 @@
-"""TRL's batches: groups and mini-batches of a step, ranks, number of steps, checkpoints."""
+"""TRL's sizes: groups and mini-batches of a step, ranks, number of steps, checkpoints, and the lengths of prompts and
+completions with the context that holds both."""
 
 import math
 
+from shoal.config.tables.data import DataConfig
 from shoal.translate.shared.draft import Draft, Source
 
 _COUNTS = (
@@ -11,9 +13,8 @@ _COUNTS = (
     "num_iterations",
     "num_processes",
 )
-
-
 _MOST_PROCESSES = 1024
+_MOST_TOKENS = int(DataConfig.model_fields["max_prompt_tokens"].default)
 
 
 def compose_batches(source: Source, draft: Draft) -> int:
@@ -106,3 +107,38 @@ def _set_steps(source: Source, draft: Draft, *, optimizer_steps: int) -> None:
         draft.notes.append(f"save_steps = {saves:g} is a share of a length that is not known here: every 50 steps")
     every = max(1, int(saves) // optimizer_steps) if saves >= 1 else 50
     draft.set("checkpoint.every_steps", every, source.origin("save_steps"))
+
+
+def compose_lengths(source: Source, draft: Draft) -> None:
+    """Sets the length of prompts if TRL has no limit, and the context if prompts and completions fit into it."""
+    given, context = source["max_prompt_length"], source["vllm_max_model_length"]
+    if given is not None:
+        draft.notes.append(
+            f"max_prompt_length = {given}: prompts that are longer are left out; TRL before 1.0 cut off their beginning"
+        )
+    elif context is not None:
+        prompt = max(1, min(_MOST_TOKENS, context - source["max_completion_length"]))
+        draft.set("data.max_prompt_tokens", prompt, source.origin("vllm_max_model_length", "max_completion_length"))
+    else:
+        draft.notes.append(
+            f"max_prompt_length: TRL takes prompts of any length; here those of more than {_MOST_TOKENS} tokens are "
+            "left out: data.max_prompt_tokens"
+        )
+    if context is not None:
+        set_context(source, draft, "vllm_max_model_length")
+
+
+def set_context(source: Source, draft: Draft, name: str) -> None:
+    """Sets the engine's context from a field, unless it would cut completions off before their own limit."""
+    context = source[name]
+    prompt, completion = (
+        draft.values["data.max_prompt_tokens"] or _MOST_TOKENS,
+        draft.values["sampling.max_completion_tokens"],
+    )
+    fits = prompt + completion <= context
+    draft.set("generator.max_model_len", context if fits else None, source.origin(name))
+    if not fits:
+        draft.notes.append(
+            f"{source.origin(name).text} would cut off completions before {prompt} + {completion} tokens; here they "
+            "have their whole length: sampling.max_completion_tokens shortens them"
+        )

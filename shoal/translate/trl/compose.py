@@ -5,11 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from shoal.translate.shared.draft import Draft, Origin, Source
-from shoal.translate.shared.run_name import run_name
+from shoal.translate.shared.run import run_name, set_trackers
 from shoal.translate.shared.scheduler import REFUSED, set_scheduler
-from shoal.translate.shared.trackers import set_trackers
-from shoal.translate.trl.batches import compose_batches
-from shoal.translate.trl.lengths import compose_lengths
+from shoal.translate.trl.batches import compose_batches, compose_lengths
 from shoal.translate.trl.lora import compose_lora
 from shoal.translate.trl.reward import compose_reward
 from shoal.translate.trl.versions import note_version

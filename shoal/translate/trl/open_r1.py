@@ -1,13 +1,21 @@
 """Hugging Face's open-r1: reward functions by name, with their settings, and the version of TRL that it needs."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from shoal.translate.shared.draft import Draft, Source
 from shoal.translate.shared.field import Field, Unfit, composed, each, ignored
-from shoal.translate.trl.reward_parts import ACCURACY, COSINE, cosine, overlong
 from shoal.translate.trl.versions import MAY
 
+ACCURACY = "math"
+"""The verifier for their accuracy rewards."""
+COSINE = {
+    "max_value_correct": "correct_short",
+    "min_value_correct": "correct_long",
+    "min_value_wrong": "wrong_short",
+    "max_value_wrong": "wrong_long",
+}
+"""Parameters of their cosine rewards -> fields of `reward.cosine`."""
 _CODE = "a setting of open-r1's rewards for programs, which are refused"
 FIELDS: list[Field] = [
     *each(
@@ -101,3 +109,13 @@ def open_r1_part(name: str, weight: float, source: Source) -> dict[str, Any] | N
             values = {theirs: source[f"cosine_{theirs}"] for theirs in COSINE}
             return cosine(weight, {"max_length_characters": source["cosine_max_len"]}, values)
     return None
+
+
+def overlong(weight: float, limit: int, buffer: int) -> dict[str, Any]:
+    """Returns the fields of [reward] for DAPO's soft punishment, in tokens."""
+    return {"overlong": {"factor": weight, "max_length_tokens": limit, "buffer_tokens": buffer}}
+
+
+def cosine(weight: float, limit: Mapping[str, int], values: Mapping[str, float]) -> dict[str, Any]:
+    """Returns the fields of [reward] for a cosine by length. `limit` has Shoal's names, `values` the peer's."""
+    return {"cosine": {"factor": weight, **limit, **{COSINE[name]: value for name, value in values.items()}}}

@@ -1,16 +1,27 @@
-"""TRL's reward functions, reward model and weights. Functions of trl.rewards are known by name; others are refused."""
+"""TRL's reward functions, reward model and weights. Functions of trl.rewards are known by name, and functions of the
+source's own file become custom verifiers in TRL's convention; others are refused."""
 
 import ast
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from shoal.config.tables.verifiers import BUILT_IN_VERIFIERS
 from shoal.parsing import parse_python
 from shoal.translate.shared.draft import Draft, Origin, Source
 from shoal.translate.shared.field import Unfit
+from shoal.translate.shared.own_function import OwnFunction
 from shoal.translate.shared.toml import toml_value
-from shoal.translate.trl.open_r1 import FUNCTIONS_BY_DEFAULT, is_open_r1, note_settings, open_r1_part
-from shoal.translate.trl.own_rewards import note_own, own_labels, own_part
-from shoal.translate.trl.reward_parts import ACCURACY, COSINE, cosine, overlong
+from shoal.translate.trl.open_r1 import (
+    ACCURACY,
+    COSINE,
+    FUNCTIONS_BY_DEFAULT,
+    cosine,
+    is_open_r1,
+    note_settings,
+    open_r1_part,
+    overlong,
+)
 
 _CUSTOM = (
     "write it as a custom verifier, --set reward.custom.NAME.file=FILE.py, and name it in the data (verifier or "
@@ -38,6 +49,10 @@ _SCRIPT = {"get_soft_overlong_punishment": {"max_completion_len": 1280, "soft_pu
 """Arguments that `trl grpo` gives to a factory without arguments."""
 
 
+_LABEL = "solution"
+"""The column that TRL's own accuracy reward reads."""
+
+
 def compose_reward(source: Source, draft: Draft) -> None:
     """Sets the verifier of the data and the other parts of the reward, each with its function's weight."""
     functions = _weighted_functions(source, draft)
@@ -61,10 +76,10 @@ def compose_reward(source: Source, draft: Draft) -> None:
         draft.set(f"reward.{name}", value, origin)
     own = [source.functions[text] for text, _ in functions if text in source.functions]
     if verifiers or is_whole:
-        labels = own_labels(own, beside=ACCURACY if ACCURACY in verifiers else "", draft=draft) if own else {}
+        labels = _own_labels(own, beside=ACCURACY if ACCURACY in verifiers else "", draft=draft) if own else {}
         _set_verifier(source, draft, verifiers, names, labels)
     if own:
-        note_own(own, len(verifiers), draft)
+        _note_own(own, len(verifiers), draft)
     if set(reward) - {"weights", "model", "verifiers", "custom"}:
         _sum_once(source, draft, reads_solutions=ACCURACY in verifiers)
 
@@ -77,7 +92,7 @@ def _parts(functions: list[tuple[str, float]], source: Source, draft: Draft) -> 
     for text, weight in functions:
         try:
             if text in source.functions:
-                part = own_part(source.functions[text], weight)
+                part = _own_part(source.functions[text], weight)
             else:
                 part = _model(text, weight) if text == model else _part(text, weight, source)
             _add(part, reward)
@@ -224,3 +239,59 @@ def _last(node: ast.expr, text: str) -> str:
     if isinstance(node, ast.Attribute):
         return node.attr
     return node.id if isinstance(node, ast.Name) else text
+
+
+def _own_part(function: OwnFunction, weight: float) -> dict[str, Any]:
+    """Returns the fields of [reward] for the source's own function. Raises `Unfit`."""
+    if function.problem:
+        raise Unfit(f"{function.problem}, and give it with --set reward.custom.NAME.file=FILE.py")
+    name = _verifier_name(function)
+    convention = "trl" if function.takes_messages else "trl_text"
+    table = {"file": function.file, "function": function.name, "convention": convention}
+    return {"weights": {name: weight}, "custom": {name: table}}
+
+
+def _verifier_name(function: OwnFunction) -> str:
+    """Returns the name of the verifier for a function."""
+    name = re.sub(r"[^a-z0-9_-]", "-", function.name.lower()).lstrip("-")[:56]
+    return f"own_{name}" if name in BUILT_IN_VERIFIERS else name or "own"
+
+
+def _own_labels(functions: Sequence[OwnFunction], *, beside: str, draft: Draft) -> dict[str, Any]:
+    """Returns the settings of a source whose label all functions read. Refuses functions that need another label than
+    the verifier `beside` them, which reads the column of TRL's accuracy reward."""
+    columns = list(
+        dict.fromkeys(column for function in functions for column in (*function.columns, *function.optional))
+    )
+    if not beside:
+        return {"label_columns": {column: column for column in columns or [_LABEL]}}
+    if others := [
+        each.name for each in functions if set(each.columns) - {_LABEL} or len(each.required) != len(each.columns)
+    ]:
+        draft.refuse(
+            "reward_funcs",
+            ", ".join(others),
+            f"reads other columns than {_LABEL}, the label of the verifier {beside} beside it: give data whose rows "
+            "name the verifiers and have a label for each, and --set data.sources with its verifier_column",
+            cure="data.sources",
+        )
+    return {"ground_truth_column": _LABEL}
+
+
+def _note_own(functions: Sequence[OwnFunction], num_verifiers: int, draft: Draft) -> None:
+    """Notes the facts about the functions that a reader of the translation needs."""
+    names = ", ".join(_verifier_name(function) for function in functions)
+    draft.notes.append(
+        f"reward_funcs: {names} judge one completion a call, so a function that compares the completions of a list "
+        "does not work; of its file runs only what the function needs (docs/rewards.md)"
+    )
+    if texts := [_verifier_name(function) for function in functions if not function.takes_messages]:
+        draft.notes.append(
+            f"reward_funcs: {', '.join(texts)} read completions as texts; for lists of messages, --set "
+            f"reward.custom.{texts[0]}.convention=trl"
+        )
+    if num_verifiers > 1:
+        draft.notes.append(
+            "reward_funcs: a completion counts as correct where all of the functions give at least 1; reward.correct "
+            "names those that decide it"
+        )

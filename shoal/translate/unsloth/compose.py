@@ -6,9 +6,9 @@ from typing import Any
 from shoal.translate.shared.draft import Draft, Source
 from shoal.translate.shared.field import text_list
 from shoal.translate.sources.values import Unread
+from shoal.translate.trl.batches import compose_lengths, set_context
 from shoal.translate.trl.compose import compose_all_but_lengths
 from shoal.translate.trl.fields import FULL
-from shoal.translate.trl.lengths import compose_lengths, set_context
 from shoal.translate.unsloth.lora import compose_lora
 
 _IN_4_BITS = re.compile(r"(-unsloth)?-bnb-4bit$", re.IGNORECASE)

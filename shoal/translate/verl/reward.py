@@ -4,8 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from shoal.translate.shared.draft import Draft, Source
-from shoal.translate.shared.reward_model import set_reward_model
-from shoal.translate.shared.run_name import run_name
+from shoal.translate.shared.run import run_name
 from shoal.translate.shared.toml import toml_value
 from shoal.translate.verl.fields import OVERLONG
 from shoal.translate.verl.names import TRUTH
@@ -39,7 +38,10 @@ def compose_reward_model(source: Source, draft: Draft) -> None:
     if not path:
         draft.refuse("reward_model.enable", True, "reward_model.model.path must name the model", cure="reward.model")
         return
-    set_reward_model(path, draft, source.origin("reward_model.enable", "reward_model.model.path"))
+    draft.set("reward.model", {"path": path}, source.origin("reward_model.enable", "reward_model.model.path"))
+    for name in ("data.sources", "evaluation.sources"):
+        if tables := draft.values.get(name):
+            draft.values[name] = [table | {"verifier": "reward_model"} for table in tables]
 
 
 def compose_custom_reward(source: Source, draft: Draft) -> None:

@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
+from shoal.config.tables.sampling import MAX_TOP_K
 from shoal.translate import SYSTEMS, translate
 from shoal.translate.sources.settings import Settings
-from tests.support.translations import ROLL_GUIDE, config_of, translate_values
+from tests.support.translations import BASE, ROLL_GUIDE, config_of, translate_values
 
 
 def test_stop_strings_and_chat_templates_are_translated_for_every_system() -> None:
@@ -63,3 +64,58 @@ def test_other_data_leave_the_evaluation_and_say_so() -> None:
     assert [note for note in notes if "data.sources leaves evaluation.sources" in note and "held-out.parquet" in note]
     given = translate_values("verl", verl, "run.num_steps=3", 'evaluation.sources=[{path = "a.jsonl"}]').notes
     assert not [note for note in given if "data.sources leaves" in note]
+
+
+@pytest.mark.parametrize(
+    ("system", "values"),
+    [
+        ("trl", {"top_p": 0.9, "max_steps": 5}),
+        ("trl", {"min_p": 0.1, "max_steps": 5}),
+        ("unsloth", {"vllm_sampling_params": {"min_p": 0.1, "top_k": -1}, "max_steps": 5}),
+        ("verl", {"algorithm.adv_estimator": "grpo", "actor_rollout_ref.rollout.top_p": 0.9}),
+    ],
+)
+def test_truncated_sampling_without_top_k_is_bounded_and_says_so(system: str, values: dict[str, object]) -> None:
+    result = translate_values(system, values)
+    assert result.values["sampling"]["top_k"] == MAX_TOP_K
+    (note,) = [note for note in result.notes if "drawn from at most the 1024 likeliest" in note]
+    assert ("min_p alone" in note) == ("min_p" in str(values))
+
+
+_FIELDS = {"verl": "actor_rollout_ref.model.path", "roll": "pretrain", "trl": "model_name_or_path"}
+
+
+@pytest.mark.parametrize(
+    ("model", "features"),
+    [
+        ("Qwen/Qwen2.5-VL-7B-Instruct", ["images"]),
+        ("zai-org/GLM-4.1V-9B-Thinking", ["images"]),
+        ("OpenGVLab/InternVL3_5-2B-HF", ["images"]),
+        ("openbmb/MiniCPM-o-2_6", ["images"]),
+        ("Qwen/Qwen3-VL-30B-A3B-Instruct", ["images", "mixture-of-experts"]),
+        ("Qwen/Qwen3-235B-A22B", ["mixture-of-experts"]),
+        ("mistralai/Mixtral-8x7B-v0.1", ["mixture-of-experts"]),
+        ("deepseek-ai/DeepSeek-V3-0324", ["mixture-of-experts"]),
+        ("openai/gpt-oss-20b", ["mixture-of-experts"]),
+        ("zai-org/GLM-5", ["mixture-of-experts"]),
+        ("THUDM/chatglm-6b", []),
+        ("Qwen/Qwen3-8B", []),
+        ("deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B", []),
+        ("deepseek-ai/DeepSeek-R1-0528-Qwen3-8B", []),
+        ("deepseek-ai/deepseek-llm-7b-chat", []),
+        ("google/gemma-3-1b-it", []),
+        ("mistralai/Mistral-Nemo-Instruct-2407", []),
+    ],
+)
+def test_a_model_is_refused_for_the_features_that_its_name_shows(model: str, features: list[str]) -> None:
+    for name, field in _FIELDS.items():
+        result = translate(SYSTEMS[name], Settings({field: model}))
+        reasons = [refusal.reason for refusal in result.blocking if refusal.value == model]
+        assert len(reasons) == len(features), f"{name}, {model}: {reasons}"
+        assert all(feature in reason for feature, reason in zip(features, reasons, strict=True)), reasons
+
+
+def test_another_model_resolves_the_refusal() -> None:
+    result = translate(SYSTEMS["verl"], Settings({_FIELDS["verl"]: "Qwen/Qwen2.5-VL-7B-Instruct"}), overrides=BASE)
+    assert not [refusal for refusal in result.blocking if "images" in refusal.reason]
+    assert any("--set model.path" in note for note in result.notes)

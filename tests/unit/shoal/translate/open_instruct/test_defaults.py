@@ -8,7 +8,7 @@ import pytest
 from shoal.config import parse_config
 from shoal.errors import InvalidArgument
 from shoal.translate import SYSTEMS, translate_arguments
-from shoal.translate.open_instruct.defaults import DEFAULTS_AS_OF
+from shoal.translate.open_instruct import DEFAULTS_AS_OF
 from shoal.translate.shared.field import read_value
 from shoal.translate.sources.settings import Settings
 from shoal.translate.version import Version, with_defaults

@@ -1,5 +1,6 @@
-"""Trackers of metrics, by the names of other systems."""
+"""Names of runs, and their trackers of metrics, by the names of other systems."""
 
+import re
 from collections.abc import Sequence
 
 from shoal.translate.shared.draft import Draft, Source
@@ -19,3 +20,8 @@ def set_trackers(source: Source, draft: Draft, name: str, trackers: Sequence[str
         if tracker not in ("wandb", "tensorboard", "trackio", "all", *_NOTHING):
             reason = "metrics go to metrics.jsonl, TensorBoard, W&B and trackio; training is the same without it"
             draft.refuse(name, tracker, reason, blocks=False)
+
+
+def run_name(text: str) -> str:
+    """Converts a text to a valid run name."""
+    return re.sub(r"[^a-z0-9._-]+", "-", text.lower()).strip("-._")[:63] or "run"

@@ -1,9 +1,29 @@
-"""verl's policy losses."""
+"""verl's advantage estimators, its KL, in the loss or in the reward, and its policy losses."""
+
+from typing import Any
 
 from shoal.translate.shared.draft import Draft, Source
 from shoal.translate.verl.correction import bypass_origin, bypasses
-from shoal.translate.verl.names import ACTOR
+from shoal.translate.verl.names import ACTOR, REFERENCE
 
+_ADVANTAGES: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "grpo": ("group_mean", "group_std", {"std_ddof": 1, "std_eps": 1e-6}),
+    "grpo_vectorized": ("group_mean", "group_std", {"std_ddof": 1, "std_eps": 1e-6}),
+    "grpo_passk": ("second_best", "group_std", {"std_ddof": 1, "std_eps": 1e-6}),
+    "gdpo": ("group_mean", "group_std", {"std_ddof": 1, "std_eps": 1e-6, "per_verifier": True, "whiten": True}),
+    "reinforce_plus_plus": ("none", "none", {"whiten": True}),
+    "reinforce_plus_plus_baseline": ("group_mean", "none", {"whiten": True}),
+    "rloo": ("leave_one_out", "none", {}),
+    "rloo_vectorized": ("leave_one_out", "none", {}),
+    "remax": ("greedy", "none", {}),
+    "opo": ("length_weighted", "none", {}),
+    "gpg": ("group_mean", "nonzero_share", {}),
+}
+"""Baseline, scale and further options of verl's estimators."""
+_KL = {"kl": "k1", "k1": "k1", "abs": "abs", "mse": "k2", "k2": "k2", "low_var_kl": "k3", "k3": "k3"}
+_CLAMPED = ("low_var_kl", "k3")
+_MOVING = tuple(f"{REFERENCE}.{name}" for name in ("sync_ref_model", "ref_model_sync_steps", "ref_model_mixup_alpha"))
+"""Fields of a reference that follows the policy."""
 _OBJECTIVES = {"vanilla": "ppo_clip", "gspo": "gspo", "sapo": "sapo", "geo_mean": "gmpo", "cispo": "cispo"}
 _OBJECTIVES |= {"gpg": "policy_gradient", "dppo_tv": "dppo_tv", "dppo_kl": "dppo_kl"}
 _DPPO = {
@@ -21,6 +41,72 @@ _OPTIONS: dict[str, dict[str, str]] = {
     "gmpo": {"clip_ratio_low": "gmpo_log_clip_low", "clip_ratio_high": "gmpo_log_clip_high"},
 }
 """Options of single objectives: verl's name and Shoal's."""
+
+
+def compose_advantage(source: Source, draft: Draft) -> None:
+    """Sets baseline and scale of the advantages."""
+    kind, by_std = source["algorithm.adv_estimator"], source["algorithm.norm_adv_by_std_in_grpo"]
+    if kind not in _ADVANTAGES:
+        draft.refuse("algorithm.adv_estimator", kind, f"known: {', '.join(_ADVANTAGES)}; gae needs a critic")
+        return
+    baseline, scale, options = _ADVANTAGES[kind]
+    origin = source.origin("algorithm.adv_estimator", "algorithm.norm_adv_by_std_in_grpo")
+    draft.set("advantage.baseline", baseline, origin)
+    draft.set("advantage.scale", scale if by_std or scale != "group_std" else "none", origin)
+    for name, value in options.items():
+        draft.set(f"advantage.{name}", value, origin)
+
+
+def compose_kl(source: Source, draft: Draft) -> None:
+    """Sets coefficient, estimator and place of the KL."""
+    in_loss, in_reward = source[f"{ACTOR}.use_kl_loss"], source["algorithm.use_kl_in_reward"]
+    coef, kind = source[f"{ACTOR}.kl_loss_coef"], source[f"{ACTOR}.kl_loss_type"]
+    penalty, control = source["algorithm.kl_penalty"], source["algorithm.kl_ctrl.type"]
+    weight, horizon, target = (source[f"algorithm.kl_ctrl.{name}"] for name in ("kl_coef", "horizon", "target_kl"))
+    if in_loss and in_reward:
+        draft.refuse(
+            "algorithm.use_kl_in_reward",
+            True,
+            "the KL goes into the loss (use_kl_loss) or into the reward, not both: choose one",
+        )
+        return
+    name = f"{ACTOR}.kl_loss_type" if in_loss else "algorithm.kl_penalty"
+    spelled = kind if in_loss else penalty
+    plain = spelled.rstrip("+")
+    if plain not in _KL and (in_loss or in_reward):
+        draft.refuse(name, spelled, f"known: {', '.join(_KL)}, with + for straight-through")
+        return
+    which = [f"{ACTOR}.use_kl_loss"]
+    which += [f"{ACTOR}.kl_loss_coef"] if in_loss else []
+    which = ["algorithm.use_kl_in_reward", "algorithm.kl_ctrl.kl_coef"] if in_reward else which
+    draft.set("kl.coef", coef if in_loss else weight if in_reward else 0.0, source.origin(*which))
+    if not in_loss and not in_reward:
+        source.note_unused(draft, *_MOVING, why="no KL is computed")
+        return
+    _moving_reference(source, draft)
+    draft.set("kl.estimator", _KL[plain], source.origin(name))
+    if plain in _CLAMPED:
+        draft.set("kl.output_clamp", 10.0, source.origin(name))
+    if in_loss and spelled.endswith("+"):
+        draft.set("kl.gradient", "straight_through", source.origin(name))
+    if in_reward:
+        draft.set("kl.place", "reward", source.origin("algorithm.use_kl_in_reward"))
+        # Other estimators sum the token rewards of a completion before they compare completions.
+        level = "token" if source["algorithm.adv_estimator"] in ("reinforce_plus_plus", "remax") else "completion"
+        draft.set("kl.reward_level", level, source.origin("algorithm.use_kl_in_reward"))
+        if control == "adaptive":
+            draft.set("kl.target", target, source.origin("algorithm.kl_ctrl.target_kl"))
+            draft.set("kl.horizon", horizon, source.origin("algorithm.kl_ctrl.horizon"))
+
+
+def _moving_reference(source: Source, draft: Draft) -> None:
+    """Sets how often the reference moves towards the policy, and how far."""
+    is_on, every, alpha = _MOVING
+    if source[is_on]:
+        draft.set("kl.reference_update_steps", source[every], source.origin(is_on, every))
+        draft.set("kl.reference_alpha", source[alpha], source.origin(alpha))
+    else:
+        source.note_unused(draft, every, alpha, why="changes nothing without sync_ref_model")
 
 
 def compose_loss(source: Source, draft: Draft) -> None:
