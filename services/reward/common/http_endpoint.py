@@ -86,8 +86,6 @@ class HttpEndpoint:
             ),
         )
         self._url, self._method = f"{config.base_url}{route}", method
-        self.num_requests = 0
-        """Requests sent, retries included."""
 
     def _key_of_environment(self) -> str:
         name = self._config.api_key_env
@@ -144,7 +142,6 @@ class HttpEndpoint:
 
     async def _ask_once(self, body: Mapping[str, Any]) -> bytes:
         timeout_s = self._config.timeout_s
-        self.num_requests += 1
         try:
             async with asyncio.timeout(timeout_s):
                 status, headers, content = await self._post(body)

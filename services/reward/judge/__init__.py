@@ -1,6 +1,5 @@
 """Completions judged by a language model behind an OpenAI-compatible endpoint.
 
-`labels.py` lists the labels and their questions, `templates.py` fills in a template, `endpoint.py` asks the
-server and reads the grade in its reply, `judge.py` combines them with cache, limit and accounts, `scorer.py` is the
-scorer.
+`labels.py` lists the labels and their questions, `templates.py` fills in a template, `reply.py` reads the
+grade in a reply, `judge.py` asks the server, with cache, limit and accounts, and `scorer.py` is the scorer.
 """

@@ -9,11 +9,11 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from services.reward.common.http_endpoint import EndpointFailed
+from services.reward.common.http_endpoint import EndpointFailed, HttpEndpoint
 from services.reward.common.text import clean, last_between
 from services.reward.common.verdict import Unscorable
-from services.reward.judge.endpoint import Endpoint, Reply, read_grade
 from services.reward.judge.labels import DEFAULT, JUDGED_LABELS, JudgedLabel
+from services.reward.judge.reply import Reply, read_grade, read_reply
 from services.reward.judge.rubric import CRITERION, read_rubric, weighted
 from services.reward.judge.templates import Template
 from shoal.chat_templates.thoughts import without_thoughts
@@ -67,7 +67,9 @@ class Judge:
             raise InvalidArgument(MISSING)
         self._config = config
         self._keep_thoughts = keep_thoughts
-        self._endpoint = Endpoint(config)
+        self._http = HttpEndpoint(
+            config, "/chat/completions", section="reward.judge", server="the judge", expected="chat completion"
+        )
         custom = Template(config.template or DEFAULT.text, config.min_score, config.max_score)
         self._labels: Mapping[str, JudgedLabel] = {
             **JUDGED_LABELS,
@@ -79,21 +81,12 @@ class Judge:
         self._tasks: set[asyncio.Task[_Graded]] = set()
         self.counts = JudgeCounts()
 
-    @property
-    def num_requests(self) -> int:
-        """Requests sent, retries included."""
-        return self._endpoint.num_requests
-
-    @property
-    def num_cached(self) -> int:
-        return len(self._cache)
-
     async def close(self) -> None:
         """Cancels open questions."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._endpoint.close()
+        await self._http.close()
 
     async def judge(self, verifier: str, question: str, completion: str, label: Any) -> VerifierScore:
         """Scores a completion. Never raises, except when canceled: an error is an outcome."""
@@ -188,7 +181,7 @@ class Judge:
             self.counts.num_open += 1
             self.counts.most_open = max(self.counts.most_open, self.counts.num_open)
             try:
-                reply = await self._endpoint.ask(messages)
+                reply = await self._http.ask(self._body(messages), read_reply)
             finally:
                 self.counts.num_open -= 1
         self._account(reply)
@@ -205,6 +198,16 @@ class Judge:
             while len(self._cache) > self._config.cache_size:
                 self._cache.popitem(last=False)
         return graded
+
+    def _body(self, messages: list[dict[str, str]]) -> dict[str, Any]:
+        config = self._config
+        body: dict[str, Any] = {
+            "model": config.model,
+            "messages": messages,
+            "temperature": config.temperature,
+            "max_tokens": config.max_tokens,
+        }
+        return body | ({"response_format": {"type": "json_object"}} if config.json_mode else {})
 
     def _account(self, reply: Reply) -> None:
         cost = self._cost(reply.input_tokens, reply.output_tokens)

@@ -1,15 +1,12 @@
-"""The judge's server, a route with OpenAI's chat completions, and the grade in its replies."""
+"""The reply of a judge, and the grade in it."""
 
 import json
 import re
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from services.reward.common.http_endpoint import HttpEndpoint
 from services.reward.common.verdict import Unscorable
 from shoal.chat_templates.thoughts import without_thoughts
-from shoal.config.tables.judge import JudgeConfig
 
 _FENCED = re.compile(r"\A```(?:json)?[ \t]*\n(.*)\n```\Z", re.DOTALL | re.IGNORECASE)
 _SHOWN = 120
@@ -28,39 +25,7 @@ class Reply:
     """Whether the reply was cut at `max_tokens`."""
 
 
-class Endpoint:
-    """Asks a question per call. Calls run concurrently. Belongs to one event loop."""
-
-    def __init__(self, config: JudgeConfig) -> None:
-        """Raises `InvalidArgument` if the key's environment variable is not set here."""
-        self._config = config
-        self._http = HttpEndpoint(
-            config, "/chat/completions", section="reward.judge", server="the judge", expected="chat completion"
-        )
-
-    @property
-    def num_requests(self) -> int:
-        """Requests sent, retries included."""
-        return self._http.num_requests
-
-    async def close(self) -> None:
-        """Closes the connections."""
-        await self._http.close()
-
-    async def ask(self, messages: Sequence[Mapping[str, str]]) -> Reply:
-        """Asks the judge. Raises `EndpointFailed`, and `Unscorable` if the server cannot take this question."""
-        body: dict[str, Any] = {
-            "model": self._config.model,
-            "messages": list(messages),
-            "temperature": self._config.temperature,
-            "max_tokens": self._config.max_tokens,
-        }
-        if self._config.json_mode:
-            body["response_format"] = {"type": "json_object"}
-        return await self._http.ask(body, _reply)
-
-
-def _reply(answer: Any) -> Reply:
+def read_reply(answer: Any) -> Reply:
     """Reads a chat completion. Raises LookupError, TypeError or ValueError for anything else."""
     choice = answer["choices"][0]
     text = choice["message"]["content"]
