@@ -65,11 +65,7 @@ class Allowed:
     def _refused_verifiers(self, config: RewardConfig) -> Iterator[str]:
         for name, table in config.custom.items():
             if table.file and not self._allows_file(table.file):
-                yield (
-                    f"reward.custom.{name}.file: {table.file} is in no folder of {_FOLDER} "
-                    f"({_listed(self.verifier_folders)}): move it there, or start the service with {_FOLDER} "
-                    f"{Path(table.file).parent}"
-                )
+                yield self._in_no_folder(f"reward.custom.{name}.file", table.file)
             if table.entry_point and not self._allows_entry_point(table.entry_point):
                 module = table.entry_point.partition(":")[0]
                 yield (
@@ -82,10 +78,7 @@ class Allowed:
         for table in environments:
             field = f"environments.{table.name}"
             if table.file and not self._allows_file(table.file):
-                yield (
-                    f"{field}.source: {table.file} is in no folder of {_FOLDER} ({_listed(self.verifier_folders)}): "
-                    f"move it there, or start the service with {_FOLDER} {Path(table.file).parent}"
-                )
+                yield self._in_no_folder(f"{field}.source", table.file)
             if table.module and not self._allows_module(table.module):
                 yield (
                     f"{field}.source: {table.module} is in no package of {_PACKAGE} "
@@ -93,10 +86,7 @@ class Allowed:
                     f"{table.module.partition('.')[0]}"
                 )
             if table.interpreter and table.interpreter not in self.interpreters:
-                yield (
-                    f"{field}.interpreter: {table.interpreter} is none of {_INTERPRETER} "
-                    f"({_listed(self.interpreters)}): start the service with {_INTERPRETER} {table.interpreter}"
-                )
+                yield _is_none_of(f"{field}.interpreter", _INTERPRETER, self.interpreters, table.interpreter)
             for place, source, settings in table.parts:
                 yield from self._refused_settings(f"{field}.{place}", source, settings)
 
@@ -106,36 +96,28 @@ class Allowed:
             yield from self._refused_key(field, name, settings.get("base_url") or settings.get("url") or "")
         command = settings.get("command")
         if command and tuple(command) not in self.programs:
-            allowed = _listed([shlex.join(program) for program in self.programs])
-            yield (
-                f"{field}.command: {shlex.join(command)} is none of {_PROGRAM} ({allowed}): start the service with "
-                f"{_PROGRAM} {shlex.quote(shlex.join(command))}"
-            )
+            yield _is_none_of(f"{field}.command", _PROGRAM, list(map(shlex.join, self.programs)), shlex.join(command))
         if refused := sorted({*settings.get("variables", ())} - {*self.variables}):
-            yield (
-                f"{field}.variables: {refused[0]} is none of {_VARIABLE} ({_listed(self.variables)}): start the "
-                f"service with {_VARIABLE} {refused[0]}"
-            )
+            yield _is_none_of(f"{field}.variables", _VARIABLE, self.variables, refused[0])
         if (words := settings.get("words_file")) and not self._allows_file(str(words)):
-            yield (
-                f"{field}.words_file: {words} is in no folder of {_FOLDER} ({_listed(self.verifier_folders)}): move it "
-                f"there, or start the service with {_FOLDER} {Path(str(words)).parent}"
-            )
+            yield self._in_no_folder(f"{field}.words_file", str(words))
         if source == UNBOUNDED_ENVIRONMENT and not self._allows_module(source):
             yield (
                 f"{field}: those of {source} name packages, programs and keys of their own: allow all of them with "
                 f"{_PACKAGE} {source}"
             )
 
+    def _in_no_folder(self, field: str, file: str) -> str:
+        return (
+            f"{field}: {file} is in no folder of {_FOLDER} ({_listed(self.verifier_folders)}): move it there, or start "
+            f"the service with {_FOLDER} {Path(file).parent}"
+        )
+
     def _allows_file(self, file: str) -> bool:
         # Resolve the paths, so that neither ".." nor a link leads out of a folder.
         try:
             path = Path(file).expanduser().resolve()
-        except (
-            OSError,
-            RuntimeError,
-            ValueError,
-        ):  # For an unknown user after "~", a loop of links, or a null character.
+        except (OSError, RuntimeError, ValueError):  # An unknown user after "~", a loop of links, a null character.
             return False
         return any(path.is_relative_to(folder.expanduser().resolve()) for folder in self.verifier_folders)
 
@@ -161,10 +143,14 @@ class Allowed:
 
     def _refused_remote_code(self, model: RewardModelConfig) -> Iterator[str]:
         if (code := model.remote_code) and code not in self.remote_code:
-            yield (
-                f"reward.model.trust_remote_code: {code} is none of {_REMOTE_CODE} ({_listed(self.remote_code)}): "
-                f"start the service with {_REMOTE_CODE} {shlex.quote(code)}"
-            )
+            yield _is_none_of("reward.model.trust_remote_code", _REMOTE_CODE, self.remote_code, code)
+
+
+def _is_none_of(field: str, option: str, allowed: Sequence[str], value: str) -> str:
+    return (
+        f"{field}: {value} is none of {option} ({_listed(allowed)}): start the service with {option} "
+        f"{shlex.quote(value)}"
+    )
 
 
 def _is_below(url: str, base: str) -> bool:
