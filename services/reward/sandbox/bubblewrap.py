@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from services.reward.sandbox.inside import seccomp
 from services.reward.sandbox.inside.channel import Channel, Closed, Message, Unreadable
 
 _INSIDE = Path(__file__).parent / "inside"
-MAY_MOUNT = "CAP_SYS_ADMIN"
+_MAY_MOUNT = "CAP_SYS_ADMIN"
 """The capability of a sandbox's first process inside the sandbox. It gives it up in all processes that it starts."""
 CODE = "/shoal"
 """The folder of the code of `inside` in a sandbox."""
@@ -66,42 +66,48 @@ class SandboxLimits:
     num_threads: int = 64
     """Number of threads; the address space usually runs out sooner. Processes cannot be started at all."""
 
-    def as_rlimits(self) -> dict[str, int]:
-        """Returns the limits by the names of setrlimit(2)."""
-        return {
-            "AS": self.memory_mib * _MIB,
-            # CPU time of all threads together; the wall clock ends most programs sooner.
-            "CPU": math.ceil(self.timeout_s) + 1,
-            "FSIZE": self.files_mib * _MIB,
-            "NOFILE": self.num_open_files,
-            "NPROC": self.num_threads,
-            "CORE": 0,
-            "MEMLOCK": 0,
-            "MSGQUEUE": 0,
-        }
+
+def rlimits(
+    *, memory_mib: int, timeout_s: float, files_mib: int, num_open_files: int, num_processes: int
+) -> dict[str, int]:
+    """Returns the limits of each process by the names of setrlimit(2)."""
+    return {
+        "AS": memory_mib * _MIB,
+        # CPU time of all threads together; the wall clock ends most programs sooner.
+        "CPU": math.ceil(timeout_s) + 1,
+        "FSIZE": files_mib * _MIB,
+        "NOFILE": num_open_files,
+        "NPROC": num_processes,
+        "CORE": 0,
+        "MEMLOCK": 0,
+        "MSGQUEUE": 0,
+    }
 
 
 def command(limits: SandboxLimits) -> list[str]:
     """Returns the sandbox's command line. Raises `SandboxUnavailable` if it cannot work here."""
     settings = {
         "code": CODE,
-        "limits": limits.as_rlimits(),
+        "limits": rlimits(
+            memory_mib=limits.memory_mib,
+            timeout_s=limits.timeout_s,
+            files_mib=limits.files_mib,
+            num_open_files=limits.num_open_files,
+            num_processes=limits.num_threads,
+        ),
         "start_timeout_s": _START_TIMEOUT_S,
         "examiner_bytes": _EXAMINER_BYTES,
         "files_bytes": limits.files_mib * _MIB,
         "devices": DEVICES,
     }
-    return sandboxed("main.py", settings, {}, privileges=[MAY_MOUNT])
+    return sandboxed("main.py", settings, {})
 
 
-def sandboxed(
-    main: str, settings: Message, folders: Mapping[str, int], python: str = "", privileges: Sequence[str] = ()
-) -> list[str]:
+def sandboxed(main: str, settings: Message, folders: Mapping[str, int], python: str = "") -> list[str]:
     """Returns the command line of a sandbox whose first process is a file of `inside`, with `settings` as its argument.
 
     `folders` are empty folders in memory, with their sizes in MiB. Only they can be written. `python` is the
-    interpreter, by default this process's. `privileges` are the first process's capabilities in its namespaces. Raises
-    `SandboxUnavailable` if it cannot work here.
+    interpreter, by default this process's. Raises `SandboxUnavailable` if it cannot work here.
     """
     bwrap = shutil.which("bwrap")
     if bwrap is None:
@@ -114,7 +120,7 @@ def sandboxed(
         *_EXPENDABLE, bwrap,
         "--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try",
         "--die-with-parent", "--new-session", "--as-pid-1", "--uid", "65534", "--gid", "65534",
-        "--cap-drop", "ALL", *(word for name in privileges for word in ("--cap-add", name)), "--hostname", "sandbox",
+        "--cap-drop", "ALL", "--cap-add", _MAY_MOUNT, "--hostname", "sandbox",
         "--clearenv", *(word for name, value in _ENVIRONMENT.items() for word in ("--setenv", name, value)),
         *_system_folders(),
         *([] if Path(prefix).is_relative_to("/usr") else ["--ro-bind", prefix, prefix]),

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import functools
 import json
-import math
 import os
 import resource
 import subprocess
@@ -18,10 +17,10 @@ from services.reward.process.descendants import children
 from services.reward.sandbox.bubblewrap import (
     CODE,
     DEVICES,
-    MAY_MOUNT,
     SandboxLost,
     SandboxUnavailable,
     reason_of,
+    rlimits,
     sandboxed,
 )
 
@@ -45,19 +44,6 @@ class ShellLimits:
     """Size of all files in the folder, and again of all files in /tmp."""
     output_limit_kib: int = 16
     num_processes: int = 64
-
-    def as_rlimits(self) -> dict[str, int]:
-        """Returns the limits of each process by the names of setrlimit(2)."""
-        return {
-            "AS": self.memory_mib * _MIB,
-            "CPU": math.ceil(self.timeout_s) + 1,
-            "FSIZE": self.disk_mib * _MIB,
-            "NOFILE": 1024,
-            "NPROC": self.num_processes,
-            "CORE": 0,
-            "MEMLOCK": 0,
-            "MSGQUEUE": 0,
-        }
 
 
 @dataclass(frozen=True)
@@ -90,7 +76,13 @@ class Shell:
         settings = {
             "code": CODE,
             "folder": FOLDER,
-            "limits": limits.as_rlimits(),
+            "limits": rlimits(
+                memory_mib=limits.memory_mib,
+                timeout_s=limits.timeout_s,
+                files_mib=limits.disk_mib,
+                num_open_files=1024,
+                num_processes=limits.num_processes,
+            ),
             "output_bytes": limits.output_limit_kib << 10,
             "max_job_bytes": _MAX_JOB_BYTES,
             "files_bytes": limits.disk_mib * _MIB,
@@ -100,7 +92,7 @@ class Shell:
         # The kernel does not enforce the limits of root's processes.
         user: dict[str, Any] = {"user": _NOBODY, "group": _NOBODY, "extra_groups": []} if os.getuid() == 0 else {}
         python = _python_for_nobody() if user else ""
-        command = sandboxed("shell.py", settings, folders, python, privileges=[MAY_MOUNT])
+        command = sandboxed("shell.py", settings, folders, python)
         pipe = asyncio.subprocess.PIPE
         self._process = await asyncio.create_subprocess_exec(
             *command, stdin=pipe, stdout=pipe, stderr=pipe, env={}, cwd="/", **user
