@@ -5,7 +5,8 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 
-def _words(text: str) -> frozenset[str]:
+def word_set(text: str) -> frozenset[str]:
+    """Returns the words of a text."""
     return frozenset(text.split())
 
 
@@ -72,19 +73,9 @@ _COMPOUND = {
     "cc": {"cm": 3},
     "sqft": {"foot": 2},
 }
+_WHOLE_SIZES = {"hundred": 100, "thousand": 1000, "million": 10**6, "billion": 10**9, "trillion": 10**12, "dozen": 12}
 SIZES: dict[str, int | Fraction] = {
-    "hundred": 100,
-    "hundreds": 100,
-    "thousand": 1000,
-    "thousands": 1000,
-    "million": 10**6,
-    "millions": 10**6,
-    "billion": 10**9,
-    "billions": 10**9,
-    "trillion": 10**12,
-    "trillions": 10**12,
-    "dozen": 12,
-    "dozens": 12,
+    **{word: size for name, size in _WHOLE_SIZES.items() for word in (name, f"{name}s")},
     "tenths": Fraction(1, 10),
     "hundredths": Fraction(1, 100),
     "thousandths": Fraction(1, 1000),
@@ -105,16 +96,16 @@ _CURRENCIES = {"\\$": "dollar", "$": "dollar", "€": "euro", "£": "pound", "¥
     "gbp": "pound",
     "jpy": "yen",
 }
-_FILLERS = _words(
+_FILLERS = word_set(
     "a an the of in each total altogether about approximately exactly roughly only left remaining s es approx exact"
 )
-_OTHER_ANSWER = _words(
+_OTHER_ANSWER = word_set(
     "or and not no more less fewer least most greater over under above below beyond except than plus minus times to"
     " between r remainder mod modulo never neither nor if unless from up off base is are was any all where for with"
     " when given such"
 )
 """Words after a number that change the answer, or make it none: 5 or more, 3 R 1."""
-_FUNCTIONS = _words(
+_FUNCTIONS = word_set(
     "sin cos tan cot sec csc log ln lg exp sqrt pi theta alpha beta gamma inf infinity arcsin arccos arctan sinh cosh"
     " tanh max min gcd lcm det mod bmod and or if abs floor ceil"
 )

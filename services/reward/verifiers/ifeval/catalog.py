@@ -73,9 +73,9 @@ CONSTRAINTS = {
     "new:copy_span_idx": Constraint(copies.copy_span, ("prompt_to_repeat", "n_start", "n_end")),
     "paragraphs:paragraphs": Constraint(paragraphs.two_starred),
     "paragraphs:paragraphs2": Constraint(paragraphs.two_spaced),
-    "punctuation:no_comma": Constraint(style.no_commas),
-    "punctuation:punctuation_dot": Constraint(style.no_dots),
-    "punctuation:punctuation_exclamation": Constraint(style.no_exclamation_marks),
+    "punctuation:no_comma": Constraint(style.lacks(",")),
+    "punctuation:punctuation_dot": Constraint(style.lacks(".")),
+    "punctuation:punctuation_exclamation": Constraint(style.lacks("!")),
     "startend:end_checker": Constraint(edges.end_phrase, ("end_phrase",)),
     "startend:quotation": Constraint(edges.quotation),
 }

@@ -11,6 +11,7 @@ from services.reward.common.language import is_language
 from services.reward.verifiers.ifeval.arguments import Arguments
 from services.reward.verifiers.ifeval.catalog import Constraint
 from services.reward.verifiers.ifeval.formats import bracketed
+from services.reward.verifiers.ifeval.style import lacks
 
 _WORD = re.compile(r"\w+")
 _CAPITALS = re.compile(r"\b[A-Z]+\b")
@@ -210,11 +211,6 @@ def _quotation(response: str, arguments: Arguments) -> bool:
     return response.startswith('"') and response.endswith('"')
 
 
-def _no_commas(response: str, arguments: Arguments) -> bool:
-    """Returns whether the response contains no comma."""
-    return "," not in response
-
-
 FUNCTIONS = {
     "validate_choice": Constraint(_choice, ("options",)),
     "validate_end": Constraint(_end, ("end_phrase",)),
@@ -223,7 +219,7 @@ FUNCTIONS = {
     "validate_highlighted_sections": Constraint(_highlighted_sections, ("N",)),
     "validate_json_format": Constraint(_json_format),
     "validate_lowercase": Constraint(_lowercase),
-    "validate_no_commas": Constraint(_no_commas),
+    "validate_no_commas": Constraint(lacks(",")),
     "validate_paragraphs": Constraint(_paragraphs, ("N", "first_word", "i")),
     "validate_placeholders": Constraint(_placeholders, ("N",)),
     "validate_quotation": Constraint(_quotation),

@@ -1,5 +1,7 @@
 """Constraints on case, punctuation and language: `change_case:*`, `punctuation:*`, `language:*`."""
 
+from collections.abc import Callable
+
 from services.reward.common.language import is_language
 from services.reward.verifiers.ifeval.arguments import Arguments
 
@@ -28,16 +30,6 @@ def response_language(response: str, arguments: Arguments) -> bool:
     return is_language(response, arguments.language("language"), undetectable=not arguments.strict_wording)
 
 
-def no_commas(response: str, arguments: Arguments) -> bool:
-    """Returns whether the response contains no comma."""
-    return "," not in response
-
-
-def no_dots(response: str, arguments: Arguments) -> bool:
-    """Returns whether the response contains no period, not even in a number."""
-    return "." not in response
-
-
-def no_exclamation_marks(response: str, arguments: Arguments) -> bool:
-    """Returns whether the response contains no exclamation mark."""
-    return "!" not in response
+def lacks(mark: str) -> Callable[[str, Arguments], bool]:
+    """Returns the constraint that a response does not contain a mark, not even in a number."""
+    return lambda response, arguments: mark not in response

@@ -16,30 +16,8 @@ _TOKEN = re.compile(
     r"|(?P<other>.)",
     re.DOTALL,
 )
-_FUNCTIONS = frozenset(
-    [
-        "sqrt",
-        "sin",
-        "cos",
-        "tan",
-        "cot",
-        "sec",
-        "csc",
-        "log",
-        "ln",
-        "exp",
-        "arcsin",
-        "arccos",
-        "arctan",
-        "sinh",
-        "cosh",
-        "tanh",
-        "cbrt",
-    ]
-)
-_SHORT_WORDS = frozenset(
-    ("is", "to", "of", "in", "on", "at", "by", "or", "no", "so", "as", "if", "it", "we", "be", "an")
-)
+_FUNCTIONS = units.word_set("sqrt sin cos tan cot sec csc log ln exp arcsin arccos arctan sinh cosh tanh cbrt")
+_SHORT_WORDS = units.word_set("is to of in on at by or no so as if it we be an")
 _CONSTANTS = {"pi": "\\pi ", "infinity": "\\infty ", "inf": "\\infty ", "theta": "\\theta "}
 _OPERATORS = ("+", "-", "*", "/", "^", "=", "<", ">", "<=", ">=", "!=", "**", "==", "_")
 _SIGNS = {
