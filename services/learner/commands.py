@@ -12,8 +12,12 @@ from pathlib import Path
 import torch
 
 from services.learner.engine.deepspeed_engine import DeepSpeedEngine
-from services.learner.engine.deepspeed_settings import policy_sharding, reference_sharding, settle_on_machine
-from services.learner.engine.determinism import settle_kernels
+from services.learner.engine.deepspeed_settings import (
+    policy_sharding,
+    reference_sharding,
+    settle_kernels,
+    settle_on_machine,
+)
 from services.learner.engine.reference import PolicyWithoutAdapters, Reference, ReferenceModel
 from services.learner.engine.sharded_loading import load_model
 from services.learner.learner import Learner, StepResult

@@ -17,10 +17,9 @@ from shoal.models.model_folder import ModelDescription
 from shoal.rpc.options import MAX_MESSAGE_BYTES
 from shoal.weights.board import serve_store
 from shoal.weights.group import BroadcastGroup
-from shoal.weights.hashing import hash_tensor
 from shoal.weights.manifest import Manifest, TensorHash, TensorSpec
 from shoal.weights.rendezvous import Rendezvous
-from shoal.weights.transfer import send_weights
+from shoal.weights.transfer import hash_tensor, send_weights
 
 if TYPE_CHECKING:
     from services.learner.engine.deepspeed_engine import DeepSpeedEngine

@@ -4,7 +4,8 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from functools import partial
 from typing import Any
@@ -19,14 +20,13 @@ from services.learner.once import Once
 from services.learner.publish import canary_dtype
 from services.learner.ranks.beats import SILENT_S, until_silent
 from services.learner.ranks.process_group import Command, join_messages
-from services.learner.request_checks import check_logprobs, check_name, check_run, check_weight_group
+from services.learner.request_checks import check_logprobs, check_name, check_run, check_weight_group, receive_step
 from services.learner.served_run import ServedRun
-from services.learner.spans import step_spans
-from services.learner.step_stream import receive_step
 from services.learner.torch_thread import TorchThread
 from shoal.config import parse_config
 from shoal.errors import ShoalError
 from shoal.rollout import TrainBatch, WeightVersion
+from shoal.telemetry import names, trace
 from shoal.v1 import learner_pb2, weights_pb2, worker_pb2
 from shoal.v1.learner_pb2_grpc import LearnerServiceServicer, add_LearnerServiceServicer_to_server
 from shoal.weights.manifest import hashes_to_wire
@@ -270,3 +270,18 @@ class LearnerService(LearnerServiceServicer):
             num_optimizer_steps=self._served.num_optimizer_steps,
             rank_pids=self._pids,
         )
+
+
+@contextmanager
+def step_spans(batch: TrainBatch) -> Iterator[None]:
+    """Returns a context that is a span in the trace of each group of a batch."""
+    with ExitStack() as spans:
+        for group in batch.groups:
+            span = trace.span(
+                names.TRAIN_STEP,
+                parent=group.traceparent,
+                group_id=group.group_id,
+                policy_version=batch.expected_version.policy_version,
+            )
+            spans.enter_context(span)
+        yield

@@ -12,7 +12,6 @@ from shoal.chat_templates.template_program import environment
 from shoal.config.tables.model import ModelConfig
 from shoal.errors import InvalidArgument
 from shoal.models.packaged_model import PACKAGE_PREFIX, resolve_packaged_model
-from shoal.models.refused_kinds import REFUSED_KINDS
 from shoal.models.remote_code import reason_of, warn_of_code
 from shoal.parsing import parse_json
 from shoal.paths import local_path, why_unread
@@ -24,6 +23,13 @@ _ADAPTER = "adapter_config.json"
 _TEKKEN = "tekken.json"
 _VOCABULARY_FILES = ["tokenizer.json", "*.model", "vocab.*", "merges.txt", "*.tiktoken", _TEKKEN]
 _MERGE = "give a model with the adapter merged into its weights (merge_and_unload of peft)"
+_REFUSED_KINDS = {
+    "gpt_oss": (
+        "vLLM 0.32 loads its experts and attention sinks in a way that a publish cannot take: generators would "
+        "continue to sample with the weights of the files"
+    ),
+}
+"""Why a kind of model (`model_type`) is refused that passes all other checks, but would be trained wrongly."""
 # Largest share of ids that may differ from the model's tokenizer: reserved tokens may be renamed.
 _MAX_FOREIGN_IDS = 0.01
 
@@ -122,7 +128,7 @@ def _describe(folder: Path) -> ModelDescription:
     text = {**config, **(part if isinstance(part, dict) else {})}
     if not isinstance(text.get("vocab_size"), int):
         raise InvalidArgument(f"model.path: {folder / 'config.json'} has no vocab_size: not a language model")
-    if (refusal := REFUSED_KINDS.get(str(text.get("model_type")))) is not None:
+    if (refusal := _REFUSED_KINDS.get(str(text.get("model_type")))) is not None:
         raise InvalidArgument(
             f"model.path: {folder} is of the kind {text['model_type']}, which cannot be trained: {refusal}"
         )

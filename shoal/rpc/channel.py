@@ -1,8 +1,9 @@
 """The client side of every service: one channel factory."""
 
+import asyncio
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Self, cast
+from typing import Any, Self
 
 import grpc
 
@@ -13,7 +14,6 @@ from shoal.rpc import options
 from shoal.rpc.auth import credentials as auth
 from shoal.rpc.auth.tls import WORKER_NAME, TlsFiles
 from shoal.rpc.calls import Method
-from shoal.rpc.connection import Connection
 from shoal.rpc.retries import service_config
 
 _COORDINATOR = "shoal.v1.CoordinatorService"
@@ -45,6 +45,40 @@ def connect(address: str, service_full_name: str, credentials: auth.Credentials 
     return Channel(address, settings, credentials)
 
 
+class Connection:
+    """A gRPC channel, with its first credentials. It closes when it is retired and its last call has ended."""
+
+    def __init__(self, inner: grpc.aio.Channel) -> None:
+        self.inner = inner
+        self._methods: dict[str, Any] = {}
+        self._num_calls = 0
+        self._is_retired = False
+        self._closing: asyncio.Task[None] | None = None
+
+    def start(self, method: str, make: Callable[[grpc.aio.Channel], Any], request: Any, **options: Any) -> Any:
+        """Starts a call of a method. At the first call, `make` creates the method from the channel."""
+        known = self._methods.get(method)
+        if known is None:
+            known = self._methods[method] = make(self.inner)
+        call = known(request, **options)
+        self._num_calls += 1
+        call.add_done_callback(self._ended)
+        return call
+
+    def retire(self) -> None:
+        """Takes no more calls, and lets current calls end."""
+        self._is_retired = True
+        self._close_if_idle()
+
+    def _ended(self, _: Any) -> None:
+        self._num_calls -= 1
+        self._close_if_idle()
+
+    def _close_if_idle(self) -> None:
+        if self._is_retired and self._num_calls == 0:
+            self._closing = asyncio.get_running_loop().create_task(self.inner.close())
+
+
 class Channel(grpc.aio.Channel):
     """A channel whose calls are `shoal.rpc.calls.Call`. A change of certificates makes a new connection."""
 
@@ -56,21 +90,17 @@ class Channel(grpc.aio.Channel):
         self._connection = self._open()
 
     # A `Method` has the interface of the gRPC class that the stub's type names.
-    def unary_unary(self, method: str, *args: Any, **kwargs: Any) -> "grpc.aio.UnaryUnaryMultiCallable[Any, Any]":
-        made = self._method(method, lambda inner: inner.unary_unary(method, *args, **kwargs), streams_requests=False)
-        return cast("grpc.aio.UnaryUnaryMultiCallable[Any, Any]", made)
+    def unary_unary(self, method: str, *args: Any, **kwargs: Any) -> Any:
+        return self._method(method, lambda inner: inner.unary_unary(method, *args, **kwargs), streams_requests=False)
 
-    def unary_stream(self, method: str, *args: Any, **kwargs: Any) -> "grpc.aio.UnaryStreamMultiCallable[Any, Any]":
-        made = self._method(method, lambda inner: inner.unary_stream(method, *args, **kwargs), streams_requests=False)
-        return cast("grpc.aio.UnaryStreamMultiCallable[Any, Any]", made)
+    def unary_stream(self, method: str, *args: Any, **kwargs: Any) -> Any:
+        return self._method(method, lambda inner: inner.unary_stream(method, *args, **kwargs), streams_requests=False)
 
-    def stream_unary(self, method: str, *args: Any, **kwargs: Any) -> "grpc.aio.StreamUnaryMultiCallable[Any, Any]":
-        made = self._method(method, lambda inner: inner.stream_unary(method, *args, **kwargs), streams_requests=True)
-        return cast("grpc.aio.StreamUnaryMultiCallable[Any, Any]", made)
+    def stream_unary(self, method: str, *args: Any, **kwargs: Any) -> Any:
+        return self._method(method, lambda inner: inner.stream_unary(method, *args, **kwargs), streams_requests=True)
 
-    def stream_stream(self, method: str, *args: Any, **kwargs: Any) -> "grpc.aio.StreamStreamMultiCallable[Any, Any]":
-        made = self._method(method, lambda inner: inner.stream_stream(method, *args, **kwargs), streams_requests=True)
-        return cast("grpc.aio.StreamStreamMultiCallable[Any, Any]", made)
+    def stream_stream(self, method: str, *args: Any, **kwargs: Any) -> Any:
+        return self._method(method, lambda inner: inner.stream_stream(method, *args, **kwargs), streams_requests=True)
 
     def _method(self, method: str, make: Callable[[grpc.aio.Channel], Any], *, streams_requests: bool) -> Method:
         def start(request: Any, *, metadata: tuple[tuple[str, str | bytes], ...], **call_options: Any) -> Any:

@@ -6,6 +6,7 @@ import logging
 import os
 import signal
 import socket
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -22,12 +23,15 @@ from shoal.rpc.audit import Record
 from shoal.rpc.auth import credentials as auth
 from shoal.rpc.interceptors import ServiceInterceptor
 from shoal.rpc.limits import ServerLimits
-from shoal.rpc.loop import watch_lag
 from shoal.rpc.signals import RESTART_SIGNAL
+from shoal.telemetry import metrics, names
 
 _log = logging.getLogger(__name__)
 
 Serving = health_pb2.HealthCheckResponse
+
+_PROBE_S = 0.5
+_WARN_S = 1.0
 
 
 class RpcServer:
@@ -204,3 +208,14 @@ def _listen_error(listen: str) -> FailedPrecondition | InvalidArgument:
         reason=ErrorReason.PORT_IN_USE,
         metadata={"listen": listen, "port": port},
     )
+
+
+async def watch_lag() -> None:
+    """Measures the lag of the loop forever. Warns above a second: then the loop runs work that belongs in a thread."""
+    while True:
+        began = time.monotonic()
+        await asyncio.sleep(_PROBE_S)
+        lag_s = time.monotonic() - began - _PROBE_S
+        metrics.histogram(names.LOOP_LAG).record(max(lag_s, 0.0))
+        if lag_s > _WARN_S:
+            _log.warning("event loop was blocked", extra={"lag_s": round(lag_s, 3)})

@@ -129,7 +129,3 @@ class TensorHash:
 
 def hashes_to_wire(hashes: Iterable[TensorHash]) -> list[weights_pb2.TensorHash]:
     return [weights_pb2.TensorHash(name=item.name, xxh3=item.xxh3) for item in hashes]
-
-
-def hashes_from_wire(messages: Iterable[weights_pb2.TensorHash]) -> tuple[TensorHash, ...]:
-    return tuple(TensorHash(message.name, message.xxh3) for message in messages)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from shoal.error_reasons import ErrorReason
 from shoal.errors import DataLoss
 from shoal.weights.group import BroadcastGroup
-from shoal.weights.hashing import hash_tensor
 from shoal.weights.manifest import Bucket, Manifest, TensorHash, TensorSpec
 
 if TYPE_CHECKING:
@@ -80,6 +79,15 @@ def receive_weights(
         in_flight.popleft()
         for spec, part in _parts(arrived, payload):
             yield spec, part, TensorHash(spec.name, hash_tensor(part))
+
+
+def hash_tensor(tensor: "torch.Tensor") -> str:
+    """Returns the XXH3-128 over the little-endian bytes of a tensor of any type and device, in hex."""
+    import torch
+    import xxhash
+
+    flat = tensor.detach().reshape(-1).view(torch.uint8).cpu()
+    return str(xxhash.xxh3_128_hexdigest(flat.numpy().data))
 
 
 def _may_start(bucket: Bucket, in_flight: list[int]) -> bool:

@@ -6,9 +6,9 @@ from typing import Any
 import torch
 
 from services.learner.loss.correction import entropy_threshold, filter_statistic, off_policy_divergence
-from services.learner.loss.mismatch import mismatch_metrics
 from services.learner.loss.objectives.completions import Completions
 from services.learner.loss.objectives.tokens import known_baseline
+from services.learner.metrics import mismatch_metrics
 from shoal.config import RunConfig
 from tests.golden import GoldenCase, golden_cases
 from tests.golden.losses import Matrices, aggregation_of, lose, matrix_of, run_with, share

@@ -16,7 +16,7 @@ from shoal.v1 import generator_pb2 as pb
 from shoal.v1 import worker_pb2
 from shoal.v1.generator_pb2_grpc import GeneratorServiceStub
 from shoal.weights.adapter import adapter_name, adapter_shapes
-from shoal.weights.manifest import hashes_from_wire
+from shoal.weights.manifest import hashes_to_wire
 from shoal.wire import float32_from_wire
 from tests.support.loopback import GENERATOR
 from tests.support.packages import skip_without
@@ -124,7 +124,7 @@ async def test_before_the_first_publish_the_engine_is_the_model_itself(client: C
 
 async def test_a_publish_carries_the_adapter_alone(client: Client, setting: Setting) -> None:
     done, sent = await client.publish(setting.adapters[1], 1)
-    assert hashes_from_wire(done.hashes) == sent
+    assert list(done.hashes) == hashes_to_wire(sent)
     policy = logprobs_of(setting.policy(1), CANARY)
     assert gap(float32_from_wire(done.canary.logprobs, "canary"), policy) < 1e-4
     assert gap(policy, logprobs_of(setting.base, CANARY)) > 0.1, "the adapter changes next to nothing"

@@ -20,7 +20,7 @@ from shoal.config.load import config_struct, parse_config
 from shoal.rpc.channel import connect
 from shoal.v1 import learner_pb2, worker_pb2
 from shoal.v1.learner_pb2_grpc import LearnerServiceStub
-from shoal.weights.hashing import hash_tensor
+from shoal.weights.transfer import hash_tensor
 from shoal.wire import batch_to_wire
 from tests.integration.learner_ranks import FROZEN, output_of
 from tests.support.learner_results import assert_same_gradient, is_measured

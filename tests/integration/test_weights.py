@@ -27,7 +27,7 @@ from shoal.v1 import worker_pb2
 from shoal.v1.generator_pb2_grpc import GeneratorServiceStub
 from shoal.weights.board import open_store
 from shoal.weights.group import BroadcastGroup
-from shoal.weights.manifest import Manifest, hashes_from_wire
+from shoal.weights.manifest import Manifest, hashes_to_wire
 from shoal.weights.rendezvous import Rendezvous
 from shoal.weights.transfer import send_weights
 from shoal.wire import (
@@ -102,7 +102,7 @@ async def test_a_generator_answers_while_its_engine_starts_and_then_waits_for_we
 
 async def test_a_publish_gives_the_engine_the_senders_weights(client: Client, setting: Setting) -> None:
     done, sent = await client.publish(weights_of(setting.new), 3)
-    assert hashes_from_wire(done.hashes) == sent
+    assert list(done.hashes) == hashes_to_wire(sent)
     assert gap(float32_from_wire(done.canary.logprobs, "canary"), logprobs_of(setting.new, CANARY)) < 1e-4
     status = await client.status()
     assert status.status.state == worker_pb2.WORKER_STATE_READY and status.version.policy_version == 3
@@ -303,7 +303,7 @@ async def test_a_sender_that_dies_within_a_layer_leaves_a_stale_generator_that_t
     process.join()
     assert (await client.status()).status.state == worker_pb2.WORKER_STATE_STALE
     done, sent = await client.publish(weights_of(setting.new), 9)
-    assert hashes_from_wire(done.hashes) == sent
+    assert list(done.hashes) == hashes_to_wire(sent)
     assert gap(float32_from_wire(done.canary.logprobs, "canary"), logprobs_of(setting.new, CANARY)) < 1e-4
 
 
@@ -411,7 +411,7 @@ async def rounding_client(rounding: Setting) -> AsyncIterator[Client]:
 
 async def test_weights_are_cast_to_the_engines_type(rounding_client: Client, rounding: Setting) -> None:
     done, sent = await rounding_client.publish(weights_of(rounding.new), 1)
-    assert hashes_from_wire(done.hashes) == sent
+    assert list(done.hashes) == hashes_to_wire(sent)
     rounded = copy.deepcopy(rounding.new).to(torch.bfloat16)
     found = float32_from_wire(done.canary.logprobs, "canary")
     assert gap(found, logprobs_of(rounded, CANARY)) < 0.1

@@ -32,10 +32,9 @@ from shoal.rpc.server import RpcServer
 from shoal.v1 import generator_pb2, generator_pb2_grpc, learner_pb2, learner_pb2_grpc, weights_pb2, worker_pb2
 from shoal.weights.board import open_store
 from shoal.weights.group import BroadcastGroup
-from shoal.weights.hashing import hash_tensor
 from shoal.weights.manifest import Manifest, TensorSpec, hashes_to_wire
 from shoal.weights.rendezvous import Rendezvous
-from shoal.weights.transfer import receive_weights
+from shoal.weights.transfer import hash_tensor, receive_weights
 from shoal.wire import invalid
 from tests.support.loopback import ADD_TO_SERVER, GENERATOR, LEARNER
 from tests.support.waiting import eventually

@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file, save_file
 
-from services.learner.engine.deepspeed_engine import full_gradients
+from services.learner.engine.deepspeed_settings import deepspeed
 from services.learner.learner import Learner
 from services.learner.loss.mini_batch import needs_survey, plan_mini_batches
 from services.learner.storage.checkpoints import FileDigest
@@ -23,7 +23,11 @@ def record_gradient(
     survey = learner.survey(groups, 0.9) if needs_survey(config) else None
     (mini_batch,) = plan_mini_batches(groups, survey, config)
     learner.accumulate_gradient(mini_batch, temperature=0.9)
-    gradients = {name: gradient.contiguous() for name, gradient in full_gradients(learner.engine).items()}
+    gradients = {
+        name: deepspeed.utils.safe_get_full_grad(parameter).contiguous()
+        for name, parameter in learner.lm.named_parameters()
+        if parameter.requires_grad
+    }
     if learner.process_group.rank == 0:
         save_file(gradients, path)
     learner.engine.step(0.0, refuse=True)

@@ -63,9 +63,8 @@ class DeepSpeedEngine:
         self._max_grad_norm = config.max_grad_norm
         self._weights = list_weights(policy.lm)
         self.file_names = FileNames(policy.lm)
-        named = list(policy.lm.named_parameters())
-        self._parameters = [parameter for _, parameter in named]
-        self._trained = [(name, parameter) for name, parameter in named if parameter.requires_grad]
+        self._parameters = list(policy.lm.parameters())
+        self._trained = [parameter for parameter in self._parameters if parameter.requires_grad]
         self._has_frozen = len(self._trained) < len(self._parameters)
         if self._has_frozen:
             policy.register_state_dict_post_hook(_drop_frozen)
@@ -91,7 +90,7 @@ class DeepSpeedEngine:
     @property
     def num_trained(self) -> int:
         """Number of trained values, on all ranks together."""
-        return sum(math.prod(whole_shape(parameter)) for _, parameter in self._trained)
+        return sum(math.prod(whole_shape(parameter)) for parameter in self._trained)
 
     def set_entropy_gradient(self, is_on: bool) -> None:
         """Sets whether the entropies that `forward` returns have a gradient."""
@@ -121,14 +120,13 @@ class DeepSpeedEngine:
 
     def _step_replicated(self, refuse: bool) -> StepOutcome:
         """Takes a step at stage 0, where DeepSpeed averages the gradients but does not check them."""
-        parameters = [parameter for _, parameter in self._trained]
-        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        gradients = [parameter.grad for parameter in self._trained if parameter.grad is not None]
         norm = torch.nn.utils.get_total_norm(gradients)
         if refuse or not torch.isfinite(norm):
             self._engine.zero_grad()
             return StepOutcome(applied=False, grad_norm=float(norm))
         if self._max_grad_norm:
-            torch.nn.utils.clip_grads_with_norm_(parameters, self._max_grad_norm, norm)
+            torch.nn.utils.clip_grads_with_norm_(self._trained, self._max_grad_norm, norm)
         self._engine.step()
         return StepOutcome(applied=True, grad_norm=float(norm))
 
@@ -222,11 +220,6 @@ class DeepSpeedEngine:
         # DeepSpeed keeps the group of second copies (hpZ) for the life of the process: another configuration would
         # reuse it.
         deepspeed.utils.groups._ZERO_PARAM_INTRA_PARALLEL_GROUP = None
-
-
-def full_gradients(engine: DeepSpeedEngine) -> dict[str, Tensor]:
-    """Returns each trained parameter's whole gradient. Call it on all ranks, between the last `backward` and `step`."""
-    return {name: deepspeed.utils.safe_get_full_grad(parameter) for name, parameter in engine._trained}
 
 
 def _drop_frozen(policy: nn.Module, state: dict[str, Tensor], prefix: str, metadata: Any) -> None:

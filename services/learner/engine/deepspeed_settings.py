@@ -1,4 +1,7 @@
-"""DeepSpeed's settings, and their check against this machine. Other modules import `deepspeed` from here."""
+"""DeepSpeed's settings, their check against this machine, and the threads and kernels of a rank.
+
+Other modules import `deepspeed` from here.
+"""
 
 import logging
 import os
@@ -14,12 +17,19 @@ if not torch.cuda.is_available():
 
 import deepspeed as deepspeed
 
+from shoal.config import RunConfig
 from shoal.config.tables.learner import LearnerConfig
 from shoal.errors import InvalidArgument
 from shoal.models.compute_dtype import settled_dtype
 
 _BUCKET_ELEMENTS = 50_000_000
 """Gradient elements that are reduced at once: 200 MB, where DeepSpeed's default would allocate 2 GB."""
+_UNCHANGED_THREADS = torch.get_num_threads()
+"""The number of threads that the environment sets."""
+
+# Otherwise the last bits of MKL's products depend on the addresses of their matrices, which a restore may change. MKL
+# reads this variable once, at the first product of the process.
+os.environ.setdefault("MKL_CBWR", "AUTO")
 
 
 def check_machine(config: LearnerConfig, *, device: torch.device, num_ranks: int) -> None:
@@ -150,3 +160,18 @@ def start_deepspeed(device: torch.device) -> None:
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     backend = "gloo" if device.type == "cpu" else "nccl"
     deepspeed.init_distributed(dist_backend=backend, auto_mpi_discovery=False, verbose=False)
+
+
+def settle_kernels(config: RunConfig, *, device: torch.device) -> None:
+    """Sets `run.num_threads` and `run.deterministic` for this process. Call it in the thread that computes.
+
+    Raises `InvalidArgument` for a deterministic run on a GPU.
+    """
+    is_deterministic = config.run.deterministic
+    if is_deterministic and device.type != "cpu":
+        raise InvalidArgument(
+            "run.deterministic: this learner computes on a GPU, whose sums have no fixed order: set it to false, or "
+            "start the learner with CUDA_VISIBLE_DEVICES set to an empty value"
+        )
+    torch.set_num_threads(config.run.num_threads or _UNCHANGED_THREADS)
+    torch.use_deterministic_algorithms(is_deterministic)

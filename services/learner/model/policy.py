@@ -9,14 +9,15 @@ from torch import Tensor, nn
 
 from services.learner.model.adapters import add_adapters
 from services.learner.model.attention import choose_attention, register_attention
-from services.learner.model.frozen import freeze
 from services.learner.model.language_model import load_whole
 from services.learner.model.logprobs import TokenScorer
 from services.learner.model.packing import PackedRow
 from services.learner.model.sequence_parallel import SequenceGroup, gather_scored, share_of
 from services.learner.model.weights import adapted_layers
 from shoal.config.tables.learner import LearnerConfig
+from shoal.errors import InvalidArgument
 
+_MAX_NAMES = 8
 LoadModel = Callable[[Path, torch.dtype], Any]
 """Loads the language model in a folder, with weights of a given type. Raises `InvalidArgument` when it cannot."""
 
@@ -76,19 +77,27 @@ def load_policy(
     load: LoadModel = load_whole,
     sequence_group: SequenceGroup | None = None,
 ) -> Policy:
+    """Loads the policy with the model of `load_trained`, and raises its errors.
+
+    `model_check.check_model` has accepted the model.
+    """
+    policy = _make_policy(load_trained(folder, config, seed=seed, load=load), config, sequence_group)
+    if config.gradient_checkpointing:
+        policy.lm.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    return policy
+
+
+def load_trained(folder: Path, config: LearnerConfig, *, seed: int, load: LoadModel) -> Any:
     """Loads the model to train, in float32. With adapters, drawn from `seed`, the model is frozen in the compute type.
 
-    Raises the errors of `load` and of `freeze`. `model_check.check_model` has accepted the model.
+    Raises the errors of `load` and of `freeze`.
     """
     lm = load(folder, getattr(torch, config.compute_dtype) if config.lora.is_on else torch.float32)
     if config.lora.is_on:
         add_adapters(lm, config.lora, seed=seed)
     if config.freeze:
         freeze(lm, config.freeze)
-    policy = _make_policy(lm, config, sequence_group)
-    if config.gradient_checkpointing:
-        policy.lm.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-    return policy
+    return lm
 
 
 def load_reference(
@@ -118,3 +127,31 @@ def _make_policy(lm: Any, config: LearnerConfig, sequence_group: SequenceGroup |
     )
     policy.sequence_group = sequence_group
     return policy
+
+
+def freeze(lm: Any, prefixes: list[str]) -> None:
+    """Freezes the parameters whose names begin with one of the prefixes; they may be sharded.
+
+    Raises `InvalidArgument` if no name begins with a prefix, and if nothing is left to train.
+    """
+    names = [name for name, _ in lm.named_parameters()]
+    for prefix in prefixes:
+        if not any(name.startswith(prefix) for name in names):
+            raise InvalidArgument(
+                f'learner.freeze: no parameter of a {type(lm).__name__} has a name that begins with "{prefix}"; names '
+                f"begin with {', '.join(_starts(names))} (a tied parameter has only the first of its names)"
+            )
+    frozen = {name for name in names if name.startswith(tuple(prefixes))}
+    if len(frozen) == len(names):
+        raise InvalidArgument(
+            f"learner.freeze: {', '.join(prefixes)} cover every parameter of a {type(lm).__name__}, so nothing is "
+            "left to train; name fewer prefixes"
+        )
+    for name, parameter in lm.named_parameters():
+        if name in frozen:
+            parameter.requires_grad_(False)
+
+
+def _starts(names: list[str]) -> list[str]:
+    """Returns the first two parts of the names, each once, as examples of prefixes."""
+    return list(dict.fromkeys(".".join(name.split(".")[:2]) for name in names))[:_MAX_NAMES]

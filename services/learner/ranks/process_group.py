@@ -9,6 +9,7 @@ import logging
 import os
 import struct
 import time
+import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -23,10 +24,11 @@ from torch import Tensor
 
 import shoal.errors
 from services.learner.model.sequence_parallel import SequenceGroup
-from services.learner.ranks.rendezvous import fresh_store
 from shoal.errors import FailedPrecondition, ShoalError
 
 _log = logging.getLogger(__name__)
+
+_POLL_S = 0.05
 
 IDLE_S = 10.0
 """Rank 0 sends a command at least this often, so that a follower notices when rank 0 is gone."""
@@ -291,3 +293,29 @@ def _parse_error(serialized: bytes | str, rank: int, size: int) -> ShoalError:
     kind: type[ShoalError] = getattr(shoal.errors, fields["type"])
     where = f"rank {rank}: " if size > 1 else ""
     return kind(where + fields["message"], reason=fields["reason"], metadata=fields["metadata"])
+
+
+def fresh_store(store: dist.Store, *, rank: int, size: int, timeout: timedelta) -> dist.Store:
+    """Returns the same empty part of a store on all ranks, without keys of ranks that have ended.
+
+    When torchrun starts all ranks again, it keeps its store. Gloo and NCCL would take the earlier ranks' addresses in
+    it for current addresses. The restart count does not help, since each machine counts for itself. So each rank sets a
+    nonce. Rank 0 answers each nonce with its own nonce, the prefix of the new part, until all ranks have acknowledged
+    it. Call this on all ranks. Raises TimeoutError on rank 0 when ranks are missing after the timeout, and the store's
+    own error on the others.
+    """
+    nonce = uuid.uuid4().hex
+    if rank > 0:
+        store.set(f"nonce/{rank}", nonce)
+        prefix = store.get(f"answer/{nonce}").decode()
+        store.set(f"acknowledgment/{prefix}/{rank}", "")
+        return dist.PrefixStore(prefix, store)
+    deadline = time.monotonic() + timeout.total_seconds()
+    while missing := [other for other in range(1, size) if not store.check([f"acknowledgment/{nonce}/{other}"])]:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"learner ranks {missing} did not join within {timeout.total_seconds():.0f} s")
+        for other in missing:
+            if store.check([f"nonce/{other}"]):
+                store.set(f"answer/{store.get(f'nonce/{other}').decode()}", nonce)
+        time.sleep(_POLL_S)
+    return dist.PrefixStore(nonce, store)

@@ -8,6 +8,7 @@ manifest, "folder": an existing folder to write into, "adapter": whether to writ
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,8 @@ from torch import Tensor
 
 from services.learner.engine.whole_weights import adapter_shapes, whole_adapters, whole_weights
 from services.learner.model.adapters import add_adapters
-from services.learner.model.frozen import freeze
 from services.learner.model.language_model import load_whole, make_empty, read_config
+from services.learner.model.policy import load_trained
 from services.learner.model.weights import list_weights
 from services.learner.storage.adapter_folder import ADAPTER_FOLDER, write_adapter_folder
 from services.learner.storage.atomic_folder import list_files, storage_errors, sync
@@ -93,15 +94,10 @@ def _model(config: RunConfig, source: Path) -> Any:
     """Loads the model with the weights of its files, with the same frozen parameters and adapters as in the learner."""
     settings = config.learner
     compute_dtype = settled_dtype("learner.compute_dtype", settings.compute_dtype, "bfloat16", on_cpu=True)
-    dtype = getattr(torch, compute_dtype) if settings.lora.is_on else torch.float32
-    lm = load_whole(
-        source, dtype, trust_remote_code=config.model.trust_remote_code, quantization=settings.lora.quantization
-    )
-    if settings.lora.is_on:
-        add_adapters(lm, settings.lora, seed=config.run.seed)
-    if settings.freeze:
-        freeze(lm, settings.freeze)
-    return lm
+    settings = settings.model_copy(update={"compute_dtype": compute_dtype})
+    trusted = config.model.trust_remote_code
+    load = partial(load_whole, trust_remote_code=trusted, quantization=settings.lora.quantization)
+    return load_trained(source, settings, seed=config.run.seed, load=load)
 
 
 def _shape_of_model(config: RunConfig, source: Path) -> Any:

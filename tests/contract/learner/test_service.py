@@ -45,7 +45,7 @@ from shoal.v1 import learner_pb2, worker_pb2
 from shoal.v1.learner_pb2_grpc import LearnerServiceStub
 from shoal.weights.board import open_store
 from shoal.weights.group import BroadcastGroup
-from shoal.weights.manifest import Manifest, hashes_from_wire
+from shoal.weights.manifest import Manifest, hashes_to_wire
 from shoal.weights.rendezvous import Rendezvous
 from shoal.weights.transfer import receive_weights
 from shoal.wire import batch_to_wire, float32_from_wire, version_from_wire
@@ -304,7 +304,7 @@ async def test_a_member_receives_the_weights_that_were_published(client: Client)
         return received
 
     received, sent = await asyncio.gather(asyncio.to_thread(receive), client.publish(30))
-    assert tuple(digest for digest, _ in received) == hashes_from_wire(sent.hashes)
+    assert hashes_to_wire(digest for digest, _ in received) == list(sent.hashes)
     lm = AutoModelForCausalLM.from_pretrained(client.config["model"]["path"])
     lm.load_state_dict({digest.name: tensor for digest, tensor in received}, strict=False)
     with torch.no_grad():

@@ -163,9 +163,9 @@ async def test_a_blocked_event_loop_is_logged(monkeypatch):
         lags.append(extra["lag_s"])
         warned.set()
 
-    monkeypatch.setattr("shoal.rpc.loop._log.warning", warning)
-    monkeypatch.setattr("shoal.rpc.loop._PROBE_S", 0.1)
-    monkeypatch.setattr("shoal.rpc.loop._WARN_S", 0.2)
+    monkeypatch.setattr("shoal.rpc.server._log.warning", warning)
+    monkeypatch.setattr("shoal.rpc.server._PROBE_S", 0.1)
+    monkeypatch.setattr("shoal.rpc.server._WARN_S", 0.2)
     async with serving(Gated(), GENERATOR):
         await asyncio.sleep(0)  # Lets the measurement begin.
         time.sleep(0.6)  # noqa: ASYNC251 - blocks the loop on purpose

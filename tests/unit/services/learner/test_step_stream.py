@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from services.learner.step_stream import receive_step
+from services.learner.request_checks import receive_step
 from shoal.config import RunConfig, parse_config
 from shoal.config.derived import max_step_bytes
 from shoal.error_reasons import ErrorReason

@@ -13,10 +13,9 @@ import pytest
 from shoal.errors import DeadlineExceeded, Unavailable
 from shoal.weights.board import GroupBoard, open_store, serve_store
 from shoal.weights.group import BroadcastGroup
-from shoal.weights.hashing import hash_tensor
 from shoal.weights.manifest import Manifest, TensorSpec
 from shoal.weights.rendezvous import Rendezvous
-from shoal.weights.transfer import receive_weights, send_weights
+from shoal.weights.transfer import hash_tensor, receive_weights, send_weights
 
 torch = pytest.importorskip("torch")
 

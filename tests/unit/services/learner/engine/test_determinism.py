@@ -10,13 +10,13 @@ pytest.importorskip("torch")
 
 import torch
 
-from services.learner.engine.determinism import settle_kernels
+from services.learner.engine.deepspeed_settings import settle_kernels
 from shoal.config import RunConfig, parse_config
 from shoal.errors import InvalidArgument
 
 SAME_PRODUCTS = """
 import torch
-import services.learner.engine.determinism
+import services.learner.engine.deepspeed_settings
 
 def at(offset, matrix):
     place = torch.empty(matrix.numel() + 16)[offset : offset + matrix.numel()].view(matrix.shape)

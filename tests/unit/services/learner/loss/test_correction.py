@@ -7,13 +7,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from services.learner.loss.aggregation import token_factors
 from services.learner.loss.correction import Correction, correct, entropy_threshold, is_off_policy
 from services.learner.loss.loss_tokens import LossTokens
-from services.learner.loss.mini_batch import needs_survey, weigh_mini_batch
-from services.learner.loss.mismatch import mismatch_metrics
+from services.learner.loss.mini_batch import needs_survey, token_factors, weigh_mini_batch
 from services.learner.loss.objectives.completions import Completions
 from services.learner.loss.policy_loss import pick_tokens, row_loss
+from services.learner.metrics import mismatch_metrics
 from shoal.config import RunConfig, parse_config
 from shoal.config.tables.correction import CorrectionConfig
 from shoal.errors import InvalidArgument

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from transformers import AutoModelForCausalLM
 
 from services.learner.engine.optimizer import parameter_groups
-from services.learner.model.frozen import freeze
+from services.learner.model.policy import freeze
 from shoal.config.tables.learner import LearnerConfig
 from shoal.errors import InvalidArgument
 from tests.support.tiny_model import make_tiny_model

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 import torch.distributed as dist
 
-from services.learner.ranks.rendezvous import fresh_store
+from services.learner.ranks.process_group import fresh_store
 
 TIMEOUT = timedelta(seconds=20)
 
