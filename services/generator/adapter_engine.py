@@ -18,6 +18,7 @@ from shoal.error_reasons import ErrorReason
 from shoal.errors import InvalidArgument, ShoalError
 from shoal.rollout import WeightVersion
 from shoal.weights.adapter import layer_of
+from shoal.weights.board import received, receiving
 from shoal.weights.manifest import TensorHash
 
 if TYPE_CHECKING:
@@ -88,12 +89,12 @@ class AdapterEngine(VllmEngine):
         adapter = self._adapters.make(version)
         try:
             hashes, receive_s = await self._alive(self._receive(adapter.file, on_ready))
-            received = time.monotonic()
+            arrived = time.monotonic()
             await self._put_in_place(adapter)
         except BaseException:
             adapter.delete()
             raise
-        return LoadReport(hashes, receive_s, load_s=time.monotonic() - received)
+        return LoadReport(hashes, receive_s, load_s=time.monotonic() - arrived)
 
     async def _receive(self, file: Path, on_ready: Callable[[], None]) -> tuple[tuple[TensorHash, ...], float]:
         """Receives the tensors of an adapter into a file. Returns their hashes and the seconds taken."""
@@ -103,9 +104,9 @@ class AdapterEngine(VllmEngine):
         broken: ShoalError | None = None
         try:
             # The ranks enforce the deadline.
-            await self._until(board, lambda: board.are_receiving(load_id, self._ranks), deadline + _GRACE_S)
+            await self._until(board, lambda: board.have_reached(receiving(load_id), self._ranks), deadline + _GRACE_S)
             on_ready()
-            await self._until(board, lambda: board.have_received(load_id, self._ranks), deadline + _GRACE_S)
+            await self._until(board, lambda: board.have_reached(received(load_id), self._ranks), deadline + _GRACE_S)
         except ShoalError as error:
             broken = error
         # In an aborted group the ranks soon end, and their errors are more precise.

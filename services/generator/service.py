@@ -39,21 +39,13 @@ _MAX_SEED = 2**53
 class GeneratorService(GeneratorServiceServicer):
     """The servicer of a generator. It is a `shoal.worker.worker_service.WorkerService`."""
 
+    kind: worker_pb2.WorkerKind.ValueType = worker_pb2.WORKER_KIND_GENERATOR
+    full_name = "shoal.v1.GeneratorService"
+
     def __init__(self, start_engine: StartEngine, reexec: Reexec) -> None:
         """`start_engine` starts the engine that a configuration asks for; it may take minutes."""
+        self.add_to_server: Callable[[Any, grpc.aio.Server], None] = add_GeneratorServiceServicer_to_server
         self._loader = EngineLoader(start_engine, reexec)
-
-    @property
-    def kind(self) -> worker_pb2.WorkerKind.ValueType:
-        return worker_pb2.WORKER_KIND_GENERATOR
-
-    @property
-    def full_name(self) -> str:
-        return pb.DESCRIPTOR.services_by_name["GeneratorService"].full_name
-
-    @property
-    def add_to_server(self) -> Callable[[Any, grpc.aio.Server], None]:
-        return add_GeneratorServiceServicer_to_server
 
     @property
     def num_weight_ranks(self) -> int:

@@ -28,7 +28,7 @@ from shoal.error_reasons import ErrorReason
 from shoal.errors import DeadlineExceeded, FailedPrecondition, Internal, InvalidArgument, ShoalError, Unavailable
 from shoal.rollout import SamplingParams, WeightVersion
 from shoal.token_run import TokenRun, joined
-from shoal.weights.board import GroupBoard, open_store
+from shoal.weights.board import CONNECTED, GroupBoard, open_store, receiving
 from shoal.weights.manifest import Manifest
 from shoal.weights.rendezvous import Rendezvous
 
@@ -237,7 +237,7 @@ class VllmEngine:
             "tensors": [(spec.name, spec.dtype, list(spec.shape)) for spec in manifest.tensors],
         }
         await self._alive(self._llm.init_weight_transfer_engine(WeightTransferInitRequest(init_info=info)))
-        await self._alive(self._until(board, lambda: board.are_connected(self._ranks), deadline))
+        await self._alive(self._until(board, lambda: board.have_reached(CONNECTED, self._ranks), deadline))
 
     async def abort_group(self, reason: str) -> None:
         if self._board is not None:
@@ -268,7 +268,8 @@ class VllmEngine:
         update = asyncio.create_task(
             self._llm.update_weights(WeightTransferUpdateRequest(update_info={"load_id": load_id}))
         )
-        ready = asyncio.create_task(self._until(board, lambda: board.are_receiving(load_id, self._ranks), deadline))
+        is_receiving = partial(board.have_reached, receiving(load_id), self._ranks)
+        ready = asyncio.create_task(self._until(board, is_receiving, deadline))
         try:
             await asyncio.wait((update, ready), return_when=asyncio.FIRST_COMPLETED)
             if ready.done() and not ready.exception():

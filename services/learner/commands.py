@@ -20,7 +20,7 @@ from services.learner.engine.deepspeed_settings import (
 )
 from services.learner.engine.reference import PolicyWithoutAdapters, Reference, ReferenceModel
 from services.learner.engine.sharded_loading import load_model
-from services.learner.learner import Learner, StepResult
+from services.learner.learner import Learner
 from services.learner.model.model_check import check_model
 from services.learner.model.policy import load_policy, load_reference
 from services.learner.publish import WeightPublisher, make_manifest, published_tensors
@@ -191,10 +191,6 @@ class LearnerCommands:
                 metadata={"version": str(version)},
             )
 
-    def train_step(self, batch: TrainBatch) -> StepResult:
-        """Takes a train step, as `Learner.step`."""
-        return self.learner.step(batch)
-
     def check_logprobs(self, request: learner_pb2.ComputeLogprobsRequest) -> None:
         """Raises the error of a request for log-probabilities that the learner cannot compute."""
         learner = self.learner
@@ -338,7 +334,7 @@ def _execute(commands: LearnerCommands, command: Command, body: bytes) -> None:
             request = learner_pb2.LearnerServiceConfigureRequest.FromString(body)
             commands.configure(request.run_id, parse_config(request.config))
         case Command.TRAIN_STEP:
-            commands.train_step(batch_from_wire(split_messages(body, learner_pb2.TrainStepRequest)))
+            commands.learner.step(batch_from_wire(split_messages(body, learner_pb2.TrainStepRequest)))
         case Command.COMPUTE_LOGPROBS:
             commands.compute_logprobs(learner_pb2.ComputeLogprobsRequest.FromString(body))
         case Command.PUBLISH_WEIGHTS:

@@ -133,7 +133,7 @@ class LearnerService(LearnerServiceServicer):
         def step(commands: LearnerCommands) -> StepResult:
             self.departure.num_steps += 1
             with step_spans(batch):
-                result = commands.train_step(batch)
+                result = commands.learner.step(batch)
             self._served.follow(commands)
             return result
 

@@ -5,7 +5,6 @@ With `--tls-dir` it shows the certificate of the service that it probes.
 """
 
 import argparse
-import os
 import sys
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from shoal.errors import ShoalError
+from shoal.rpc.auth.options import add_tls_option
 from shoal.rpc.auth.tls import TlsFolder
 
 
@@ -30,13 +30,7 @@ def main() -> int:
         help="for example shoal.v1.RewardService, which serves once it is configured (default: the process itself)",
     )
     parser.add_argument("--timeout-s", type=float, default=3.0, help="longest wait (default: %(default)s)")
-    parser.add_argument(
-        "--tls-dir",
-        metavar="FOLDER",
-        type=Path,
-        default=os.environ.get("SHOAL_TLS_DIR") or None,
-        help="folder with the certificate of the service itself (default: no TLS) [SHOAL_TLS_DIR]",
-    )
+    add_tls_option(parser, "with the certificate of the service itself")
     arguments = parser.parse_args()
     target = f"{arguments.service or 'the process'} at {arguments.address}"
     try:

@@ -1,6 +1,7 @@
 """Retry policies of the rpcs. To change whether or how a call is retried, change only this file.
 
-Retries happen inside gRPC, before the caller sees an error: SAFE_METHODS, with the policy of `service_config`.
+Retries happen inside gRPC, before the caller sees an error: all rpcs but NOT_RETRIED, with the policy of
+`service_config`.
 
 Callers also act after an error, apart from these policies. The coordinator repeats a call to a learner that still
 serves (services/coordinator/workers/learner_client.py). It sends the unfinished work of a lost worker to another
@@ -9,67 +10,23 @@ worker, and waits as long as a full queue asks (`generator_pool.py` and `reward_
 
 import json
 
-SAFE_METHODS: dict[str, tuple[str, ...]] = {
-    "shoal.v1.GeneratorService": (
-        "Configure",
-        "GenerateGroup",
-        "JoinWeightGroup",
-        "LeaveWeightGroup",
-        "PauseGeneration",
-        "ResumeGeneration",
-        "Sleep",
-        "Wake",
-        "ScoreTokens",
-        "GetStatus",
-    ),
-    "shoal.v1.RewardService": (
-        "Configure",
-        "ScoreGroup",
-        "CheckLabels",
-        "ReloadVerifiers",
-        "ListVerifiers",
-        "GetStatus",
-    ),
-    "shoal.v1.EnvironmentService": ("ListEnvironments", "RunEpisode"),
-    "shoal.v1.LearnerService": (
-        "Configure",
-        "ComputeLogprobs",
-        "SetHyperparameters",
-        "CreateWeightGroup",
-        "SaveCheckpoint",
-        "LoadCheckpoint",
-        "ExportModel",
-        "GetStatus",
-    ),
-    "shoal.v1.CoordinatorService": (
-        "GetRun",
-        "ListRuns",
-        "WatchRun",
-        "PauseRun",
-        "ResumeRun",
-        "StopRun",
-        "SaveCheckpoint",
-        "Evaluate",
-        "UpdateRunConfig",
-        "RegisterWorker",
-        "Heartbeat",
-        "ListWorkers",
-        "ListRollouts",
-    ),
-}
-"""Methods that the contract calls safe to retry with the same request.
+from shoal.rpc.auth.permissions import SERVICES
 
-These are absent: `StartRun` (a repeat finds its own run active), `TrainStep` (too large for gRPC's retry buffer),
-`LoadWeights` and `PublishWeights` (each is one pass of collectives with other members; a repeat needs a new epoch).
-gRPC retries a stream only until the first message of the response has arrived.
+NOT_RETRIED = frozenset({"StartRun", "TrainStep", "LoadWeights", "PublishWeights"})
+"""The rpcs that the contract does not call safe to retry with the same request, or that gRPC cannot retry.
+
+A repeat of `StartRun` finds its own run active. `TrainStep` is too large for gRPC's retry buffer. `LoadWeights` and
+`PublishWeights` are each one pass of collectives with other members, and a repeat needs a new epoch. gRPC retries a
+stream only until the first message of the response has arrived.
 """
 
 
 def service_config(service_full_name: str) -> str:
     """Returns gRPC's service config, as JSON. gRPC makes at most five attempts: about 1.5 s in all."""
-    methods = [{"service": service_full_name, "method": method} for method in SAFE_METHODS.get(service_full_name, ())]
-    if not methods:
+    names = [name for name in SERVICES.get(service_full_name, ()) if name not in NOT_RETRIED]
+    if not names:
         return "{}"
+    methods = [{"service": service_full_name, "method": name} for name in names]
     policy = {
         "maxAttempts": 5,
         "initialBackoff": "0.1s",

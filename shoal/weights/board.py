@@ -12,8 +12,24 @@ from shoal.network import listening_socket
 if TYPE_CHECKING:
     from torch.distributed import Store, TCPStore
 
+ARRIVED = "here"
+"""The stage of a rank that waits for the others."""
+CONNECTED = "met"
+"""The stage of a rank that is connected to all others."""
+LEFT = "left"
+"""The stage of a rank that has left the group, because it was aborted."""
 _ABORT_KEY = "abort"
 _MISSING_KEY = "missing"
+
+
+def receiving(load_id: str) -> str:
+    """Returns the stage of a rank that receives the broadcasts of a load."""
+    return f"ready/{load_id}"
+
+
+def received(load_id: str) -> str:
+    """Returns the stage of a rank that has received all broadcasts of a load."""
+    return f"received/{load_id}"
 
 
 def open_store(host: str, port: int, *, timeout_s: float) -> "TCPStore":
@@ -69,49 +85,17 @@ class GroupBoard:
 
         self.store = PrefixStore(f"{run_id}/{epoch}", store)
 
-    def post_arrived(self, rank: int) -> None:
-        """Posts that a rank has arrived and waits for the others."""
-        self._post(f"here/{rank}")
+    def post(self, stage: str, rank: int) -> None:
+        """Posts that a rank has reached a stage: ARRIVED, CONNECTED, LEFT, or a stage of a load."""
+        self._post(f"{stage}/{rank}")
 
-    def have_arrived(self, ranks: Iterable[int]) -> bool:
-        """Returns whether these ranks have arrived."""
-        return self._has(f"here/{rank}" for rank in ranks)
+    def have_reached(self, stage: str, ranks: Iterable[int]) -> bool:
+        """Returns whether these ranks have reached a stage."""
+        return self._has(f"{stage}/{rank}" for rank in ranks)
 
-    def post_connected(self, rank: int) -> None:
-        """Posts that a rank is connected to all others."""
-        self._post(f"met/{rank}")
-
-    def are_connected(self, ranks: Iterable[int]) -> bool:
-        """Returns whether these ranks are connected to all others."""
-        return self._has(f"met/{rank}" for rank in ranks)
-
-    def post_receiving(self, load_id: str, rank: int) -> None:
-        """Posts that a rank receives the broadcasts of a load."""
-        self._post(f"ready/{load_id}/{rank}")
-
-    def are_receiving(self, load_id: str, ranks: Iterable[int]) -> bool:
-        """Returns whether these ranks receive the broadcasts of a load."""
-        return self._has(f"ready/{load_id}/{rank}" for rank in ranks)
-
-    def post_received(self, load_id: str, rank: int) -> None:
-        """Posts that a rank has received all broadcasts of a load."""
-        self._post(f"received/{load_id}/{rank}")
-
-    def have_received(self, load_id: str, ranks: Iterable[int]) -> bool:
-        """Returns whether these ranks have received all broadcasts of a load."""
-        return self._has(f"received/{load_id}/{rank}" for rank in ranks)
-
-    def post_left(self, rank: int) -> None:
-        """Posts that a rank has left the group, because it was aborted."""
-        self._post(f"left/{rank}")
-
-    def not_arrived(self, ranks: Iterable[int]) -> list[int]:
-        """Returns the ranks of `ranks` that have not arrived."""
-        return [rank for rank in ranks if not self._has([f"here/{rank}"])]
-
-    def not_left(self, ranks: Iterable[int]) -> list[int]:
-        """Returns the ranks of `ranks` that have not left."""
-        return [rank for rank in ranks if not self._has([f"left/{rank}"])]
+    def have_not_reached(self, stage: str, ranks: Iterable[int]) -> list[int]:
+        """Returns the ranks of `ranks` that have not reached a stage."""
+        return [rank for rank in ranks if not self._has([f"{stage}/{rank}"])]
 
     def post_missing(self, ranks: Iterable[int]) -> None:
         """Posts, before an abort, which ranks are the reason for it."""

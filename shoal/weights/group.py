@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from shoal.error_reasons import ErrorReason
 from shoal.errors import DeadlineExceeded, ShoalError, Unavailable
 from shoal.network import address_toward
-from shoal.weights.board import GroupBoard, first_line, missing_ranks
+from shoal.weights.board import ARRIVED, LEFT, GroupBoard, first_line, missing_ranks
 from shoal.weights.rendezvous import Rendezvous
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class BroadcastGroup:
 
         group = BroadcastGroup(rendezvous, rank=1, store=store, device="cpu", hostname="10.0.0.7")
         group.connect()
-        group.broadcast(tensor)
+        group.wait(group.start(tensor))
         group.close()
 
     One thread uses it. Any other thread may call `abort`, which makes the first thread's call raise.
@@ -68,12 +68,12 @@ class BroadcastGroup:
         """
         _in_background(self._watch)
         deadline = time.monotonic() + self.rendezvous.timeout_s
-        self.board.post_arrived(self.rank)
+        self.board.post(ARRIVED, self.rank)
         ranks = range(self.rendezvous.world_size)
-        while not self.board.have_arrived(ranks):
+        while not self.board.have_reached(ARRIVED, ranks):
             self._raise_if_aborted()
             if time.monotonic() > deadline:
-                missing = self.board.not_arrived(ranks)
+                missing = self.board.have_not_reached(ARRIVED, ranks)
                 self.board.post_missing(missing)
                 raise self._too_slow("the rendezvous", missing)
             time.sleep(_POLL_S)
@@ -119,10 +119,6 @@ class BroadcastGroup:
             self.abort(error.message)
             raise
 
-    def broadcast(self, tensor: "torch.Tensor", deadline: float | None = None) -> None:
-        """Broadcasts a contiguous tensor on `device` from rank 0, in place. Raises the errors of `wait`."""
-        self.wait(self.start(tensor), deadline)
-
     def abort(self, reason: str) -> None:
         """Aborts the group for all members: calls that use it raise `Unavailable`. Any thread may call it."""
         if self._aborted is None and not self._closed.is_set():
@@ -138,7 +134,7 @@ class BroadcastGroup:
         others = range(1, self.rendezvous.world_size)
         deadline = time.monotonic() + _ROLL_CALL_S
         try:
-            while (missing := self.board.not_left(others)) and time.monotonic() < deadline:
+            while (missing := self.board.have_not_reached(LEFT, others)) and time.monotonic() < deadline:
                 time.sleep(_POLL_S)
         except Unavailable:
             return {}
@@ -155,7 +151,7 @@ class BroadcastGroup:
     def _post_abort(self, reason: str) -> None:
         try:
             self.board.abort(reason)
-            self.board.post_left(self.rank)
+            self.board.post(LEFT, self.rank)
         except Unavailable as error:
             log.info("cannot post the abort to the members of epoch %d: %s", self.rendezvous.epoch, error.message)
 
@@ -215,7 +211,7 @@ class BroadcastGroup:
             if reason is not None and not self._closed.is_set():
                 self._aborted = self._aborted or reason
                 with suppress(Unavailable):
-                    self.board.post_left(self.rank)
+                    self.board.post(LEFT, self.rank)
                 return
 
     def _make_gloo(self) -> Any:

@@ -1,6 +1,6 @@
 """The rendezvous of a broadcast group: its store, its members, its deadlines."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 
 from shoal.v1 import weights_pb2
 from shoal.wire import invalid
@@ -26,15 +26,7 @@ class Rendezvous:
     """Seconds that the rendezvous, and one pass of broadcasts, may take before the group is aborted."""
 
     def to_wire(self) -> weights_pb2.WeightRendezvous:
-        return weights_pb2.WeightRendezvous(
-            run_id=self.run_id,
-            epoch=self.epoch,
-            store_host=self.store_host,
-            store_port=self.store_port,
-            world_size=self.world_size,
-            backend=self.backend,
-            timeout_s=self.timeout_s,
-        )
+        return weights_pb2.WeightRendezvous(**asdict(self))
 
     @classmethod
     def from_wire(cls, message: weights_pb2.WeightRendezvous) -> "Rendezvous":
@@ -51,12 +43,4 @@ class Rendezvous:
             raise invalid("rendezvous.backend", f"must be one of {', '.join(BACKENDS)} (given: {message.backend!r})")
         if message.timeout_s <= 0:
             raise invalid("rendezvous.timeout_s", f"must be above 0 (given: {message.timeout_s})")
-        return cls(
-            run_id=message.run_id,
-            epoch=message.epoch,
-            store_host=message.store_host,
-            store_port=message.store_port,
-            world_size=message.world_size,
-            backend=message.backend,
-            timeout_s=message.timeout_s,
-        )
+        return cls(**{field.name: getattr(message, field.name) for field in fields(cls)})

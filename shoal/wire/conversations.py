@@ -7,7 +7,7 @@ from google.protobuf.struct_pb2 import Struct
 
 from shoal.conversation import ChatMessage, ToolCall, ToolCallStatus, ToolDefinition
 from shoal.v1 import environment_pb2, rollout_pb2
-from shoal.wire.fields import invalid
+from shoal.wire.fields import invalid, value_of
 
 _STATUS_TO_WIRE = {
     ToolCallStatus.OK: rollout_pb2.TOOL_CALL_STATUS_OK,
@@ -52,9 +52,7 @@ def _call_to_wire(call: ToolCall) -> rollout_pb2.ToolCall:
 
 
 def _call_from_wire(message: rollout_pb2.ToolCall) -> ToolCall:
-    status = _STATUS_FROM_WIRE.get(message.status)
-    if status is None:
-        raise invalid("message.tool_calls.status", f"must be set (given: {message.status})")
+    status = value_of(_STATUS_FROM_WIRE, message.status, "message.tool_calls.status")
     return ToolCall(message.id, message.name, message.arguments_json, status, message.raw, message.detail)
 
 

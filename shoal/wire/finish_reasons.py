@@ -2,7 +2,7 @@
 
 from shoal.rollout import FinishReason
 from shoal.v1 import rollout_pb2
-from shoal.wire.fields import invalid
+from shoal.wire.fields import value_of
 
 _TO_WIRE = {
     FinishReason.STOP: rollout_pb2.FINISH_REASON_STOP,
@@ -17,7 +17,4 @@ finish_reason_to_wire = _TO_WIRE.__getitem__
 
 def finish_reason_from_wire(number: rollout_pb2.FinishReason.ValueType) -> FinishReason:
     """Reads a finish reason. Raises `InvalidArgument` when it is not set, or unknown."""
-    reason = _FROM_WIRE.get(number)
-    if reason is None:
-        raise invalid("completion.finish_reason", f"must be set (given: {number})")
-    return reason
+    return value_of(_FROM_WIRE, number, "completion.finish_reason")

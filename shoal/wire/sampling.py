@@ -1,21 +1,14 @@
 """Sampling parameters as messages."""
 
+from dataclasses import asdict
+
 from shoal.rollout import SamplingParams
 from shoal.v1 import rollout_pb2
 from shoal.wire.fields import invalid
 
 
 def sampling_to_wire(sampling: SamplingParams) -> rollout_pb2.SamplingParams:
-    return rollout_pb2.SamplingParams(
-        temperature=sampling.temperature,
-        top_p=sampling.top_p,
-        top_k=sampling.top_k,
-        min_p=sampling.min_p,
-        max_completion_tokens=sampling.max_completion_tokens,
-        stop_token_ids=sampling.stop_token_ids,
-        stop_strings=sampling.stop_strings,
-        return_support=sampling.return_support,
-    )
+    return rollout_pb2.SamplingParams(**asdict(sampling))
 
 
 def sampling_from_wire(message: rollout_pb2.SamplingParams) -> SamplingParams:

@@ -2,7 +2,7 @@
 
 from shoal.scores import RewardPart, Score, ScoreOutcome, StepScore, VerifierScore
 from shoal.v1 import rollout_pb2
-from shoal.wire.fields import invalid
+from shoal.wire.fields import value_of
 
 _OUTCOME_TO_WIRE = {
     ScoreOutcome.SCORED: rollout_pb2.SCORE_OUTCOME_SCORED,
@@ -17,10 +17,7 @@ outcome_to_wire = _OUTCOME_TO_WIRE.__getitem__
 
 def outcome_from_wire(number: rollout_pb2.ScoreOutcome.ValueType, field: str) -> ScoreOutcome:
     """Reads an outcome. Raises `InvalidArgument`, which names the field, when it is not set, or unknown."""
-    outcome = _OUTCOME_FROM_WIRE.get(number)
-    if outcome is None:
-        raise invalid(field, f"must be set (given: {number})")
-    return outcome
+    return value_of(_OUTCOME_FROM_WIRE, number, field)
 
 
 def score_to_wire(score: Score) -> rollout_pb2.Score:

@@ -3,7 +3,7 @@
 import argparse
 import math
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 from shoal.rpc.auth.options import add_security_options
@@ -110,18 +110,7 @@ def _environment(name: str) -> str | None:
 
 def worker_arguments(namespace: argparse.Namespace) -> WorkerArguments:
     """Returns the parsed options."""
-    return WorkerArguments(
-        coordinator=namespace.coordinator,
-        listen=namespace.listen,
-        advertise=namespace.advertise,
-        data_dir=namespace.data_dir,
-        metrics_port=namespace.metrics_port,
-        log_file=namespace.log_file,
-        parent_pid=namespace.parent_pid,
-        tls_dir=namespace.tls_dir,
-        tokens_file=namespace.tokens_file,
-        allow_wildcard_address=namespace.allow_wildcard_address,
-    )
+    return WorkerArguments(**{field.name: getattr(namespace, field.name) for field in fields(WorkerArguments)})
 
 
 def host_port(text: str) -> str:

@@ -10,12 +10,12 @@ import asyncio
 import os
 import sys
 import time
-from pathlib import Path
 
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from shoal.errors import ShoalError
 from shoal.rpc.auth import credentials as auth
+from shoal.rpc.auth.options import add_tls_option
 from shoal.rpc.channel import connect
 from shoal.worker.arguments import host_port
 
@@ -46,13 +46,7 @@ def main() -> int:
         help="time in which the coordinator may be told to end, after this worker (default: %(default)s)",
     )
     parser.add_argument("--at-most-s", type=float, default=AT_MOST_S, help="longest wait (default: %(default)s)")
-    parser.add_argument(
-        "--tls-dir",
-        metavar="FOLDER",
-        type=Path,
-        default=os.environ.get("SHOAL_TLS_DIR") or None,
-        help="folder with the certificate of this worker (default: no TLS) [SHOAL_TLS_DIR]",
-    )
+    add_tls_option(parser, "with the certificate of this worker")
     arguments = parser.parse_args()
     try:
         auth.use(auth.Credentials.of_client(arguments.tls_dir))

@@ -68,7 +68,7 @@ def test_nccl_connects_broadcasts_and_ends_alone_on_one_gpu() -> None:
     with closing(BroadcastGroup(rendezvous, rank=0, store=store, device="cuda:0")) as group:
         group.connect()
         tensor = torch.arange(1000, dtype=torch.uint8, device="cuda:0")
-        group.broadcast(tensor)
+        group.wait(group.start(tensor))
         assert torch.equal(tensor.cpu(), torch.arange(1000, dtype=torch.uint8))
 
 

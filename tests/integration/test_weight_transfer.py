@@ -37,7 +37,7 @@ def test_a_worker_joins_from_its_own_gpu_and_without_the_nccl_settings_of_vllm(
 
     class Group:
         rank = 3
-        board = SimpleNamespace(post_connected=lambda rank: joined.append(rank))
+        board = SimpleNamespace(post=lambda stage, rank: joined.append(rank))
 
         def connect(self) -> None:
             joined.append(os.environ["NCCL_PROTO"])

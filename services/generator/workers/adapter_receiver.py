@@ -5,6 +5,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from shoal.weights.board import received, receiving
 from shoal.weights.group import BroadcastGroup
 from shoal.weights.manifest import Manifest
 from shoal.weights.transfer import receive_weights
@@ -35,7 +36,7 @@ class AdapterReceiver:
         group = self._group
         try:
             self._outcome = self._receive()
-            group.board.post_received(self._load_id, group.rank)
+            group.board.post(received(self._load_id), group.rank)
         except BaseException as error:
             self._outcome = error
             group.abort(f"{type(error).__name__}: {error}")
@@ -44,10 +45,10 @@ class AdapterReceiver:
         from safetensors.torch import save_file
 
         started = time.monotonic()
-        self._group.board.post_receiving(self._load_id, self._group.rank)
-        received = list(receive_weights(self._group, self._manifest))
+        self._group.board.post(receiving(self._load_id), self._group.rank)
+        tensors = list(receive_weights(self._group, self._manifest))
         receive_s = time.monotonic() - started
         if self._file is not None:
-            save_file({spec.name: tensor.cpu() for spec, tensor, _ in received}, self._file)
-        hashes = [(found.name, found.xxh3) for _, _, found in received]
+            save_file({spec.name: tensor.cpu() for spec, tensor, _ in tensors}, self._file)
+        hashes = [(found.name, found.xxh3) for _, _, found in tensors]
         return {"hashes": hashes, "receive_s": receive_s, "load_s": time.monotonic() - started - receive_s}

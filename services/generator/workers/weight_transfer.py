@@ -28,7 +28,7 @@ from vllm.utils.nccl import unpinned_nccl_env
 from services.generator.workers.adapter_receiver import AdapterReceiver
 from shoal.error_reasons import ErrorReason
 from shoal.errors import DataLoss, ShoalError
-from shoal.weights.board import open_store
+from shoal.weights.board import CONNECTED, open_store, receiving
 from shoal.weights.group import BroadcastGroup
 from shoal.weights.manifest import Manifest, TensorSpec
 from shoal.weights.rendezvous import Rendezvous
@@ -112,7 +112,7 @@ class BroadcastWeightTransferEngine(WeightTransferEngine[JoinInfo, LoadInfo]):
         started = time.monotonic()
         try:
             group = self._member()
-            group.board.post_receiving(update_info.load_id, group.rank)
+            group.board.post(receiving(update_info.load_id), group.rank)
             hashes, receive_s = self._load(group)
         except BaseException as error:
             self.report = {"error": _describe(error)}
@@ -303,7 +303,7 @@ def _connect(group: BroadcastGroup, device: torch.device) -> None:
         # vLLM sets NCCL variables for its own communicators. With them, the ranks and the learner would wait forever.
         with unpinned_nccl_env():
             group.connect()
-        group.board.post_connected(group.rank)
+        group.board.post(CONNECTED, group.rank)
     except Exception as error:
         log.warning("rank %d cannot join: %s", group.rank, error)
         group.abort(f"cannot join: {error}")

@@ -30,8 +30,8 @@ def check_pair(certificate_pem: bytes, key_pem: bytes, ca_pem: bytes) -> Certifi
     `certificate_pem` may contain intermediate certificates after its own, `ca_pem` several authorities. Raises
     ValueError with what is wrong.
     """
-    chain = _load("tls.crt", certificate_pem)
-    authorities = _load("ca.crt", ca_pem)
+    chain = load("tls.crt", certificate_pem)
+    authorities = load("ca.crt", ca_pem)
     own = chain[0]
     try:
         key = load_pem_private_key(key_pem, None)
@@ -53,11 +53,6 @@ def check_pair(certificate_pem: bytes, key_pem: bytes, ca_pem: bytes) -> Certifi
     if not any(_issued(issuer, own) for issuer in (*chain[1:], *authorities)):
         raise ValueError("ca.crt does not contain the authority that issued tls.crt: no peer would accept it")
     return _facts(own)
-
-
-def check_authorities(ca_pem: bytes) -> None:
-    """Checks that the bytes are certificates. Raises ValueError."""
-    _load("ca.crt", ca_pem)
 
 
 def names_of_server(address: str, *, timeout_s: float = 5.0) -> tuple[str, ...]:
@@ -88,7 +83,8 @@ def _facts(certificate: x509.Certificate) -> Certificate:
     return Certificate(callers[0] if len(callers) == 1 else None, hosts, certificate.not_valid_after_utc)
 
 
-def _load(name: str, pem: bytes) -> list[x509.Certificate]:
+def load(name: str, pem: bytes) -> list[x509.Certificate]:
+    """Reads the certificates in a file of that name. Raises ValueError."""
     try:
         return x509.load_pem_x509_certificates(pem)
     except ValueError:

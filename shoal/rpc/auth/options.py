@@ -8,14 +8,7 @@ from pathlib import Path
 def add_security_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options. Each defaults to an environment variable, where an empty one counts as unset."""
     group = parser.add_argument_group("security")
-    group.add_argument(
-        "--tls-dir",
-        metavar="FOLDER",
-        type=Path,
-        default=os.environ.get("SHOAL_TLS_DIR") or None,
-        help="folder with tls.crt, tls.key and ca.crt of this process; its peers need certificates of ca.crt "
-        "(default: no TLS) [SHOAL_TLS_DIR]",
-    )
+    add_tls_option(group, "with tls.crt, tls.key and ca.crt of this process; its peers need certificates of ca.crt")
     group.add_argument(
         "--tokens-file",
         metavar="FILE",
@@ -29,4 +22,15 @@ def add_security_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         default=os.environ.get("SHOAL_ALLOW_WILDCARD_ADDRESS") == "1",
         help="allow --listen on every interface (0.0.0.0, [::]) [SHOAL_ALLOW_WILDCARD_ADDRESS=1]",
+    )
+
+
+def add_tls_option(parser: argparse._ActionsContainer, holds: str) -> None:
+    """Adds `--tls-dir`. `holds` says in its help which files the folder holds."""
+    parser.add_argument(
+        "--tls-dir",
+        metavar="FOLDER",
+        type=Path,
+        default=os.environ.get("SHOAL_TLS_DIR") or None,
+        help=f"folder {holds} (default: no TLS) [SHOAL_TLS_DIR]",
     )

@@ -46,7 +46,7 @@ _COORDINATOR = frozenset({Role.COORDINATOR})
 # A reward service asks reward servers (`reward.servers`), which are reward services themselves, and forwards episodes.
 _SCORERS = frozenset({Role.COORDINATOR, Role.WORKER})
 
-_SERVICES: dict[str, dict[str, frozenset[Role]]] = {
+SERVICES: dict[str, dict[str, frozenset[Role]]] = {
     "shoal.v1.CoordinatorService": {
         "StartRun": _OPERATOR,
         "GetRun": _PEOPLE,
@@ -112,9 +112,10 @@ _SERVICES: dict[str, dict[str, frozenset[Role]]] = {
         "GetSocket": _PEOPLE,
     },
 }
+"""All rpcs of all services, and the roles that may call each."""
 
 ALLOWED: dict[str, frozenset[Role]] = {
-    f"/{service}/{method}": roles for service, methods in _SERVICES.items() for method, roles in methods.items()
+    f"/{service}/{method}": roles for service, methods in SERVICES.items() for method, roles in methods.items()
 }
 """The roles that may call each method ("/package.Service/Method"). A method that is not listed is refused to all."""
 

@@ -12,6 +12,7 @@ import grpc
 
 from shoal.error_reasons import ErrorReason
 from shoal.errors import FailedPrecondition
+from shoal.rpc.auth.tokens import signature_of
 
 if TYPE_CHECKING:
     from shoal.rpc.auth.certificates import Certificate
@@ -24,8 +25,6 @@ CERTIFICATE, KEY, AUTHORITIES = "tls.crt", "tls.key", "ca.crt"
 WORKER_NAME = "worker.shoal"
 """The DNS name in the certificate of every worker. A coordinator accepts it at any address: workers come and go, and
 their addresses are in no certificate. The coordinator's own certificate has its host names."""
-
-_Signature = tuple[tuple[int, int, int], ...]
 
 
 @dataclass(frozen=True)
@@ -92,19 +91,12 @@ class TlsFolder:
         """Returns the error of a folder that does not serve."""
         return FailedPrecondition(f"--tls-dir {self._folder}: {what}", reason=ErrorReason.CREDENTIALS)
 
-    def _sign(self) -> _Signature:
-        found = []
-        for name in (AUTHORITIES, CERTIFICATE, KEY):
-            try:
-                facts = os.stat(self._folder / name)
-                found.append((facts.st_mtime_ns, facts.st_size, facts.st_ino))
-            except OSError:
-                found.append((0, 0, 0))
-        return tuple(found)
+    def _sign(self) -> list[tuple[int, int, int]]:
+        return [signature_of(self._folder / name) for name in (AUTHORITIES, CERTIFICATE, KEY)]
 
     def _read(self) -> TlsFiles:
         # The import takes 0.1 s, which processes without TLS need not spend.
-        from shoal.rpc.auth.certificates import check_authorities, check_pair
+        from shoal.rpc.auth.certificates import check_pair, load
 
         authorities = self._bytes(AUTHORITIES)
         if authorities is None:
@@ -118,7 +110,7 @@ class TlsFolder:
         certificate, key = self._bytes(CERTIFICATE), self._bytes(KEY)
         try:
             if certificate is None and key is None:
-                check_authorities(authorities)
+                load(AUTHORITIES, authorities)
                 return TlsFiles(authorities, None, None, None)
             if certificate is None or key is None:
                 there, missing = (KEY, CERTIFICATE) if certificate is None else (CERTIFICATE, KEY)

@@ -33,7 +33,7 @@ class TokensFile:
         """Raises `FailedPrecondition` that names the line that is wrong."""
         self._path = path
         self._lock = threading.Lock()
-        self._signature = _signature(path)
+        self._signature = signature_of(path)
         self._callers = self._read()
 
     def caller(self, token: str) -> Caller | None:
@@ -42,7 +42,7 @@ class TokensFile:
         Tokens of before are valid while the changed file cannot be read.
         """
         with self._lock:
-            signature = _signature(self._path)
+            signature = signature_of(self._path)
             if signature != self._signature:
                 self._signature = signature
                 try:
@@ -82,12 +82,12 @@ class OwnToken:
     def __init__(self, *, path: Path | None = None, value: str = "") -> None:
         """Raises `FailedPrecondition` for a file that cannot be read, or that other users can read."""
         self._path = path
-        self._signature = _signature(path) if path else None
+        self._signature = signature_of(path) if path else None
         self._value = self._read(path) if path else _checked(value.strip(), "SHOAL_TOKEN")
 
     def value(self) -> str:
         """Returns the token as it is now."""
-        if self._path is not None and (signature := _signature(self._path)) != self._signature:
+        if self._path is not None and (signature := signature_of(self._path)) != self._signature:
             self._signature = signature
             try:
                 self._value = self._read(self._path)
@@ -127,7 +127,8 @@ def _text_of(error: OSError | UnicodeDecodeError) -> str:
     return str(error.strerror) if isinstance(error, OSError) else "it is no UTF-8"
 
 
-def _signature(path: Path) -> tuple[int, int, int]:
+def signature_of(path: Path) -> tuple[int, int, int]:
+    """Returns values that differ after a change of a file; zeros while it cannot be found."""
     try:
         facts = os.stat(path)
     except OSError:

@@ -65,8 +65,7 @@ def make_engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[...
         engine = AdapterEngine(started, max_model_len=8, hostname=None)
         engine._adapters = Adapters(started.llm, {"r": 4}, tmp_path)
         board: Any = SimpleNamespace(
-            are_receiving=lambda load_id, ranks: True,
-            have_received=lambda load_id, ranks: abort_reason is None,
+            have_reached=lambda stage, ranks: abort_reason is None or not stage.startswith("received/"),
             abort_reason=lambda: abort_reason,
             missing=dict,
         )

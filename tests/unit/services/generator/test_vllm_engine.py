@@ -58,7 +58,7 @@ def make_engine(monkeypatch: pytest.MonkeyPatch) -> Callable[[Workers], VllmEngi
     def make(workers: Workers) -> VllmEngine:
         started: Any = SimpleNamespace(llm=workers, delete_files=lambda: None, errors=list)
         engine = VllmEngine(started, max_model_len=8, hostname=None)
-        board: Any = SimpleNamespace(are_receiving=lambda load_id, ranks: True, abort_reason=lambda: None)
+        board: Any = SimpleNamespace(have_reached=lambda stage, ranks: True, abort_reason=lambda: None)
         engine._rendezvous, engine._board = RENDEZVOUS, board
         return engine
 

@@ -89,7 +89,7 @@ def test_nccl_is_made_and_connected_as_torch_declares_and_its_errors_end_the_gro
     assert nccl.environment == dict.fromkeys(_SETTINGS, "0"), "by default a failure ends the process"
     assert [os.environ.get(name) for name in _SETTINGS] == ["3", None], "others' settings are theirs again"
     assert nccl.calls == [("connect", torch.device("cuda:1"))], "in the join, not in the first broadcast"
-    group.broadcast(torch.zeros(3, dtype=torch.uint8))
+    group.wait(group.start(torch.zeros(3, dtype=torch.uint8)))
     assert nccl.calls[1:] == [("broadcast", (torch.uint8, 0))]
     group.close()
     assert nccl.aborted.wait(60)
@@ -98,7 +98,7 @@ def test_nccl_is_made_and_connected_as_torch_declares_and_its_errors_end_the_gro
 def test_a_broadcast_that_nccl_gave_up_breaks_the_group(group: BroadcastGroup) -> None:
     Nccl.last.fails = True
     with pytest.raises(Unavailable, match=r": remote process exited$"):
-        group.broadcast(torch.zeros(3))
+        group.wait(group.start(torch.zeros(3)))
     assert Nccl.last.aborted.wait(60)
 
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from shoal.errors import DeadlineExceeded, Unavailable
-from shoal.weights.board import GroupBoard, open_store, serve_store
+from shoal.weights.board import ARRIVED, GroupBoard, open_store, serve_store
 from shoal.weights.group import BroadcastGroup
 from shoal.weights.manifest import Manifest, TensorSpec
 from shoal.weights.rendezvous import Rendezvous
@@ -84,7 +84,7 @@ def test_a_group_of_a_later_epoch_works_over_the_same_store(rendezvous: Rendezvo
         group.abort("epoch 2 begins")
     sender, receiver = connected(replace(rendezvous, epoch=2, world_size=2))
     tensor = torch.zeros(4)
-    in_threads(lambda: sender.broadcast(torch.ones(4)), lambda: receiver.broadcast(tensor))
+    in_threads(lambda: sender.wait(sender.start(torch.ones(4))), lambda: receiver.wait(receiver.start(tensor)))
     assert tensor.tolist() == [1.0] * 4
 
 
@@ -101,7 +101,7 @@ def test_an_abort_by_another_member_ends_a_waiting_broadcast(rendezvous: Rendezv
     threading.Timer(0.3, groups[2].abort, ["no longer wanted"]).start()
     started = time.monotonic()
     with pytest.raises(Unavailable, match="rank 2: no longer"):
-        groups[1].broadcast(torch.zeros(4))
+        groups[1].wait(groups[1].start(torch.zeros(4)))
     assert time.monotonic() - started < 30, "the group's own deadline is 60 s"
 
 
@@ -125,7 +125,7 @@ def test_a_member_that_dies_is_noticed_at_once(rendezvous: Rendezvous) -> None:
         group.connect()
         started = time.monotonic()
         with pytest.raises(Unavailable, match="lost a member"):
-            group.broadcast(torch.zeros(4))
+            group.wait(group.start(torch.zeros(4)))
         assert time.monotonic() - started < 30, "the group's own deadline is 60 s"
     process.join()
 
@@ -133,7 +133,7 @@ def test_a_member_that_dies_is_noticed_at_once(rendezvous: Rendezvous) -> None:
 def test_a_member_that_dies_while_connecting_does_not_block_the_next_epoch() -> None:
     store = serve_store(HOST, 0, timeout_s=60)
     first = Rendezvous("run", 1, HOST, store.port, world_size=2, backend="gloo", timeout_s=30)
-    GroupBoard(store.clone(), "run", 1).post_arrived(1)  # Rank 1 does nothing else.
+    GroupBoard(store.clone(), "run", 1).post(ARRIVED, 1)  # Rank 1 does nothing else.
     aborted = BroadcastGroup(first, rank=0, store=store)
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(aborted.connect)
@@ -158,7 +158,7 @@ def test_a_broadcast_that_the_backend_refuses_is_an_error_of_the_group(rendezvou
     group = member(rendezvous, 0)
     group._backend = Ended()
     with pytest.raises(Unavailable, match=r" aborted on rank 0\.$"):
-        group.broadcast(torch.zeros(4))
+        group.wait(group.start(torch.zeros(4)))
 
 
 def test_the_error_for_a_store_that_does_not_answer_names_its_address() -> None:
