@@ -37,7 +37,7 @@ _MAX_SEED = 2**53
 
 
 class GeneratorService(GeneratorServiceServicer):
-    """The servicer of a generator. It is a `shoal.worker.worker_service.WorkerService`."""
+    """The servicer of a generator. It is a `shoal.worker.membership.WorkerService`."""
 
     kind: worker_pb2.WorkerKind.ValueType = worker_pb2.WORKER_KIND_GENERATOR
     full_name = "shoal.v1.GeneratorService"
@@ -182,7 +182,6 @@ class GeneratorService(GeneratorServiceServicer):
 
 
 def _group_request(request: pb.GenerateGroupRequest, running: Running) -> GroupRequest:
-    """Reads and checks a request for a group."""
     if not request.request_id:
         raise invalid("request_id", "is required")
     prompt = _token_ids(request.prompt_token_ids, "prompt_token_ids", running)
@@ -219,7 +218,6 @@ def _group_request(request: pb.GenerateGroupRequest, running: Running) -> GroupR
 
 
 def _place(request: pb.GenerateGroupRequest) -> BatchPlace | None:
-    """Reads and checks the place of a group in its batch."""
     if not request.HasField("batch"):
         return None
     batch = request.batch
@@ -231,7 +229,6 @@ def _place(request: pb.GenerateGroupRequest) -> BatchPlace | None:
 
 
 def _scorable(data: bytes, field: str, running: Running) -> Int32Array:
-    """Reads and checks the tokens to score."""
     token_ids = _token_ids(data, field, running)
     longest = running.engine.max_model_len
     if not 2 <= len(token_ids) <= longest:

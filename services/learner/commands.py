@@ -45,7 +45,7 @@ from shoal.rollout import TrainBatch, WeightVersion
 from shoal.v1 import learner_pb2
 from shoal.weights.manifest import Manifest, TensorHash
 from shoal.wire import batch_from_wire, int32_from_wire, invalid, supports_from_wire, version_from_wire
-from shoal.worker.progress import Progress, silent
+from shoal.worker.lifecycle import Progress, silent
 
 _log = logging.getLogger(__name__)
 

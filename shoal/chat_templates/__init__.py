@@ -1,14 +1,18 @@
 """Chat templates: the values of `model.chat_template`, which is Jinja text, a file with it, or one of these names.
 
-chatml         <|im_start|>role, the message, <|im_end|>: the format of most models tulu           <|user|> or
-<|assistant|> on its own line before each message, as Tulu's models expect tulu_thinker as tulu; the answer begins with
-<think> tulu_r1        the same, after the instruction of r1_zero; earlier answers lose their thoughts zephyr         as
-tulu, with the end-of-sequence token after every message simple         the bare messages, one per line simple_space
-the bare messages, separated by spaces simple_chat    "User: " or "Assistant: " before each message, separated by empty
-lines; nothing begins the answer r1_zero        asks for <think>...</think> <answer>...</answer>; the answer begins with
-"Assistant: <think>" r1_zero_plain  the same; the answer begins with "Assistant:" r1_zero_boxed  as r1_zero; every
-message asks for a result in \\boxed{} answer_line    the bare messages; asks for a last line "Answer: ..." code_block
-the bare messages; asks for a program in ```python
+chatml         <|im_start|>role, the message, <|im_end|>: the format of most models
+tulu           <|user|> or <|assistant|> on its own line before each message, as Tulu's models expect
+tulu_thinker   as tulu; the answer begins with <think>
+tulu_r1        the same, after the instruction of r1_zero; earlier answers lose their thoughts
+zephyr         as tulu, with the end-of-sequence token after every message
+simple         the bare messages, one per line
+simple_space   the bare messages, separated by spaces
+simple_chat    "User: " or "Assistant: " before each message, separated by empty lines; nothing begins the answer
+r1_zero        asks for <think>...</think> <answer>...</answer>; the answer begins with "Assistant: <think>"
+r1_zero_plain  the same; the answer begins with "Assistant:"
+r1_zero_boxed  as r1_zero; every message asks for a result in \\boxed{}
+answer_line    the bare messages; asks for a last line "Answer: ..."
+code_block     the bare messages; asks for a program in ```python
 """
 
 from pathlib import Path

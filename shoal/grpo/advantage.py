@@ -147,7 +147,6 @@ def _columns(group: RewardGroup) -> list[list[float | None]]:
 def _compare(
     config: AdvantageConfig, rewards: Sequence[Values], groups: Sequence[RewardGroup], moments: Moments
 ) -> list[list[float | None]]:
-    """Computes `(reward - baseline) / scale`."""
     batch = [reward for group in rewards for reward in group if reward is not None]
     divide_by_batch = _batch_scale(config, batch, moments)
     batch_mean = _mean(batch) if batch else 0.0
@@ -226,7 +225,6 @@ def _batch_scale(config: AdvantageConfig, batch: Sequence[float], moments: Momen
 
 
 def _group_scale(config: AdvantageConfig, present: Sequence[float]) -> _Divide:
-    """Returns the division by a statistic of the group."""
     if config.scale == "group_std":
         divisor = _std(present, config.std_ddof) + config.std_eps
         return lambda difference, _: difference / divisor if divisor else difference

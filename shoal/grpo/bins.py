@@ -53,7 +53,7 @@ def balanced_partition(sizes: Sequence[int], num_parts: int, *, same_count: bool
     if same_count and len(sizes) % num_parts:
         raise ValueError(f"{len(sizes)} items cannot be split into {num_parts} parts of equal number")
     order = sorted(range(len(sizes)), key=lambda item: (-sizes[item], item))
-    starts = [_longest_first(order, sizes, num_parts, same_count)]
+    starts = [longest_first(order, sizes, num_parts, same_count=same_count)]
     if len(sizes) * num_parts <= _MAX_DIFFERENCING:
         starts.append(_differencing(order, sizes, num_parts, same_count))
     best = min((_improved(parts, sizes, same_count) for parts in starts), key=lambda parts: _heaviest(parts, sizes))
@@ -172,7 +172,10 @@ def _search(order: Sequence[int], sizes: Sequence[int], capacity: int, num_bins:
     return [items for items in bins if items]
 
 
-def _longest_first(order: Sequence[int], sizes: Sequence[int], num_parts: int, same_count: bool) -> list[list[int]]:
+def longest_first(
+    order: Sequence[int], sizes: Sequence[int], num_parts: int, *, same_count: bool = False
+) -> list[list[int]]:
+    """Gives each item of `order`, longest first, to the part that is the lightest so far."""
     parts: list[list[int]] = [[] for _ in range(num_parts)]
     heap = [(0, part) for part in range(num_parts)]
     max_items = len(order) // num_parts if same_count else len(order)

@@ -93,7 +93,6 @@ def _lowest_mean(values: Sequence[float], bound: float) -> float:
 
 
 def _wilson(rate: float, num_draws: float) -> Interval:
-    """Returns the Wilson score interval of a rate."""
     center = rate + _Z**2 / (2 * num_draws)
     half = _Z * sqrt(rate * (1 - rate) / num_draws + _Z**2 / (4 * num_draws**2))
     scale = 1 + _Z**2 / num_draws

@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from shoal.grpo.bins import balanced_partition, fewest_bins
+from shoal.grpo.bins import balanced_partition, fewest_bins, longest_first
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,8 @@ def plan_packing(groups: Sequence[GroupLengths], *, max_tokens: int, num_ranks: 
         return _deal([_join(pieces, groups) for pieces in bins], num_ranks)
     # Repeated prompts add forwards. If prompts are nearly as long as a row they add so many that trying each number of
     # forwards would take minutes, so search by bisection.
-    bins = _fill([piece for index, group in enumerate(groups) for piece in _cut(index, group, max_tokens)], max_tokens)
+    pieces = [piece for index, group in enumerate(groups) for piece in _cut(index, group, max_tokens)]
+    bins = _packed(pieces, fewest_bins([piece.num_tokens for piece in pieces], max_tokens))
     enough = max(1, math.ceil(len(bins) / num_ranks))
     if balanced := _balanced(groups, total, max_tokens, enough * num_ranks):
         bins = balanced
@@ -94,8 +95,8 @@ def _balanced(groups: Sequence[GroupLengths], total: int, max_tokens: int, num_b
         for index, group in enumerate(groups)
         for piece in _cut(index, group, min(max_tokens, group.num_prompt_tokens + share))
     ]
-    bins = _spread(pieces, num_bins)
-    return bins if _fits(bins, max_tokens) else None
+    bins = _packed(pieces, balanced_partition([piece.num_tokens for piece in pieces], num_bins))
+    return bins if all(len(part) < 2 or _load(part) <= max_tokens for part in bins) else None
 
 
 def _cut(index: int, group: GroupLengths, max_tokens: int) -> list[Piece]:
@@ -108,7 +109,7 @@ def _cut(index: int, group: GroupLengths, max_tokens: int) -> list[Piece]:
     order = sorted(range(len(lengths)), key=lambda completion: -lengths[completion])
     num_pieces = max(1, math.ceil(sum(lengths) / room)) if room > 0 else len(lengths)
     while num_pieces < len(lengths):
-        pieces = _even(order, lengths, num_pieces)
+        pieces = [piece for piece in longest_first(order, lengths, num_pieces) if piece]
         if all(sum(lengths[i] for i in piece) <= room or len(piece) == 1 for piece in pieces):
             break
         num_pieces += 1
@@ -119,30 +120,9 @@ def _cut(index: int, group: GroupLengths, max_tokens: int) -> list[Piece]:
     ]
 
 
-def _even(order: Sequence[int], lengths: Sequence[int], num_pieces: int) -> list[list[int]]:
-    pieces: list[list[int]] = [[] for _ in range(num_pieces)]
-    loads = [0] * num_pieces
-    for completion in order:
-        least = loads.index(min(loads))
-        pieces[least].append(completion)
-        loads[least] += lengths[completion]
-    return [piece for piece in pieces if piece]
-
-
-def _spread(pieces: Sequence[Piece], num_bins: int) -> list[list[Piece]]:
-    """Distributes the pieces over a given number of bins that are about equally long."""
-    parts = balanced_partition([piece.num_tokens for piece in pieces], num_bins)
-    return [[pieces[item] for item in items] for items in parts]
-
-
-def _fill(pieces: Sequence[Piece], max_tokens: int) -> list[list[Piece]]:
-    """Puts the pieces into as few bins as possible."""
-    bins = fewest_bins([piece.num_tokens for piece in pieces], max_tokens)
+def _packed(pieces: Sequence[Piece], bins: Sequence[Sequence[int]]) -> list[list[Piece]]:
+    """Returns the pieces of each bin, given their indices."""
     return [[pieces[item] for item in items] for items in bins]
-
-
-def _fits(bins: Sequence[Sequence[Piece]], max_tokens: int) -> bool:
-    return all(len(pieces) < 2 or _load(pieces) <= max_tokens for pieces in bins)
 
 
 def _load(pieces: Sequence[Piece]) -> int:

@@ -50,7 +50,6 @@ def num_adapter_weights(lora: LoraConfig, layers: Mapping[str, tuple[int, int]])
 
 
 def _reason(wanted: str, linear: Collection[str], others: Mapping[str, str], model: str) -> str:
-    """Describes why a name means no linear layer."""
     if why := next((why for name, why in others.items() if _is_named(name, wanted)), None):
         return f'"{wanted}" {why}'
     # Compare as many parts of the layers' names as the given name has.

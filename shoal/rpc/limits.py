@@ -30,7 +30,6 @@ _MAX_CONNECTIONS = 4096
 
 
 def _default_connections() -> int:
-    """Returns half of the process's limit of open files."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return _MAX_CONNECTIONS if soft == resource.RLIM_INFINITY else min(_MAX_CONNECTIONS, soft // 2)
 

@@ -1,9 +1,10 @@
 """Lifecycle of a worker: idempotent configuration, states, refusals, status.
 
-    IDLE     not configured. `Configure` begins a load. LOADING loading in the background, after `Configure` has
-    returned. READY    the load succeeded. FAILED   the load failed, and `Configure` begins another one; or the worker
-    cannot continue, and its process ends. LEAVING the process was told to end, and finishes its work; `Configure` is
-    refused.
+    IDLE     not configured. `Configure` begins a load.
+    LOADING  loading in the background, after `Configure` has returned.
+    READY    the load succeeded.
+    FAILED   the load failed, and `Configure` begins another one; or the worker cannot continue, and its process ends.
+    LEAVING  the process was told to end, and finishes its work; `Configure` is refused.
 
 A repeat with the same configuration changes nothing while the worker is LOADING or READY. For another configuration the
 service either loads within the process, or restarts it (shoal/worker/reexec.py).
@@ -28,6 +29,8 @@ from shoal.worker.reexec import Reexec
 _log = logging.getLogger(__name__)
 
 State: TypeAlias = worker_pb2.WorkerState.ValueType
+Progress: TypeAlias = Callable[[str], None]
+"""Takes a description of the current work. The working thread calls it."""
 
 _IDLE, _LOADING = worker_pb2.WORKER_STATE_IDLE, worker_pb2.WORKER_STATE_LOADING
 _READY, _FAILED = worker_pb2.WORKER_STATE_READY, worker_pb2.WORKER_STATE_FAILED
@@ -196,3 +199,7 @@ class Lifecycle:
 async def _wait_for_end(task: "asyncio.Task[None] | None") -> None:
     if task is not None:
         await asyncio.wait([task])
+
+
+def silent(description: str) -> None:
+    """Shows nothing. For ranks whose status nobody sees."""

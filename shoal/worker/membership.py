@@ -5,7 +5,9 @@ import contextlib
 import logging
 import secrets
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
+
+import grpc
 
 from shoal.errors import DeadlineExceeded, InvalidArgument, NotFound, PermissionDenied, ShoalError, Unavailable
 from shoal.rpc.auth import credentials
@@ -13,7 +15,6 @@ from shoal.rpc.auth.unreachable import tls_failure, why_unreachable
 from shoal.rpc.channel import connect
 from shoal.v1 import coordinator_pb2, worker_pb2
 from shoal.v1.coordinator_pb2_grpc import CoordinatorServiceStub
-from shoal.worker.worker_service import WorkerService
 
 if TYPE_CHECKING:
     from shoal.v1.coordinator_pb2_grpc import CoordinatorServiceAsyncStub  # exists for the type checker only
@@ -30,6 +31,40 @@ _POLL_S = 0.25
 _CALL_TIMEOUT_S = 5.0
 _LAST_TIMEOUT_S = 1.0
 """Timeout of the last heartbeat, which must not delay the end of the process."""
+
+
+class Service(Protocol):
+    """A servicer, with the facts that a server needs."""
+
+    @property
+    def full_name(self) -> str:
+        """Full name of the service, for example "shoal.v1.RewardService"."""
+
+    @property
+    def add_to_server(self) -> Callable[[Any, grpc.aio.Server], None]:
+        """`add_<X>ServiceServicer_to_server` of the stubs."""
+
+
+class WorkerService(Service, Protocol):
+    """A servicer, with the facts that the registry needs."""
+
+    @property
+    def kind(self) -> worker_pb2.WorkerKind.ValueType:
+        """The kind of worker."""
+
+    @property
+    def num_weight_ranks(self) -> int:
+        """Number of the worker's ranks in a broadcast group; 0 unless it is a generator."""
+
+    def status(self) -> worker_pb2.WorkerStatus:
+        """Returns state and load. Called several times a second, so it must be cheap and must not block.
+
+        The health of the service is SERVING while the state is READY. A worker that cannot continue sets the state
+        FAILED and sends itself SIGTERM; the process then ends with exit code 1.
+        """
+
+    async def close(self) -> None:
+        """Ends everything that the service started. Called when no call is in flight."""
 
 
 class Membership:

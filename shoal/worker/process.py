@@ -17,10 +17,9 @@ from shoal.telemetry import setup as telemetry
 from shoal.v1 import worker_pb2
 from shoal.worker.address import advertised_address
 from shoal.worker.arguments import WorkerArguments
-from shoal.worker.membership import Membership, wait_for_other_state
+from shoal.worker.membership import Membership, Service, WorkerService, wait_for_other_state
 from shoal.worker.parent import die_with_parent
 from shoal.worker.reexec import Reexec
-from shoal.worker.worker_service import Service, WorkerService
 
 _log = logging.getLogger(__name__)
 

@@ -21,7 +21,7 @@ from shoal.v1.environment_pb2_grpc import EnvironmentServiceStub
 from shoal.v1.reward_pb2_grpc import RewardServiceStub
 from shoal.wire.conversations import chat_message_to_wire, struct_to_wire
 from shoal.worker.lifecycle import Lifecycle
-from shoal.worker.worker_service import Service
+from shoal.worker.membership import Service
 from tests.support.reward_client import ALLOWED, TIMEOUT_S
 from tests.support.waiting import eventually
 

@@ -20,12 +20,11 @@ from services.learner.model.adapters import add_adapters
 from services.learner.model.language_model import load_whole, make_empty, read_config
 from services.learner.model.policy import load_trained
 from services.learner.model.weights import list_weights
-from services.learner.storage.adapter_folder import ADAPTER_FOLDER, write_adapter_folder
 from services.learner.storage.atomic_folder import list_files, storage_errors, sync
 from services.learner.storage.checkpoints import SUMMARY, FileDigest, verify
 from services.learner.storage.companions import write_companions
 from services.learner.storage.file_tensors import FileTensors
-from services.learner.storage.weights_folder import write_weights_folder
+from services.learner.storage.weights_folder import ADAPTER_FOLDER, write_adapter_folder, write_weights_folder
 from shoal.config import RunConfig, parse_config
 from shoal.error_reasons import ErrorReason
 from shoal.errors import FailedPrecondition, InvalidArgument, ResourceExhausted, ShoalError
@@ -124,7 +123,6 @@ def _trained(checkpoint: Path, *, is_sharded: bool) -> dict[str, Tensor]:
 
 
 def _fill(lm: Any, trained: Mapping[str, Tensor], checkpoint: Path) -> None:
-    """Replaces the model's parameters by the trained ones."""
     wanted = [name for name, parameter in lm.named_parameters() if parameter.requires_grad]
     missing = [name for name in wanted if name not in trained]
     if missing:

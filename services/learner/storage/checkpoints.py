@@ -29,7 +29,7 @@ from shoal.config import RunConfig
 from shoal.error_reasons import ErrorReason
 from shoal.errors import DataLoss, FailedPrecondition, NotFound, ShoalError
 from shoal.rollout import WeightVersion
-from shoal.worker.progress import Progress, silent
+from shoal.worker.lifecycle import Progress, silent
 
 LEARNER_FOLDER = "learner"
 """The folder of the learner's part of a checkpoint."""

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from services.learner.engine.deepspeed_engine import DeepSpeedEngine
 from services.learner.ranks.process_group import ProcessGroup
-from services.learner.storage.adapter_folder import ADAPTER_FOLDER, write_adapter_folder
 from services.learner.storage.atomic_folder import (
     delete_folder,
     discard_folder,
@@ -23,14 +22,14 @@ from services.learner.storage.atomic_folder import (
 )
 from services.learner.storage.companions import write_companions
 from services.learner.storage.file_tensors import FileTensors
-from services.learner.storage.weights_folder import uniform, write_weights_folder
+from services.learner.storage.weights_folder import ADAPTER_FOLDER, uniform, write_adapter_folder, write_weights_folder
 from shoal.config.tables.lora import LoraConfig
 from shoal.config.tables.model import ModelConfig
 from shoal.error_reasons import ErrorReason
 from shoal.errors import FailedPrecondition, ShoalError
 from shoal.models.model_folder import resolve_model
 from shoal.paths import is_step_name
-from shoal.worker.progress import Progress, silent
+from shoal.worker.lifecycle import Progress, silent
 
 
 def export_model(
