@@ -23,9 +23,9 @@ class Exports:
     full_disk: FullDisk
 
     async def write_if_due(self) -> None:
-        """Writes the model of the step just taken if it is due and has not been; older exports go then.
+        """Writes the model of the step just taken, if it is due and not written yet, and deletes older exports.
 
-        A run that must stop now leaves that to its resume.
+        A run that must stop now leaves this to its resume.
         """
         settings, step = self.run.config().checkpoint, self.run.record.policy_version
         every = settings.export_every_steps

@@ -22,7 +22,7 @@ class FullDisk:
     """Repeats writes that met a full disk, and keeps the run paused meanwhile."""
 
     def __init__(self, controls: RunControls, commands: RunCommands, folder: Path) -> None:
-        """`folder` is the run's, where a lock shows readers that the run waits: its record may have no room for it."""
+        """A lock in the run's `folder` shows readers that the run waits, since its record may not fit on the disk."""
         self._controls = controls
         self._folder = folder
         with contextlib.suppress(OSError):

@@ -298,8 +298,8 @@ class Runs:
     def config_of(self, record: RunRecord) -> RunConfig | None:
         """Returns the configuration of a run that `find` returned, if this coordinator has it in memory.
 
-        That is so for the run that is active, or was the last one, and for those that wait: what they do and how they
-        ended is told although their folder may be gone.
+        It has that of the active run, or of the last run, and those of the waiting runs. So these runs can be described
+        although their folders may be gone.
         """
         if self._active is not None and record is self._active.record:
             return self._active.stored_config

@@ -178,7 +178,7 @@ class SilentGroups:
         return set(self._by_kind) == {_ALL_RIGHT}
 
     def add(self, groups: Iterable[JudgedGroup]) -> None:
-        """Counts those of some groups that have rewards and no signal."""
+        """Counts the groups that have rewards and no signal."""
         for group in groups:
             if group.drop_reason in _WITHOUT_SIGNAL:
                 self._by_kind[_kind_of(group)] += 1

@@ -195,7 +195,7 @@ def _order_in_time(completion: Completion) -> npt.NDArray[np.int64]:
 
 
 def _discounts(config: RunConfig, completion: Completion) -> Float64Array:
-    """Returns [T]: the discount behind each token, which a turn's last token has a further one for."""
+    """Returns [T]: the discount after each token, multiplied by the turn's discount after a turn's last token."""
     discounts_T = np.full(completion.num_tokens, config.advantage.discount)
     turns = () if completion.episode is None else completion.episode.turns
     for turn in turns:

@@ -66,8 +66,8 @@ class Arrivals:
 
     @property
     def are_loading(self) -> bool:
-        """Whether a worker loads that answers. One that does not may be dead, though its lease lasts: whoever can do
-        without it does not wait."""
+        """Whether a worker that answers is loading. A worker that does not answer may be dead although its lease lasts:
+        whoever can do without it does not wait."""
         return len(self._loading) > sum(member.is_out_of_reach for member in self._members.values())
 
     @property
@@ -116,7 +116,7 @@ class Arrivals:
             raise FailedPrecondition(f"the {NAMES[kind_of(kind)]} cannot serve this run: {failures[0].message}")
 
     def _match_restarted(self, record: WorkerRecord) -> None:
-        """Takes a new worker for one that restarts: one at the same address, else the first of the same kind."""
+        """Takes a new worker for a restarting worker, at the same address or else the first of the same kind."""
         of_kind = [worker_id for worker_id, (left, _) in self._restarting.items() if left.kind == record.kind]
         at_address = [worker_id for worker_id in of_kind if self._restarting[worker_id][0].address == record.address]
         for worker_id in (at_address or of_kind)[:1]:

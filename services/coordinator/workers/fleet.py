@@ -207,8 +207,7 @@ class Fleet:
         return False
 
     def describe_gap(self) -> str:
-        """Describes what keeps groups from being sampled and scored where no generator or no reward service has joined;
-        else empty."""
+        """Describes why groups cannot be sampled and scored; empty if a generator and a reward service have joined."""
         return "" if self.generators and self.rewards else self._arrivals.describe()
 
     async def wait_until_ready(self) -> None:

@@ -46,7 +46,7 @@ _NOT_THE_GROUPS = frozenset(
         ErrorReason.BATCH_BROKEN,
     }
 )
-"""Reasons for which a generator drops groups, whatever they are."""
+"""Reasons for which a generator drops any group, so that the group has no part in the failure."""
 
 
 class GeneratorPool:
@@ -282,8 +282,8 @@ class GeneratorPool:
     def _failure(self, member: Member, error: ShoalError, *, was_connected: bool) -> WorkFailed:
         """Returns what an error means for the group, and takes a generator that cannot serve out of service.
 
-        An error in the generator is the request's own: the generator goes on. A generator whose process had ended
-        before the request, as the lack of a connection shows, did not end for the group.
+        An error inside a generator counts against the request, and the generator continues. A process that had ended
+        before the request, as the lack of a connection shows, did not end because of the group.
         """
         if isinstance(error, Unavailable) or error.reason == ErrorReason.ENGINE_DEAD:
             self._fleet.out_of_reach(member, error)
@@ -327,7 +327,7 @@ async def _finished(
 
 
 def _of(asked: Sequence[int], index: int) -> int:
-    """Returns the place in the group of a sample of a call. Raises `Internal` for one that was not asked for."""
+    """Returns the index in the group of a call's sample. Raises `Internal` for a sample that was not requested."""
     if not 0 <= index < len(asked):
         raise Internal(f"it sent sample {index} of {len(asked)}")
     return asked[index]

@@ -13,7 +13,7 @@ from shoal.token_run import NO_TOKENS, TokenRun, joined, run_of
 _MAX_PREFIX_BYTES = 2 << 20
 """Size of all prefixes of one request: half of the largest message."""
 _MAX_STEPS = 64
-"""Tokens that are given up at most to find a place; beyond, the completion is sampled from its beginning."""
+"""Most tokens that are given up to find a place to continue from; without a place, sampling begins anew."""
 _CONTEXT_TOKENS = 64
 """Tokens before a place that are decoded to know the text there."""
 
@@ -64,10 +64,10 @@ class GroupProgress:
         return all(span.version == version for run in runs for span in run.version_spans)
 
     def begin_call(self, resumable: Callable[[Int32Array], int], max_tokens: int) -> dict[int, Int32Array]:
-        """Returns the prefixes after which the next call goes on, by sample index.
+        """Returns the prefixes after which the next call continues, by sample index.
 
-        `resumable` returns how many of some first tokens a completion can go on after, and `max_tokens` is the
-        completion's limit: the rest is sampled again.
+        `resumable` returns the number of first tokens after which a completion can continue; the rest is sampled again.
+        `max_tokens` is the completion's limit.
         """
         longest = _MAX_PREFIX_BYTES // 4 // max(len(self.missing), 1)
         for index in self.missing:
@@ -117,7 +117,7 @@ def whole_prefix(token_ids: Int32Array) -> int:
 
 
 def resumable_tokens(token_ids: Int32Array, stop_strings: Sequence[str], decode: Callable[[list[int]], str]) -> int:
-    """Returns how many of the first tokens of a completion it can go on after, as if it had never stopped.
+    """Returns the number of first tokens after which a completion can continue as if it had never stopped.
 
     An engine looks for stop strings in what it samples itself. So the text before the place must not end with the
     beginning of one, nor with a part of a character. All other settings of `SamplingParams` look at no token before the

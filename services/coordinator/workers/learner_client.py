@@ -62,10 +62,10 @@ class LearnerClient:
         """The timeout of publishes to the current group."""
 
     async def _call(self, call: Callable[[Any], Awaitable[ResultT]], *, is_repeatable: bool = True) -> ResultT:
-        """Makes a call with the learner's stub, again where the connection broke and the learner still serves.
+        """Makes a call with the learner's stub. Repeats it if the connection broke and the learner still serves.
 
-        Raises `FailedPrecondition` (LEARNER_LOST) once it is known that the learner does not, or that it overran the
-        deadline of a repeatable call; else the call's error.
+        Raises `FailedPrecondition` (LEARNER_LOST) once it is known that the learner no longer serves, or that it
+        exceeded the deadline of a repeatable call. Raises the call's error otherwise.
         """
         member = self._fleet.learner
         for calls_left in reversed(range(MAX_CALLS)):

@@ -63,8 +63,8 @@ class LostWork:
     def count(self, error: WorkFailed, progress: int = 0) -> bool:
         """Counts a failure, if it is a loss; returns whether the work is to be given up.
 
-        `progress` is how far the work had come, in any unit. A loss that comes further than all others is the first
-        again: what kills from outside may hit it anywhere.
+        `progress` is how far the work had come, in any unit. A loss at a later point than all earlier losses counts as
+        the first again, since a kill from outside may come at any point.
         """
         if error.is_loss:
             if progress > self._furthest:

@@ -42,9 +42,10 @@ class Standing:
     retry_at: float = 0.0
     """Time before which no weights are published to it."""
     is_quarantined: bool = False
-    """Whether weights are published to it no more. Only another registration ends that: it makes a new member."""
+    """Whether it gets no weights any more. Only another registration ends that, since it makes a new member."""
     is_in_doubt: bool = False
-    """Whether it must load weights again before it serves, whatever it has: the canary shows that its engine works."""
+    """Whether it must load weights again before it serves, even if it has the current weights: the canary then shows
+    whether its engine works."""
 
     def load_failed(self, now: float, *, max_failures: int) -> float:
         """Counts a failed load. Returns the seconds until the next try; infinite if there is none."""

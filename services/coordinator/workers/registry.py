@@ -32,12 +32,12 @@ _KINDS = set(worker_pb2.WorkerKind.values()) - {worker_pb2.WORKER_KIND_UNSPECIFI
 
 @dataclass(frozen=True)
 class Holder:
-    """Who holds a lease. Nobody else can renew it, or change what it says."""
+    """The holder of a lease. Nobody else can renew the lease, or change what it says."""
 
     caller: Caller | None = None
-    """Who registered the worker; None on a server that knows no callers."""
+    """The caller that registered the worker; None on a server that knows no callers."""
     secret: bytes = field(default=b"", repr=False)
-    """What the worker's process has chosen; empty for one of an older version."""
+    """The secret that the worker's process has chosen; empty for a worker of an older version."""
 
     def is_same(self, other: "Holder") -> bool:
         return self.caller == other.caller and hmac.compare_digest(self.secret, other.secret)
@@ -66,7 +66,7 @@ class WorkerRecord:
     lost: bool = field(init=False, default=False)
     loss_reason: str = field(init=False, default="")
     quarantine: str = field(init=False, default="")
-    """Why its run gives it no weights any more; empty if it does."""
+    """The reason why its run gives it no weights any more; empty while it gets weights."""
 
 
 class WorkerRegistry:

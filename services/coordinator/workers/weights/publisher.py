@@ -84,11 +84,11 @@ class Publisher:
         self._group: WeightGroup | None = None
         """The group of the current epoch, until one of its members fails."""
         self._usual_s: float | None = None
-        """The time that the last transfer took whose members all loaded."""
+        """The duration of the last transfer that all members loaded."""
         self._readings: dict[str, Reading] = {}
-        """By worker id, what the canary gave at the last load that passed all checks on a generator."""
+        """The canary's reading at a generator's last load that passed all checks, by worker id."""
         self._first: dict[str, Float32Array] = {}
-        """By worker id, what the canary gave before the first load of a generator."""
+        """The canary's log-probabilities before a generator's first load, by worker id."""
         self.lock = asyncio.Lock()
         """Taken during a publish, and by everything else that pauses or resumes generators."""
 
@@ -247,9 +247,9 @@ class Publisher:
         return result.failures
 
     async def _read_first(self, member: Member) -> None:
-        """Reads what the canary gives with the weights that an engine started with, if it has loaded no others.
+        """Reads the canary's log-probabilities under the weights that an engine started with, unless it loaded others.
 
-        That is worth no failure: a generator that does not answer soon goes without.
+        Ignores a failure: a generator that does not answer soon has no such reading.
         """
         worker_id = member.record.worker_id
         if worker_id in self._first or worker_id in self._readings:
