@@ -31,7 +31,7 @@ async def _take_any(self: PacingBuffer[Any]) -> list[Any]:
     async with self._changed:
         await self._changed.wait_for(lambda: not self.waiting_for())
         chosen = list(self._settled)[: self._groups_per_step]
-        self._next_to_take += len(chosen)
+        self.next_to_take += len(chosen)
         return [self._settled.pop(number)[0] for number in chosen]
 
 
@@ -53,13 +53,13 @@ def _in_any_order() -> Iterator[None]:
 
 async def _release_one_more(self: PacingBuffer[Any]) -> None:
     async with self._changed:
-        self._next_to_release = self._next_to_take + 1
+        self.next_to_release = self.next_to_take + 1
         self._num_refills_taken = 0
         self._changed.notify_all()
 
 
 async def _release_none(self: PacingBuffer[Any]) -> None:
-    if self._next_to_release == 0:
+    if self.next_to_release == 0:
         await _RELEASE(self)
 
 

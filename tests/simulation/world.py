@@ -303,10 +303,7 @@ def simulated(world: World) -> Any:
         mock.patch.object(asyncio, "open_connection", world.network.open_connection),
         mock.patch.object(runs, "preflight", _prepared),
         mock.patch.object(active_run, "preflight", _prepared),
-        mock.patch("services.coordinator.run.group_flow.PacingBuffer", Counted),
+        mock.patch("services.coordinator.run.attempt.PacingBuffer", Counted),
         mock.patch.object(membership, "_POLL_S", 1.0),  # Workers that look at themselves would be most of it.
     ):
         yield
-
-
-Action = Callable[[World], Coroutine[Any, Any, None] | None]

@@ -35,29 +35,16 @@ class PacingBuffer(Generic[GroupT]):
         self._max_refills = max_refills
         self._last_order_number = last_order_number
         self._next_to_admit = first_order_number
-        self._next_to_take = first_order_number
-        self._next_to_release = first_order_number
+        self.next_to_take = first_order_number
+        """The first order number that is not taken."""
+        self.next_to_release = first_order_number
+        """The first order number that is not released."""
         self._num_refills = 0
         """Refills in the window that is being filled."""
         self._num_refills_taken = 0
         """Refills in the groups that are taken and not released."""
         self._settled: dict[int, tuple[GroupT, bool]] = {}
         self._changed = asyncio.Condition()
-
-    @property
-    def next_to_admit(self) -> int:
-        """The first order number that is not issued."""
-        return self._next_to_admit
-
-    @property
-    def next_to_take(self) -> int:
-        """The first order number that is not taken."""
-        return self._next_to_take
-
-    @property
-    def next_to_release(self) -> int:
-        """The first order number that is not released."""
-        return self._next_to_release
 
     @property
     def num_refills(self) -> int:
@@ -67,21 +54,21 @@ class PacingBuffer(Generic[GroupT]):
     @property
     def num_charged(self) -> int:
         """Slots that are charged."""
-        return self._next_to_admit - self._next_to_release - self.num_refills
+        return self._next_to_admit - self.next_to_release - self.num_refills
 
     @property
     def window_end(self) -> int:
         """The first order number after the next step's window, as it is now."""
-        return self._next_to_take + self._groups_per_step + self._num_refills
+        return self.next_to_take + self._groups_per_step + self._num_refills
 
     @property
     def window_is_issued(self) -> bool:
         """Whether the first `groups_per_step` groups of the window are all issued, so that it will settle."""
-        return self._next_to_admit >= self._next_to_take + self._groups_per_step
+        return self._next_to_admit >= self.next_to_take + self._groups_per_step
 
     def waiting_for(self) -> Sequence[int]:
         """Returns the order numbers in the next step's window that have not settled."""
-        return [n for n in range(self._next_to_take, self.window_end) if n not in self._settled]
+        return [n for n in range(self.next_to_take, self.window_end) if n not in self._settled]
 
     async def admit(self) -> int:
         """Waits for a free slot, charges it, and returns the order number of its group."""
@@ -113,11 +100,11 @@ class PacingBuffer(Generic[GroupT]):
 
     @property
     def _all_have_settled(self) -> bool:
-        return all(n in self._settled for n in range(self._next_to_take, self._next_to_admit))
+        return all(n in self._settled for n in range(self.next_to_take, self._next_to_admit))
 
     async def settle(self, order_number: int, group: GroupT, *, has_signal: bool = True) -> None:
         """Records the outcome of an admitted group."""
-        assert self._next_to_take <= order_number < self._next_to_admit and order_number not in self._settled
+        assert self.next_to_take <= order_number < self._next_to_admit and order_number not in self._settled
         # Before the first wait: the configuration must not change between the verdict and this line.
         self._settled[order_number] = (group, has_signal)
         self._refill()
@@ -130,7 +117,7 @@ class PacingBuffer(Generic[GroupT]):
         Keeps a replaced group as it is: its slot was given back, and the replacement is in the window. Lets `admit` ask
         again for the last group that the run needs.
         """
-        window = range(self._next_to_take, self.window_end)
+        window = range(self.next_to_take, self.window_end)
         without = [number for number in window if number in self._settled and not self._settled[number][1]]
         replaced = set(without[: self._num_refills])
         self._settled.update({n: judge(group) for n, (group, _) in self._settled.items() if n not in replaced})
@@ -147,9 +134,9 @@ class PacingBuffer(Generic[GroupT]):
         """Waits until the next step's window has settled, and returns its groups in order."""
         async with self._changed:
             await self._changed.wait_for(lambda: not self.waiting_for())
-            first, end = self._next_to_take, self.window_end
+            first, end = self.next_to_take, self.window_end
             groups = [self._settled.pop(n)[0] for n in range(first, end)]
-            self._next_to_take = end
+            self.next_to_take = end
             self._num_refills_taken += self._num_refills
             self._num_refills = 0
             self._refill()
@@ -159,14 +146,14 @@ class PacingBuffer(Generic[GroupT]):
     async def release(self) -> None:
         """Frees the slots of all groups that are taken."""
         async with self._changed:
-            self._next_to_release = self._next_to_take
+            self.next_to_release = self.next_to_take
             self._num_refills_taken = 0
             self._changed.notify_all()
 
     def _refill(self) -> None:
         """Widens the window by one group for each group in it that settled without a signal."""
         while True:
-            window = range(self._next_to_take, self.window_end)
+            window = range(self.next_to_take, self.window_end)
             num_without = sum(1 for n in window if n in self._settled and not self._settled[n][1])
             num_refills = min(num_without, self._max_refills)
             if num_refills == self._num_refills:

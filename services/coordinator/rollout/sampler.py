@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from operator import add
@@ -13,7 +14,7 @@ from services.coordinator.rollout.current_version import CurrentVersion
 from services.coordinator.rollout.groups import DropReason, SettledGroup
 from services.coordinator.rollout.rollout_parts import RolloutParts
 from services.coordinator.rollout.rounds import Rounds
-from services.coordinator.rollout.sampling_gate import Passage, SamplingGate
+from services.coordinator.rollout.sampling_gate import SamplingGate
 from services.coordinator.rollout.token_reward import TokenReward, token_rewards, turn_rewards
 from services.coordinator.store.events import EventLog
 from services.coordinator.store.ledger import Ledger
@@ -166,7 +167,7 @@ class Sampler:
         group: SettledGroup,
         delivered: "_Delivered",
         request_id: str,
-        passage: Passage,
+        passage: ExitStack,
         lost: LostWork,
         on_begin: Callable[[], None],
     ) -> SettledGroup:
@@ -197,7 +198,7 @@ class Sampler:
                 )
                 sampling, greedy_scoring = self._start(tasks, greedy, lost)
                 samplings.append(sampling)
-            asyncio.gather(*samplings, return_exceptions=True).add_done_callback(lambda _: passage.end())
+            asyncio.gather(*samplings, return_exceptions=True).add_done_callback(lambda _: passage.close())
         completions = tuple(delivered.sampled.in_order)
         scores = tuple(scoring.result())
         greedy_score = greedy_scoring.result()[0] if greedy_scoring else None
@@ -308,6 +309,5 @@ class Sampler:
 
 
 def _restart(deadline: asyncio.Timeout, timeout_s: float) -> None:
-    """Restarts a deadline."""
     if not deadline.expired():
         deadline.reschedule(asyncio.get_running_loop().time() + timeout_s)

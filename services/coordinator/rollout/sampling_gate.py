@@ -8,7 +8,7 @@ With `weights.inflight_updates` the gate never closes.
 
 import asyncio
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 from shoal.concurrency import Signal
 
@@ -24,15 +24,16 @@ class SamplingGate:
         self.num_inside = 0
         """Groups that are being sampled."""
 
-    async def enter(self) -> "Passage":
-        """Waits until the gate is open; a publish then waits until the passage has ended."""
+    async def enter(self) -> ExitStack:
+        """Waits until the gate is open; a publish then waits until the returned passage is closed."""
         while not self._open.is_set():  # It may have closed again before this task runs.
             await self._open.wait()
         self.num_inside += 1
-        return Passage(self)
+        passage = ExitStack()
+        passage.callback(self._leave)
+        return passage
 
-    def leave(self) -> None:
-        """Ends a passage; see `Passage.end`."""
+    def _leave(self) -> None:
         self.num_inside -= 1
         self._changed.notify()
 
@@ -55,22 +56,3 @@ class SamplingGate:
         """Returns when weights may be updated. Only a closed gate stays clear."""
         while not self.is_clear:
             await self._changed.wait()
-
-
-class Passage:
-    """One group's stay behind the gate, which ends with its block or earlier."""
-
-    def __init__(self, gate: SamplingGate) -> None:
-        self._gate: SamplingGate | None = gate
-
-    def __enter__(self) -> "Passage":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.end()
-
-    def end(self) -> None:
-        """Ends the stay; does nothing the second time."""
-        if self._gate is not None:
-            self._gate.leave()
-            self._gate = None

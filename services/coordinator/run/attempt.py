@@ -6,15 +6,18 @@ Each attempt has its own ledger, sampler and weight versions. Workers, requests 
 
 import asyncio
 import contextlib
+from functools import partial
 
 from services.coordinator.remote.mirroring import Mirroring
 from services.coordinator.remote.segment_check import SegmentCheck
 from services.coordinator.reporting.step_metrics import StepMetrics
+from services.coordinator.rollout.buffer import PacingBuffer
 from services.coordinator.rollout.circuit_breaker import CircuitBreaker
 from services.coordinator.rollout.completions import CompletionSampler
 from services.coordinator.rollout.episodes.episode_sampler import EpisodeSampler
 from services.coordinator.rollout.episodes.stage import EpisodeParts, Stages
 from services.coordinator.rollout.episodes.stream import EnvironmentPool
+from services.coordinator.rollout.groups import JudgedGroup
 from services.coordinator.rollout.prompt_order import PromptOrder
 from services.coordinator.rollout.rollout_parts import RolloutParts, training_sampling
 from services.coordinator.rollout.sampler import Sampler
@@ -27,7 +30,7 @@ from services.coordinator.run.controls import StopMode
 from services.coordinator.run.evaluation import Evaluations
 from services.coordinator.run.exports import Exports
 from services.coordinator.run.full_disk import FullDisk
-from services.coordinator.run.group_flow import GroupFlow
+from services.coordinator.run.group_flow import GroupFlow, last_order_number
 from services.coordinator.run.loop import RunLoop
 from services.coordinator.run.policy import Policy
 from services.coordinator.run.recovery import recover
@@ -200,14 +203,15 @@ class Attempt:
             ledger=self._ledger,
             events=run.events,
         )
-        groups = GroupFlow.beginning_with(
-            progress.next_order_number,
-            prompt_order,
-            sampler,
-            config=run.config,
-            controls=run.controls,
-            version=version,
+        grpo = run.config().grpo
+        buffer: PacingBuffer[JudgedGroup] = PacingBuffer(
+            capacity=grpo.max_groups_in_flight,
+            groups_per_step=grpo.groups_per_step,
+            max_refills=grpo.max_refill_groups,
+            first_order_number=progress.next_order_number,
+            last_order_number=partial(last_order_number, run.config, run.controls, version),
         )
+        groups = GroupFlow(prompt_order, sampler, buffer)
         steps = TrainSteps(
             run,
             self._policy,

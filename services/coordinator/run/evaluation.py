@@ -61,13 +61,13 @@ class Evaluations:
         return await self._run.controls.request_evaluation()
 
     async def run_if_due(self) -> None:
-        """Evaluates the policy if the configuration asks for it at this step, and it has not been; see `run`."""
+        """Evaluates the policy if the configuration asks for it at this step, unless that is done; see `run`."""
         is_due = self._run.config().evaluation.is_due(self._version.policy_version, self._run.config().run.num_steps)
         if is_due and self._run.controls.stop is None:
             await self._run_once()
 
     async def run_last(self) -> None:
-        """Evaluates the policy that a stopped run ends with, if there are questions, and it has not been."""
+        """Evaluates the policy that a stopped run ends with, if there are questions, unless it is evaluated already."""
         if self._held_out.prompts:
             await self._run_once()
 
@@ -96,7 +96,7 @@ class Evaluations:
         self._rounds.add(running)
         running.add_done_callback(self._rounds.discard)
         sampled = asyncio.create_task(evaluation.all_sampled.wait())
-        either = asyncio.create_task(_first_of(running, sampled))
+        either = asyncio.create_task(asyncio.wait([running, sampled], return_when=asyncio.FIRST_COMPLETED))
         try:
             while not either.done():
                 if not await self._boundary.wait_while_paused():
@@ -153,7 +153,3 @@ class Evaluations:
             for request in requests:
                 if not request.done():
                     request.set_exception(error)
-
-
-async def _first_of(*work: "asyncio.Task[None] | asyncio.Task[bool]") -> None:
-    await asyncio.wait(work, return_when=asyncio.FIRST_COMPLETED)

@@ -1,8 +1,6 @@
 """The way of the groups of an attempt: from a prompt through the sampler to the slot where they settle."""
 
 from dataclasses import dataclass
-from functools import partial
-from typing import Self
 
 from services.coordinator.rollout.buffer import PacingBuffer
 from services.coordinator.rollout.current_version import CurrentVersion
@@ -20,28 +18,6 @@ class GroupFlow:
     prompt_order: PromptOrder
     sampler: Sampler
     buffer: PacingBuffer[JudgedGroup]
-
-    @classmethod
-    def beginning_with(
-        cls,
-        order_number: int,
-        prompt_order: PromptOrder,
-        sampler: Sampler,
-        *,
-        config: LiveConfig,
-        controls: RunControls,
-        version: CurrentVersion,
-    ) -> Self:
-        """Makes the flow of groups from `order_number` on, which ends with the last one that the run needs."""
-        grpo = config().grpo
-        buffer: PacingBuffer[JudgedGroup] = PacingBuffer(
-            capacity=grpo.max_groups_in_flight,
-            groups_per_step=grpo.groups_per_step,
-            max_refills=grpo.max_refill_groups,
-            first_order_number=order_number,
-            last_order_number=partial(last_order_number, config, controls, version),
-        )
-        return cls(prompt_order, sampler, buffer)
 
 
 def last_order_number(

@@ -99,7 +99,6 @@ class RunLoop:
         return admitted
 
     async def _run_group(self, order_number: int) -> None:
-        """Samples, scores and judges one group."""
         settled = await self.groups.sampler.run_group(order_number, *self.groups.prompt_order.next(order_number))
         group = judge_group(self.run.config(), settled)
         await self.groups.buffer.settle(order_number, group, has_signal=group.is_trained)

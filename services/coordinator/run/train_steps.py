@@ -233,7 +233,6 @@ class TrainSteps:
         dropped: Sequence[tuple[int, DropReason]],
         moments: Moments,
     ) -> None:
-        """Writes the end of a step to the ledger."""
         self._progress = Progress(
             policy_version=self._policy.step,
             next_order_number=self._groups.buffer.next_to_take,

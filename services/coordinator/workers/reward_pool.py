@@ -66,25 +66,21 @@ class RewardPool:
     async def check_verifiers(self, prompts: Iterable[Prompt]) -> None:
         """Raises `InvalidArgument` when prompts name a verifier that the reward service does not have, or that cannot
         work there."""
-        member, listed = await self._list_verifiers()
+        request = reward_pb2.ListVerifiersRequest()
+        member, response = await self.ask(lambda member: member.stub.ListVerifiers(request, timeout=LIST_TIMEOUT_S))
+        why_unavailable = {verifier.name: verifier.unavailable for verifier in response.verifiers}
         for prompt in prompts:
             for name in sorted({truth.verifier for truth in prompt.ground_truths}):
-                if name not in listed:
+                if name not in why_unavailable:
                     raise InvalidArgument(
                         f"{row_name(prompt.prompt_id)} names a verifier that the reward service does not have: "
-                        f"{unknown_verifier(name, listed)}"
+                        f"{unknown_verifier(name, why_unavailable)}"
                     )
-                if reason := listed[name]:
+                if reason := why_unavailable[name]:
                     raise InvalidArgument(
                         f"{row_name(prompt.prompt_id)} names the verifier {name!r}, which cannot work at "
                         f"{member.name}: {reason}"
                     )
-
-    async def _list_verifiers(self) -> tuple[Member, dict[str, str]]:
-        """Returns a service, and why each verifier is unavailable there, empty for one that is not."""
-        request = reward_pb2.ListVerifiersRequest()
-        member, response = await self.ask(lambda member: member.stub.ListVerifiers(request, timeout=LIST_TIMEOUT_S))
-        return member, {verifier.name: verifier.unavailable for verifier in response.verifiers}
 
     async def ask(self, call: Callable[[Member], Awaitable[AnswerT]]) -> tuple[Member, AnswerT]:
         """Makes a call to any service, and to another one where that is lost or does not answer.

@@ -100,12 +100,8 @@ class EpisodeStream:
 
     async def end(self, stop_reason: str) -> EpisodeResult:
         """Ends the episode from this side. Returns its result."""
-        await self.send_end(stop_reason)
-        return await self.result()
-
-    async def send_end(self, stop_reason: str) -> None:
-        """Ends the episode from this side. Earlier calls of an agent come before the result."""
         await self._write(pb.RunEpisodeRequest(end=pb.EpisodeEnd(stop_reason=stop_reason)))
+        return await self.result()
 
     async def result(self) -> EpisodeResult:
         """Returns the result of an episode that is done."""

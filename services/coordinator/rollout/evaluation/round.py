@@ -173,31 +173,26 @@ class EvaluationRound:
 
     async def _sample_once(self, question: _Question, request_id: str) -> tuple[Completion, ...]:
         seeds, generators, texts = question.seeds, self.parts.generators, self.parts.completions
-        completions = []
+        progress = GroupProgress(seeds)
         async with generators.room(len(seeds), priority=_PRIORITY, version=self.version, seat=question.seat) as binding:
-            async for completion in generators.sample(
+            async for _ in generators.sample(
                 binding,
                 question.prompt,
-                GroupProgress(seeds),
+                progress,
                 evaluation_sampling(self.parts.config(), self.parts.sampling),
                 request_id=request_id,
                 timeout_s=texts.timeout_s,
                 with_text=texts.with_text,
             ):
-                completions.append(completion)
-            if not all(self._is_of_version(completion) for completion in completions):
+                pass
+            if not progress.is_of(self.version):
                 raise WorkFailed(binding.member.name, "an answer is not of the evaluated version", is_loss=False)
-        return tuple(sorted(completions, key=lambda completion: completion.sample_index))
-
-    def _is_of_version(self, completion: Completion) -> bool:
-        return all(span.version == self.version for span in completion.version_spans)
+        return tuple(progress.in_order)
 
     async def _score(self, question: _Question, completions: Sequence[Completion], lost: LostWork) -> Sequence[Score]:
         """Returns one score for each answer; FAILED after two timeouts, or too many losses."""
         for _ in range(MAX_TIMEOUTS if completions else 0):
-            group = GrowingGroup()
-            for completion in completions:
-                group.add(completion)
+            group = GrowingGroup(completions)
             group.complete()
             with contextlib.suppress(DeadlineExceeded, WorkFailed):
                 timeout_s = self.parts.completions.timeout_s

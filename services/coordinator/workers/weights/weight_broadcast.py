@@ -24,11 +24,9 @@ from shoal.weights.manifest import num_bytes_of
 from shoal.wire import version_to_wire
 
 _GRACE_S = 2.0
-"""Beyond a deadline that a generator or the learner keeps itself: it says why it failed, if it can."""
-
-
+"""Time after a deadline that a generator or the learner keeps itself, in which it can say why it failed."""
 _MUCH_SLOWER = 10.0
-"""Times as long as the last pass that a pass may take."""
+"""A pass may take this many times as long as the last pass."""
 
 
 @dataclass(frozen=True)
@@ -102,9 +100,9 @@ class Transfer:
         before: Mapping[str, Reading | Float32Array] = MappingProxyType({}),
         usual_s: float | None = None,
     ) -> None:
-        """`before` has what the canary gave before, by worker id, as `load_error` takes it.
+        """`before` has the last reading or log-probabilities of the canary for `load_error`, by worker id.
 
-        `usual_s` is the time that the last pass took whose members all loaded; None before the first.
+        `usual_s` is the duration of the last pass that all members loaded; None before the first.
         """
         self._learner = learner
         self._group = group
@@ -114,7 +112,7 @@ class Transfer:
         self._before = before
         self._within_s = _patience_s(group, config.ready_timeout_s, usual_s)
         self._rest_s = config.ready_timeout_s if usual_s is None else min(config.ready_timeout_s, usual_s + _GRACE_S)
-        """For the rest of a broadcast that lost a member, which takes less than a whole pass."""
+        """The time for the rest of a broadcast that lost a member, which takes less than a whole pass."""
         self._loads = {member.record.worker_id: _Load(member, group.epoch, version, canary) for member in group.members}
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
@@ -131,17 +129,11 @@ class Transfer:
 
     async def _await_ready(self) -> Failures:
         """Waits until all members are ready to receive. Returns those that failed or were too slow."""
-
-        async def all_ready() -> None:
-            for load in self._loads.values():
-                await load.ready.wait()
-
-        ready = asyncio.create_task(all_ready())
+        ready = asyncio.gather(*(load.ready.wait() for load in self._loads.values()))
         try:
-            async with asyncio.timeout(self._config.ready_timeout_s):
-                await _ended_or_failed(ready, self._tasks.values())
-        except TimeoutError:
-            pass
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._config.ready_timeout_s):
+                    await _ended_or_failed(ready, self._tasks.values())
         finally:
             ready.cancel()
         failures = _failures(self._tasks)
@@ -221,9 +213,9 @@ class Transfer:
 def _patience_s(group: WeightGroup, ready_timeout_s: float, usual_s: float | None) -> float:
     """Returns the time for a broadcast, and for the loads after it.
 
-    A member that hangs although it answers status calls would hold the others for `weights.timeout_s`. So several get
-    little more than passes take, and long enough to notice first who is silent; one that has failed gets twice as long
-    for each failure, since it may be slow.
+    A member that hangs although it answers status calls would hold the others for `weights.timeout_s`. So several
+    members get little more time than a pass takes, but enough to notice a silent member first. A member that has failed
+    gets twice as long for each failure, since it may be slow.
     """
     num_failures = max((member.standing.num_failures for member in group.members), default=0)
     if usual_s is None or (len(group.members) == 1 and not num_failures):
@@ -251,7 +243,7 @@ class _Load:
             raise Unavailable("LoadWeights ended without DONE")
 
 
-async def _ended_or_failed(work: "asyncio.Task[Any]", tasks: Iterable["asyncio.Task[None]"]) -> None:
+async def _ended_or_failed(work: "asyncio.Future[Any]", tasks: Iterable["asyncio.Task[None]"]) -> None:
     """Returns when the work has ended, or one of the tasks has failed."""
     pending = {work, *tasks}
     while work in pending:
