@@ -27,30 +27,6 @@ def rollouts(cluster: Cluster) -> list[learner_pb2.TrainRollout]:
     return [m.rollout for batch in cluster.learner.batches for m in batch if m.HasField("rollout")]
 
 
-@pytest.mark.parametrize("max_staleness", [0, 1, 3])
-async def test_active_sampling_fills_each_step_and_keeps_the_bound_of_staleness(
-    cluster: Cluster, model: Path, max_staleness: int
-) -> None:
-    cluster.learner.step_s = 0.02
-    await cluster.add_all(
-        ScriptedGenerator(cluster.plane, delay_s=0.05), ScriptedGenerator(cluster.plane, delay_s=0.02)
-    )
-    grpo = {"max_staleness": max_staleness, "group_size": 2, "active_sampling": True, "max_refills": 3}
-    _, events = await cluster.run_to_end(arithmetic_config(model, grpo=grpo, run={"num_steps": 12}))
-    groups = await cluster.groups()
-    trained = [group for group in groups if group.state == "TRAINED"]
-    worst = max(group.staleness for group in trained)
-    assert worst <= max_staleness, f"staleness {worst} for a bound of {max_staleness}"
-    refills = [row["batch/refills"] for row in cluster.metrics()]
-    for step, refilled in enumerate(refills, start=1):
-        num_trained = sum(group.train_step == step for group in trained)
-        assert num_trained == 4 or refilled == 12, f"step {step} trained on {num_trained} groups after {refilled} more"
-    # About half of all groups of two have no signal.
-    assert sum(refills) > 12, f"{sum(refills)} groups were sampled as refills, in 12 steps"
-    assert {group.state for group in groups} == {"TRAINED", "DROPPED"}
-    assert "step_skipped" not in kinds(events)
-
-
 async def test_active_sampling_stops_at_its_cap(cluster: Cluster, model: Path) -> None:
     reward = ScriptedReward()
     reward.constant = 1.0

@@ -28,28 +28,11 @@ from tests.support.waiting import PATIENCE_S
 GENERATOR = worker_pb2.WORKER_KIND_GENERATOR
 
 
-@pytest.mark.parametrize("max_staleness", [0, 1, 3])
-async def test_no_trained_group_is_older_than_the_bound(cluster: Cluster, model: Path, max_staleness: int) -> None:
-    cluster.learner.step_s = 0.02
-    await cluster.add_all(
-        ScriptedGenerator(cluster.plane, delay_s=0.05), ScriptedGenerator(cluster.plane, delay_s=0.02)
-    )
-    config = arithmetic_config(model, grpo={"max_staleness": max_staleness}, run={"num_steps": 12})
-    _, events = await cluster.run_to_end(config)
-    groups = await cluster.groups()
-    num_skipped = kinds(events).count("step_skipped")
-    trained = [group for group in groups if group.state == "TRAINED"]
-    worst = max(group.staleness for group in trained)
-    assert worst <= max_staleness, f"staleness {worst} for a bound of {max_staleness}"
-    assert worst == max_staleness, f"a bound of {max_staleness} was never used: worst {worst}"
-    assert len(groups) == (12 + num_skipped) * 4, f"{len(groups)} groups were issued for {12 + num_skipped} steps of 4"
-    assert {group.train_step for group in trained} == set(range(1, 13))
-
-
 async def test_a_run_leaves_its_config_metrics_events_ledger_and_checkpoints(cluster: Cluster, model: Path) -> None:
     await cluster.add_all(ScriptedGenerator(cluster.plane))
-    run = await cluster.start(arithmetic_config(model, checkpoint={"every_steps": 2, "keep_last": 2}), run_id="named")
-    run, events = await cluster.finish()
+    run = run, events = await cluster.run_to_end(
+        arithmetic_config(model, checkpoint={"every_steps": 2, "keep_last": 2}), run_id="named"
+    )
     folder = cluster.data_dir / "named"
     assert json.loads((folder / "config.json").read_text())["grpo"]["group_size"] == 4
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
@@ -174,24 +157,6 @@ async def test_generators_that_share_the_gpu_sleep_while_the_learner_trains(
     assert generator.calls == ["LoadWeights", *["Sleep", "Wake", *published] * 3], generator.calls
 
 
-async def test_a_lost_learner_ends_the_run_with_a_checkpoint_to_resume_from(cluster: Cluster, model: Path) -> None:
-    await cluster.add_all(ScriptedGenerator(cluster.plane, delay_s=0.02))
-    sections = {"checkpoint": {"every_steps": 2}, "coordinator": {"worker_timeout_s": 3}}
-    await cluster.start(arithmetic_config(model, run={"num_steps": 1000}, **sections), run_id="orphan")
-    await cluster.until("step", step=5)
-    await cluster.kill("learner-0")
-    run, _ = await cluster.end()
-    assert run.state == pb.RUN_STATE_FAILED, run.message
-    assert "learner" in run.message and f"--resume {run.run_id}" in run.message, run.message
-    saved_at = int(run.last_checkpoint_id.removeprefix("step-"))
-    assert saved_at >= 4
-    await cluster.add(cluster.learner, "learner-1")
-    await cluster.start({}, run_id="orphan", resume=True)
-    events = await cluster.until(lambda event: event.kind == "step" and event.attributes["step"] == saved_at + 3)
-    restored = of_kind(events, "restored")
-    assert restored and restored[0].attributes["policy_version"] == saved_at, restored
-
-
 async def test_runs_and_workers_can_be_listed_and_unknown_ones_are_not_found(cluster: Cluster, model: Path) -> None:
     await cluster.add_all(ScriptedGenerator(cluster.plane))
     await cluster.start(arithmetic_config(model, run={"num_steps": 1}), run_id="one")
@@ -308,9 +273,8 @@ async def test_a_reward_service_that_is_not_configured_is_replaced_by_another(cl
     fresh = ScriptedReward()
     fresh.unconfigured = True
     await cluster.add_all(ScriptedGenerator(cluster.plane), rewards=(fresh, ScriptedReward()))
-    await cluster.start(arithmetic_config(model))
-    run, events = await cluster.end()
-    assert run.state == pb.RUN_STATE_FINISHED and "scoring_repeated" in kinds(events), run.message
+    run, events = await cluster.run_to_end(arithmetic_config(model))
+    assert "scoring_repeated" in kinds(events), run.message
 
 
 async def test_a_pause_during_an_evaluation_may_be_longer_than_the_deadline_of_a_question(

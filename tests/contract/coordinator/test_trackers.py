@@ -73,9 +73,8 @@ async def test_tensorboard_shows_the_values_of_metrics_jsonl_also_after_a_resume
 async def test_weights_and_biases_writes_an_offline_run_with_every_row(cluster: Cluster, model: Path) -> None:
     await cluster.add_all(ScriptedGenerator(cluster.plane))
     tracking = {"wandb": "offline", "wandb_project": "sums", "wandb_entity": "us", "wandb_group": "night"}
-    await cluster.start(config(model, tracking, run={"num_steps": 3}), run_id="offline")
-    run, events = await cluster.end()
-    assert run.state == pb.RUN_STATE_FINISHED and "tracker_failed" not in kinds(events), kinds(events)
+    _, events = await cluster.run_to_end(config(model, tracking, run={"num_steps": 3}), run_id="offline")
+    assert "tracker_failed" not in kinds(events), kinds(events)
     (path,) = (cluster.data_dir / "offline" / "wandb").glob("offline-run-*/run-*.wandb")
     expected = rows(cluster.data_dir / "offline")
     # W&B's own process writes the file, and may finish after the run.
@@ -138,9 +137,8 @@ async def test_trackio_has_every_row_also_after_a_resume(
     await cluster.until("step", step=2)
     await cluster.stop()
     await cluster.end()
-    await cluster.start({}, run_id="tracked", resume=True)
-    run, events = await cluster.end()
-    assert run.state == pb.RUN_STATE_FINISHED and "tracker_failed" not in kinds(events), kinds(events)
+    _, events = await cluster.run_to_end({}, run_id="tracked", resume=True)
+    assert "tracker_failed" not in kinds(events), kinds(events)
     from trackio.sqlite_storage import SQLiteStorage
 
     assert SQLiteStorage.get_runs("sums") == ["tracked"]
@@ -162,12 +160,11 @@ async def test_completions_are_shown_in_events_and_in_each_tracker(
     _use_trackio_folder(tmp_path / "trackio", monkeypatch)
     await cluster.add_all(ScriptedGenerator(cluster.plane))
     tracking = {"tensorboard": True, "wandb": "offline", "trackio": True, "num_completions": 3}
-    await cluster.start(
+    run, events = await cluster.run_to_end(
         config(model, tracking | {"completions_every_steps": 2}, run={"num_steps": 3}),
         run_id="shown",
     )
-    run, events = await cluster.end()
-    assert run.state == pb.RUN_STATE_FINISHED and "tracker_failed" not in kinds(events), kinds(events)
+    assert "tracker_failed" not in kinds(events), kinds(events)
     seen = [json_format.MessageToDict(event.attributes) for event in events if event.kind == "completions"]
     tables = [(values["name"], int(values["step"])) for values in seen]
     assert tables == [("eval_completions", 0), ("completions", 2), ("eval_completions", 3)], tables

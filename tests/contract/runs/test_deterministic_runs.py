@@ -7,7 +7,6 @@ from typing import Any
 
 from shoal.errors import Internal
 from shoal.grpo.seeds import completion_seed
-from shoal.v1 import coordinator_pb2 as pb
 from shoal.v1 import generator_pb2
 from tests.support.cluster import Cluster, kinds
 from tests.support.scripted_workers import ScriptedGenerator, arithmetic_config
@@ -111,7 +110,6 @@ async def test_a_generator_samples_one_batch_at_a_time(cluster: Cluster, model: 
     generator = Watched(cluster.plane, delay_s=0.01)
     generator.open_batches = Counter()
     await cluster.add_all(generator)
-    await cluster.start(deterministic_config(model))
-    run, events = await cluster.end()
-    assert run.state == pb.RUN_STATE_FINISHED and "group_reissued" not in kinds(events), run.message
+    _, events = await cluster.run_to_end(deterministic_config(model))
+    assert "group_reissued" not in kinds(events), kinds(events)
     assert generator.num_at_once == 1, f"{generator.num_at_once} batches at once"

@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from shoal.errors import InvalidArgument
-from shoal.v1 import coordinator_pb2 as pb
 from tests.support.cluster import Cluster, kinds
 from tests.support.scripted_workers import ScriptedGenerator, arithmetic_config
 
@@ -21,9 +20,8 @@ async def test_a_run_keeps_its_last_exports_and_the_best_over_a_resume(cluster: 
     await cluster.until("step", step=7)
     await cluster.stop()
     stopped, _ = await cluster.end()
-    await cluster.start({}, run_id="kept", resume=True)
-    run, events = await cluster.end()
-    assert run.state == pb.RUN_STATE_FINISHED and run.attempt == 1, run.message
+    run, events = await cluster.run_to_end({}, run_id="kept", resume=True)
+    assert run.attempt == 1, run.message
     exported = [int(event.attributes["policy_version"]) for event in events if event.kind == "step_exported"]
     assert exported == list(range(2, 41, 2)), f"stopped at step {stopped.policy_version}"
     rows = cluster.metrics("kept")

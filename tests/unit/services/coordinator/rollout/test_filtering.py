@@ -42,13 +42,6 @@ def test_a_failed_verifier_leaves_its_completion_out_and_its_siblings_in() -> No
     assert group.correct_share == 0.5, "of the two that were scored"
 
 
-def test_truncated_completions_are_compared_with_and_not_trained_on() -> None:
-    config = group_config(grpo={"mask_truncated_completions": True})
-    group = judge_group(config, settled_group(0, [1.0, 0.0, 0.5]))
-    assert group.trained_indices == (1, 2), "the first completion of a group is cut off here"
-    assert group.rewards.rewards == (1.0, 0.0, 0.5)
-
-
 def test_a_group_without_an_unmasked_completion_is_dropped() -> None:
     cut_off = replace(settled_group(0, [1.0, 0.0]), completions=(settled_group(0, [1.0]).completions[0],) * 2)
     group = judge_group(group_config(grpo={"mask_truncated_completions": True}), cut_off)

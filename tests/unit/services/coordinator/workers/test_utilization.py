@@ -1,4 +1,4 @@
-from services.coordinator.workers.utilization import Samples, Utilization
+from services.coordinator.workers.utilization import Utilization
 from tests.support.clock import Clock
 
 
@@ -37,22 +37,3 @@ def test_a_window_begins_where_the_last_one_ended() -> None:
 def test_a_window_without_time_has_rates_of_zero() -> None:
     window = Utilization(Clock()).take()
     assert (window.idle_share, window.tokens_per_second) == (0.0, 0.0)
-
-
-def test_one_long_completion_keeps_the_generators_from_being_idle_and_shows_as_one_seat() -> None:
-    clock = Clock()
-    utilization = Utilization(clock)
-    utilization.out(64)
-    clock.now += 1
-    utilization.back(63)
-    clock.now += 9
-    window = utilization.take()
-    assert (window.idle_share, window.mean_out) == (0, 7.3), window
-
-
-def test_samples_give_their_mean_since_the_last_reading_or_else_the_last_one() -> None:
-    samples = Samples()
-    assert samples.take() is None
-    samples.add(0.5)
-    samples.add(1.0)
-    assert [samples.take(), samples.take()] == [0.75, 1.0]

@@ -55,11 +55,6 @@ def test_another_base_model_is_refused_in_any_case(name: str, digest: str | None
     assert f"model.path: {name.replace('_', '.')}" in message and "changed_data" not in message, message
 
 
-def test_other_held_out_questions_are_told_of() -> None:
-    [told] = changed_inputs(config(), BEFORE, changed("evaluation.sources", ev_jsonl="f" * 64))
-    assert told.startswith("evaluation.sources: ev.jsonl"), told
-
-
 def test_sources_that_the_configuration_changed_are_none() -> None:
     now = {**BEFORE, "evaluation.sources": {"other.jsonl": "f" * 64}}
     assert changed_inputs(config(), BEFORE, now) == []
