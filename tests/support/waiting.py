@@ -24,6 +24,12 @@ async def eventually(condition: Callable[[], Any], message: str = "", *, timeout
         await asyncio.sleep(_INTERVAL_S)
 
 
+async def settled() -> None:
+    """Lets every task run until it waits for something else than another task's turn."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
 def block_until(condition: Callable[[], Any], message: str = "", *, timeout_s: float = PATIENCE_S) -> Any:
     """Returns the first true value of `condition`, for tests without an event loop; fails after `timeout_s`."""
     give_up = time.monotonic() + timeout_s

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from services.coordinator.store.run_record import RunRecord, RunState
-from shoal.config import parse_config
+from tests.support.configs import run_config
 from tests.support.waiting import PATIENCE_S
 
 
@@ -57,7 +57,7 @@ def test_a_coordinator_whose_port_is_taken_names_the_holder_and_begins_no_attemp
     record = RunRecord("left", tmp_path / "left", state=RunState.RUNNING, coordinator="this")
     record.folder.mkdir()
     record.save()
-    record.save_config(parse_config({"model": {"path": "m"}, "data": {"sources": [{"task": "arithmetic"}]}}))
+    record.save_config(run_config())
     before = {path.name: path.read_bytes() for path in record.folder.iterdir()}
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", 0))

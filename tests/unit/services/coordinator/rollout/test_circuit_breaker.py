@@ -5,6 +5,7 @@ from typing import Any
 from services.coordinator.rollout.circuit_breaker import CircuitBreaker
 from shoal.config.tables.reward import RewardConfig
 from shoal.scores import Score, ScoreOutcome, VerifierScore
+from tests.support.waiting import settled
 from tests.support.wordings import has_all
 
 SCORED, FAILED = ScoreOutcome.SCORED, ScoreOutcome.FAILED
@@ -54,12 +55,6 @@ def group(outcomes: list[ScoreOutcome], verifier: str = "code") -> list[Score]:
 
 
 ALL_FAILED, ALL_SCORED = group([FAILED] * 4), group([SCORED] * 4)
-
-
-async def soon() -> None:
-    """Lets every task run until it waits."""
-    for _ in range(10):
-        await asyncio.sleep(0)
 
 
 async def test_failures_beyond_the_share_pause_the_run_and_the_event_names_verifier_and_reason() -> None:
@@ -124,7 +119,7 @@ async def test_the_first_groups_of_an_outage_wait_and_are_scored_again() -> None
         for _ in range(3):
             stack.enter_context(run.breaker.group())
         first, second = (asyncio.create_task(run.rejects(ALL_FAILED)) for _ in range(2))
-        await soon()
+        await settled()
         assert not first.done() and not second.done() and not run.num_pauses
         assert await run.rejects(ALL_FAILED)
         assert await first and await second
@@ -139,7 +134,7 @@ async def test_groups_that_an_outage_interrupts_wait_as_well() -> None:
             stack.enter_context(run.breaker.group())
         first = asyncio.create_task(run.rejects(group([SCORED, SCORED, SCORED, FAILED])))
         second = asyncio.create_task(run.rejects(group([SCORED, FAILED, FAILED, FAILED])))
-        await soon()
+        await settled()
         assert not first.done() and not second.done()
         assert await run.rejects(ALL_FAILED)
         assert await first and await second
@@ -156,7 +151,7 @@ async def test_single_failures_in_several_groups_are_no_outage() -> None:
             return await run.rejects(group([SCORED, SCORED, SCORED, FAILED]))
 
     straggling = [asyncio.create_task(straggle()) for _ in range(3)]
-    await soon()
+    await settled()
     scored.set()
     async with asyncio.timeout(60):
         assert await asyncio.gather(*straggling) == [False] * 3
@@ -171,7 +166,7 @@ async def test_a_group_waits_for_one_window_of_completions_at_most() -> None:
         suspects = []
         for _ in range(3):
             suspects.append(asyncio.create_task(run.rejects(group([FAILED, SCORED, SCORED, SCORED]))))
-            await soon()
+            await settled()
         assert [suspect.done() for suspect in suspects] == [True, False, False], "8 completions after the first"
         for suspect in suspects[1:]:
             suspect.cancel()
@@ -183,10 +178,10 @@ async def test_a_group_that_alone_breaks_a_verifier_is_accepted_once_another_gro
         for _ in range(3):
             stack.enter_context(run.breaker.group())
         suspect = asyncio.create_task(run.rejects(ALL_FAILED))
-        await soon()
+        await settled()
         assert not suspect.done()
         assert not await run.rejects(group([SCORED] * 4, "math")), "another verifier is no evidence about this one"
-        await soon()
+        await settled()
         assert not suspect.done()
         assert not await run.rejects(ALL_SCORED)
         assert not await suspect
@@ -198,7 +193,7 @@ async def test_a_group_that_alone_breaks_a_verifier_does_not_wait_when_no_other_
     assert not await run.settle(ALL_FAILED)
     with run.breaker.group():
         suspect = asyncio.create_task(run.settle(ALL_FAILED))
-        await soon()
+        await settled()
         assert not suspect.done()
     assert not await suspect, "the other group ended without scores"
 
@@ -223,7 +218,7 @@ async def test_after_a_resume_a_group_that_fails_again_is_accepted_once_the_veri
         for _ in range(2):
             stack.enter_context(run.breaker.group())
         suspect = asyncio.create_task(run.rejects(group([FAILED, FAILED, SCORED, SCORED]), is_retry=True))
-        await soon()
+        await settled()
         assert not suspect.done()
         assert not await run.rejects(ALL_SCORED, is_retry=True)
         assert not await suspect

@@ -1,36 +1,30 @@
 """The seats of the groups that are issued together."""
 
 import asyncio
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
+from services.coordinator.rollout.current_version import CurrentVersion
 from services.coordinator.rollout.rounds import Rounds, TurnRounds
 from services.coordinator.workers.deterministic_batches import Batch, Seat
-from shoal.config import parse_config
 from shoal.rollout import WeightVersion
+from tests.support.configs import run_config
 
 
-def rounds(*, deterministic: bool = True, baseline: str = "group_mean") -> Rounds:
-    config = parse_config(
-        {
-            "model": {"path": "unused"},
-            "data": {"sources": [{"path": "unused.jsonl"}]},
-            "run": {"deterministic": deterministic, "num_threads": 1},
-            "grpo": {"max_staleness": 0, "group_size": 3},
-            "advantage": {"baseline": baseline, "scale": "none"},
-            "generator": {"dtype": "float32", "max_num_seqs": 8},
-            "learner": {"compute_dtype": "float32"},
-        }
+def rounds(baseline: str) -> Rounds:
+    config = run_config(
+        run={"deterministic": True, "num_threads": 1},
+        grpo={"max_staleness": 0, "group_size": 3},
+        advantage={"baseline": baseline, "scale": "none"},
+        generator={"dtype": "float32", "max_num_seqs": 8},
+        learner={"compute_dtype": "float32"},
     )
-    version: Any = SimpleNamespace(weights=WeightVersion(2, 5))
-    return Rounds(config, "run", version)
+    return Rounds(config, "run", CurrentVersion(WeightVersion(2, 5)))
 
 
 @pytest.mark.parametrize(("baseline", "has_greedy"), [("group_mean", False), ("greedy", True)])
 def test_groups_of_a_round_share_batches_with_their_greedy_samples(baseline: str, has_greedy: bool) -> None:
-    these = rounds(baseline=baseline)
+    these = rounds(baseline)
     these.begin(range(4, 8))
     first, *others = [these.seat(number, is_greedy=False) for number in range(4, 8)]
     assert first is not None
@@ -41,12 +35,6 @@ def test_groups_of_a_round_share_batches_with_their_greedy_samples(baseline: str
     assert these.seat(8, is_greedy=False) is None
     these.end(4)
     assert these.seat(4, is_greedy=False) is None
-
-
-def test_groups_of_a_usual_run_have_no_seats() -> None:
-    these = rounds(deterministic=False)
-    these.begin(range(4))
-    assert these.seat(0, is_greedy=False) is None
 
 
 EPISODES = [("a", 0), ("a", 1), ("b", 0)]

@@ -28,6 +28,7 @@ from shoal.config import parse_config
 from shoal.config.live import LiveConfig
 from shoal.rollout import Completion, EnvironmentTask, FinishReason, Prompt, VersionSpan, WeightVersion
 from shoal.token_run import TokenRun
+from tests.support.waiting import settled
 
 GROUP_SIZE = 3
 PROMPT = Prompt("p", np.array([1], dtype=np.int32), "text", ())
@@ -180,8 +181,7 @@ async def test_episodes_are_scored_when_the_last_of_their_group_is_over() -> Non
     episodes = SimpleNamespace(sample=play)
     sampler = make_sampler(Generators(), rewards=SimpleNamespace(score=score), episodes=episodes)
     running = asyncio.create_task(sampler.run_group(0, 0, replace(PROMPT, environment=EnvironmentTask("game", {}))))
-    for _ in range(20):
-        await asyncio.sleep(0)
+    await settled()
     assert not scored.is_set()
     may_end.set()
     group = await running

@@ -8,8 +8,8 @@ import pytest
 from services.coordinator.run.controls import RunControls
 from services.coordinator.run.exports import Exports
 from services.coordinator.store.run_record import RunRecord
-from shoal.config import parse_config
 from shoal.config.live import LiveConfig
+from tests.support.configs import run_config
 
 SCORES = {10: 0.1, 20: 0.7, 30: 0.2, 40: 0.7, 50: 0.3}
 
@@ -24,9 +24,8 @@ class Recorder:
         self.values = values
         self.controls = RunControls()
         self.num_waits = 0
-        values = {"model": {"path": "m"}, "data": {"sources": [{"path": "d.jsonl"}]}, "checkpoint": settings}
         evaluation = {"sources": [{"path": "e.jsonl"}], "every_steps": 1}
-        config = LiveConfig(parse_config({**values, "evaluation": evaluation}))
+        config = LiveConfig(run_config(checkpoint=settings, evaluation=evaluation))
         run: Any = SimpleNamespace(config=config, record=self.record, controls=self.controls, report=self)
         this: Any = self
         self.exports = Exports(run, learner=this, evaluations=this, full_disk=this)

@@ -9,21 +9,18 @@ import pytest
 from services.coordinator.run import runs
 from services.coordinator.store.run_folders import list_runs
 from services.coordinator.store.run_record import RunRecord, RunState
-from shoal.config import parse_config
 from shoal.error_reasons import ErrorReason
 from shoal.errors import AlreadyExists, DataLoss, FailedPrecondition
 from shoal.v1 import coordinator_pb2 as pb
+from tests.support.configs import run_config
 from tests.support.wordings import has_all
 
-CONFIG = parse_config({"model": {"path": "m"}, "data": {"sources": [{"path": "d.jsonl"}]}})
+CONFIG = run_config()
 
 
 async def test_a_run_that_is_taken_up_has_the_number_of_steps_that_it_was_changed_to(tmp_path: Path) -> None:
-    sources = {"model": {"path": "m"}, "data": {"sources": [{"path": "d.jsonl"}]}}
-    record = RunRecord("lasting", tmp_path / "lasting", state=RunState.RUNNING, num_steps=5, coordinator="this")
-    record.folder.mkdir()
-    record.save()
-    record.save_config(parse_config(sources | {"run": {"num_steps": 7}}))  # The change waited for the next step.
+    record = _left(tmp_path, "lasting", num_steps=5)
+    record.save_config(run_config(run={"num_steps": 7}))  # The change waited for the next step.
     with patch.object(runs, "ActiveRun", Mock(return_value=Mock(drive=AsyncMock()))):
         runs.Runs(tmp_path, Mock(), name="this").take_up()
     assert RunRecord.load_as_left(record.folder).num_steps == 7

@@ -6,20 +6,18 @@ from typing import Any
 import pytest
 
 from services.coordinator.workers.deterministic_batches import Seat, Trial, seats_of
-from shoal.config import RunConfig, parse_config
+from shoal.config import RunConfig
+from tests.support.configs import run_config
+from tests.support.waiting import settled
 
 
 def config(*, num_generators: int = 2, max_num_seqs: int = 64, deterministic: bool = True) -> RunConfig:
-    return parse_config(
-        {
-            "model": {"path": "unused"},
-            "data": {"sources": [{"path": "unused.jsonl"}]},
-            "run": {"deterministic": deterministic, "num_threads": 1},
-            "grpo": {"max_staleness": 0},
-            "generator": {"dtype": "float32", "max_num_seqs": max_num_seqs},
-            "learner": {"compute_dtype": "float32"},
-            "launch": {"num_generators": num_generators},
-        }
+    return run_config(
+        run={"deterministic": deterministic, "num_threads": 1},
+        grpo={"max_staleness": 0},
+        generator={"dtype": "float32", "max_num_seqs": max_num_seqs},
+        learner={"compute_dtype": "float32"},
+        launch={"num_generators": num_generators},
     )
 
 
@@ -62,11 +60,6 @@ class Member:
     async def _take_part(self, seat: Seat) -> None:
         async with seat.batch.trial(seat.member, 4) as self.trial:
             await self.may_end.wait()
-
-
-async def settled() -> None:
-    for _ in range(10):
-        await asyncio.sleep(0)
 
 
 def seats(num: int) -> list[Seat]:

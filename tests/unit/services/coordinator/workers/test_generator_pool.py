@@ -22,7 +22,7 @@ from shoal.errors import Aborted, DeadlineExceeded, FailedPrecondition, Internal
 from shoal.rollout import Completion, Prompt, SamplingParams, VersionSpan, WeightVersion
 from shoal.v1 import generator_pb2, worker_pb2
 from tests.support.clock import Clock
-from tests.support.waiting import eventually
+from tests.support.waiting import eventually, settled
 
 READY, BROKEN = grpc.ChannelConnectivity.READY, grpc.ChannelConnectivity.TRANSIENT_FAILURE
 TIMEOUT_S = 0.1
@@ -79,11 +79,6 @@ class Group:
     async def leave(self) -> None:
         self._may_leave.set()
         await self.task
-
-
-async def settled() -> None:
-    for _ in range(10):
-        await asyncio.sleep(0)
 
 
 async def test_groups_wait_for_room_in_their_order_and_a_generator_never_runs_dry() -> None:

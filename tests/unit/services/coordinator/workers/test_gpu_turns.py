@@ -4,9 +4,10 @@ import pytest
 
 from services.coordinator.workers.gpu_turns import GpuTurns
 from shoal.concurrency import Signal
-from shoal.config import parse_config
 from shoal.errors import DeadlineExceeded
 from shoal.v1.worker_pb2 import WORKER_KIND_GENERATOR, WORKER_KIND_LEARNER
+from tests.support.configs import run_config
+from tests.support.waiting import settled
 
 
 class Machine:
@@ -16,14 +17,12 @@ class Machine:
         self.is_loaded = False
         self.changed = Signal()
         self.order: list[str] = []
-        config = {
-            "model": {"path": "model"},
-            "data": {"sources": [{"task": "arithmetic"}]},
-            "generator": {"gpu_memory_utilization": 0.4},
-            "coordinator": {"worker_timeout_s": worker_timeout_s},
-            "launch": {"single_gpu": is_shared},
-        }
-        self.turns = GpuTurns(parse_config(config), learner_is_loaded=lambda: self.is_loaded, changed=self.changed)
+        config = run_config(
+            generator={"gpu_memory_utilization": 0.4},
+            coordinator={"worker_timeout_s": worker_timeout_s},
+            launch={"single_gpu": is_shared},
+        )
+        self.turns = GpuTurns(config, learner_is_loaded=lambda: self.is_loaded, changed=self.changed)
 
     async def load(self, kind: int, name: str) -> None:
         async with self.turns.to_load(kind):
@@ -46,8 +45,7 @@ async def test_a_generator_that_restarts_waits_for_the_end_of_a_step_and_no_step
     machine.is_loaded = True
     await machine.turns.learner_lock.acquire()
     generator = asyncio.create_task(machine.load(WORKER_KIND_GENERATOR, "generator"))
-    for _ in range(5):
-        await asyncio.sleep(0)
+    await settled()
     assert machine.order == [] and machine.turns.began > 0, "its deadlines count from now while it waits"
     machine.turns.learner_lock.release()
     await generator

@@ -10,13 +10,13 @@ import pytest
 from services.coordinator.store.events import EventLog
 from services.coordinator.workers.member import Member
 from services.coordinator.workers.reward_pool import RewardPool, VerifierCode
-from shoal.config import parse_config
 from shoal.error_reasons import ErrorReason
 from shoal.errors import DeadlineExceeded, FailedPrecondition, ShoalError, Unavailable
 from shoal.scores import Score, ScoreOutcome, VerifierScore
 from shoal.v1 import reward_pb2
+from tests.support.configs import run_config
 
-CONFIG = parse_config({"model": {"path": "m"}, "data": {"sources": [{"path": "d.jsonl"}]}})
+CONFIG = run_config()
 
 
 def make_pool(*answers: Any) -> tuple[RewardPool, list[Member]]:

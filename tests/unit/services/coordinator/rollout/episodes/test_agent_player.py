@@ -24,6 +24,7 @@ from tests.support.played_agent import (
     said,
     user,
 )
+from tests.support.waiting import settled
 
 
 @pytest.fixture(autouse=True)
@@ -91,8 +92,7 @@ async def test_a_call_in_a_pause_is_answered_when_the_run_goes_on() -> None:
 
     async def agent(policy: Policy) -> None:
         asked = asyncio.create_task(policy.ask(user("one")))
-        for _ in range(20):
-            await asyncio.sleep(0)
+        await settled()
         assert not asked.done(), asked
         pause.resume()
         assert isinstance(await asked, PolicyAnswer), asked

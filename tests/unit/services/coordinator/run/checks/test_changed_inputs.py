@@ -3,9 +3,10 @@
 import pytest
 
 from services.coordinator.run.checks.changed_inputs import changed_inputs
-from shoal.config import RunConfig, parse_config
+from shoal.config import RunConfig
 from shoal.error_reasons import ErrorReason
 from shoal.errors import FailedPrecondition
+from tests.support.configs import run_config
 
 BEFORE = {
     "data.sources": {"a.jsonl": "a" * 64},
@@ -15,8 +16,7 @@ BEFORE = {
 
 
 def config(changed_data: str = "refuse") -> RunConfig:
-    sources = {"model": {"path": "m"}, "data": {"sources": [{"path": "a.jsonl"}]}}
-    return parse_config(sources | {"run": {"changed_data": changed_data}})
+    return run_config(run={"changed_data": changed_data})
 
 
 def changed(field: str, **digests: str | None) -> dict[str, dict[str, str]]:

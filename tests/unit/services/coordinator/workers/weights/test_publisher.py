@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 
 from services.coordinator.workers.weights.publisher import Publisher
-from shoal.config import parse_config
 from shoal.errors import FailedPrecondition, ShoalError
 from shoal.v1 import generator_pb2
 from shoal.v1.rollout_pb2 import WeightVersion as WeightVersionMessage
 from shoal.wire import float32_to_wire
+from tests.support.configs import run_config
 
 
 def _generator(calls: list[str], name: str, *, serving: bool) -> Any:
@@ -27,10 +27,9 @@ def _generator(calls: list[str], name: str, *, serving: bool) -> Any:
 async def test_a_generator_without_weights_sleeps_too_and_only_one_that_serves_is_paused() -> None:
     calls: list[str] = []
     generators = [_generator(calls, "serving", serving=True), _generator(calls, "stale", serving=False)]
-    config = parse_config({"model": {"path": "model"}, "data": {"sources": [{"task": "arithmetic"}]}})
     fleet: Any = SimpleNamespace(generators=generators)
     nothing: Any = None
-    publisher = Publisher(config, fleet, nothing, nothing, nothing, np.arange(2, dtype=np.int32))
+    publisher = Publisher(run_config(), fleet, nothing, nothing, nothing, np.arange(2, dtype=np.int32))
     for call in (publisher.sleep, publisher.wake, publisher.pause, publisher.resume):
         await call()
     assert calls == [
@@ -57,9 +56,8 @@ async def test_what_an_engine_computes_with_its_files_is_asked_once_before_its_f
     fresh = member("fresh", generator_pb2.ScoreTokensResponse(logprobs=float32_to_wire(logprobs)))
     loaded = generator_pb2.ScoreTokensResponse(logprobs=float32_to_wire(logprobs), version=WeightVersionMessage())
     members = [fresh, member("loaded", loaded), member("earlier", FailedPrecondition("no such rpc"))]
-    config = parse_config({"model": {"path": "model"}, "data": {"sources": [{"task": "arithmetic"}]}})
     nothing: Any = None
-    publisher = Publisher(config, nothing, nothing, nothing, nothing, np.arange(2, dtype=np.int32))
+    publisher = Publisher(run_config(), nothing, nothing, nothing, nothing, np.arange(2, dtype=np.int32))
     for one in (*members, fresh):
         await publisher._read_first(one)
     assert asked == ["fresh", "loaded", "earlier"]
