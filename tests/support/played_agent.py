@@ -12,8 +12,14 @@ import numpy as np
 
 from services.coordinator.rollout.completions import GroupRequest
 from services.coordinator.rollout.episodes.episode_sampler import EpisodeSampler
-from services.coordinator.rollout.episodes.messages import BrokenEpisode, EpisodeResult, Observation
-from services.coordinator.rollout.episodes.policy_calls import PolicyAnswer, PolicyCall, PolicyRefusal
+from services.coordinator.rollout.episodes.messages import (
+    BrokenEpisode,
+    EpisodeResult,
+    Observation,
+    PolicyAnswer,
+    PolicyCall,
+    PolicyRefusal,
+)
 from services.coordinator.rollout.episodes.stage import EpisodeParts, Stages
 from services.coordinator.rollout.episodes.stream import EnvironmentInfo, EnvironmentLost
 from services.coordinator.rollout.groups import SettledGroup

@@ -35,8 +35,7 @@ from services.coordinator.run.loop import RunLoop
 from services.coordinator.run.policy import Policy
 from services.coordinator.run.recovery import recover
 from services.coordinator.run.run_parts import RunParts
-from services.coordinator.run.saving import Saving
-from services.coordinator.run.step_boundary import StepBoundary
+from services.coordinator.run.saving import Saving, StepBoundary
 from services.coordinator.run.train_steps import TrainSteps
 from services.coordinator.store.ledger import Ledger
 from services.coordinator.store.progress import Progress

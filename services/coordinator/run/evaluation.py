@@ -17,7 +17,7 @@ from services.coordinator.rollout.evaluation.result import EvaluationResult
 from services.coordinator.rollout.evaluation.round import EvaluationRound
 from services.coordinator.rollout.rollout_parts import RolloutParts
 from services.coordinator.run.run_parts import RunParts
-from services.coordinator.run.step_boundary import StepBoundary
+from services.coordinator.run.saving import StepBoundary
 from shoal.data import HeldOut
 from shoal.error_reasons import ErrorReason
 from shoal.errors import FailedPrecondition, ShoalError

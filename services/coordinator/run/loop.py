@@ -26,8 +26,7 @@ from services.coordinator.run.exports import Exports
 from services.coordinator.run.group_flow import GroupFlow
 from services.coordinator.run.policy import Policy
 from services.coordinator.run.run_parts import RunParts
-from services.coordinator.run.saving import Saving
-from services.coordinator.run.step_boundary import StepBoundary
+from services.coordinator.run.saving import Saving, StepBoundary
 from services.coordinator.run.train_steps import TrainSteps
 from services.coordinator.store import long_work
 from shoal.concurrency import first_error

@@ -15,7 +15,7 @@ from services.coordinator.run.controls import StopMode
 from services.coordinator.run.group_flow import GroupFlow
 from services.coordinator.run.policy import Policy
 from services.coordinator.run.run_parts import RunParts
-from services.coordinator.run.step_boundary import StepBoundary
+from services.coordinator.run.saving import StepBoundary
 from services.coordinator.store import long_work
 from services.coordinator.store.ledger import Ledger
 from services.coordinator.store.progress import Progress

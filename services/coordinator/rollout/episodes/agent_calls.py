@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from services.coordinator.rollout.episodes.call_tree import CallTree, Node
-from services.coordinator.rollout.episodes.policy_calls import PolicyCall
+from services.coordinator.rollout.episodes.messages import PolicyCall
 from services.coordinator.rollout.episodes.stage import Stages
 from shoal.arrays import Int32Array
 from shoal.conversation import ChatMessage, ToolCall

@@ -10,11 +10,17 @@ from dataclasses import dataclass, replace
 from services.coordinator.rollout.completions import EpisodeRequest
 from services.coordinator.rollout.episodes.agent_calls import CallPlace, find_node, place_of, readable, sampling_of
 from services.coordinator.rollout.episodes.call_tree import CallTree, Node, digests_of
-from services.coordinator.rollout.episodes.clock import EpisodeClock
-from services.coordinator.rollout.episodes.limits import StopReason
-from services.coordinator.rollout.episodes.messages import BrokenEpisode, EpisodeResult, Observation
+from services.coordinator.rollout.episodes.limits import EpisodeClock, StopReason
+from services.coordinator.rollout.episodes.messages import (
+    BrokenEpisode,
+    EpisodeResult,
+    Observation,
+    PolicyAnswer,
+    PolicyCall,
+    PolicyRefusal,
+    RefusalReason,
+)
 from services.coordinator.rollout.episodes.player import Player, checked
-from services.coordinator.rollout.episodes.policy_calls import PolicyAnswer, PolicyCall, PolicyRefusal, RefusalReason
 from services.coordinator.rollout.episodes.stage import EpisodeParts
 from services.coordinator.rollout.episodes.stream import EpisodeStream
 from services.coordinator.rollout.episodes.transcript import Transcript

@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 
 from services.coordinator.rollout.completions import EpisodeRequest, GroupRequest
 from services.coordinator.rollout.episodes.agent_player import AgentPlayer
-from services.coordinator.rollout.episodes.clock import EpisodeClock
 from services.coordinator.rollout.episodes.episode_player import EpisodePlayer
+from services.coordinator.rollout.episodes.limits import EpisodeClock
 from services.coordinator.rollout.episodes.player import Player
 from services.coordinator.rollout.episodes.stage import EpisodeParts
 from services.coordinator.rollout.episodes.turn_sampler import BatchedTurnSampler, TurnSampler

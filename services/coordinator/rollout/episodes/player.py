@@ -6,8 +6,7 @@ from abc import ABC, abstractmethod
 from dataclasses import replace
 
 from services.coordinator.rollout.completions import EpisodeRequest
-from services.coordinator.rollout.episodes.clock import EpisodeClock
-from services.coordinator.rollout.episodes.limits import EpisodeLimits, StopReason
+from services.coordinator.rollout.episodes.limits import EpisodeClock, EpisodeLimits, StopReason
 from services.coordinator.rollout.episodes.messages import BrokenEpisode, EpisodeResult, EpisodeStart, PolicyTurn
 from services.coordinator.rollout.episodes.stage import EpisodeParts, Stage
 from services.coordinator.rollout.episodes.stream import EnvironmentLost, EpisodeStream

@@ -13,18 +13,16 @@ from services.coordinator.rollout.episodes.messages import (
     EpisodeResult,
     EpisodeStart,
     Observation,
-    PolicyTurn,
-    observation_from_wire,
-    result_from_wire,
-    start_to_wire,
-    turn_to_wire,
-)
-from services.coordinator.rollout.episodes.policy_calls import (
     PolicyAnswer,
     PolicyCall,
     PolicyRefusal,
+    PolicyTurn,
     call_from_wire,
+    observation_from_wire,
     reply_to_wire,
+    result_from_wire,
+    start_to_wire,
+    turn_to_wire,
 )
 from services.coordinator.workers.lost_work import WorkFailed
 from services.coordinator.workers.member import Member

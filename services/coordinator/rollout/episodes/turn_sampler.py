@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Self
 
 from services.coordinator.rollout.completions import EpisodeRequest
-from services.coordinator.rollout.episodes.clock import EpisodeClock
+from services.coordinator.rollout.episodes.limits import EpisodeClock
 from services.coordinator.rollout.episodes.stage import EpisodeParts
 from services.coordinator.rollout.rounds import EpisodeTurns
 from services.coordinator.workers.claims import Binding

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from services.coordinator.rollout.episodes.policy_calls import PolicyAnswer, PolicyRefusal, RefusalReason
+from services.coordinator.rollout.episodes.messages import PolicyAnswer, PolicyRefusal, RefusalReason
 from shoal.conversation import ChatMessage, ToolCall, ToolCallStatus
 from shoal.scores import ScoreOutcome
 from tests.support.played_agent import (

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from services.coordinator.rollout.episodes import agent_player
+from services.coordinator.rollout.episodes.messages import PolicyAnswer, PolicyRefusal, RefusalReason
 from services.coordinator.rollout.episodes.metrics import episode_metrics
-from services.coordinator.rollout.episodes.policy_calls import PolicyAnswer, PolicyRefusal, RefusalReason
 from services.coordinator.rollout.episodes.stream import EnvironmentLost
 from services.coordinator.rollout.groups import counted_tokens
 from services.coordinator.rollout.pause import Pause

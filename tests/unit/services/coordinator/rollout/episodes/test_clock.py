@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from services.coordinator.rollout.episodes import clock as clock_module
-from services.coordinator.rollout.episodes.clock import EpisodeClock
+from services.coordinator.rollout.episodes import limits
+from services.coordinator.rollout.episodes.limits import EpisodeClock
 from tests.support.clock import Clock
 
 
@@ -50,7 +50,7 @@ def test_a_call_that_samples_while_none_waits_is_counted_once() -> None:
 
 
 async def test_the_limit_ends_what_runs_and_not_what_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clock_module, "_POLL_S", 0.001)
+    monkeypatch.setattr(limits, "_POLL_S", 0.001)
     time = Clock()
     clock = EpisodeClock(0.01, time)
     is_waiting, may_go_on = asyncio.Event(), asyncio.Event()

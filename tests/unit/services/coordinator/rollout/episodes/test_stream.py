@@ -13,8 +13,14 @@ from unittest.mock import AsyncMock
 import pytest
 
 from services.coordinator.rollout.episodes import stream as episode_stream
-from services.coordinator.rollout.episodes.messages import BrokenEpisode, EpisodeStart, PolicyTurn, start_to_wire
-from services.coordinator.rollout.episodes.policy_calls import PolicyRefusal, RefusalReason
+from services.coordinator.rollout.episodes.messages import (
+    BrokenEpisode,
+    EpisodeStart,
+    PolicyRefusal,
+    PolicyTurn,
+    RefusalReason,
+    start_to_wire,
+)
 from services.coordinator.rollout.episodes.stream import EnvironmentLost, EpisodeStream
 from shoal.conversation import ChatMessage
 from shoal.error_reasons import ErrorReason
