@@ -14,4 +14,4 @@ async def test_a_gate_that_closes_again_at_once_lets_no_group_pass_in_between() 
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         assert not entering.done() and gate.num_inside == 0
-    (await entering).end()
+    (await entering).close()

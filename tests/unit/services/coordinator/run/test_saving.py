@@ -33,7 +33,6 @@ class Parts:
         self.may_commit.set()
         self.error: Exception | None = None
         """Of the learner, instead of files on disk."""
-        self.full_when_written = False
         config: Any = LiveConfig(SimpleNamespace(checkpoint=SimpleNamespace(keep_last=2, best_metric="")))  # type: ignore[arg-type]
         self.learner = SimpleNamespace(version=self._version)
         self.saving = Saving(
@@ -62,8 +61,6 @@ class Parts:
 
     async def write(self, learner: Any, ledger: Any, progress: Progress, **_: Any) -> Any:
         step = progress.policy_version
-        if self.full_when_written:
-            raise FULL
         if f"committed {step}" in self.happened:
             return None
         self.happened.append(f"written {step}")
@@ -126,14 +123,6 @@ async def test_a_disk_that_is_full_when_files_are_brought_there_costs_one_checkp
     await parts.saving.settle()
     assert (parts.saving.num_failed, parts.saving.retry_step) == (0, None)
     assert [each for each in parts.happened if each.startswith("closed")] == ["closed 1", "closed 2", "closed 4"]
-
-
-async def test_a_disk_that_is_full_when_the_state_is_written_stops_no_step(parts: Parts) -> None:
-    parts.full_when_written = True
-    await parts.take_step()
-    assert parts.happened == ["step 1", "no room for 1"]
-    with pytest.raises(ResourceExhausted):
-        await parts.saving.save_now()
 
 
 @pytest.mark.parametrize(
