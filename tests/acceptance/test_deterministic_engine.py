@@ -13,8 +13,8 @@ import pytest
 from services.generator.deterministic_engine import DeterministicEngine
 from services.generator.engine import Sample
 from services.generator.vllm_engine import VllmEngine
-from shoal.config import parse_config
 from shoal.rollout import FinishReason, SamplingParams, WeightVersion
+from tests.support.configs import run_config
 from tests.support.tiny_model import make_tiny_model
 
 pytestmark = pytest.mark.timeout(600)
@@ -72,16 +72,14 @@ def bits_of(samples: list[Sample]) -> list[tuple[bytes, bytes]]:
 async def test_a_batch_is_sampled_again_bit_for_bit_also_with_stop_strings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_threads: int, cache_gib: float
 ) -> None:
-    config = parse_config(
-        {
-            "model": {"path": str(make_tiny_model(tmp_path / "model", heads=8))},
-            "data": {"sources": [{"task": "arithmetic"}], "max_prompt_tokens": 80},
-            "sampling": {"max_completion_tokens": NUM_TOKENS, "stop_strings": STOP_STRINGS},
-            "grpo": {"max_staleness": 0},
-            "generator": {"dtype": "float32", "cpu_kv_cache_gib": cache_gib, "max_num_seqs": 32},
-            "learner": {"compute_dtype": "float32"},
-            "run": {"deterministic": True, "num_threads": num_threads},
-        }
+    config = run_config(
+        str(make_tiny_model(tmp_path / "model", heads=8)),
+        data={"sources": [{"task": "arithmetic"}], "max_prompt_tokens": 80},
+        sampling={"max_completion_tokens": NUM_TOKENS, "stop_strings": STOP_STRINGS},
+        grpo={"max_staleness": 0},
+        generator={"dtype": "float32", "cpu_kv_cache_gib": cache_gib, "max_num_seqs": 32},
+        learner={"compute_dtype": "float32"},
+        run={"deterministic": True, "num_threads": num_threads},
     )
     # The weights with which an engine starts have no version of a run.
     monkeypatch.setattr(WeightVersion, "parse", lambda text: WeightVersion(0, 0))

@@ -28,10 +28,10 @@ from services.learner.service import LearnerService
 from services.reward.environments.environment_service import EnvironmentService
 from services.reward.environments.environments import Environments
 from services.reward.service import RewardService
-from shoal.config import parse_config
 from shoal.v1 import environment_pb2
 from shoal.worker.lifecycle import Lifecycle
 from shoal.worker.reexec import Reexec
+from tests.support.configs import run_config
 from tests.support.fuzzing import arbitrary_message, methods
 from tests.support.loopback import COORDINATOR, ENVIRONMENT, GENERATOR, LEARNER, REWARD, NoProgram, serving
 from tests.support.reward_client import ALLOWED
@@ -63,7 +63,7 @@ async def reward(stack: AsyncExitStack, _: Path) -> Any:
 
 async def environments(stack: AsyncExitStack, _: Path) -> Any:
     tables = [{"name": name, "source": name, "max_episodes": 64} for name in GAMES]
-    config = parse_config({"model": {"path": "m"}, "data": {"sources": [{"path": "d"}]}, "environments": tables})
+    config = run_config(data={"sources": [{"path": "d"}]}, environments=tables)
     lifecycle, loaded = Lifecycle("the reward service"), asyncio.Event()
     service = EnvironmentService(lifecycle)
     stack.push_async_callback(service.close)

@@ -11,8 +11,8 @@ import pytest
 
 from services.generator.vllm_engine import VllmEngine
 from services.generator.vllm_start import CPU_BLOCK_TOKENS
-from shoal.config import parse_config
 from shoal.rollout import SamplingParams, WeightVersion
+from tests.support.configs import run_config
 from tests.support.tiny_model import make_tiny_model
 
 pytestmark = pytest.mark.timeout(900)
@@ -39,13 +39,11 @@ class CountingEngine(VllmEngine):
 async def test_a_turn_computes_what_is_new_and_at_most_a_block_of_what_was_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = parse_config(
-        {
-            "model": {"path": str(make_tiny_model(tmp_path / "model"))},
-            "data": {"sources": [{"task": "arithmetic"}], "max_prompt_tokens": PROMPT_TOKENS},
-            "sampling": {"max_completion_tokens": 1000},
-            "generator": {"dtype": "float32", "cpu_kv_cache_gib": 0.25, "max_num_seqs": 16},
-        }
+    config = run_config(
+        str(make_tiny_model(tmp_path / "model")),
+        data={"sources": [{"task": "arithmetic"}], "max_prompt_tokens": PROMPT_TOKENS},
+        sampling={"max_completion_tokens": 1000},
+        generator={"dtype": "float32", "cpu_kv_cache_gib": 0.25, "max_num_seqs": 16},
     )
     # The weights with which an engine starts have no version of a run.
     monkeypatch.setattr(WeightVersion, "parse", lambda text: WeightVersion(0, 0))

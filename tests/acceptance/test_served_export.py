@@ -17,7 +17,7 @@ import pytest
 
 from services.coordinator.cli.export.card import model_card
 from services.coordinator.store.run_record import RunRecord
-from shoal.config import parse_config
+from tests.support.configs import run_config
 from tests.support.local_stack import free_port
 from tests.support.plain_export import export_trained
 from tests.support.tiny_model import make_tiny_model
@@ -31,7 +31,7 @@ def test_the_command_of_a_card_serves_the_export_on_a_cpu(tmp_path: Path) -> Non
     source, folder = make_tiny_model(tmp_path / "source"), tmp_path / "model"
     export_trained(source, folder)
     record = RunRecord("sums", tmp_path, policy_version=1, num_steps=1)
-    config = parse_config({"model": {"path": str(source)}, "data": {"sources": [{"task": "arithmetic"}]}})
+    config = run_config(str(source))
     (command,) = re.findall(r"^VLLM_CPU_KVCACHE_SPACE=.*$", model_card(record, config, 1), re.MULTILINE)
     port, log = free_port(), tmp_path / "server.log"
     with served(f"{command.replace('FOLDER', str(folder))} --port {port}", log) as server:

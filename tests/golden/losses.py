@@ -16,8 +16,9 @@ from services.learner.loss.loss_tokens import LossTokens
 from services.learner.loss.mini_batch import MiniBatch, Survey, correct_step, keep_top_entropy, weigh_mini_batch
 from services.learner.loss.objectives.completions import Completions
 from services.learner.loss.policy_loss import RowLoss, pick_tokens, row_loss
-from shoal.config import RunConfig, parse_config
+from shoal.config import RunConfig
 from tests.golden import GoldenCase, as_array
+from tests.support.configs import run_config
 
 
 def run_with(**sections: Mapping[str, Any]) -> RunConfig:
@@ -25,7 +26,7 @@ def run_with(**sections: Mapping[str, Any]) -> RunConfig:
     given = {
         name: {key: value for key, value in table.items() if value is not None} for name, table in sections.items()
     }
-    return parse_config({"model": {"path": "m"}, "data": {"sources": [{"task": "arithmetic"}]}, **given})
+    return run_config(**given)
 
 
 def aggregation_of(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -24,11 +24,12 @@ from services.learner.ranks.process_group import ProcessGroup
 from services.learner.storage.atomic_folder import list_files, sha256_of
 from services.learner.storage.checkpoint_export import export_checkpoint
 from services.learner.storage.checkpoints import FileDigest
-from shoal.config import RunConfig, parse_config
+from shoal.config import RunConfig
 from shoal.config.changes import changed_config
 from shoal.rollout import WeightVersion
 from shoal.v1 import learner_pb2, weights_pb2
 from shoal.wire import int32_to_wire
+from tests.support.configs import run_config
 from tests.support.learner_results import record_gradient, restore_request
 from tests.support.learner_saves import files_on_disk
 from tests.support.train_batches import make_batch, make_groups, with_behavior
@@ -60,28 +61,25 @@ def exercise(commands: LearnerCommands, folder: Path, stage: str) -> dict[str, A
     """Does each task of a learner once; returns the results."""
     number, _, kind = stage.partition("-")
     offloaded = kind == "offloaded"
-    config = parse_config(
-        {
-            "model": {"path": str(folder / "model")},
-            "data": {"sources": [{"task": "arithmetic"}]},
-            "grpo": {"groups_per_step": 4},
-            "kl": {"coef": 0.1},
-            "learner": {
-                "zero_stage": int(number),
-                "offload_optimizer": offloaded,
-                "offload_parameters": offloaded and number == "3",
-                "lora": {
-                    "rank": 4 if kind in ("lora", "dropout", "nf4") else 0,
-                    "quantization": "nf4" if kind == "nf4" else "none",
-                    "dropout": 0.1 if kind == "dropout" else 0.0,
-                },
-                "freeze": FROZEN if kind == "frozen" else [],
-                "compute_dtype": "bfloat16" if kind == "bfloat16" else "float32",
-                "learning_rate": 1e-3,
-                "pack_tokens": 4096 if kind == "bfloat16" else 48,
-                "logits_chunk_tokens": 16,
+    config = run_config(
+        str(folder / "model"),
+        grpo={"groups_per_step": 4},
+        kl={"coef": 0.1},
+        learner={
+            "zero_stage": int(number),
+            "offload_optimizer": offloaded,
+            "offload_parameters": offloaded and number == "3",
+            "lora": {
+                "rank": 4 if kind in ("lora", "dropout", "nf4") else 0,
+                "quantization": "nf4" if kind == "nf4" else "none",
+                "dropout": 0.1 if kind == "dropout" else 0.0,
             },
-        }
+            "freeze": FROZEN if kind == "frozen" else [],
+            "compute_dtype": "bfloat16" if kind == "bfloat16" else "float32",
+            "learning_rate": 1e-3,
+            "pack_tokens": 4096 if kind == "bfloat16" else 48,
+            "logits_chunk_tokens": 16,
+        },
     )
     commands.configure(f"run-{stage}-{commands.process_group.size}", config)
     learner = commands.learner

@@ -17,8 +17,9 @@ from services.learner.commands import LearnerCommands
 from services.learner.ranks.launch import limit_threads
 from services.learner.ranks.process_group import ProcessGroup
 from services.learner.storage.checkpoints import FileDigest
-from shoal.config import RunConfig, parse_config
+from shoal.config import RunConfig
 from shoal.v1 import learner_pb2
+from tests.support.configs import run_config
 from tests.support.learner_results import restore_request
 from tests.support.learner_saves import files_on_disk
 from tests.support.train_batches import make_batch, make_groups
@@ -79,24 +80,21 @@ def make_config(folder: Path, stage: str) -> RunConfig:
     """Two groups of parameters, and a reference that follows the policy, of which checkpoints have the weights."""
     number, _, kind = stage.partition("-")
     follows = {} if kind == "lora" else {"reference_update_steps": 2, "reference_alpha": 0.5}
-    return parse_config(
-        {
-            "model": {"path": str(folder / "model")},
-            "data": {"sources": [{"task": "arithmetic"}]},
-            "grpo": {"groups_per_step": 4},
-            "kl": {"coef": 0.1, **follows},
-            "run": {"num_steps": 8},
-            "learner": {
-                "zero_stage": None if number == "unset" else int(number),
-                "compute_dtype": "float32",
-                "learning_rate": 1e-3,
-                "lr_scheduler": "linear",
-                "weight_decay": 0.1,
-                "weight_decay_on_bias_and_norm": kind == "lora",
-                "lora": {"rank": 4 if kind == "lora" else 0},
-                "pack_tokens": 48,
-            },
-        }
+    return run_config(
+        str(folder / "model"),
+        grpo={"groups_per_step": 4},
+        kl={"coef": 0.1, **follows},
+        run={"num_steps": 8},
+        learner={
+            "zero_stage": None if number == "unset" else int(number),
+            "compute_dtype": "float32",
+            "learning_rate": 1e-3,
+            "lr_scheduler": "linear",
+            "weight_decay": 0.1,
+            "weight_decay_on_bias_and_norm": kind == "lora",
+            "lora": {"rank": 4 if kind == "lora" else 0},
+            "pack_tokens": 48,
+        },
     )
 
 

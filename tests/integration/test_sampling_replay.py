@@ -10,8 +10,9 @@ import pytest
 
 from services.generator.engine import Sample
 from shoal.arrays import Float32Array
-from shoal.config import RunConfig, parse_config
+from shoal.config import RunConfig
 from shoal.rollout import Completion, Rollout, SamplingParams, Support, TrainGroup
+from tests.support.configs import run_config
 from tests.support.packages import skip_without
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
@@ -44,14 +45,12 @@ RESTRICTED = {
 
 
 def config_of(dtype: str) -> RunConfig:
-    return parse_config(
-        {
-            "model": {"path": MODEL},
-            "data": {"sources": [{"task": "arithmetic"}], "max_prompt_tokens": 96},
-            "sampling": {"max_completion_tokens": NUM_TOKENS, "top_k": 50},
-            "generator": {"dtype": dtype, "cpu_kv_cache_gib": 0.25, "max_num_seqs": 16},
-            "learner": {"compute_dtype": "float32"},
-        }
+    return run_config(
+        MODEL,
+        data={"sources": [{"task": "arithmetic"}], "max_prompt_tokens": 96},
+        sampling={"max_completion_tokens": NUM_TOKENS, "top_k": 50},
+        generator={"dtype": dtype, "cpu_kv_cache_gib": 0.25, "max_num_seqs": 16},
+        learner={"compute_dtype": "float32"},
     )
 
 

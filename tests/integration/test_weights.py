@@ -17,7 +17,6 @@ import psutil
 import pytest
 
 from services.coordinator.rollout.evaluation.round import evaluation_sampling
-from shoal.config import parse_config
 from shoal.errors import DeadlineExceeded, FailedPrecondition, InvalidArgument, Unavailable
 from shoal.rollout import FinishReason, SamplingParams, WeightVersion
 from shoal.rpc.channel import connect
@@ -38,6 +37,7 @@ from shoal.wire import (
     prefixes_to_wire,
     sampling_to_wire,
 )
+from tests.support.configs import run_config
 from tests.support.loopback import GENERATOR
 from tests.support.packages import skip_without
 from tests.support.real_generator import (
@@ -148,7 +148,7 @@ def evaluation_params(**evaluation: Any) -> SamplingParams:
     """What the coordinator asks for in an evaluation, where training samples otherwise."""
     sources = [{"task": "arithmetic"}]
     settings = {"sources": sources, "max_completion_tokens": 16, "temperature": 1.0, "stop_strings": []} | evaluation
-    config = parse_config({"model": {"path": "unused"}, "data": {"sources": sources}, "evaluation": settings})
+    config = run_config("unused", data={"sources": sources}, evaluation=settings)
     return evaluation_sampling(config, SamplingParams(1.3, 8, (), stop_strings=("training",)))
 
 

@@ -23,7 +23,7 @@ from services.generator.engine import LoadReport
 from services.generator.service import GeneratorService
 from services.learner.publish import WeightPublisher
 from shoal.arrays import Float32Array
-from shoal.config import RunConfig, parse_config
+from shoal.config import RunConfig
 from shoal.config.load import config_struct
 from shoal.errors import DeadlineExceeded, Unavailable
 from shoal.rollout import WeightVersion
@@ -36,6 +36,7 @@ from shoal.weights.manifest import Manifest, TensorSpec, hashes_to_wire
 from shoal.weights.rendezvous import Rendezvous
 from shoal.weights.transfer import hash_tensor, receive_weights
 from shoal.wire import invalid
+from tests.support.configs import run_config
 from tests.support.loopback import ADD_TO_SERVER, GENERATOR, LEARNER
 from tests.support.waiting import eventually
 
@@ -297,13 +298,7 @@ class GlooFleet:
 
 def fleet_config(**weights: Any) -> RunConfig:
     """Returns a configuration with these settings of `[weights]`."""
-    return parse_config(
-        {
-            "model": {"path": "m"},
-            "data": {"sources": [{"task": "arithmetic"}]},
-            "weights": {"backend": "gloo", "dtype": "float32"} | weights,
-        }
-    )
+    return run_config(weights={"backend": "gloo", "dtype": "float32"} | weights)
 
 
 __all__ = ["GENERATOR", "LEARNER", "MANIFEST", "POINTS", "GlooFleet", "Worker", "fleet_config"]

@@ -11,9 +11,9 @@ from services.coordinator.run.checkpoints import Checkpoints
 from services.coordinator.store.ledger import Ledger
 from services.coordinator.store.progress import Progress
 from services.coordinator.store.run_record import RunRecord
-from shoal.config import parse_config
 from shoal.rollout import Prompt, WeightVersion
 from shoal.v1 import learner_pb2
+from tests.support.configs import run_config
 from tests.support.whole_checkpoints import save_whole
 
 
@@ -47,7 +47,7 @@ class MirroredRun:
         self.folder = data_dir / "sums"
         self.folder.mkdir(parents=True)
         self.record = RunRecord("sums", self.folder)
-        self.record.save_config(parse_config({"model": {"path": "m"}, "data": {"sources": [{"task": "arithmetic"}]}}))
+        self.record.save_config(run_config())
         self.record.save()
         self.ledger = Ledger(self.folder / "ledger.sqlite", attempt=0)
         self.checkpoints = Checkpoints(self.folder)

@@ -25,11 +25,11 @@ from services.coordinator.rollout.episodes.stream import EnvironmentInfo, Enviro
 from services.coordinator.rollout.groups import SettledGroup
 from services.coordinator.rollout.pause import Pause
 from services.coordinator.workers.group_progress import GroupProgress
-from shoal.config import parse_config
 from shoal.config.live import LiveConfig
 from shoal.conversation import ChatMessage, ToolDefinition
 from shoal.rollout import Completion, EnvironmentTask, Episode, Prompt, SamplingParams
 from shoal.scores import ScoreOutcome
+from tests.support.configs import run_config
 from tests.support.turn_generators import TOKENIZER, Generators
 
 ADD = ToolDefinition("add", "Adds.", {"type": "object", "properties": {"text": {"type": "string"}}})
@@ -128,15 +128,12 @@ async def play(
     **episodes: Any,
 ) -> Played:
     """Plays one episode."""
-    config = parse_config(
-        {
-            "model": {"path": "m"},
-            "data": {"sources": [{"path": "d", "environment": "agent"}], "max_prompt_tokens": max_prompt_tokens},
-            "sampling": {"max_completion_tokens": max_completion_tokens},
-            "grpo": {"group_size": 2},
-            "environments": [{"name": "agent", "server": "127.0.0.1:1"}],
-            "episodes": {"tool_parser": "tag", "tools_in_prompt": False} | episodes,
-        }
+    config = run_config(
+        data={"sources": [{"path": "d", "environment": "agent"}], "max_prompt_tokens": max_prompt_tokens},
+        sampling={"max_completion_tokens": max_completion_tokens},
+        grpo={"group_size": 2},
+        environments=[{"name": "agent", "server": "127.0.0.1:1"}],
+        episodes={"tool_parser": "tag", "tools_in_prompt": False} | episodes,
     )
     generators, environments = Generators(says), Environments(agent)
     stages = Stages(config, TOKENIZER)

@@ -15,7 +15,7 @@ import numpy as np
 import psutil
 
 from shoal.arrays import Float32Array
-from shoal.config.load import config_struct, parse_config
+from shoal.config.load import config_struct
 from shoal.errors import Aborted, DeadlineExceeded, ShoalError, Unavailable
 from shoal.rollout import Completion, SamplingParams, WeightVersion
 from shoal.v1 import generator_pb2 as pb
@@ -26,6 +26,7 @@ from shoal.weights.manifest import Manifest, TensorHash, TensorSpec
 from shoal.weights.rendezvous import Rendezvous
 from shoal.weights.transfer import send_weights
 from shoal.wire import completion_from_wire, float32_from_wire, int32_to_wire, sampling_to_wire, version_to_wire
+from tests.support.configs import run_config
 
 PROMPT = np.arange(40, 80, dtype=np.int32)
 CANARY = np.arange(100, 132, dtype=np.int32)
@@ -51,14 +52,12 @@ class Generator:
         """`generator` and `lora` are settings of `[generator]` and `[learner.lora]`, `lora_way` is generator.lora."""
         self.log_file = folder / "generator.log"
         self.config = config_struct(
-            parse_config(
-                {
-                    "model": {"path": str(model)},
-                    "data": {"sources": [{"path": "unused.jsonl"}], "max_prompt_tokens": 64},
-                    "sampling": {"max_completion_tokens": 448, "stop_strings": list(stop_strings)},
-                    "generator": {"cpu_kv_cache_gib": 0.25, "max_num_seqs": 16, "lora": lora_way} | generator,
-                    "learner": {"lora": lora or {}},
-                }
+            run_config(
+                str(model),
+                data={"sources": [{"path": "unused.jsonl"}], "max_prompt_tokens": 64},
+                sampling={"max_completion_tokens": 448, "stop_strings": list(stop_strings)},
+                generator={"cpu_kv_cache_gib": 0.25, "max_num_seqs": 16, "lora": lora_way} | generator,
+                learner={"lora": lora or {}},
             )
         )
         command = [sys.executable, "-m", "services.generator", "--coordinator", "127.0.0.1:1"]

@@ -2,9 +2,9 @@ import ast
 from typing import Any
 
 from services.generator.adapter_settings import adapter_arguments, adapter_config, slots_bytes
-from shoal.config import parse_config
 from shoal.config.run import RunConfig
 from shoal.config.tables.generator import ADAPTER_RANKS
+from tests.support.configs import run_config
 from tests.support.library_source import class_of, fields_of, source_of
 
 TENSORS = {
@@ -15,14 +15,12 @@ TENSORS = {
 
 
 def config(*, max_staleness: int = 1, **lora: Any) -> RunConfig:
-    return parse_config(
-        {
-            "model": {"path": "unused"},
-            "data": {"sources": [{"path": "unused.jsonl"}]},
-            "grpo": {"max_staleness": max_staleness},
-            "generator": {"lora": "adapter"},
-            "learner": {"lora": {"rank": 12} | lora},
-        }
+    return run_config(
+        "unused",
+        data={"sources": [{"path": "unused.jsonl"}]},
+        grpo={"max_staleness": max_staleness},
+        generator={"lora": "adapter"},
+        learner={"lora": {"rank": 12} | lora},
     )
 
 

@@ -5,9 +5,10 @@ from typing import Any
 import pytest
 
 from services.generator.gpu_cache import kv_cache_bytes
-from shoal.config import RunConfig, parse_config
+from shoal.config import RunConfig
 from shoal.errors import InvalidArgument
 from shoal.suggest.memory import GIB
+from tests.support.configs import run_config
 from tests.support.tiny_model import make_tiny_model
 
 pytest.importorskip("torch")
@@ -19,13 +20,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def config(folder: Path, *, single_gpu: bool = True, **generator: Any) -> RunConfig:
-    return parse_config(
-        {
-            "model": {"path": str(folder)},
-            "data": {"sources": [{"task": "arithmetic"}]},
-            "generator": {"gpu_memory_utilization": 0.25, **generator},
-            "launch": {"single_gpu": single_gpu},
-        }
+    return run_config(
+        str(folder), generator={"gpu_memory_utilization": 0.25, **generator}, launch={"single_gpu": single_gpu}
     )
 
 

@@ -3,11 +3,11 @@ from pathlib import Path
 import pytest
 
 from services.generator.model_check import checked_model, expected_adapter, expected_tensors, manifest_violation
-from shoal.config.load import parse_config
 from shoal.config.run import RunConfig
 from shoal.config.tables.lora import LoraConfig
 from shoal.errors import InvalidArgument
 from shoal.weights.manifest import Manifest, TensorSpec
+from tests.support.configs import run_config
 from tests.support.tiny_model import make_tiny_model
 
 pytest.importorskip("torch")
@@ -19,13 +19,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def config(path: Path, **generator: object) -> RunConfig:
-    return parse_config(
-        {
-            "model": {"path": str(path)},
-            "data": {"sources": [{"path": "unused.jsonl"}], "max_prompt_tokens": 64},
-            "sampling": {"max_completion_tokens": 64},
-            "generator": generator,
-        }
+    return run_config(
+        str(path),
+        data={"sources": [{"path": "unused.jsonl"}], "max_prompt_tokens": 64},
+        sampling={"max_completion_tokens": 64},
+        generator=generator,
     )
 
 

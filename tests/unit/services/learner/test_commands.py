@@ -11,8 +11,8 @@ pytest.importorskip("torch")
 from services.learner import commands as module
 from services.learner.commands import LearnerCommands, follow
 from services.learner.ranks.process_group import Command
-from shoal.config import parse_config
 from shoal.errors import InvalidArgument
+from tests.support.configs import run_config
 
 
 @pytest.mark.parametrize("single_gpu", [True, False])
@@ -29,14 +29,7 @@ def test_a_configuration_that_failed_releases_the_memory_of_a_shared_gpu(
     commands = LearnerCommands(group, tmp_path)
     commands.release_cache()
     assert not released, "nothing is known of the GPU before the first configuration"
-    config = parse_config(
-        {
-            "model": {"path": "model"},
-            "data": {"sources": [{"task": "arithmetic"}]},
-            "generator": {"gpu_memory_utilization": 0.4},
-            "launch": {"single_gpu": single_gpu},
-        }
-    )
+    config = run_config("model", generator={"gpu_memory_utilization": 0.4}, launch={"single_gpu": single_gpu})
     with pytest.raises(InvalidArgument, match="too small a machine"):
         commands.configure("run", config)
     commands.release_cache()

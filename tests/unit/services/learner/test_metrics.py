@@ -8,19 +8,15 @@ from services.learner.loss.mini_batch import Survey, correct_step, weigh_mini_ba
 from services.learner.loss.objectives.completions import Completions
 from services.learner.loss.policy_loss import pick_tokens, row_loss
 from services.learner.metrics import TokenSums
-from shoal.config import parse_config
+from tests.support.configs import run_config
 
 
 def test_the_kl_of_completions_is_a_mean_over_those_with_a_token_left() -> None:
     """Uses three completions of 2, 1 and 1 tokens; the last has a ratio of e, and is rejected."""
-    run = parse_config(
-        {
-            "model": {"path": "m"},
-            "data": {"sources": [{"task": "arithmetic"}]},
-            "loss": {"baseline": "proximal"},
-            "kl": {"coef": 0.1, "estimator": "k1"},
-            "correction": {"filters": [{"high": 2.0, "reject": True}]},
-        }
+    run = run_config(
+        loss={"baseline": "proximal"},
+        kl={"coef": 0.1, "estimator": "k1"},
+        correction={"filters": [{"high": 2.0, "reject": True}]},
     )
     behavior, reference = torch.full((4,), -2.0), torch.tensor([-2.1, -2.3, -2.6, -9.0])
     logprobs = torch.tensor([-2.0, -2.0, -2.0, -1.0])

@@ -10,7 +10,6 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from services.learner.publish import WeightPublisher, make_manifest, published_tensors
-from shoal.config import parse_config
 from shoal.errors import InvalidArgument, Unavailable
 from shoal.models import compute_dtype
 from shoal.models.file_names import FileNames
@@ -18,6 +17,7 @@ from shoal.rpc.options import MAX_MESSAGE_BYTES
 from shoal.weights.board import open_store
 from shoal.weights.group import BroadcastGroup
 from shoal.weights.manifest import Manifest, TensorSpec
+from tests.support.configs import run_config
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,7 @@ from shoal.weights.manifest import Manifest, TensorSpec
     ],
 )
 def test_the_backend_is_one_that_the_devices_support(sections: dict[str, Any], device: str, backend: str) -> None:
-    config = parse_config({"model": {"path": "m"}, "data": {"sources": [{"task": "arithmetic"}]}} | sections)
+    config = run_config(**sections)
     publisher = WeightPublisher(config, run_id="r", host="127.0.0.1", device=torch.device(device))
     try:
         assert publisher.create_group(1, 1, 0).backend == backend
@@ -46,7 +46,7 @@ def listening() -> set[Any]:
 
 
 def test_the_weight_plane_listens_on_the_given_interface_alone() -> None:
-    config = parse_config({"model": {"path": "m"}, "data": {"sources": [{"task": "arithmetic"}]}})
+    config = run_config()
     before = listening()
     publisher = WeightPublisher(config, run_id="r", host="localhost", interface="127.0.0.1", device=torch.device("cpu"))
     member = None
@@ -65,7 +65,7 @@ def test_the_weight_plane_listens_on_the_given_interface_alone() -> None:
 
 
 def test_a_store_on_every_interface_is_one_that_was_asked_for() -> None:
-    config = parse_config({"model": {"path": "m"}, "data": {"sources": [{"task": "arithmetic"}]}})
+    config = run_config()
     before = listening()
     publisher = WeightPublisher(config, run_id="r", host="127.0.0.1", interface=None, device=torch.device("cpu"))
     try:
@@ -75,23 +75,14 @@ def test_a_store_on_every_interface_is_one_that_was_asked_for() -> None:
 
 
 def test_nccl_without_a_gpu_is_refused_with_the_cure() -> None:
-    config = parse_config(
-        {"model": {"path": "m"}, "data": {"sources": [{"task": "arithmetic"}]}, "weights": {"backend": "nccl"}}
-    )
+    config = run_config(weights={"backend": "nccl"})
     with pytest.raises(InvalidArgument, match=r"weights\.backend: nccl .*auto"):
         WeightPublisher(config, run_id="r", host="127.0.0.1", device=torch.device("cpu"))
 
 
 @pytest.mark.parametrize(("way", "published"), [("merged", "model.up.weight"), ("adapter", "up.lora_A.weight")])
 def test_a_publish_carries_the_whole_model_or_the_adapters_alone(way: str, published: str) -> None:
-    config = parse_config(
-        {
-            "model": {"path": "m"},
-            "data": {"sources": [{"task": "arithmetic"}]},
-            "learner": {"lora": {"rank": 4}},
-            "generator": {"lora": way, "dtype": "bfloat16"},
-        }
-    )
+    config = run_config(learner={"lora": {"rank": 4}}, generator={"lora": way, "dtype": "bfloat16"})
     whole, adapter = torch.ones(3, 2), torch.ones(4, 2)
     engine: Any = SimpleNamespace(
         device=torch.device("cpu"),
@@ -118,7 +109,7 @@ def test_a_learner_whose_cpu_computes_in_float32_sends_what_it_computes_with(
     has_bfloat16: bool, device: str, sent: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(compute_dtype, "has_instructions", lambda dtype: has_bfloat16)
-    config = parse_config({"model": {"path": "m"}, "data": {"sources": [{"task": "arithmetic"}]}})
+    config = run_config()
     names = SimpleNamespace(shapes=lambda shapes: shapes)
     engine: Any = SimpleNamespace(device=torch.device(device), shapes={"up.weight": (3, 2)}, file_names=names)
     model: Any = SimpleNamespace(dtype="bfloat16")
@@ -126,7 +117,7 @@ def test_a_learner_whose_cpu_computes_in_float32_sends_what_it_computes_with(
 
 
 def test_more_tensors_than_a_message_can_name_are_refused_with_their_number() -> None:
-    config = parse_config({"model": {"path": "m"}, "data": {"sources": [{"task": "arithmetic"}]}})
+    config = run_config()
     name = "model.layers.61.block_sparse_moe.experts.255.w1.weight"
     shapes = {f"{name}{number}": (1536, 3072) for number in range(62 * 256 * 3)}
     engine: Any = SimpleNamespace(
@@ -143,7 +134,7 @@ def test_more_tensors_than_a_message_can_name_are_refused_with_their_number() ->
 
 def test_a_publish_that_breaks_takes_every_tensor_all_the_same() -> None:
     """The other ranks take part in each gather, so rank 0 must not leave one out."""
-    config = parse_config({"model": {"path": "m"}, "data": {"sources": [{"task": "arithmetic"}]}})
+    config = run_config()
     publisher = WeightPublisher(config, run_id="r", host="127.0.0.1", device=torch.device("cpu"))
     manifest = Manifest(tuple(TensorSpec(f"layer.{index}", "float32", (1_500_000,)) for index in range(8)))
     gathered: list[str] = []

@@ -12,18 +12,19 @@ from services.learner import served_run as module
 from services.learner.commands import LearnerCommands
 from services.learner.ranks.process_group import Command
 from services.learner.service import LearnerService
-from shoal.config import RunConfig, parse_config
+from shoal.config import RunConfig
 from shoal.config.load import config_digest, config_struct
 from shoal.errors import FailedPrecondition
 from shoal.rollout import WeightVersion
 from shoal.v1 import learner_pb2, worker_pb2
+from tests.support.configs import run_config
 from tests.support.waiting import eventually
 
 READY = worker_pb2.WORKER_STATE_READY
 
 
 def config_of(**learner: Any) -> RunConfig:
-    return parse_config({"model": {"path": "m"}, "data": {"sources": [{"task": "arithmetic"}]}, "learner": learner})
+    return run_config(learner=learner)
 
 
 class Ranks:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from services.learner.request_checks import receive_step
-from shoal.config import RunConfig, parse_config
+from shoal.config import RunConfig
 from shoal.config.derived import max_step_bytes
 from shoal.error_reasons import ErrorReason
 from shoal.errors import ResourceExhausted
@@ -16,6 +16,7 @@ from shoal.rollout import Rollout, Support, TrainGroup
 from shoal.rpc.channel import connect
 from shoal.v1 import learner_pb2, learner_pb2_grpc, rollout_pb2
 from shoal.wire import batch_to_wire
+from tests.support.configs import run_config
 from tests.support.loopback import LEARNER, serving
 from tests.support.train_batches import START, make_batch, make_group
 from tests.support.waiting import PATIENCE_S
@@ -24,13 +25,10 @@ NUM_GROUPS, GROUP_SIZE, PROMPT_TOKENS, COMPLETION_TOKENS = 3, 4, 200, 500
 
 
 def config_of(top_k: int) -> RunConfig:
-    return parse_config(
-        {
-            "model": {"path": "m"},
-            "data": {"sources": [{"task": "arithmetic"}], "max_prompt_tokens": PROMPT_TOKENS},
-            "grpo": {"groups_per_step": NUM_GROUPS, "group_size": GROUP_SIZE},
-            "sampling": {"max_completion_tokens": COMPLETION_TOKENS, "top_k": top_k},
-        }
+    return run_config(
+        data={"sources": [{"task": "arithmetic"}], "max_prompt_tokens": PROMPT_TOKENS},
+        grpo={"groups_per_step": NUM_GROUPS, "group_size": GROUP_SIZE},
+        sampling={"max_completion_tokens": COMPLETION_TOKENS, "top_k": top_k},
     )
 
 

@@ -11,8 +11,9 @@ pytest.importorskip("torch")
 import torch
 
 from services.learner.engine.deepspeed_settings import settle_kernels
-from shoal.config import RunConfig, parse_config
+from shoal.config import RunConfig
 from shoal.errors import InvalidArgument
+from tests.support.configs import run_config
 
 SAME_PRODUCTS = """
 import torch
@@ -33,15 +34,13 @@ for rows, inner, columns in ((1, 64, 192), (5, 64, 128), (7, 96, 33)):
 
 
 def config(**run: object) -> RunConfig:
-    return parse_config(
-        {
-            "model": {"path": "unused"},
-            "data": {"sources": [{"path": "unused.jsonl"}]},
-            "grpo": {"max_staleness": 0},
-            "generator": {"dtype": "float32"},
-            "learner": {"compute_dtype": "float32"},
-            "run": run,
-        }
+    return run_config(
+        "unused",
+        data={"sources": [{"path": "unused.jsonl"}]},
+        grpo={"max_staleness": 0},
+        generator={"dtype": "float32"},
+        learner={"compute_dtype": "float32"},
+        run=run,
     )
 
 

@@ -10,9 +10,9 @@ from safetensors.torch import save_file
 from services.learner.engine.reference import ReferenceModel, follow
 from services.learner.learner import Learner
 from services.learner.model.policy import load_policy, load_reference
-from shoal.config import parse_config
 from shoal.config.tables.learner import LearnerConfig
 from shoal.errors import FailedPrecondition
+from tests.support.configs import run_config
 from tests.support.tiny_model import make_tiny_model
 
 SETTINGS = LearnerConfig(compute_dtype="bfloat16", zero_stage=0)
@@ -59,7 +59,7 @@ def test_a_reference_loads_saved_weights(folder: Path, tmp_path: Path) -> None:
 
 
 def test_a_run_without_a_kl_term_needs_no_reference() -> None:
-    config = parse_config({"model": {"path": "m"}, "data": {"sources": [{"task": "arithmetic"}]}})
+    config = run_config()
     assert not config.kl.needs_reference
     nothing: Any = None
     with pytest.raises(FailedPrecondition, match=r"kl\.coef") as caught:

@@ -13,9 +13,10 @@ from services.learner.loss.mini_batch import needs_survey, token_factors, weigh_
 from services.learner.loss.objectives.completions import Completions
 from services.learner.loss.policy_loss import pick_tokens, row_loss
 from services.learner.metrics import mismatch_metrics
-from shoal.config import RunConfig, parse_config
+from shoal.config import RunConfig
 from shoal.config.tables.correction import CorrectionConfig
 from shoal.errors import InvalidArgument
+from tests.support.configs import run_config
 
 # Two completions, with three tokens and with one.
 COMPLETIONS = Completions(torch.tensor([0, 0, 0, 1]), 2)
@@ -111,7 +112,7 @@ def test_a_token_of_unknown_behavior_has_weight_1_and_passes() -> None:
 
 
 def run_with(**sections: Any) -> RunConfig:
-    return parse_config({"model": {"path": "m"}, "data": {"sources": [{"task": "arithmetic"}]}, **sections})
+    return run_config(**sections)
 
 
 def factors(run: RunConfig, correction: Correction | None) -> list[float]:

@@ -11,9 +11,9 @@ from services.learner.loss.loss_tokens import LossTokens
 from services.learner.loss.mini_batch import plan_mini_batches
 from services.learner.metrics import gap_metrics
 from services.learner.model.packing import check_batch, check_supports, pack_for_rank
-from shoal.config import parse_config
 from shoal.config.tables.sampling import SamplingConfig
 from shoal.rollout import Rollout, Support, TrainGroup
+from tests.support.configs import run_config
 from tests.support.train_batches import make_batch, make_groups
 
 MODES = ("token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm", "fixed-denominator")
@@ -36,7 +36,7 @@ def played(groups: Sequence[TrainGroup], *, masked: float = np.nan, token_advant
 @pytest.mark.parametrize("mode", MODES)
 def test_what_a_masked_token_carries_changes_nothing_of_the_loss(mode: str) -> None:
     loss = {"aggregation": mode} | ({"denominator": 9} if mode in MODES[3:] else {})
-    config = parse_config({"model": {"path": "m"}, "data": {"sources": [{"path": "d"}]}, "loss": loss})
+    config = run_config(data={"sources": [{"path": "d"}]}, loss=loss)
     groups = make_groups()
     (plain,) = plan_mini_batches(played(groups), None, config)
     (changed,) = plan_mini_batches(played(groups, masked=-99.0, token_advantage=1e9), None, config)

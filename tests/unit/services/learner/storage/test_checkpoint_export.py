@@ -15,8 +15,9 @@ from services.learner.model.policy import load_policy
 from services.learner.storage.checkpoint_export import export_checkpoint
 from services.learner.storage.checkpoints import FileDigest
 from services.learner.storage.export import export_model
-from shoal.config import RunConfig, parse_config
+from shoal.config import RunConfig
 from shoal.errors import FailedPrecondition
+from tests.support.configs import run_config
 from tests.support.plain_export import Parameters, one_rank
 from tests.support.published_models import make_published_model
 from tests.support.tiny_model import make_tiny_model
@@ -29,9 +30,7 @@ def make_config(folder: Path, learner: dict[str, Any]) -> RunConfig:
     if not model.exists():
         make_tiny_model(model)
     learner = {"compute_dtype": "float32", "zero_stage": 2} | learner
-    return parse_config(
-        {"model": {"path": str(model)}, "data": {"sources": [{"task": "arithmetic"}]}, "learner": learner}
-    )
+    return run_config(str(model), learner=learner)
 
 
 def write_checkpoint(
