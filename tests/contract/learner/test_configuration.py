@@ -20,11 +20,8 @@ from tests.support.train_batches import make_batch
 
 @pytest.fixture
 async def unconfigured(tmp_path: Path) -> AsyncIterator[Client]:
-    """A learner whose other ranks have not joined yet."""
-    service = LearnerService(lambda: threading.Event().wait(), lambda: "127.0.0.1")  # type: ignore[func-returns-value]
-    async with serving(service, LEARNER) as address, connect(address, LEARNER) as channel:
-        config = {"model": {"path": "nowhere"}, "data": {"sources": [{"task": "arithmetic"}]}}
-        yield Client(LearnerServiceStub(channel), tmp_path, config, service)
+    async with restartable(tmp_path) as (learner, _):
+        yield learner
 
 
 async def test_before_configure_every_call_that_needs_the_model_is_refused(unconfigured: Client) -> None:

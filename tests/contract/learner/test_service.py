@@ -3,8 +3,6 @@
 import asyncio
 import contextlib
 import errno
-import hashlib
-import json
 import shutil
 import threading
 from collections.abc import AsyncIterator, Iterator
@@ -52,6 +50,7 @@ from shoal.wire import batch_to_wire, float32_from_wire, version_from_wire
 from shoal.worker.lifecycle import Lifecycle
 from tests.support.learner_client import CANARY, RUN_ID, TIMEOUT_S, Client
 from tests.support.loopback import LEARNER, serving
+from tests.support.real_generator import logprobs_of
 from tests.support.small_disk import small_disk
 from tests.support.tiny_model import make_tiny_model
 from tests.support.train_batches import make_batch, make_groups, with_behavior
@@ -139,19 +138,6 @@ async def test_new_hyperparameters_hold_from_the_next_step_on_and_the_model_stay
             await client.stub.SetHyperparameters(request(changed | {"sampling": {"temperature": 0.5}}), timeout=60)
     finally:
         await client.stub.SetHyperparameters(request(client.config), timeout=60)
-
-
-async def test_a_configuration_that_differs_in_what_may_change_in_a_run_needs_no_other_load(client: Client) -> None:
-    before = await client.train(await client.batch("before it is configured anew"))
-    learner = client.config.get("learner", {}) | {"learning_rate": 0.0321}
-    try:
-        status = await client.configure(learner=learner)
-        assert status.state == worker_pb2.WORKER_STATE_READY, status
-        assert status.config_digest == config_digest(parse_config(client.config | {"learner": learner}))
-        after = await client.train(await client.batch("after it is configured anew"))
-        assert before.metrics["lr"] != 0.0321 == after.metrics["lr"], (before.metrics["lr"], after.metrics["lr"])
-    finally:
-        assert (await client.configure()).state == worker_pb2.WORKER_STATE_READY
 
 
 async def test_a_step_raises_the_version_by_one_however_many_optimizer_steps_it_takes(client: Client) -> None:
@@ -307,9 +293,7 @@ async def test_a_member_receives_the_weights_that_were_published(client: Client)
     assert hashes_to_wire(digest for digest, _ in received) == list(sent.hashes)
     lm = AutoModelForCausalLM.from_pretrained(client.config["model"]["path"])
     lm.load_state_dict({digest.name: tensor for digest, tensor in received}, strict=False)
-    with torch.no_grad():
-        distribution = torch.log_softmax(lm(torch.from_numpy(CANARY)[None].long()).logits[0, :-1], -1)
-    expected = distribution.gather(-1, torch.from_numpy(CANARY)[1:, None].long()).squeeze(-1).numpy()
+    expected = logprobs_of(lm, CANARY)
     np.testing.assert_allclose(float32_from_wire(sent.canary.logprobs, "canary"), expected, atol=1e-5)
 
 
@@ -471,20 +455,6 @@ async def test_a_missing_or_damaged_checkpoint_is_refused(client: Client) -> Non
     assert np.array_equal(before, await client.logprobs(CANARY))
 
 
-async def test_a_checkpoint_of_another_zero_stage_is_refused(client: Client) -> None:
-    saved = await client.save("other-stage")
-    summary = client.run_dir / "checkpoints" / "other-stage" / "learner" / "learner.json"
-    summary.write_text(json.dumps(json.loads(summary.read_text()) | {"zero_stage": 3}))
-    digest = hashlib.sha256(summary.read_bytes()).hexdigest()
-    files = [
-        learner_pb2.FileDigest(path=f.path, num_bytes=f.num_bytes, sha256=digest) if f.path == "learner.json" else f
-        for f in saved.files
-    ]
-    with pytest.raises(FailedPrecondition, match=r"zero_stage 3.* 2") as refused:
-        await client.load("other-stage", files, (await client.version()).attempt + 1)
-    assert refused.value.reason == "OTHER_SHARDING"
-
-
 async def test_the_reference_computes_like_the_initial_model(client: Client) -> None:
     attempt = (await client.version()).attempt + 1
     await client.load("", [], attempt)
@@ -499,9 +469,7 @@ async def test_the_reference_computes_like_the_initial_model(client: Client) -> 
 
 async def test_a_load_without_a_checkpoint_restores_the_initial_model(client: Client) -> None:
     lm = AutoModelForCausalLM.from_pretrained(client.config["model"]["path"])
-    with torch.no_grad():
-        distribution = torch.log_softmax(lm(torch.from_numpy(CANARY)[None].long()).logits[0, :-1], -1)
-    begun = distribution.gather(-1, torch.from_numpy(CANARY)[1:, None].long()).squeeze(-1).numpy()
+    begun = logprobs_of(lm, CANARY)
     attempt = (await client.version()).attempt + 1
     assert np.abs(begun - await client.logprobs(CANARY)).max() > 1e-3
     assert await client.load("", [], attempt) == WeightVersion(attempt, 0)
@@ -568,9 +536,7 @@ async def test_the_exported_model_is_the_policy_with_its_tokenizer(client: Clien
     response = await client.stub.ExportModel(learner_pb2.ExportModelRequest(), timeout=TIMEOUT_S)
     assert version_from_wire(response.version) == await client.version()
     lm = AutoModelForCausalLM.from_pretrained(response.path)
-    with torch.no_grad():
-        distribution = torch.log_softmax(lm(torch.from_numpy(CANARY)[None].long()).logits[0, :-1], -1)
-    expected = distribution.gather(-1, torch.from_numpy(CANARY)[1:, None].long()).squeeze(-1).numpy()
+    expected = logprobs_of(lm, CANARY)
     np.testing.assert_allclose(await client.logprobs(CANARY), expected, atol=1e-5)
     original = Path(client.config["model"]["path"])
     question = [{"role": "user", "content": "What is 2 + 2?"}]

@@ -1,9 +1,8 @@
 """Loads of adapters without vLLM. For the rest see tests/integration/test_adapters.py."""
 
-import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +12,7 @@ from services.generator.adapter_versions import Adapters
 from shoal.errors import InvalidArgument, Unavailable
 from shoal.rollout import WeightVersion
 from shoal.weights.rendezvous import Rendezvous
+from tests.support.packages import stand_in
 
 Q = "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight"
 UP = "base_model.model.model.layers.1.mlp.up_proj.lora_A.weight"
@@ -51,12 +51,11 @@ def report(xxh3: str = "same") -> dict[str, Any]:
 
 @pytest.fixture
 def make_engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., AdapterEngine]:
-    request = ModuleType("vllm.lora.request")
-    vars(request)["LoRARequest"] = lambda name, number, path: number
-    monkeypatch.setitem(sys.modules, "vllm.lora.request", request)
-    outputs = ModuleType("vllm.outputs")
-    vars(outputs)["WeightVersionSpan"] = lambda version, start, end: (version, start, end)
-    monkeypatch.setitem(sys.modules, "vllm.outputs", outputs)
+    modules = {
+        "vllm.lora.request": {"LoRARequest": lambda name, number, path: number},
+        "vllm.outputs": {"WeightVersionSpan": lambda version, start, end: (version, start, end)},
+    }
+    stand_in(monkeypatch, modules)
 
     def make(workers: Workers, abort_reason: str | None = None) -> AdapterEngine:
         started: Any = SimpleNamespace(

@@ -1,8 +1,7 @@
 """The engine of a deterministic run: it samples on beyond stop strings, and cuts completions there afterwards."""
 
-import sys
 from collections.abc import Callable, Sequence
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from services.generator.engine import Sample
 from services.generator.vllm_engine import VllmEngine
 from shoal.rollout import FinishReason, SamplingParams, VersionSpan, WeightVersion
 from shoal.token_run import TokenRun
+from tests.support.packages import stand_in
 
 VERSION = WeightVersion(0, 1)
 TEXT = "so <end> and on"
@@ -59,10 +59,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[SamplingParams]:
         "vllm.sampling_params": {"RequestOutputKind": SimpleNamespace(DELTA="delta")},
         "vllm.v1.engine.detokenizer": {"IncrementalDetokenizer": Reader},
     }
-    for name, attributes in modules.items():
-        module = ModuleType(name)
-        vars(module).update(attributes)
-        monkeypatch.setitem(sys.modules, name, module)
+    stand_in(monkeypatch, modules)
     return asked
 
 

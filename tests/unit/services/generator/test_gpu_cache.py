@@ -9,14 +9,8 @@ from shoal.config import RunConfig
 from shoal.errors import InvalidArgument
 from shoal.suggest.memory import GIB
 from tests.support.configs import run_config
-from tests.support.tiny_model import make_tiny_model
 
 pytest.importorskip("torch")
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_tiny_model(tmp_path_factory.mktemp("model"))
 
 
 def config(folder: Path, *, single_gpu: bool = True, **generator: Any) -> RunConfig:

@@ -8,14 +8,8 @@ from shoal.config.tables.lora import LoraConfig
 from shoal.errors import InvalidArgument
 from shoal.weights.manifest import Manifest, TensorSpec
 from tests.support.configs import run_config
-from tests.support.tiny_model import make_tiny_model
 
 pytest.importorskip("torch")
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_tiny_model(tmp_path_factory.mktemp("model"))
 
 
 def config(path: Path, **generator: object) -> RunConfig:

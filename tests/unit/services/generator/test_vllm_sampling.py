@@ -24,6 +24,7 @@ from shoal.rollout import SamplingParams, Support, VersionSpan, WeightVersion
 from shoal.token_run import joined
 from tests.support.configs import run_config
 from tests.support.library_source import class_of, fields_of, signature_of, source_of
+from tests.support.packages import stand_in
 
 TRAINING = SamplingParams(
     temperature=0.7, max_completion_tokens=8, stop_token_ids=(2,), top_p=0.9, top_k=20, return_support=True
@@ -40,13 +41,9 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> None:
         assert values.keys() <= known, f"vLLM has no {values.keys() - known}"
         return SimpleNamespace(**values)
 
-    for name, attributes in {
-        "vllm": {"SamplingParams": parameters},
-        "vllm.sampling_params": {"RequestOutputKind": SimpleNamespace(FINAL_ONLY="final", DELTA="delta")},
-    }.items():
-        module = ModuleType(name)
-        vars(module).update(attributes)
-        monkeypatch.setitem(sys.modules, name, module)
+    kinds = SimpleNamespace(FINAL_ONLY="final", DELTA="delta")
+    modules = {"vllm": {"SamplingParams": parameters}, "vllm.sampling_params": {"RequestOutputKind": kinds}}
+    stand_in(monkeypatch, modules)
 
 
 @pytest.mark.usefixtures("recorded")

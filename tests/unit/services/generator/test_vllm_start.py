@@ -2,9 +2,8 @@
 
 import ast
 import os
-import sys
 from pathlib import Path
-from types import MappingProxyType, ModuleType, SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,7 +20,9 @@ from shoal.config import parse_config
 from shoal.error_reasons import ErrorReason
 from shoal.errors import FailedPrecondition, InvalidArgument
 from shoal.suggest.memory import GIB
+from tests.support.configs import run_config
 from tests.support.library_source import class_of, fields_of, source_of
+from tests.support.packages import stand_in
 from tests.support.tiny_model import make_tiny_model
 
 torch = pytest.importorskip("torch")
@@ -38,14 +39,12 @@ def arguments_of(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
         return values
 
     platform = SimpleNamespace(get_device_total_memory=lambda: 40 * GIB)
-    for name, attributes in {
+    modules = {
         "vllm": {"AsyncEngineArgs": engine_arguments},
         "vllm.config": {"WeightTransferConfig": SimpleNamespace},
         "vllm.platforms": {"current_platform": platform},
-    }.items():
-        module = ModuleType(name)
-        vars(module).update(attributes)
-        monkeypatch.setitem(sys.modules, name, module)
+    }
+    stand_in(monkeypatch, modules)
     folder = make_tiny_model(tmp_path)
 
     def make(*, on_cpu: bool = False, adapter: Any = MappingProxyType({}), **sections: Any) -> dict[str, Any]:
@@ -161,10 +160,9 @@ def test_an_engine_gets_the_threads_of_the_run_and_a_deterministic_run_no_gpu(mo
     monkeypatch.setenv("OMP_NUM_THREADS", "5")
     monkeypatch.setenv("MKL_CBWR", "AVX2")
     monkeypatch.setenv("MKL_DYNAMIC", "TRUE")
-    model = {"model": {"path": "unused"}, "data": {"sources": [{"task": "arithmetic"}]}}
-    _settle_kernels(parse_config(model), on_cpu=False)
+    _settle_kernels(run_config(), on_cpu=False)
     assert os.environ["OMP_NUM_THREADS"] == "5" and os.environ["MKL_CBWR"] == "AVX2"
-    config = parse_config(model | DETERMINISTIC)
+    config = run_config(**DETERMINISTIC)
     _settle_kernels(config, on_cpu=True)
     found = [os.environ[name] for name in ("OMP_NUM_THREADS", "MKL_CBWR", "MKL_DYNAMIC")]
     assert found == ["3", "AUTO", "FALSE"], "threads, the mode of MKL, and whether it may take fewer threads"
@@ -193,11 +191,9 @@ def test_a_model_that_vllm_would_not_compute_right_on_a_cpu_is_refused_by_name(
     from transformers import AutoConfig
 
     backend = SimpleNamespace(get_supported_head_sizes=lambda: [32, 64])
-    module = ModuleType("vllm.v1.attention.backends.cpu_attn")
-    vars(module).update(CPUAttentionBackend=backend)
-    for name in ("vllm", "vllm.v1", "vllm.v1.attention", "vllm.v1.attention.backends"):
-        monkeypatch.setitem(sys.modules, name, ModuleType(name))
-    monkeypatch.setitem(sys.modules, module.__name__, module)
+    packages = ("vllm", "vllm.v1", "vllm.v1.attention", "vllm.v1.attention.backends")
+    stand_in(monkeypatch, {name: {} for name in packages})
+    stand_in(monkeypatch, {"vllm.v1.attention.backends.cpu_attn": {"CPUAttentionBackend": backend}})
     AutoConfig.for_model(kind, **values).save_pretrained(tmp_path)
     if refusal is None:
         _check_fits_cpu(tmp_path, trust_remote_code=False)

@@ -2,6 +2,7 @@
 
 import queue
 import threading
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,9 +13,15 @@ from services.learner.torch_thread import TorchThread
 from shoal.errors import FailedPrecondition, Internal
 
 
+def commands_of(
+    send_command: Callable[..., None] = lambda command, body=b"": None, release_cache: Callable[[], None] = lambda: None
+) -> Any:
+    group = SimpleNamespace(send_command=send_command, leave=lambda: None)
+    return SimpleNamespace(process_group=group, release_cache=release_cache)
+
+
 def test_a_thread_that_dies_answers_every_caller_that_still_waits() -> None:
-    group = SimpleNamespace(send_command=lambda command, body=b"": None)
-    commands: Any = SimpleNamespace(process_group=group, release_cache=lambda: None)
+    commands = commands_of()
     deaths: list[str] = []
     thread = TorchThread(lambda: commands, deaths.append)
     breaks = threading.Event()
@@ -38,8 +45,7 @@ def test_a_thread_that_dies_answers_every_caller_that_still_waits() -> None:
 
 
 def test_a_caller_learns_of_the_death_once_its_cause_is_known() -> None:
-    group = SimpleNamespace(send_command=lambda command, body=b"": None)
-    commands: Any = SimpleNamespace(process_group=group, release_cache=lambda: None)
+    commands = commands_of()
     deaths: list[str] = []
 
     def explain(error: str) -> str:
@@ -59,8 +65,7 @@ def test_a_caller_learns_of_the_death_once_its_cause_is_known() -> None:
 
 
 def test_a_command_that_hangs_over_its_deadline_ends_the_learner() -> None:
-    group = SimpleNamespace(send_command=lambda command, body=b"": None, leave=lambda: None)
-    commands: Any = SimpleNamespace(process_group=group, release_cache=lambda: None)
+    commands = commands_of()
     deaths: queue.Queue[str] = queue.Queue()
     thread = TorchThread(lambda: commands, deaths.put)
     ends = threading.Event()
@@ -79,8 +84,7 @@ def test_a_command_that_hangs_over_its_deadline_ends_the_learner() -> None:
 
 def test_memory_is_released_before_a_caller_learns_that_a_command_has_ended() -> None:
     order: list[str] = []
-    group = SimpleNamespace(send_command=lambda command, body=b"": None, leave=lambda: None)
-    commands: Any = SimpleNamespace(process_group=group, release_cache=lambda: order.append("released"))
+    commands = commands_of(release_cache=lambda: order.append("released"))
     thread = TorchThread(lambda: commands, order.append)
 
     def fail(commands: Any) -> None:
@@ -101,8 +105,7 @@ def test_a_caller_learns_of_its_error_also_when_memory_cannot_be_released() -> N
     def fail(commands: Any) -> None:
         raise FailedPrecondition("a generator is gone")
 
-    group = SimpleNamespace(send_command=lambda command, body=b"": None)
-    commands: Any = SimpleNamespace(process_group=group, release_cache=release_cache)
+    commands = commands_of(release_cache=release_cache)
     deaths: list[str] = []
     thread = TorchThread(lambda: commands, deaths.append)
     future = thread.submit(Command.TRAIN_STEP, b"", fail)
@@ -116,8 +119,7 @@ def test_a_caller_learns_of_its_error_also_when_memory_cannot_be_released() -> N
 @pytest.mark.parametrize(("restarts", "farewell"), [(False, Command.STOP), (True, Command.RESTART)])
 def test_the_other_ranks_learn_whether_they_are_started_again(restarts: bool, farewell: Command) -> None:
     sent: list[Command] = []
-    group = SimpleNamespace(send_command=lambda command, body=b"": sent.append(command), leave=lambda: None)
-    commands: Any = SimpleNamespace(process_group=group, release_cache=lambda: None)
+    commands = commands_of(lambda command, body=b"": sent.append(command))
     thread = TorchThread(lambda: commands, lambda reason: None)
     thread.start()
     assert thread.close(60, restarts=restarts)

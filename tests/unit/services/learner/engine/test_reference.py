@@ -13,14 +13,8 @@ from services.learner.model.policy import load_policy, load_reference
 from shoal.config.tables.learner import LearnerConfig
 from shoal.errors import FailedPrecondition
 from tests.support.configs import run_config
-from tests.support.tiny_model import make_tiny_model
 
 SETTINGS = LearnerConfig(compute_dtype="bfloat16", zero_stage=0)
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_tiny_model(tmp_path_factory.mktemp("tiny"))
 
 
 def test_an_alpha_of_1_makes_the_reference_equal_to_the_policy_to_the_bit() -> None:

@@ -29,11 +29,6 @@ LORA = LoraConfig(rank=4, alpha=8)
 ROW = sequence_row([group.prompt_token_ids for group in make_groups()])
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_tiny_model(tmp_path_factory.mktemp("tiny"))
-
-
 def adapted(folder: Path, config: LoraConfig = LORA, *, dtype: torch.dtype = torch.float32, seed: int = 0) -> Any:
     lm = load_whole(folder, dtype)
     add_adapters(lm, config, seed=seed)
@@ -56,9 +51,9 @@ def disturb(lm: Any) -> None:
             parameter.data.normal_(std=0.05, generator=generator)
 
 
-def test_all_linear_is_every_linear_layer_but_the_output_layer(folder: Path) -> None:
+def test_all_linear_is_every_linear_layer_but_the_output_layer(tmp_path: Path) -> None:
     for tie in (True, False):
-        lm = load_whole(make_tiny_model(folder / f"tied-{tie}", tie_embeddings=tie), torch.float32)
+        lm = load_whole(make_tiny_model(tmp_path / f"tied-{tie}", tie_embeddings=tie), torch.float32)
         targets = find_targets(lm, ["all-linear"])
         assert len(targets) == 14 and not any("lm_head" in name for name in targets), targets
 

@@ -1,9 +1,7 @@
 """The choice of attention, and what the two kernels of a GPU are called with."""
 
-import sys
 from contextlib import nullcontext
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -27,6 +25,7 @@ from services.learner.model.packing import pack_for_rank
 from services.learner.model.policy import Policy, load_policy, load_reference
 from shoal.config.tables.learner import LearnerConfig
 from shoal.errors import InvalidArgument
+from tests.support.packages import stand_in
 from tests.support.train_batches import make_groups
 
 BFLOAT16 = LearnerConfig(compute_dtype="bfloat16")
@@ -84,9 +83,7 @@ class FlashAttention:
 def flash(monkeypatch: pytest.MonkeyPatch) -> FlashAttention:
     """A machine whose GPU and packages allow flash-attn, except that it is the CPU that computes."""
     recorder = FlashAttention()
-    module = ModuleType("flash_attn")
-    module.flash_attn_func = recorder.flash_attn_func  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "flash_attn", module)
+    stand_in(monkeypatch, {"flash_attn": {"flash_attn_func": recorder.flash_attn_func}})
     monkeypatch.setattr(attention, "_flash_obstacle", lambda *_: None)
     return recorder
 

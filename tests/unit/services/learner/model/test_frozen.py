@@ -11,12 +11,6 @@ from services.learner.engine.optimizer import parameter_groups
 from services.learner.model.policy import freeze
 from shoal.config.tables.learner import LearnerConfig
 from shoal.errors import InvalidArgument
-from tests.support.tiny_model import make_tiny_model
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_tiny_model(tmp_path_factory.mktemp("models") / "tiny")
 
 
 def model(folder: Path) -> Any:

@@ -14,15 +14,9 @@ from services.learner.model.packing import PackedRow, pack_for_rank, sequence_ro
 from services.learner.model.policy import Policy, load_policy, load_reference
 from shoal.config.tables.learner import LearnerConfig
 from shoal.rollout import TrainGroup
-from tests.support.tiny_model import make_tiny_model
 from tests.support.train_batches import make_groups, with_segments
 
 TEMPERATURE = 0.8
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_tiny_model(tmp_path_factory.mktemp("tiny"))
 
 
 def settings(**values: object) -> LearnerConfig:

@@ -19,14 +19,6 @@ from tests.support.plain_export import Adapted, Parameters, export_trained, one_
 from tests.support.tiny_model import make_tiny_model
 
 
-def test_a_generation_config_that_transformers_would_not_write_is_exported_unchanged(tmp_path: Path) -> None:
-    source = make_tiny_model(tmp_path / "source")
-    own = json.loads((source / "generation_config.json").read_text()) | {"do_sample": False, "temperature": 0.7}
-    (source / "generation_config.json").write_text(json.dumps(own))
-    export_trained(source, tmp_path / "model")
-    assert json.loads((tmp_path / "model" / "generation_config.json").read_text()) == own
-
-
 def test_a_model_without_a_generation_config_gets_one(tmp_path: Path) -> None:
     source = make_tiny_model(tmp_path / "source")
     (source / "generation_config.json").unlink()
