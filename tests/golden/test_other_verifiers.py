@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from services.reward.common.text import normalized, without_tags
-from services.reward.compose import Composer, Output
-from services.reward.shaping import cosine_scaled_length
+from services.reward.compose import Composer, Output, cosine_scaled_length
 from services.reward.verifiers.registry import VERIFIERS
 from shoal.chat_templates.thoughts import without_thoughts
 from shoal.config.tables.composition import FormatRewardConfig
