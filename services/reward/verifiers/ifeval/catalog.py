@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from services.reward.verifiers.ifeval import copies, counting, edges, formats, keywords, paragraphs, style
+from services.reward.verifiers.ifeval import copies, counting, edges, formats, keywords, style
 from services.reward.verifiers.ifeval.arguments import Arguments
 
 
@@ -63,16 +63,16 @@ CONSTRAINTS = {
     "last_word:last_word_answer": Constraint(edges.last_word, ("last_word",)),
     "last_word:last_word_sent": Constraint(edges.last_word_of_sentences, ("last_word",)),
     "length_constraints:nth_paragraph_first_word": Constraint(
-        paragraphs.nth_first_word, ("num_paragraphs", "nth_paragraph", "first_word")
+        counting.nth_first_word, ("num_paragraphs", "nth_paragraph", "first_word")
     ),
-    "length_constraints:number_paragraphs": Constraint(paragraphs.starred, ("num_paragraphs",)),
+    "length_constraints:number_paragraphs": Constraint(counting.starred, ("num_paragraphs",)),
     "length_constraints:number_sentences": Constraint(counting.sentences, ("num_sentences", "relation")),
     "length_constraints:number_words": Constraint(counting.words, ("num_words", "relation")),
     "letters:letter_counting": Constraint(counting.letters, ("N", "relation")),
     "letters:letter_counting2": Constraint(counting.letter_frequency, ("letter", "let_frequency", "let_relation")),
     "new:copy_span_idx": Constraint(copies.copy_span, ("prompt_to_repeat", "n_start", "n_end")),
-    "paragraphs:paragraphs": Constraint(paragraphs.two_starred),
-    "paragraphs:paragraphs2": Constraint(paragraphs.two_spaced),
+    "paragraphs:paragraphs": Constraint(counting.two_starred),
+    "paragraphs:paragraphs2": Constraint(counting.two_spaced),
     "punctuation:no_comma": Constraint(style.lacks(",")),
     "punctuation:punctuation_dot": Constraint(style.lacks(".")),
     "punctuation:punctuation_exclamation": Constraint(style.lacks("!")),

@@ -1,10 +1,11 @@
-"""Constraints on the number of letters, words or sentences: `letters:*`, `count:*`, `length_constraints:*`."""
+"""Constraints on the number of letters, words, sentences or paragraphs: `letters:*`, `count:*`, `paragraphs:*`,
+`length_constraints:*`."""
 
 import re
 from collections import Counter
+from itertools import takewhile
 
 from services.reward.verifiers.ifeval.arguments import Arguments
-from services.reward.verifiers.ifeval.paragraphs import split_at_stars, starred_paragraphs
 from services.reward.verifiers.ifeval.sentences import punkt_sentences, ruled_sentences
 from services.reward.verifiers.ifeval.words import treebank_words
 
@@ -12,6 +13,8 @@ _WORD = re.compile(r"\w+")
 _LETTER = re.compile(r"[A-Za-z]")
 _LOWERCASE_WORD = re.compile(r"\b[a-z]+\b")
 _NUM_COMPOSED = 3
+_STARS = re.compile(r"\s?\*\*\*\s?")
+_FIRST_WORD_ENDS = frozenset(".,?!'\"")
 
 
 def letter_frequency(response: str, arguments: Arguments) -> bool:
@@ -73,7 +76,7 @@ def composition(response: str, arguments: Arguments) -> bool:
     `strict_wording`, neither is the case.
     """
     num_sentences, num_words = arguments.number("n_sent", minimum=1), arguments.number("n_words", minimum=1)
-    paragraphs = starred_paragraphs(response) if arguments.strict_wording else split_at_stars(response)
+    paragraphs = _starred_paragraphs(response) if arguments.strict_wording else _STARS.split(response)
     if paragraphs is None or len(paragraphs) != _NUM_COMPOSED:
         return False
     return all(
@@ -86,3 +89,50 @@ def composition(response: str, arguments: Arguments) -> bool:
 def _num_words(sentence: str, *, strict: bool) -> int:
     found = treebank_words(sentence)
     return sum(1 for word in found if _WORD.search(word)) if strict else len(found)
+
+
+def _starred_paragraphs(text: str) -> list[str] | None:
+    """Returns the texts between ***, without a blank first and last; None if another is blank."""
+    return _without_empty(_STARS.split(text))
+
+
+def _without_empty(parts: list[str]) -> list[str] | None:
+    """Drops a blank first and last part; returns None if a part in between is blank."""
+    blank = [index for index, part in enumerate(parts) if not part.strip()]
+    if any(0 < index < len(parts) - 1 for index in blank):
+        return None
+    return [part for part in parts if part.strip()]
+
+
+def starred(response: str, arguments: Arguments) -> bool:
+    """Returns whether there are `num_paragraphs` paragraphs, separated by ***."""
+    wanted = arguments.number("num_paragraphs")
+    found = _starred_paragraphs(response)
+    return found is not None and len(found) == wanted
+
+
+def two_starred(response: str, arguments: Arguments) -> bool:
+    """Returns whether there are two paragraphs, separated by ***."""
+    return len(_starred_paragraphs(response) or ()) == 2
+
+
+def two_spaced(response: str, arguments: Arguments) -> bool:
+    """Returns whether there are two paragraphs, separated by blank lines."""
+    return len(_without_empty(response.split("\n\n")) or ()) == 2
+
+
+def nth_first_word(response: str, arguments: Arguments) -> bool:
+    """Returns whether there are `num_paragraphs` paragraphs and paragraph `nth_paragraph` begins with `first_word`.
+
+    Blank lines separate paragraphs, which are counted from 1.
+    """
+    wanted, nth = arguments.number("num_paragraphs", minimum=1), arguments.number("nth_paragraph", minimum=1)
+    first_word = arguments.exact_text("first_word").lower()
+    if nth > wanted:
+        raise arguments.invalid("nth_paragraph", f"must be at most num_paragraphs, {wanted}")
+    paragraphs = response.split("\n\n")
+    words = paragraphs[nth - 1].split(maxsplit=1) if nth <= len(paragraphs) else []
+    if sum(1 for paragraph in paragraphs if paragraph.strip()) != wanted or not words:
+        return False
+    opening = words[0].lstrip("'").lstrip('"').lower()
+    return "".join(takewhile(lambda character: character not in _FIRST_WORD_ENDS, opening)) == first_word
