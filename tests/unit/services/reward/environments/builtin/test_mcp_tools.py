@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from services.reward.environments.builtin.mcp_tools import offered_tools
+from services.reward.environments.builtin.mcp import offered_tools
 from shoal.conversation import ToolDefinition
 
 SEARCH = ToolDefinition(
