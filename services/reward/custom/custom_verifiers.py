@@ -3,8 +3,7 @@
 import asyncio
 import importlib.metadata
 import json
-import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,15 +13,9 @@ from shoal.config.tables.custom_verifiers import ENTRY_POINT_GROUP, CustomVerifi
 from shoal.config.tables.verifiers import BUILT_IN_VERIFIERS
 from shoal.errors import FieldViolation, InvalidArgument
 
-_log = logging.getLogger(__name__)
-
-POLL_S = 0.5
-"""Pause between two looks at the files. A changed file is read when it has not changed during a pause, so that no
-half-written file is used."""
+_POLL_S = 0.5
+"""Pause between two looks at a file."""
 SHOWN_DIGITS = 12
-
-FileState = tuple[int, int, int]
-MISSING: FileState = (0, 0, 0)
 
 
 @dataclass(frozen=True)
@@ -38,114 +31,7 @@ class CustomVerifier:
     """The reason why it cannot be called. Set only for a package's verifier that no configuration names."""
 
 
-class CustomVerifiers:
-    """Finds custom verifiers, tries each before its use, and takes new code when files change. Belongs to one event
-    loop."""
-
-    def __init__(
-        self,
-        config: Mapping[str, CustomVerifierConfig],
-        on_code: Callable[[CustomVerifier], None] = lambda _: None,
-        packages: Sequence[str] = (),
-    ) -> None:
-        """`on_code` gets each version when its use begins.
-
-        Without `packages` a function may come from anywhere. Otherwise one of them must define it, or a package must
-        register it.
-        """
-        self._packages = tuple(packages)
-        self._config = dict(sorted(config.items()))  # A Struct has no order, but messages should be stable.
-        self._on_code = on_code
-        self._verifiers: dict[str, CustomVerifier] = {}
-        self._notices: dict[str, str] = {}
-        self._watching: asyncio.Task[None] | None = None
-
-    @property
-    def verifiers(self) -> Mapping[str, CustomVerifier]:
-        """By name."""
-        return self._verifiers
-
-    @property
-    def notice(self) -> str:
-        """A message for people: files whose new version is not used. Empty if there are none."""
-        return "; ".join(self._notices.values())
-
-    async def find(self) -> None:
-        """Reads and tries all custom verifiers.
-
-        Raises `InvalidArgument` with each unusable table and the reason; then no verifier is changed.
-        """
-        codes, problems = _configured(self._config, self._packages)
-        installed = _installed(self._config)
-        tried = await asyncio.gather(*(_tried(code) for code in (*codes, *installed)))
-        results = dict(zip((*codes, *installed), tried, strict=True))
-        problems += [
-            FieldViolation(f"reward.custom.{code.name}.{result.field}", str(result))
-            for code, result in results.items()
-            if isinstance(result, Unusable) and code.name in self._config
-        ]
-        if problems:
-            raise InvalidArgument(
-                "; ".join(f"{problem.field}: {problem.description}" for problem in problems), violations=problems
-            )
-        self._notices.clear()
-        for code, result in results.items():
-            if isinstance(result, Probed):
-                self._use(code, result)
-            else:
-                self._verifiers[code.name] = CustomVerifier(code, unavailable=str(result))
-                _log.error("verifier of a package not usable", extra={"verifier": code.name, "error": str(result)})
-
-    def watch(self) -> None:
-        """Begins to take new code, for the tables with `reload`."""
-        if any(table.reload for table in self._config.values()):
-            self._watching = asyncio.create_task(self._watch())
-
-    async def close(self) -> None:
-        """Stops watching the files."""
-        if self._watching is not None:
-            self._watching.cancel()
-            await asyncio.wait([self._watching])
-
-    async def _watch(self) -> None:
-        files = {name: table.file for name, table in self._config.items() if table.reload}
-        # The files may have changed since `find` read them, so compare each file with its code once.
-        taken: dict[str, FileState | None] = dict.fromkeys(files)
-        before: dict[str, FileState] = dict.fromkeys(files, MISSING)
-        while True:
-            now = await asyncio.to_thread(lambda: {name: file_state(file) for name, file in files.items()})
-            for name, state in now.items():
-                if state == before[name] and state != taken[name]:
-                    taken[name] = state
-                    await self._reload(name)
-            before = now
-            await asyncio.sleep(POLL_S)
-
-    async def _reload(self, name: str) -> None:
-        """Takes a file's code if it differs from the current one and works."""
-        table, current = self._config[name], self._verifiers[name]
-        try:
-            code = await asyncio.to_thread(read_code, name, table)
-            if code.digest != current.digest:
-                self._use(code, await probe(code))
-                fields = {"verifier": name, "code": code.digest, "before": current.digest, "file": code.path}
-                _log.info("verifier has new code", extra=fields)
-        except Unusable as error:
-            self._notices[name] = (
-                f"reward.custom.{name}.{error.field}: the new version is not used, and "
-                f"{current.digest[:SHOWN_DIGITS]} stays in use: {error}"
-            )
-            _log.error("verifier keeps its code", extra={"verifier": name, "error": self._notices[name]})
-        else:
-            self._notices.pop(name, None)
-
-    def _use(self, code: Code, probed: Probed) -> None:
-        verifier = CustomVerifier(code, probed.parameters, probed.description, probed.digest)
-        self._verifiers[code.name] = verifier
-        self._on_code(verifier)
-
-
-def _configured(
+def configured_codes(
     config: Mapping[str, CustomVerifierConfig], packages: tuple[str, ...]
 ) -> tuple[list[Code], list[FieldViolation]]:
     """Returns the code that the configuration names, and the problems of tables whose file cannot be read."""
@@ -165,7 +51,7 @@ def _configured(
     return codes, problems
 
 
-def _installed(config: Mapping[str, CustomVerifierConfig]) -> list[Code]:
+def installed_codes(config: Mapping[str, CustomVerifierConfig]) -> list[Code]:
     """Returns the code that packages register, except under names that the configuration uses.
 
     Raises `InvalidArgument` if a package registers a name that is already used.
@@ -188,17 +74,32 @@ def _installed(config: Mapping[str, CustomVerifierConfig]) -> list[Code]:
     return list(codes.values())
 
 
-async def _tried(code: Code) -> Probed | Unusable:
+async def tried(code: Code) -> Probed | Unusable:
+    """Loads code in a separate process. Returns why it is unusable instead of an error."""
     try:
         return await probe(code)
     except Unusable as error:
         return error
 
 
-def file_state(file: str) -> FileState:
-    """Returns the state of a file, which differs between versions of the file, without reading it."""
+async def new_versions(file: str) -> AsyncIterator[None]:
+    """Yields for each version of a file, also for the current one. A changed file is used when it has not changed
+    during a pause, so that no half-written file is used."""
+    taken: tuple[int, ...] | None = None
+    before: tuple[int, ...] = ()
+    while True:
+        now = await asyncio.to_thread(_state, file)
+        if now == before and now != taken:
+            taken = now
+            yield
+        before = now
+        await asyncio.sleep(_POLL_S)
+
+
+def _state(file: str) -> tuple[int, ...]:
+    """Returns what differs between versions of a file, without reading it; empty if the file is missing."""
     try:
         status = Path(file).expanduser().stat()
     except (OSError, RuntimeError):
-        return MISSING
+        return ()
     return status.st_mtime_ns, status.st_size, status.st_ino

@@ -10,7 +10,7 @@ from google.protobuf import json_format
 from google.protobuf.message import DecodeError
 
 from services.reward.custom.code import Unusable
-from services.reward.custom.custom_verifiers import MISSING, POLL_S, SHOWN_DIGITS, file_state
+from services.reward.custom.custom_verifiers import SHOWN_DIGITS, new_versions
 from services.reward.environments.agents import AgentPlay, Requests
 from services.reward.environments.code import read_code
 from services.reward.environments.endpoint.server import PolicyEndpoint
@@ -100,15 +100,8 @@ class LocalEnvironment:
             self._run_beside(self._watch())
 
     async def _watch(self) -> None:
-        taken, before = None, MISSING
-        while True:
-            # Take the file when it has not changed between two looks, so that no half-written file is used.
-            now = await asyncio.to_thread(file_state, self.config.file)
-            if now == before and now != taken:
-                taken = now
-                await self._reload()
-            before = now
-            await asyncio.sleep(POLL_S)
+        async for _ in new_versions(self.config.file):
+            await self._reload()
 
     async def _reload(self) -> None:
         """Takes the file's code if it differs from the current code and works."""

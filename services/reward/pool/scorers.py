@@ -1,19 +1,32 @@
 """Scorers whose verifiers run in the pool: the rules that come with Shoal, and custom verifiers."""
 
 import asyncio
+import logging
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from services.reward.common.scorer import ListedVerifier, token_ids, whole_text
-from services.reward.custom.custom_verifiers import CustomVerifiers
+from services.reward.custom.code import Code, Unusable, read_code
+from services.reward.custom.custom_verifiers import (
+    SHOWN_DIGITS,
+    CustomVerifier,
+    configured_codes,
+    installed_codes,
+    new_versions,
+    tried,
+)
+from services.reward.custom.probe import Probed, probe
 from services.reward.pool.pool import VerifierPool
 from services.reward.verifiers.registry import ALL_VERIFIERS, VERIFIERS
 from shoal.chat_templates.template_messages import for_template
 from shoal.config.tables.custom_verifiers import CustomVerifierConfig
+from shoal.errors import FieldViolation, InvalidArgument
 from shoal.rollout import GroundTruth, Prompt
 from shoal.scores import ScoreOutcome, VerifierScore
 from shoal.v1 import rollout_pb2
 from shoal.wire import finish_reason_from_wire, int32_from_wire
+
+_log = logging.getLogger(__name__)
 
 
 class RuleScorer:
@@ -62,43 +75,76 @@ def _listed(name: str) -> ListedVerifier:
 
 
 class CustomScorer:
-    """The custom verifiers of a configuration and of installed packages. It does not start or close the pool."""
+    """The custom verifiers of a configuration and of installed packages. Tries each before its use, and takes new code
+    when files change. It does not start or close the pool."""
 
     def __init__(
         self, config: Mapping[str, CustomVerifierConfig], pool: VerifierPool, packages: Sequence[str] = ()
     ) -> None:
-        """Functions of `packages` may be verifiers, or, if it is empty, functions of any package."""
+        """Without `packages` a function may come from anywhere. Otherwise one of them must define it, or a package must
+        register it."""
         self._pool = pool
-        self._custom = CustomVerifiers(config, pool.use, packages)
+        self._packages = tuple(packages)
+        self._config = dict(sorted(config.items()))  # A Struct has no order, but messages should be stable.
+        self._verifiers: dict[str, CustomVerifier] = {}
+        self._notices: dict[str, str] = {}
+        self._watching: list[asyncio.Task[None]] = []
 
     @property
     def names(self) -> Collection[str]:
-        return self._custom.verifiers.keys()
+        return self._verifiers.keys()
 
     @property
     def notice(self) -> str:
-        """Files whose new version is not used; empty if there are none."""
-        return self._custom.notice
+        """A message for people: files whose new version is not used. Empty if there are none."""
+        return "; ".join(self._notices.values())
 
     def unavailable(self, name: str) -> str:
-        return self._custom.verifiers[name].unavailable
+        return self._verifiers[name].unavailable
 
     async def find(self) -> None:
-        """Loads each verifier once, in its own process. Raises `InvalidArgument` with each unusable table and the
-        reason; then no verifier is changed."""
-        await self._custom.find()
+        """Loads each verifier once, in a separate process.
+
+        Raises `InvalidArgument` with each unusable table and the reason; then no verifier is changed.
+        """
+        codes, problems = configured_codes(self._config, self._packages)
+        installed = installed_codes(self._config)
+        found = await asyncio.gather(*(tried(code) for code in (*codes, *installed)))
+        results = dict(zip((*codes, *installed), found, strict=True))
+        problems += [
+            FieldViolation(f"reward.custom.{code.name}.{result.field}", str(result))
+            for code, result in results.items()
+            if isinstance(result, Unusable) and code.name in self._config
+        ]
+        if problems:
+            raise InvalidArgument(
+                "; ".join(f"{problem.field}: {problem.description}" for problem in problems), violations=problems
+            )
+        self._notices.clear()
+        for code, result in results.items():
+            if isinstance(result, Probed):
+                self._use(code, result)
+            else:
+                self._verifiers[code.name] = CustomVerifier(code, unavailable=str(result))
+                _log.error("verifier of a package not usable", extra={"verifier": code.name, "error": str(result)})
 
     async def reload(self) -> None:
         """Does the same as `find`, and also reads the functions' imports again."""
-        await self._custom.find()
-        if self._custom.verifiers:
+        await self.find()
+        if self._verifiers:
             self._pool.renew()
 
     async def start(self) -> None:
-        self._custom.watch()
+        """Begins to take new code, for the tables with `reload`."""
+        self._watching = [
+            asyncio.create_task(self._watch(name)) for name, table in self._config.items() if table.reload
+        ]
 
     async def close(self) -> None:
-        await self._custom.close()
+        """Stops watching the files."""
+        for task in self._watching:
+            task.cancel()
+        await asyncio.gather(*self._watching, return_exceptions=True)
 
     async def score(self, truth: GroundTruth, prompt: Prompt, completion: rollout_pb2.Completion) -> VerifierScore:
         return await self._pool.judge_custom(truth.verifier, CustomArguments(truth, prompt, completion).values)
@@ -115,8 +161,36 @@ class CustomScorer:
                 unavailable=custom.unavailable,
                 code_digest=custom.digest,
             )
-            for name, custom in self._custom.verifiers.items()
+            for name, custom in self._verifiers.items()
         ]
+
+    async def _watch(self, name: str) -> None:
+        # The file may have changed since `find` read it, so compare it with its code once.
+        async for _ in new_versions(self._config[name].file):
+            await self._reload(name)
+
+    async def _reload(self, name: str) -> None:
+        """Takes a file's code if it differs from the current one and works."""
+        table, current = self._config[name], self._verifiers[name]
+        try:
+            code = await asyncio.to_thread(read_code, name, table)
+            if code.digest != current.digest:
+                self._use(code, await probe(code))
+                fields = {"verifier": name, "code": code.digest, "before": current.digest, "file": code.path}
+                _log.info("verifier has new code", extra=fields)
+        except Unusable as error:
+            self._notices[name] = (
+                f"reward.custom.{name}.{error.field}: the new version is not used, and "
+                f"{current.digest[:SHOWN_DIGITS]} stays in use: {error}"
+            )
+            _log.error("verifier keeps its code", extra={"verifier": name, "error": self._notices[name]})
+        else:
+            self._notices.pop(name, None)
+
+    def _use(self, code: Code, probed: Probed) -> None:
+        verifier = CustomVerifier(code, probed.parameters, probed.description, probed.digest)
+        self._verifiers[code.name] = verifier
+        self._pool.use(verifier)
 
 
 class CustomArguments:
