@@ -66,8 +66,8 @@ class Allowed:
         for name, table in config.custom.items():
             if table.file and not self._allows_file(table.file):
                 yield self._in_no_folder(f"reward.custom.{name}.file", table.file)
-            if table.entry_point and not self._allows_entry_point(table.entry_point):
-                module = table.entry_point.partition(":")[0]
+            module = table.entry_point.partition(":")[0]
+            if module and not (self._allows_module(module) or is_registered(table.entry_point)):
                 yield (
                     f"reward.custom.{name}.entry_point: {module} is in no package of {_PACKAGE} "
                     f"({_listed(self.verifier_packages)}): start the service with {_PACKAGE} "
@@ -120,9 +120,6 @@ class Allowed:
         except (OSError, RuntimeError, ValueError):  # An unknown user after "~", a loop of links, a null character.
             return False
         return any(path.is_relative_to(folder.expanduser().resolve()) for folder in self.verifier_folders)
-
-    def _allows_entry_point(self, entry_point: str) -> bool:
-        return self._allows_module(entry_point.partition(":")[0]) or is_registered(entry_point)
 
     def _allows_module(self, module: str) -> bool:
         return any(f"{module}.".startswith(f"{package}.") for package in self.verifier_packages)

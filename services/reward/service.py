@@ -12,7 +12,7 @@ import grpc
 
 from services.reward.allowed import Allowed
 from services.reward.common.departure import Departure, leaving
-from services.reward.common.scorer import ListedVerifier, token_ids
+from services.reward.common.scorer import token_ids
 from services.reward.compose import Composer, Output
 from services.reward.environments.environment_service import EnvironmentService
 from services.reward.environments.environments import Environments
@@ -276,7 +276,14 @@ class RewardService(RewardServiceServicer):
     async def ListVerifiers(
         self, request: reward_pb2.ListVerifiersRequest, context: Any
     ) -> reward_pb2.ListVerifiersResponse:
-        return reward_pb2.ListVerifiersResponse(verifiers=[_to_wire(one) for one in await self._router.describe()])
+        return reward_pb2.ListVerifiersResponse(
+            verifiers=[
+                reward_pb2.VerifierInfo(
+                    name=one.name, description=one.description, code_digest=one.code_digest, unavailable=one.unavailable
+                )
+                for one in await self._router.describe()
+            ]
+        )
 
     async def GetStatus(
         self, request: reward_pb2.RewardServiceGetStatusRequest, context: Any
@@ -293,12 +300,6 @@ def _measure(part: VerifierScore) -> None:
     attributes: dict[str, str] = {names.VERIFIER: part.verifier, names.OUTCOME: part.outcome.value}
     _DURATION.record(part.duration_s, attributes)
     _VERDICTS.add(1, attributes)
-
-
-def _to_wire(one: ListedVerifier) -> reward_pb2.VerifierInfo:
-    return reward_pb2.VerifierInfo(
-        name=one.name, description=one.description, code_digest=one.code_digest, unavailable=one.unavailable
-    )
 
 
 def _output(completion: rollout_pb2.Completion, *, with_tokens: bool) -> Output:

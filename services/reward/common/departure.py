@@ -34,11 +34,7 @@ class Departure:
 
     async def finished(self, tasks: Collection["asyncio.Task[None]"]) -> None:
         """Waits for all tasks, and raises their first error; cancels them and raises `Aborted` at `end`."""
-        await _before(self._over, _gathered(tasks))
-
-
-async def _gathered(tasks: Collection["asyncio.Task[None]"]) -> None:
-    await asyncio.gather(*tasks)
+        await _before(self._over, asyncio.gather(*tasks))
 
 
 async def _before(event: asyncio.Event, work: Awaitable[T]) -> T:

@@ -29,6 +29,15 @@ _TRANSIENT = frozenset({408, 409, 425, 429})
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0
 _MAX_REPLY_BYTES = 4 << 20
 _SHOWN = 160
+# Parts of the error messages of OpenAI, vLLM, SGLang, llama.cpp and others.
+_TOO_LONG = (
+    "context_length_exceeded",
+    "context length",
+    "context size",
+    "context window",
+    "maximum model length",
+    "prompt is too long",
+)
 
 T = TypeVar("T")
 
@@ -173,7 +182,7 @@ class HttpEndpoint:
 
     def _refuse(self, status: int, headers: httpx2.Headers, content: bytes) -> NoReturn:
         body = self._safe(content.decode("utf-8", "replace"))
-        if status == 413 or (status == 400 and _is_too_long(body)):
+        if status == 413 or (status == 400 and any(words in body.lower() for words in _TOO_LONG)):
             raise Unscorable(f"{self._server} reports that the question is too long: {body[:_SHOWN]}")
         why = f"{self._url} answered {status}: {body[:_SHOWN]}"
         if 300 <= status < 400:
@@ -206,21 +215,6 @@ class HttpEndpoint:
     def _safe(self, text: str) -> str:
         """Removes the key, in case a server repeats it."""
         return text.replace(self._key, "***") if self._key else text
-
-
-# Parts of the error messages of OpenAI, vLLM, SGLang, llama.cpp and others.
-_TOO_LONG = (
-    "context_length_exceeded",
-    "context length",
-    "context size",
-    "context window",
-    "maximum model length",
-    "prompt is too long",
-)
-
-
-def _is_too_long(body: str) -> bool:
-    return any(words in body.lower() for words in _TOO_LONG)
 
 
 def _pause_s(attempt: int, retry_after_s: float | None) -> float:

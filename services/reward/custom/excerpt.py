@@ -38,10 +38,8 @@ def excerpt(source: str, function: str, path: str) -> str:
     parser takes, and `LookupError` if no statement sets the function's name; its message names the existing functions.
     """
     tree = ast.parse(source, path)
-    postponed = any(
-        isinstance(node, ast.ImportFrom) and node.module == "__future__" and _names_annotations(node)
-        for node in tree.body
-    )
+    futures = [node for node in tree.body if isinstance(node, ast.ImportFrom) and node.module == "__future__"]
+    postponed = any(alias.name == "annotations" for node in futures for alias in node.names)
     found = [_read(node, path, postponed) for node in tree.body if not _is_main(node)]
     if not any(function in each.sets for each in found):
         functions = [node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
@@ -57,10 +55,6 @@ def excerpt(source: str, function: str, path: str) -> str:
     return "".join(
         line if number in lines else "\n" for number, line in enumerate(source.splitlines(keepends=True), start=1)
     )
-
-
-def _names_annotations(node: ast.ImportFrom) -> bool:
-    return any(alias.name == "annotations" for alias in node.names)
 
 
 def _is_main(node: ast.stmt) -> bool:

@@ -27,7 +27,9 @@ class JudgedLabel:
         if self.label_is == "reference":
             values["reference"] = _joined(label)
         elif self.label_is == "rubric":
-            values["rubric"] = _joined(label) if not isinstance(label, Mapping) else _dumped(label)
+            values["rubric"] = (
+                json.dumps(label, ensure_ascii=False, indent=1) if isinstance(label, Mapping) else _joined(label)
+            )
         elif self.label_is == "either":
             if isinstance(label, Mapping):
                 values |= _from_object(label)
@@ -38,10 +40,6 @@ class JudgedLabel:
 
 def _joined(label: Any) -> str:
     return "\n".join(acceptable_texts(label))
-
-
-def _dumped(label: Mapping[str, Any]) -> str:
-    return json.dumps(label, ensure_ascii=False, indent=1)
 
 
 def _from_object(label: Mapping[str, Any]) -> dict[str, str]:

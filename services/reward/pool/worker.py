@@ -133,7 +133,7 @@ def judge(
 ) -> Message:
     """Answers a job with outcome, value, detail and duration_s."""
     judging = partial(VERIFIERS[verifier].judge, completion, label, token_ids, options, keep_thoughts=keep_thoughts)
-    return _answer(judging, _error_line)
+    return _answer(judging, lambda error: f"{type(error).__name__}: {error}")
 
 
 def judge_custom(custom: LoadedVerifiers, name: str, arguments: Mapping[str, Any]) -> Message:
@@ -153,10 +153,6 @@ def judge_custom(custom: LoadedVerifiers, name: str, arguments: Mapping[str, Any
 def _short(answer: str) -> str:
     """Returns an answer, or the digest of a long answer, which is the same for equal answers."""
     return answer if len(answer) <= _MAX_ANSWER_CHARACTERS else hashlib.sha256(answer.encode()).hexdigest()
-
-
-def _error_line(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"
 
 
 def _answer(judging: Callable[[], Verdict], error_line: Callable[[BaseException], str]) -> Message:

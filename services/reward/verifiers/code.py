@@ -102,7 +102,9 @@ def run_tests(completion: str, tests: list[Any], kind: str, options: CodeOptions
     if pass_rate < (options.pass_rate_threshold if options.partial_credit else 1.0):
         value = 0.0
     elif options.reward_speed:
-        value = math.fsum(_time_left(result, options.timeout_s) for result in results if result.passed) / len(results)
+        value = math.fsum(max(0.0, 1.0 - each.seconds / options.timeout_s) for each in results if each.passed) / len(
+            results
+        )
     else:
         value = pass_rate
     return Verdict(value, _detail(num_passed, results))
@@ -122,10 +124,6 @@ def read_tests(label: Any) -> list[Any]:
     if not label:
         raise Unscorable("the label contains no test")
     return label
-
-
-def _time_left(result: run.TestResult, timeout_s: float) -> float:
-    return max(0.0, 1.0 - result.seconds / timeout_s)
 
 
 def _detail(num_passed: int, results: Sequence[run.TestResult]) -> str:

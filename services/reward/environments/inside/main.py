@@ -191,14 +191,11 @@ class _Process:
 
 
 def _error(kind: str, detail: str, full: str = "") -> dict[str, Any]:
-    return {"error": {"kind": kind, "detail": _short(detail), "traceback": full}}
+    short = detail[:_MAX_DETAIL_CHARS].encode("utf-8", "replace").decode("utf-8")
+    return {"error": {"kind": kind, "detail": short, "traceback": full}}
 
 
 def _is_canceled() -> bool:
     """Whether the call is canceled from outside: its own code may raise the same error."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
-
-
-def _short(text: str) -> str:
-    return text[:_MAX_DETAIL_CHARS].encode("utf-8", "replace").decode("utf-8")

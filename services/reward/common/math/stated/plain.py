@@ -207,7 +207,7 @@ def _written(text: str, tokens: list[_Token]) -> tuple[str, int]:
         if tokens[-1].text in ("+", "=") and tokens[:-1] and tokens[-2].kind == "number":
             break  # 5+: more than 5.
         tokens = tokens[:-1]
-    if not any(_carries(token) for token in tokens):
+    if all(token.kind not in ("number", "time", "command", "word") for token in tokens):
         return "", tokens[-1].end if tokens else 0
     if len(tokens) == 1 and tokens[0].kind == "command" and tokens[0].text[1:2] in tuple(",;:!{}% "):
         return "", tokens[-1].end
@@ -215,10 +215,6 @@ def _written(text: str, tokens: list[_Token]) -> tuple[str, int]:
     if number and "." not in tokens[0].text:
         return number[0].replace(",", "."), number.end()
     return _latex(tokens), tokens[-1].end
-
-
-def _carries(token: _Token) -> bool:
-    return token.kind in ("number", "time", "command") or token.kind == "word"
 
 
 def _balanced(tokens: list[_Token]) -> list[_Token]:
