@@ -68,14 +68,8 @@ class Hostile(Environment):
     def die_later(self):
         asyncio.get_running_loop().stop()
 
-    def outcomes(self):
-        return Observation("x", tool_outcomes=[{"name": "add", "ok": True}])
-
     def gym(self):
         return "x", 1.0, True, {}
-
-    def messages(self):
-        return ["x"] * 1_000_000
 
     def endless(self):
         return itertools.repeat("x")
@@ -83,9 +77,6 @@ class Hostile(Environment):
     def metric(self):
         self.metrics.update({str(number): number for number in range(100_000)})
         return Observation(done=True)
-
-    def nan(self):
-        return Observation("x", reward=float("nan"))
 
     def pipes(self):
         for fd in range(3, 64):
@@ -166,13 +157,10 @@ async def _ends(stage: Stage, *said: str, task: dict[str, Any] | None = None) ->
         ("stop_everything", "that was all"),
         ("canceled", "CancelledError"),
         ("regroup", f"step took longer than {CALL_S:g} s"),
-        ("outcomes", "tool_outcomes must be a list of"),
         ("gym", "Rewards and ends go into an Observation"),
         ("stop", f"step took longer than {CALL_S:g} s"),
         ("recurse", "RecursionError"),
-        ("messages", "more than 256"),
         ("endless", "more than 256"),
-        ("nan", "must be a finite number"),
         ("stubborn", f"step took longer than {CALL_S:g} s"),
         ("pipes", "its process died 3 times in turn 1"),
     ],

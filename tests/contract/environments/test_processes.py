@@ -143,8 +143,9 @@ async def test_a_flood_of_output_keeps_no_other_episode_waiting(
     assert len(printed) < 2000, f"{len(printed)} lines of a flood are in the log"
 
 
-async def test_processes_that_an_environment_leaves_behind_end_with_its_episodes(
-    stage: Stage, scripted: dict[str, Any]
+@pytest.mark.parametrize("is_killed", [False, True])
+async def test_a_process_that_an_environment_leaves_behind_ends_with_its_episodes_and_with_its_process(
+    stage: Stage, scripted: dict[str, Any], is_killed: bool
 ) -> None:
     await stage.configure(scripted)
     player = stage.play("scripted")
@@ -152,8 +153,12 @@ async def test_processes_that_an_environment_leaves_behind_end_with_its_episodes
     await player.say("leave")
     [pid] = pids(stage)
     [child] = psutil.Process(pid).children()
-    player.end()
-    await player.result()
+    assert os.getpgid(child.pid) != os.getpgid(pid), "the test is about a process with a session of its own"
+    if is_killed:
+        os.kill(pid, signal.SIGKILL)
+    else:
+        player.end()
+        await player.result()
     await eventually(lambda: has_ended(child), f"process {child.pid} is gone")
 
 
@@ -184,20 +189,6 @@ async def test_with_one_episode_a_process_each_has_a_new_one(stage: Stage, scrip
         player.end()
         await player.result()
     assert len(seen) == 2, f"two episodes shared a process: {seen}"
-
-
-async def test_a_process_that_left_its_group_ends_with_the_process_that_started_it(
-    stage: Stage, scripted: dict[str, Any]
-) -> None:
-    await stage.configure(scripted)
-    player = stage.play("scripted")
-    await player.observe()
-    await player.say("leave")
-    [pid] = pids(stage)
-    [child] = psutil.Process(pid).children()
-    assert os.getpgid(child.pid) != os.getpgid(pid), "the test is about a process with a session of its own"
-    os.kill(pid, signal.SIGKILL)
-    await eventually(lambda: has_ended(child), f"process {child.pid} is gone")
 
 
 async def test_processes_that_die_as_they_start_cost_no_episode(

@@ -122,14 +122,6 @@ def test_the_cosine_reward_runs_from_the_short_to_the_long_value(
     assert parts(score)["cosine"] == pytest.approx(3 * expected)
 
 
-def test_the_repetition_penalty_is_proportional_to_the_repeated_share() -> None:
-    rules = composer(repetition={"max_penalty": -0.5, "ngram_size": 1})
-    score = rules.score(
-        0, [GroundTruth("v", None)], [VerifierScore("v", SCORED, 1)], Output("x", FinishReason.STOP, [7, 7, 7, 8])
-    )
-    assert parts(score) == {"verifiable": 1, "repetition": -0.25}
-
-
 @pytest.mark.parametrize(("verifiers", "penalty"), [([], -0.25), (["V"], -0.25), (["w", "v"], -0.25), (["w"], 0)])
 def test_the_repetition_penalty_applies_to_the_verifiers_that_it_names(verifiers: list[str], penalty: float) -> None:
     rules = composer(repetition={"max_penalty": -0.5, "ngram_size": 1, "verifiers": verifiers})

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from services.reward.custom.code import Unusable, read_code
+from services.reward.custom.code import Code, Unusable, read_code
 from services.reward.custom.loading import LoadedVerifiers, load
 from services.reward.pool.worker import judge_custom
 from shoal.config.tables.custom_verifiers import CustomVerifierConfig
@@ -25,14 +25,29 @@ def compute_score(data_source, solution_str, ground_truth, extra_info=None, bonu
 LABEL = {"data_source": "mine", "ground_truth": {"answer": "4"}, "extra_info": {"index": 3.0, "share": 0.5}}
 
 
-def judged(tmp_path: Path, text: str, label: Any, completion: str = "4", **table: Any) -> dict[str, Any]:
+def code_of(tmp_path: Path, text: str, function: str, **table: Any) -> Code:
     path = tmp_path / "reward.py"
     path.write_text(text)
+    return read_code("mine", CustomVerifierConfig(file=str(path), function=function, **table))
+
+
+def judged_with(code: Code, **given: Any) -> dict[str, Any]:
     custom = LoadedVerifiers()
-    settings = {"file": str(path), "function": "compute_score", "convention": "verl"} | table
-    custom.use(read_code("mine", CustomVerifierConfig(**settings)))
+    custom.use(code)
     custom.load("mine")
-    return dict(judge_custom(custom, "mine", {"completion": completion, "label": label}))
+    return dict(judge_custom(custom, "mine", given))
+
+
+def refused(code: Code, why: str) -> str:
+    """Returns the field that an unusable function is refused with."""
+    with pytest.raises(Unusable, match=why) as error:
+        load(code)
+    return error.value.field
+
+
+def judged(tmp_path: Path, text: str, label: Any, completion: str = "4", **table: Any) -> dict[str, Any]:
+    code = code_of(tmp_path, text, "compute_score", **{"convention": "verl"} | table)
+    return judged_with(code, completion=completion, label=label)
 
 
 def test_a_reward_function_of_verl_scores(tmp_path: Path) -> None:
@@ -76,12 +91,7 @@ def test_what_verl_would_not_take_has_no_verdict(tmp_path: Path, label: Any, why
     ],
 )
 def test_a_function_that_cannot_be_called_so_is_refused(tmp_path: Path, function: str, table: dict[str, Any]) -> None:
-    path = tmp_path / "reward.py"
-    path.write_text(function)
-    code = read_code("mine", CustomVerifierConfig(file=str(path), function="compute_score", **table))
-    with pytest.raises(Unusable, match="compute_score") as error:
-        load(code)
-    assert error.value.field == "function"
+    assert refused(code_of(tmp_path, function, "compute_score", **table), "compute_score") == "function"
 
 
 def test_arguments_of_the_table_reach_a_function_of_ours(tmp_path: Path) -> None:
@@ -146,14 +156,8 @@ MESSAGES = [{"role": "user", "content": "2 + 2?"}]
 
 
 def judged_by_trl(tmp_path: Path, function: str, label: Any, **table: Any) -> dict[str, Any]:
-    path = tmp_path / "train.py"
-    path.write_text(TRL)
-    custom = LoadedVerifiers()
-    settings = {"file": str(path), "function": function, "convention": "trl"} | table
-    custom.use(read_code("mine", CustomVerifierConfig(**settings)))
-    custom.load("mine")
-    given = {"completion": "4", "label": label, "prompt": "2 + 2?", "messages": MESSAGES, "token_ids": [52]}
-    return dict(judge_custom(custom, "mine", given))
+    code = code_of(tmp_path, TRL, function, **{"convention": "trl"} | table)
+    return judged_with(code, completion="4", label=label, prompt="2 + 2?", messages=MESSAGES, token_ids=[52])
 
 
 @pytest.mark.parametrize("label", [{"answer": "4"}, "4"])
@@ -204,11 +208,7 @@ def test_a_column_that_a_function_of_trl_needs_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["def f(completions:", "a = " + "(" * 500, "a = " + "-" * 100_000 + "1"])
 def test_a_script_that_is_no_python_is_refused(tmp_path: Path, text: str) -> None:
-    path = tmp_path / "train.py"
-    path.write_text(text)
-    with pytest.raises(Unusable, match="does not import") as error:
-        load(read_code("mine", CustomVerifierConfig(file=str(path), function="f", convention="trl")))
-    assert error.value.field == "file"
+    assert refused(code_of(tmp_path, text, "f", convention="trl"), "does not import") == "file"
 
 
 @pytest.mark.parametrize(
@@ -216,9 +216,4 @@ def test_a_script_that_is_no_python_is_refused(tmp_path: Path, text: str) -> Non
     [("late", "needs 'trainer_state'"), ("blind", "takes no 'completions'"), ("missing", "it has: text_of, correct")],
 )
 def test_a_function_that_trl_alone_can_call_is_refused(tmp_path: Path, function: str, why: str) -> None:
-    path = tmp_path / "train.py"
-    path.write_text(TRL)
-    code = read_code("mine", CustomVerifierConfig(file=str(path), function=function, convention="trl"))
-    with pytest.raises(Unusable, match=why) as error:
-        load(code)
-    assert error.value.field == "function"
+    assert refused(code_of(tmp_path, TRL, function, convention="trl"), why) == "function"

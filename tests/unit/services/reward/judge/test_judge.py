@@ -146,17 +146,8 @@ async def test_a_configured_template_is_filled_from_an_object(server: JudgeServe
     ("name", "label"),
     [
         ("general-quality_ref", None),
-        ("general-quality_ref", ""),
-        ("general-quality_ref", []),
-        ("general-quality_rubric", " "),
-        ("llm_judge", None),
         ("llm_judge", {"rubric": "only"}),
-        ("llm_judge", {"reference": "a", "extra": 1}),
-        ("rubric", "text"),
-        ("rubric", {"rubrics": []}),
         ("rubric", {"rubrics": [{"weight": 1}]}),
-        ("rubric", {"rubrics": [{"description": "a", "weight": True}]}),
-        ("rubric", {"rubrics": [{"description": "a", "weight": 0}]}),
     ],
 )
 async def test_a_label_without_a_field_of_the_template_is_unscorable_and_sends_no_request(

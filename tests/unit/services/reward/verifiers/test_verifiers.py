@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from services.reward.common.verdict import Unscorable
 from services.reward.verifiers.registry import VERIFIERS
 from shoal.config.tables.data import SourceConfig
 from shoal.data.tasks import make_task
@@ -29,7 +28,6 @@ def value(verifier: str, completion: str, label: Any) -> float:
     ("completion", "label", "expected"),
     [
         ("#### 5", "5", 1.0),
-        ("5.0", "5", 1.0),
         ("5.50", 5.5, 1.0),
         ("it is $1,234.", 1234.0, 1.0),
         ("1,234,567", "1,234,567", 1.0),
@@ -38,18 +36,10 @@ def value(verifier: str, completion: str, label: Any) -> float:
         ("3 + 4 = 7", "7", 1.0),
         ("7 = 3+4", "4", 0.0),
         ("from 5 to -3", "-3", 1.0),
-        ("2-3", "3", 0.0),
         ("-.5", "-.5", 1.0),
-        ("1e3", "1000", 0.0),
         ("no number", "5", 0.0),
-        ("", "5", 0.0),
         ("５", "5", 0.0),
-        ("\u22125", "5", 0.0),
-        ("\u22125", "-5", 1.0),
-        ("-5", "\u22125", 1.0),
-        ("\u20135", "-5", 1.0),
         ("10\u201312", "12", 1.0),
-        ("-$5", "5", 0.0),
         ("-\\$5", "-5", 1.0),
         ("The loss is -$5", "-5", 1.0),
         ("The price range is $10-$15", "15", 1.0),
@@ -61,7 +51,6 @@ def value(verifier: str, completion: str, label: Any) -> float:
         ("They are left:\n\u20135 apples", "5", 1.0),
         ("a\u20135", "5", 1.0),
         ("a loss of \u2013$5", "-5", 1.0),
-        ("Rs.500", "500", 1.0),
         ("-€40", "-40", 1.0),
         ("+£5", "5", 0.0),
         ("1250", "£1,250", 1.0),
@@ -113,12 +102,6 @@ def test_gsm8k_never_pays_the_tail_of_a_number(completion: str, tail: str) -> No
     assert value("gsm8k", completion, tail) == 0.0
 
 
-@pytest.mark.parametrize("label", ["five", "", None, [], True, {"answer": "5"}, "1/2", "#### "])
-def test_a_gsm8k_label_without_a_number_is_unscorable(label: Any) -> None:
-    with pytest.raises(Unscorable):
-        value("gsm8k", "5", label)
-
-
 @pytest.mark.parametrize(
     ("completion", "label", "expected"),
     [
@@ -142,7 +125,6 @@ def test_a_gsm8k_label_without_a_number_is_unscorable(label: Any) -> None:
         (r"$\boxed{\{3,1,2\}}$", r"\{1,2,3\}", 1.0),
         (r"$\boxed{\{1,2\}}$", r"\{1,2,3\}", 0.0),
         (r"$\boxed{5\text{ or }6}$", "5", 0.0),
-        (r"\boxed{5} no wait, \boxed{4}", "4", 1.0),
         (r"\boxed{4} no wait, \boxed{5}", "4", 0.0),
         (r"$\boxed{\text{Evelyn}}$", r"\text{Evelyn}", 1.0),
         (r"$\boxed{\text{odd}}$", r"\text{even}", 0.0),
@@ -210,12 +192,6 @@ def test_math_reads_answer_tags_if_configured(completion: str, expected: float) 
     assert VERIFIERS["math"].judge(completion, "4", (), {"answer_tags": True}).value == expected
 
 
-@pytest.mark.parametrize("label", ["", None, [], "$$"])
-def test_a_math_label_without_an_answer_is_unscorable(label: Any) -> None:
-    with pytest.raises(Unscorable):
-        value("math", "$5$", label)
-
-
 @pytest.mark.parametrize(
     ("completion", "label", "expected"),
     [("Paris", "Paris", 1.0), (" Paris\n", "Paris", 1.0), ("paris", "Paris", 0.0), ("42", 42.0, 1.0), ("", "x", 0.0)],
@@ -244,13 +220,6 @@ def test_reasoning_gym_gives_full_reward_to_the_answer_of_the_task(task: str) ->
     )
     assert value("reasoning_gym", f"<think>3</think>\n{answer}", label) == 1
     assert value("reasoning_gym", "<answer>nonsense</answer>", label) < 0.1
-
-
-@needs_reasoning_gym
-@pytest.mark.parametrize("label", ["5", None, {"task": "no_such_task", "options": "{}", "entry": "{}"}, {"task": "x"}])
-def test_a_label_that_is_not_from_reasoning_gym_is_unscorable(label: Any) -> None:
-    with pytest.raises(Unscorable):
-        value("reasoning_gym", "5", label)
 
 
 @pytest.mark.parametrize(

@@ -1,27 +1,12 @@
 """Tests of where the names of a test come from, in a real sandbox."""
 
-from collections.abc import Iterator
-
 import pytest
 
-from services.reward.sandbox import run
 from services.reward.sandbox.inside.names import _HOME
-from services.reward.verifiers import code
 from tests.support.repository import ROOT
+from tests.unit.services.reward.sandbox.runs import passed
 
-
-@pytest.fixture(scope="module", autouse=True)
-def sandbox() -> Iterator[None]:
-    if reason := code.unavailable():
-        pytest.skip(f"no sandbox: {reason}")
-    yield
-    run.close()
-
-
-def passed(program: str, *tests: str) -> list[bool]:
-    limits = run.SandboxLimits(timeout_s=20.0)
-    results = run.run_tests(program, list(tests), kind=run.FUNCTIONS, limits=limits, total_timeout_s=60.0)
-    return [result.passed for result in results]
+pytestmark = pytest.mark.usefixtures("sandbox")
 
 
 @pytest.mark.parametrize(
