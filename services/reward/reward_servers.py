@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import grpc.aio
 
@@ -39,19 +39,6 @@ _NO_TOKEN = (
 )
 
 
-@dataclass(frozen=True)
-class ServedVerifier:
-    """A verifier of another server."""
-
-    server: "RewardServer"
-    name: str
-    """The name in the server's spelling."""
-    description: str
-    code_digest: str
-    unavailable: str
-    """The reason why it cannot work there; empty if it can."""
-
-
 class RewardServer:
     """A connection to one server."""
 
@@ -69,7 +56,7 @@ class RewardServer:
     async def close(self) -> None:
         await self._channel.close()
 
-    async def list_verifiers(self, patience_s: float) -> dict[str, ServedVerifier]:
+    async def list_verifiers(self, patience_s: float) -> dict[str, reward_pb2.VerifierInfo]:
         """Returns the server's verifiers that the configuration uses, by name in lower case.
 
         Raises `FailedPrecondition` if the server does not answer within `patience_s`, and `InvalidArgument` if it lacks
@@ -90,10 +77,7 @@ class RewardServer:
                         reason=ErrorReason.NO_REWARD_SERVER,
                     ) from None
                 await asyncio.sleep(_MIN_PAUSE_S)
-        listed = {
-            info.name.lower(): ServedVerifier(self, info.name, info.description, info.code_digest, info.unavailable)
-            for info in response.verifiers
-        }
+        listed = {info.name.lower(): info for info in response.verifiers}
         if missing := [name for name in self._config.verifiers if name not in listed]:
             raise InvalidArgument(
                 f"{self._field}.verifiers: {self._config.address} has no verifier {missing[0]!r}; it has: "
@@ -178,7 +162,7 @@ class ServerScorer:
         self._token_servers = frozenset(token_servers)
         self._config = dict(sorted(config.items()))  # A Struct has no order, but messages should be stable.
         self._servers: list[RewardServer] = []
-        self._verifiers: dict[str, ServedVerifier] = {}
+        self._verifiers: dict[str, tuple[RewardServer, reward_pb2.VerifierInfo]] = {}
 
     @property
     def names(self) -> Collection[str]:
@@ -198,8 +182,8 @@ class ServerScorer:
         ]
         listed = await asyncio.gather(*(server.list_verifiers(patience_s) for server in self._servers))
         check_owners(dict(zip(self._config, listed, strict=True)), taken)
-        for verifiers in listed:
-            self._verifiers |= verifiers
+        for server, verifiers in zip(self._servers, listed, strict=True):
+            self._verifiers |= {name: (server, info) for name, info in verifiers.items()}
 
     async def start(self) -> None:
         """Does nothing: `find` has connected."""
@@ -209,17 +193,17 @@ class ServerScorer:
             await server.close()
 
     async def score(self, truth: GroundTruth, prompt: Prompt, completion: rollout_pb2.Completion) -> VerifierScore:
-        served = self._verifiers[truth.verifier]
-        return await served.server.score(served.name, truth, prompt, completion)
+        server, info = self._verifiers[truth.verifier]
+        return await server.score(info.name, truth, prompt, completion)
 
     async def label_problem(self, truth: GroundTruth) -> str:
-        served = self._verifiers[truth.verifier]
-        return await served.server.label_problem(served.name, truth)
+        server, info = self._verifiers[truth.verifier]
+        return await server.label_problem(info.name, truth)
 
     async def describe(self) -> Sequence[ListedVerifier]:
         return [
-            ListedVerifier(name, "what its server reads", served.description, served.unavailable, served.code_digest)
-            for name, served in self._verifiers.items()
+            ListedVerifier(name, "what its server reads", info.description, info.unavailable, info.code_digest)
+            for name, (_, info) in self._verifiers.items()
         ]
 
 
