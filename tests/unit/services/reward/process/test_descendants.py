@@ -1,4 +1,4 @@
-"""What an environment's process has started ends with the service, also where the service is killed."""
+"""What a process has started is found, and ends with the service, also where the service is killed."""
 
 import os
 import signal
@@ -9,7 +9,7 @@ import time
 import psutil
 import pytest
 
-from services.reward.process.descendants import MARK_VARIABLE, Guard, descendants
+from services.reward.process.descendants import MARK_VARIABLE, Guard, children, descendants
 from tests.support.repository import ROOT
 
 PATIENCE_S = 60
@@ -80,3 +80,33 @@ def test_a_guard_that_was_killed_is_started_again_and_ends_what_both_guard() -> 
     assert other.poll() is None, "it ended a process of another service"
     other.kill()
     other.wait(PATIENCE_S)
+
+
+_PROGRAM = """
+import subprocess, sys, threading
+started = [subprocess.Popen(["sleep", "600"])]
+def start():
+    started.append(subprocess.Popen(["sleep", "600"]))
+    ready.set()
+    over.wait()
+ready, over = threading.Event(), threading.Event()
+threading.Thread(target=start).start()
+ready.wait()
+print(*(each.pid for each in started), flush=True)
+sys.stdin.read()
+for each in started:
+    each.kill()
+    each.wait()
+over.set()
+"""
+
+
+def test_the_children_of_all_threads_are_found_and_none_of_a_process_that_has_ended() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", _PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        wanted = sorted(map(int, process.stdout.readline().split()))
+        assert len(wanted) == 2 and sorted(children(process.pid)) == wanted
+        assert process.pid in children(os.getpid())
+    assert children(process.pid) == []
