@@ -13,8 +13,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from services.reward.common.verifier import Verifier
-from services.reward.judge.labels import JUDGED_LABELS
-from services.reward.judge.rubric import DESCRIPTION as RUBRIC_DESCRIPTION
+from services.reward.judge.labels import JUDGED_LABELS, RUBRIC_DESCRIPTION
 from services.reward.judge.scorer import JudgeScorer
 from services.reward.model.scorer import DESCRIPTION as MODEL_DESCRIPTION
 from services.reward.model.scorer import ModelScorer

@@ -12,9 +12,8 @@ from typing import Any
 from services.reward.common.http_endpoint import EndpointFailed, HttpEndpoint
 from services.reward.common.text import clean, last_between
 from services.reward.common.verdict import Unscorable
-from services.reward.judge.labels import DEFAULT, JUDGED_LABELS, JudgedLabel
+from services.reward.judge.labels import CRITERION, DEFAULT, JUDGED_LABELS, JudgedLabel, read_rubric, weighted
 from services.reward.judge.reply import Reply, read_grade, read_reply
-from services.reward.judge.rubric import CRITERION, read_rubric, weighted
 from services.reward.judge.templates import Template
 from shoal.chat_templates.thoughts import without_thoughts
 from shoal.config.tables.judge import JudgeConfig

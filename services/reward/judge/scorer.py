@@ -4,8 +4,7 @@ from collections.abc import Collection, Sequence
 
 from services.reward.common.scorer import ListedVerifier, whole_text
 from services.reward.judge.judge import MISSING, Judge, JudgeCounts
-from services.reward.judge.labels import JUDGED_LABELS
-from services.reward.judge.rubric import DESCRIPTION as RUBRIC_DESCRIPTION
+from services.reward.judge.labels import JUDGED_LABELS, RUBRIC_DESCRIPTION
 from shoal.config.tables.judge import JudgeConfig
 from shoal.rollout import GroundTruth, Prompt
 from shoal.scores import ScoreOutcome, VerifierScore

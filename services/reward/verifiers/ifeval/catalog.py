@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from services.reward.verifiers.ifeval import copies, counting, edges, formats, keywords, style
+from services.reward.verifiers.ifeval import copies, counting, formats, keywords
 from services.reward.verifiers.ifeval.arguments import Arguments
 
 
@@ -23,8 +23,8 @@ class Constraint:
 _PROMPT = ("prompt_to_repeat",)
 CONSTRAINTS = {
     "change_case:capital_word_frequency": Constraint(counting.capital_words, ("capital_frequency", "capital_relation")),
-    "change_case:english_capital": Constraint(style.english_capitals),
-    "change_case:english_lowercase": Constraint(style.english_lowercase),
+    "change_case:english_capital": Constraint(formats.english_capitals),
+    "change_case:english_lowercase": Constraint(formats.english_lowercase),
     "combination:repeat_prompt": Constraint(copies.repeat_prompt, _PROMPT),
     "combination:two_responses": Constraint(copies.two_responses),
     "copy:copy": Constraint(copies.copy, _PROMPT),
@@ -46,8 +46,8 @@ CONSTRAINTS = {
     "detectable_format:sentence_hyphens": Constraint(formats.sentence_hyphens),
     "detectable_format:square_brackets": Constraint(formats.square_brackets),
     "detectable_format:title": Constraint(formats.title),
-    "first_word:first_word_answer": Constraint(edges.first_word, ("first_word",)),
-    "first_word:first_word_sent": Constraint(edges.first_word_of_sentences, ("first_word",)),
+    "first_word:first_word_answer": Constraint(keywords.first_word, ("first_word",)),
+    "first_word:first_word_sent": Constraint(keywords.first_word_of_sentences, ("first_word",)),
     "keywords:exclude_word_harder": Constraint(keywords.excluded, ("keyword",), ("instruction",)),
     "keywords:existence": Constraint(keywords.existence, ("keywords",)),
     "keywords:forbidden_words": Constraint(keywords.forbidden, ("forbidden_words",)),
@@ -59,9 +59,9 @@ CONSTRAINTS = {
     "keywords:start_end": Constraint(keywords.first_is_last),
     "keywords:word_count_different_numbers": Constraint(keywords.frequency, ("keyword", "frequency", "relation")),
     "keywords:word_once": Constraint(keywords.once, ("keyword",)),
-    "language:response_language": Constraint(style.response_language, ("language",)),
-    "last_word:last_word_answer": Constraint(edges.last_word, ("last_word",)),
-    "last_word:last_word_sent": Constraint(edges.last_word_of_sentences, ("last_word",)),
+    "language:response_language": Constraint(formats.response_language, ("language",)),
+    "last_word:last_word_answer": Constraint(keywords.last_word, ("last_word",)),
+    "last_word:last_word_sent": Constraint(keywords.last_word_of_sentences, ("last_word",)),
     "length_constraints:nth_paragraph_first_word": Constraint(
         counting.nth_first_word, ("num_paragraphs", "nth_paragraph", "first_word")
     ),
@@ -73,9 +73,9 @@ CONSTRAINTS = {
     "new:copy_span_idx": Constraint(copies.copy_span, ("prompt_to_repeat", "n_start", "n_end")),
     "paragraphs:paragraphs": Constraint(counting.two_starred),
     "paragraphs:paragraphs2": Constraint(counting.two_spaced),
-    "punctuation:no_comma": Constraint(style.lacks(",")),
-    "punctuation:punctuation_dot": Constraint(style.lacks(".")),
-    "punctuation:punctuation_exclamation": Constraint(style.lacks("!")),
-    "startend:end_checker": Constraint(edges.end_phrase, ("end_phrase",)),
-    "startend:quotation": Constraint(edges.quotation),
+    "punctuation:no_comma": Constraint(formats.lacks(",")),
+    "punctuation:punctuation_dot": Constraint(formats.lacks(".")),
+    "punctuation:punctuation_exclamation": Constraint(formats.lacks("!")),
+    "startend:end_checker": Constraint(keywords.end_phrase, ("end_phrase",)),
+    "startend:quotation": Constraint(keywords.quotation),
 }

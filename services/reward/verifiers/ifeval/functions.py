@@ -10,8 +10,7 @@ from services.reward.common.json_text import is_json
 from services.reward.common.language import is_language
 from services.reward.verifiers.ifeval.arguments import Arguments
 from services.reward.verifiers.ifeval.catalog import Constraint
-from services.reward.verifiers.ifeval.formats import bracketed
-from services.reward.verifiers.ifeval.style import lacks
+from services.reward.verifiers.ifeval.formats import bracketed, lacks
 
 _WORD = re.compile(r"\w+")
 _CAPITALS = re.compile(r"\b[A-Z]+\b")

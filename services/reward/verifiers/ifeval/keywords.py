@@ -1,4 +1,5 @@
-"""Constraints on single words: `keywords:*` and `count:count_increment_word`."""
+"""Constraints on single words, and on the beginning and the end: `keywords:*`, `count:count_increment_word`,
+`startend:*`, `first_word:*`, `last_word:*`."""
 
 import re
 from itertools import pairwise
@@ -7,6 +8,7 @@ from services.reward.verifiers.ifeval.arguments import Arguments
 from services.reward.verifiers.ifeval.sentences import ruled_sentences
 from services.reward.verifiers.ifeval.words import treebank_words
 
+_MARK = re.compile(r"[^\w\s]")
 _MARKS = "".join(chr(code) for code in range(33, 127) if not chr(code).isalnum())
 
 
@@ -92,3 +94,61 @@ def no_adjacent_letters(response: str, arguments: Arguments) -> bool:
 
 def _count(pattern: re.Pattern[str], text: str) -> int:
     return sum(1 for _ in pattern.finditer(text))
+
+
+def end_phrase(response: str, arguments: Arguments) -> bool:
+    """Returns whether the response ends with `end_phrase`, ignoring case, outer white space and outer double quotes."""
+    phrase = arguments.text("end_phrase").lower()
+    return response.strip().strip('"').lower().endswith(phrase)
+
+
+def quotation(response: str, arguments: Arguments) -> bool:
+    """Returns whether the response begins and ends with a double quote."""
+    text = response.strip()
+    return len(text) > 1 and text.startswith('"') and text.endswith('"')
+
+
+def first_word_of_sentences(response: str, arguments: Arguments) -> bool:
+    """Returns whether each sentence begins with `first_word`, ignoring case.
+
+    A punctuation mark that touches the word is part of it; with `strict_wording`, marks are ignored.
+    """
+    return all(_begins(sentence, arguments) for sentence in _sentences(response, arguments, "first_word"))
+
+
+def first_word(response: str, arguments: Arguments) -> bool:
+    """Returns whether the response begins with `first_word`, ignoring case.
+
+    A punctuation mark that touches the word is part of it; with `strict_wording`, marks are ignored.
+    """
+    arguments.text("first_word")
+    return _begins(response, arguments)
+
+
+def last_word_of_sentences(response: str, arguments: Arguments) -> bool:
+    """Returns whether each sentence ends with `last_word`, ignoring case and punctuation marks."""
+    return all(_ends(sentence, arguments) for sentence in _sentences(response, arguments, "last_word"))
+
+
+def last_word(response: str, arguments: Arguments) -> bool:
+    """Returns whether the response ends with `last_word`, ignoring case and punctuation marks."""
+    arguments.text("last_word")
+    return _ends(response, arguments)
+
+
+def _sentences(response: str, arguments: Arguments, needed: str) -> list[str]:
+    arguments.text(needed)
+    return ruled_sentences(response)
+
+
+def _begins(text: str, arguments: Arguments) -> bool:
+    words = text.split(maxsplit=1)
+    if not words:
+        return False
+    word, wanted = words[0].lower(), arguments.text("first_word").lower()
+    return word == wanted or (arguments.strict_wording and _MARK.sub("", word) == _MARK.sub("", wanted))
+
+
+def _ends(text: str, arguments: Arguments) -> bool:
+    words = text.rsplit(maxsplit=1)
+    return bool(words) and _MARK.sub("", words[-1]).lower() == arguments.text("last_word").lower()
