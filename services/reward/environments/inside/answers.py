@@ -1,4 +1,4 @@
-"""What the methods of an environment return, checked and in bounds, as JSON."""
+"""Values that the methods of an environment return, as JSON: checked and bounded."""
 
 import contextlib
 import math
@@ -14,18 +14,19 @@ from shoal.rollout import ToolOutcome
 from shoal.scores import MAX_REWARD
 
 MAX_MESSAGES = 256
-"""In an observation, of messages as well as of outcomes of tool calls."""
+"""Most messages in an observation, and most outcomes of tool calls."""
 MAX_NAME_CHARS = 100
 _MAX_METRICS = 64
 _MAX_DETAIL_CHARS = 500
 
 
 class BadAnswer(Exception):
-    """A method returned what is no answer. The message says what it was."""
+    """A method returned a value that is no answer. The message describes the value."""
 
 
 def observation_of(value: Any, max_chars: int) -> dict[str, Any]:
-    """Returns what `reset` or `step` returned as JSON, with at most `max_chars` characters of text, notes aside.
+    """Converts the value of `reset` or `step` to JSON, with at most `max_chars` characters of text, apart from notes on
+    cuts.
 
     Raises `BadAnswer`.
     """
@@ -42,13 +43,13 @@ def observation_of(value: Any, max_chars: int) -> dict[str, Any]:
 
 
 def check_number(num_messages: int) -> None:
-    """Raises `BadAnswer` for more messages than may be said at once."""
+    """Raises `BadAnswer` for more messages than an observation may have."""
     if num_messages > MAX_MESSAGES:
         raise BadAnswer(f"more than {MAX_MESSAGES} messages were said at once")
 
 
 def result_of(environment: Environment) -> dict[str, Any]:
-    """Returns what an environment says of its episode as JSON. Raises `BadAnswer`."""
+    """Returns an environment's result of its episode as JSON. Raises `BadAnswer`."""
     metrics = _numbers_by_name(environment.metrics, "self.metrics")
     if len(metrics) > _MAX_METRICS:
         raise BadAnswer(f"{len(metrics)} metrics, more than {_MAX_METRICS}")
@@ -64,7 +65,7 @@ def result_of(environment: Environment) -> dict[str, Any]:
 
 
 def _turn_rewards(agent: Agent) -> dict[str, float]:
-    """Returns them by the ids of calls, which those of chat completions begin with a word of OpenAI's before."""
+    """Returns the rewards by the ids of calls, without the word with which ids of chat completions begin."""
     return {
         _text(str(name))[:MAX_NAME_CHARS].removeprefix("chatcmpl-"): _reward(value, f"the reward of turn {name!r}")
         for name, value in _numbers_by_name(agent.turn_rewards, "self.turn_rewards").items()
@@ -78,7 +79,7 @@ def _numbers_by_name(values: Any, what: str) -> Mapping[Any, Any]:
 
 
 def _is_done(done: Any) -> bool:
-    """Converts a bool, also one of numpy or torch: a text would be true, whatever it says."""
+    """Converts a bool, also of numpy or torch. Refuses texts, which would all be true."""
     if isinstance(done, str | bytes | Sequence | Mapping):
         raise BadAnswer(f"done must be True or False (given: {reprlib.repr(done)})")
     return bool(done)
@@ -128,7 +129,7 @@ def _message(message: Any) -> dict[str, str]:
 
 
 def cut(texts: Sequence[str], max_chars: int) -> list[str]:
-    """Cuts the middle out of long texts: a fair share each of `max_chars`, notes aside."""
+    """Cuts the middle out of long texts, so that each has a fair share of `max_chars`, apart from notes on cuts."""
     lengths = sorted(map(len, texts))
     left, share = max_chars, max_chars
     for number, length in enumerate(lengths):
@@ -155,8 +156,8 @@ def _reward(value: Any, what: str) -> float:
 
 
 def _number(value: Any, what: str) -> float:
-    """Converts a number or bool, also one of numpy or torch."""
-    # An array may hold several numbers, a whole number be too large for a float.
+    """Converts a number or bool, also of numpy or torch."""
+    # An array may hold several numbers, and a whole number may be too large for a float.
     with contextlib.suppress(AttributeError, TypeError, ValueError, RuntimeError, OverflowError):
         number = value if isinstance(value, numbers.Real) else value.item()
         if math.isfinite(number):

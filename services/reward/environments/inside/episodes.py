@@ -1,4 +1,4 @@
-"""The episodes of one process: an object of the environment's class for each."""
+"""The episodes of one process, each with its own object of the environment's class."""
 
 import asyncio
 import inspect
@@ -16,15 +16,15 @@ from shoal.rollout import FinishReason
 
 class Episodes:
     """Carries out the calls of the episodes of a process. The caller sends one call of an episode at a time, except
-    that `close` may come during another one, which it ends."""
+    that `stop` and `close` may come during another call, which they end."""
 
     def __init__(self, loaded: LoadedEnvironment, max_chars: int) -> None:
-        """`max_chars`: largest number of characters of an observation."""
+        """`max_chars` is the largest number of characters of an observation."""
         self._loaded, self._max_chars = loaded, max_chars
         self._environments: dict[str, Environment] = {}
         self._running: dict[str, asyncio.Task[Any]] = {}
         self._threads: dict[str, asyncio.Future[Any]] = {}
-        """Of agents that are not coroutines."""
+        """The threads of agents that are not coroutines, by episode."""
 
     async def call(self, call: Mapping[str, Any]) -> Any:
         """Returns the answer as JSON. Raises what the environment raises."""
@@ -57,7 +57,7 @@ class Episodes:
         raise ValueError(f"no such call: {call['call']}")
 
     async def _run(self, call: Mapping[str, Any]) -> None:
-        """Runs an agent, one that is not a coroutine in a thread."""
+        """Runs an agent; if it is not a coroutine, in a thread."""
         agent = self._environments[call["episode"]]
         assert isinstance(agent, Agent)
         run = partial(agent.run, call["task"], call["seed"], Policy(**call["policy"]))
@@ -70,7 +70,7 @@ class Episodes:
             agent.reward = reward
 
     async def _stop(self, episode: str) -> None:
-        """Ends the call that is under way, if any."""
+        """Ends the current call of an episode, if there is one."""
         if (running := self._running.get(episode)) is not None:
             running.cancel()
             await asyncio.wait([running])
@@ -78,13 +78,13 @@ class Episodes:
     async def _close(self, episode: str) -> None:
         await self._stop(episode)
         if (thread := self._threads.pop(episode, None)) is not None:
-            await asyncio.wait([thread])  # Nothing can end it but itself: the policy is refused to it by now.
+            await asyncio.wait([thread])  # It can only end by itself. Its calls of the policy are refused by now.
         if (environment := self._environments.pop(episode, None)) is not None:
             await _awaited(environment.close())
 
 
 def turn_of(turn: Mapping[str, Any]) -> Turn:
-    """Reads a turn as it travels to the process."""
+    """Reads a turn from the JSON of a call."""
     return Turn(
         turn["number"],
         turn["message"]["content"],
@@ -96,7 +96,7 @@ def turn_of(turn: Mapping[str, Any]) -> Turn:
 
 
 def message_of(message: Mapping[str, Any]) -> ChatMessage:
-    """Reads a message as it travels to the process."""
+    """Reads a message from the JSON of a call."""
     calls = [ToolCall(**{**call, "status": ToolCallStatus(call["status"])}) for call in message["tool_calls"]]
     return ChatMessage(message["role"], message["content"], tuple(calls), message["tool_call_id"], message["name"])
 
@@ -106,7 +106,7 @@ async def _awaited(value: Any) -> Any:
 
 
 def in_thread(work: Callable[[], Any]) -> "asyncio.Future[Any]":
-    """Runs something in a thread of its own. Returns the future of what it returns or raises."""
+    """Runs `work` in its own thread, which does not keep the process from ending. Returns the future of its result."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[Any] = loop.create_future()
 
@@ -115,18 +115,18 @@ def in_thread(work: Callable[[], Any]) -> "asyncio.Future[Any]":
             done.set_result(value)
         else:
             done.set_exception(error)
-            done.exception()  # Retrieved, even if nobody waits any more.
+            done.exception()  # Retrieve the error, even if nobody waits any more.
 
     def run() -> None:
         value: Any = None
         failure: BaseException | None = None
         try:
             value = work()
-        except SystemExit as error:  # As of a script that is called.
+        except SystemExit as error:  # For example from a script that is called.
             failure = RuntimeError(f"it called exit({error.code})")
-        except StopIteration as error:  # No future takes it.
+        except StopIteration as error:  # A future does not take this error.
             failure = RuntimeError(f"it raised StopIteration({error.value!r:.80})")
-        except BaseException as error:  # A thread that only ends keeps whoever waits for it waiting.
+        except BaseException as error:  # Otherwise the caller would wait forever.
             failure = error
         loop.call_soon_threadsafe(end, value, failure)
 

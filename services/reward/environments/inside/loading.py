@@ -18,7 +18,7 @@ from shoal.environment.tools import marked_tools
 
 
 class CannotLoad(Exception):
-    """The code is no environment that can be played. The message says why."""
+    """The code cannot be played as an environment. The message says why."""
 
 
 class FunctionTools(Environment):
@@ -41,7 +41,7 @@ class LoadedEnvironment:
         self._found = getattr(module, code["object"])
 
     async def describe(self) -> dict[str, Any]:
-        """Returns what `ListEnvironments` tells of it.
+        """Returns the description of the environment for `ListEnvironments`.
 
         Raises `CannotLoad` for settings that the class does not take, and for tools that cannot be described.
         """
@@ -58,7 +58,7 @@ class LoadedEnvironment:
             raise CannotLoad(f"{name} cannot be made with the settings {settings}: {why}") from error
         try:
             tools = [asdict(tool) for tool, _ in (await environment.listed_tools()).values()]
-            json.dumps(tools, ensure_ascii=False, allow_nan=False).encode()  # They travel so.
+            json.dumps(tools, ensure_ascii=False, allow_nan=False).encode()  # They are sent in this form.
             unavailable, mistaken = str(environment.unavailable()), misnamed(environment)
         except Exception as error:
             raise CannotLoad(f"the tools of {name} cannot be listed: {error}") from error
@@ -72,7 +72,7 @@ class LoadedEnvironment:
         return {
             "description": inspect.getdoc(self._found) if isinstance(self._found, type) else FunctionTools.__doc__,
             "tools": tools,
-            # Whatever a program does between two calls of the policy, it cannot be brought there again.
+            # A program cannot be brought back to where it was between two calls of the policy.
             "is_deterministic": bool(environment.is_deterministic) and not isinstance(environment, Agent),
             "is_agent": isinstance(environment, Agent),
             "unavailable": unavailable,
@@ -82,8 +82,8 @@ class LoadedEnvironment:
 
 
 def misnamed(environment: Environment) -> dict[str, str]:
-    """Returns the public attributes of an environment's class that are spelled almost like one that is called or read,
-    take the same arguments, and stand in its place: name -> the name that is meant."""
+    """Returns public attributes of an environment's class that are probably misspelled, each with the name that is
+    meant. The class lacks that name, which would be called or read, and the attribute fits in its place."""
     cls = type(environment)
     bases = (Agent, *Agent.__mro__)
     names = dict.fromkeys(name for one in cls.__mro__ if one not in bases for name in vars(one))
@@ -117,7 +117,7 @@ _READ: Mapping[str, Callable[[Any], bool]] = {
     "is_deterministic": lambda value: isinstance(value, bool),
     "tools": lambda value: isinstance(value, list | tuple) and any(map(callable, value)),
 }
-"""What is called or read of an environment, and what may stand there."""
+"""The names that are called or read of an environment, each with a check of its possible values."""
 
 
 def _check_answers(environment: Environment, mistaken: Mapping[str, str], *, has_tools: bool) -> None:
@@ -170,12 +170,12 @@ def _module(code: Mapping[str, Any]) -> types.ModuleType:
 
 
 def _without_folder(text: str, path: str) -> str:
-    """Callers learn which line of a file is wrong, and not where the file is on this machine."""
+    """Returns a text without the file's folder. Callers learn which line of a file is wrong, not where the file is."""
     return text.replace(f"{Path(path).parent}/", "") if path else text
 
 
 def _check_origin(found: Any, code: Mapping[str, Any]) -> None:
-    """Raises `CannotLoad` for what a module only imports from a package that is not allowed."""
+    """Raises `CannotLoad` for an object that the module only imports from a package that is not allowed."""
     origin = str(getattr(found, "__module__", None) or "nowhere")
     if code["defined_in"] and not any(f"{origin}.".startswith(f"{package}.") for package in code["defined_in"]):
         raise CannotLoad(
@@ -185,5 +185,5 @@ def _check_origin(found: Any, code: Mapping[str, Any]) -> None:
 
 
 def _digest_of(path: str) -> str:
-    """Returns the digest of a module's file; its imports are not part of it."""
+    """Returns the digest of a module's file, without its imports."""
     return hashlib.sha256(Path(path).read_bytes()).hexdigest() if path else ""

@@ -1,8 +1,9 @@
 """The main loop of a process of environments.
 
-Reads calls from stdin and answers each on stdout. A call is a task of one event loop, and says when it begins: methods
-that are no coroutines run one after the other, and those that wait do not run yet. The parent hears how long calls have
-computed, and ends a process in which one of them hangs. A call does not pay for the time in which others compute.
+Reads calls from stdin, and answers each on stdout. Each call is a task of one event loop, and reports its beginning: a
+method that is no coroutine runs alone, and other calls wait until it returns. The process reports how long calls have
+computed, and the parent ends a process in which a call hangs. The time limit of a call does not count the time in which
+other calls compute.
 """
 
 import asyncio
@@ -27,7 +28,7 @@ _MAX_DETAIL_CHARS = 500
 _MAX_TRACEBACK_CHARS = 20_000
 _HEAD_BYTES = 4
 _REPORT_S = 0.1
-"""The parent hears of it once calls have computed for so long."""
+"""Computing time of calls after which it is reported to the parent."""
 
 _Arguments = TypeVarTuple("_Arguments")
 
@@ -36,14 +37,14 @@ _current: ContextVar["CallClock | None"] = ContextVar("_current", default=None)
 
 
 class TimedLoop(asyncio.SelectorEventLoop):
-    """An event loop that measures how long its callbacks compute, in which time nothing else goes on."""
+    """An event loop that measures how long its callbacks compute. Nothing else happens in that time."""
 
     def __init__(self) -> None:
         super().__init__()
         self.busy_s = 0.0
-        """What all callbacks have taken."""
+        """The time that all callbacks have taken."""
         self.after_each: Callable[[], None] = lambda: None
-        """Is called after each of them."""
+        """Called after each callback."""
 
     def call_soon(
         self,
@@ -67,15 +68,15 @@ class TimedLoop(asyncio.SelectorEventLoop):
 
 
 class CallClock:
-    """How much time a call has left. It runs while the call computes and while it waits, and stands still while others
+    """The time that a call has left. The clock runs while the call computes or waits. It stands still while other calls
     compute, up to a bound."""
 
     def __init__(self, loop: TimedLoop, timeout_s: float, max_others_s: float) -> None:
-        """`max_others_s`: longest time that it stands still."""
+        """`max_others_s` is the longest time that it stands still."""
         self._loop, self._timeout_s, self._max_others_s = loop, timeout_s, max_others_s
         self._began_s, self._busy_before_s = loop.time(), loop.busy_s
         self.own_s = 0.0
-        """What callbacks of the call have taken."""
+        """The time that the call's callbacks have taken."""
 
     def left_s(self) -> float:
         others_s = self._loop.busy_s - self._busy_before_s - self.own_s
@@ -146,7 +147,7 @@ class _Process:
                 with limited(limit, call["timeout_s"], call["max_others_s"]):
                     value = await self._called(call)
             answer = {"value": value}
-        except BaseException as error:  # Whatever the code raises: the others of the process go on.
+        except BaseException as error:  # Whatever the code raises, other calls of the process go on.
             if isinstance(error, TimeoutError) and limit.expired():
                 answer = _error("late", f"{call['call']} took longer than {call['timeout_s']:g} s")
             elif isinstance(error, asyncio.CancelledError) and _is_canceled():
@@ -156,7 +157,7 @@ class _Process:
         self._write({"id": call["id"], "event": "answer"} | answer)
 
     def _report(self) -> None:
-        """Tells the parent what calls have computed, if others wait."""
+        """Reports the computing time of calls to the parent, if other calls wait."""
         if self._loop.busy_s >= self._reported_s + _REPORT_S and len(self._tasks) > 1:
             self._write({"event": "busy"})
 
@@ -196,6 +197,6 @@ def _error(kind: str, detail: str, full: str = "") -> dict[str, Any]:
 
 
 def _is_canceled() -> bool:
-    """Whether the call is canceled from outside: its own code may raise the same error."""
+    """Returns whether the call is canceled from outside. Its own code may raise the same error."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
