@@ -11,11 +11,10 @@ from typing import Any, NamedTuple
 from services.coordinator.rollout.circuit_breaker import CircuitBreaker, environment_verdicts
 from services.coordinator.rollout.completions import GroupRequest
 from services.coordinator.rollout.current_version import CurrentVersion
-from services.coordinator.rollout.groups import DropReason, SettledGroup
+from services.coordinator.rollout.groups import DropReason, SettledGroup, TokenReward, token_rewards, turn_rewards
 from services.coordinator.rollout.rollout_parts import RolloutParts
 from services.coordinator.rollout.rounds import Rounds
 from services.coordinator.rollout.sampling_gate import SamplingGate
-from services.coordinator.rollout.token_reward import TokenReward, token_rewards, turn_rewards
 from services.coordinator.store.events import EventLog
 from services.coordinator.store.ledger import Ledger
 from services.coordinator.workers.group_progress import GroupProgress

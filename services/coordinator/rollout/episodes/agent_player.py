@@ -1,6 +1,6 @@
 r"""One episode of an agent. Each call is a turn after a context that the agent chooses.
 
-agent: call (messages or tokens) -> where it goes on from (call_tree.py) -> sampled -> recorded -> answered
+agent: call (messages or tokens) -> where it goes on from (agent_calls.py) -> sampled -> recorded -> answered
 """
 
 import asyncio
@@ -8,8 +8,16 @@ import contextlib
 from dataclasses import dataclass, replace
 
 from services.coordinator.rollout.completions import EpisodeRequest
-from services.coordinator.rollout.episodes.agent_calls import CallPlace, find_node, place_of, readable, sampling_of
-from services.coordinator.rollout.episodes.call_tree import CallTree, Node, digests_of
+from services.coordinator.rollout.episodes.agent_calls import (
+    CallPlace,
+    CallTree,
+    Node,
+    digests_of,
+    find_node,
+    place_of,
+    readable,
+    sampling_of,
+)
 from services.coordinator.rollout.episodes.limits import EpisodeClock, StopReason
 from services.coordinator.rollout.episodes.messages import (
     BrokenEpisode,

@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 
 from services.coordinator.rollout.filtering import judge_group
-from services.coordinator.rollout.groups import DropReason, SettledGroup
-from services.coordinator.rollout.token_reward import TokenReward
+from services.coordinator.rollout.groups import DropReason, SettledGroup, TokenReward
 from shoal.rollout import GroundTruth
 from shoal.scores import RewardPart, Score, ScoreOutcome, VerifierScore
 from tests.support.groups import PROMPT, group_config, settled_group, with_lengths

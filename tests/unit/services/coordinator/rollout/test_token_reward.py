@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from services.coordinator.rollout.token_reward import TokenReward, token_rewards
+from services.coordinator.rollout.groups import TokenReward, token_rewards
 from shoal.conversation import ChatMessage
 from shoal.rollout import Episode, EpisodeTurn, FinishReason, GroundTruth
 from shoal.scores import Score, ScoreOutcome, StepScore, VerifierScore

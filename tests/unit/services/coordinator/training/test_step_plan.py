@@ -4,8 +4,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from services.coordinator.rollout.groups import DropReason, SettledGroup
-from services.coordinator.rollout.token_reward import TokenReward
+from services.coordinator.rollout.groups import DropReason, SettledGroup, TokenReward
 from services.coordinator.training.step_plan import StepPlan, plan_step
 from shoal.conversation import ChatMessage
 from shoal.rollout import Episode, EpisodeTurn, FinishReason, GroundTruth, WeightVersion
