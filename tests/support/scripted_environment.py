@@ -8,7 +8,7 @@ import numpy as np
 from google.protobuf import json_format
 from google.protobuf.struct_pb2 import Struct
 
-from shoal.errors import Aborted, InvalidArgument, ResourceExhausted
+from shoal.errors import Aborted, InvalidArgument
 from shoal.rpc.server import RpcServer
 from shoal.v1 import environment_pb2 as pb
 from shoal.v1 import environment_pb2_grpc, generator_pb2, reward_pb2, rollout_pb2
@@ -44,15 +44,12 @@ class ScriptedEnvironment(environment_pb2_grpc.EnvironmentServiceServicer):
         self.dies_at: int | None = None
         """The turn at which the service breaks its connections, as a killed process does."""
         self.name = "counter"
-        self.is_done_at: int | None = None
         self.holds_at: int | None = None
         """The turn whose answer waits for `may_answer`."""
         self.may_answer = asyncio.Event()
         self.num_held = 0
         self.refused = ""
         """The question whose task it does not take."""
-        self.num_refusals = 0
-        """How many more episodes it refuses, because too many are open."""
         self.server: RpcServer | None = None
         self.says = lambda calls: f"Result: {calls}"
 
@@ -101,9 +98,6 @@ class ScriptedEnvironment(environment_pb2_grpc.EnvironmentServiceServicer):
     def _refuse(self, start: pb.EpisodeStart) -> None:
         if self.refused and any(message.content == self.refused for message in start.messages):
             raise InvalidArgument("start.task: the environment does not take it")
-        if self.num_refusals:
-            self.num_refusals -= 1
-            raise ResourceExhausted("too many episodes are open", retry_after_s=0.01)
 
     async def _answer(
         self, episode_id: str, number: int, num_calls: int, turn: pb.PolicyTurn | None
@@ -125,7 +119,7 @@ class ScriptedEnvironment(environment_pb2_grpc.EnvironmentServiceServicer):
         if number == self.fails_at and episode_id.endswith(self.fails_for):
             result = pb.EpisodeResult(outcome=rollout_pb2.SCORE_OUTCOME_FAILED, detail="division by zero")
             return [pb.RunEpisodeResponse(result=result)]
-        observation = pb.Observation(turn=number, done=number == self.is_done_at)
+        observation = pb.Observation(turn=number)
         if turn is not None and turn.message.tool_calls:
             for call in turn.message.tool_calls:
                 observation.messages.add(role="tool", content=self.says(num_calls), tool_call_id=call.id, name="add")

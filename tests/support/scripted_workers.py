@@ -246,8 +246,6 @@ class ScriptedReward(reward_pb2_grpc.RewardServiceServicer):
         self.may_score.set()
         self.num_scored = 0
         self.server: RpcServer | None = None
-        self.die_at: int | None = None
-        """Break the connection at that completion, as a killed process does."""
 
     async def Configure(self, request: Any, context: Any) -> reward_pb2.RewardServiceConfigureResponse:
         return reward_pb2.RewardServiceConfigureResponse(
@@ -286,8 +284,6 @@ class ScriptedReward(reward_pb2_grpc.RewardServiceServicer):
             if source == self.held_source:
                 await self.may_score.wait()
             self.num_scored += 1
-            if self.num_scored == self.die_at:
-                await break_connection(self.server)
             value = float(request.completion.text.startswith("1")) if self.constant is None else self.constant
             outcome = rollout_pb2.SCORE_OUTCOME_FAILED if self.failing else rollout_pb2.SCORE_OUTCOME_SCORED
             yield reward_pb2.ScoreGroupResponse(
@@ -309,7 +305,6 @@ class ScriptedLearner(learner_pb2_grpc.LearnerServiceServicer):
         self.plane = plane
         self.step_s = step_s
         self.batches: list[list[learner_pb2.TrainStepRequest]] = []
-        self.reference_logprob = -1.5
         self.refuse_steps = False
         """Report of every step that its gradient is not finite."""
         self.may_step = asyncio.Event()
@@ -380,12 +375,10 @@ class ScriptedLearner(learner_pb2_grpc.LearnerServiceServicer):
     async def ComputeLogprobs(
         self, request: learner_pb2.ComputeLogprobsRequest, context: Any
     ) -> learner_pb2.ComputeLogprobsResponse:
-        """Returns `reference_logprob` for every token."""
+        """Returns -1.5 for every token."""
         assert request.model == learner_pb2.MODEL_REFERENCE
         return learner_pb2.ComputeLogprobsResponse(
-            logprobs=[
-                np.full(len(data) // 4 - 1, self.reference_logprob, "<f4").tobytes() for data in request.token_ids
-            ],
+            logprobs=[np.full(len(data) // 4 - 1, -1.5, "<f4").tobytes() for data in request.token_ids],
             version=self.plane.version(),
         )
 

@@ -207,16 +207,6 @@ async def test_an_environment_that_is_out_pauses_the_run_and_its_episodes_are_pl
     assert len(stage.episodes) == 6 * 2 * 2, "each episode is scored once"
 
 
-async def test_an_environment_that_is_full_is_asked_again(cluster: Cluster, model: Path) -> None:
-    stage = ScriptedStage()
-    stage.num_refusals = 5
-    await cluster.add_all(ScriptedPolicy(cluster.plane), rewards=(stage,))
-    limits = {"tool_parser": "tag", "max_losses": 1}
-    await cluster.run_to_end(episode_config(model, run={"num_steps": 1}, episodes=limits))
-    assert stage.num_refusals == 0
-    assert {completion.episode.outcome for completion in stage.episodes} == {rollout_pb2.SCORE_OUTCOME_SCORED}
-
-
 async def test_an_environment_that_the_service_lacks_is_refused(cluster: Cluster, model: Path) -> None:
     stage = ScriptedStage()
     stage.name = "another"

@@ -119,16 +119,6 @@ async def test_an_update_after_the_last_step_is_refused_and_changes_nothing(
     assert (run.policy_version, run.num_steps, config["run"]["num_steps"]) == (4, 4, 4)
 
 
-async def test_changes_survive_a_resume(cluster: Cluster, model: Path) -> None:
-    await start_slowly(cluster, model, num_steps=40)
-    await update(cluster, {"learner": {"learning_rate": 3e-4}, "checkpoint": {"every_steps": 3}})
-    await cluster.stop()
-    await cluster.end()
-    resumed = await cluster.start({}, run_id="updated", resume=True)
-    config = json_format.MessageToDict(resumed.config)
-    assert (config["learner"]["learning_rate"], config["checkpoint"]["every_steps"]) == (3e-4, 3)
-
-
 async def test_an_update_says_which_fields_need_a_resume_and_changes_nothing(cluster: Cluster, model: Path) -> None:
     await start_slowly(cluster, model)
     before = await cluster.run()

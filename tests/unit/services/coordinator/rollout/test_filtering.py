@@ -1,4 +1,3 @@
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -138,13 +137,6 @@ def test_no_drop_rule_applies_where_nobody_says_what_is_correct() -> None:
     config = group_config(grpo={"difficulty_low": 0, "difficulty_high": 1, "max_wrong_completion_tokens": 1})
     group = judge_group(config, combined((0.3, 0.0), (0.7, -0.5), verifiers=("reward_model", "soft_overlong")))
     assert (group.correct_share, group.drop_reason, group.trained_indices) == (None, None, (0, 1))
-
-
-def test_groups_without_a_signal_are_trained_on_with_keep_zero_signal() -> None:
-    config = group_config(grpo={"keep_zero_signal": True})
-    rewards: list[Sequence[float | None]] = [[1.0, 1.0], [None, None]]
-    reasons = [judge_group(config, settled_group(0, values)).drop_reason for values in rewards]
-    assert reasons == [None, DropReason.NOT_SCORED]
 
 
 def test_verifiers_that_scored_make_up_the_reward_with_partial_rewards() -> None:

@@ -8,7 +8,7 @@ from services.coordinator.rollout.groups import DropReason, SettledGroup, TokenR
 from services.coordinator.training.step_plan import StepPlan, plan_step
 from shoal.conversation import ChatMessage
 from shoal.rollout import Episode, EpisodeTurn, FinishReason, GroundTruth, WeightVersion
-from shoal.scores import Score, ScoreOutcome, VerifierScore
+from shoal.scores import ScoreOutcome
 from tests.support.groups import NOW, PROMPT, group_config, judged, settled_group, with_lengths
 
 CONFIG = group_config()
@@ -80,18 +80,6 @@ def test_an_episode_is_no_longer_for_what_its_environment_says(section: dict[str
         for group in (replace(played, completions=tuple(completions)), alone)
     )
     assert found == wanted
-
-
-def test_rollouts_carry_the_partial_rewards() -> None:
-    truths = (GroundTruth("a", 1, 1.0), GroundTruth("b", 1, 0.5))
-    first = VerifierScore("a", ScoreOutcome.SCORED, 1.0)
-    scores = (
-        Score(0, ScoreOutcome.FAILED, 1.0, (first, VerifierScore("b", ScoreOutcome.FAILED, 0.0))),
-        Score(1, ScoreOutcome.SCORED, 1.5, (first, VerifierScore("b", ScoreOutcome.SCORED, 1.0))),
-    )
-    settled = replace(settled_group(0, [0.0, 0.0]), prompt=replace(PROMPT, ground_truths=truths), scores=scores)
-    plan = plan_of([settled], advantage={"scale": "none", "partial_rewards": True})
-    assert [rollout.reward for rollout in plan.trained[0].rollouts] == [1.0, 1.5]
 
 
 def test_statistics_of_the_batch_include_the_groups_that_are_dropped() -> None:

@@ -9,17 +9,6 @@ from services.coordinator.rollout.episodes.limits import EpisodeClock
 from tests.support.clock import Clock
 
 
-def test_a_wait_does_not_count() -> None:
-    time = Clock()
-    clock = EpisodeClock(10, time)
-    time.now += 1
-    with clock.stopped():
-        time.now += 50
-        assert clock.used_s == 1
-    time.now += 2
-    assert clock.used_s == 3
-
-
 def test_calls_that_wait_at_the_same_time_stop_it_once_until_the_last_has_what_it_waits_for() -> None:
     time = Clock()
     clock = EpisodeClock(10, time)
