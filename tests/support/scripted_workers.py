@@ -244,7 +244,6 @@ class ScriptedReward(reward_pb2_grpc.RewardServiceServicer):
         """While it is not set, completions of `held_source` wait for their scores."""
         self.held_source = ""
         self.may_score.set()
-        self.num_scored = 0
         self.server: RpcServer | None = None
 
     async def Configure(self, request: Any, context: Any) -> reward_pb2.RewardServiceConfigureResponse:
@@ -283,7 +282,6 @@ class ScriptedReward(reward_pb2_grpc.RewardServiceServicer):
                 continue
             if source == self.held_source:
                 await self.may_score.wait()
-            self.num_scored += 1
             value = float(request.completion.text.startswith("1")) if self.constant is None else self.constant
             outcome = rollout_pb2.SCORE_OUTCOME_FAILED if self.failing else rollout_pb2.SCORE_OUTCOME_SCORED
             yield reward_pb2.ScoreGroupResponse(

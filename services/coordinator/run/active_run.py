@@ -10,7 +10,6 @@ Workers, requests, events and reports belong to the run, so generators and rewar
 
 import asyncio
 import logging
-from dataclasses import dataclass
 from pathlib import Path
 
 from services.coordinator.remote.mirror_folder import RunPlaces
@@ -44,28 +43,21 @@ MAX_PAUSE_S = 30.0
 """Longest pause before a restart. The first restart after a new step has none, the second 1 s, and so on, doubled."""
 
 
-@dataclass(frozen=True)
-class Restarts:
-    """Counts the restarts of a run since its last new step; the run's record keeps them over the coordinator's end."""
+def count_restart(record: RunRecord, max_restarts: int, reason: str) -> float:
+    """Counts a restart since the last new step in the run's record, and returns the pause before it in seconds.
 
-    record: RunRecord
-    max_restarts: int
-
-    def begin(self, reason: str) -> float:
-        """Counts a restart, and returns the pause before it in seconds.
-
-        Raises `FailedPrecondition` with the reasons of all restarts if there were too many.
-        """
-        reasons = self.record.restart_reasons
-        if len(reasons) >= self.max_restarts:
-            earlier = f"; before: {'; '.join(reversed(reasons))}" if reasons else ""
-            raise FailedPrecondition(
-                f"{reason}; the run was restarted {counted(len(reasons), 'time')} without a new step "
-                f"(coordinator.max_restarts){earlier}",
-                reason=ErrorReason.RESTARTS_SPENT,
-            )
-        self.record.restart_counted(reason)
-        return 0.0 if len(reasons) == 1 else min(MAX_PAUSE_S, 2.0 ** (len(reasons) - 2))
+    Raises `FailedPrecondition` with the reasons of all restarts if there were too many.
+    """
+    reasons = record.restart_reasons
+    if len(reasons) >= max_restarts:
+        earlier = f"; before: {'; '.join(reversed(reasons))}" if reasons else ""
+        raise FailedPrecondition(
+            f"{reason}; the run was restarted {counted(len(reasons), 'time')} without a new step "
+            f"(coordinator.max_restarts){earlier}",
+            reason=ErrorReason.RESTARTS_SPENT,
+        )
+    record.restart_counted(reason)
+    return 0.0 if len(reasons) == 1 else min(MAX_PAUSE_S, 2.0 ** (len(reasons) - 2))
 
 
 class ActiveRun:
@@ -100,7 +92,7 @@ class ActiveRun:
         places = RunPlaces(record.folder, learner_folder or record.folder)
         self._mirroring = Mirroring(config.checkpoint.mirror, places, events)
         self._segment_check = SegmentCheck(record.folder, self._mirroring, report.segment_damaged)
-        self._restarts = Restarts(record, config.coordinator.max_restarts)
+        self._max_restarts = config.coordinator.max_restarts
         self._updates: ConfigUpdates | None = None
         self._attempt: Attempt | None = None
         if record.state is RunState.PAUSED and not record.pauses_itself:
@@ -125,10 +117,6 @@ class ActiveRun:
         if self._attempt is None:
             raise Unavailable("the run loads its data; ask again in a moment")
         return await self._attempt.evaluations.request()
-
-    def interrupt(self) -> None:
-        """Ends the attempt at the next step boundary, with a checkpoint. The coordinator's next start continues."""
-        self.commands.interrupt()
 
     async def drive(self) -> None:
         """Drives the run to its end and reports its final state. Raises nothing."""
@@ -214,8 +202,8 @@ class ActiveRun:
 
     async def _begin_restart(self) -> bool:
         """Waits for the time of the next attempt and counts it; returns False if the run is to stop instead."""
-        pause_s = self._restarts.begin(self._restart_reason)
-        self.parts.report.restarting(self._restart_reason, pause_s, self._restarts.max_restarts)
+        pause_s = count_restart(self.record, self._max_restarts, self._restart_reason)
+        self.parts.report.restarting(self._restart_reason, pause_s, self._max_restarts)
         if not await self.parts.controls.unless_stopped(asyncio.sleep(pause_s, True), by=tuple(StopMode)):
             return False
         self.record.attempt_begins()

@@ -79,7 +79,7 @@ class Attempt:
         )
         self._checkpoints = Checkpoints(record.folder, mirroring, record.inputs)
         self._saving = Saving(run, self._policy, self._checkpoints, self._ledger, self._full_disk)
-        self._boundary = StepBoundary(controls, self._policy.learner, self._saving)
+        self._boundary = StepBoundary(controls, run.fleet, self._saving)
         self.evaluations = Evaluations(run, self._rollout, self._policy.version, self._boundary, inputs.held_out)
         self._exports = Exports(run, self._policy.learner, self.evaluations, self._full_disk)
 
@@ -159,7 +159,7 @@ class Attempt:
         held_out = self._inputs.held_out.without("malformed_label", checking.result()).without("too_long", too_long)
         if held_out.lacks_questions:
             self._run.events.add("questions_left_out", str(held_out), left_out=dict(held_out.left_out))
-        self.evaluations.ask(held_out)
+        self.evaluations.held_out = held_out
         unusable = checking.result() | too_long
         loop = await self._recovered_loop(unusable)
         await self._policy.publish()

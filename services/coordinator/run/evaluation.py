@@ -33,7 +33,8 @@ class Evaluations:
         self._parts = parts
         self._version = version
         self._boundary = boundary
-        self._held_out = held_out
+        self.held_out = held_out
+        """The questions; an attempt leaves out those that cannot be asked before the first evaluation."""
         self._last_round: asyncio.Task[None] | None = None
         self._rounds: set[asyncio.Task[None]] = set()
         """Unfinished evaluations: at most one is being sampled, the others are being scored."""
@@ -43,17 +44,13 @@ class Evaluations:
         self.blocked_s = 0.0
         """Total time that the training loop has stood still for evaluations, pauses apart."""
 
-    def ask(self, held_out: HeldOut) -> None:
-        """Replaces the questions by those that can be asked, before the first evaluation."""
-        self._held_out = held_out
-
     async def request(self) -> EvaluationResult:
         """Requests an evaluation at the next step boundary, and waits for the result.
 
         A paused run is evaluated at once, and stays paused. Raises `FailedPrecondition` when the run has no questions,
         or ends before the result.
         """
-        if not self._held_out.prompts:
+        if not self.held_out.prompts:
             raise FailedPrecondition(
                 "the run has no held-out questions: it was started without evaluation.sources",
                 reason=ErrorReason.NO_QUESTIONS,
@@ -68,7 +65,7 @@ class Evaluations:
 
     async def run_last(self) -> None:
         """Evaluates the policy that a stopped run ends with, if there are questions, unless it is evaluated already."""
-        if self._held_out.prompts:
+        if self.held_out.prompts:
             await self._run_once()
 
     async def _run_once(self) -> None:
@@ -139,7 +136,7 @@ class Evaluations:
                 f"evaluating the policy of step {evaluation.version.policy_version}",
                 lambda: "" if self._run.controls.stands_still else evaluation.describe_progress(),
             ):
-                result = await evaluation.result(self._held_out)
+                result = await evaluation.result(self.held_out)
             if after is not None:
                 await after
             self._run.report.evaluation(result)

@@ -184,4 +184,4 @@ class RunLoop:
             if self.policy.publisher.has_late:
                 await self.policy.catch_up()
                 await self.run.commands.follow_pause()
-            await self.run.fleet.wait_for_change(timeout_s=1.0)
+            await self.run.fleet.changed.wait(1.0)

@@ -329,5 +329,5 @@ class Runs:
             waiting.lock.release()
         if self._active is None or self._driving is None or self._driving.done():
             return
-        self._active.interrupt()
+        self._active.commands.interrupt()
         await asyncio.wait([self._driving], timeout=grace_s)

@@ -23,7 +23,7 @@ from services.coordinator.run.run_parts import RunParts
 from services.coordinator.store.files.disk_errors import is_full
 from services.coordinator.store.ledger import Ledger
 from services.coordinator.store.retention import best_of
-from services.coordinator.workers.learner_client import LearnerClient
+from services.coordinator.workers.fleet import Fleet
 from shoal.error_reasons import ErrorReason
 from shoal.errors import ResourceExhausted, ShoalError
 from shoal.paths import step_name
@@ -201,7 +201,7 @@ class StepBoundary:
     """Waits while the run stands still, and answers requests for checkpoints."""
 
     controls: RunControls
-    learner: LearnerClient
+    fleet: Fleet
     saving: Saving
 
     async def wait_while_paused(self, *, before_checkpoint: Callable[[], None] = lambda: None) -> bool:
@@ -213,7 +213,7 @@ class StepBoundary:
         """
         while True:
             self.saving.raise_failure()
-            if self.learner.is_leaving:
+            if self.fleet.learner_is_leaving:
                 before_checkpoint()
                 raise await self._part_with_learner()
             while request := next((each for each in self.controls.checkpoint_requests if not each.done()), None):
@@ -232,8 +232,10 @@ class StepBoundary:
         except ShoalError as error:
             if error.reason == ErrorReason.LEARNER_LOST:
                 return error
-            return self.learner.part(f"it was told to end, and no checkpoint could be written: {error.message}")
-        return self.learner.part(f"it was told to end, and {checkpoint_id} has all its steps")
+            return self.fleet.part_with_learner(
+                f"it was told to end, and no checkpoint could be written: {error.message}"
+            )
+        return self.fleet.part_with_learner(f"it was told to end, and {checkpoint_id} has all its steps")
 
     async def _answer(self, request: "asyncio.Future[str]") -> None:
         # It stays among those that wait meanwhile: if the run ends, it is refused with the run's error.

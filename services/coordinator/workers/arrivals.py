@@ -11,8 +11,8 @@ from services.coordinator.workers.member import (
     NAMES,
     POLL_S,
     SERVICES,
+    Kind,
     Member,
-    kind_of,
     loading_status,
     while_leased,
     worker_name,
@@ -101,19 +101,19 @@ class Arrivals:
 
     def describe(self) -> str:
         """Describes the workers that are loading, and names the kinds that are still to come."""
-        alive = [record for kind in SERVICES for record in self._registry.alive(kind_of(kind))]
+        alive = [record for kind in SERVICES for record in self._registry.alive(kind)]
         loading = [record for record in alive if record.worker_id in self._loading]
         parts = [f"{worker_name(record)} is {record.status.message or 'starting'}" for record in loading]
         here = {record.kind for record in alive}
         return "; ".join(parts + [f"no {name} is registered" for kind, name in NAMES.items() if kind not in here])
 
-    def raise_if_hopeless(self, kind: int) -> None:
+    def raise_if_hopeless(self, kind: Kind) -> None:
         """Raises the first failure of a kind when all its workers have failed."""
         failures = [error for record, error in self._failures.values() if record.kind == kind]
-        loading = [1 for record in self._registry.alive(kind_of(kind)) if record.worker_id in self._loading]
+        loading = [1 for record in self._registry.alive(kind) if record.worker_id in self._loading]
         restarting = [1 for record, _ in self._restarting.values() if record.kind == kind]
         if failures and not loading and not restarting:
-            raise FailedPrecondition(f"the {NAMES[kind_of(kind)]} cannot serve this run: {failures[0].message}")
+            raise FailedPrecondition(f"the {NAMES[kind]} cannot serve this run: {failures[0].message}")
 
     def _match_restarted(self, record: WorkerRecord) -> None:
         """Takes a new worker for a restarting worker, at the same address or else the first of the same kind."""

@@ -6,7 +6,7 @@ from services.coordinator.store.events import EventLog
 from services.coordinator.store.long_work import shown_alive
 from services.coordinator.workers.arrivals import Arrivals
 from services.coordinator.workers.gpu_turns import GpuTurns
-from services.coordinator.workers.member import SERVICES, Member, kind_of, loading_status
+from services.coordinator.workers.member import SERVICES, Member, loading_status
 from services.coordinator.workers.registry import WorkerRegistry
 from services.coordinator.workers.worker_events import WorkerEvents, missing_message
 from shoal.concurrency import Signal
@@ -35,14 +35,15 @@ class Fleet:
         """By worker id, the calls that wait for members that are out of reach."""
         self._learner_loss = ""
         """Why the attempt's learner was lost; empty while it is not."""
-        self._changed = Signal()
+        self.changed = Signal()
+        """Notified when a member came, went, or changed `serving`."""
         self.gpu_turns = GpuTurns(
             config(),
             learner_is_loaded=lambda: bool(self._of_kind(worker_pb2.WORKER_KIND_LEARNER)),
-            changed=self._changed,
+            changed=self.changed,
         )
         self._arrivals = Arrivals(
-            config, run_id, registry, self._log, self.gpu_turns, joins=self._add, changed=self._changed
+            config, run_id, registry, self._log, self.gpu_turns, joins=self._add, changed=self.changed
         )
         self._has_begun = False
         """Whether an attempt has had its workers."""
@@ -96,13 +97,13 @@ class Fleet:
     async def raise_when_learner_is_lost(self) -> None:
         """Waits until the attempt's learner is lost, and the policy with it; then raises `FailedPrecondition`."""
         while not self._learner_loss:
-            await self._changed.wait()
+            await self.changed.wait()
         raise self._learner_is_lost()
 
     async def until_learner_leaves(self) -> None:
         """Waits until the learner was told to end."""
         while not self.learner_is_leaving:
-            await self._changed.wait()
+            await self.changed.wait()
 
     def part_with_learner(self, reason: str) -> FailedPrecondition:
         """Lets a learner go that was told to end; returns the error that ends the attempt."""
@@ -117,7 +118,7 @@ class Fleet:
     def _reconcile(self) -> None:
         for member in self._members.values():
             self._follow_end(member)
-        alive = {record.worker_id: record for kind in SERVICES for record in self._registry.alive(kind_of(kind))}
+        alive = {record.worker_id: record for kind in SERVICES for record in self._registry.alive(kind)}
         for worker_id, member in list(self._members.items()):
             if worker_id not in alive:
                 self._remove(member, member.record.loss_reason)
@@ -147,7 +148,7 @@ class Fleet:
         if not member.is_leaving:
             member.is_leaving = True
             self._log.add("worker_leaving", member.record, "was told to end")
-            self._changed.notify()
+            self.changed.notify()
 
     def _remove(self, member: Member, reason: str) -> None:
         has_policy = member in self._of_kind(worker_pb2.WORKER_KIND_LEARNER)[:1]
@@ -158,7 +159,7 @@ class Fleet:
         if has_policy:  # The attempt never used any other learner.
             self._learner_loss = reason
         member.lost.set()  # Its channel stays open for other calls that are under way on it.
-        self._changed.notify()
+        self.changed.notify()
 
     async def report_lost(self, member: Member, error: ShoalError) -> None:
         """Removes a member after a call to it failed."""
@@ -173,7 +174,7 @@ class Fleet:
         member.is_out_of_reach, member.serving = True, False
         self._log.add("worker_out_of_reach", member.record, f"is out of reach: {error.message}", reason=error.reason)
         self._reaching[member.record.worker_id] = asyncio.create_task(self._reach(member))
-        self._changed.notify()
+        self.changed.notify()
 
     async def _reach(self, member: Member) -> None:
         """Asks a member for its status until it answers or is lost."""
@@ -188,7 +189,7 @@ class Fleet:
             del self._reaching[member.record.worker_id]
         # A generator serves once the publisher knows its weights.
         member.serving = member.record.kind != worker_pb2.WORKER_KIND_GENERATOR
-        self._changed.notify()
+        self.changed.notify()
 
     async def still_serves(self, member: Member) -> bool:
         """Whether a member still serves after a call to it broke off. Waits for its answer while its lease lasts."""
@@ -239,12 +240,4 @@ class Fleet:
                 raise FailedPrecondition(
                     missing_message(missing, timeout_s, self._arrivals.describe()), reason=ErrorReason.NO_WORKER
                 )
-            await self._changed.wait(min(remaining, 1.0))
-
-    async def wait_for_change(self, timeout_s: float) -> None:
-        """Returns when a member came, went, or changed `serving`, or after the timeout."""
-        await self._changed.wait(timeout_s)
-
-    def notify(self) -> None:
-        """Wakes the waiters after a member's `serving` changed."""
-        self._changed.notify()
+            await self.changed.wait(min(remaining, 1.0))

@@ -140,7 +140,7 @@ class GeneratorPool:
                     f"for coordinator.worker_timeout_s ({self._wait_timeout_s:.0f} s)",
                     reason=ErrorReason.NO_GENERATOR,
                 )
-            changed = asyncio.create_task(self._fleet.wait_for_change(min(remaining, 1.0)))
+            changed = asyncio.create_task(self._fleet.changed.wait(min(remaining, 1.0)))
             try:
                 waits: list[asyncio.Future[Any]] = [claim.bindings, changed]
                 await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
@@ -274,7 +274,7 @@ class GeneratorPool:
                 f"not sampled within coordinator.sampling_timeout_s ({timeout_s:g} s) from the first token on"
             )
         member.serving, member.standing.is_in_doubt = False, True
-        self._fleet.notify()
+        self._fleet.changed.notify()
         return WorkFailed(
             member.name, f"it has not begun within coordinator.sampling_timeout_s ({timeout_s:g} s)", is_loss=True
         )
@@ -289,7 +289,7 @@ class GeneratorPool:
             self._fleet.out_of_reach(member, error)
         elif isinstance(error, FailedPrecondition):
             member.serving = False  # Until the publisher has found out which weights it has.
-            self._fleet.notify()
+            self._fleet.changed.notify()
             return WorkFailed(member.name, error.message, is_loss=False)
         if error.reason == ErrorReason.SHUTTING_DOWN:
             self._fleet.leaves(member)

@@ -90,15 +90,6 @@ class LearnerClient:
         return FailedPrecondition(f"the learner is lost: {member.record.loss_reason}", reason=ErrorReason.LEARNER_LOST)
 
     @property
-    def is_leaving(self) -> bool:
-        """Whether the learner was told to end, and waits for a checkpoint of its last steps."""
-        return self._fleet.learner_is_leaving
-
-    def part(self, reason: str) -> FailedPrecondition:
-        """Lets a learner go that was told to end; returns the error that ends the attempt."""
-        return self._fleet.part_with_learner(reason)
-
-    @property
     def _storage_timeout_s(self) -> float:
         """For calls that write or read a whole model."""
         return self._config().checkpoint.timeout_s

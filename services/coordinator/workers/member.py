@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import grpc.aio
 
@@ -108,12 +108,13 @@ class Member:
             self.watching.cancel()
 
 
-NAMES = {
+Kind: TypeAlias = worker_pb2.WorkerKind.ValueType
+NAMES: dict[Kind, str] = {
     worker_pb2.WORKER_KIND_GENERATOR: "generator",
     worker_pb2.WORKER_KIND_REWARD: "reward service",
     worker_pb2.WORKER_KIND_LEARNER: "learner",
 }
-SERVICES: dict[int, tuple[str, Callable[[grpc.aio.Channel], Any], Any, Any]] = {
+SERVICES: dict[Kind, tuple[str, Callable[[grpc.aio.Channel], Any], Any, Any]] = {
     worker_pb2.WORKER_KIND_GENERATOR: (
         "shoal.v1.GeneratorService",
         generator_pb2_grpc.GeneratorServiceStub,
@@ -167,14 +168,3 @@ async def while_leased(member: Member, call: Callable[[], Awaitable[Any]]) -> An
 
 def worker_name(record: WorkerRecord) -> str:
     return f"{NAMES[record.kind]} {record.address}"
-
-
-def kind_of(number: int) -> worker_pb2.WorkerKind.ValueType:
-    return worker_pb2.WorkerKind.ValueType(number)
-
-
-def loaded_version(status: generator_pb2.GeneratorServiceGetStatusResponse) -> WeightVersion | None:
-    """Returns the weights that a generator reports; None before its first load."""
-    if not status.HasField("version"):
-        return None
-    return WeightVersion(status.version.attempt, status.version.policy_version)

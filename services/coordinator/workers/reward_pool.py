@@ -214,7 +214,7 @@ class RewardPool:
                     f"no reward service for coordinator.worker_timeout_s ({self._wait_timeout_s:.0f} s)",
                     reason=ErrorReason.NO_REWARD,
                 )
-            await self._fleet.wait_for_change(min(remaining, 1.0))
+            await self._fleet.changed.wait(min(remaining, 1.0))
         return min(members, key=lambda candidate: (candidate.outstanding, random.random()))
 
     async def _score_at(

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from services.coordinator.store.events import EventLog
-from services.coordinator.workers.member import NAMES, Member, kind_of, worker_name
+from services.coordinator.workers.member import NAMES, Kind, Member, worker_name
 from services.coordinator.workers.registry import WorkerRecord
 from shoal.v1 import worker_pb2
 
@@ -46,9 +46,9 @@ class WorkerEvents:
             )
 
 
-def missing_message(kinds: Sequence[int], timeout_s: float, gap: str) -> str:
+def missing_message(kinds: Sequence[Kind], timeout_s: float, gap: str) -> str:
     """Says that no worker of some kinds came in time, and what to do. `gap` describes those that load or lack."""
-    *others, last = (f"no {NAMES[kind_of(kind)]}" for kind in kinds)
+    *others, last = (f"no {NAMES[kind]}" for kind in kinds)
     names = f"{', '.join(others)} and {last}" if others else last
     return (
         f"{names} registered and loaded within coordinator.worker_timeout_s ({timeout_s:.0f} s)"

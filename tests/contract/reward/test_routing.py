@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -90,6 +91,7 @@ class Replicas:
 
     def __init__(self, members: list[Member]) -> None:
         self.rewards = members
+        self.changed = SimpleNamespace(wait=asyncio.sleep)
 
     async def report_lost(self, member: Member, error: ShoalError) -> None:
         self.out_of_reach(member, error)
@@ -97,9 +99,6 @@ class Replicas:
     def out_of_reach(self, member: Member, error: ShoalError) -> None:
         if member in self.rewards:
             self.rewards.remove(member)
-
-    async def wait_for_change(self, timeout_s: float) -> None:
-        await asyncio.sleep(timeout_s)
 
 
 @asynccontextmanager

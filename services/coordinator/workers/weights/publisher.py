@@ -24,7 +24,7 @@ from typing import Any
 from services.coordinator.store.events import EventLog
 from services.coordinator.workers.fleet import Fleet
 from services.coordinator.workers.learner_client import CONTROL_TIMEOUT_S, LearnerClient
-from services.coordinator.workers.member import Member, loaded_version, status_of
+from services.coordinator.workers.member import Member, status_of
 from services.coordinator.workers.weights.canary import Reading
 from services.coordinator.workers.weights.fault_finding import Failures, at_fault
 from services.coordinator.workers.weights.weight_broadcast import Transfer, WeightGroup, form_group
@@ -35,7 +35,7 @@ from shoal.errors import ShoalError, Unavailable
 from shoal.quantities import counted
 from shoal.rollout import WeightVersion
 from shoal.v1 import generator_pb2, weights_pb2
-from shoal.wire import float32_from_wire, int32_to_wire
+from shoal.wire import float32_from_wire, int32_to_wire, version_from_wire
 
 LEAVE_TIMEOUT_S = 5.0
 CANARY_TOKENS = 32
@@ -131,7 +131,7 @@ class Publisher:
                 member.serving = member not in late
                 if member.serving:
                     member.version = version
-            self._fleet.notify()
+            self._fleet.changed.notify()
             new = [member for member in late if not member.standing.num_failures]
             for members in (new, *([member] for member in late if member not in new)):
                 report = await self._publish(version, members)
@@ -150,7 +150,7 @@ class Publisher:
             status = await status_of(member)
         except ShoalError:
             return False
-        return loaded_version(status) == version
+        return status.HasField("version") and version_from_wire(status.version) == version
 
     async def _publish(self, version: WeightVersion, members: Sequence[Member]) -> PublishReport:
         report = PublishReport(version)
@@ -167,7 +167,7 @@ class Publisher:
             num_unexplained += bool(waiting and not found)
         for member in waiting:
             await self._pass(version, [member], report)
-        self._fleet.notify()
+        self._fleet.changed.notify()
         report.duration_s = time.monotonic() - began
         return report
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from services.coordinator.run.active_run import MAX_PAUSE_S, Restarts, describe_failure
+from services.coordinator.run.active_run import MAX_PAUSE_S, count_restart, describe_failure
 from services.coordinator.store.run_record import RunRecord
 from shoal.error_reasons import ErrorReason
 from shoal.errors import FailedPrecondition
@@ -12,35 +12,34 @@ from tests.support.wordings import has_all
 
 
 def test_pauses_between_restarts_without_a_new_step_grow_and_are_bounded(tmp_path: Path) -> None:
-    restarts = Restarts(RunRecord("run", tmp_path), max_restarts=10)
-    pauses = [restarts.begin("it died") for _ in range(10)]
+    record = RunRecord("run", tmp_path)
+    pauses = [count_restart(record, 10, "it died") for _ in range(10)]
     assert pauses == [0, 1, 2, 4, 8, 16, MAX_PAUSE_S, MAX_PAUSE_S, MAX_PAUSE_S, MAX_PAUSE_S], pauses
 
 
 def test_only_a_step_that_no_attempt_has_trained_lets_restarts_count_from_zero(tmp_path: Path) -> None:
     record = RunRecord("run", tmp_path)
-    restarts = Restarts(record, max_restarts=2)
     record.step_trained(1, {})
     record.step_trained(2, {})
-    restarts.begin("first death")
+    count_restart(record, 2, "first death")
     record.step_trained(1, {})  # Repeated after a restore.
     record.attempt_begins()
-    restarts.begin("second death")
+    count_restart(record, 2, "second death")
     with pytest.raises(FailedPrecondition) as caught:
-        restarts.begin("third death")
+        count_restart(record, 2, "third death")
     assert caught.value.reason == ErrorReason.RESTARTS_SPENT and " 2 times " in caught.value.message
     deaths = ("third death; ", "attempt 1 at step 1: second death", "attempt 0 at step 2: first death")
     assert has_all(caught.value.message, *deaths), caught.value
     record.step_trained(3, {})
-    assert restarts.begin("fourth death") == 0
+    assert count_restart(record, 2, "fourth death") == 0
 
 
 def test_the_restarts_are_counted_over_the_end_of_the_coordinator(tmp_path: Path) -> None:
     record = RunRecord("run", tmp_path)
-    Restarts(record, max_restarts=1).begin("it died")
+    count_restart(record, 1, "it died")
     record.save()
     with pytest.raises(FailedPrecondition, match="it died again"):
-        Restarts(RunRecord.load_as_left(tmp_path), max_restarts=1).begin("it died again")
+        count_restart(RunRecord.load_as_left(tmp_path), 1, "it died again")
 
 
 def test_the_message_of_a_failed_run_names_the_checkpoint_to_resume_from(tmp_path: Path) -> None:

@@ -202,10 +202,10 @@ async def test_a_request_that_is_canceled_costs_no_checkpoint_and_takes_no_other
         saved.append("step-00000004")
         return saved[-1]
 
-    learner: Any = SimpleNamespace(is_leaving=False)
+    fleet: Any = SimpleNamespace(learner_is_leaving=False)
     saving: Any = SimpleNamespace(save_now=cancel_and_save, raise_failure=lambda: None)
     gone.cancel()
     await asyncio.sleep(0)
-    assert await StepBoundary(controls, learner, saving).wait_while_paused()
+    assert await StepBoundary(controls, fleet, saving).wait_while_paused()
     assert await stays == "step-00000004"
     assert len(saved) == 2, f"{len(saved)} checkpoints, of a request that was canceled meanwhile and one that waits"

@@ -36,7 +36,7 @@ class Fleet:
         self.generators = list(generators)
         self.gpu_turns = SimpleNamespace(began=0.0)
         self.out: list[str] = []
-        self._changed = Signal()
+        self.changed = Signal()
 
     def out_of_reach(self, member: Member, error: ShoalError) -> None:
         member.serving = False
@@ -44,12 +44,6 @@ class Fleet:
 
     def leaves(self, member: Member) -> None:
         member.is_leaving = True
-
-    def notify(self) -> None:
-        self._changed.notify()
-
-    async def wait_for_change(self, timeout_s: float) -> None:
-        await self._changed.wait(timeout_s)
 
 
 def generator(name: str, stub: Any = None, state: grpc.ChannelConnectivity = READY) -> Member:
@@ -151,7 +145,7 @@ async def test_a_wait_for_room_has_no_deadline_and_one_for_a_generator_has() -> 
     await asyncio.sleep(3 * TIMEOUT_S)
     assert not waiting.task.done(), "the group gave up while a generator serves"
     a.serving = False
-    fleet.notify()
+    fleet.changed.notify()
     with pytest.raises(FailedPrecondition, match="generator") as refused:
         await asyncio.wait_for(waiting.task, 60)
     assert refused.value.reason == ErrorReason.NO_GENERATOR
