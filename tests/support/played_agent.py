@@ -10,8 +10,6 @@ from unittest.mock import AsyncMock, Mock
 
 import numpy as np
 
-from services.coordinator.rollout.completions import GroupRequest
-from services.coordinator.rollout.episodes.episode_sampler import EpisodeSampler
 from services.coordinator.rollout.episodes.messages import (
     BrokenEpisode,
     EpisodeResult,
@@ -20,17 +18,14 @@ from services.coordinator.rollout.episodes.messages import (
     PolicyCall,
     PolicyRefusal,
 )
-from services.coordinator.rollout.episodes.stage import EpisodeParts, Stages
+from services.coordinator.rollout.episodes.stage import Stages
 from services.coordinator.rollout.episodes.stream import EnvironmentInfo, EnvironmentLost
-from services.coordinator.rollout.groups import SettledGroup
 from services.coordinator.rollout.pause import Pause
-from services.coordinator.workers.group_progress import GroupProgress
-from shoal.config.live import LiveConfig
 from shoal.conversation import ChatMessage, ToolDefinition
-from shoal.rollout import Completion, EnvironmentTask, Episode, Prompt, SamplingParams
+from shoal.rollout import Completion, EnvironmentTask, Episode, Prompt
 from shoal.scores import ScoreOutcome
 from tests.support.configs import run_config
-from tests.support.turn_generators import TOKENIZER, Generators
+from tests.support.turn_generators import TOKENIZER, Generators, play_group
 
 ADD = ToolDefinition("add", "Adds.", {"type": "object", "properties": {"text": {"type": "string"}}})
 NO_TOKENS = np.zeros(0, np.int32)
@@ -140,16 +135,9 @@ async def play(
     await stages.open([EnvironmentInfo("agent", (), False, "", is_agent=True)])
     prompt = Prompt("p:0", np.array([1, 2], np.int32), "", (), (user("row"),), EnvironmentTask("agent", {}))
     scripted: Any = {"generators": generators, "environments": environments, "events": Mock()}
-    sampler = EpisodeSampler(EpisodeParts(LiveConfig(config), pause or Pause(), stages=stages, **scripted))
-    progress = GroupProgress([100])
-    sampling = SamplingParams(1.0, max_completion_tokens, (), return_support=return_support)
-    group = SettledGroup(3, "group-3", prompt, "")
-    request = GroupRequest(group, progress, sampling, "run/0/3/1", lambda: None, None)
-    try:
-        await sampler.sample(request, lambda change: None)
-    finally:
-        stages.close()
-    completion = progress.completions[0]
+    [completion] = await play_group(
+        config, stages, prompt, seeds=[100], return_support=return_support, pause=pause or Pause(), **scripted
+    )
     assert completion.episode is not None
     texts = [
         str(TOKENIZER.decode([*segment.prompt_token_ids, *completion.token_ids[segment.start : segment.end]]))

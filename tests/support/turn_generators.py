@@ -1,15 +1,21 @@
 """Generators that sample the turns of episodes by a function, without an engine."""
 
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
+from services.coordinator.rollout.completions import GroupRequest
+from services.coordinator.rollout.episodes.episode_sampler import EpisodeSampler
+from services.coordinator.rollout.episodes.stage import EpisodeParts, Stages
+from services.coordinator.rollout.groups import SettledGroup
 from services.coordinator.workers.deadlines import Pace
 from services.coordinator.workers.group_progress import GroupProgress
+from shoal.config import RunConfig
+from shoal.config.live import LiveConfig
 from shoal.rollout import (
     Completion,
     FinishReason,
@@ -25,6 +31,22 @@ from tests.support.tiny_model import IM_END, make_tokenizer
 TOKENIZER = make_tokenizer()
 END = TOKENIZER.convert_tokens_to_ids(IM_END)
 Says = Callable[[int], str]
+
+
+async def play_group(
+    config: RunConfig, stages: Stages, prompt: Prompt, *, seeds: Sequence[int], return_support: bool, **scripted: Any
+) -> list[Completion]:
+    """Plays the episodes of a group with scripted parts of a run, and closes the stages."""
+    progress = GroupProgress(seeds)
+    sampling = SamplingParams(1.0, config.sampling.max_completion_tokens, (), return_support=return_support)
+    group = SettledGroup(3, "group-3", prompt, "")
+    request = GroupRequest(group, progress, sampling, "run/0/3/1", lambda: None, None)
+    try:
+        sampler = EpisodeSampler(EpisodeParts(LiveConfig(config), stages=stages, **scripted))
+        await sampler.sample(request, lambda change: None)
+    finally:
+        stages.close()
+    return progress.in_order
 
 
 @dataclass

@@ -89,27 +89,6 @@ def make_sampler(
     )
 
 
-@pytest.mark.parametrize(
-    ("version", "sections", "is_kept"),
-    [
-        (OLD, {}, True),
-        (NEW, {}, True),
-        (OLD, {"weights": {"inflight_updates": False}}, True),
-        (NEW, {"weights": {"inflight_updates": False}}, False),
-        (OLD, {"generator": {"report_every_tokens": 0}}, False),
-    ],
-    ids=["same version", "another version", "same, not in flight", "another, not in flight", "no reports"],
-)
-def test_what_was_delivered_of_a_group_is_kept_unless_the_run_needs_it_whole(
-    version: WeightVersion, sections: dict[str, Any], is_kept: bool
-) -> None:
-    sampler = make_sampler(None, version=version, **sections)
-    delivered = sampler._nothing_delivered(0)
-    run = TokenRun(np.array([5], np.int32), np.zeros(1, np.float32), (VersionSpan(OLD, 0, 1),))
-    delivered.sampled.report(0, 0, run)
-    assert sampler._may_keep(delivered) is is_kept
-
-
 async def test_the_metric_of_completions_to_wait_for_follows_them_also_while_none_samples_and_when_one_is_lost(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -196,11 +175,13 @@ class KilledGenerators(Generators):
         super().__init__()
         self.is_free.set()
         self.more = more
+        self.kept: list[int] = []
+        """Tokens that each call goes on behind."""
 
     async def sample(
         self, binding: Any, prompt: Prompt, progress: GroupProgress, *_: Any, **__: Any
     ) -> AsyncIterator[Completion]:
-        progress.begin_call(whole_prefix, 1000)
+        self.kept.append(sum(map(len, progress.begin_call(whole_prefix, 1000).values())))
         self.num_calls += 1
         for index in progress.missing:
             if self.num_calls > len(self.more):
@@ -233,3 +214,23 @@ async def test_a_group_is_dropped_after_losses_at_the_same_tokens_and_not_after_
     generators = KilledGenerators(*more)
     group = await make_sampler(generators, coordinator={"max_group_losses": 2}).run_group(0, 0, PROMPT)
     assert (generators.num_calls, group.drop_reason) == (num_calls, drop_reason)
+
+
+@pytest.mark.parametrize(
+    ("version", "sections", "is_kept"),
+    [
+        (OLD, {}, True),
+        (NEW, {}, True),
+        (OLD, {"weights": {"inflight_updates": False}}, True),
+        (NEW, {"weights": {"inflight_updates": False}}, False),
+        (OLD, {"generator": {"report_every_tokens": 0}}, False),
+    ],
+    ids=["same version", "another version", "same, not in flight", "another, not in flight", "no reports"],
+)
+async def test_what_was_delivered_of_a_group_is_kept_unless_the_run_needs_it_whole(
+    monkeypatch: pytest.MonkeyPatch, version: WeightVersion, sections: dict[str, Any], is_kept: bool
+) -> None:
+    monkeypatch.setattr(lost_work, "FIRST_PAUSE_S", 0.0)
+    generators = KilledGenerators((1, 1, 1))
+    await make_sampler(generators, version=version, **sections).run_group(0, 0, PROMPT)
+    assert generators.kept == [0, 3 * is_kept]

@@ -12,25 +12,20 @@ from unittest.mock import AsyncMock, MagicMock
 import numpy as np
 import pytest
 
-from services.coordinator.rollout.completions import GroupRequest
 from services.coordinator.rollout.episodes import player
-from services.coordinator.rollout.episodes.episode_sampler import EpisodeSampler
 from services.coordinator.rollout.episodes.messages import BrokenEpisode, EpisodeResult, Observation, PolicyTurn
-from services.coordinator.rollout.episodes.stage import EpisodeParts, Stages
+from services.coordinator.rollout.episodes.stage import Stages
 from services.coordinator.rollout.episodes.stream import EnvironmentInfo, EnvironmentLost
-from services.coordinator.rollout.groups import SettledGroup
 from services.coordinator.workers import lost_work
-from services.coordinator.workers.group_progress import GroupProgress
 from services.coordinator.workers.lost_work import WorkFailed
 from shoal.config import parse_config
-from shoal.config.live import LiveConfig
 from shoal.conversation import ChatMessage, ToolDefinition
 from shoal.episodes.suffix import TurnRenderer
 from shoal.errors import DeadlineExceeded, InvalidArgument
-from shoal.rollout import Completion, EnvironmentTask, Episode, FinishReason, Prompt, SamplingParams, ToolOutcome
+from shoal.rollout import Completion, EnvironmentTask, Episode, FinishReason, Prompt, ToolOutcome
 from shoal.scores import ScoreOutcome
 from tests.support import chat_templates as families
-from tests.support.turn_generators import TOKENIZER, Generators, Says
+from tests.support.turn_generators import TOKENIZER, Generators, Says, play_group
 from tests.support.wordings import has_all
 
 ADD = ToolDefinition("add", "Adds.", {"type": "object", "properties": {"text": {"type": "string"}}})
@@ -147,16 +142,10 @@ async def play(
     pause = MagicMock(unpaused=AsyncMock(), sampling_for_training=contextlib.nullcontext, running_s=running_s)
     events = SimpleNamespace(add=lambda kind, message, episode: notes.append(message))
     scripted: Any = {"pause": pause, "generators": generators, "environments": environments or Environments()}
-    sampler = EpisodeSampler(EpisodeParts(LiveConfig(config), stages=stages, events=events, **scripted))  # type: ignore[arg-type]
-    progress = GroupProgress(range(100, 100 + group_size))
-    sampling = SamplingParams(1.0, max_completion_tokens, (), return_support=return_support)
-    group = SettledGroup(3, "group-3", prompt, "")
-    request = GroupRequest(group, progress, sampling, "run/0/3/1", lambda: None, None)
-    try:
-        await sampler.sample(request, lambda change: None)
-    finally:
-        stages.close()
-    completion = progress.completions[0]
+    seeds = range(100, 100 + group_size)
+    completion, *_ = await play_group(
+        config, stages, prompt, seeds=seeds, return_support=return_support, events=events, **scripted
+    )
     assert completion.episode is not None
     return Played(completion, completion.episode, str(TOKENIZER.decode(completion.token_ids)), notes)
 
