@@ -6,12 +6,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from google.protobuf.struct_pb2 import Struct
-from pydantic import BaseModel
 
 from shoal.config.fields import may_hold_key
 from shoal.config.load import dump_config, list_index, parse_config, plain_values
 from shoal.config.run import RunConfig
-from shoal.config.tables.section import Fixed
+from shoal.config.tables.section import Fixed, marked_fields
 from shoal.errors import FieldViolation, InvalidArgument
 
 _MAX_VALUE_CHARS = 60
@@ -75,14 +74,9 @@ def changed_values(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[
     return {name: f"{_text(name, old)} -> {_text(name, new)}" for name in names}
 
 
-def fixed_fields(section: type[BaseModel] = RunConfig, path: str = "") -> Iterator[tuple[str, str]]:
+def fixed_fields() -> Iterator[tuple[str, str]]:
     """Yields each field and table that a resumed run keeps, with the reason."""
-    for name, field in section.model_fields.items():
-        fixed = next((item for item in field.metadata if isinstance(item, Fixed)), None)
-        if fixed is not None:
-            yield path + name, fixed.reason
-        elif isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
-            yield from fixed_fields(field.annotation, f"{path}{name}.")
+    return ((name, mark.reason) for name, mark in marked_fields(Fixed, RunConfig))
 
 
 def _check_step_size(config: RunConfig, changed: RunConfig) -> None:

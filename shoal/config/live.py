@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from shoal.config.changes import changed_fields, merged_config, why_fixed
 from shoal.config.load import plain_values
 from shoal.config.run import RunConfig
-from shoal.config.tables.section import Live
+from shoal.config.tables.section import Live, marked_fields
 from shoal.errors import FieldViolation, InvalidArgument
 
 
@@ -27,14 +27,9 @@ class LiveConfig:
         return self.current
 
 
-def live_fields(section: type[BaseModel] = RunConfig, path: str = "") -> Iterator[tuple[str, Live]]:
+def live_fields() -> Iterator[tuple[str, Live]]:
     """Yields each field and table that may change while a run is active, and when it does."""
-    for name, field in section.model_fields.items():
-        live = next((item for item in field.metadata if isinstance(item, Live)), None)
-        if live is not None:
-            yield path + name, live
-        elif isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
-            yield from live_fields(field.annotation, f"{path}{name}.")
+    return marked_fields(Live, RunConfig)
 
 
 def updated_config(config: RunConfig, changes: Mapping[str, Any] | Struct, mask: Sequence[str] = ()) -> RunConfig:

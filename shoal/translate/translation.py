@@ -132,14 +132,14 @@ def _judge(system: System, settings: Settings, source: Source, draft: Draft) -> 
             source.measured[name] = reason
         else:
             is_data = name.rpartition(".")[2] == system.data_field
-            source.miss(name, reason, draft, is_needed=is_data)
+            source.miss(name, reason, is_needed=is_data)
     for name, (value, why) in system.implied.items():
         draft.set(name, value, Origin(why, False))
-    source.sort(draft)
+    source.sort()
     system.compose(source, draft)
     _bound_support(draft)
     _refuse_model_features(system.model_field, draft)
-    if unsaid := source.unsaid(draft):
+    if unsaid := source.unsaid():
         draft.notes.append(
             "settings without a line, since Shoal does the same, or the others leave them nothing to decide: "
             + ", ".join(unsaid)

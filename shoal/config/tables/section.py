@@ -1,7 +1,8 @@
 """The base class of every section of the configuration."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
@@ -36,8 +37,19 @@ class OptionOf:
         self.choices = choices
 
 
+Mark = TypeVar("Mark", Fixed, Live)
 AT_ONCE = Live("at once")
 NEXT_STEP = Live("next step")
+
+
+def marked_fields(kind: type[Mark], section: type[BaseModel], path: str = "") -> Iterator[tuple[str, Mark]]:
+    """Yields the dotted name of each field and table of a section that has a mark of this kind, and the mark."""
+    for name, field in section.model_fields.items():
+        mark = next((item for item in field.metadata if isinstance(item, kind)), None)
+        if mark is not None:
+            yield path + name, mark
+        elif isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            yield from marked_fields(kind, field.annotation, f"{path}{name}.")
 
 
 class Section(BaseModel):

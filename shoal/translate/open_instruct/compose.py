@@ -8,7 +8,7 @@ from shoal.translate.open_instruct.data import compose_data, compose_evaluation,
 from shoal.translate.open_instruct.episodes import compose_episodes
 from shoal.translate.open_instruct.reward import compose_judge, compose_reward
 from shoal.translate.shared.draft import Draft, Source
-from shoal.translate.shared.run import run_name
+from shoal.translate.shared.run import run_name, set_trust
 from shoal.translate.shared.scheduler import set_scheduler
 
 _REFILLS = 100
@@ -60,9 +60,7 @@ def _run(source: Source, draft: Draft) -> None:
     model, tokenizer = source["model_name_or_path"], source["tokenizer_name_or_path"]
     if model:
         draft.set("model.path", model, source.origin("model_name_or_path"))
-    if source["trust_remote_code"]:
-        draft.set("model.trust_remote_code", True, source.origin("trust_remote_code"))
-        draft.notes.append("trust_remote_code = true: every service runs the Python code that comes with the model")
+    set_trust(source, draft, "trust_remote_code")
     if tokenizer and tokenizer != model:
         draft.set("model.tokenizer", tokenizer, source.origin("tokenizer_name_or_path"))
     _pack(source, draft)
@@ -96,7 +94,7 @@ def _tracking(source: Source, draft: Draft) -> None:
         if source[name] and source["with_tracking"]:
             draft.set(f"tracking.{ours}", source[name], source.origin(name))
         else:
-            source.note_unused(draft, name, why="changes nothing without with_tracking")
+            source.note_unused(name, why="changes nothing without with_tracking")
 
 
 def _schedule(source: Source, draft: Draft) -> None:
@@ -114,7 +112,7 @@ def _schedule(source: Source, draft: Draft) -> None:
     total = num_steps(source, draft) * source["num_epochs"] * mini_batches
     warmup = int(total * ratio) if ratio > 0 else steps
     if ratio > 0:
-        source.note_unused(draft, "warm_up_steps", why="warmup_ratio decides, also in open-instruct")
+        source.note_unused("warm_up_steps", why="warmup_ratio decides, also in open-instruct")
     if scheduler == "constant" and warmup:
         draft.notes.append(
             f"warm-up of {warmup} optimizer steps: a constant schedule has no warm-up, also in grpo_fast.py; grpo.py "
@@ -151,7 +149,6 @@ def _ranks(source: Source, draft: Draft) -> None:
         # This leaves nothing for a learner on the same GPU.
         draft.set("generator.gpu_memory_utilization", _SHARED_GPU, source.origin("single_gpu_mode"))
         source.note_unused(
-            draft,
             "vllm_gpu_memory_utilization",
             why=f"leaves the learner no part of the GPU; {_SHARED_GPU} is used: set generator.gpu_memory_utilization",
         )
@@ -311,7 +308,7 @@ def _mirror(source: Source, draft: Draft) -> None:
     states, models = source["gs_checkpoint_state_dir"], source["gs_bucket_path"]
     name, url = ("gs_checkpoint_state_dir", states) if states else ("gs_bucket_path", models)
     if states:
-        source.note_unused(draft, "gs_bucket_path", why="gs_checkpoint_state_dir is the mirror")
+        source.note_unused("gs_bucket_path", why="gs_checkpoint_state_dir is the mirror")
     if url and not url.startswith("gs://"):
         draft.refuse(name, url, "must begin with gs://")
     elif url:

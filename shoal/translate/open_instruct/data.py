@@ -108,7 +108,7 @@ def compose_evaluation(source: Source, draft: Draft, common: dict[str, Any]) -> 
         draft.refuse("eval_on_step_0", True, f"needs local_eval_every above 0 (it is {every})")
     if not tables:
         if not source["dataset_mixer_eval_list"]:
-            source.note_unused(draft, *_EVALUATION, why="changes nothing without dataset_mixer_eval_list")
+            source.note_unused(*_EVALUATION, why="changes nothing without dataset_mixer_eval_list")
         return
     names = ["dataset_mixer_eval_list", "dataset_mixer_eval_list_splits"]
     draft.set("evaluation.sources", tables, source.origin(*names[: 1 + source.is_set(names[1])]))

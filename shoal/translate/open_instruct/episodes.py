@@ -91,7 +91,7 @@ def compose_episodes(source: Source, draft: Draft) -> dict[str, str]:
     tools = read_tools(source, draft)
     if not tools and not source.is_set("tool_parser_type"):
         unused = [name for name in _OPTIONS if name not in ("tools", "tool_call_names", "tool_configs")]
-        source.note_unused(draft, *unused, why="changes nothing without tools and tool_parser_type")
+        source.note_unused(*unused, why="changes nothing without tools and tool_parser_type")
         return {}
     if not source["mask_tool_use"]:
         draft.refuse("mask_tool_use", False, "tokens that the policy did not sample are never trained on")

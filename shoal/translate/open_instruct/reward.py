@@ -18,7 +18,7 @@ def compose_reward(source: Source, draft: Draft) -> None:
     if source["non_stop_penalty"]:
         draft.set("reward.non_stop_penalty", penalty, source.origin("non_stop_penalty", "non_stop_penalty_value"))
     else:
-        source.note_unused(draft, "non_stop_penalty_value", why="changes nothing without non_stop_penalty")
+        source.note_unused("non_stop_penalty_value", why="changes nothing without non_stop_penalty")
     if remap := source["remap_verifier"]:
         old, equals, new = (part.strip() for part in remap.partition("="))
         if old and equals and new:
@@ -78,7 +78,7 @@ def _format(source: Source, draft: Draft) -> None:
     value, adds = source["r1_style_format_reward"], source["additive_format_reward"]
     if not source["apply_r1_style_format_reward"]:
         unused = ("r1_style_format_reward", "additive_format_reward")
-        source.note_unused(draft, *unused, why="changes nothing without apply_r1_style_format_reward")
+        source.note_unused(*unused, why="changes nothing without apply_r1_style_format_reward")
         return
     form = {"kind": "r1", "mode": "add" if adds else "gate", "value": value}
     names = ("apply_r1_style_format_reward", "additive_format_reward", "r1_style_format_reward")
@@ -104,7 +104,7 @@ def compose_judge(source: Source, draft: Draft) -> None:
     }
     names = [name for name in _FLAGS if source.is_set(name)]
     if not names or not address:
-        source.note_unused(draft, JUDGE_ADDRESS, why=f"only an llm_judge_model of {_HOSTED} is asked there")
+        source.note_unused(JUDGE_ADDRESS, why=f"only an llm_judge_model of {_HOSTED} is asked there")
     if not names:
         return
     if address:

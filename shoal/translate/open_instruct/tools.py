@@ -30,7 +30,7 @@ def read_tools(source: Source, draft: Draft) -> list[Tool]:
     names, call_names, configs = source["tools"] or [], source["tool_call_names"], source["tool_configs"]
     if not names:
         for flag in ("tool_call_names", "tool_configs"):
-            source.note_unused(draft, flag, why="changes nothing without tools")
+            source.note_unused(flag, why="changes nothing without tools")
         return []
     configs = configs if isinstance(configs, list | tuple) else [configs] if configs else []
     for flag, values in (("tool_call_names", call_names), ("tool_configs", configs)):

@@ -11,7 +11,7 @@ _SCALES = {None: "none", "group": "group_std", "batch": "batch_std", "running": 
 
 def compose_advantage(workers: Sequence[RewardWorker], source: Source, draft: Draft) -> None:
     """Sets baseline and scale of the advantages, and the completions that they cover."""
-    estimator, (mean, std) = source["adv_estimator"], _kinds(source, draft)
+    estimator, (mean, std) = source["adv_estimator"], _kinds(source)
     if estimator not in ("grpo", "reinforce"):
         reason = "known: grpo, reinforce; gae needs a critic, which GRPO does not have"
         draft.refuse("adv_estimator", estimator, reason, cure="advantage.baseline")
@@ -38,7 +38,7 @@ def compose_advantage(workers: Sequence[RewardWorker], source: Source, draft: Dr
         draft.set("advantage.batch_per_verifier", True, Origin("rewards: ROLL compares within a domain", True))
 
 
-def _kinds(source: Source, draft: Draft) -> tuple[str | None, str | None]:
+def _kinds(source: Source) -> tuple[str | None, str | None]:
     """Returns the kinds of completions that the mean and the standard deviation cover.
 
     In the older fields, `reward_shift` subtracts the mean and keeps the spread; without it a group or a batch is fully
@@ -55,5 +55,5 @@ def _kinds(source: Source, draft: Draft) -> tuple[str | None, str | None]:
         return legacy, None if shift else legacy
     for name in ("reward_shift", "reward_scale"):
         if source[name]:
-            source.note_unused(draft, name, why="changes nothing without reward_norm")
+            source.note_unused(name, why="changes nothing without reward_norm")
     return mean, std

@@ -44,7 +44,7 @@ def compose_batches(source: Source, draft: Draft) -> None:
         draft.refuse(STRATEGY_NAME, name, reason, cure="learner.zero_stage")
     else:
         why = "the learner uses DeepSpeed; learner.zero_stage decides how its ranks share the model"
-        source.note_unused(draft, STRATEGY_NAME, why=why)
+        source.note_unused(STRATEGY_NAME, why=why)
     _sharding(source, draft)
     # Ranks that share a model, or a row, process the same samples.
     shared = math.prod(max(1, source[split] or 1) for split in SPLITS)

@@ -76,15 +76,15 @@ def _model(source: Source, draft: Draft) -> None:
             if source[other] != name:
                 draft.refuse(other, source[other], f"policy, engine and reference begin with one model ({name})")
     else:
-        source.note_unused(draft, *workers, why="ROLL replaces it by pretrain")
+        source.note_unused(*workers, why="ROLL replaces it by pretrain")
     if name:
         draft.set("model.path", name, source.origin(field))
     template = "global_template" if source["global_template"] else f"{DATA}.template"
     if template == "global_template":
-        source.note_unused(draft, f"{DATA}.template", why="global_template replaces it")
+        source.note_unused(f"{DATA}.template", why="global_template replaces it")
     thinks = f"{DATA}.enable_thinking"
     if source[template] in _OWN_TEMPLATES:
-        source.note_unused(draft, template, why="the tokenizer's own chat template; model.chat_template replaces it")
+        source.note_unused(template, why="the tokenizer's own chat template; model.chat_template replaces it")
         if source[thinks] is not None:
             draft.set("model.chat_template_kwargs", {"enable_thinking": source[thinks]}, source.origin(thinks))
     elif source[template] in _WITHOUT_THOUGHTS:
@@ -95,7 +95,7 @@ def _model(source: Source, draft: Draft) -> None:
         known = ", ".join((*filter(None, _OWN_TEMPLATES), *_WITHOUT_THOUGHTS, "chatml"))
         draft.refuse(template, source[template], f"known: {known}", cure="model.chat_template")
     if source[template] not in _OWN_TEMPLATES:
-        source.note_unused(draft, thinks, why=f"{template} decides")
+        source.note_unused(thinks, why=f"{template} decides")
 
 
 def _trained_part(source: Source, draft: Draft) -> None:
@@ -104,11 +104,11 @@ def _trained_part(source: Source, draft: Draft) -> None:
     prefix = f"{MODEL}.freeze_module_prefix"
     rank, alpha, dropout = (source[name] for name in others)
     if not source[target]:
-        source.note_unused(draft, *others, why=f"ROLL trains adapters only with {target}")
+        source.note_unused(*others, why=f"ROLL trains adapters only with {target}")
         if source[prefix]:
             _frozen(prefix, source, draft)
         return
-    source.note_unused(draft, prefix, why="adapters freeze the whole model")
+    source.note_unused(prefix, why="adapters freeze the whole model")
     layers = _names(source[target])
     if any(set(name) & set("*$|(\\") or name.startswith("linear_") for name in layers):
         reason = "a pattern, or names of Megatron: give the names in the model's files, or all"
@@ -153,10 +153,10 @@ def _schedule(source: Source, draft: Draft) -> None:
         name, origin = "constant_with_warmup", source.origin(scheduler, STRATEGY_NAME)
     set_scheduler(draft, name, origin, field=scheduler, learning_rate=source[rate])
     if name == "constant":
-        source.note_unused(draft, steps, ratio, why="the schedule constant has no warm-up")
+        source.note_unused(steps, ratio, why="the schedule constant has no warm-up")
     elif source[steps] or not source[ratio]:
         draft.set("learner.warmup_steps", source[steps], source.origin(steps))
-        source.note_unused(draft, ratio, why="warmup_steps decides")
+        source.note_unused(ratio, why="warmup_steps decides")
     else:
         draft.set("learner.warmup_ratio", source[ratio], source.origin(ratio))
 
@@ -174,7 +174,7 @@ def _lengths(source: Source, draft: Draft) -> None:
     # ROLL reads response_length only if sequence_length is not set.
     name = "response_length" if whole is None else "sequence_length"
     if whole is not None:
-        source.note_unused(draft, "response_length", why="sequence_length decides, less prompt_length")
+        source.note_unused("response_length", why="sequence_length decides, less prompt_length")
         response = whole - prompt
     if response is None:
         draft.refuse(name, None, "the source sets no length of completions", cure="sampling.max_completion_tokens")

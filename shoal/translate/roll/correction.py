@@ -19,7 +19,7 @@ def compose_correction(source: Source, draft: Draft) -> None:
         weight = source[f"{_FIELD}.is_weight.weight_type"]
         draft.refuse(f"{_FIELD}.is_weight", weight, str(error), cure="correction.weight")
     try:
-        tests = [*_filters(source), *_older_filters(source, draft)]
+        tests = [*_filters(source), *_older_filters(source)]
     except Unfit as error:
         draft.refuse(f"{_FIELD}.filters", source[f"{_FIELD}.filters"], str(error), cure="correction.filters")
         return
@@ -35,7 +35,7 @@ def _weigh(source: Source, draft: Draft) -> None:
     options = [f"{prefix}.{name}" for name in ("weight_type", "upper_bound", "detach")]
     older_bound = "rollout_importance_sampling_ratio_upper_bound"
     if not source[f"{prefix}.enabled"]:
-        source.note_unused(draft, *options, why=f"changes nothing without {prefix}.enabled")
+        source.note_unused(*options, why=f"changes nothing without {prefix}.enabled")
     elif level not in _LEVELS:
         raise Unfit(f"known: {', '.join(_LEVELS)}")
     elif not source[f"{prefix}.detach"]:
@@ -43,7 +43,7 @@ def _weigh(source: Source, draft: Draft) -> None:
     if source[older]:
         level, bound = "token", source[older_bound]
     else:
-        source.note_unused(draft, older_bound, why=f"changes nothing without {older}")
+        source.note_unused(older_bound, why=f"changes nothing without {older}")
     if not source[f"{prefix}.enabled"] and not source[older]:
         return
     draft.set("correction.weight", level, source.origin(f"{prefix}.enabled", f"{prefix}.weight_type", older))
@@ -71,13 +71,13 @@ def _filters(source: Source) -> list[dict[str, Any]]:
     return tests
 
 
-def _older_filters(source: Source, draft: Draft) -> list[dict[str, Any]]:
+def _older_filters(source: Source) -> list[dict[str, Any]]:
     tests = []
     for name in OLDER_FILTERS:
         bounds = [f"train_infer_{name}_threshold_{end}" for end in ("low", "high")]
         low, high = (source[bound] for bound in bounds)
         if not source[f"train_infer_{name}_mask"]:
-            source.note_unused(draft, *bounds, why=f"changes nothing without train_infer_{name}_mask")
+            source.note_unused(*bounds, why=f"changes nothing without train_infer_{name}_mask")
         elif name.endswith("_seq"):
             raise Unfit(f"train_infer_{name}_mask: give the filter in train_infer_correction.filters")
         else:

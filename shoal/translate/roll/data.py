@@ -31,7 +31,7 @@ def compose_data(workers: Sequence[RewardWorker], source: Source, draft: Draft) 
         reason = "mix with fraction or count of data.sources instead"
         draft.refuse(f"{DATA}.interleave_probs", source[f"{DATA}.interleave_probs"], reason, cure="data.sources")
     else:
-        source.note_unused(draft, f"{DATA}.interleave_probs", why="one share divides nothing")
+        source.note_unused(f"{DATA}.interleave_probs", why="one share divides nothing")
     if source[f"{DATA}.prompt"] is not None and not source.is_set(f"{DATA}.messages"):
         reason = "ROLL takes this column as the whole prompt, without a chat template: give data.sources"
         draft.refuse(f"{DATA}.prompt", source[f"{DATA}.prompt"], reason, cure="data.sources")
@@ -105,7 +105,7 @@ def compose_evaluation(source: Source, draft: Draft) -> None:
     lengths = ("val_prompt_length", "val_sequence_length")
     if not source[field]:
         unused = ("eval_steps", "skip_initial_validation", *names, *lengths)
-        source.note_unused(draft, *unused, why=f"changes nothing without {field}")
+        source.note_unused(*unused, why=f"changes nothing without {field}")
         return
     columns = {"verifier_column": source[f"{DATA}.tag"]}
     if source[f"{DATA}.messages"] != "messages":
@@ -126,7 +126,7 @@ def compose_evaluation(source: Source, draft: Draft) -> None:
         draft.set("evaluation.top_k", max(0, top_k or 0), source.origin(names[2]))
         draft.set("evaluation.samples_per_prompt", samples, source.origin(names[3]))
     else:
-        source.note_unused(draft, *names[1:], why="at temperature 0 all answers to a question are the same")
+        source.note_unused(*names[1:], why="at temperature 0 all answers to a question are the same")
     prompt, whole = (source[name] for name in lengths)
     if whole:
         length = whole - (prompt or source["prompt_length"])

@@ -33,12 +33,12 @@ def compose_kl(source: Source, draft: Draft) -> None:
     if in_loss and coef:
         draft.set("kl.output_clamp", 10.0, source.origin("use_kl_loss"))
     unused = ("kl_penalty", "init_kl_coef", "target_kl", "kl_horizon")
-    source.note_unused(draft, *unused, why="only add_token_level_kl uses it")
+    source.note_unused(*unused, why="only add_token_level_kl uses it")
 
 
 def compose_loss(source: Source, draft: Draft) -> None:
     """Sets the objective and its constants."""
-    variant, level = _variant(source, draft), _level(source, draft)
+    variant, level = _variant(source, draft), _level(source)
     names = {"ppo": "ppo_clip", "vanilla": "policy_gradient", "tis": "truncated_is", "topr": "topr"}
     names |= {"cispo": "cispo", "kimi15": "kimi15"}
     if variant not in names or level not in ("token", "seq"):
@@ -79,7 +79,7 @@ def compose_loss(source: Source, draft: Draft) -> None:
         )
         used = ("kimi15_tau",) if objective == "kimi15" else ()
     unused = [name for name in _VARIANT_OPTIONS if name not in used]
-    source.note_unused(draft, *unused, why=f"changes nothing with pg_variant {variant} and the other settings")
+    source.note_unused(*unused, why=f"changes nothing with pg_variant {variant} and the other settings")
 
 
 def _variant(source: Source, draft: Draft) -> str:
@@ -90,17 +90,17 @@ def _variant(source: Source, draft: Draft) -> str:
         reason = f"a worker of one's own has a loss of its own; known: ActorWorker, {_PG_WORKER}"
         draft.refuse("actor_train.worker_cls", worker, reason, cure="loss.objective")
     if worker in ("", "ActorWorker") and variant != "ppo":
-        source.note_unused(draft, "pg_variant", why=f"only ROLL's {_PG_WORKER} reads it (actor_train.worker_cls)")
+        source.note_unused("pg_variant", why=f"only ROLL's {_PG_WORKER} reads it (actor_train.worker_cls)")
         variant = "ppo"
     if older != "PPO":
         draft.refuse("use_policy_loss_type", older, "an older switch: give pg_variant")
     return variant
 
 
-def _level(source: Source, draft: Draft) -> str:
+def _level(source: Source) -> str:
     """Returns the level of the ratio, which the other class of worker reads."""
     if str(source["actor_train.worker_cls"] or "").rpartition(".")[2] == _PG_WORKER:
-        source.note_unused(draft, "importance_sampling", why=f"ROLL's {_PG_WORKER} has a ratio for each token")
+        source.note_unused("importance_sampling", why=f"ROLL's {_PG_WORKER} has a ratio for each token")
         return "token"
     return str(source["importance_sampling"])
 

@@ -19,7 +19,7 @@ def compose_masks(workers: Sequence[RewardWorker], source: Source, draft: Draft)
             bounds[end] = source[name]
             names.append(name)
         else:
-            source.note_unused(draft, name, why="changes nothing without difficulty_mask")
+            source.note_unused(name, why="changes nothing without difficulty_mask")
     origin = source.origin("difficulty_mask", *names)
     kind = _filter(workers, bounds, draft)
     if kind == _MEAN:
@@ -33,8 +33,8 @@ def compose_masks(workers: Sequence[RewardWorker], source: Source, draft: Draft)
             clip = source.origin("error_max_len_clip", "error_max_len_threshold")
             draft.set("grpo.max_wrong_completion_tokens", math.ceil(threshold), clip)
     else:
-        source.note_unused(draft, "error_max_len_clip", why="no completion is masked for being long and wrong")
-        source.note_unused(draft, "error_max_len_threshold", why="changes nothing without error_max_len_clip")
+        source.note_unused("error_max_len_clip", why="no completion is masked for being long and wrong")
+        source.note_unused("error_max_len_threshold", why="changes nothing without error_max_len_clip")
     _refills(kind, source, draft)
 
 
@@ -47,7 +47,6 @@ def _refills(kind: str, source: Source, draft: Draft) -> None:
         return
     if additional:
         source.note_unused(
-            draft,
             "is_use_additional_prompts",
             why="without a query_filter_config ROLL drops no group; here groups are trained on in the order of issue",
         )

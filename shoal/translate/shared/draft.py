@@ -107,6 +107,7 @@ class Source:
         self.functions = functions
         """Functions of the source's own files, by their placeholder in a field's value."""
         self._system, self.since = system, since
+        self._draft = draft
         self._fields = {row.name: row for row in table}
         self._families = [row for row in table if row.name.endswith(".*")]
         self._names = {name: row.name for row in table for name in (row.name, *row.aliases)}
@@ -117,17 +118,17 @@ class Source:
         self.measured: dict[str, str] = {}
         """Fields of the system's `measured` whose value cannot be read, each with the reason."""
         for spelled, raw in values.items():
-            self._take(spelled, raw, draft)
+            self._take(spelled, raw)
 
-    def _take(self, spelled: str, raw: Any, draft: Draft) -> None:
+    def _take(self, spelled: str, raw: Any) -> None:
         name = self._names.get(spelled)
         if name is None and (family := self._family(spelled)) is not None:
-            self._judge_value(family, spelled, raw, draft)
+            self._judge(family, spelled, raw)
             return
         if name is None:
             near = similar_names(spelled, self._names)
             hint = f"did you mean {' or '.join(near)}?" if near else f"Shoal knows no such field of {self._system}"
-            draft.refuse(spelled, raw, f"unknown field; {hint}")
+            self._draft.refuse(spelled, raw, f"unknown field; {hint}")
             return
         row = self._fields[name]
         try:
@@ -139,11 +140,11 @@ class Source:
             if value is None and is_needed and None not in row.accepts:
                 raise Unfit(f"a value is expected; leave it out to get {_shown(row.default)}")
             if name in self._values:
-                draft.notes.append(f"{spelled} and {self._spelled[name]} are one field: {spelled} is used")
+                self._draft.notes.append(f"{spelled} and {self._spelled[name]} are one field: {spelled} is used")
             self._values[name] = value
         except Unfit as error:
             self._failed.add(name)
-            draft.refuse(spelled, raw, str(error), cure=row.to[0] if len(row.to) == 1 else "")
+            self._draft.refuse(spelled, raw, str(error), cure=row.to[0] if len(row.to) == 1 else "")
         self._spelled[name] = spelled
 
     def _family(self, spelled: str) -> Field | None:
@@ -151,23 +152,23 @@ class Source:
         fitting = [row for row in self._families if spelled.startswith(row.name[:-1])]
         return max(fitting, key=lambda row: len(row.name), default=None)
 
-    def miss(self, spelled: str, reason: str, draft: Draft, *, is_needed: bool = False) -> None:
+    def miss(self, spelled: str, reason: str, *, is_needed: bool = False) -> None:
         """Handles a field whose value cannot be read, depending on the importance of the field."""
         name = self._names.get(spelled)
         row = self._fields[name] if name is not None else self._family(spelled)
         if name in self._values:
             return  # An alias of the field has a value.
         if row is not None and row.fate is Fate.IGNORED:
-            draft.notes.append(f"{spelled} {reason}; it changes nothing here: {row.why}")
+            self._draft.notes.append(f"{spelled} {reason}; it changes nothing here: {row.why}")
             return
         if row is not None and row.to and all(target.startswith(_PLACEMENT) for target in row.to):
-            draft.notes.append(f"{spelled} {reason}; {' and '.join(row.to)} decides it here")
+            self._draft.notes.append(f"{spelled} {reason}; {' and '.join(row.to)} decides it here")
             return
         cure = row.to[0] if row is not None and len(row.to) == 1 else ""
         if cure:
             reason = f"{reason}; set it with --set {cure}=..."
         blocks = row is None or row.fate is not Fate.OUTSIDE
-        draft.refuse(spelled, None, reason, blocks=blocks, cure=cure, is_needed=is_needed)
+        self._draft.refuse(spelled, None, reason, blocks=blocks, cure=cure, is_needed=is_needed)
 
     def __getitem__(self, name: str) -> Any:
         self._used.add(name)
@@ -181,12 +182,12 @@ class Source:
         """Returns the names of the fields that the source sets, as it spells them."""
         return {self._spelled[name] for name in self._values}
 
-    def note_unused(self, draft: Draft, *names: str, why: str) -> None:
+    def note_unused(self, *names: str, why: str) -> None:
         """Notes each of the fields that the source sets without effect, with the reason."""
         for name in names:
             if self.is_set(name):
                 spelled = self._spelled[name]
-                draft.notes.append(f"{spelled} = {_shown(self[name], spelled)}: {why}")
+                self._draft.notes.append(f"{spelled} = {_shown(self[name], spelled)}: {why}")
 
     def origin(self, *names: str) -> Origin:
         """Describes fields as the source spells them: "beta = 0.05 (trl's default)"."""
@@ -201,44 +202,41 @@ class Source:
         """Returns the name of a field as the source spells it."""
         return self._spelled.get(name, name)
 
-    def sort(self, draft: Draft) -> None:
+    def sort(self) -> None:
         """Copies the fields that map alone; notes, accepts or refuses the others."""
         for row in self._fields.values():
             if row.name in self._failed:
                 self._used.add(row.name)
             elif row.fate is Fate.MAPPED:
                 if not row.composed:
-                    self._copy(row, draft)
+                    self._copy(row)
             elif row.name in self._values:
-                self._judge(row, draft)
+                self._judge(row, self._spelled[row.name], self[row.name])
 
-    def _copy(self, row: Field, draft: Draft) -> None:
+    def _copy(self, row: Field) -> None:
         value = self[row.name]
         try:
-            draft.set(row.to[0], row.convert(value) if row.convert else value, self.origin(row.name))
+            self._draft.set(row.to[0], row.convert(value) if row.convert else value, self.origin(row.name))
         except Unfit as error:
-            draft.refuse(self._spelled.get(row.name, row.name), value, str(error))
+            self._draft.refuse(self._spelled.get(row.name, row.name), value, str(error))
 
-    def _judge(self, row: Field, draft: Draft) -> None:
-        self._judge_value(row, self._spelled[row.name], self[row.name], draft)
-
-    def _judge_value(self, row: Field, spelled: str, value: Any, draft: Draft) -> None:
+    def _judge(self, row: Field, spelled: str, value: Any) -> None:
         if row.fate is Fate.IGNORED:
-            draft.notes.append(f"{spelled} = {_shown(value, spelled)} changes nothing here: {row.why}")
+            self._draft.notes.append(f"{spelled} = {_shown(value, spelled)} changes nothing here: {row.why}")
         elif any(_same(value, accepted) for accepted in row.accepts):
             return
         elif row.fate is Fate.OUTSIDE:
-            draft.refuse(spelled, value, f"{row.why}; training is the same without it", blocks=False)
+            self._draft.refuse(spelled, value, f"{row.why}; training is the same without it", blocks=False)
         else:
             reason = f"not yet available: {NOT_YET[row.why]}" if row.fate is Fate.NOT_YET else row.why
-            draft.refuse(spelled, value, reason, cure=row.to[0] if row.to else "")
+            self._draft.refuse(spelled, value, reason, cure=row.to[0] if row.to else "")
 
-    def unsaid(self, draft: Draft) -> list[str]:
+    def unsaid(self) -> list[str]:
         """Lists the explicit settings that no line, note or refusal of the draft names, as "beta = 0.05"."""
-        origins = [origin for name, origin in draft.origins.items() if draft.values[name] is not None]
-        said = "\n".join([*origins, *draft.notes, *(refusal.name for refusal in draft.refusals)])
-        refused = {refusal.name for refusal in draft.refusals}
-        noted = {note.partition(":")[0] for note in draft.notes}
+        origins = [origin for name, origin in self._draft.origins.items() if self._draft.values[name] is not None]
+        said = "\n".join([*origins, *self._draft.notes, *(refusal.name for refusal in self._draft.refusals)])
+        refused = {refusal.name for refusal in self._draft.refusals}
+        noted = {note.partition(":")[0] for note in self._draft.notes}
         return [
             f"{self._spelled[name]} = {_shown(value, self._spelled[name])}"
             for name, value in self._values.items()

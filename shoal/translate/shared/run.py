@@ -25,3 +25,10 @@ def set_trackers(source: Source, draft: Draft, name: str, trackers: Sequence[str
 def run_name(text: str) -> str:
     """Converts a text to a valid run name."""
     return re.sub(r"[^a-z0-9._-]+", "-", text.lower()).strip("-._")[:63] or "run"
+
+
+def set_trust(source: Source, draft: Draft, name: str) -> None:
+    """Sets `model.trust_remote_code`, with a note, if the source sets it."""
+    if source[name]:
+        draft.set("model.trust_remote_code", True, source.origin(name))
+        draft.notes.append("trust_remote_code = true: every service runs the Python code that comes with the model")

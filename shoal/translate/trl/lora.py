@@ -97,9 +97,9 @@ def compose_lora(source: Source, draft: Draft) -> None:
     used = [field for field in names.values() if source.is_set(field)]
     quantization = _quantization(source, draft)
     if quantization == "none":
-        source.note_unused(draft, "bnb_4bit_quant_type", why="changes nothing without load_in_4bit")
+        source.note_unused("bnb_4bit_quant_type", why="changes nothing without load_in_4bit")
     if not (is_call and named) and not by_flags:
-        source.note_unused(draft, *(*fields.values(), *flags.values()), why="changes nothing without use_peft")
+        source.note_unused(*(*fields.values(), *flags.values()), why="changes nothing without use_peft")
         if quantization != "none":
             draft.refuse("load_in_4bit", True, "a 4-bit model is frozen: train adapters on it", cure="learner.lora")
         return

@@ -73,7 +73,7 @@ def note_settings(functions: Collection[str], source: Source, draft: Draft) -> N
     for row in FIELDS:
         function = row.why.partition("open-r1's ")[2].partition(",")[0]
         if row.composed and function not in functions:
-            source.note_unused(draft, row.name, why=f"only the reward function {function} reads it")
+            source.note_unused(row.name, why=f"only the reward function {function} reads it")
 
 
 def is_open_r1(source: Source) -> bool:

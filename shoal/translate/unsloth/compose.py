@@ -73,7 +73,7 @@ def _lengths(source: Source, draft: Draft) -> None:
     names = ("max_prompt_length", "max_completion_length")
     if length is None:
         for name in (name for name in names if name in measured):
-            source.miss(name, measured[name], draft)
+            source.miss(name, measured[name])
         compose_lengths(source, draft)
         return
     if names[1] not in measured:
@@ -96,10 +96,7 @@ def _lengths(source: Source, draft: Draft) -> None:
 
 _PROMPT_SHARE = 4
 """The divisor of `max_seq_length` that gives the length of prompts if only a run could measure them."""
-_BY_LOSS: dict[tuple[str, object], object] = {
-    ("epsilon_high", "dapo"): 0.28,
-    ("epsilon_high", "cispo"): 5.0,
-}
+_BY_LOSS: dict[tuple[str, object], object] = {("epsilon_high", "dapo"): 0.28, ("epsilon_high", "cispo"): 5.0}
 
 
 class _UnslothSource(Source):

@@ -15,9 +15,7 @@ def compose_lora(source: Source, draft: Draft) -> None:
     in_4bit = source["from_pretrained.load_in_4bit"]
     used = [name for name in (*names, "lora_rank", "from_pretrained.load_in_4bit") if source.is_set(name)]
     if not any(source.is_set(name) for name in (*names, "lora_rank")):
-        source.note_unused(
-            draft, "from_pretrained.load_in_4bit", why="no adapters are trained, so the model is not frozen"
-        )
+        source.note_unused("from_pretrained.load_in_4bit", why="no adapters are trained, so the model is not frozen")
         return
     if not source.is_set("from_pretrained.load_in_4bit"):
         draft.notes.append(

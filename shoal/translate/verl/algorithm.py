@@ -81,7 +81,7 @@ def compose_kl(source: Source, draft: Draft) -> None:
     which = ["algorithm.use_kl_in_reward", "algorithm.kl_ctrl.kl_coef"] if in_reward else which
     draft.set("kl.coef", coef if in_loss else weight if in_reward else 0.0, source.origin(*which))
     if not in_loss and not in_reward:
-        source.note_unused(draft, *_MOVING, why="no KL is computed")
+        source.note_unused(*_MOVING, why="no KL is computed")
         return
     _moving_reference(source, draft)
     draft.set("kl.estimator", _KL[plain], source.origin(name))
@@ -106,7 +106,7 @@ def _moving_reference(source: Source, draft: Draft) -> None:
         draft.set("kl.reference_update_steps", source[every], source.origin(is_on, every))
         draft.set("kl.reference_alpha", source[alpha], source.origin(alpha))
     else:
-        source.note_unused(draft, every, alpha, why="changes nothing without sync_ref_model")
+        source.note_unused(every, alpha, why="changes nothing without sync_ref_model")
 
 
 def compose_loss(source: Source, draft: Draft) -> None:
@@ -165,11 +165,11 @@ def _clipping(source: Source, draft: Draft, objective: str, mode: str) -> None:
         draft.notes.append(f"actor.clip_ratio = {base:g}: {mode} uses clip_ratio_low and clip_ratio_high")
     elif objective in ("sapo", "policy_gradient"):
         unused = (f"{ACTOR}.clip_ratio{end}" for end in ("", "_low", "_high"))
-        source.note_unused(draft, *unused, why=f"loss_mode {mode} does not clip")
+        source.note_unused(*unused, why=f"loss_mode {mode} does not clip")
     if objective == "ppo_clip":
         draft.set("loss.dual_clip", source[f"{ACTOR}.clip_ratio_c"], source.origin(f"{ACTOR}.clip_ratio_c"))
     elif objective not in ("dppo_tv", "dppo_kl"):
-        source.note_unused(draft, f"{ACTOR}.clip_ratio_c", why=f"loss_mode {mode} has no dual clip")
+        source.note_unused(f"{ACTOR}.clip_ratio_c", why=f"loss_mode {mode} has no dual clip")
 
 
 def _options(source: Source, draft: Draft, objective: str, mode: str) -> None:
@@ -178,4 +178,4 @@ def _options(source: Source, draft: Draft, objective: str, mode: str) -> None:
         draft.set(f"loss.{ours}", source[f"{ACTOR}.{name}"], source.origin(f"{ACTOR}.{name}"))
     if objective != "sapo":
         unused = (f"{ACTOR}.{name}" for name in _SAPO)
-        source.note_unused(draft, *unused, why=f"changes nothing with loss_mode {mode}")
+        source.note_unused(*unused, why=f"changes nothing with loss_mode {mode}")

@@ -22,13 +22,13 @@ def compose_batches(source: Source, draft: Draft) -> None:
     else:
         _batches(source, draft)
         unused = (_REQUIRED, _SYNCS, _STALENESS, _PARTIAL, _SAMPLED)
-        source.note_unused(draft, *unused, why="only fully_async_main uses it")
+        source.note_unused(*unused, why="only fully_async_main uses it")
     tokens, shared = f"{ACTOR}.ppo_max_token_len_per_gpu", f"{ACTOR}.ulysses_sequence_parallel_size"
     if source[f"{ACTOR}.use_dynamic_bsz"]:
         origin = source.origin(tokens, *([shared] if source.is_set(shared) else []))
         draft.set("learner.pack_tokens", source[tokens] * max(1, source[shared]), origin)
     else:
-        source.note_unused(draft, tokens, why="changes nothing without use_dynamic_bsz")
+        source.note_unused(tokens, why="changes nothing without use_dynamic_bsz")
     _place(source, draft)
     _pace(source, draft)
     saves = source["trainer.save_freq"]
@@ -43,7 +43,7 @@ def _filter_groups(source: Source, draft: Draft) -> None:
     )
     is_on, num_refills, by = source[enable], source[refills], source[metric]
     if not is_on:
-        source.note_unused(draft, refills, metric, why="changes nothing without filter_groups.enable")
+        source.note_unused(refills, metric, why="changes nothing without filter_groups.enable")
         return
     draft.set("grpo.keep_zero_signal", False, source.origin(enable))
     draft.set("grpo.max_refills", num_refills if num_refills > 0 else 100, source.origin(refills))
@@ -71,7 +71,7 @@ def _batches(source: Source, draft: Draft) -> None:
     steps, epochs = source["trainer.total_training_steps"], source["trainer.total_epochs"]
     if steps:
         draft.set("run.num_steps", steps, source.origin("trainer.total_training_steps"))
-        source.note_unused(draft, "trainer.total_epochs", why="trainer.total_training_steps ends the run")
+        source.note_unused("trainer.total_epochs", why="trainer.total_training_steps ends the run")
     else:
         draft.set("run.total_epochs", epochs, source.origin("trainer.total_epochs"))
 
@@ -85,14 +85,14 @@ def _asynchronous_batches(source: Source, draft: Draft) -> None:
     origin = source.origin(f"{ACTOR}.ppo_mini_batch_size", _REQUIRED, _SYNCS)
     draft.set("grpo.groups_per_step", mini * batches, origin)
     draft.set("grpo.num_mini_batches", batches, origin)
-    source.note_unused(draft, "data.train_batch_size", why="fully_async_main trains on ppo_mini_batch_size")
+    source.note_unused("data.train_batch_size", why="fully_async_main trains on ppo_mini_batch_size")
     sampled, epochs = source[_SAMPLED], source["trainer.total_epochs"]
     if sampled:
         draft.set("run.num_steps", max(1, sampled // (mini * batches)), source.origin(_SAMPLED))
-        source.note_unused(draft, "trainer.total_epochs", why=f"{_SAMPLED} ends the run, unless the data end before")
+        source.note_unused("trainer.total_epochs", why=f"{_SAMPLED} ends the run, unless the data end before")
     else:
         draft.set("run.total_epochs", epochs, source.origin("trainer.total_epochs"))
-    source.note_unused(draft, "trainer.total_training_steps", why="fully_async_main counts prompts")
+    source.note_unused("trainer.total_training_steps", why="fully_async_main counts prompts")
 
 
 def _place(source: Source, draft: Draft) -> None:
@@ -106,7 +106,7 @@ def _place(source: Source, draft: Draft) -> None:
         draft.set("launch.num_generators", max(1, own_nodes * own_gpus // tensor), origin)
     else:
         draft.set("launch.num_generators", max(1, nodes * gpus // tensor), source.origin("trainer.n_gpus_per_node"))
-        source.note_unused(draft, f"{ROLLOUT}.n_gpus_per_node", why="counts only with rollout.nnodes")
+        source.note_unused(f"{ROLLOUT}.n_gpus_per_node", why="counts only with rollout.nnodes")
         draft.notes.append(
             "verl's engines and learners take turns on the same GPUs; here each has its own: check "
             "launch.num_generators and launch.num_learner_ranks"
@@ -115,7 +115,7 @@ def _place(source: Source, draft: Draft) -> None:
     name = f"{ACTOR}.fsdp_config.param_offload"
     if source[name] and not source[f"{ACTOR}.fsdp_config.optimizer_offload"]:
         why = "learner.offload_parameters needs learner.offload_optimizer too: set both where memory is short"
-        source.note_unused(draft, name, why=why)
+        source.note_unused(name, why=why)
     else:
         draft.set("learner.offload_parameters", source[name], source.origin(name))
 
@@ -126,12 +126,12 @@ def _pace(source: Source, draft: Draft) -> None:
     warmups = [f"trainer.v1.{name}.num_warmup_batches" for name in ("colocate_async", "separate_async")]
     trainer = trainer_of(source["program"])
     if trainer != "ppo" or mode != "separate_async":
-        source.note_unused(draft, _SYNC_STEP, why="only trainer.v1.trainer_mode=separate_async uses it")
+        source.note_unused(_SYNC_STEP, why="only trainer.v1.trainer_mode=separate_async uses it")
     else:
         why = "verl publishes after as many mini-batches, and they are one train step here"
-        source.note_unused(draft, _SYNC_STEP, why=why)
+        source.note_unused(_SYNC_STEP, why=why)
     if trainer != "ppo":
-        source.note_unused(draft, _MODE, _SPAN, *warmups, why=f"{trainer} has a pace of its own")
+        source.note_unused(_MODE, _SPAN, *warmups, why=f"{trainer} has a pace of its own")
         ahead = source.origin(_STALENESS) if trainer == "fully_async" else program
         bound = math.ceil(source[_STALENESS]) if trainer == "fully_async" else 1
         draft.set("grpo.max_staleness", bound, ahead)
@@ -142,11 +142,11 @@ def _pace(source: Source, draft: Draft) -> None:
         draft.refuse(_MODE, mode, "known: sync, colocate_async, separate_async", cure="grpo.max_staleness")
         return
     if mode == "sync":
-        source.note_unused(draft, _SPAN, *warmups, why="the trainer is synchronous")
+        source.note_unused(_SPAN, *warmups, why="the trainer is synchronous")
         draft.set("grpo.max_staleness", 0, source.origin(_MODE))
         return
     warmup = f"trainer.v1.{mode}.num_warmup_batches"
-    source.note_unused(draft, *(name for name in warmups if name != warmup), why=f"the mode is {mode}")
+    source.note_unused(*(name for name in warmups if name != warmup), why=f"the mode is {mode}")
     # A completion that is trained on in the step that sampled it spans one version.
     bound = min(math.ceil(source[warmup]), max(0, source[_SPAN] - 1))
     draft.set("grpo.max_staleness", bound, source.origin(_MODE, warmup, _SPAN))

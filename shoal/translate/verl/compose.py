@@ -5,17 +5,12 @@ from os.path import expanduser
 from shoal.config.tables.lora import ALL_LINEAR
 from shoal.translate.shared.draft import Draft, Source
 from shoal.translate.shared.lora import set_lora
-from shoal.translate.shared.run import run_name, set_trackers
+from shoal.translate.shared.run import run_name, set_trackers, set_trust
 from shoal.translate.verl.algorithm import compose_advantage, compose_kl, compose_loss
 from shoal.translate.verl.batches import compose_batches, schedule_steps
 from shoal.translate.verl.correction import compose_correction
-from shoal.translate.verl.names import ACTOR, MODEL, ROLLOUT, TRUTH
-from shoal.translate.verl.reward import (
-    compose_custom_reward,
-    compose_overlong,
-    compose_reward_model,
-    compose_scorers,
-)
+from shoal.translate.verl.names import ACTOR, MODEL, OPTIM, ROLLOUT, TRUTH
+from shoal.translate.verl.reward import compose_custom_reward, compose_overlong, compose_reward_model, compose_scorers
 
 _MEGATRON = {"linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"}
 """Megatron's linear layers. Each stands for several layers of the model."""
@@ -26,9 +21,7 @@ def compose(source: Source, draft: Draft) -> None:
     draft.set("run.name", run_name(source["trainer.experiment_name"]), source.origin("trainer.experiment_name"))
     if source[f"{MODEL}.path"]:
         draft.set("model.path", expanduser(source[f"{MODEL}.path"]), source.origin(f"{MODEL}.path"))
-    if source[f"{MODEL}.trust_remote_code"]:
-        draft.set("model.trust_remote_code", True, source.origin(f"{MODEL}.trust_remote_code"))
-        draft.notes.append("trust_remote_code = true: every service runs the Python code that comes with the model")
+    set_trust(source, draft, f"{MODEL}.trust_remote_code")
     if source.is_set("data.truncation") and source["data.truncation"] != "error":
         draft.notes.append(f"data.truncation = {source['data.truncation']}: Shoal leaves out prompts that are too long")
     set_trackers(source, draft, "trainer.logger", source["trainer.logger"])
@@ -68,7 +61,7 @@ def _data(source: Source, draft: Draft) -> None:
     if not source["data.val_files"]:
         how = (f"{ROLLOUT}.val_kwargs.{name}" for name in names)
         when = (often, "trainer.val_before_train", "data.val_max_samples", "trainer.log_val_generations")
-        source.note_unused(draft, *when, *how, why="changes nothing without data.val_files")
+        source.note_unused(*when, *how, why="changes nothing without data.val_files")
     else:
         draft.set("evaluation.num_prompts", most if most > 0 else 1_000_000, source.origin("data.val_max_samples"))
         draft.set("evaluation.every_steps", max(0, test), source.origin(often))
@@ -80,41 +73,40 @@ def _data(source: Source, draft: Draft) -> None:
             draft.set("tracking.completions_every_steps", test, source.origin("trainer.log_val_generations", often))
             draft.set("tracking.num_completions", shown, source.origin("trainer.log_val_generations"))
         else:
-            source.note_unused(draft, "trainer.log_val_generations", why="changes nothing without trainer.test_freq")
+            source.note_unused("trainer.log_val_generations", why="changes nothing without trainer.test_freq")
         draft.set("evaluation.top_p", top_p, source.origin(f"{ROLLOUT}.val_kwargs.top_p"))
         draft.set("evaluation.top_k", max(0, top_k), source.origin(f"{ROLLOUT}.val_kwargs.top_k"))
 
 
 def _schedule(source: Source, draft: Draft) -> None:
     """Sets schedule, warm-up and AdamW's betas."""
-    name = f"{ACTOR}.optim"
-    steps, ratio = source[f"{name}.lr_warmup_steps"], source[f"{name}.lr_warmup_steps_ratio"]
-    kind, lowest, cycles = (source[f"{name}.{part}"] for part in ("lr_scheduler_type", "min_lr_ratio", "num_cycles"))
-    kind, origin = kind or "constant", source.origin(f"{name}.lr_scheduler_type")
-    if source["model_engine"] == "veomni" and not source.is_set(f"{name}.lr_scheduler_type"):
+    steps, ratio = source[f"{OPTIM}.lr_warmup_steps"], source[f"{OPTIM}.lr_warmup_steps_ratio"]
+    kind, lowest, cycles = (source[f"{OPTIM}.{part}"] for part in ("lr_scheduler_type", "min_lr_ratio", "num_cycles"))
+    kind, origin = kind or "constant", source.origin(f"{OPTIM}.lr_scheduler_type")
+    if source["model_engine"] == "veomni" and not source.is_set(f"{OPTIM}.lr_scheduler_type"):
         kind, origin = "cosine", source.origin("model_engine")
     if kind not in ("constant", "cosine"):
-        draft.refuse(f"{name}.lr_scheduler_type", kind, "known: constant, cosine")
+        draft.refuse(f"{OPTIM}.lr_scheduler_type", kind, "known: constant, cosine")
         return
     if kind == "cosine":
         draft.set("learner.lr_scheduler", "cosine_with_min_lr" if lowest else "cosine", origin)
-        draft.set("learner.lr_min_ratio", lowest or None, source.origin(f"{name}.min_lr_ratio"))
-        draft.set("learner.lr_num_cycles", cycles, source.origin(f"{name}.num_cycles"))
+        draft.set("learner.lr_min_ratio", lowest or None, source.origin(f"{OPTIM}.min_lr_ratio"))
+        draft.set("learner.lr_num_cycles", cycles, source.origin(f"{OPTIM}.num_cycles"))
     else:
         draft.set("learner.lr_scheduler", "constant_with_warmup" if steps > 0 or ratio else "constant", origin)
     if steps > 0:
         # verl's schedule advances once per batch that it trains on, whatever the number of mini-batches and epochs.
         updates = draft.values.get("grpo.num_mini_batches", 1) * source[f"{ACTOR}.ppo_epochs"]
         optimizer_steps = updates // max(1, schedule_steps(source))
-        draft.set("learner.warmup_steps", steps * max(1, optimizer_steps), source.origin(f"{name}.lr_warmup_steps"))
+        draft.set("learner.warmup_steps", steps * max(1, optimizer_steps), source.origin(f"{OPTIM}.lr_warmup_steps"))
     elif ratio:
-        draft.set("learner.warmup_ratio", ratio, source.origin(f"{name}.lr_warmup_steps_ratio"))
-    betas = source[f"{name}.betas"]
+        draft.set("learner.warmup_ratio", ratio, source.origin(f"{OPTIM}.lr_warmup_steps_ratio"))
+    betas = source[f"{OPTIM}.betas"]
     if len(betas) != 2:
-        draft.refuse(f"{name}.betas", betas, "two numbers are expected")
+        draft.refuse(f"{OPTIM}.betas", betas, "two numbers are expected")
         return
-    draft.set("learner.adam_beta1", betas[0], source.origin(f"{name}.betas"))
-    draft.set("learner.adam_beta2", betas[1], source.origin(f"{name}.betas"))
+    draft.set("learner.adam_beta1", betas[0], source.origin(f"{OPTIM}.betas"))
+    draft.set("learner.adam_beta2", betas[1], source.origin(f"{OPTIM}.betas"))
 
 
 def _lora(source: Source, draft: Draft) -> None:
@@ -123,14 +115,14 @@ def _lora(source: Source, draft: Draft) -> None:
     theirs = [f"{MODEL}.lora.{name}" for name in ("rank", "alpha", "target_modules", "dropout")]
     excluded = [f"{MODEL}.{name}" for name in ("exclude_modules", "lora.exclude_modules")]
     if source[names[0]] < 1 and source[theirs[0]] < 1:
-        source.note_unused(draft, *names[1:], *theirs[1:], *excluded, why="changes nothing without a rank")
+        source.note_unused(*names[1:], *theirs[1:], *excluded, why="changes nothing without a rank")
         return
     for name in excluded:
         if source[name]:
             reason = "name the layers instead: learner.lora.target_modules"
             draft.refuse(name, source[name], reason, cure="learner.lora.target_modules")
     used, unused = (names, theirs) if source[names[0]] > 0 else (theirs, names)
-    source.note_unused(draft, *unused, why="the other rank counts")
+    source.note_unused(*unused, why="the other rank counts")
     rank, alpha, targets = (source[name] for name in used[:3])
     if used is theirs and set(targets or _MEGATRON) & _MEGATRON:
         if set(targets or _MEGATRON) != _MEGATRON:

@@ -50,12 +50,12 @@ def _bypass(source: Source, draft: Draft) -> None:
     """Notes the weights, which the clipped ratio to the engine replaces; refuses rejection."""
     names = [f"{_FIELD}.{name}" for name in ("rollout_is", "rollout_is_threshold", "rollout_is_batch_normalize")]
     why = "with bypass_mode verl measures these weights, but does not train with them"
-    source.note_unused(draft, *names, f"{ACTOR}.tis_imp_ratio_cap", why=why)
+    source.note_unused(*names, f"{ACTOR}.tis_imp_ratio_cap", why=why)
     name, bounds = f"{_FIELD}.rollout_rs", f"{_FIELD}.rollout_rs_threshold"
     if source[name] is not None:
         reason = "needs bypass_mode=false: the tests here compare the engine with the learner before its first update"
         draft.refuse(name, source[name], reason, cure="loss.baseline")
-    source.note_unused(draft, bounds, why="changes nothing without rollout_rs, which needs bypass_mode=false")
+    source.note_unused(bounds, why="changes nothing without rollout_rs, which needs bypass_mode=false")
 
 
 def _weigh(source: Source, draft: Draft) -> None:
@@ -66,9 +66,7 @@ def _weigh(source: Source, draft: Draft) -> None:
         draft.set("correction.weight_high", cap, source.origin(f"{ACTOR}.tis_imp_ratio_cap"))
     normalized = f"{_FIELD}.rollout_is_batch_normalize"
     if level is None:
-        source.note_unused(
-            draft, normalized, f"{_FIELD}.rollout_is_threshold", why="changes nothing without rollout_is"
-        )
+        source.note_unused(normalized, f"{_FIELD}.rollout_is_threshold", why="changes nothing without rollout_is")
         return
     draft.set("correction.normalize", source[normalized], source.origin(normalized))
     if level not in ("token", "sequence"):

@@ -16,7 +16,7 @@ from shoal.translate.shared.field import (
     played,
     refused,
 )
-from shoal.translate.verl.names import ACTOR, MODEL, ROLLOUT
+from shoal.translate.verl.names import ACTOR, MODEL, OPTIM, ROLLOUT
 
 _CRITIC = "GRPO has no critic"
 _BATCHES = "gradients do not depend on micro-batches; rows are packed to learner.pack_tokens"
@@ -117,7 +117,7 @@ FIELDS: list[Field] = [
     ),
     composed(f"{ACTOR}.use_dynamic_bsz", "flag", False, "learner.pack_tokens"),
     composed(f"{ACTOR}.ppo_max_token_len_per_gpu", "integer", 16384, "learner.pack_tokens"),
-    mapped(f"{ACTOR}.grad_clip", "number", 1.0, "learner.max_grad_norm", aliases=[f"{ACTOR}.optim.clip_grad"]),
+    mapped(f"{ACTOR}.grad_clip", "number", 1.0, "learner.max_grad_norm", aliases=[f"{OPTIM}.clip_grad"]),
     composed(f"{ACTOR}.clip_ratio", "number", 0.2, "loss.clip_low loss.clip_high"),
     composed(f"{ACTOR}.clip_ratio_low", "number", 0.2, "loss.clip_low"),
     composed(f"{ACTOR}.clip_ratio_high", "number", 0.2, "loss.clip_high"),
@@ -163,21 +163,17 @@ FIELDS: list[Field] = [
         aliases=[f"{ACTOR}.fsdp_config.ulysses_sequence_parallel_size"],
     ),
     composed(f"{ACTOR}.policy_loss.loss_mode", "text", "vanilla", "loss.objective"),
-    mapped(f"{ACTOR}.optim.lr", "number", 1e-6, "learner.learning_rate"),
-    composed(f"{ACTOR}.optim.lr_warmup_steps", "integer", -1, "learner.warmup_steps", why=_BY_STEPS),
-    composed(f"{ACTOR}.optim.lr_warmup_steps_ratio", "number", 0.0, "learner.warmup_ratio"),
+    mapped(f"{OPTIM}.lr", "number", 1e-6, "learner.learning_rate"),
+    composed(f"{OPTIM}.lr_warmup_steps", "integer", -1, "learner.warmup_steps", why=_BY_STEPS),
+    composed(f"{OPTIM}.lr_warmup_steps_ratio", "number", 0.0, "learner.warmup_ratio"),
     composed(
-        f"{ACTOR}.optim.lr_scheduler_type",
-        "text",
-        "constant",
-        "learner.lr_scheduler",
-        aliases=[f"{ACTOR}.optim.warmup_style"],
+        f"{OPTIM}.lr_scheduler_type", "text", "constant", "learner.lr_scheduler", aliases=[f"{OPTIM}.warmup_style"]
     ),
-    composed(f"{ACTOR}.optim.min_lr_ratio", "number", 0.0, "learner.lr_min_ratio"),
-    composed(f"{ACTOR}.optim.num_cycles", "number", 0.5, "learner.lr_num_cycles"),
-    mapped(f"{ACTOR}.optim.weight_decay", "number", 0.01, "learner.weight_decay"),
-    composed(f"{ACTOR}.optim.betas", "numbers", [0.9, 0.999], "learner.adam_beta1 learner.adam_beta2"),
-    ignored(f"{ACTOR}.optim.total_training_steps", "the schedule follows run.num_steps"),
+    composed(f"{OPTIM}.min_lr_ratio", "number", 0.0, "learner.lr_min_ratio"),
+    composed(f"{OPTIM}.num_cycles", "number", 0.5, "learner.lr_num_cycles"),
+    mapped(f"{OPTIM}.weight_decay", "number", 0.01, "learner.weight_decay"),
+    composed(f"{OPTIM}.betas", "numbers", [0.9, 0.999], "learner.adam_beta1 learner.adam_beta2"),
+    ignored(f"{OPTIM}.total_training_steps", "the schedule follows run.num_steps"),
     composed(f"{ACTOR}.fsdp_config.param_offload", "flag", False, "learner.offload_parameters"),
     mapped(f"{ACTOR}.fsdp_config.optimizer_offload", "flag", False, "learner.offload_optimizer"),
     mapped(

@@ -4,6 +4,7 @@ import re
 from typing import Literal
 
 ACTOR, ROLLOUT, MODEL, REFERENCE = (f"actor_rollout_ref.{part}" for part in ("actor", "rollout", "model", "ref"))
+OPTIM = f"{ACTOR}.optim"
 
 TRUTH = "reward_model.ground_truth"
 """Column of verl's data with the label."""

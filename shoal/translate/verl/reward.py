@@ -33,7 +33,7 @@ def compose_reward_model(source: Source, draft: Draft) -> None:
     """Replaces the verifiers of the rows by a reward model. The sources must be set."""
     is_on, path = source["reward_model.enable"], source["reward_model.model.path"]
     if not is_on:
-        source.note_unused(draft, "reward_model.model.path", why="changes nothing without reward_model.enable")
+        source.note_unused("reward_model.model.path", why="changes nothing without reward_model.enable")
         return
     if not path:
         draft.refuse("reward_model.enable", True, "reward_model.model.path must name the model", cure="reward.model")
@@ -50,7 +50,7 @@ def compose_custom_reward(source: Source, draft: Draft) -> None:
     path, function, arguments = (source[name] for name in names)
     parts = _parts(source, draft)
     if not path:
-        source.note_unused(draft, *names, why="changes nothing without custom_reward_function.path")
+        source.note_unused(*names, why="changes nothing without custom_reward_function.path")
         return
     manager = source["reward_model.reward_manager"]
     if source["reward_model.enable"] or manager in ("batch", "prime"):
@@ -86,7 +86,7 @@ def _parts(source: Source, draft: Draft) -> dict[str, str]:
     names = ("algorithm.gdpo_reward_keys", "algorithm.gdpo_reward_weights")
     keys, weights = (source[name] for name in names)
     if source["algorithm.adv_estimator"] != "gdpo" or not keys:
-        source.note_unused(draft, *names, why="changes nothing without adv_estimator = gdpo and keys")
+        source.note_unused(*names, why="changes nothing without adv_estimator = gdpo and keys")
         return {}
     if not source["custom_reward_function.path"]:
         reason = "parts of what verl's own scorer returns: give data whose rows name a verifier for each"
@@ -121,4 +121,4 @@ def compose_overlong(source: Source, draft: Draft) -> None:
         return
     for name in names:
         if source[name]:
-            source.note_unused(draft, name, why="only the reward manager dapo with an enabled buffer uses it")
+            source.note_unused(name, why="only the reward manager dapo with an enabled buffer uses it")

@@ -13,8 +13,7 @@ from shoal.translate.shared.field import (
     played,
     refused,
 )
-from shoal.translate.verl.names import ACTOR, MODEL, REFERENCE, ROLLOUT
-from shoal.translate.verl.optimizer_fields import OPTIMIZER
+from shoal.translate.verl.names import ACTOR, MODEL, OPTIM, REFERENCE, ROLLOUT
 
 _ENGINE = "a detail of the engine"
 _SHOWS = "docs/telemetry.md describes spans, metrics and logs"
@@ -22,6 +21,9 @@ _PROCESSES = "a detail of verl's processes"
 _ONE_MODEL = "a way to save memory in the loss; here learner.logits_chunk_tokens splits the logits"
 _READ = "the coordinator reads the data"
 _OFF = "its switch is off, or refused"
+_MEMORY = "where the optimizer's states are kept: learner.offload_optimizer and learner.zero_stage"
+_STATES = "the optimizer's states are float32"
+_NOT_CONSTANT = "give actor.optim.lr_scheduler_type, min_lr_ratio and lr_warmup_steps, or --set learner.lr_scheduler"
 _LORA_OF = "learner.lora trains float32 adapters, whose first matrix is random and whose second is 0"
 
 _NEW_ADAPTERS = "adapters begin at 0: merge this one into the model first"
@@ -109,12 +111,48 @@ UNSUPPORTED: list[Field] = [
         "clip_cov_ratio clip_cov_lb clip_cov_ub kl_cov_ratio ppo_kl_coef dro_beta",
     ),
     *each(
-        accepted(f"{ACTOR}.optim.", "text", "AdamW", ["AdamW", "adamw", "adam"], "the optimizer is AdamW"),
-        "optimizer name",
+        accepted(f"{OPTIM}.", "text", "AdamW", ["AdamW", "adamw", "adam"], "the optimizer is AdamW"), "optimizer name"
     ),
-    ignored(f"{ACTOR}.optim.optimizer_impl", "AdamW comes from DeepSpeed or torch: learner.fused_adam"),
-    ignored(f"{ACTOR}.optim.zero_indexed_step", "the schedule begins at 0"),
-    *OPTIMIZER,
+    ignored(f"{OPTIM}.optimizer_impl", "AdamW comes from DeepSpeed or torch: learner.fused_adam"),
+    ignored(f"{OPTIM}.zero_indexed_step", "the schedule begins at 0"),
+    # The optimizers of Megatron, veOmni and torchtitan
+    mapped(f"{OPTIM}.eps", "number", 1e-8, "learner.adam_eps"),
+    accepted(f"{OPTIM}.lr_decay_style", "text", "constant", ["constant"], _NOT_CONSTANT),
+    *each(
+        accepted(f"{OPTIM}.", "number", 0.0, [0.0, None], _NOT_CONSTANT),
+        "min_lr lr_min lr_start lr_warmup_init min_lr_factor",
+    ),
+    *each(
+        ignored(f"{OPTIM}.", "an option of other schedules than the constant one"),
+        "lr_decay_steps lr_decay_ratio lr_wsd_decay_style lr_wsd_decay_steps decay_type",
+    ),
+    accepted(
+        f"{OPTIM}.weight_decay_incr_style", "text", "constant", ["constant"], "learner.weight_decay stays the same"
+    ),
+    ignored(f"{OPTIM}.use_checkpoint_opt_param_scheduler", "a resume follows the schedule of its configuration"),
+    *each(
+        accepted(f"{OPTIM}.", "text", "fp32", ["fp32", None], _STATES),
+        "main_grads_dtype exp_avg_dtype exp_avg_sq_dtype",
+    ),
+    *each(
+        ignored(f"{OPTIM}.", _MEMORY),
+        "use_layer_wise_distributed_optimizer use_precision_aware_optimizer "
+        "override_optimizer_config.optimizer_offload_fraction override_optimizer_config.optimizer_cpu_offload "
+        "override_optimizer_config.overlap_cpu_optimizer_d2h_h2d "
+        "override_optimizer_config.use_precision_aware_optimizer",
+    ),
+    *each(
+        ignored(f"{OPTIM}.muon_", "an option of Muon, which is refused at actor.optim.optimizer"),
+        "momentum nesterov split_qkv scale_mode coefficient_type num_ns_steps tp_mode fp32_matmul_prec "
+        "extra_scale_factor scalar_optimizer match_adamw_update_rms",
+    ),
+    refused(
+        f"{OPTIM}.override_optimizer_config.*",
+        "any",
+        None,
+        "give AdamW's settings by actor.optim.betas and the fields beside it",
+    ),
+    ignored(f"{OPTIM}.override_optimizer_config", "the table is empty"),
     played("atropos.*", "any", accepts=[]),
     # Engine
     composed(f"{ROLLOUT}.nnodes", "integer", 0, "launch.num_generators", aliases=["rollout.nnodes"]),
