@@ -179,25 +179,14 @@ def make_batch(name: str, version: Any) -> Any:
     """Makes a step of two groups with random tokens and advantages."""
     import numpy as np
 
-    from shoal.rollout import Completion, FinishReason, Rollout, TrainBatch, TrainGroup, VersionSpan
+    from tests.support import train_batches
 
     rng = np.random.default_rng(0)
-
-    def rollout(index: int) -> Rollout:
-        completion = Completion(
-            sample_index=index,
-            token_ids=rng.integers(0, 5000, size=12).astype(np.int32),
-            behavior_logprobs=np.full(12, -8.0, dtype=np.float32),
-            finish_reason=FinishReason.STOP,
-            version_spans=(VersionSpan(version, 0, 12),),
-            seed=index,
-        )
-        return Rollout(completion, advantage=float(rng.normal()))
-
-    groups = tuple(
-        TrainGroup(f"g{n}", rng.integers(0, 5000, size=12).astype(np.int32), (rollout(0), rollout(1))) for n in range(2)
-    )
-    return TrainBatch(name, version, 1.0, groups)
+    groups = [
+        train_batches.make_group(group_id, num_prompt_tokens=12, completion_lengths=(12, 12), rng=rng, vocab_size=5000)
+        for group_id in ("g0", "g1")
+    ]
+    return train_batches.make_batch(name, version, groups=groups)
 
 
 class Meter:

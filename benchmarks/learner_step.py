@@ -29,15 +29,8 @@ from services.learner.model.policy import Policy, load_policy
 from services.learner.ranks.process_group import ProcessGroup
 from shoal.config import parse_config
 from shoal.models.model_folder import resolve_model
-from shoal.rollout import (
-    Completion,
-    FinishReason,
-    Rollout,
-    TrainBatch,
-    TrainGroup,
-    VersionSpan,
-    WeightVersion,
-)
+from shoal.rollout import TrainBatch, TrainGroup
+from tests.support.train_batches import make_group
 
 
 def main() -> None:
@@ -99,28 +92,14 @@ def main() -> None:
 
 
 def make_groups(options: argparse.Namespace) -> tuple[TrainGroup, ...]:
-    rng = np.random.default_rng(0)
-    version = WeightVersion(0, 0)
-
-    def rollout(index: int) -> Rollout:
-        length = options.completion_tokens
-        return Rollout(
-            Completion(
-                sample_index=index,
-                token_ids=rng.integers(5, 200, size=length).astype(np.int32),
-                behavior_logprobs=np.full(length, -8.0, dtype=np.float32),
-                finish_reason=FinishReason.STOP,
-                version_spans=(VersionSpan(version, 0, length),),
-                seed=index,
-            ),
-            advantage=float(rng.normal()),
-        )
-
+    rng, lengths = np.random.default_rng(0), [options.completion_tokens] * options.group_size
     return tuple(
-        TrainGroup(
+        make_group(
             f"g{number}",
-            rng.integers(5, 200, size=options.prompt_tokens).astype(np.int32),
-            tuple(rollout(index) for index in range(options.group_size)),
+            num_prompt_tokens=options.prompt_tokens,
+            completion_lengths=lengths,
+            rng=rng,
+            vocab_size=200,
         )
         for number in range(options.num_groups)
     )

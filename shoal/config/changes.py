@@ -82,21 +82,18 @@ def fixed_fields() -> Iterator[tuple[str, str]]:
 def _check_step_size(config: RunConfig, changed: RunConfig) -> None:
     """Raises `InvalidArgument` where episodes or epochs would count the steps taken as if they had the new size."""
     groups = config.grpo.groups_per_step, changed.grpo.groups_per_step
-    if groups[0] != groups[1] and changed.run.total_epochs is not None:
-        reason = (
-            f"a resume that changes grpo.groups_per_step ({groups[0]} -> {groups[1]}) needs run.num_steps: "
-            f"run.total_epochs ({changed.run.total_epochs:g}) counts steps of one size. Give the run's whole number of "
-            "steps, those taken included"
-        )
-        raise InvalidArgument(reason, violations=[FieldViolation(field="run.num_steps", description=reason)])
-    before, after = config.grpo.completions_per_step, changed.grpo.completions_per_step
-    if before != after and changed.run.total_episodes is not None:
-        reason = (
-            f"a resume that changes the completions of a step ({before} -> {after}) needs run.num_steps: "
-            f"run.total_episodes ({changed.run.total_episodes}) is divided by one size. Give the run's whole number of "
-            "steps, those taken included"
-        )
-        raise InvalidArgument(reason, violations=[FieldViolation(field="run.num_steps", description=reason)])
+    completions = config.grpo.completions_per_step, changed.grpo.completions_per_step
+    epochs, episodes = changed.run.total_epochs, changed.run.total_episodes
+    for what, (before, after), length, counts in (
+        ("grpo.groups_per_step", groups, epochs, f"run.total_epochs ({epochs or 0:g}) counts steps of one size"),
+        ("the completions of a step", completions, episodes, f"run.total_episodes ({episodes}) is divided by one size"),
+    ):
+        if before != after and length is not None:
+            reason = (
+                f"a resume that changes {what} ({before} -> {after}) needs run.num_steps: {counts}. Give the run's "
+                "whole number of steps, those taken included"
+            )
+            raise InvalidArgument(reason, violations=[FieldViolation(field="run.num_steps", description=reason)])
 
 
 def why_fixed(name: str, changed: RunConfig) -> str:

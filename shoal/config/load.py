@@ -137,7 +137,7 @@ def parse_config(values: Mapping[str, Any] | Struct) -> RunConfig:
     _check_depth(plain)
     _check_travels(plain)
     try:
-        return RunConfig.model_validate(listed(_without_nulls(plain)))
+        return RunConfig.model_validate(listed(without_nulls(plain)))
     except ValidationError as error:
         violations = [_violation(details) for details in error.errors()]
         lines = "".join(f"\n  {violation.field}: {violation.description}" for violation in violations)
@@ -153,16 +153,17 @@ def plain_values(values: Mapping[str, Any] | Struct) -> Mapping[str, Any]:
     except ValueError as error:  # A number that JSON does not have.
         raise InvalidArgument(f"the configuration is not valid: {error}; give finite numbers") from None
     assert isinstance(plain, dict)
-    return {name: _whole(value) for name, value in plain.items()}
+    return {name: whole_numbers(value) for name, value in plain.items()}
 
 
-def _whole(value: Any) -> Any:
-    """A Struct has no integers: without this, a setting of somebody's class would be 5.0 where the file has 5."""
+def whole_numbers(value: Any) -> Any:
+    """Converts numbers without a fraction to whole numbers. A Struct has no integers: without this, a setting of
+    somebody's class would be 5.0 where the file has 5."""
     if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
         return int(value)
     if isinstance(value, dict):
-        return {name: _whole(item) for name, item in value.items()}
-    return [_whole(item) for item in value] if isinstance(value, list) else value
+        return {name: whole_numbers(item) for name, item in value.items()}
+    return [whole_numbers(item) for item in value] if isinstance(value, list) else value
 
 
 def _check_depth(values: Mapping[str, Any]) -> None:
@@ -194,12 +195,12 @@ def _not_valid(name: str, description: str) -> InvalidArgument:
     return InvalidArgument(f"the configuration is not valid:\n  {name}: {description}", violations=[violation])
 
 
-def _without_nulls(value: Any) -> Any:
+def without_nulls(value: Any) -> Any:
     """Drops nulls, since absent and null mean the same."""
     if isinstance(value, Mapping):
-        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
+        return {key: without_nulls(item) for key, item in value.items() if item is not None}
     if isinstance(value, list):
-        return [_without_nulls(item) for item in value]
+        return [without_nulls(item) for item in value]
     return value
 
 

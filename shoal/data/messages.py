@@ -5,6 +5,7 @@ import json
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from shoal.config.load import without_nulls
 from shoal.conversation import ChatMessage, ToolCall, ToolCallStatus
 from shoal.data.json_text import parse_json_text
 from shoal.data.rows import Row, is_empty, kind_of_media, media_refusal, unicode_of
@@ -150,7 +151,7 @@ class _Reader:
         if isinstance(value, str):
             value = self._json(value, f"{place[1:]}.arguments") if value.strip() else {}
         elif self._row.is_of_table:  # Its columns have a null for each name that only other rows' calls have.
-            value = _without_nulls(value)
+            value = without_nulls(value)
         if not isinstance(value, Mapping | None):
             raise self._refusal(
                 f"{place[1:]}.arguments must be an object, or JSON text of an object (found: {value!r:.80})"
@@ -189,9 +190,3 @@ class _Reader:
 
 def _says_nothing(value: Any) -> bool:
     return is_empty(value) or isinstance(value, bool | int | float)
-
-
-def _without_nulls(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {name: _without_nulls(item) for name, item in value.items() if item is not None}
-    return [_without_nulls(item) for item in value] if isinstance(value, list) else value

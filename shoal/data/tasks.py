@@ -4,6 +4,7 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
+from shoal.config.load import whole_numbers
 from shoal.config.tables.data import SourceConfig
 from shoal.data.draw import draw_distinct
 from shoal.data.rows import Row, RowSource, digest_of_rows
@@ -130,7 +131,7 @@ def _reasoning_gym(source: SourceConfig) -> Iterator[tuple[str, Any, str]]:
         near = similar_names(task, [ARITHMETIC, MULTIPLICATION, GUESSING, *DATASETS])
         hint = f"did you mean {' or '.join(near)}?" if near else "see reasoning-gym's gallery for the names"
         raise InvalidArgument(f"there is no task {task!r}; {hint}")
-    options = {key: _whole(value) for key, value in source.task_options.items()}
+    options = {key: whole_numbers(value) for key, value in source.task_options.items()}
     try:
         questions = create_dataset(task, seed=source.task_seed, size=source.task_size, **options)
     except (TypeError, ValueError, AssertionError) as error:
@@ -138,14 +139,3 @@ def _reasoning_gym(source: SourceConfig) -> Iterator[tuple[str, Any, str]]:
     for entry in questions:
         label = {"task": task, "options": entry_to_text(options), "entry": entry_to_text(entry)}
         yield entry["question"], label, "reasoning_gym"
-
-
-def _whole(value: Any) -> Any:
-    """Converts whole numbers back to int, after traveling as a Struct, whose numbers are doubles."""
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    if isinstance(value, list):
-        return [_whole(item) for item in value]
-    if isinstance(value, dict):
-        return {key: _whole(item) for key, item in value.items()}
-    return value

@@ -100,13 +100,11 @@ def _draft(task: str, chosen: Task, gpu_memory_gb: float, model: str, placement:
     put("model.path", model, "from --model")
     put("data.sources", [{"dataset": chosen.dataset}], chosen.reasons["data.sources"] + "; replace it by your own")
     put("data.max_prompt_tokens", _PROMPT_TOKENS, "most questions in such data are shorter; longer ones are left out")
-    for name, value in (
-        ("sampling.max_completion_tokens", chosen.max_completion_tokens),
-        ("advantage.scale", chosen.advantage_scale),
-        ("kl.coef", chosen.kl_coef),
-        ("learner.learning_rate", chosen.learning_rate),
-    ):
-        put(name, value, chosen.reasons[name])
+    name = "sampling.max_completion_tokens"
+    put(name, chosen.max_completion_tokens, chosen.reasons[name])
+    put("advantage.scale", "none", "the guide's advantage: the reward less the mean of its group")
+    put("kl.coef", chosen.kl_coef, chosen.reasons["kl.coef"])
+    put("learner.learning_rate", chosen.learning_rate, chosen.reasons["learner.learning_rate"])
     group = chosen.group_size // 2 if small else chosen.group_size
     put("grpo.group_size", group, chosen.reasons["grpo.group_size"] + halved)
     groups = _GROUPS * 2 if small else _GROUPS

@@ -9,7 +9,6 @@ class Task:
 
     group_size: int
     max_completion_tokens: int
-    advantage_scale: str
     kl_coef: float
     learning_rate: float
     dataset: str
@@ -18,20 +17,17 @@ class Task:
 
 
 _GUIDE = "the guide's value for this task"
-_MEAN_ONLY = "the guide's advantage: the reward less the mean of its group"
 
 TASKS = {
     "math_reasoning": Task(
         group_size=16,
         max_completion_tokens=500,
-        advantage_scale="none",
         kl_coef=0.05,
         learning_rate=1e-5,
         dataset="allenai/RLVR-GSM",
         reasons={
             "grpo.group_size": f"{_GUIDE}: hard questions need more answers before one is right",
             "sampling.max_completion_tokens": f"{_GUIDE}: room for the steps of a solution",
-            "advantage.scale": _MEAN_ONLY,
             "kl.coef": f"{_GUIDE}: a loose bond to the reference, which leaves room to explore",
             "learner.learning_rate": _GUIDE,
             "data.sources": "grade-school mathematics with checkable answers",
@@ -40,14 +36,12 @@ TASKS = {
     "instruction_following": Task(
         group_size=8,
         max_completion_tokens=200,
-        advantage_scale="none",
         kl_coef=0.1,
         learning_rate=5e-6,
         dataset="allenai/RLVR-IFeval",
         reasons={
             "grpo.group_size": f"{_GUIDE}: constraints are often met, so fewer answers suffice",
             "sampling.max_completion_tokens": f"{_GUIDE}: answers are short",
-            "advantage.scale": _MEAN_ONLY,
             "kl.coef": f"{_GUIDE}: a moderate bond, since style is easily lost",
             "learner.learning_rate": f"{_GUIDE}: slower, for the same reason",
             "data.sources": "instructions with constraints that can be checked",
@@ -56,14 +50,12 @@ TASKS = {
     "code": Task(
         group_size=8,
         max_completion_tokens=500,
-        advantage_scale="none",
         kl_coef=0.05,
         learning_rate=5e-6,
         dataset="saurabh5/rlvr_acecoder_filtered",
         reasons={
             "grpo.group_size": "within the guide's 6 to 16: each answer is executed, which costs more than reading it",
             "sampling.max_completion_tokens": "the upper end of the guide's 100 to 500: a program is long",
-            "advantage.scale": _MEAN_ONLY,
             "kl.coef": "as for mathematics, the guide's other task with one right result",
             "learner.learning_rate": "the lower end of the guide's range for custom tasks",
             "data.sources": "programming tasks with unit tests",

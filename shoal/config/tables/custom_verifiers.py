@@ -14,8 +14,8 @@ from shoal.config.tables.verifiers import BUILT_IN_VERIFIERS
 ENTRY_POINT_GROUP = "shoal.verifiers"
 """Group in which installed packages register verifiers: the entry point's name is the verifier's."""
 
-_NAME = re.compile(r"[a-z0-9_][a-z0-9_-]{0,62}")
-_ENTRY_POINT = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
+NAME = re.compile(r"[a-z0-9_][a-z0-9_-]{0,62}")
+OBJECT = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 ADDRESS = re.compile(r"(\[[0-9a-fA-F:]+\]|[^\s:/]+):[0-9]{1,5}")
 
 
@@ -64,7 +64,7 @@ class CustomVerifierConfig(Section):
     @field_validator("entry_point")
     @classmethod
     def _is_an_object(cls, entry_point: str) -> str:
-        if entry_point and not _ENTRY_POINT.fullmatch(entry_point):
+        if entry_point and not OBJECT.fullmatch(entry_point):
             raise ValueError('must be of the form "package.module:function"')
         return entry_point
 
@@ -110,7 +110,7 @@ class RewardServerConfig(Section):
 def check_name(name: str) -> str:
     """Returns the name of a custom verifier in lower case, as names in the data are read. Raises `ValueError`."""
     lower = name.lower()
-    if not _NAME.fullmatch(lower):
+    if not NAME.fullmatch(lower):
         raise ValueError(f"{name!r} is not a name for a verifier: use 1 to 63 characters of a-z, 0-9, '_' and '-'")
     if lower in BUILT_IN_VERIFIERS:
         raise ValueError(f"{name!r} is the name of a built-in verifier: choose another one")

@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from shoal.config.tables.custom_verifiers import ADDRESS
+from shoal.config.tables.custom_verifiers import ADDRESS, NAME, OBJECT
 from shoal.config.tables.section import Section
 
 BUILT_IN_ENVIRONMENTS = frozenset(
@@ -33,8 +33,6 @@ BUILT_IN_ENVIRONMENTS = frozenset(
 UNBOUNDED_ENVIRONMENT = "verifiers"
 """The one of them whose settings may name any installed code."""
 
-_NAME = re.compile(r"[a-z0-9_][a-z0-9_-]{0,62}")
-_OBJECT = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 _FILE = re.compile(r"(.+\.py):([A-Za-z_]\w*)", re.DOTALL)
 
 
@@ -73,7 +71,7 @@ class EnvironmentConfig(Section):
     @classmethod
     def _is_a_name(cls, name: str) -> str:
         lower = name.lower()
-        if not _NAME.fullmatch(lower):
+        if not NAME.fullmatch(lower):
             raise ValueError("use 1 to 63 characters of a-z, 0-9, '_' and '-'")
         return lower
 
@@ -103,7 +101,7 @@ class EnvironmentConfig(Section):
         if not self.source and self.name not in BUILT_IN_ENVIRONMENTS:
             raise ValueError(f"give source or server: none that comes with Shoal is named {self.name!r}; {_listed()}")
         source = self.code
-        if not (source in BUILT_IN_ENVIRONMENTS or _FILE.fullmatch(source) or _OBJECT.fullmatch(source)):
+        if not (source in BUILT_IN_ENVIRONMENTS or _FILE.fullmatch(source) or OBJECT.fullmatch(source)):
             hint = f'add the class, as in "{source}:MyEnvironment"; ' if source.endswith(".py") else ""
             raise ValueError(
                 f'source must be "file.py:Class", "package.module:Class", or built in (given: {source!r:.200}); '
