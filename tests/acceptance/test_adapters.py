@@ -43,11 +43,8 @@ if __name__ == "__main__":
 
 def test_the_quickstart_with_adapters_learns_to_add(tmp_path: Path) -> None:
     began = time.monotonic()
-    stack = LocalStack(tmp_path / "runs", "lora", str(ROOT / "configs/quickstart-lora.toml"), "--name", "lora")
-    try:
+    with LocalStack(tmp_path / "runs", "lora", str(ROOT / "configs/quickstart-lora.toml")) as stack:
         assert stack.wait(3000) == 0, stack.tail()
-    finally:
-        stack.end()
     took_s = time.monotonic() - began
     rows = stack.metrics()
     rates = [row["objective/verifiable_correct_rate"] for row in rows]
@@ -69,13 +66,8 @@ def test_a_publish_of_adapters_alone_carries_few_bytes_and_pauses_for_a_moment(t
         patience = "coordinator.worker_timeout_s=900"
         options = ("run.num_steps=8", "evaluation.sources=[]", f"generator.lora={way}", patience)
         overrides = [word for option in options for word in ("--set", option)]
-        stack = LocalStack(
-            tmp_path / "runs", way, str(ROOT / "configs/quickstart-lora.toml"), "--name", way, *overrides
-        )
-        try:
+        with LocalStack(tmp_path / "runs", way, str(ROOT / "configs/quickstart-lora.toml"), *overrides) as stack:
             assert stack.wait(1500) == 0, stack.tail()
-        finally:
-            stack.end()
         rows = stack.metrics()[1:]  # The first publish makes the broadcast group.
         names = ("other/published_bytes", "time/weights_pause", "time/weights_broadcast", "time/publishing")
         medians[way] = {name: statistics.median(row[name] for row in rows) for name in names}
@@ -92,13 +84,10 @@ def test_adapters_of_a_killed_learner_go_on_and_are_what_vllm_transformers_and_p
     config = guessing_config(tmp_path, checkpoint={"every_steps": 2}, run={"num_steps": 6})
     config["learner"] |= lora
     path = str(write_config(tmp_path / "run.toml", config))
-    stack = LocalStack(tmp_path / "runs", "killed", path, "--name", "killed")
-    try:
+    with LocalStack(tmp_path / "runs", "killed", path) as stack:
         stack.until_step(3)
         stack.services("learner")[0].send_signal(signal.SIGKILL)
         assert stack.wait(900) == 0, stack.tail()
-    finally:
-        stack.end()
     rows = stack.metrics()
     gaps = [row["val/logprob_gap_mean"] for row in rows]
     assert len(rows) == 6 and max(gaps) < 1e-4, f"mean absolute gaps {gaps} at staleness 0 in float32"

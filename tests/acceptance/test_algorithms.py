@@ -147,11 +147,8 @@ def test_a_short_real_run_shows_what_its_option_does(variant: Variant, tmp_path:
     config = guessing_config(tmp_path, **sections)
     for section, values in variant.sections.items():
         config[section] = config.get(section, {}) | values
-    stack = LocalStack(tmp_path / "runs", "short", str(write_config(tmp_path / "run.toml", config)), "--name", "short")
-    try:
+    with LocalStack(tmp_path / "runs", "short", str(write_config(tmp_path / "run.toml", config))) as stack:
         assert stack.wait(600) == 0, stack.tail()
-    finally:
-        stack.end()
     rows = [row for row in stack.metrics() if "objective/loss" in row]
     assert [int(row["step"]) for row in rows] == list(range(1, NUM_STEPS + 1)), stack.tail()
     assert all(math.isfinite(value) for row in rows for value in row.values())

@@ -43,8 +43,7 @@ def config_of(folder: Path, name: str = "config", *, deterministic: bool = True,
 
 
 def train(folder: Path, config: Path, name: str, happenings: Happenings = ()) -> Path:
-    stack = LocalStack(folder / "runs", name, str(config), "--name", name)
-    try:
+    with LocalStack(folder / "runs", name, str(config)) as stack:
         for step, what in happenings:
             stack.until_step(step, WAIT_S)
             if what == "update":
@@ -54,8 +53,6 @@ def train(folder: Path, config: Path, name: str, happenings: Happenings = ()) ->
                 victim.kill()
         code = stack.wait(WAIT_S)
         assert code == 0, stack.tail()
-    finally:
-        stack.end()
     return stack.folder
 
 

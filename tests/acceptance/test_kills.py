@@ -56,8 +56,7 @@ def test_a_rank_that_stops_ends_its_learner_at_the_deadline_of_the_step_and_the_
         run={"num_steps": 100_000},
     )
     path = write_config(tmp_path / "run.toml", config)
-    stack = LocalStack(tmp_path / "runs", "stops", str(path), "--name", "stops")
-    try:
+    with LocalStack(tmp_path / "runs", "stops", str(path)) as stack:
         stack.until_step(6, LOADING_S)
         # For these steps alone: on a busy machine the first step after a restart may take longer. No checkpoint comes
         # any more, so that a train step is the command that hangs.
@@ -71,8 +70,6 @@ def test_a_rank_that_stops_ends_its_learner_at_the_deadline_of_the_step_and_the_
         stack.until("a step", lambda e: e["kind"] == "step" and e["sequence"] > restored["sequence"], 600)
         stack.process.send_signal(signal.SIGINT)
         assert stack.wait(600) == 130, stack.tail()
-    finally:
-        stack.end()
     assert not rank.is_running(), "the rank that stopped was left behind"
     restarts = [event["message"] for event in stack.events() if event["kind"] == "restarting"]
     assert len(restarts) == 1, restarts
@@ -90,8 +87,7 @@ def test_a_rank_that_stops_ends_its_learner_long_before_the_deadline_of_an_hour(
         launch={"num_learner_ranks": 2},
         run={"num_steps": 12},
     )
-    stack = LocalStack(tmp_path / "runs", "stops", str(write_config(tmp_path / "run.toml", config)), "--name", "stops")
-    try:
+    with LocalStack(tmp_path / "runs", "stops", str(write_config(tmp_path / "run.toml", config))) as stack:
         stack.until_step(3, LOADING_S)
         (rank,) = [process for process in stack.services("learner") if process.environ().get("RANK") == "1"]
         rank.send_signal(signal.SIGSTOP)
@@ -99,8 +95,6 @@ def test_a_rank_that_stops_ends_its_learner_long_before_the_deadline_of_an_hour(
         lost = stack.until("the learner is lost", lambda event: event["kind"] == "worker_lost", 300)
         took_s = time.monotonic() - began
         assert stack.wait(LOADING_S) == 0, stack.tail()
-    finally:
-        stack.end()
     assert "rank 1" in lost["message"] and "60 s" in lost["message"], lost
     assert took_s < 180, f"the stopped rank was noticed after {took_s:.0f} s"
     assert not rank.is_running(), "the rank that stopped was left behind"

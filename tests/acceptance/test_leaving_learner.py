@@ -51,8 +51,7 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outcome]:
         grpo={"max_staleness": 1},
     )
     data_dir = folder / "runs"
-    stack = LocalStack(data_dir, "leaving", str(write_config(folder / "run.toml", config)), "--name", "leaving")
-    try:
+    with LocalStack(data_dir, "leaving", str(write_config(folder / "run.toml", config))) as stack:
         stack.until_step(2)
         rank_0(stack).send_signal(signal.SIGTERM)
         until_restart(stack, 1)
@@ -61,17 +60,12 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outcome]:
         follower.send_signal(signal.SIGTERM)
         until_restart(stack, 2)
         assert stack.wait(STARTING_S) == 0, stack.tail()
-    finally:
-        stack.end()
     changes = ("--set", "launch.num_learner_ranks=1", "--set", f"run.num_steps={NUM_STEPS_EXTENDED}")
-    resumed = LocalStack(data_dir, "leaving", "--resume", "leaving", *changes)
-    try:
+    with LocalStack(data_dir, "leaving", "--resume", "leaving", *changes) as resumed:
         resumed.until_step(NUM_STEPS + 1, 2 * STARTING_S)
         num_ranks = len(resumed.services("learner"))
         assert resumed.wait(2 * STARTING_S) == 0, resumed.tail()
         yield Outcome(resumed, num_ranks)
-    finally:
-        resumed.end()
 
 
 def max_step(stack: LocalStack) -> int:

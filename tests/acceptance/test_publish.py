@@ -65,9 +65,8 @@ def test_a_publish_in_which_a_generator_dies_is_repeated_and_its_successor_is_ca
         learner={"learning_rate": 1e-6, "zero_stage": 0},
         launch={"num_generators": 2, "coordinator_port": free_port()},
     )
-    stack = LocalStack(tmp_path / "runs", "meets", str(write_config(tmp_path / "run.toml", config)), "--name", "meets")
     coordinator = Coordinator(f"127.0.0.1:{config['launch']['coordinator_port']}")
-    try:
+    with LocalStack(tmp_path / "runs", "meets", str(write_config(tmp_path / "run.toml", config))) as stack:
         stack.until("two generators serve", lambda e: len(e["attributes"].get("generators", ())) == 2, 240)
         killed = stack.services("generator")[1]
         asyncio.run(coordinator.until_learner_has(policy_version=2))
@@ -101,8 +100,6 @@ def test_a_publish_in_which_a_generator_dies_is_repeated_and_its_successor_is_ca
 
         asyncio.run(coordinator.run("ResumeRun"))
         assert stack.wait(240) == 0, stack.tail()
-    finally:
-        stack.end()
     last = of_kind(stack, "publish")[-1]["attributes"]
     assert len(last["generators"]) == 2 and last["policy_version"] == 5, last
     assert not stack.left_over()

@@ -162,12 +162,9 @@ def stack(environments: dict[str, dict[str, Any]], tmp_path_factory: pytest.Temp
     }
     path = folder / "run.toml"
     path.write_text("".join(f"{name} = {inline(value)}\n" for name, value in config.items()))
-    stack = LocalStack(folder / "runs", "real", str(path), "--name", "real")
-    try:
+    with LocalStack(folder / "runs", "real", str(path)) as stack:
         assert stack.wait(STARTING_S + 600) == 0, stack.tail()
         yield stack
-    finally:
-        stack.end()
 
 
 @pytest.mark.timeout(1200)

@@ -136,15 +136,12 @@ def test_a_run_trains_on_what_a_reward_model_says_of_data_without_labels(tmp_pat
     data.write_text("".join(json.dumps({"messages": f"Question {number}?"}) + "\n" for number in range(32)))
     config["data"]["sources"] = [{"path": str(data), "verifier": "reward_model"}]
     config["reward.model"] = {"path": str(reward_model), "value": "sigmoid"}
-    stack = LocalStack(tmp_path / "runs", "short", str(write_config(tmp_path / "run.toml", config)), "--name", "short")
-    try:
+    with LocalStack(tmp_path / "runs", "short", str(write_config(tmp_path / "run.toml", config))) as stack:
         stack.until_step(1)
         runners = stack.children("services.reward.model.runner")
         assert len(runners) == 1, "one reward service has one model"
         runners[0].kill()
         assert stack.wait(600) == 0, stack.tail()
-    finally:
-        stack.end()
     assert not stack.left_over(), stack.left_over()
     rows = [row for row in stack.metrics() if "objective/loss" in row]
     rewards = [row["reward/verifiable"] for row in rows]

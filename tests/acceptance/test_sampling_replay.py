@@ -16,11 +16,8 @@ NUM_STEPS = 20
 def test_the_quickstart_learns_to_add_from_restricted_samples(tmp_path: Path) -> None:
     changes = {"run.num_steps": NUM_STEPS, "sampling.top_k": 20, "sampling.top_p": 0.9}
     options = [word for name, value in changes.items() for word in ("--set", f"{name}={value}")]
-    stack = LocalStack(tmp_path, "replay", str(ROOT / "configs/quickstart.toml"), "--name", "replay", *options)
-    try:
+    with LocalStack(tmp_path, "replay", str(ROOT / "configs/quickstart.toml"), *options) as stack:
         assert stack.wait(1500) == 0, stack.tail()
-    finally:
-        stack.end()
     rows = stack.metrics()
     rates = [row["objective/verifiable_correct_rate"] for row in rows]
     first, last = statistics.fmean(rates[:3]), statistics.fmean(rates[-5:])

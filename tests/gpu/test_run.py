@@ -31,7 +31,7 @@ def run_config(**sections: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def train(folder: Path, name: str, config: dict[str, dict[str, Any]]) -> LocalStack:
-    return LocalStack(folder / "runs", name, str(write_config(folder / "run.toml", config)), "--name", name)
+    return LocalStack(folder / "runs", name, str(write_config(folder / "run.toml", config)))
 
 
 def check(stack: LocalStack, exit_code: int) -> None:
@@ -48,8 +48,7 @@ def test_generator_and_learner_share_one_gpu_and_a_killed_generator_comes_back_b
     tmp_path: Path,
 ) -> None:
     sections = {"gpu_memory_utilization": 0.4, "sleep_while_training": True, "enforce_eager": True}
-    stack = train(tmp_path, "shared", run_config(generator=sections, launch={"single_gpu": True}))
-    try:
+    with train(tmp_path, "shared", run_config(generator=sections, launch={"single_gpu": True})) as stack:
         stack.until_step(2, STARTING_S)
         joined = [event for event in stack.events() if event["kind"] == "worker_joined"]
         kinds = [event["attributes"]["worker_kind"] for event in joined]
@@ -57,23 +56,17 @@ def test_generator_and_learner_share_one_gpu_and_a_killed_generator_comes_back_b
         stack.services("generator")[0].send_signal(signal.SIGKILL)
         check(stack, stack.wait(STARTING_S))
         assert [event for event in stack.events() if event["kind"] == "worker_lost"], "no loss was noticed"
-    finally:
-        stack.end()
 
 
 def test_an_engine_with_compilation_and_cuda_graphs_samples_what_the_learner_trains_on(tmp_path: Path) -> None:
     sections = {"gpu_memory_utilization": 0.4, "enforce_eager": False}
-    stack = train(tmp_path, "compiled", run_config(generator=sections, launch={"single_gpu": True}))
-    try:
+    with train(tmp_path, "compiled", run_config(generator=sections, launch={"single_gpu": True})) as stack:
         check(stack, stack.wait(2 * STARTING_S))
-    finally:
-        stack.end()
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs: NCCL refuses two members on one")
 def test_weights_travel_by_nccl_where_learner_and_generator_have_a_gpu_each(tmp_path: Path) -> None:
-    stack = train(tmp_path, "apart", run_config(generator={"gpu_memory_utilization": 0.4, "enforce_eager": True}))
-    try:
+    with train(
+        tmp_path, "apart", run_config(generator={"gpu_memory_utilization": 0.4, "enforce_eager": True})
+    ) as stack:
         check(stack, stack.wait(2 * STARTING_S))
-    finally:
-        stack.end()

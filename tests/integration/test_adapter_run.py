@@ -26,14 +26,9 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStack]:
         learner={"learning_rate": 1e-2},
     )
     config["learner.lora"] = {"rank": 4, "alpha": 8}
-    stack = LocalStack(
-        folder / "runs", "adapters", str(write_config(folder / "run.toml", config)), "--name", "adapters"
-    )
-    try:
+    with LocalStack(folder / "runs", "adapters", str(write_config(folder / "run.toml", config))) as stack:
         assert stack.wait(600) == 0, stack.tail()
         yield stack
-    finally:
-        stack.end()
 
 
 def test_engine_and_learner_agree_in_every_step(stack: LocalStack) -> None:

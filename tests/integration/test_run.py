@@ -90,15 +90,12 @@ def outcome(tmp_path_factory: pytest.TempPathFactory, collector: Collector) -> I
         run={"num_steps": NUM_STEPS},
         launch={"num_generators": 2, "num_learner_ranks": 2, "num_rewards": 2, "coordinator_port": free_port()},
     )
-    stack = LocalStack(
+    with LocalStack(
         folder / "runs",
         "disturbed",
         str(write_config(folder / "run.toml", config)),
-        "--name",
-        "disturbed",
         environment={"OTEL_EXPORTER_OTLP_ENDPOINT": collector.endpoint},
-    )
-    try:
+    ) as stack:
         stack.until_step(2)
         address = f"127.0.0.1:{config['launch']['coordinator_port']}"
         generator = stack.services("generator")[1]
@@ -126,8 +123,6 @@ def outcome(tmp_path_factory: pytest.TempPathFactory, collector: Collector) -> I
             killed_pool_process=pool_process,
             killed_reward=reward.pid,
         )
-    finally:
-        stack.end()
 
 
 def until_a_new_generator_serves(stack: LocalStack) -> None:
@@ -267,7 +262,7 @@ def test_a_run_goes_on_by_itself_when_its_learner_is_killed_and_as_changed_when_
     }  # fmt: skip
     config = guessing_config(tmp_path, grpo={"max_staleness": 3}, checkpoint=checkpoint, run={"num_steps": 500})
     path = str(write_config(tmp_path / "run.toml", config))
-    stack = LocalStack(tmp_path / "runs", "orphan", path, "--name", "orphan")
+    stack = LocalStack(tmp_path / "runs", "orphan", path)
     try:
         stack.until_step(5)
         generator = stack.services("generator")[0].pid

@@ -31,9 +31,6 @@ def chatting_run(
     path.write_text(
         f'{path.read_text()}\n[[environments]]\nname = "chatter"\nsource = "{folder / "chatter.py"}:Chatter"\n'
     )
-    stack = LocalStack(folder / "runs", name, str(path), "--name", name)
-    try:
+    with LocalStack(folder / "runs", name, str(path)) as stack:
         assert stack.wait(STARTING_S + 240) == 0, stack.tail()
         yield stack
-    finally:
-        stack.end()

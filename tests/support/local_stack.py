@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import psutil
 
@@ -93,12 +93,14 @@ class LocalStack:
     """`shoal train` in a process of its own."""
 
     def __init__(self, data_dir: Path, name: str, *arguments: str, environment: dict[str, str] | None = None) -> None:
+        """Begins the run `name`; with --resume among the arguments it goes on with a run."""
+        named = () if "--resume" in arguments else ("--name", name)
         self.folder = data_dir / name
         data_dir.mkdir(parents=True, exist_ok=True)
         self.output = data_dir / f"{name}.out"
         with self.output.open("a") as output:
             self.process = subprocess.Popen(
-                [str(SHOAL), "train", "--data-dir", str(data_dir), *arguments],
+                [str(SHOAL), "train", "--data-dir", str(data_dir), *arguments, *named],
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 env=os.environ | (environment or {}),
@@ -106,6 +108,12 @@ class LocalStack:
             )
         self._mine = psutil.Process(self.process.pid)
         self._seen: dict[int, psutil.Process] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
 
     def children(self, *words: str) -> list[psutil.Process]:
         """Returns the living processes of the run whose command line contains all the words, oldest first."""
