@@ -62,6 +62,15 @@ def golden_folder() -> Path | None:
     return next((folder for folder in folders if folder.is_dir()), None)
 
 
+def document(pattern: str) -> str:
+    """Returns the text of a document beside the folder of the vectors; skips the test where there is none."""
+    folder = golden_folder()
+    found = sorted(folder.parent.glob(pattern)) if folder is not None else []
+    if not found:
+        pytest.skip(f"no document {pattern} stands beside the golden vectors")
+    return found[0].read_text(encoding="utf-8")
+
+
 @cache
 def _read(category: str) -> tuple[GoldenCase, ...]:
     folder = golden_folder()

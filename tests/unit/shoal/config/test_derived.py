@@ -63,16 +63,6 @@ def test_steps_follow_from_the_episodes() -> None:
     assert parse_config(dump_config(config)) == config, "a resolved configuration has both, with the same meaning"
 
 
-def test_episodes_and_steps_that_differ_are_refused() -> None:
-    with pytest.raises(InvalidArgument, match=r"num_steps \(7\) .*run\.total_episodes \(1000, .*15 steps"):
-        parse_config(_values(run={"total_episodes": 1000, "num_steps": 7}))
-
-
-def test_fewer_episodes_than_one_step_takes_are_refused() -> None:
-    with pytest.raises(InvalidArgument, match="64 completions"):
-        parse_config(_values(run={"total_episodes": 63}))
-
-
 @pytest.mark.parametrize(
     ("overlong", "message"),
     [

@@ -78,12 +78,6 @@ def test_a_row_in_the_form_of_open_instruct_becomes_a_prompt(tmp_path: Path) -> 
     assert prompt.token_ids.dtype == "int32"
 
 
-def test_a_plain_question_becomes_a_user_message(tmp_path: Path) -> None:
-    assert loaded(tmp_path, ROW).prompts[0].text == (
-        "<|im_start|>user\nWhat is 2 + 2?<|im_end|>\n<|im_start|>assistant\n"
-    )
-
-
 def test_the_messages_of_a_prompt_contain_no_chat_template_marks(tmp_path: Path) -> None:
     turns = [("system", "Answer in French."), ("user", "Hi"), ("assistant", "Salut"), ("user", "2 + 2?")]
     rows = [ROW, {**ROW, "messages": [{"role": role, "content": content} for role, content in turns]}]

@@ -144,8 +144,8 @@ def test_a_field_that_no_prompt_would_have_is_refused_by_name(fields: dict[str, 
 
 def test_messages_as_json_text_with_a_key_twice_are_refused() -> None:
     assert "'content'" in refusal('[{"role": "user", "content": "1", "content": "2"}]')
-    question = '[{"a": 1, "a": 2}] is odd. Why?'
-    assert read(question).messages == (ChatMessage("user", question),)
+    for question in ('[{"a": 1, "a": 2}] is odd. Why?', "[1, 2]"):
+        assert read(question).messages == (ChatMessage("user", question),)
 
 
 def test_fields_that_say_nothing_pass() -> None:

@@ -56,17 +56,3 @@ def test_labels_that_no_row_has_are_refused_with_those_that_there_are(tmp_path: 
     path = _write(tmp_path / "a.jsonl", ["sums", "words"])
     with pytest.raises(InvalidArgument, match=r" math .* sums, words"):
         _load(_source(path, "math"))
-
-
-def test_messages_may_be_json_text_and_other_text_is_a_question(tmp_path: Path) -> None:
-    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "2 + 2?"}]
-    rows = [
-        {"messages": json.dumps(messages), "ground_truth": "4", "tag": "sums"},
-        {"messages": "[1, 2] has which sum?", "ground_truth": "3", "tag": "sums"},
-        {"messages": "[1, 2]", "ground_truth": "3", "tag": "sums"},
-    ]
-    path = tmp_path / "rows.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    prompts = _load(_source(str(path))).prompts
-    assert [message.role for message in prompts[0].messages] == ["system", "user"]
-    assert [prompt.messages[-1].content for prompt in prompts] == ["2 + 2?", "[1, 2] has which sum?", "[1, 2]"]

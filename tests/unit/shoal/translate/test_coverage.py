@@ -1,7 +1,6 @@
 """Tests that every field in the other systems' documents is mapped or refused with a reason."""
 
 import re
-from pathlib import Path
 
 import pytest
 
@@ -11,7 +10,7 @@ from shoal.translate.shared.field import Fate, Field
 from shoal.translate.shared.not_yet import NOT_YET
 from shoal.translate.shared.toml import TABLES
 from shoal.translate.sources.settings import Settings
-from tests.golden import golden_folder
+from tests.golden import document
 
 _BASE = ("model.path=m", 'data.sources=[{path = "d.jsonl"}]', "run.num_steps=10", "sampling.max_completion_tokens=64")
 # Names in the formulas of mission/000 that are not settings.
@@ -34,14 +33,6 @@ _NO_SETTINGS = re.compile(
 )
 
 
-def _document(pattern: str) -> str:
-    shared = golden_folder().parent
-    found = sorted(shared.glob(pattern))
-    if not found:
-        pytest.skip(f"{shared} contains no {pattern}")
-    return found[0].read_text(encoding="utf-8")
-
-
 def _rows(system: System) -> dict[str, Field]:
     return {name: row for row in system.table for name in (row.name, *row.aliases)}
 
@@ -53,13 +44,13 @@ def _unaccounted(system: System, names: set[str]) -> list[str]:
 
 
 def test_every_field_in_the_principles_of_open_instruct_is_accounted_for() -> None:
-    names = set(re.findall(r"\b[a-z]+(?:_[a-z]+)+\b", _document("mission/000_*"))) - _NOT_FIELDS
+    names = set(re.findall(r"\b[a-z]+(?:_[a-z]+)+\b", document("mission/000_*"))) - _NOT_FIELDS
     assert len(names) >= 8
     assert _unaccounted(SYSTEMS["open-instruct"], names) == []
 
 
 def test_every_field_of_the_experiment_config_of_open_instruct_is_accounted_for() -> None:
-    text = _document("mission/001_*")
+    text = document("mission/001_*")
     names = set(re.findall(r"^(\w+): (?:str|int|float|bool|list|Literal|GRPOLossType)\b", text, re.MULTILINE))
     names |= set(re.findall(r"^(\w+)=", text, re.MULTILINE))
     assert len(names) >= 35
@@ -67,26 +58,26 @@ def test_every_field_of_the_experiment_config_of_open_instruct_is_accounted_for(
 
 
 def test_every_parameter_of_unsloth_is_accounted_for() -> None:
-    names = set(re.findall(r'"(\w+)":|config\["(\w+)"\]', _document("mission/002_*")))
+    names = set(re.findall(r'"(\w+)":|config\["(\w+)"\]', document("mission/002_*")))
     tasks = {"math_reasoning", "instruction_following"}
     assert _unaccounted(SYSTEMS["unsloth"], {first or second for first, second in names} - tasks) == []
 
 
 def test_every_parameter_of_roll_is_accounted_for() -> None:
-    text = _document("mission/003_*")
+    text = document("mission/003_*")
     names = set(re.findall(r"^(\w+): (?=\S)", text, re.MULTILINE))
     assert len(names) >= 15
     assert _unaccounted(SYSTEMS["roll"], names) == []
 
 
 def test_every_flag_in_the_guide_of_open_instruct_is_accounted_for() -> None:
-    names = set(re.findall(r"--(\w+)", _document("mission/004_*")))
+    names = set(re.findall(r"--(\w+)", document("mission/004_*")))
     assert len(names) >= 35
     assert _unaccounted(SYSTEMS["open-instruct"], names) == []
 
 
 def test_every_field_in_the_code_of_open_instruct_is_accounted_for() -> None:
-    section = _document("reference/open-instruct.md").split("## 1.1 Fields")[1].split("## 1.2")[0]
+    section = document("reference/open-instruct.md").split("## 1.1 Fields")[1].split("## 1.2")[0]
     missing = []
     for part in section.split("\n#### ")[1:]:
         name = part.split()[0]
@@ -169,7 +160,3 @@ def test_a_refusal_names_the_refused_field(system: System) -> None:
             continue  # Both values are accepted.
         assert named, f"{row.name} = {value} is not refused"
         assert named[0].blocks == (row.fate is not Fate.OUTSIDE)
-
-
-def test_the_documents_are_where_the_golden_vectors_are() -> None:
-    assert Path(golden_folder()).name == "golden"

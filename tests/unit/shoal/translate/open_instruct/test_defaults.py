@@ -12,18 +12,10 @@ from shoal.translate.open_instruct import DEFAULTS_AS_OF
 from shoal.translate.shared.field import read_value
 from shoal.translate.sources.settings import Settings
 from shoal.translate.version import Version, with_defaults
-from tests.golden import golden_folder
+from tests.golden import document
 
 MODEL_AND_DATA = ("model.path=m", 'data.sources=[{path = "d.jsonl"}]')
 FEBRUARY = "2026-02"
-
-
-def mission(number: str) -> str:
-    """Returns the text of a page that describes open-instruct in February 2026."""
-    found = sorted((golden_folder().parent / "mission").glob(f"{number}_*"))
-    if not found:
-        pytest.skip("the pages are not next to the checkout")
-    return found[0].read_text(encoding="utf-8")
 
 
 def differing(stated: dict[str, str]) -> dict[str, tuple[object, object]]:
@@ -36,7 +28,7 @@ def differing(stated: dict[str, str]) -> dict[str, tuple[object, object]]:
 
 
 def test_the_defaults_of_february_are_those_that_the_experiment_config_states() -> None:
-    signature = mission("001").split("Usage Examples")[0]
+    signature = document("mission/001_*").split("Usage Examples")[0]
     stated = dict(re.findall(r"^(\w+): [^=\n]+ = (.+)$", signature, re.MULTILINE))
     stated = {name: text.strip("\"'") for name, text in stated.items() if "(" not in text}
     stated["loss_fn"] = stated["loss_fn"].removeprefix("GRPOLossType.")
@@ -45,7 +37,7 @@ def test_the_defaults_of_february_are_those_that_the_experiment_config_states() 
 
 
 def test_the_defaults_of_february_are_those_that_the_guide_states() -> None:
-    table = mission("004").split("Key Flags")[1].split("grpo_fast.py\n")[0]
+    table = document("mission/004_*").split("Key Flags")[1].split("grpo_fast.py\n")[0]
     stated = {name: words.split()[-1] for name, words in re.findall(r"--(\w+) (.+)$", table, re.MULTILINE)}
     # A dash: no default.
     stated = {name: text for name, text in stated.items() if text.isascii()}
@@ -54,7 +46,7 @@ def test_the_defaults_of_february_are_those_that_the_guide_states() -> None:
 
 
 def test_the_example_of_the_experiment_config_gets_the_defaults_of_its_time(tmp_path: Path) -> None:
-    example = re.search(r"^config = ExperimentConfig\(.*?^\)$", mission("001"), re.MULTILINE | re.DOTALL)
+    example = re.search(r"^config = ExperimentConfig\(.*?^\)$", document("mission/001_*"), re.MULTILINE | re.DOTALL)
     assert example is not None
     script = tmp_path / "example.py"
     script.write_text(example[0])

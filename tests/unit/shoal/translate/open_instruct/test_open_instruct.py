@@ -10,7 +10,7 @@ from shoal.chat_templates import template_text
 from shoal.config import RunConfig, parse_config
 from shoal.errors import InvalidArgument
 from shoal.translate import Translation, translate_arguments
-from tests.golden import golden_folder
+from tests.golden import document
 from tests.support.translations import values_at
 
 MODEL = ("--model_name_or_path", "m")
@@ -255,10 +255,7 @@ def test_a_chat_template_is_taken_by_its_name(theirs: str, ours: str) -> None:
 
 
 def test_every_chat_template_of_open_instruct_is_known_or_refused_with_its_reason() -> None:
-    found = golden_folder().parent / "reference" / "open-instruct.md"
-    if not found.exists():
-        pytest.skip("the reference is not next to the checkout")
-    text = found.read_text(encoding="utf-8").split("Chat templates (21): ")[1].split(". Tokenizer")[0]
+    text = document("reference/open-instruct.md").split("Chat templates (21): ")[1].split(". Tokenizer")[0]
     names = re.findall(r"(?:^|, )([a-z0-9_]+)", re.sub(r"\([^)]*\)", "", text))
     assert len(names) == 21, names
     for name in names:
