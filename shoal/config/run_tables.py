@@ -10,7 +10,7 @@ from shoal.config.tables.checkpoint import CheckpointConfig
 from shoal.config.tables.coordinator import CoordinatorConfig
 from shoal.config.tables.correction import CorrectionConfig
 from shoal.config.tables.data import DataConfig
-from shoal.config.tables.environments import EnvironmentConfig, check_environments
+from shoal.config.tables.environments import EnvironmentConfig
 from shoal.config.tables.episodes import PARSERS_THAT_STOP, EpisodesConfig
 from shoal.config.tables.evaluation import EvaluationConfig
 from shoal.config.tables.generator import GeneratorConfig
@@ -55,7 +55,9 @@ class RunTables(Section):
     @field_validator("environments")
     @classmethod
     def _environments_have_one_name_each(cls, environments: list[EnvironmentConfig]) -> list[EnvironmentConfig]:
-        check_environments(environments)
+        names = [environment.name for environment in environments]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(f"{twice[0]!r} is the name of two tables: choose another name for one")
         return environments
 
     @property

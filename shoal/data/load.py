@@ -13,19 +13,20 @@ from shoal.config.tables.data import DataConfig, SourceConfig
 from shoal.config.tables.model import ModelConfig
 from shoal.config.tables.reward import RewardConfig
 from shoal.data.conversation import Conversation, conversation_of, unknown_verifier
-from shoal.data.files import read_files
-from shoal.data.hub import read_dataset
-from shoal.data.mixing import labeled_rows, select_rows
+from shoal.data.draw import draw_distinct
+from shoal.data.files import read_dataset, read_files
 from shoal.data.prompt_set import PromptSet
 from shoal.data.rendering import render
 from shoal.data.rows import RowSource, check_columns
 from shoal.data.tasks import make_task
 from shoal.errors import InvalidArgument
 from shoal.models.model_folder import load_tokenizer
+from shoal.quantities import counted
 from shoal.rollout import MAX_WEIGHT, Prompt
 
 # Texts of one tokenizer call, which runs on all cores.
 _BATCH = 1024
+_MAX_NAMES = 12
 
 
 def load_prompts(
@@ -60,7 +61,7 @@ def load_prompts(
     for source in sources:
         rows = _read(source)
         digests |= rows.digests
-        uses = Counter(select_rows(source, rows.name, len(rows.rows)))
+        uses = Counter(_select_rows(source, rows.name, len(rows.rows)))
         numbers = sorted(uses)
         used = [rows.rows[number] for number in numbers]
         conversations = [conversation_of(row, source, known_verifiers, reward, known_environments) for row in used]
@@ -192,7 +193,7 @@ def _read(source: SourceConfig) -> RowSource:
     check_columns(source, rows)
     if source.name is not None:
         rows = replace(rows, name=source.name)
-    return labeled_rows(rows, source) if source.labels else rows
+    return _labeled_rows(rows, source) if source.labels else rows
 
 
 def _read_all(source: SourceConfig) -> RowSource:
@@ -201,6 +202,46 @@ def _read_all(source: SourceConfig) -> RowSource:
     if source.dataset is not None:
         return read_dataset(source)
     return make_task(source)
+
+
+def _labeled_rows(rows: RowSource, source: SourceConfig) -> RowSource:
+    """Returns the rows whose verifier column has one of `source.labels`, in any case."""
+    wanted = {label.lower() for label in source.labels}
+    chosen, found = [], set()
+    for row in rows.rows:
+        named = row.values.get(source.verifier_column)
+        names = {str(name).lower() for name in (named if isinstance(named, list) else [named])}
+        found |= names
+        if names & wanted:
+            chosen.append(row)
+    if not chosen:
+        raise InvalidArgument(
+            f"data source {rows.name}: no row has one of the labels {', '.join(source.labels)} in the column "
+            f"{source.verifier_column!r}; there are {', '.join(sorted(found)[:_MAX_NAMES])}"
+        )
+    return replace(rows, rows=chosen)
+
+
+def _select_rows(source: SourceConfig, name: str, num_rows: int) -> list[int]:
+    """Returns the numbers of the rows to use, in file order. After the last row it starts again from the first row.
+
+    Uses `count` rows, or `fraction` of the rows, or all. Whole passes use every row; the remainder is drawn without
+    replacement. The draw depends only on the source, so that runs with different seeds train on the same prompts.
+
+    Raises `InvalidArgument` when a fraction selects no row.
+    """
+    if source.count is not None:
+        wanted = source.count
+    elif source.fraction is not None:
+        wanted = int(source.fraction * num_rows)
+        if wanted == 0:
+            raise InvalidArgument(
+                f"data source {name}: fraction {source.fraction} of {counted(num_rows, 'row')} selects none"
+            )
+    else:
+        wanted = num_rows
+    passes, rest = divmod(wanted, num_rows)
+    return list(range(num_rows)) * passes + sorted(draw_distinct(f"mixture:{name}", num_rows, rest))
 
 
 def _tokenize(

@@ -55,10 +55,9 @@ def field_hint(field: str, systems: Iterable[System]) -> str:
 
 def _meaning(field: str, system: System) -> tuple[list[str], str]:
     """Returns Shoal's fields that a system's field decides, or why there is none."""
-    spellings = {name: row for row in system.table for name in (row.name, *row.aliases)}
-    exact = [spellings[field]] if field in spellings else []
+    exact = [system.rows[field]] if field in system.rows else []
     last = field.rpartition(".")[2]
-    rows = exact or [row for name, row in spellings.items() if name.rpartition(".")[2] == last]
+    rows = exact or [row for name, row in system.rows.items() if name.rpartition(".")[2] == last]
     targets = sorted({target for row in rows for target in row.to})
     if targets:
         return (targets if len(targets) <= _MAX_TARGETS else []), ""

@@ -15,7 +15,7 @@ from shoal.config.tables.environments import find_environment_files
 from shoal.config.tables.sampling import MAX_TOP_K
 from shoal.errors import InvalidArgument
 from shoal.translate.shared.draft import Draft, Origin, Refusal, Source
-from shoal.translate.shared.not_yet import NOT_YET
+from shoal.translate.shared.field import NOT_YET
 from shoal.translate.shared.system import System
 from shoal.translate.shared.toml import TABLES, to_toml
 from shoal.translate.sources.settings import Settings
@@ -146,7 +146,7 @@ def _judge(system: System, settings: Settings, source: Source, draft: Draft) -> 
         )
     # A refusal may keep other fields from being read.
     for name in source.unused() if not any(refusal.blocks for refusal in draft.refusals) else ():
-        draft.refuse(name, source.origin(name).text if name in system.names else None, "is known, but was not read")
+        draft.refuse(name, source.origin(name).text if name in system.rows else None, "is known, but was not read")
 
 
 def _bound_support(draft: Draft) -> None:

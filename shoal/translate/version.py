@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from shoal.errors import InvalidArgument
-from shoal.translate.shared.checkout import Checkout
+from shoal.translate.shared.draft import Checkout
 from shoal.translate.shared.field import Fate, Field, Unfit, read_value
 from shoal.translate.shared.system import System
 from shoal.translate.sources.settings import Settings
@@ -71,13 +71,13 @@ def with_defaults(system: System, version: Version, settings: Settings) -> tuple
     settings = replace(settings, values=dict(settings.values), notes=list(settings.notes))
     if version.checkout is not None:
         defaults = version.checkout.defaults
-        if unknown := sorted(defaults.keys() - set(system.names)):
+        if unknown := sorted(defaults.keys() - system.rows.keys()):
             settings.notes.append(f"the checkout has fields that Shoal does not know: {', '.join(unknown)}")
     return replace(system, table=tuple(_with_default(row, defaults, settings) for row in system.table)), settings
 
 
 def _with_default(row: Field, defaults: Mapping[str, Any], settings: Settings) -> Field:
-    names = [name for name in (row.name, *row.aliases) if name in defaults]
+    names = [name for name in row.spellings if name in defaults]
     if not names:
         return row
     try:
@@ -85,7 +85,7 @@ def _with_default(row: Field, defaults: Mapping[str, Any], settings: Settings) -
     except Unfit as error:
         settings.notes.append(f"{names[0]}: the checkout's default cannot be read: {error}")
         return row
-    is_set = any(name in settings.values for name in (row.name, *row.aliases))
+    is_set = any(name in settings.values for name in row.spellings)
     if row.fate in _JUDGED and default != row.default and not is_set:
         settings.values[row.name] = default
     return replace(row, default=default)

@@ -4,8 +4,7 @@ from typing import Any
 
 from services.coordinator.cli.shared.output import Output, print_json, print_table
 from shoal.translate import System
-from shoal.translate.shared.field import Fate, Field
-from shoal.translate.shared.not_yet import NOT_YET
+from shoal.translate.shared.field import NOT_YET, Fate, Field
 
 
 def print_fields(system: System, output: Output) -> None:
@@ -19,7 +18,7 @@ def print_fields(system: System, output: Output) -> None:
     for row in rows:
         here = ", ".join(row.to) if row.fate is Fate.MAPPED and row.to else str(row.fate)
         default = "" if row.default is None else _shown(row.default)
-        cells.append((", ".join((row.name, *row.aliases)), default, here, _note(row)))
+        cells.append((", ".join(row.spellings), default, here, _note(row)))
     print_table(("FIELD", "ITS DEFAULT", "HERE", "NOTE"), cells)
 
 

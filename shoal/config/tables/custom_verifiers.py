@@ -2,7 +2,7 @@
 
 import importlib.metadata
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -115,27 +115,6 @@ def check_name(name: str) -> str:
     if lower in BUILT_IN_VERIFIERS:
         raise ValueError(f"{name!r} is the name of a built-in verifier: choose another one")
     return lower
-
-
-def free_names(custom: Mapping[str, CustomVerifierConfig]) -> dict[str, CustomVerifierConfig]:
-    """Returns the tables by their names in lower case. Raises `ValueError` for a name that is taken."""
-    tables: dict[str, CustomVerifierConfig] = {}
-    for spelling, table in custom.items():
-        name = check_name(spelling)
-        if name in tables:
-            raise ValueError(f"{name!r} occurs twice, in upper and in lower case: choose another name")
-        tables[name] = table
-    return tables
-
-
-def check_names(custom: Iterable[str], servers: Mapping[str, RewardServerConfig]) -> None:
-    """Raises `ValueError` when two tables claim one name."""
-    owners = {name: f"reward.custom.{name}" for name in custom}
-    for server, config in servers.items():
-        for name in config.verifiers:
-            owner = owners.setdefault(name, f"reward.servers.{server}.verifiers")
-            if owner != f"reward.servers.{server}.verifiers":
-                raise ValueError(f"reward.servers.{server}.verifiers: {name!r} is that of {owner} already: choose one")
 
 
 def find_files(values: Mapping[str, Any], folder: Path) -> None:

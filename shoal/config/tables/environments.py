@@ -1,7 +1,7 @@
 """Environments that episodes are played in: the tables `[[environments]]`."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -178,13 +178,6 @@ def _check_program(place: str, settings: Mapping[str, Any]) -> None:
 
 def _listed() -> str:
     return f"built in: {', '.join(sorted(BUILT_IN_ENVIRONMENTS))}"
-
-
-def check_environments(environments: Sequence[EnvironmentConfig]) -> None:
-    """Raises `ValueError` when two tables have one name."""
-    names = [environment.name for environment in environments]
-    if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise ValueError(f"{twice[0]!r} is the name of two tables: choose another name for one")
 
 
 def find_environment_files(values: Mapping[str, Any], folder: Path) -> None:

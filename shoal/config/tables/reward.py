@@ -15,8 +15,7 @@ from shoal.config.tables.composition import (
 from shoal.config.tables.custom_verifiers import (
     CustomVerifierConfig,
     RewardServerConfig,
-    check_names,
-    free_names,
+    check_name,
     installed_verifiers,
 )
 from shoal.config.tables.judge import JudgeConfig
@@ -96,17 +95,28 @@ class RewardConfig(Section):
     @field_validator("custom")
     @classmethod
     def _names_are_free(cls, custom: dict[str, CustomVerifierConfig]) -> dict[str, CustomVerifierConfig]:
-        return free_names(custom)
+        # Names in the data are read in lower case.
+        tables: dict[str, CustomVerifierConfig] = {}
+        for spelling, table in custom.items():
+            name = check_name(spelling)
+            if name in tables:
+                raise ValueError(f"{name!r} occurs twice, in upper and in lower case: choose another name")
+            tables[name] = table
+        return tables
 
     @model_validator(mode="after")
     def _names_have_one_owner(self) -> Self:
-        check_names(self.custom, self.servers)
+        owners = {name: f"reward.custom.{name}" for name in self.custom}
+        for server, config in self.servers.items():
+            place = f"reward.servers.{server}.verifiers"
+            for name in config.verifiers:
+                if (owner := owners.setdefault(name, place)) != place:
+                    raise ValueError(f"{place}: {name!r} is that of {owner} already: choose one")
         return self
 
     @field_validator("remap", "weights")
     @classmethod
     def _names_are_in_lower_case(cls, table: dict[str, Any]) -> dict[str, Any]:
-        # The names in the data are read in lower case, too.
         return {name.lower(): value.lower() if isinstance(value, str) else value for name, value in table.items()}
 
     @field_validator("correct")

@@ -1,8 +1,7 @@
 """open-instruct's chat templates by name, with Shoal's templates that write the same turns."""
 
 from shoal.chat_templates import template_text
-from shoal.translate.shared.checkout import Checkout
-from shoal.translate.shared.draft import Draft, Source
+from shoal.translate.shared.draft import Checkout, Draft, Source
 
 _OURS = {
     "tulu": "tulu",

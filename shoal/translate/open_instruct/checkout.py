@@ -8,7 +8,7 @@ from typing import Any
 
 from shoal.errors import InvalidArgument
 from shoal.paths import why_unread
-from shoal.translate.shared.checkout import Checkout
+from shoal.translate.shared.draft import Checkout
 
 _PACKAGE = "open_instruct"
 _TRAINER = "grpo_fast.py"

@@ -59,12 +59,12 @@ def _run(source: Source, draft: Draft) -> None:
         draft.notes.append(f"output_dir = {source['output_dir']}: Shoal creates run folders below --data-dir")
     model, tokenizer = source["model_name_or_path"], source["tokenizer_name_or_path"]
     if model:
-        draft.set("model.path", model, source.origin("model_name_or_path"))
+        source.copy("model_name_or_path", "model.path")
     set_trust(source, draft, "trust_remote_code")
     if tokenizer and tokenizer != model:
-        draft.set("model.tokenizer", tokenizer, source.origin("tokenizer_name_or_path"))
+        source.copy("tokenizer_name_or_path", "model.tokenizer")
     _pack(source, draft)
-    draft.set("grpo.active_sampling", source["active_sampling"], source.origin("active_sampling"))
+    source.copy("active_sampling", "grpo.active_sampling")
     if source["active_sampling"]:
         draft.set("grpo.max_refills", _REFILLS, source.origin("active_sampling"))
         if not source["filter_zero_std_samples"]:
@@ -85,14 +85,14 @@ def _pack(source: Source, draft: Draft) -> None:
             pack,
             f"must be at least max_prompt_token_length + response_length ({longest}), as open-instruct requires",
         )
-    draft.set("learner.pack_tokens", pack, source.origin("pack_length"))
+    source.copy("pack_length", "learner.pack_tokens")
 
 
 def _tracking(source: Source, draft: Draft) -> None:
     names = {"wandb_project": "wandb_project", "wandb_entity": "wandb_entity", "wandb_group_name": "wandb_group"}
     for name, ours in names.items():
         if source[name] and source["with_tracking"]:
-            draft.set(f"tracking.{ours}", source[name], source.origin(name))
+            source.copy(name, f"tracking.{ours}")
         else:
             source.note_unused(name, why="changes nothing without with_tracking")
 
@@ -127,7 +127,7 @@ def _weight_decay(source: Source, draft: Draft) -> None:
     """Sets the weight decay as open-instruct's code applies it, which differs from the name of its flag."""
     decay, flag = source["weight_decay"], "set_weight_decay_on_bias_and_norm"
     if source[flag]:
-        draft.set("learner.weight_decay", decay, source.origin("weight_decay"))
+        source.copy("weight_decay", "learner.weight_decay")
         if decay:
             draft.set("learner.weight_decay_on_bias_and_norm", False, source.origin(flag))
             draft.notes.append(f"{flag} = true: open-instruct then leaves biases and norms undecayed, as here")
@@ -154,7 +154,7 @@ def _ranks(source: Source, draft: Draft) -> None:
         )
     zpg, stage = source["deepspeed_zpg"], source["deepspeed_stage"]
     if stage == 3 and zpg > 1 and ranks > 1 and (source.is_set("deepspeed_zpg") or ranks % zpg == 0):
-        draft.set("learner.zero_hpz_partition_size", zpg, source.origin("deepspeed_zpg"))
+        source.copy("deepspeed_zpg", "learner.zero_hpz_partition_size")
     elif source.is_set("deepspeed_zpg") and zpg > 1:
         draft.notes.append(f"deepspeed_zpg = {zpg} changes nothing here: it needs ZeRO stage 3 and several ranks")
 
@@ -182,7 +182,7 @@ def _batches_per_rank(source: Source, draft: Draft, ranks: int) -> None:
 
 def _kl(source: Source, draft: Draft) -> None:
     beta, loads = source["beta"], source["load_ref_policy"]
-    draft.set("kl.coef", beta, source.origin("beta"))
+    source.copy("beta", "kl.coef")
     if not loads:
         draft.set("kl.reference", "never", source.origin("load_ref_policy"))
         if beta:
@@ -201,8 +201,8 @@ def _kl(source: Source, draft: Draft) -> None:
         draft.set("kl.estimator", None, source.origin("kl_estimator"))
     every, alpha = source["ref_policy_update_freq"], source["alpha"]
     if every and alpha and needed:
-        draft.set("kl.reference_update_steps", every, source.origin("ref_policy_update_freq"))
-        draft.set("kl.reference_alpha", alpha, source.origin("alpha"))
+        source.copy("ref_policy_update_freq", "kl.reference_update_steps")
+        source.copy("alpha", "kl.reference_alpha")
     elif every:
         draft.notes.append(f"ref_policy_update_freq = {every} changes nothing: there is no reference to update")
 
@@ -260,7 +260,7 @@ def _correction(source: Source, draft: Draft) -> None:
     level = "geometric" if by_sequence and not by_tv else "token"
     draft.set("correction.weight", level, source.origin("use_rho_correction", "rho_mask_sequence_level"))
     if lower > 0:
-        draft.set("correction.weight_low", lower, source.origin("rho_clamp_lower_bound"))
+        source.copy("rho_clamp_lower_bound", "correction.weight_low")
     highest = upper if upper and upper > 0 else round(math.exp(_MAX_LOG_RATIO), 3)
     draft.set("correction.weight_high", highest, source.origin(upper_name))
     bounds = {"low": mask_low, "high": mask_high}

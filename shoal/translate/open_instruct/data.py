@@ -99,12 +99,10 @@ def compose_evaluation(source: Source, draft: Draft, common: dict[str, Any]) -> 
     `common` has the settings of the training prompts, since open-instruct asks and scores both in the same way.
     """
     tables = _sources(source, draft, "dataset_mixer_eval_list", "dataset_mixer_eval_list_splits", common)
-    every, on_start, samples = source["local_eval_every"], source["eval_on_step_0"], source["eval_pass_at_k"]
-    length, top_p = source["eval_response_length"], source["eval_top_p"]
-    every_name, times = "local_eval_every", source["num_evals"]
+    every, every_name, times = source["local_eval_every"], "local_eval_every", source["num_evals"]
     if times and times > 0 and not source.is_set("local_eval_every"):
         every, every_name = max(1, num_steps(source, draft) // times), "num_evals"
-    if on_start and every <= 0:
+    if source["eval_on_step_0"] and every <= 0:
         draft.refuse("eval_on_step_0", True, f"needs local_eval_every above 0 (it is {every})")
     if not tables:
         if not source["dataset_mixer_eval_list"]:
@@ -116,13 +114,13 @@ def compose_evaluation(source: Source, draft: Draft, common: dict[str, Any]) -> 
     total = sum(count or 0 for count in counts) if all(counts) else 1_000_000
     draft.set("evaluation.num_prompts", total, source.origin("dataset_mixer_eval_list"))
     draft.set("evaluation.every_steps", max(0, every), source.origin(every_name))
-    draft.set("evaluation.on_start", on_start, source.origin("eval_on_step_0"))
-    draft.set("evaluation.samples_per_prompt", samples, source.origin("eval_pass_at_k"))
+    source.copy("eval_on_step_0", "evaluation.on_start")
+    source.copy("eval_pass_at_k", "evaluation.samples_per_prompt")
     how = "temperature" if source["eval_temperature"] is None else "eval_temperature"
-    draft.set("evaluation.temperature", source[how], source.origin(how))
-    if length is not None:
-        draft.set("evaluation.max_completion_tokens", length, source.origin("eval_response_length"))
-    how = "eval_top_p" if top_p is not None else "vllm_top_p"
-    draft.set("evaluation.top_p", source[how], source.origin(how))
+    source.copy(how, "evaluation.temperature")
+    if source["eval_response_length"] is not None:
+        source.copy("eval_response_length", "evaluation.max_completion_tokens")
+    how = "vllm_top_p" if source["eval_top_p"] is None else "eval_top_p"
+    source.copy(how, "evaluation.top_p")
     # open-instruct also evaluates on training questions: most of its scripts name the same data for both.
     draft.set("evaluation.held_out", False, source.origin("dataset_mixer_eval_list"))

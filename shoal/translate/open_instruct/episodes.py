@@ -151,12 +151,10 @@ def _limits(source: Source, draft: Draft) -> None:
     if steps < 1:
         draft.refuse("max_steps", steps, "must be at least 1", cure="episodes.max_tool_calls")
     else:
-        draft.set("episodes.max_tool_calls", steps, source.origin("max_steps"))
-        draft.set("episodes.max_turns", steps, source.origin("max_steps"))
-    draft.set("episodes.max_turn_tokens", source["per_turn_max_tokens"], source.origin("per_turn_max_tokens"))
-    draft.set(
-        "episodes.tools_in_prompt", source["pass_tools_to_chat_template"], source.origin("pass_tools_to_chat_template")
-    )
+        source.copy("max_steps", "episodes.max_tool_calls")
+        source.copy("max_steps", "episodes.max_turns")
+    source.copy("per_turn_max_tokens", "episodes.max_turn_tokens")
+    source.copy("pass_tools_to_chat_template", "episodes.tools_in_prompt")
     try:
         how = kept("last", "sum")(source["reward_aggregator"])
         draft.set("episodes.turn_rewards", how, source.origin("reward_aggregator"))

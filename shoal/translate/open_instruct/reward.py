@@ -31,7 +31,7 @@ def compose_reward(source: Source, draft: Draft) -> None:
 def _verifiable(source: Source, draft: Draft) -> None:
     """Sets whether verifiers score. The earlier trainer had a separate flag for its judge."""
     verifies, judges = source["apply_verifiable_reward"], source["apply_llm_verifier_reward"]
-    draft.set("reward.apply_verifiable_reward", verifies, source.origin("apply_verifiable_reward"))
+    source.copy("apply_verifiable_reward", "reward.apply_verifiable_reward")
     if judges and not verifies:
         draft.refuse(
             "apply_llm_verifier_reward",

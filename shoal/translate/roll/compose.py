@@ -63,7 +63,7 @@ def _tracking(source: Source, draft: Draft) -> None:
     steps, every, most = source["max_steps"], source["save_steps"], source["max_ckpt_to_keep"]
     draft.set("checkpoint.every_steps", every or max(1, steps), source.origin("save_steps"))
     if most:
-        draft.set("checkpoint.keep_last", most, source.origin("max_ckpt_to_keep"))
+        source.copy("max_ckpt_to_keep", "checkpoint.keep_last")
 
 
 def _model(source: Source, draft: Draft) -> None:
@@ -147,7 +147,7 @@ def _names(value: Any) -> list[str]:
 def _schedule(source: Source, draft: Draft) -> None:
     rate, scheduler = f"{TRAINING}.learning_rate", f"{TRAINING}.lr_scheduler_type"
     steps, ratio = f"{TRAINING}.warmup_steps", f"{TRAINING}.warmup_ratio"
-    draft.set("learner.learning_rate", source[rate], source.origin(rate))
+    source.copy(rate, "learner.learning_rate")
     name, origin = source[scheduler], source.origin(scheduler)
     if name == "constant" and source[STRATEGY_NAME] == _MEGATRON and (source[steps] or source[ratio]):
         name, origin = "constant_with_warmup", source.origin(scheduler, STRATEGY_NAME)
@@ -155,16 +155,16 @@ def _schedule(source: Source, draft: Draft) -> None:
     if name == "constant":
         source.note_unused(steps, ratio, why="the schedule constant has no warm-up")
     elif source[steps] or not source[ratio]:
-        draft.set("learner.warmup_steps", source[steps], source.origin(steps))
+        source.copy(steps, "learner.warmup_steps")
         source.note_unused(ratio, why="warmup_steps decides")
     else:
-        draft.set("learner.warmup_ratio", source[ratio], source.origin(ratio))
+        source.copy(ratio, "learner.warmup_ratio")
 
 
 def _decay(source: Source, draft: Draft) -> None:
     """Sets the weight decay, and whether biases and norms have it, which the trainer decides."""
     decay = f"{TRAINING}.weight_decay"
-    draft.set("learner.weight_decay", source[decay], source.origin(decay))
+    source.copy(decay, "learner.weight_decay")
     if source[decay] and source[STRATEGY_NAME] in (_MEGATRON, "deepspeed_train"):
         draft.set("learner.weight_decay_on_bias_and_norm", False, source.origin(STRATEGY_NAME))
 
@@ -182,7 +182,7 @@ def _lengths(source: Source, draft: Draft) -> None:
     draft.set("sampling.max_completion_tokens", response, source.origin(name))
     most = source[f"{ENGINE}.max_model_len"]
     if most is not None and most >= prompt + response:
-        draft.set("generator.max_model_len", most, source.origin(f"{ENGINE}.max_model_len"))
+        source.copy(f"{ENGINE}.max_model_len", "generator.max_model_len")
     elif most is not None:
         draft.notes.append(
             f"{ENGINE}.max_model_len = {most} would cut off completions before prompt_length + response_length "

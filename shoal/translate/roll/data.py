@@ -73,16 +73,15 @@ def _by_domain(
         reason = "only the rows of .jsonl and .parquet files are divided by domain: give data.sources"
         draft.refuse(f"{DATA}.file_name", paths, reason, cure="data.sources")
         return
-    prompts, step, left = source["max_steps"] * source["rollout_batch_size"], source["rollout_batch_size"], 1.0
+    step = source["rollout_batch_size"]
+    prompts = source["max_steps"] * step
     tables = []
-    in_step = _in_step(shares, step)
-    for domain, count in in_step.items():
+    for domain, count in _in_step(shares, step).items():
         worker = by_domain[domain]
         table = {"path": paths[0] if len(paths) == 1 else list(paths), "labels": list(worker.tags)} | columns
         if worker.verifier == "code":
             table["ground_truth_column"] = _CODE_LABEL
         tables.append(table | {"count": max(1, count * prompts // step)})
-        left -= count / step
     draft.set("data.sources", tables, _origin(source))
     draft.notes.append(f"{field}: each domain has its share of the prompts of the whole run; ROLL has it in every step")
     if DEFAULT_DOMAIN in by_domain:
@@ -117,14 +116,14 @@ def compose_evaluation(source: Source, draft: Draft) -> None:
     draft.set("evaluation.sources", tables, source.origin(field))
     draft.set("evaluation.num_prompts", 1_000_000, source.origin(field))
     draft.set("evaluation.held_out", False, Origin("ROLL asks every question, also those that are trained on", False))
-    draft.set("evaluation.every_steps", source["eval_steps"], source.origin("eval_steps"))
+    source.copy("eval_steps", "evaluation.every_steps")
     draft.set("evaluation.on_start", not source["skip_initial_validation"], source.origin("skip_initial_validation"))
-    temperature, top_p, top_k, samples = (source[name] for name in names)
-    draft.set("evaluation.temperature", temperature, source.origin(names[0]))
-    if temperature:
-        draft.set("evaluation.top_p", top_p, source.origin(names[1]))
-        draft.set("evaluation.top_k", max(0, top_k or 0), source.origin(names[2]))
-        draft.set("evaluation.samples_per_prompt", samples, source.origin(names[3]))
+    temperature, top_p, top_k, samples = names
+    source.copy(temperature, "evaluation.temperature")
+    if source[temperature]:
+        source.copy(top_p, "evaluation.top_p")
+        draft.set("evaluation.top_k", max(0, source[top_k] or 0), source.origin(top_k))
+        source.copy(samples, "evaluation.samples_per_prompt")
     else:
         source.note_unused(*names[1:], why="at temperature 0 all answers to a question are the same")
     prompt, whole = (source[name] for name in lengths)

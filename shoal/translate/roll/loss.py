@@ -3,6 +3,18 @@
 from shoal.translate.shared.draft import Draft, Source
 
 _PG_WORKER = "ActorPGWorker"
+_OF_PPO = ("pg_clip", "use_pg_clip_range", "pg_clip_low", "pg_clip_high", "dual_clip_loss")
+_OPTIONS = {
+    "truncated_is": {"tis_lower_bound": "loss.ratio_low", "tis_upper_bound": "loss.ratio_high"},
+    "topr": {name: f"loss.{name}" for name in ("topr_positive_weight", "topr_negative_weight")},
+    "cispo": {
+        "cispo_epsilon_low": "loss.clip_low",
+        "cispo_epsilon_high": "loss.clip_high",
+        "cispo_use_unified_mask": "loss.cispo_unified_mask",
+    },
+    "kimi15": {"kimi15_tau": "loss.kimi15_tau"},
+}
+"""Objective -> ROLL's options of it, with Shoal's fields."""
 
 
 def compose_kl(source: Source, draft: Draft) -> None:
@@ -26,7 +38,7 @@ def compose_kl(source: Source, draft: Draft) -> None:
         draft.set("kl.place", "reward", source.origin("add_token_level_kl"))
         draft.set("kl.estimator", estimators[penalty], source.origin("kl_penalty"))
         if target is not None:
-            draft.set("kl.target", target, source.origin("target_kl"))
+            source.copy("target_kl", "kl.target")
             draft.set("kl.horizon", horizon, source.origin("kl_horizon"))
         return
     draft.set("kl.coef", coef if in_loss else 0.0, source.origin("use_kl_loss", "kl_loss_coef", "add_token_level_kl"))
@@ -52,33 +64,25 @@ def compose_loss(source: Source, draft: Draft) -> None:
     used: tuple[str, ...]
     if objective in ("ppo_clip", "gspo"):
         low_name, high_name = ("pg_clip_low", "pg_clip_high") if source["use_pg_clip_range"] else ("pg_clip", "pg_clip")
-        draft.set("loss.clip_low", source[low_name], source.origin(low_name))
-        draft.set("loss.clip_high", source[high_name], source.origin(high_name))
+        source.copy(low_name, "loss.clip_low")
+        source.copy(high_name, "loss.clip_high")
         if source["dual_clip_loss"]:
             draft.set("loss.dual_clip", 1 + 2 * source["pg_clip"], source.origin("dual_clip_loss", "pg_clip"))
         used = ("use_pg_clip_range", low_name, high_name, "dual_clip_loss")
         used += ("pg_clip",) if source["dual_clip_loss"] else ()
     elif objective == "cispo":
-        draft.set("loss.clip_low", source["cispo_epsilon_low"], source.origin("cispo_epsilon_low"))
-        draft.set("loss.clip_high", source["cispo_epsilon_high"], source.origin("cispo_epsilon_high"))
+        source.copy("cispo_epsilon_low", "loss.clip_low")
+        source.copy("cispo_epsilon_high", "loss.clip_high")
         draft.set("loss.cispo_lower", True, source.origin("pg_variant"))
-        draft.set("loss.cispo_unified_mask", source["cispo_use_unified_mask"], source.origin("cispo_use_unified_mask"))
-        used = ("cispo_epsilon_low", "cispo_epsilon_high", "cispo_use_unified_mask")
-    elif objective == "truncated_is":
-        draft.set("loss.ratio_low", source["tis_lower_bound"], source.origin("tis_lower_bound"))
-        draft.set("loss.ratio_high", source["tis_upper_bound"], source.origin("tis_upper_bound"))
-        used = ("tis_lower_bound", "tis_upper_bound")
-    elif objective == "topr":
-        # ROLL's ratios are between 0 and 1, as Shoal's are by default.
-        used = ("topr_positive_weight", "topr_negative_weight")
-        for name in used:
-            draft.set(f"loss.{name}", source[name], source.origin(name))
+        source.copy("cispo_use_unified_mask", "loss.cispo_unified_mask")
+        used = tuple(_OPTIONS["cispo"])
     else:
-        draft.set(
-            "loss.kimi15_tau", source["kimi15_tau"] if objective == "kimi15" else None, source.origin("kimi15_tau")
-        )
-        used = ("kimi15_tau",) if objective == "kimi15" else ()
-    unused = [name for name in _VARIANT_OPTIONS if name not in used]
+        # ROLL's ratios of topr are between 0 and 1, as Shoal's are by default.
+        used = tuple(_OPTIONS.get(objective, ()))
+        for name in used:
+            source.copy(name, _OPTIONS[objective][name])
+    options = (*_OF_PPO, *(name for names in _OPTIONS.values() for name in names))
+    unused = [name for name in options if name not in used]
     source.note_unused(*unused, why=f"changes nothing with pg_variant {variant} and the other settings")
 
 
@@ -111,20 +115,3 @@ def _check_old(source: Source, draft: Draft) -> None:
     if source["force_disable_old_logprobs_recompute"] and several:
         reason = "the ratio of every optimizer step would be 1: give pg_variant vanilla, or one step per train step"
         draft.refuse("force_disable_old_logprobs_recompute", True, reason, cure="loss.objective")
-
-
-_VARIANT_OPTIONS = (
-    "pg_clip",
-    "use_pg_clip_range",
-    "pg_clip_low",
-    "pg_clip_high",
-    "dual_clip_loss",
-    "tis_lower_bound",
-    "tis_upper_bound",
-    "topr_positive_weight",
-    "topr_negative_weight",
-    "cispo_epsilon_low",
-    "cispo_epsilon_high",
-    "cispo_use_unified_mask",
-    "kimi15_tau",
-)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from shoal.translate.shared.draft import Draft, Source
-from shoal.translate.shared.not_yet import NOT_YET
+from shoal.translate.shared.field import NOT_YET
 
 _VERIFIERS = {
     "MathRuleRewardWorker": "math",

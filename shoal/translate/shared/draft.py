@@ -3,14 +3,12 @@
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from shoal.similar_names import similar_names
-from shoal.translate.shared.checkout import Checkout
-from shoal.translate.shared.field import Fate, Field, Unfit, read_value
-from shoal.translate.shared.not_yet import NOT_YET
-from shoal.translate.shared.own_function import OwnFunction
+from shoal.translate.shared.field import NOT_YET, Fate, Field, Unfit, read_value
 
 _PLACEMENT = (
     "launch.",
@@ -88,6 +86,36 @@ class Origin:
     is_explicit: bool
 
 
+@dataclass(frozen=True)
+class Checkout:
+    """The parts of a system's source to which its configurations refer."""
+
+    folder: Path
+    defaults: Mapping[str, Any]
+    """Field -> default; fields whose default only a run could show are left out."""
+    chat_templates: Mapping[str, str | None] = field(default_factory=dict)
+    """Name -> Jinja text; None where only a run could show it."""
+
+
+@dataclass(frozen=True)
+class OwnFunction:
+    """A function that a setting of the source names, and that the source's own file defines."""
+
+    name: str
+    file: str
+    """The file, as an absolute path."""
+    columns: tuple[str, ...]
+    """Columns of the data that a reward function needs, as far as its source shows."""
+    required: tuple[str, ...] = ()
+    """The columns that are parameters. The function reads the others from its `**kwargs`."""
+    optional: tuple[str, ...] = ()
+    """Parameters with a default, which may also be columns."""
+    takes_messages: bool = False
+    """Whether a reward function reads completions as lists of messages, not as texts."""
+    problem: str = ""
+    """The reason why it cannot be loaded from its file; empty if it can."""
+
+
 class Source:
     """The fields of one source, explicit or by the system's defaults. It remembers which fields were read."""
 
@@ -110,7 +138,7 @@ class Source:
         self._draft = draft
         self._fields = {row.name: row for row in table}
         self._families = [row for row in table if row.name.endswith(".*")]
-        self._names = {name: row.name for row in table for name in (row.name, *row.aliases)}
+        self._names = {name: row.name for row in table for name in row.spellings}
         self._spelled: dict[str, str] = {}
         self._values: dict[str, Any] = {}
         self._used: set[str] = set()
@@ -209,11 +237,15 @@ class Source:
                 self._used.add(row.name)
             elif row.fate is Fate.MAPPED:
                 if not row.composed:
-                    self._copy(row)
+                    self._convert(row)
             elif row.name in self._values:
                 self._judge(row, self._spelled[row.name], self[row.name])
 
-    def _copy(self, row: Field) -> None:
+    def copy(self, name: str, to: str) -> None:
+        """Sets a field of Shoal to the value of a field of the source."""
+        self._draft.set(to, self[name], self.origin(name))
+
+    def _convert(self, row: Field) -> None:
         value = self[row.name]
         try:
             self._draft.set(row.to[0], row.convert(value) if row.convert else value, self.origin(row.name))

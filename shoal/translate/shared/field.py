@@ -7,8 +7,19 @@ from enum import StrEnum
 from typing import Any, Literal
 
 from shoal.parsing import parse_json
-from shoal.translate.shared.not_yet import NOT_YET
 
+NOT_YET: dict[str, str] = {
+    "quantized training": "8-bit models and quantization-aware training; today a frozen model may have 4 bits",
+    "vision": "images, audio and video; today only text models are trained",
+    "mixture of experts": "mixture-of-experts training; today only dense models are trained",
+    "FP8 rollout": "quantized engines and caches; today the engine computes in float32, bfloat16 or float16",
+    "evolving rubrics": "rubrics that change during a run; today the label rubric grades by those in the data",
+    "distillation": "distillation from a teacher",
+    "multi-token prediction": "heads that predict several tokens",
+    "PF-PPO": "weighting completions by their rewards",
+}
+"""Feature that other systems have and Shoal will have -> the reason in a refusal. When a feature arrives, delete its
+row here and in docs/translation.md."""
 Kind = Literal["text", "integer", "number", "flag", "texts", "integers", "numbers", "table", "any"]
 
 
@@ -50,6 +61,11 @@ class Field:
     """The reason for a refusal or a note, a key of `NOT_YET`, or the conversion of a mapped field."""
     aliases: tuple[str, ...] = ()
     """Earlier or other names."""
+
+    @property
+    def spellings(self) -> tuple[str, ...]:
+        """All names of the field."""
+        return (self.name, *self.aliases)
 
 
 _PLAYED = (

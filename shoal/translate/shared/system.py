@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from shoal.translate.shared.checkout import Checkout
-from shoal.translate.shared.draft import Draft, Source
+from shoal.translate.shared.draft import Checkout, Draft, Source
 from shoal.translate.shared.field import Field
 
 
@@ -64,20 +63,19 @@ class System:
     """Whether its fields are dotted names, from nested YAML or overrides a.b=c, not flags."""
 
     @property
-    def names(self) -> list[str]:
-        """Every spelling of every field."""
-        return [name for row in self.table for name in (row.name, *row.aliases)]
+    def rows(self) -> dict[str, Field]:
+        """Every spelling of every field -> its row."""
+        return {name: row for row in self.table for name in row.spellings}
 
     @property
     def flags(self) -> list[str]:
         """Fields that may be true or false, so that `--no_NAME` means false."""
-        return [name for row in self.table if row.kind in ("flag", "any") for name in (row.name, *row.aliases)]
+        return [name for name, row in self.rows.items() if row.kind in ("flag", "any")]
 
     @property
     def valued(self) -> list[str]:
         """Fields that are one number or text, so that a flag without a value is an error of the source."""
-        single = ("integer", "number", "text")
-        return [name for row in self.table if row.kind in single for name in (row.name, *row.aliases)]
+        return [name for name, row in self.rows.items() if row.kind in ("integer", "number", "text")]
 
     @property
     def families(self) -> list[str]:
@@ -88,18 +86,13 @@ class System:
     def wholes(self) -> set[str]:
         """Fields that are whole tables. Other fields with a family below them are read part by part."""
         families = set(self.families)
-        return {
-            name
-            for row in self.table
-            for name in (row.name, *row.aliases)
-            if row.kind == "table" or f"{name}.*" not in families
-        }
+        return {name for name, row in self.rows.items() if row.kind == "table" or f"{name}.*" not in families}
 
     def knows(self, name: str) -> bool:
         """Returns whether a field, or a family of fields, has this name."""
-        return name in self.names or any(name.startswith(family[:-1]) for family in self.families)
+        return name in self.rows or any(name.startswith(family[:-1]) for family in self.families)
 
     @property
     def tables(self) -> list[str]:
         """Fields that are tables. A nested source may give their settings one by one."""
-        return [name for row in self.table if row.kind == "table" for name in (row.name, *row.aliases)]
+        return [name for name, row in self.rows.items() if row.kind == "table"]

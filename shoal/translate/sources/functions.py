@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from shoal.parsing import parse_python
-from shoal.translate.shared.own_function import OwnFunction
+from shoal.translate.shared.draft import OwnFunction
 from shoal.translate.sources.values import called, statements
 
 _ITS_OBJECTS = ("trainer_state", "environments")

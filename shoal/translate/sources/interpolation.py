@@ -50,14 +50,14 @@ class References:
     def _target(self, name: str, path: tuple[str, ...]) -> Any:
         """Returns the target of a reference, or `_MISSING`; `path` has the references that led here."""
         if environment := _ENVIRONMENT.fullmatch(name):
-            return _MISSING if environment[1] is None else _scalar(environment[1])
+            return _MISSING if environment[1] is None else scalar(environment[1])
         select = _SELECT.fullmatch(name)
         wanted = select[1] if select else name
         found = _MISSING if wanted in path else _walk(self._values, wanted)
         if found is not _MISSING:
             self.names.add(wanted)
             return self.resolved(found, (*path, wanted))
-        return _scalar(select[2] or "null") if select else _MISSING
+        return scalar(select[2] or "null") if select else _MISSING
 
 
 def _walk(values: Any, name: str) -> Any:
@@ -71,7 +71,8 @@ def _walk(values: Any, name: str) -> Any:
     return values
 
 
-def _scalar(text: str) -> Any:
+def scalar(text: str) -> Any:
+    """Returns the value of a text as YAML, or the text itself if it is none."""
     try:
         return parse_yaml(text)
     except ValueError:

@@ -9,7 +9,7 @@ from shoal.errors import InvalidArgument
 from shoal.parsing import parse_json, parse_yaml
 from shoal.paths import why_unread
 from shoal.translate.shared.system import System
-from shoal.translate.sources.interpolation import References
+from shoal.translate.sources.interpolation import References, scalar
 from shoal.translate.sources.launch import read_flags, read_launch
 from shoal.translate.sources.python import notebook_code, read_calls
 from shoal.translate.sources.script import Word
@@ -58,9 +58,9 @@ def _read_script(system: System, text: str, path: Path, settings: Settings) -> N
             f"flags of the launcher are left out ({', '.join(dict.fromkeys(flags))}): the deployment decides where "
             "processes run; `shoal train` starts all of them on one machine"
         )
-    if "program" in system.names:
+    if "program" in system.rows:
         settings.take({"program": launch.program})
-    if "num_processes" in system.names and (processes := _processes(launch.launcher)):
+    if "num_processes" in system.rows and (processes := _processes(launch.launcher)):
         settings.take({"num_processes": processes})
     settings.take({name: value for name in system.environment if (value := launch.variables.get(name))})
     settings.notes += launch.notes
@@ -114,8 +114,8 @@ def _read_words(system: System, words: Sequence[Word], settings: Settings, *, fo
     if system.is_nested:
         _read_overrides(system, words, settings)
         return
-    flags = read_flags(words, known=system.names, flags=system.flags)
-    if "config" not in system.names and isinstance(config := flags.values.pop("config", None), str):
+    flags = read_flags(words, known=list(system.rows), flags=system.flags)
+    if "config" not in system.rows and isinstance(config := flags.values.pop("config", None), str):
         # The parsers of TRL and accelerate read the file first, wherever it is among the flags.
         path = Path(config)
         beside = next(
@@ -158,20 +158,13 @@ def _read_overrides(system: System, words: Sequence[Word], settings: Settings) -
         else:
             if word.unknown:
                 settings.notes.append(f"{name}: {', '.join(word.unknown)} is not set by the script, so it is empty")
-            for inner, item in _flat({name: _scalar(value)}, system.wholes):
+            for inner, item in _flat({name: scalar(value)}, system.wholes):
                 table = next((table for table in system.tables if inner.startswith(f"{table}.")), None)
                 if table is not None:
                     before = settings.values.get(table)
                     whole = dict(before) if isinstance(before, Mapping) else {}
                     inner, item = table, whole | {inner.removeprefix(f"{table}."): item}
                 settings.take({inner: item})
-
-
-def _scalar(text: str) -> Any:
-    try:
-        return parse_yaml(text)
-    except ValueError:
-        return text
 
 
 def _parsed(text: str, path: Path) -> Mapping[str, Any]:

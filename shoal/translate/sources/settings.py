@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from shoal.translate.shared.own_function import OwnFunction
+from shoal.translate.shared.draft import OwnFunction
 
 
 @dataclass

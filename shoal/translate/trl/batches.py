@@ -99,7 +99,7 @@ def _set_steps(source: Source, draft: Draft, *, optimizer_steps: int) -> None:
     if source["max_steps"] > 0:
         draft.set("run.num_steps", math.ceil(source["max_steps"] / optimizer_steps), source.origin("max_steps"))
     else:
-        draft.set("run.total_epochs", source["num_train_epochs"], source.origin("num_train_epochs"))
+        source.copy("num_train_epochs", "run.total_epochs")
     saves = source["save_steps"]
     if saves < 1 and source["max_steps"] > 0:
         saves = math.ceil(saves * source["max_steps"])

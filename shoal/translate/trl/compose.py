@@ -38,13 +38,13 @@ def compose_all_but_lengths(source: Source, draft: Draft) -> None:
     named = source["run_name"] or Path(source["output_dir"] or "").name or "grpo"
     draft.set("run.name", run_name(named), source.origin("run_name" if source["run_name"] else "output_dir"))
     if source["model_name_or_path"]:
-        draft.set("model.path", source["model_name_or_path"], source.origin("model_name_or_path"))
+        source.copy("model_name_or_path", "model.path")
     _data(source, draft)
     _model(source, draft)
     set_trackers(source, draft, "report_to", source["report_to"])
     for name, ours in (("wandb_project",) * 2, ("wandb_entity",) * 2, ("wandb_run_group", "wandb_group")):
         if source[name]:
-            draft.set(f"tracking.{ours}", source[name], source.origin(name))
+            source.copy(name, f"tracking.{ours}")
     steps = compose_batches(source, draft)
     _completions(source, draft, optimizer_steps=steps)
     _schedule(source, draft)
@@ -130,7 +130,7 @@ def _completions(source: Source, draft: Draft, *, optimizer_steps: int) -> None:
     origin = source.origin("log_completions", "logging_steps")
     draft.set("tracking.completions_every_steps", max(1, int(every) // optimizer_steps), origin)
     if number is not None:
-        draft.set("tracking.num_completions", number, source.origin("num_completions_to_print"))
+        source.copy("num_completions_to_print", "tracking.num_completions")
     else:
         draft.notes.append(
             "log_completions: TRL shows all completions of a generation batch; tracking.num_completions says how many "
@@ -213,9 +213,9 @@ def compose_loss(source: Source, draft: Draft) -> None:
     draft.set("loss.baseline", "proximal", origin)
     low, high = source["epsilon"], source["epsilon_high"]
     if objective in ("ppo_clip", "gspo", "luspo"):
-        draft.set("loss.clip_low", low, source.origin("epsilon"))
+        source.copy("epsilon", "loss.clip_low")
         draft.set("loss.clip_high", low if high is None else high, source.origin("epsilon", "epsilon_high"))
-        draft.set("loss.dual_clip", source["delta"], source.origin("delta"))
+        source.copy("delta", "loss.dual_clip")
     elif objective == "cispo":
         cap = low if high is None else high
         draft.set("loss.cispo_cap", cap, source.origin("epsilon_high"))
@@ -267,7 +267,7 @@ def _correction(source: Source, draft: Draft) -> None:
     bounds = source.origin("vllm_importance_sampling_clip_max")
     draft.set("correction.weight_high", high or 1e6, bounds)
     if low:
-        draft.set("correction.weight_low", low, source.origin("vllm_importance_sampling_clip_min"))
+        source.copy("vllm_importance_sampling_clip_min", "correction.weight_low")
     if how == "mask":
         test: dict[str, Any] = {"statistic": "ratio", "level": "token" if level == "token" else "sequence_sum"}
         test |= {name: bound for name, bound in (("low", low), ("high", high)) if bound}

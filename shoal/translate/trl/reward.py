@@ -8,9 +8,8 @@ from typing import Any
 
 from shoal.config.tables.verifiers import BUILT_IN_VERIFIERS
 from shoal.parsing import parse_python
-from shoal.translate.shared.draft import Draft, Origin, Source
+from shoal.translate.shared.draft import Draft, Origin, OwnFunction, Source
 from shoal.translate.shared.field import Unfit
-from shoal.translate.shared.own_function import OwnFunction
 from shoal.translate.shared.toml import toml_value
 from shoal.translate.trl.open_r1 import (
     ACCURACY,

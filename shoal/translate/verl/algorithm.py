@@ -104,7 +104,7 @@ def _moving_reference(source: Source, draft: Draft) -> None:
     is_on, every, alpha = _MOVING
     if source[is_on]:
         draft.set("kl.reference_update_steps", source[every], source.origin(is_on, every))
-        draft.set("kl.reference_alpha", source[alpha], source.origin(alpha))
+        source.copy(alpha, "kl.reference_alpha")
     else:
         source.note_unused(every, alpha, why="changes nothing without sync_ref_model")
 
@@ -127,7 +127,7 @@ def compose_loss(source: Source, draft: Draft) -> None:
     if factor is not None and draft.values.get("loss.aggregation") != "seq-mean-token-sum-norm":
         draft.notes.append(f"actor.loss_scale_factor = {factor:g}: only seq-mean-token-sum-norm divides by it")
     elif factor is not None:
-        draft.set("loss.denominator", factor, source.origin(f"{ACTOR}.loss_scale_factor"))
+        source.copy(f"{ACTOR}.loss_scale_factor", "loss.denominator")
     draft.set("loss.baseline", "behavior" if bypasses(source) else "proximal", bypass_origin(source))
 
 
@@ -167,7 +167,7 @@ def _clipping(source: Source, draft: Draft, objective: str, mode: str) -> None:
         unused = (f"{ACTOR}.clip_ratio{end}" for end in ("", "_low", "_high"))
         source.note_unused(*unused, why=f"loss_mode {mode} does not clip")
     if objective == "ppo_clip":
-        draft.set("loss.dual_clip", source[f"{ACTOR}.clip_ratio_c"], source.origin(f"{ACTOR}.clip_ratio_c"))
+        source.copy(f"{ACTOR}.clip_ratio_c", "loss.dual_clip")
     elif objective not in ("dppo_tv", "dppo_kl"):
         source.note_unused(f"{ACTOR}.clip_ratio_c", why=f"loss_mode {mode} has no dual clip")
 
@@ -175,7 +175,7 @@ def _clipping(source: Source, draft: Draft, objective: str, mode: str) -> None:
 def _options(source: Source, draft: Draft, objective: str, mode: str) -> None:
     """Sets the options that belong to one objective. Notes SAPO's temperatures with another objective."""
     for name, ours in _OPTIONS.get(objective, {}).items():
-        draft.set(f"loss.{ours}", source[f"{ACTOR}.{name}"], source.origin(f"{ACTOR}.{name}"))
+        source.copy(f"{ACTOR}.{name}", f"loss.{ours}")
     if objective != "sapo":
         unused = (f"{ACTOR}.{name}" for name in _SAPO)
         source.note_unused(*unused, why=f"changes nothing with loss_mode {mode}")

@@ -68,12 +68,11 @@ def _batches(source: Source, draft: Draft) -> None:
         draft.refuse(f"{ACTOR}.ppo_mini_batch_size", mini, f"must divide data.train_batch_size ({prompts})")
     else:
         draft.set("grpo.num_mini_batches", prompts // mini, origin)
-    steps, epochs = source["trainer.total_training_steps"], source["trainer.total_epochs"]
-    if steps:
-        draft.set("run.num_steps", steps, source.origin("trainer.total_training_steps"))
+    if source["trainer.total_training_steps"]:
+        source.copy("trainer.total_training_steps", "run.num_steps")
         source.note_unused("trainer.total_epochs", why="trainer.total_training_steps ends the run")
     else:
-        draft.set("run.total_epochs", epochs, source.origin("trainer.total_epochs"))
+        source.copy("trainer.total_epochs", "run.total_epochs")
 
 
 def _asynchronous_batches(source: Source, draft: Draft) -> None:
@@ -86,12 +85,11 @@ def _asynchronous_batches(source: Source, draft: Draft) -> None:
     draft.set("grpo.groups_per_step", mini * batches, origin)
     draft.set("grpo.num_mini_batches", batches, origin)
     source.note_unused("data.train_batch_size", why="fully_async_main trains on ppo_mini_batch_size")
-    sampled, epochs = source[_SAMPLED], source["trainer.total_epochs"]
-    if sampled:
+    if sampled := source[_SAMPLED]:
         draft.set("run.num_steps", max(1, sampled // (mini * batches)), source.origin(_SAMPLED))
         source.note_unused("trainer.total_epochs", why=f"{_SAMPLED} ends the run, unless the data end before")
     else:
-        draft.set("run.total_epochs", epochs, source.origin("trainer.total_epochs"))
+        source.copy("trainer.total_epochs", "run.total_epochs")
     source.note_unused("trainer.total_training_steps", why="fully_async_main counts prompts")
 
 
@@ -117,7 +115,7 @@ def _place(source: Source, draft: Draft) -> None:
         why = "learner.offload_parameters needs learner.offload_optimizer too: set both where memory is short"
         source.note_unused(name, why=why)
     else:
-        draft.set("learner.offload_parameters", source[name], source.origin(name))
+        source.copy(name, "learner.offload_parameters")
 
 
 def _pace(source: Source, draft: Draft) -> None:

@@ -25,7 +25,7 @@ def compose(source: Source, draft: Draft) -> None:
     if source.is_set("data.truncation") and source["data.truncation"] != "error":
         draft.notes.append(f"data.truncation = {source['data.truncation']}: Shoal leaves out prompts that are too long")
     set_trackers(source, draft, "trainer.logger", source["trainer.logger"])
-    draft.set("tracking.wandb_project", source["trainer.project_name"], source.origin("trainer.project_name"))
+    source.copy("trainer.project_name", "tracking.wandb_project")
     _data(source, draft)
     compose_scorers(source, draft)
     compose_reward_model(source, draft)
@@ -54,28 +54,26 @@ def _data(source: Source, draft: Draft) -> None:
             keys = [key for key in ("data.prompt_key", "data.reward_fn_key") if source.is_set(key)]
             draft.set(ours, tables, source.origin(name, *keys))
     often = "rollout.test_freq" if source.is_set("rollout.test_freq") else "trainer.test_freq"
-    test, before = source[often], source["trainer.val_before_train"]
-    names = ("n", "temperature", "top_p", "top_k")
-    samples, temperature, top_p, top_k = (source[f"{ROLLOUT}.val_kwargs.{name}"] for name in names)
+    test = source[often]
+    how = [f"{ROLLOUT}.val_kwargs.{name}" for name in ("n", "temperature", "top_p", "top_k")]
+    samples, temperature, top_p, top_k = how
     most, shown = source["data.val_max_samples"], source["trainer.log_val_generations"]
     if not source["data.val_files"]:
-        how = (f"{ROLLOUT}.val_kwargs.{name}" for name in names)
         when = (often, "trainer.val_before_train", "data.val_max_samples", "trainer.log_val_generations")
         source.note_unused(*when, *how, why="changes nothing without data.val_files")
     else:
         draft.set("evaluation.num_prompts", most if most > 0 else 1_000_000, source.origin("data.val_max_samples"))
         draft.set("evaluation.every_steps", max(0, test), source.origin(often))
-        draft.set("evaluation.on_start", before, source.origin("trainer.val_before_train"))
-        draft.set("evaluation.samples_per_prompt", samples, source.origin(f"{ROLLOUT}.val_kwargs.n"))
-        origin = source.origin(f"{ROLLOUT}.val_kwargs.temperature")
-        draft.set("evaluation.temperature", temperature, origin)
+        source.copy("trainer.val_before_train", "evaluation.on_start")
+        source.copy(samples, "evaluation.samples_per_prompt")
+        source.copy(temperature, "evaluation.temperature")
         if shown > 0 and test > 0:
             draft.set("tracking.completions_every_steps", test, source.origin("trainer.log_val_generations", often))
-            draft.set("tracking.num_completions", shown, source.origin("trainer.log_val_generations"))
+            source.copy("trainer.log_val_generations", "tracking.num_completions")
         else:
             source.note_unused("trainer.log_val_generations", why="changes nothing without trainer.test_freq")
-        draft.set("evaluation.top_p", top_p, source.origin(f"{ROLLOUT}.val_kwargs.top_p"))
-        draft.set("evaluation.top_k", max(0, top_k), source.origin(f"{ROLLOUT}.val_kwargs.top_k"))
+        source.copy(top_p, "evaluation.top_p")
+        draft.set("evaluation.top_k", max(0, source[top_k]), source.origin(top_k))
 
 
 def _schedule(source: Source, draft: Draft) -> None:
@@ -100,7 +98,7 @@ def _schedule(source: Source, draft: Draft) -> None:
         optimizer_steps = updates // max(1, schedule_steps(source))
         draft.set("learner.warmup_steps", steps * max(1, optimizer_steps), source.origin(f"{OPTIM}.lr_warmup_steps"))
     elif ratio:
-        draft.set("learner.warmup_ratio", ratio, source.origin(f"{OPTIM}.lr_warmup_steps_ratio"))
+        source.copy(f"{OPTIM}.lr_warmup_steps_ratio", "learner.warmup_ratio")
     betas = source[f"{OPTIM}.betas"]
     if len(betas) != 2:
         draft.refuse(f"{OPTIM}.betas", betas, "two numbers are expected")

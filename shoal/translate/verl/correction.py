@@ -63,16 +63,16 @@ def _weigh(source: Source, draft: Draft) -> None:
     cap = source[f"{ACTOR}.tis_imp_ratio_cap"]
     if cap > 0 and level is None:
         draft.set("correction.weight", "token", source.origin(f"{ACTOR}.tis_imp_ratio_cap"))
-        draft.set("correction.weight_high", cap, source.origin(f"{ACTOR}.tis_imp_ratio_cap"))
+        source.copy(f"{ACTOR}.tis_imp_ratio_cap", "correction.weight_high")
     normalized = f"{_FIELD}.rollout_is_batch_normalize"
     if level is None:
         source.note_unused(normalized, f"{_FIELD}.rollout_is_threshold", why="changes nothing without rollout_is")
         return
-    draft.set("correction.normalize", source[normalized], source.origin(normalized))
+    source.copy(normalized, "correction.normalize")
     if level not in ("token", "sequence"):
         draft.refuse(f"{_FIELD}.rollout_is", level, "known: token, sequence", cure="correction.weight")
         return
-    draft.set("correction.weight", level, source.origin(f"{_FIELD}.rollout_is"))
+    source.copy(f"{_FIELD}.rollout_is", "correction.weight")
     low, high = _bounds(threshold)
     origin = source.origin(f"{_FIELD}.rollout_is_threshold")
     draft.set("correction.weight_high", high, origin)

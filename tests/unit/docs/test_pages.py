@@ -3,7 +3,7 @@
 import re
 
 from shoal.error_reasons import ErrorReason
-from shoal.translate.shared.not_yet import NOT_YET
+from shoal.translate.shared.field import NOT_YET
 from tests.support.repository import ROOT
 
 FOLDERS = "services|shoal|tests|docs|configs|deploy|proto|tools|examples|benchmarks|requirements"

@@ -12,8 +12,7 @@ import pytest
 from shoal.config.tables.data import SourceConfig
 from shoal.config.tables.reward import RewardConfig
 from shoal.data.conversation import conversation_of
-from shoal.data.files import read_files
-from shoal.data.hub import read_dataset
+from shoal.data.files import read_dataset, read_files
 from shoal.data.rows import Row
 from shoal.errors import InvalidArgument
 

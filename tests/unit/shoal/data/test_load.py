@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -454,3 +455,34 @@ def test_values_for_the_chat_template_reach_the_prompts(tmp_path: Path) -> None:
     model = ModelConfig(path="unused", chat_template_kwargs={"think": False})
     path = write_jsonl(tmp_path / "rows.jsonl", [ROW])
     assert load({"path": path}, tokenizer=tokenizer, model=model).prompts[0].text == "What is 2 + 2?!"
+
+
+def tagged(path: Path, tags: Sequence[str]) -> str:
+    return write_jsonl(path, [{**ROW, "messages": f"{path.stem} {n}?", "tag": tag} for n, tag in enumerate(tags)])
+
+
+def labeled(path: str | list[str], *labels: str, count: int | None = None) -> dict[str, Any]:
+    return {"path": path, "labels": labels, "verifier_column": "tag", "count": count}
+
+
+LABELED = RewardConfig(remap={"sums": "math", "words": "exact_string"})
+
+
+def test_several_files_are_read_as_one_and_their_rows_keep_apart(tmp_path: Path) -> None:
+    paths = [tagged(tmp_path / "a.jsonl", ["sums", "words"]), tagged(tmp_path / "b.jsonl", ["sums"])]
+    prompts = load(labeled(paths), reward=LABELED).prompts
+    assert [prompt.messages[0].content for prompt in prompts] == ["a 0?", "a 1?", "b 0?"]
+    assert len({prompt.prompt_id for prompt in prompts}) == 3
+
+
+def test_the_labels_of_each_source_divide_files_into_shares(tmp_path: Path) -> None:
+    paths = [tagged(tmp_path / "a.jsonl", ["Sums", "words"] * 4), tagged(tmp_path / "b.jsonl", ["words"] * 3)]
+    prompts = load(labeled(paths, "sums", count=6), labeled(paths, "WORDS", count=2), reward=LABELED).prompts
+    assert Counter(prompt.ground_truths[0].verifier for prompt in prompts) == {"math": 6, "exact_string": 2}
+    ids = {prompt.prompt_id for prompt in prompts}
+    assert len(ids) == 4 + 2, "six prompts of four rows repeat two of them"
+
+
+def test_labels_that_no_row_has_are_refused_with_those_that_there_are(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgument, match=r" math .* sums, words"):
+        load(labeled(tagged(tmp_path / "a.jsonl", ["sums", "words"]), "math"), reward=LABELED)

@@ -14,8 +14,7 @@ from shoal.config.tables.data import SourceConfig
 from shoal.config.tables.reward import RewardConfig
 from shoal.conversation import ChatMessage, ToolCall, ToolCallStatus
 from shoal.data.conversation import Conversation, conversation_of
-from shoal.data.files import read_files
-from shoal.data.hub import read_dataset
+from shoal.data.files import read_dataset, read_files
 from shoal.data.rendering import render
 from shoal.data.rows import Row
 from shoal.errors import InvalidArgument

@@ -6,8 +6,7 @@ import pytest
 
 from shoal.config import RunConfig
 from shoal.translate import SYSTEMS, System, translate
-from shoal.translate.shared.field import Fate, Field
-from shoal.translate.shared.not_yet import NOT_YET
+from shoal.translate.shared.field import NOT_YET, Fate
 from shoal.translate.shared.toml import TABLES
 from shoal.translate.sources.settings import Settings
 from tests.golden import document
@@ -33,14 +32,9 @@ _NO_SETTINGS = re.compile(
 )
 
 
-def _rows(system: System) -> dict[str, Field]:
-    return {name: row for row in system.table for name in (row.name, *row.aliases)}
-
-
 def _unaccounted(system: System, names: set[str]) -> list[str]:
-    rows = _rows(system)
-    names = names - {""}
-    return sorted(name for name in names if name not in rows or not (rows[name].to or rows[name].why))
+    rows = system.rows
+    return sorted(name for name in names - {""} if name not in rows or not (rows[name].to or rows[name].why))
 
 
 def test_every_field_in_the_principles_of_open_instruct_is_accounted_for() -> None:
@@ -103,7 +97,7 @@ def test_every_row_maps_to_fields_that_exist_or_has_a_reason(system: System) -> 
             assert row.why, f"{row.name} has no reason"
         if row.fate is Fate.NOT_YET:
             assert row.why in NOT_YET, f"{row.name} is marked as not yet available, but its reason is not in NOT_YET"
-    names = [name for row in system.table for name in (row.name, *row.aliases)]
+    names = [name for row in system.table for name in row.spellings]
     assert len(names) == len(set(names)), (
         f"duplicate names: {sorted({name for name in names if names.count(name) > 1})}"
     )

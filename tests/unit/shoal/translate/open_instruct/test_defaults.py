@@ -21,7 +21,7 @@ FEBRUARY = "2026-02"
 def differing(stated: dict[str, str]) -> dict[str, tuple[object, object]]:
     """Returns the fields whose default in February is not the one that a page states, with both values."""
     system, _ = with_defaults(SYSTEMS["open-instruct"], Version(month=FEBRUARY), Settings())
-    rows = {name: row for row in system.table for name in (row.name, *row.aliases)}
+    rows = system.rows
     pairs = {name: (rows[name].default, read_value(rows[name].kind, text)) for name, text in stated.items()}
     ignored = {name for name in stated if not rows[name].to}  # Their defaults decide nothing here.
     return {name: (ours, theirs) for name, (ours, theirs) in pairs.items() if ours != theirs and name not in ignored}

@@ -3,8 +3,7 @@
 import pytest
 
 from shoal.translate import SYSTEMS
-from shoal.translate.shared.field import Fate
-from shoal.translate.shared.not_yet import NOT_YET
+from shoal.translate.shared.field import NOT_YET, Fate
 
 FIELDS = {
     "ExperimentConfig": """
@@ -73,7 +72,7 @@ FIELDS = {
 
 @pytest.mark.parametrize("name", FIELDS)
 def test_each_field_is_mapped_noted_outside_not_yet_or_refused_with_a_reason(name: str) -> None:
-    rows = {spelled: row for row in SYSTEMS["open-instruct"].table for spelled in (row.name, *row.aliases)}
+    rows = SYSTEMS["open-instruct"].rows
     fields = FIELDS[name].split()
     assert len(fields) == len(set(fields)) and not set(fields) - rows.keys(), set(fields) - rows.keys()
     for field in fields:

@@ -6,7 +6,6 @@ import pytest
 from transformers import TrainingArguments
 
 from shoal.translate import SYSTEMS
-from shoal.translate.shared.field import Field
 from tests.support.translations import config_of, translate_values
 
 GRPO_CONFIG = """
@@ -37,13 +36,9 @@ layers_to_transform rank_pattern alpha_pattern use_dora task_type inference_mode
 """
 
 
-def rows(system: str) -> dict[str, Field]:
-    return {name: row for row in SYSTEMS[system].table for name in (row.name, *row.aliases)}
-
-
 @pytest.mark.parametrize("system", ["trl", "unsloth"])
 def test_every_field_of_a_script_has_a_row_with_a_target_or_a_reason(system: str) -> None:
-    known = rows(system)
+    known = SYSTEMS[system].rows
     inherited = {field.name for field in dataclasses.fields(TrainingArguments) if not field.name.startswith("_")}
     names = {*GRPO_CONFIG.split(), *MODEL_CONFIG.split(), *inherited}
     names |= {f"LoraConfig.{name}" for name in LORA_CONFIG.split()}

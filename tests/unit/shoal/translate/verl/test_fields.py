@@ -116,12 +116,11 @@ def keys() -> list[str]:
 def row(name: str) -> Field | None:
     """The row of a field: its own, or that of the narrowest family."""
     verl = SYSTEMS["verl"]
-    own = {spelled: row for row in verl.table for spelled in (row.name, *row.aliases)}
     families = [row for row in verl.table if row.name.endswith(".*") and name.startswith(row.name[:-1])]
     tables = [table for table in verl.tables if name.startswith(f"{table}.")]
     return (
-        own.get(name)
-        or next((own[table] for table in tables), None)
+        verl.rows.get(name)
+        or next((verl.rows[table] for table in tables), None)
         or max(families, key=lambda row: len(row.name), default=None)
     )
 
