@@ -1,10 +1,11 @@
 """Translations of settings of other systems, for tests."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 from shoal.config import RunConfig, parse_config
-from shoal.translate import SYSTEMS, Translation, translate
+from shoal.translate import SYSTEMS, Translation, translate, translate_arguments
 from shoal.translate.sources.settings import Settings
 
 BASE = ("model.path=m", 'data.sources=[{path = "d.jsonl"}]')
@@ -15,11 +16,21 @@ def translate_values(system: str, values: dict[str, Any], *overrides: str) -> Tr
     return translate(SYSTEMS[system], Settings(dict(values)), overrides=[*BASE, *overrides])
 
 
-def config_of(system: str, values: dict[str, Any], *overrides: str) -> RunConfig:
-    """Returns the configuration that values are translated to; fails with the refusals."""
-    translation = translate_values(system, values, *overrides)
+def translate_file(system: str, path: Path, text: str, *flags: str, overrides: Sequence[str] = ()) -> Translation:
+    """Writes a file, and translates it with the flags after it."""
+    path.write_text(text)
+    return translate_arguments(system, [str(path), *flags], overrides=overrides)
+
+
+def parsed(translation: Translation) -> RunConfig:
+    """Returns the configuration of a translation; fails with its refusals."""
     assert translation.toml, [str(refusal) for refusal in translation.blocking]
     return parse_config(translation.values)
+
+
+def config_of(system: str, values: dict[str, Any], *overrides: str) -> RunConfig:
+    """Returns the configuration that values are translated to; fails with the refusals."""
+    return parsed(translate_values(system, values, *overrides))
 
 
 def values_at(config: Any, paths: Iterable[str]) -> dict[str, Any]:

@@ -84,5 +84,5 @@ def test_a_month_without_known_defaults_is_refused_with_the_known_ones() -> None
 
 
 def test_every_default_of_another_time_is_one_of_a_field() -> None:
-    names = set(SYSTEMS["open-instruct"].names)
+    names = SYSTEMS["open-instruct"].rows.keys()
     assert {name for defaults in DEFAULTS_AS_OF.values() for name in defaults} <= names

@@ -8,6 +8,7 @@ import pytest
 from shoal.config import RunConfig, parse_config
 from shoal.translate import Translation, translate_arguments
 from tests.support.open_instruct_scripts import flags_of
+from tests.support.translations import parsed
 
 GIVEN = {"tool_names": "snippet_search", "parser_name": "v20250824"}
 
@@ -18,9 +19,7 @@ def _translate(*overrides: str, **settings: Any) -> Translation:
 
 
 def _config(*overrides: str, **settings: Any) -> RunConfig:
-    translation = _translate(*overrides, **settings)
-    assert translation.toml, [str(refusal) for refusal in translation.blocking]
-    return parse_config(translation.values)
+    return parsed(_translate(*overrides, **settings))
 
 
 def test_the_tools_of_the_script_are_those_of_its_server() -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from shoal.config import RunConfig, parse_config
 from shoal.translate import Translation, translate_arguments
+from tests.support.translations import parsed
 
 API = json.dumps({"api_endpoint": "https://127.0.0.1/execute", "timeout": 3})
 THREE = ("--tools", "python", "serper_search", "jina_browse", "--tool_call_names", "code", "search", "browse")
@@ -20,9 +21,7 @@ def _translate(*flags: str, **options: Any) -> Translation:
 
 
 def _config(*flags: str, **options: Any) -> RunConfig:
-    translation = _translate(*flags, **options)
-    assert translation.toml, [str(refusal) for refusal in translation.blocking]
-    return parse_config(translation.values)
+    return parsed(_translate(*flags, **options))
 
 
 def _refusals(*flags: str) -> dict[str, str]:

@@ -11,7 +11,7 @@ from shoal.config import RunConfig, parse_config
 from shoal.errors import InvalidArgument
 from shoal.translate import Translation, translate_arguments
 from tests.golden import document
-from tests.support.translations import values_at
+from tests.support.translations import parsed, translate_file, values_at
 
 MODEL = ("--model_name_or_path", "m")
 
@@ -21,9 +21,11 @@ def _translate(*flags: str, **options: tuple[str, ...]) -> Translation:
 
 
 def _config(*flags: str) -> RunConfig:
-    translation = _translate(*flags)
-    assert translation.toml, [str(refusal) for refusal in translation.blocking]
-    return parse_config(translation.values)
+    return parsed(_translate(*flags))
+
+
+def _script(folder: Path, text: str) -> Translation:
+    return translate_file("open-instruct", folder / "run.sh", text)
 
 
 def _refusals(*flags: str) -> dict[str, str]:
@@ -135,6 +137,10 @@ def _mask(statistic: str, level: str, low: float | None, only_harmful: bool) -> 
         # A smaller support is bounded, and used in evaluation too.
         (TOP_P, {"sampling.top_p": 0.95, "sampling.top_k": 1024, f"{EVAL}top_p": 0.95}),
         (f"{TOP_P} --eval_top_p 1", {f"{EVAL}top_p": 1}),
+        # Most scripts name the same data for both, so held-out evaluation would have no questions left.
+        (DATA, {f"{EVAL}held_out": False, f"{EVAL}num_prompts": 8}),
+        # The earlier trainer had stop tokens.
+        ("--stop_token eos", {"sampling.stop_strings": []}),
     ],
 )  # fmt: skip
 def test_flags_become_fields(flags: str, expected: dict[str, object]) -> None:
@@ -278,14 +284,13 @@ def test_every_line_names_its_origin() -> None:
 
 
 def test_a_launch_script_with_a_launcher_is_read(tmp_path: Path) -> None:
-    script = tmp_path / "run.sh"
-    script.write_text(
+    script = (
         "MIX='a/b 1.0 c/d 200'\nNAME=${NAME:-run_one}\npython mason.py --cluster x --gpus 8 -- source y.sh \\&\\& "
         "uv run python open_instruct/grpo_fast.py \\\n  --exp_name $NAME --num_learners_per_node 4 4 \\\n"
         "  --model_name_or_path m --dataset_mixer_list $MIX --total_episodes $((5 * 64)) --deepspeed_stage 2 \\\n"
         "  # --beta 0.3 \\\n"
     )
-    translation = translate_arguments("open-instruct", [str(script)])
+    translation = _script(tmp_path, script)
     config = parse_config(translation.values)
     assert config.run.name == "run_one" and config.run.num_steps == 5
     assert config.launch.num_learner_ranks == 8 and config.kl.coef == 0.05
@@ -294,70 +299,55 @@ def test_a_launch_script_with_a_launcher_is_read(tmp_path: Path) -> None:
 
 
 def test_a_variable_that_the_script_does_not_set_is_named(tmp_path: Path) -> None:
-    script = tmp_path / "run.sh"
-    script.write_text("python grpo_fast.py --model_name_or_path m --dataset_mixer_list $NOWHERE --seed 1\n")
-    (refusal,) = translate_arguments("open-instruct", [str(script)]).blocking
+    script = "python grpo_fast.py --model_name_or_path m --dataset_mixer_list $NOWHERE --seed 1\n"
+    (refusal,) = _script(tmp_path, script).blocking
     assert refusal.name == "dataset_mixer_list" and "$NOWHERE" in refusal.reason
 
 
 def test_a_script_without_a_known_trainer_is_refused(tmp_path: Path) -> None:
-    script = tmp_path / "run.sh"
-    script.write_text("python finetune.py --x 1\n")
     with pytest.raises(InvalidArgument, match="starts no known trainer"):
-        translate_arguments("open-instruct", [str(script)])
-    script.write_text('bash "qwen3_4b.sh" --clip_higher 0.3\n')
+        _script(tmp_path, "python finetune.py --x 1\n")
     with pytest.raises(InvalidArgument, match=r"qwen3_4b\.sh"):
-        translate_arguments("open-instruct", [str(script)])
+        _script(tmp_path, 'bash "qwen3_4b.sh" --clip_higher 0.3\n')
 
 
 def test_a_script_that_starts_trainers_with_the_same_settings_is_read_as_one(tmp_path: Path) -> None:
-    script = tmp_path / "run.sh"
-    script.write_text(
-        "ALL=(--model_name_or_path m --beta 0.3)\npython grpo.py ${ALL[@]}\npython grpo_fast.py ${ALL[@]}\n"
-    )
-    assert parse_config(translate_arguments("open-instruct", [str(script)]).values).kl.coef == 0.3
-    script.write_text(script.read_text() + "python grpo_fast.py ${ALL[@]} --seed 2\n")
+    script = "ALL=(--model_name_or_path m --beta 0.3)\npython grpo.py ${ALL[@]}\npython grpo_fast.py ${ALL[@]}\n"
+    assert parsed(_script(tmp_path, script)).kl.coef == 0.3
     with pytest.raises(InvalidArgument, match=" 3 trainers"):
-        translate_arguments("open-instruct", [str(script)])
+        _script(tmp_path, script + "python grpo_fast.py ${ALL[@]} --seed 2\n")
 
 
 def test_a_script_that_resumes_its_run_is_read_with_the_last_length(tmp_path: Path) -> None:
-    script = tmp_path / "run.sh"
     start = "python grpo_fast.py --model_name_or_path m --total_episodes"
-    script.write_text(f"{start} 640 --beta 0.3\n{start} 1280 --beta 0.3\n")
-    translation = translate_arguments("open-instruct", [str(script)])
+    translation = _script(tmp_path, f"{start} 640 --beta 0.3\n{start} 1280 --beta 0.3\n")
     assert parse_config(translation.values).run.total_episodes == 1280
     assert any("the last length counts" in note for note in translation.notes)
 
 
 def test_a_script_with_mock_data_says_that_it_would_not_read_its_own(tmp_path: Path) -> None:
-    script = tmp_path / "run.sh"
-    script.write_text("python mock_data_grpo_fast.py --model_name_or_path m\n")
-    translation = translate_arguments("open-instruct", [str(script)])
+    translation = _script(tmp_path, "python mock_data_grpo_fast.py --model_name_or_path m\n")
     assert translation.toml and any("random data" in note for note in translation.notes)
 
 
 def test_a_number_of_engines_that_only_a_run_could_show_is_left_to_the_launch(tmp_path: Path) -> None:
-    script = tmp_path / "run.sh"
-    script.write_text("python grpo_fast.py --model_name_or_path m --vllm_num_engines $ENGINES --beta $BETA\n")
-    translation = translate_arguments("open-instruct", [str(script)])
+    script = "python grpo_fast.py --model_name_or_path m --vllm_num_engines $ENGINES --beta $BETA\n"
+    translation = _script(tmp_path, script)
     assert [refusal.name for refusal in translation.blocking] == ["beta"]
     assert any("launch.num_generators decides it here" in note for note in translation.notes), translation.notes
 
 
 def test_the_example_of_the_experiment_config_is_read_as_python(tmp_path: Path) -> None:
-    script = tmp_path / "example.py"
-    script.write_text(
+    script = (
         "from open_instruct.grpo_utils import ExperimentConfig, GRPOLossType\nconfig = ExperimentConfig(\n"
         "    exp_name='olmo_7b_gsm8k', lr_scheduler_type='cosine', warmup_ratio=0.03, clip_higher=0.28,\n"
         "    loss_fn=GRPOLossType.dapo, num_mini_batches=2, total_episodes=50000, deepspeed_stage=2,\n"
         "    num_learners_per_node=[4, 4])\n"
     )
-    assert [refusal.name for refusal in translate_arguments("open-instruct", [str(script)]).blocking] == [
-        "model_name_or_path"
-    ]
-    translation = translate_arguments("open-instruct", [str(script)], overrides=["model.path=m"])
-    config = parse_config(translation.values)
+    path = tmp_path / "example.py"
+    (refusal,) = translate_file("open-instruct", path, script).blocking
+    assert refusal.name == "model_name_or_path"
+    config = parsed(translate_file("open-instruct", path, script, overrides=["model.path=m"]))
     steps = 50_000 // 64
     assert (config.run.num_steps, config.learner.warmup_steps) == (steps, int(steps * 2 * 0.03))
     assert config.launch.num_learner_ranks == 8 and config.loss.clip_high == 0.28
@@ -373,12 +363,11 @@ def test_a_judge_that_alone_gives_rewards_is_not_left_out() -> None:
 
 @pytest.mark.parametrize("how", ["-- python mason.py --env A=1 --env HOSTED_VLLM_API_BASE=$URL --", "export"])
 def test_a_judge_on_a_server_has_the_address_that_the_script_gives_it(tmp_path: Path, how: str) -> None:
-    script = tmp_path / "run.sh"
     export = "export HOSTED_VLLM_API_BASE=$URL" if how == "export" else ""
     launcher = "" if how == "export" else how.removeprefix("-- ")
     flags = "--model_name_or_path m --llm_judge_model hosted_vllm/Qwen/Qwen3-32B"
-    script.write_text(f"URL=http://judge:8000/v1\n{export}\n{launcher} python open_instruct/grpo_fast.py {flags}\n")
-    judge = parse_config(translate_arguments("open-instruct", [str(script)]).values).reward.judge
+    script = f"URL=http://judge:8000/v1\n{export}\n{launcher} python open_instruct/grpo_fast.py {flags}\n"
+    judge = parsed(_script(tmp_path, script)).reward.judge
     assert (judge.base_url, judge.model) == ("http://judge:8000/v1", "Qwen/Qwen3-32B")
 
 
@@ -433,11 +422,8 @@ def test_a_prompt_file_that_is_left_out_leaves_no_empty_prompt() -> None:
 
 
 def test_quotes_for_the_shell_of_a_launcher_are_no_part_of_a_value(tmp_path: Path) -> None:
-    script = tmp_path / "run.sh"
     trainer = "python grpo_fast.py --model_name_or_path m --stop_strings '\"</answer>\"'\n"
-    script.write_text(f"python mason.py --gpus 8 -- source x.sh \\&\\& {trainer}")
-    config = parse_config(translate_arguments("open-instruct", [str(script)]).values)
+    config = parsed(_script(tmp_path, f"python mason.py --gpus 8 -- source x.sh \\&\\& {trainer}"))
     assert config.sampling.stop_strings == ["</answer>"]
-    script.write_text(trainer)
-    config = parse_config(translate_arguments("open-instruct", [str(script)]).values)
+    config = parsed(_script(tmp_path, trainer))
     assert config.sampling.stop_strings == ['"</answer>"'], "without a launcher there is one shell"

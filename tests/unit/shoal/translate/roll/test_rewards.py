@@ -7,8 +7,9 @@ import pytest
 import yaml
 
 from shoal.config import parse_config
-from shoal.translate import SYSTEMS, Translation, translate
+from shoal.translate import SYSTEMS, Translation
 from shoal.translate.sources.reading import read_settings
+from tests.support.translations import parsed, translate_file
 
 _CLASSES = {
     "math_rule": "math_rule_reward_worker.MathRuleRewardWorker",
@@ -51,9 +52,8 @@ def _file(**changes: Any) -> dict[str, Any]:
 
 
 def _translated(tmp_path: Path, values: dict[str, Any], *overrides: str) -> Translation:
-    path = tmp_path / "roll.yaml"
-    path.write_text(yaml.safe_dump(values, sort_keys=False))
-    return translate(SYSTEMS["roll"], read_settings(SYSTEMS["roll"], [str(path)]), overrides=overrides)
+    text = yaml.safe_dump(values, sort_keys=False)
+    return translate_file("roll", tmp_path / "roll.yaml", text, overrides=overrides)
 
 
 def _refused(translation: Translation) -> list[str]:
@@ -62,8 +62,7 @@ def _refused(translation: Translation) -> list[str]:
 
 def test_each_domain_becomes_a_source_with_its_share_of_the_prompts_of_the_run(tmp_path: Path) -> None:
     translation = _translated(tmp_path, _file())
-    assert translation.toml, [str(refusal) for refusal in translation.blocking]
-    config = parse_config(translation.values)
+    config = parsed(translation)
     shares = [(source.labels, source.count) for source in config.data.sources]
     # Of 10 prompts ROLL takes int(2.5) for the middle domain, and the rest for the last one.
     assert shares == [(["DeepMath", "aime"], 1000), (["ifeval"], 400), (["cross"], 600)]

@@ -5,10 +5,7 @@ from typing import Any
 
 import pytest
 
-from shoal.config import parse_config
-from shoal.translate import SYSTEMS, translate
-from shoal.translate.sources.reading import read_settings
-from tests.support.translations import ROLL_GUIDE, config_of, translate_values
+from tests.support.translations import ROLL_GUIDE, config_of, parsed, translate_file, translate_values
 
 
 def test_the_example_of_the_roll_guide_is_translated_with_the_constants_of_roll() -> None:
@@ -28,8 +25,7 @@ def test_the_example_of_the_roll_guide_is_translated_with_the_constants_of_roll(
 
 
 def test_a_yaml_file_of_roll_is_read_with_nested_tables_and_references(tmp_path: Path) -> None:
-    path = tmp_path / "rlvr.yaml"
-    path.write_text(
+    text = (
         "pretrain: org/model\nrollout_batch_size: 32\nnum_return_sequences_in_group: 8\nresponse_length: 512\n"
         "adv_estimator: grpo\nexp_name: 'a run'\nlogging_dir: ./out/${exp_name}\n"
         "actor_train:\n  training_args:\n    learning_rate: 1.0e-6\n    per_device_train_batch_size: 1\n"
@@ -37,9 +33,7 @@ def test_a_yaml_file_of_roll_is_read_with_nested_tables_and_references(tmp_path:
         "  data_args:\n    file_name:\n      - data/a.jsonl\n"
         "actor_infer:\n  generating_args:\n    temperature: 0.99\n    top_p: 0.99\n    top_k: 100\n"
     )
-    translation = translate(SYSTEMS["roll"], read_settings(SYSTEMS["roll"], [str(path)]))
-    assert not translation.blocking
-    config = parse_config(translation.values)
+    config = parsed(translate_file("roll", tmp_path / "rlvr.yaml", text))
     assert (config.learner.learning_rate, config.launch.num_learner_ranks) == (1e-6, 4)
     assert config.grpo.num_mini_batches == 32 * 8 // (1 * 32 * 4)
     assert (config.run.name, config.data.sources[0].path) == ("a-run", "data/a.jsonl")

@@ -2,41 +2,19 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from shoal.config import RunConfig, parse_config
 from shoal.errors import InvalidArgument
 from shoal.translate import SYSTEMS, Translation, translate
 from shoal.translate.sources.reading import read_settings
 from shoal.translate.sources.settings import Settings
 from tests.support.translations import BASE as MODEL_AND_DATA
-from tests.support.translations import config_of
+from tests.support.translations import ROLL_GUIDE, config_of, parsed, translate_file, translate_values
 
-BASE = ("model.path=m", 'data.sources=[{path = "d.jsonl"}]', "run.num_steps=10")
-
-
-def _from_file(system: str, path: Path, text: str, *overrides: str, flags: tuple[str, ...] = ()) -> Translation:
-    path.write_text(text)
-    return translate(SYSTEMS[system], read_settings(SYSTEMS[system], [str(path), *flags]), overrides=overrides)
+BASE = (*MODEL_AND_DATA, "run.num_steps=10")
 
 
-def _config(translation: Translation) -> RunConfig:
-    assert translation.toml, [str(refusal) for refusal in translation.blocking]
-    return parse_config(translation.values)
-
-
-def _verl(**values: Any) -> Translation:
-    settings = {
-        "algorithm.adv_estimator": "grpo",
-        "actor_rollout_ref.rollout.n": 4,
-        **{name.replace("__", "."): value for name, value in values.items()},
-    }
-    return translate(SYSTEMS["verl"], Settings(settings), overrides=BASE)
-
-
-ACTOR = "actor_rollout_ref__actor__"
 DAPO = """set -xeuo pipefail
 n=16
 NNODES=${NNODES:-2}
@@ -58,7 +36,7 @@ def test_keywords_of_a_configuration_class_are_read_like_its_flags(system: str) 
         for arguments in (keywords, flags)
     )
     assert one.toml == other.toml
-    assert _config(one).grpo.group_size == 8
+    assert parsed(one).grpo.group_size == 8
     with pytest.raises(InvalidArgument, match="'8'"):
         read_settings(SYSTEMS[system], ["8"])
 
@@ -74,48 +52,15 @@ def test_keywords_of_a_configuration_class_are_read_like_its_flags(system: str) 
     ],
 )
 def test_the_trainer_of_verl_is_found_behind_its_launchers(start: str, end: str, tmp_path: Path) -> None:
-    config = _config(_from_file("verl", tmp_path / "run.sh", DAPO % (start, end)))
+    config = parsed(translate_file("verl", tmp_path / "run.sh", DAPO % (start, end)))
     assert (config.grpo.group_size, config.sampling.max_completion_tokens) == (16, 8192)
     assert (config.run.num_steps, config.launch.num_learner_ranks) == (20, 16)
 
 
 def test_a_custom_configuration_name_of_verl_is_refused(tmp_path: Path) -> None:
     script = DAPO % ("python3 -m verl.trainer.main_ppo --config-name=mine", "")
-    (refusal,) = _from_file("verl", tmp_path / "run.sh", script).blocking
+    (refusal,) = translate_file("verl", tmp_path / "run.sh", script).blocking
     assert (refusal.name, "translate that file" in refusal.reason) == ("--config-name", True)
-
-
-def test_the_schedule_of_verl_counts_train_steps() -> None:
-    """verl's warm-up of 10 lasts 10 train steps; each has 4 mini-batches in 2 epochs, so it is 8 optimizer steps."""
-    values = {"optim__lr_warmup_steps": 10, "ppo_epochs": 2, "ppo_mini_batch_size": 256}
-    config = _config(_verl(**{ACTOR + name: value for name, value in values.items()}))
-    assert (config.grpo.num_mini_batches, config.learner.warmup_steps) == (4, 80)
-
-
-def test_dppo_of_verl_keeps_its_thresholds_and_sapo_its_temperatures() -> None:
-    loss = _config(
-        _verl(**{ACTOR + "policy_loss__loss_mode": "dppo_tv", ACTOR + "clip_ratio_low": 0.1, ACTOR + "clip_ratio_c": 5})
-    ).loss
-    assert (loss.dppo_divergence_low, loss.dppo_divergence_high, loss.dppo_ratio_cap) == (0.1, 0.2, 5)
-    loss = _config(_verl(**{ACTOR + "policy_loss__loss_mode": "sapo", ACTOR + "tau_neg": 1.2})).loss
-    assert (loss.sapo_tau_positive, loss.sapo_tau_negative) == (1.0, 1.2)
-
-
-def test_settings_that_verl_ignores_are_noted() -> None:
-    gspo = _verl(**{ACTOR + "policy_loss__loss_mode": "gspo", ACTOR + "loss_agg_mode": "token-mean"})
-    assert _config(gspo).loss.aggregation == "seq-mean-token-mean"
-    assert any("gspo always uses seq-mean-token-mean" in note for note in gspo.notes)
-    assert any("only seq-mean-token-sum-norm" in note for note in _verl(**{ACTOR + "loss_scale_factor": 1024}).notes)
-    assert any("each side" in note for note in _verl(**{ACTOR + "clip_ratio": 0.1}).notes)
-
-
-@pytest.mark.parametrize("threshold", ["much", "0", "2_", "-1"])
-def test_an_invalid_threshold_is_refused_with_its_field(threshold: str) -> None:
-    correction = "algorithm__rollout_correction__"
-    for names in (("rollout_is", "rollout_is_threshold"), ("rollout_rs", "rollout_rs_threshold")):
-        kind = "token" if names[0] == "rollout_is" else "token_k1"
-        (refusal,) = _verl(**{correction + names[0]: kind, correction + names[1]: threshold}).blocking
-        assert refusal.name in [f"algorithm.rollout_correction.{name}" for name in names]
 
 
 def test_a_resolved_configuration_of_verl_is_read_in_full(tmp_path: Path) -> None:
@@ -145,8 +90,8 @@ global_profiler: {tool: null}
 transfer_queue: {enable: false}
 distillation: {enabled: false, distillation_loss: {topk: 32}}
 """
-    translation = _from_file("verl", tmp_path / "config.yaml", text)
-    assert (_config(translation).grpo.group_size, _config(translation).learner.learning_rate) == (4, 2e-6)
+    translation = translate_file("verl", tmp_path / "config.yaml", text)
+    assert (parsed(translation).grpo.group_size, parsed(translation).learner.learning_rate) == (4, 2e-6)
     assert any(note.startswith("_target_ names 2 classes") for note in translation.notes)
 
 
@@ -155,18 +100,18 @@ def test_a_missing_value_blocks_only_if_its_field_affects_training(tmp_path: Pat
         "python open_instruct/grpo_fast.py --model_name_or_path m --run_name x_$(date) --oe_eval_tasks $EVALS "
         "--verbose $VERBOSE --learning_rate $LR\n"
     )
-    translation = _from_file("open-instruct", tmp_path / "run.sh", script)
+    translation = translate_file("open-instruct", tmp_path / "run.sh", script)
     assert [refusal.name for refusal in translation.blocking] == ["learning_rate"]
     assert any(note.startswith("verbose has no value") for note in translation.notes)
-    answered = _from_file("open-instruct", tmp_path / "run.sh", script, "learner.learning_rate=1e-6")
-    assert _config(answered).learner.learning_rate == 1e-6
+    answered = translate_file("open-instruct", tmp_path / "run.sh", script, overrides=["learner.learning_rate=1e-6"])
+    assert parsed(answered).learner.learning_rate == 1e-6
 
 
 def test_a_semicolon_inside_a_value_does_not_end_the_command(tmp_path: Path) -> None:
     script = (
         'python mason.py --gpus 8 -- python open_instruct/grpo_fast.py --stop_strings "a;b" --model_name_or_path m\n'
     )
-    config = _config(_from_file("open-instruct", tmp_path / "run.sh", script))
+    config = parsed(translate_file("open-instruct", tmp_path / "run.sh", script))
     assert (config.sampling.stop_strings, config.model.path) == (["a;b"], "m")
 
 
@@ -174,12 +119,12 @@ def test_a_whole_command_in_one_quoted_word_is_read(tmp_path: Path) -> None:
     script = (
         'LR=1e-6\nsrun bash -c "cd x && python open_instruct/grpo_fast.py --model_name_or_path m --learning_rate $LR"\n'
     )
-    assert _config(_from_file("open-instruct", tmp_path / "run.sh", script)).learner.learning_rate == 1e-6
+    assert parsed(translate_file("open-instruct", tmp_path / "run.sh", script)).learner.learning_rate == 1e-6
 
 
 def test_a_guess_is_noted(tmp_path: Path) -> None:
     script = "N=8\nif [ -d /data ]; then N=16; fi\npython grpo_fast.py --model_name_or_path m --num_unique_prompts $N\n"
-    notes = _from_file("open-instruct", tmp_path / "run.sh", script).notes
+    notes = translate_file("open-instruct", tmp_path / "run.sh", script).notes
     assert any(note.startswith("N = 16 ") for note in notes), notes
 
 
@@ -195,27 +140,21 @@ TRL_FLAGS = "--model_name_or_path m --dataset_name org/data --max_steps 10"
     ],
 )
 def test_the_trainer_of_trl_is_found_behind_its_launchers(start: str, tmp_path: Path) -> None:
-    config = _config(_from_file("trl", tmp_path / "run.sh", f"{start} {TRL_FLAGS} 2>&1 | tee log\n"))
+    config = parsed(translate_file("trl", tmp_path / "run.sh", f"{start} {TRL_FLAGS} 2>&1 | tee log\n"))
     assert (config.run.num_steps, config.data.sources[0].messages_column) == (10, "prompt")
 
 
 def test_flags_take_precedence_over_the_settings_file_that_they_name(tmp_path: Path) -> None:
     (tmp_path / "c.yaml").write_text("model_name_or_path: m\ndataset_name: d\nmax_steps: 5\nlearning_rate: 1.0e-5\n")
-    config = _config(_from_file("trl", tmp_path / "run.sh", "trl grpo --max_steps 7 --config c.yaml\n"))
+    config = parsed(translate_file("trl", tmp_path / "run.sh", "trl grpo --max_steps 7 --config c.yaml\n"))
     assert (config.run.num_steps, config.learner.learning_rate) == (7, 1e-5)
 
 
 def test_processes_of_the_launcher_multiply_the_batches_of_trl(tmp_path: Path) -> None:
     script = f"accelerate launch --num_processes=4 grpo.py {TRL_FLAGS} --gradient_accumulation_steps 2\n"
-    config = _config(_from_file("trl", tmp_path / "run.sh", script))
+    config = parsed(translate_file("trl", tmp_path / "run.sh", script))
     assert (config.grpo.groups_per_step, config.grpo.num_mini_batches) == (8, 1), "4 x 8 x 2 completions, 8 per group"
     assert config.launch.num_learner_ranks == 4
-
-
-def test_an_optimizer_step_may_span_several_generation_batches() -> None:
-    values = {"steps_per_generation": 2, "gradient_accumulation_steps": 8, "max_steps": 10}
-    config = _config(translate(SYSTEMS["trl"], Settings(values), overrides=BASE[:2]))
-    assert (config.grpo.groups_per_step, config.grpo.num_mini_batches, config.run.num_steps) == (8, 1, 10)
 
 
 def test_python_is_read_wherever_its_values_are_known(tmp_path: Path) -> None:
@@ -231,7 +170,7 @@ args = GRPOConfig(
 )
 trainer = GRPOTrainer(model=base, reward_funcs=[score], args=args, peft_config=LoraConfig(r=8))
 """
-    translation = _from_file("trl", tmp_path / "train.py", text, 'data.sources=[{path = "d.jsonl"}]')
+    translation = translate_file("trl", tmp_path / "train.py", text, overrides=BASE[1:2])
     values = translation.values
     assert (values["model"]["path"], values["learner"]["attention"]) == ("org/model", "sdpa")
     names = {refusal.name for refusal in translation.blocking}
@@ -258,12 +197,12 @@ def _notebook(path: Path, *parts: str) -> Translation:
         {"cell_type": "code", "source": ["%%capture\n", "!pip install unsloth"]},
         {"cell_type": "code", "source": lines},
     ]
-    return _from_file("unsloth", path / "train.ipynb", json.dumps({"cells": cells}), BASE[1])
+    return translate_file("unsloth", path / "train.ipynb", json.dumps({"cells": cells}), overrides=BASE[1:2])
 
 
 def test_a_notebook_of_unsloth_is_read(tmp_path: Path) -> None:
     translation = _notebook(tmp_path, "", "", "")
-    config = _config(translation)
+    config = parsed(translation)
     assert (config.model.path, config.generator.max_model_len) == ("unsloth/Qwen3-4B-Base", 2048)
     assert config.generator.gpu_memory_utilization == 0.7
     assert (config.grpo.group_size, config.grpo.groups_per_step) == (4, 1), "Unsloth makes the batch a whole group"
@@ -271,24 +210,24 @@ def test_a_notebook_of_unsloth_is_read(tmp_path: Path) -> None:
 
 
 def test_calls_of_unsloth_outside_its_configuration_are_not_dropped(tmp_path: Path) -> None:
-    assert _config(_notebook(tmp_path, "", ", min_p=0.1", "")).sampling.min_p == 0.1
+    assert parsed(_notebook(tmp_path, "", ", min_p=0.1", "")).sampling.min_p == 0.1
     notes = _notebook(tmp_path, ", load_in_4bit=True", "", "").notes
     assert any("from_pretrained.load_in_4bit = true: " in note for note in notes), notes
     adapters = ")\nmodel = FastLanguageModel.get_peft_model(model, r=32"
-    assert _config(_notebook(tmp_path, adapters, "", "")).learner.lora.rank == 32
+    assert parsed(_notebook(tmp_path, adapters, "", "")).learner.lora.rank == 32
 
 
 def test_unsloth_uses_the_paper_values_of_an_explicit_loss(tmp_path: Path) -> None:
-    config = _config(_notebook(tmp_path, "", "", 'loss_type="dapo"'))
+    config = parsed(_notebook(tmp_path, "", "", 'loss_type="dapo"'))
     assert (config.loss.clip_high, config.grpo.mask_truncated_completions) == (0.28, True)
-    config = _config(_notebook(tmp_path, "", "", ""))
+    config = parsed(_notebook(tmp_path, "", "", ""))
     assert (config.loss.clip_high, config.grpo.mask_truncated_completions) == (0.2, False), "the defaults of TRL"
-    assert _config(_notebook(tmp_path, "", "", 'loss_type="cispo"')).loss.cispo_cap == 5.0
+    assert parsed(_notebook(tmp_path, "", "", 'loss_type="cispo"')).loss.cispo_cap == 5.0
 
 
 def test_a_file_that_is_not_a_notebook_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument, match=r"x\.ipynb .*notebook"):
-        _from_file("unsloth", tmp_path / "x.ipynb", "{}")
+        translate_file("unsloth", tmp_path / "x.ipynb", "{}")
 
 
 ROLL = """
@@ -316,65 +255,39 @@ reference: *train
     [("", (0, False, False)), ("2", (2, False, False)), ("3", (3, False, False)), ("3_cpuoffload", (3, True, True))],
 )
 def test_deepspeed_files_of_roll_are_known_by_name(name: str, sharding: tuple[int, bool, bool], tmp_path: Path) -> None:
-    translation = _from_file("roll", tmp_path / "c.yaml", ROLL % name)
-    learner = _config(translation).learner
+    translation = translate_file("roll", tmp_path / "c.yaml", ROLL % name)
+    learner = parsed(translation).learner
     assert (learner.zero_stage, learner.offload_optimizer, learner.offload_parameters) == sharding
-    assert (_config(translation).loss.objective, learner.attention) == ("topr", "flash_attention_2")
+    assert (parsed(translation).loss.objective, learner.attention) == ("topr", "flash_attention_2")
     assert "secret-key-1" not in "".join(translation.notes)
 
 
 def test_model_parallel_ranks_count_as_one_data_parallel_rank() -> None:
     """An optimizer step of ROLL takes per_device x accumulation x data-parallel ranks samples."""
-    strategy = "actor_train.strategy_args."
+    strategy = "strategy_args.strategy_config."
     values = {
-        "adv_estimator": "grpo",
-        "response_length": 8,
-        "rollout_batch_size": 64,
-        "num_return_sequences_in_group": 8,
-        "actor_train.device_mapping": "list(range(0,16))",
-        "actor_train.training_args.gradient_accumulation_steps": 32,
-        "actor_train.training_args.per_device_train_batch_size": 1,
-        strategy + "strategy_name": "megatron_train",
-        strategy + "strategy_config.tensor_model_parallel_size": 2,
-        strategy + "strategy_config.pipeline_model_parallel_size": 2,
-    }
-    config = _config(translate(SYSTEMS["roll"], Settings(values), overrides=BASE))
+        "device_mapping": "list(range(0,16))", "training_args.gradient_accumulation_steps": 32,
+        "training_args.per_device_train_batch_size": 1, "strategy_args.strategy_name": "megatron_train",
+        f"{strategy}tensor_model_parallel_size": 2, f"{strategy}pipeline_model_parallel_size": 2,
+    }  # fmt: skip
+    config = config_of("roll", ROLL_GUIDE | {f"actor_train.{name}": value for name, value in values.items()})
     assert config.grpo.num_mini_batches == 4, "512 samples by 32 x 16 / 4"
 
 
-def _open_instruct(*flags: str) -> Translation:
-    return translate(
-        SYSTEMS["open-instruct"], read_settings(SYSTEMS["open-instruct"], ["--model_name_or_path", "m", *flags])
-    )
-
-
-def test_open_instruct_also_evaluates_on_training_questions() -> None:
-    """Most of its scripts name one dataset for both, so held-out evaluation would have no questions left."""
-    evaluation = _config(_open_instruct("--dataset_mixer_eval_list", "ai2-adapt-dev/rlvr_gsm8k_zs", "16")).evaluation
-    assert (evaluation.held_out, evaluation.num_prompts) == (False, 16)
-
-
-def test_stop_tokens_of_the_earlier_trainer_of_open_instruct_are_not_stop_strings() -> None:
-    assert _config(_open_instruct("--stop_token", "eos")).sampling.stop_strings == []
-
-
 def test_a_reward_model_judges_every_row() -> None:
-    verl = _verl(reward_model__enable=True, reward_model__model__path="org/rm", data__train_files="a.parquet")
-    trl = translate(
-        SYSTEMS["trl"], Settings({"reward_model_name_or_path": "org/rm", "dataset_name": "d", "max_steps": 1})
-    )
-    for translation in (verl, trl):
-        values = translation.values
-        assert values["reward"]["model"] == {"path": "org/rm"}
+    verl = {"reward_model.enable": True, "algorithm.adv_estimator": "grpo"}
+    settings = Settings({"reward_model_name_or_path": "org/rm", "dataset_name": "d", "max_steps": 1})
+    trl = translate(SYSTEMS["trl"], settings)
+    for translation in (translate_values("verl", verl | {"reward_model.model.path": "org/rm"}), trl):
+        assert translation.values["reward"]["model"] == {"path": "org/rm"}
     assert trl.values["data"]["sources"][0]["verifier"] == "reward_model"
-    (refusal,) = _verl(reward_model__enable=True).blocking
-    assert "must name the model" in refusal.reason
+    assert "must name the model" in translate_values("verl", verl).blocking[0].reason
 
 
 def test_a_table_on_the_command_line_must_be_json() -> None:
     flags = [*TRL_FLAGS.split(), "--lr_scheduler_type", "cosine_with_min_lr"]
     settings = read_settings(SYSTEMS["trl"], [*flags, "--lr_scheduler_kwargs", '{"min_lr_rate": 0.2}'])
-    assert _config(translate(SYSTEMS["trl"], settings)).learner.lr_min_ratio == 0.2
+    assert parsed(translate(SYSTEMS["trl"], settings)).learner.lr_min_ratio == 0.2
     settings = read_settings(SYSTEMS["trl"], [*flags, "--lr_scheduler_kwargs", "min_lr_rate=0.2"])
     assert "as JSON" in translate(SYSTEMS["trl"], settings).blocking[0].reason
 
@@ -406,7 +319,7 @@ def test_a_nonfinite_number_is_refused_with_its_field(number: str) -> None:
 )
 def test_an_unreadable_source_is_refused_without_a_crash(name: str, text: str, tmp_path: Path) -> None:
     try:
-        translation = _from_file("trl", tmp_path / name, text)
+        translation = translate_file("trl", tmp_path / name, text)
     except InvalidArgument:
         return
     assert translation.blocking
@@ -421,7 +334,7 @@ def main():
     ExperimentConfig(args=args, model_config=ModelConfig(model_name_or_path="m"), dataset_config=data,
                      tokenizer_config=TokenizerConfig(chat_template_name="tulu"), eval_dataset_config=held)
 """
-    config = _config(_from_file("open-instruct", tmp_path / "x.py", text))
+    config = parsed(translate_file("open-instruct", tmp_path / "x.py", text))
     assert (config.kl.coef, config.model.path, config.model.chat_template) == (0.01, "m", "tulu")
     assert (config.data.sources[0].dataset, config.evaluation.num_prompts) == ("a/b", 16)
     assert config.launch.num_learner_ranks == 2
@@ -483,7 +396,8 @@ def test_variables_of_the_environment_that_a_script_exports_are_named_unless_its
         "verl.trainer.main_ppo algorithm.adv_estimator=grpo data.train_files=d.parquet "
         "actor_rollout_ref.model.path=$MODEL\n"
     )
-    (note,) = (n for n in _from_file("verl", tmp_path / "run.sh", script).notes if "variables of the environment" in n)
+    notes = translate_file("verl", tmp_path / "run.sh", script).notes
+    (note,) = (note for note in notes if "variables of the environment" in note)
     assert "(VLLM_ATTENTION_BACKEND, CUDA_VISIBLE_DEVICES)" in note, note
 
 
@@ -492,6 +406,6 @@ def test_variables_that_the_translation_reads_are_not_named_as_left_out(tmp_path
         "export HOSTED_VLLM_API_BASE=http://judge:8000/v1\npython mason.py --env NCCL_DEBUG=INFO -- "
         "python open_instruct/grpo_fast.py --model_name_or_path m\n"
     )
-    notes = _from_file("open-instruct", tmp_path / "run.sh", script).notes
+    notes = translate_file("open-instruct", tmp_path / "run.sh", script).notes
     (note,) = (note for note in notes if "variables of the environment" in note)
     assert "(NCCL_DEBUG)" in note, note

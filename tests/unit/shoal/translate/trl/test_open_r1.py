@@ -8,6 +8,7 @@ from shoal.config import RunConfig, parse_config
 from shoal.translate import SYSTEMS, Translation, translation
 from shoal.translate.sources.settings import Settings
 from shoal.translate.trl.versions import MAY
+from tests.support.translations import parsed
 
 RECIPE = {
     "model_name_or_path": "m",
@@ -23,9 +24,7 @@ def translate(**values: Any) -> Translation:
 
 
 def config_of(**values: Any) -> RunConfig:
-    translated = translate(**values)
-    assert translated.toml, [str(refusal) for refusal in translated.blocking]
-    return parse_config(translated.values)
+    return parsed(translate(**values))
 
 
 def test_each_function_becomes_a_part_of_the_reward_with_its_weight() -> None:

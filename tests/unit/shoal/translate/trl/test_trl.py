@@ -47,6 +47,11 @@ BATCHES = {"per_device_train_batch_size": 16, "gradient_accumulation_steps": 2, 
             BATCHES | {"num_generations": 8, "num_iterations": 2},
             {"grpo.groups_per_step": 16, "grpo.num_mini_batches": 4, "grpo.num_epochs": 2, "run.num_steps": 13},
         ),
+        # An optimizer step may span several generation batches.
+        (
+            {"steps_per_generation": 2, "gradient_accumulation_steps": 8},
+            {"grpo.groups_per_step": 8, "grpo.num_mini_batches": 1, "run.num_steps": 100},
+        ),
         # Completions are shown as often as TRL logs them, of two optimizer steps each.
         (SHOWN, {"tracking.completions_every_steps": 3, "tracking.num_completions": 2}),
         ({"logging_steps": 6}, {"tracking.completions_every_steps": 0}),

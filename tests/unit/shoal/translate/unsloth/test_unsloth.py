@@ -5,17 +5,21 @@ from pathlib import Path
 import pytest
 
 from shoal.config import parse_config
-from shoal.translate import SYSTEMS, translate
-from shoal.translate.sources.reading import read_settings
+from shoal.translate import SYSTEMS, Translation, translate
 from shoal.translate.sources.settings import Settings
-from tests.support.translations import BASE, config_of
+from tests.support.translations import BASE, config_of, parsed, translate_file
 
 NOTEBOOK = """
 rank = 32
 model, tokenizer = FastLanguageModel.from_pretrained(model_name="unsloth/Llama-3.1-8B", load_in_4bit=True{more})
 model = FastLanguageModel.get_peft_model(model, r=rank, target_modules=["q_proj", "k_proj"], lora_alpha=rank)
-args = GRPOConfig(max_steps=5, per_device_train_batch_size=1, num_generations=4)
+args = GRPOConfig({lengths}max_steps=5, per_device_train_batch_size=1, num_generations=4)
 """
+
+
+def notebook(folder: Path, more: str = "", *, before: str = "", lengths: str = "") -> Translation:
+    text = before + NOTEBOOK.format(more=more, lengths=lengths)
+    return translate_file("unsloth", folder / "notebook.py", text, overrides=BASE[1:])
 
 
 def test_the_defaults_of_unsloth_differ_from_those_of_trl() -> None:
@@ -27,41 +31,29 @@ def test_the_defaults_of_unsloth_differ_from_those_of_trl() -> None:
 
 
 def test_adapters_of_a_notebook_are_translated(tmp_path: Path) -> None:
-    path = tmp_path / "notebook.py"
-    path.write_text(NOTEBOOK.format(more=""))
-    result = translate(SYSTEMS["unsloth"], read_settings(SYSTEMS["unsloth"], [str(path)]), overrides=BASE[1:])
-    assert result.toml, [str(refusal) for refusal in result.blocking]
-    lora = parse_config(result.values).learner.lora
+    result = notebook(tmp_path)
+    lora = parsed(result).learner.lora
     assert (lora.rank, lora.alpha, lora.target_modules, lora.quantization) == (32, 32, ["q_proj", "k_proj"], "nf4")
 
 
 def test_a_model_in_fp8_is_not_yet_available(tmp_path: Path) -> None:
-    path = tmp_path / "notebook.py"
-    path.write_text(NOTEBOOK.format(more=", load_in_fp8=True"))
-    result = translate(SYSTEMS["unsloth"], read_settings(SYSTEMS["unsloth"], [str(path)]), overrides=BASE[1:])
+    result = notebook(tmp_path, ", load_in_fp8=True")
     assert [refusal.name for refusal in result.blocking] == ["from_pretrained.load_in_fp8"]
 
 
 def test_lengths_that_a_notebook_measures_share_its_context(tmp_path: Path) -> None:
-    path = tmp_path / "notebook.py"
-    lengths = "longest = int(quantile(lengths, 0.9))\nprompt = longest + 1\n"
-    text = NOTEBOOK.format(more=", max_seq_length=2048")
-    path.write_text(
-        lengths + text.replace("max_steps", "max_prompt_length=prompt, max_completion_length=2048 - prompt, max_steps")
-    )
-    result = translate(SYSTEMS["unsloth"], read_settings(SYSTEMS["unsloth"], [str(path)]), overrides=BASE[1:])
+    before = "longest = int(quantile(lengths, 0.9))\nprompt = longest + 1\n"
+    lengths = "max_prompt_length=prompt, max_completion_length=2048 - prompt, "
+    result = notebook(tmp_path, ", max_seq_length=2048", before=before, lengths=lengths)
     config = parse_config(result.values)
     assert (config.data.max_prompt_tokens, config.sampling.max_completion_tokens) == (512, 1536)
     assert any("measures its prompts" in note for note in result.notes)
-    path.write_text(lengths + NOTEBOOK.format(more="").replace("max_steps", "max_prompt_length=prompt, max_steps"))
-    result = translate(SYSTEMS["unsloth"], read_settings(SYSTEMS["unsloth"], [str(path)]), overrides=BASE[1:])
+    result = notebook(tmp_path, before=before, lengths="max_prompt_length=prompt, ")
     assert [refusal.name for refusal in result.blocking] == ["max_prompt_length"], "nothing bounds it"
 
 
 def test_a_chat_template_by_name_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "notebook.py"
-    path.write_text('tokenizer = get_chat_template(tokenizer, chat_template="gemma-3")' + NOTEBOOK.format(more=""))
-    result = translate(SYSTEMS["unsloth"], read_settings(SYSTEMS["unsloth"], [str(path)]), overrides=BASE[1:])
+    result = notebook(tmp_path, before='tokenizer = get_chat_template(tokenizer, chat_template="gemma-3")')
     assert [refusal.name for refusal in result.blocking] == ["get_chat_template.chat_template"]
 
 

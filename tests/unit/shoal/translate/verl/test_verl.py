@@ -9,7 +9,7 @@ from shoal.config import parse_config
 from shoal.translate import SYSTEMS, translate
 from shoal.translate.sources.reading import read_settings
 from shoal.translate.sources.settings import Settings
-from tests.support.translations import config_of, translate_values, values_at
+from tests.support.translations import config_of, parsed, translate_file, translate_values, values_at
 
 VERL: dict[str, Any] = {
     "algorithm.adv_estimator": "grpo",
@@ -53,10 +53,21 @@ SEPARATE = {"trainer.v1.trainer_mode": "separate_async", "trainer.v1.separate_as
         ({f"{FILTER}enable": True, f"{FILTER}metric": None}, {"grpo.filter_groups_by": "reward"}),
         ({f"{ACTOR}clip_ratio": 0.1}, {"loss.clip_low": 0.1, "loss.clip_high": 0.1}),
         ({f"{ACTOR}clip_ratio_high": 0.28}, {"loss.clip_low": 0.2, "loss.clip_high": 0.28}),
-        ({f"{ACTOR}policy_loss.loss_mode": "gspo"}, {"loss.aggregation": "seq-mean-token-mean"}),
+        (
+            {f"{ACTOR}policy_loss.loss_mode": "gspo", f"{ACTOR}loss_agg_mode": "token-mean"},
+            {"loss.aggregation": "seq-mean-token-mean"},
+        ),
         (
             {f"{ACTOR}policy_loss.loss_mode": "cispo", f"{ACTOR}clip_ratio_low": 10, f"{ACTOR}clip_ratio_high": 0.2},
             {"loss.objective": "cispo", "loss.cispo_lower": True, "loss.clip_low": 1.0},
+        ),
+        (
+            {f"{ACTOR}policy_loss.loss_mode": "dppo_tv", f"{ACTOR}clip_ratio_low": 0.1, f"{ACTOR}clip_ratio_c": 5},
+            {"loss.dppo_divergence_low": 0.1, "loss.dppo_divergence_high": 0.2, "loss.dppo_ratio_cap": 5},
+        ),
+        (
+            {f"{ACTOR}policy_loss.loss_mode": "sapo", f"{ACTOR}tau_neg": 1.2},
+            {"loss.sapo_tau_positive": 1.0, "loss.sapo_tau_negative": 1.2},
         ),
         ({f"{CORRECTION}rollout_is": "token"}, {"correction.weight_high": 2.0}),
         ({f"{CORRECTION}rollout_is": None, f"{CORRECTION}rollout_is_threshold": None}, {"correction.weight": "none"}),
@@ -92,6 +103,7 @@ SEPARATE = {"trainer.v1.trainer_mode": "separate_async", "trainer.v1.separate_as
         ),
         # The schedule counts the 4 mini-batches of a step, and advances with each in a separate trainer.
         ({f"{SCHEDULE}lr_warmup_steps": 10}, {"learner.warmup_steps": 40}),
+        ({f"{SCHEDULE}lr_warmup_steps": 10, f"{ACTOR}ppo_epochs": 2}, {"learner.warmup_steps": 80}),
         ({f"{SCHEDULE}lr_warmup_steps": 10} | SEPARATE, {"learner.warmup_steps": 10}),
         ({"model_engine": "veomni"}, {"learner.lr_scheduler": "cosine"}),
         ({"model_engine": "veomni", f"{SCHEDULE}lr_scheduler_type": "constant"}, {"learner.lr_scheduler": "constant"}),
@@ -123,6 +135,13 @@ def test_settings_become_fields(values: dict[str, Any], expected: dict[str, Any]
         ({f"{MODEL}lora.rank": 8, f"{MODEL}lora.target_modules": ["linear_qkv"]}, f"{MODEL}lora.target_modules", ""),
         ({f"{MODEL}lora_rank": 8, f"{MODEL}exclude_modules": "DONT_EXCLUDE"}, f"{MODEL}exclude_modules", ""),
         ({"trainer.critic_warmup": 20}, "trainer.critic_warmup", ""),
+        *(
+            ({f"{CORRECTION}{kind}": level, f"{CORRECTION}{kind}_threshold": wrong}, f"{CORRECTION}{field}", "")
+            for kind, level, field in (
+                ("rollout_is", "token", "rollout_is_threshold"), ("rollout_rs", "token_k1", "rollout_rs"),
+            )
+            for wrong in ("much", "0", "2_", "-1")
+        ),
         # What changes the numbers.
         ({f"{VLLM}kv_cache_dtype": "fp8"}, f"{VLLM}kv_cache_dtype", "quantized"),
         (
@@ -161,16 +180,13 @@ def test_agents_of_verl_are_refused_until_environments_are_declared() -> None:
 
 
 def test_a_script_of_verl_is_read(tmp_path: Path) -> None:
-    path = tmp_path / "run.sh"
-    path.write_text(
+    script = (
         "set -x\nM=${M:-org/model}\npython3 -m verl.trainer.main_ppo \\\n  algorithm.adv_estimator=grpo \\\n"
         "  data.train_files=\"['a.parquet','b.parquet']\" data.train_batch_size=64 \\\n"
         "  actor_rollout_ref.model.path=$M actor_rollout_ref.actor.ppo_mini_batch_size=32 \\\n"
         "  +actor_rollout_ref.rollout.n=8 trainer.total_training_steps=20 trainer.logger='[\"console\"]' $@\n"
     )
-    translation = translate(SYSTEMS["verl"], read_settings(SYSTEMS["verl"], [str(path)]))
-    assert translation.toml, [str(refusal) for refusal in translation.blocking]
-    config = parse_config(translation.values)
+    config = parsed(translate_file("verl", tmp_path / "run.sh", script))
     assert [source.path for source in config.data.sources] == ["a.parquet", "b.parquet"]
     assert config.data.sources[0].ground_truth_column == "reward_model.ground_truth"
     assert (config.model.path, config.grpo.num_mini_batches, config.run.num_steps) == ("org/model", 2, 20)
@@ -243,6 +259,18 @@ def test_the_engine_and_how_it_spreads_the_work_are_noted(name: str, value: Any)
     assert [note for note in result.notes if note.startswith(f"{name} = {value} changes nothing here")], result.notes
 
 
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({f"{ACTOR}policy_loss.loss_mode": "gspo", f"{ACTOR}loss_agg_mode": "token-mean"}, "gspo always uses seq-mean"),
+        ({f"{ACTOR}loss_scale_factor": 1024}, "only seq-mean-token-sum-norm"),
+        ({f"{ACTOR}clip_ratio": 0.1}, "each side"),
+    ],
+)
+def test_a_setting_that_verl_ignores_is_noted(values: dict[str, Any], said: str) -> None:
+    assert any(said in note for note in translate_values("verl", VERL | values).notes)
+
+
 def test_an_override_that_is_a_table_is_read_as_its_parts() -> None:
     settings = read_settings(
         SYSTEMS["verl"], ["actor_rollout_ref.actor.optim.override_optimizer_config={foreach: true}"]
@@ -299,8 +327,7 @@ def test_parts_of_a_reward_function_are_compared_one_by_one_in_gdpo(tmp_path: Pa
     values |= {"reward.reward_manager.name": "gdpo", "data.train_files": "a.parquet"}
     values |= {"algorithm.gdpo_reward_keys": ["Accuracy", "form"], "algorithm.gdpo_reward_weights": [1.0, 0.5]}
     translation = translate(SYSTEMS["verl"], Settings(VERL | values), overrides=["model.path=m"])
-    assert translation.toml, [str(refusal) for refusal in translation.blocking]
-    config = parse_config(translation.values)
+    config = parsed(translation)
     keys = {name: table.score_key for name, table in config.reward.custom.items()}
     assert keys == {"accuracy": "Accuracy", "form": "form"}
     assert config.reward.weights == {"accuracy": 1.0, "form": 0.5}
