@@ -118,8 +118,8 @@ def _same_for_all() -> tuple[_Instruction, ...]:
     """Returns the part of a single process's filter that does not depend on its id."""
     column = list(_ARCHITECTURES).index(platform.machine())
     program = _refusals(False)
-    program += _when(_FCNTL[column], _none_of(1, _FCNTL_COMMANDS))
-    program += _when(_IOCTL[column], _none_of(1, _IOCTL_COMMANDS))
+    program += _when(_FCNTL[column], _by_argument(1, _FCNTL_COMMANDS, is_allowed=False))
+    program += _when(_IOCTL[column], _by_argument(1, _IOCTL_COMMANDS, is_allowed=False))
     return tuple(program)
 
 
@@ -127,8 +127,8 @@ def _program(own_pid: int) -> list[_Instruction]:
     column = list(_ARCHITECTURES).index(platform.machine())
     program = list(_same_for_all())
     for numbers in _ON_ITSELF.values():
-        program += _when(numbers[column], _only(0, (own_pid,)))
-    program += _when(_PRLIMIT[column], _only(0, (0, own_pid)))
+        program += _when(numbers[column], _by_argument(0, (own_pid,), is_allowed=True))
+    program += _when(_PRLIMIT[column], _by_argument(0, (0, own_pid), is_allowed=True))
     return [*program, _ALLOW_REST]
 
 
@@ -142,21 +142,9 @@ def _when(number: int, block: list[_Instruction]) -> list[_Instruction]:
     return [(_EQUAL, 0, len(block), number), *block]
 
 
-def _only(position: int, values: tuple[int, ...]) -> list[_Instruction]:
+def _by_argument(position: int, values: tuple[int, ...], *, is_allowed: bool) -> list[_Instruction]:
+    """Returns the instructions that allow a call only with one of these arguments, or only with any other argument."""
     found = [(_EQUAL, len(values) - index, 0, value) for index, value in enumerate(values)]
-    return [
-        (_LOAD, 0, 0, _argument(position)),
-        *found,
-        (_RETURN, 0, 0, _ERRNO | errno.EPERM),
-        (_RETURN, 0, 0, _ALLOW),
-    ]
-
-
-def _none_of(position: int, values: tuple[int, ...]) -> list[_Instruction]:
-    found = [(_EQUAL, len(values) - index, 0, value) for index, value in enumerate(values)]
-    return [
-        (_LOAD, 0, 0, _argument(position)),
-        *found,
-        (_RETURN, 0, 0, _ALLOW),
-        (_RETURN, 0, 0, _ERRNO | errno.EPERM),
-    ]
+    refused = _ERRNO | errno.EPERM
+    others, these = (refused, _ALLOW) if is_allowed else (_ALLOW, refused)
+    return [(_LOAD, 0, 0, _argument(position)), *found, (_RETURN, 0, 0, others), (_RETURN, 0, 0, these)]
