@@ -17,7 +17,7 @@ from urllib.request import urlopen
 import numpy as np
 import pytest
 
-from services.reward.model.scorer import RewardModel
+from services.reward.model.scorer import ModelScorer
 from shoal.config.tables.reward_model import RewardModelConfig
 from shoal.conversation import ChatMessage
 from shoal.errors import InvalidArgument
@@ -74,7 +74,7 @@ def url(folder: Path) -> Iterator[str]:
             server.kill()
 
 
-async def scores(model: RewardModel, questions: list[Any]) -> list[VerifierScore]:
+async def scores(model: ModelScorer, questions: list[Any]) -> list[VerifierScore]:
     async def one(asked: Any) -> VerifierScore:
         *prompt, answer = (ChatMessage(**turn) for turn in asked["messages"])
         return await model.judge("reward_model", prompt, "", answer.content)
@@ -85,7 +85,7 @@ async def scores(model: RewardModel, questions: list[Any]) -> list[VerifierScore
 async def test_scores_by_vllm_are_those_of_transformers(url: str, folder: Path) -> None:
     theirs = np.array([direct(folder, one) for one in QUESTIONS])
     for label, value in ((2, "logit"), (0, "sigmoid"), (1, "softmax")):
-        model = RewardModel(RewardModelConfig(base_url=url, label=label, value=value))
+        model = ModelScorer(RewardModelConfig(base_url=url, label=label, value=value))
         await model.start()
         scored = await scores(model, QUESTIONS)
         await model.close()
@@ -103,13 +103,13 @@ async def test_scores_by_vllm_are_those_of_transformers(url: str, folder: Path) 
 async def test_what_vllm_cannot_take_is_unscorable_and_cut_where_that_is_asked_for(url: str, folder: Path) -> None:
     turns = QUESTIONS[3]["messages"]
     long: Any = {"messages": [*turns[:2], {"role": "assistant", "content": "no " * MAX_MODEL_LEN}]}
-    model = RewardModel(RewardModelConfig(base_url=url, label=2))
+    model = ModelScorer(RewardModelConfig(base_url=url, label=2))
     await model.start()
     scored = await scores(model, [long])
     await model.close()
     assert scored[0].outcome is ScoreOutcome.UNSCORABLE and str(MAX_MODEL_LEN) in scored[0].detail, scored
     for too_long, keep in (("cut_start", slice(-MAX_MODEL_LEN, None)), ("cut_end", slice(MAX_MODEL_LEN))):
-        model = RewardModel(RewardModelConfig(base_url=url, label=2, too_long=too_long))
+        model = ModelScorer(RewardModelConfig(base_url=url, label=2, too_long=too_long))
         await model.start()
         scored = await scores(model, [long])
         await model.close()
@@ -123,7 +123,7 @@ async def test_settings_that_do_not_fit_the_served_model_are_refused_at_the_star
         ({"base_url": url, "label": 0, "name": "another"}, "answered 404"),
         ({"base_url": f"{url}/v1", "label": 0}, "answered 404: .*runner pooling"),
     ):
-        model = RewardModel(RewardModelConfig(**settings))
+        model = ModelScorer(RewardModelConfig(**settings))
         with pytest.raises(InvalidArgument, match=message):
             await model.start()
         await model.close()

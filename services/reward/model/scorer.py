@@ -13,7 +13,6 @@ from services.reward.model.model_process import ModelProcess
 from services.reward.model.question import Answer, ModelFailed, Question, question_for, value_of
 from shoal.config.tables.reward_model import RewardModelConfig
 from shoal.conversation import ChatMessage
-from shoal.errors import InvalidArgument
 from shoal.quantities import counted
 from shoal.rollout import GroundTruth, Prompt
 from shoal.scores import ScoreOutcome, VerifierScore
@@ -33,41 +32,6 @@ MISSING = (
 """The reason why labels that need a reward model cannot be used."""
 
 
-class ModelScorer:
-    """The scorer of the label `reward_model`. Without `reward.model` it is listed, but cannot be used."""
-
-    NAMES = ("reward_model",)
-
-    def __init__(self, config: RewardModelConfig) -> None:
-        self._config = config
-        self._model: RewardModel | None = None
-        self.names: Collection[str] = self.NAMES
-
-    def unavailable(self, name: str) -> str:
-        return "" if self._config.is_given else f"it needs a model; {MISSING}"
-
-    async def start(self) -> None:
-        if self._config.is_given:
-            self._model = RewardModel(self._config)
-            await self._model.start()
-
-    async def close(self) -> None:
-        if self._model is not None:
-            await self._model.close()
-
-    async def score(self, truth: GroundTruth, prompt: Prompt, completion: rollout_pb2.Completion) -> VerifierScore:
-        if self._model is None:
-            return VerifierScore(truth.verifier, ScoreOutcome.FAILED, detail="there is no reward model")
-        text = whole_text(prompt, completion) if self._config.after_thoughts else completion.text
-        return await self._model.judge(truth.verifier, prompt.messages, prompt.text, text)
-
-    async def label_problem(self, truth: GroundTruth) -> str:
-        return ""  # The label is not read.
-
-    async def describe(self) -> Sequence[ListedVerifier]:
-        return [ListedVerifier(name, "prompt and text", DESCRIPTION, self.unavailable(name)) for name in self.NAMES]
-
-
 class _Model(Protocol):
     """A model in a process here, or behind a server."""
 
@@ -78,36 +42,47 @@ class _Model(Protocol):
     async def close(self) -> None: ...
 
 
-class RewardModel:
-    """Scores completions with a model. Belongs to one event loop."""
+class ModelScorer:
+    """The scorer of the label `reward_model`. Without `reward.model` it is listed, but cannot be used."""
+
+    NAMES = ("reward_model",)
 
     def __init__(self, config: RewardModelConfig) -> None:
-        """Raises `InvalidArgument` if `config` names no model, or a key that is not in the environment."""
-        if not config.is_given:
-            raise InvalidArgument(MISSING)
         self._config = config
-        self._model: _Model = ModelProcess(config) if config.path else ModelEndpoint(config)
+        self._model: _Model | None = None
         self._label: int | None = None
+        """The index of the label that is the reward, once the model answers."""
+        self.names: Collection[str] = self.NAMES
+
+    def unavailable(self, name: str) -> str:
+        return "" if self._config.is_given else f"it needs a model; {MISSING}"
 
     async def start(self) -> None:
         """Returns when the model answers. Raises `InvalidArgument` or `Unavailable` with the reason if it does not."""
-        self._label = await self._model.start()
+        if self._config.is_given:
+            self._model = ModelProcess(self._config) if self._config.path else ModelEndpoint(self._config)
+            self._label = await self._model.start()
 
     async def close(self) -> None:
         """Ends the model's process, or the connections. Open completions are FAILED."""
-        await self._model.close()
+        if self._model is not None:
+            await self._model.close()
+
+    async def score(self, truth: GroundTruth, prompt: Prompt, completion: rollout_pb2.Completion) -> VerifierScore:
+        text = whole_text(prompt, completion) if self._config.after_thoughts else completion.text
+        return await self.judge(truth.verifier, prompt.messages, prompt.text, text)
 
     async def judge(
         self, verifier: str, messages: Sequence[ChatMessage], prompt_text: str, completion: str
     ) -> VerifierScore:
         """Scores a completion. Never raises, except when canceled: an error is an outcome."""
+        if self._model is None or self._label is None:
+            return VerifierScore(verifier, ScoreOutcome.FAILED, detail="there is no reward model")
         started = time.perf_counter()
         outcome, value = ScoreOutcome.FAILED, 0.0
         try:
             if not messages and not prompt_text:
                 raise Unscorable("the prompt has neither messages nor text")
-            if self._label is None:
-                raise ModelFailed("it has not been started")
             answer = await self._model.answer(question_for(self._config, messages, prompt_text, completion))
             value = value_of(answer, self._label, self._config.value)
             outcome, detail = ScoreOutcome.SCORED, _detail(answer, self._label)
@@ -119,6 +94,12 @@ class RewardModel:
             detail = f"the reward model raised {type(error).__name__}: {error}"
         detail = clean(detail)[:_MAX_DETAIL_CHARACTERS]
         return VerifierScore(verifier, outcome, value, detail, time.perf_counter() - started)
+
+    async def label_problem(self, truth: GroundTruth) -> str:
+        return ""  # The label is not read.
+
+    async def describe(self) -> Sequence[ListedVerifier]:
+        return [ListedVerifier(name, "prompt and text", DESCRIPTION, self.unavailable(name)) for name in self.NAMES]
 
 
 def _detail(answer: Answer, label: int) -> str:

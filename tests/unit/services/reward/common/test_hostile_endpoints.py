@@ -17,7 +17,8 @@ import pytest
 
 from services.reward.common import http_endpoint
 from services.reward.judge.judge import Judge
-from services.reward.model.scorer import RewardModel
+from services.reward.model.endpoint import ModelEndpoint
+from services.reward.model.scorer import ModelScorer
 from shoal.config.tables.judge import JudgeConfig
 from shoal.config.tables.reward_model import RewardModelConfig
 from shoal.conversation import ChatMessage
@@ -52,8 +53,9 @@ async def asking(kind: str, url: str) -> AsyncIterator[Ask]:
         yield lambda: judge.judge("general-quality", "Why?", "Because.", "")
         await judge.close()
         return
-    model = RewardModel(RewardModelConfig(base_url=url, **LIMITS))
-    model._label = 0  # The state after a start.
+    config = RewardModelConfig(base_url=url, **LIMITS)
+    model = ModelScorer(config)
+    model._model, model._label = ModelEndpoint(config), 0  # The state after a start.
     yield lambda: model.judge("reward_model", MESSAGES, "Why?", "Because.")
     await model.close()
 

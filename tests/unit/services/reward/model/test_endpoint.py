@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from services.reward.common import http_endpoint
+from services.reward.model.endpoint import ModelEndpoint
 from services.reward.model.question import Answer, ModelFailed, value_of
-from services.reward.model.scorer import RewardModel
+from services.reward.model.scorer import ModelScorer
 from shoal.config.load import parse_config
 from shoal.config.tables.reward_model import RewardModelConfig
 from shoal.conversation import ChatMessage
@@ -21,7 +22,7 @@ from tests.unit.services.reward.judge.judge_server import JudgeServer, http, jud
 
 SCORED, UNSCORABLE, FAILED = ScoreOutcome.SCORED, ScoreOutcome.UNSCORABLE, ScoreOutcome.FAILED
 MESSAGES = (ChatMessage("system", "Be kind."), ChatMessage("user", "Why?"))
-Make = Callable[..., RewardModel]
+Make = Callable[..., ModelScorer]
 
 
 def classified(*logits: Any, num_tokens: int | None = 9) -> bytes:
@@ -49,9 +50,11 @@ async def make(server: JudgeServer, monkeypatch: pytest.MonkeyPatch) -> AsyncIte
     monkeypatch.setattr(http_endpoint, "_FIRST_PAUSE_S", 0.001)
     models = []
 
-    def make_model(**settings: Any) -> RewardModel:
-        models.append(RewardModel(RewardModelConfig(**{"base_url": server.url.removesuffix("/v1"), **settings})))
-        models[-1]._label = settings.get("label", 0)  # The state after a start, without the test question of a start.
+    def make_model(**settings: Any) -> ModelScorer:
+        config = RewardModelConfig(**{"base_url": server.url.removesuffix("/v1"), **settings})
+        models.append(ModelScorer(config))
+        # The state after a start, without the test question of a start.
+        models[-1]._model, models[-1]._label = ModelEndpoint(config), settings.get("label", 0)
         return models[-1]
 
     yield make_model
@@ -59,7 +62,7 @@ async def make(server: JudgeServer, monkeypatch: pytest.MonkeyPatch) -> AsyncIte
         await model.close()
 
 
-async def score(model: RewardModel, completion: str = "Because.") -> VerifierScore:
+async def score(model: ModelScorer, completion: str = "Because.") -> VerifierScore:
     return await model.judge("reward_model", MESSAGES, "", completion)
 
 
@@ -182,10 +185,8 @@ async def test_an_input_longer_than_the_settings_allow_is_unscorable(
 
 
 async def test_a_model_that_has_not_been_started_scores_nothing(server: JudgeServer) -> None:
-    model = RewardModel(RewardModelConfig(base_url=server.url, label=1))
-    scored = await score(model)
-    await model.close()
-    assert scored.outcome is FAILED and "not been started" in scored.detail and not server.requests, scored
+    scored = await score(ModelScorer(RewardModelConfig(base_url=server.url, label=1)))
+    assert scored.outcome is FAILED and "no reward model" in scored.detail and not server.requests, scored
 
 
 async def test_an_empty_prompt_is_unscorable(server: JudgeServer, make: Make) -> None:
