@@ -50,6 +50,19 @@ class Code:
         return self.path or f"{self.module}:{self.function}"
 
 
+@dataclass(frozen=True)
+class CustomVerifier:
+    """A custom verifier, with the code that judges the next completion."""
+
+    code: Code
+    parameters: frozenset[str] = frozenset()
+    """The arguments of its function."""
+    description: str = ""
+    digest: str = ""
+    unavailable: str = ""
+    """The reason why it cannot be called. Set only for a package's verifier that no configuration names."""
+
+
 def read_code(name: str, table: "CustomVerifierConfig") -> Code:
     """Reads the file that a table names, as it is now. Raises `Unusable`."""
     path, source, digest = read_source(table.file)

@@ -4,11 +4,10 @@ import asyncio
 import importlib.metadata
 import json
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
-from services.reward.custom.code import Code, Unusable, read_code
-from services.reward.custom.probe import Probed, probe
+from services.reward.custom.code import Code, CustomVerifier, Unusable, read_code
+from services.reward.custom.probe import probe
 from shoal.config.tables.custom_verifiers import ENTRY_POINT_GROUP, CustomVerifierConfig, is_registered
 from shoal.config.tables.verifiers import BUILT_IN_VERIFIERS
 from shoal.errors import FieldViolation, InvalidArgument
@@ -16,19 +15,6 @@ from shoal.errors import FieldViolation, InvalidArgument
 _POLL_S = 0.5
 """Pause between two looks at a file."""
 SHOWN_DIGITS = 12
-
-
-@dataclass(frozen=True)
-class CustomVerifier:
-    """A custom verifier, with the code that judges the next completion."""
-
-    code: Code
-    parameters: frozenset[str] = frozenset()
-    """The arguments of its function."""
-    description: str = ""
-    digest: str = ""
-    unavailable: str = ""
-    """The reason why it cannot be called. Set only for a package's verifier that no configuration names."""
 
 
 def configured_codes(
@@ -74,7 +60,7 @@ def installed_codes(config: Mapping[str, CustomVerifierConfig]) -> list[Code]:
     return list(codes.values())
 
 
-async def tried(code: Code) -> Probed | Unusable:
+async def tried(code: Code) -> CustomVerifier | Unusable:
     """Loads code in a separate process. Returns why it is unusable instead of an error."""
     try:
         return await probe(code)

@@ -10,9 +10,9 @@ import json
 import os
 import signal
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 
-from services.reward.custom.code import Code, Unusable
+from services.reward.custom.code import Code, CustomVerifier, Unusable
 from services.reward.custom.loading import load
 from services.reward.process.child_process import ENVIRONMENT
 from services.reward.process.frames import take_pipes
@@ -22,17 +22,7 @@ TIMEOUT_S = 120.0
 """Longest time of an import, as in a process of the pool."""
 
 
-@dataclass(frozen=True)
-class Probed:
-    """A function that works, as far as can be known without a call."""
-
-    parameters: frozenset[str]
-    """The arguments of the function."""
-    description: str
-    digest: str
-
-
-async def probe(code: Code) -> Probed:
+async def probe(code: Code) -> CustomVerifier:
     """Loads the code in another process. Raises `Unusable`, even if loading hangs or ends the process."""
     field = "file" if code.path else "entry_point"
     try:
@@ -62,7 +52,7 @@ async def probe(code: Code) -> Probed:
         ) from None
     if "error" in answer:
         raise Unusable(answer["field"], answer["error"])
-    return Probed(frozenset(answer["parameters"]), answer["description"], answer["digest"])
+    return CustomVerifier(code, frozenset(answer["parameters"]), answer["description"], answer["digest"])
 
 
 def main() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from services.reward.custom.custom_verifiers import CustomVerifier
+from services.reward.custom.code import CustomVerifier
 from services.reward.pool.job_queue import Job, JobQueue
 from services.reward.pool.output import LineBudget, Tracebacks, VerifierOutput
 from services.reward.pool.slow import STAGES_S, SlowVerifiers

@@ -6,16 +6,9 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from services.reward.common.scorer import ListedVerifier, token_ids, whole_text
-from services.reward.custom.code import Code, Unusable, read_code
-from services.reward.custom.custom_verifiers import (
-    SHOWN_DIGITS,
-    CustomVerifier,
-    configured_codes,
-    installed_codes,
-    new_versions,
-    tried,
-)
-from services.reward.custom.probe import Probed, probe
+from services.reward.custom.code import CustomVerifier, Unusable, read_code
+from services.reward.custom.custom_verifiers import SHOWN_DIGITS, configured_codes, installed_codes, new_versions, tried
+from services.reward.custom.probe import probe
 from services.reward.pool.pool import VerifierPool
 from services.reward.verifiers.registry import ALL_VERIFIERS, VERIFIERS
 from shoal.chat_templates.template_messages import for_template
@@ -122,11 +115,11 @@ class CustomScorer:
             )
         self._notices.clear()
         for code, result in results.items():
-            if isinstance(result, Probed):
-                self._use(code, result)
-            else:
+            if isinstance(result, Unusable):
                 self._verifiers[code.name] = CustomVerifier(code, unavailable=str(result))
                 _log.error("verifier of a package not usable", extra={"verifier": code.name, "error": str(result)})
+            else:
+                self._use(result)
 
     async def reload(self) -> None:
         """Does the same as `find`, and also reads the functions' imports again."""
@@ -175,7 +168,7 @@ class CustomScorer:
         try:
             code = await asyncio.to_thread(read_code, name, table)
             if code.digest != current.digest:
-                self._use(code, await probe(code))
+                self._use(await probe(code))
                 fields = {"verifier": name, "code": code.digest, "before": current.digest, "file": code.path}
                 _log.info("verifier has new code", extra=fields)
         except Unusable as error:
@@ -187,9 +180,8 @@ class CustomScorer:
         else:
             self._notices.pop(name, None)
 
-    def _use(self, code: Code, probed: Probed) -> None:
-        verifier = CustomVerifier(code, probed.parameters, probed.description, probed.digest)
-        self._verifiers[code.name] = verifier
+    def _use(self, verifier: CustomVerifier) -> None:
+        self._verifiers[verifier.code.name] = verifier
         self._pool.use(verifier)
 
 
