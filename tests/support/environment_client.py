@@ -78,6 +78,11 @@ class Player:
             environment_pb2.RunEpisodeRequest(end=environment_pb2.EpisodeEnd(stop_reason=stop_reason))
         )
 
+    async def finish(self) -> Result:
+        """Ends the episode; returns its result."""
+        self.end()
+        return await self.result()
+
     async def result(self) -> Result:
         response = await anext(self._responses)
         assert response.WhichOneof("part") == "result", response
@@ -100,6 +105,12 @@ class Stage:
 
     def play(self, environment: str, task: dict[str, Any] | None = None, **fields: Any) -> Player:
         return Player(self.stub, start(environment, task, **fields))
+
+    async def begin(self, environment: str, task: dict[str, Any] | None = None, **fields: Any) -> Player:
+        """Plays an episode up to its first observation."""
+        player = self.play(environment, task, **fields)
+        await player.observe()
+        return player
 
     async def listed(self) -> dict[str, environment_pb2.EnvironmentInfo]:
         response = await self.stub.ListEnvironments(environment_pb2.ListEnvironmentsRequest(), timeout=TIMEOUT_S)

@@ -47,8 +47,7 @@ async def test_a_leaving_service_finishes_its_episodes_and_begins_no_other(
     reward: RewardStage, scripted: dict[str, Any]
 ) -> None:
     await reward.configure(scripted)
-    player = reward.play("scripted")
-    await player.observe()
+    player = await reward.begin("scripted")
     leaving = asyncio.create_task(reward.reward.drain(60.0))
 
     async def is_leaving() -> bool:
@@ -60,8 +59,7 @@ async def test_a_leaving_service_finishes_its_episodes_and_begins_no_other(
     assert raised.value.reason == ErrorReason.SHUTTING_DOWN
     assert not leaving.done(), "it left with an open episode"
     assert (await player.say("a")).messages
-    player.end()
-    await player.result()
+    await player.finish()
     await leaving
 
 
@@ -69,8 +67,7 @@ async def test_an_episode_that_is_open_at_the_end_of_the_grace_period_is_handed_
     reward: RewardStage, scripted: dict[str, Any]
 ) -> None:
     await reward.configure(scripted)
-    player = reward.play("scripted")
-    await player.observe()
+    player = await reward.begin("scripted")
     await reward.reward.drain(0.01)
     with pytest.raises(Aborted) as raised:
         await player.say("a")
@@ -81,8 +78,7 @@ async def test_code_is_read_again_for_the_episodes_that_begin_then(
     reward: RewardStage, scripted: dict[str, Any]
 ) -> None:
     await reward.configure(scripted)
-    old = reward.play("scripted")
-    await old.observe()
+    old = await reward.begin("scripted")
     before = (await reward.listed())["scripted"].code_digest
     file = Path(scripted["source"].partition(":")[0])
     file.write_text(file.read_text().replace("seed {seed}", "SEED {seed}"))
@@ -142,16 +138,14 @@ async def test_an_environment_of_another_server_is_played_there(scripted: dict[s
         player = stage.play("scripted", seed=5)
         assert (await player.observe()).messages[0].content == "seed 5"
         assert (await player.say("a")).messages[0].content == "a"
-        player.end()
-        assert (await player.result()).outcome == SCORED
+        assert (await player.finish()).outcome == SCORED
 
 
 async def test_what_another_server_says_is_cut_in_its_middle_as_well(scripted: dict[str, Any]) -> None:
     async with staged() as other, staged() as stage:
         await other.configure(scripted | {"max_observation_chars": 500_000})
         await stage.configure({"name": "scripted", "server": other.address, "max_observation_chars": 1000})
-        player = stage.play("scripted")
-        await player.observe()
+        player = await stage.begin("scripted")
         said = (await player.say("big 400000")).messages[0].content
     assert len(said) < 1100 and "[399001 " in said, said[:2000]
 
@@ -161,8 +155,7 @@ async def test_the_end_of_another_server_aborts_its_episodes(scripted: dict[str,
         async with staged() as other:
             await other.configure(scripted)
             await stage.configure({"name": "scripted", "server": other.address})
-            player = stage.play("scripted")
-            await player.observe()
+            player = await stage.begin("scripted")
         with pytest.raises(Aborted, match=r"environments\.scripted\.server"):
             await player.say("a")
 
@@ -202,8 +195,7 @@ async def test_new_code_of_a_watched_file_is_taken_and_code_that_does_not_work_o
     async def says(text: str) -> bool:
         player = stage.play("scripted")
         said = (await player.observe()).messages[0].content
-        player.end()
-        await player.result()
+        await player.finish()
         return said == text
 
     file.write_text(first.replace("seed {seed}", "SEED {seed}"))

@@ -129,8 +129,7 @@ async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
 
 async def _ends(stage: Stage, *said: str, task: dict[str, Any] | None = None) -> Any:
     """Plays an episode to its end, beside another one of the same process which must not suffer. Returns the result."""
-    other = stage.play("hostile")
-    await other.observe()
+    other = await stage.begin("hostile")
     await other.say("a")
     player = stage.play("hostile", task, call_timeout_s=CALL_S)
     if not (task or {}).get("hangs"):
@@ -142,8 +141,7 @@ async def _ends(stage: Stage, *said: str, task: dict[str, Any] | None = None) ->
     async with asyncio.timeout(60):
         result = await player.result()
     assert (await other.say("b")).messages[0].content == "a,b", "the other episode goes on"
-    other.end()
-    assert (await other.result()).outcome == SCORED
+    assert (await other.finish()).outcome == SCORED
     await eventually(lambda: stage.service.num_open == 0, "nothing stays open")
     return result
 
@@ -182,38 +180,30 @@ async def test_a_close_that_hangs_or_dies_changes_no_result(stage: Stage, close:
     await player.observe()
     await other.observe()
     await other.say("a")
-    player.end()
-    assert (await player.result()).outcome == SCORED
+    assert (await player.finish()).outcome == SCORED
     assert (await other.say("b")).messages[0].content == "a,b"
-    other.end()
-    assert (await other.result()).outcome == SCORED
+    assert (await other.finish()).outcome == SCORED
 
 
 @pytest.mark.parametrize("leaves", ["thread", "fork"])
 async def test_what_an_environment_leaves_behind_keeps_no_episode_from_its_end(stage: Stage, leaves: str) -> None:
-    player = stage.play("hostile", call_timeout_s=CALL_S)
-    await player.observe()
+    player = await stage.begin("hostile", call_timeout_s=CALL_S)
     assert (await player.say(leaves)).messages[0].content == leaves
-    player.end()
-    assert (await player.result()).outcome == SCORED
-    again = stage.play("hostile", call_timeout_s=CALL_S)
-    await again.observe()
+    assert (await player.finish()).outcome == SCORED
+    again = await stage.begin("hostile", call_timeout_s=CALL_S)
     assert (await again.say("a")).messages[0].content == "a"
 
 
 async def test_a_forked_child_that_returns_answers_nothing(stage: Stage) -> None:
-    player = stage.play("hostile")
-    await player.observe()
+    player = await stage.begin("hostile")
     for number in (1, 2, 3):
         answer = await player.say("fork_and_return")
         assert answer.messages[0].content == ",".join(["fork_and_return"] * number), "the environment's own answer"
-    player.end()
-    assert (await player.result()).outcome == SCORED
+    assert (await player.finish()).outcome == SCORED
 
 
 async def test_too_many_metrics_fail_the_episode_and_not_the_service(stage: Stage) -> None:
-    player = stage.play("hostile")
-    await player.observe()
+    player = await stage.begin("hostile")
     assert (await player.say("metric")).done
     result = await player.result()
     assert result.outcome == FAILED and "more than 64" in result.detail, result.detail
@@ -223,8 +213,7 @@ async def test_a_process_that_dies_between_the_calls_of_an_episode_is_not_replac
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("services.reward.environments.episode._MAX_DEATHS_IN_ALL", 2)
-    player = stage.play("hostile")
-    await player.observe()
+    player = await stage.begin("hostile")
     await player.say("die_later")
     with pytest.raises(Aborted, match="died 2 times"):
         await player.say("a")
@@ -238,8 +227,7 @@ async def test_a_coroutine_that_blocks_costs_no_episode_that_waits_beside_it(sta
     waiting.send("wait")
     blocking.send("block")
     assert (await waiting.observe()).messages[0].content == "wait"
-    waiting.end()
-    assert (await waiting.result()).outcome == SCORED
+    assert (await waiting.finish()).outcome == SCORED
     result = await blocking.result()
     assert result.outcome == FAILED and "step took longer" in result.detail, result.detail
 

@@ -29,21 +29,18 @@ async def test_an_unmodified_server_is_played_in_texts_and_in_tool_calls(address
         answer = await episode.say("Hello")
         assert [message.content for message in answer.messages] == ["Hello"]
         assert answer.reward == pytest.approx(0.5) and not answer.done
-        episode.end()
-        result = await episode.result()
+        result = await episode.finish()
         assert result.outcome == rollout_pb2.SCORE_OUTCOME_SCORED and dict(result.metrics) == {"steps": 1, "refused": 0}
 
         await stage.configure({"name": "echo", "source": "openenv", "settings": {"base_url": address, "tool": "echo"}})
         (tool,) = (await stage.listed())["echo"].tools
         assert tool.name == "echo" and "message" in tool.parameters.fields["properties"].struct_value
         # The server has one place: the first episode's has to be free.
-        episode = stage.play("echo")
-        await episode.observe()
+        episode = await stage.begin("echo")
         call = ToolCall("call-1-1", "echo", '{"message": "Hi"}', ToolCallStatus.OK, "raw")
         answer = await episode.say(ChatMessage("assistant", "", (call,)))
         assert '"echoed_message": "Hi"' in answer.messages[0].content and answer.reward == pytest.approx(0.2)
         waiting = stage.play("echo")
         began = asyncio.create_task(waiting.observe())
-        episode.end()
-        await episode.result()
+        await episode.finish()
         assert (await began).messages, "an episode waits for the place of another one"

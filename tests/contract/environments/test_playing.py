@@ -54,8 +54,7 @@ async def test_an_episode_that_the_caller_ends_has_a_result(stage: Stage, script
     player = stage.play("scripted", seed=7)
     assert [message.content for message in (await player.observe()).messages] == ["seed 7"]
     await player.say("a")
-    player.end()
-    result = await player.result()
+    result = await player.finish()
     assert (result.outcome, result.HasField("reward"), dict(result.metrics)) == (SCORED, False, {"turns": 1.0})
 
 
@@ -63,8 +62,7 @@ async def test_reward_detail_and_metrics_of_an_episode_are_read_at_its_end(
     stage: Stage, scripted: dict[str, Any]
 ) -> None:
     await stage.configure(scripted)
-    player = stage.play("scripted")
-    await player.observe()
+    player = await stage.begin("scripted")
     assert (await player.say("done")).reward == 0.5
     result = await player.result()
     assert (result.reward, result.detail) == (1.5, "finished")
@@ -83,8 +81,7 @@ async def test_an_environment_is_told_which_tools_are_offered_before_its_reset_a
     stage: Stage, scripted: dict[str, Any], tools: ToolNames | None, says: str
 ) -> None:
     await stage.configure(scripted)
-    player = stage.play("scripted", tools=tools)
-    await player.observe()
+    player = await stage.begin("scripted", tools=tools)
     assert (await player.say("tools")).messages[0].content == says
     [pid] = stage.service.pids
     os.kill(pid, signal.SIGKILL)
@@ -96,8 +93,7 @@ async def test_an_exception_fails_the_episode_with_a_line_and_the_traceback_is_i
     stage: Stage, scripted: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     await stage.configure(scripted)
-    player = stage.play("scripted")
-    await player.observe()
+    player = await stage.begin("scripted")
     player.send("raise")
     result = await player.result()
     assert result.outcome == FAILED
@@ -118,8 +114,7 @@ async def test_what_breaks_inside_is_an_outcome(
     stage: Stage, scripted: dict[str, Any], text: str, outcome: int, says: str
 ) -> None:
     await stage.configure(scripted)
-    player = stage.play("scripted")
-    await player.observe()
+    player = await stage.begin("scripted")
     player.send(text)
     result = await player.result()
     assert (result.outcome, says in result.detail) == (outcome, True), result.detail
@@ -127,8 +122,7 @@ async def test_what_breaks_inside_is_an_outcome(
 
 async def test_a_long_observation_is_cut_in_its_middle_with_a_note(stage: Stage, scripted: dict[str, Any]) -> None:
     await stage.configure(scripted | {"max_observation_chars": 1000})
-    player = stage.play("scripted")
-    await player.observe()
+    player = await stage.begin("scripted")
     said = (await player.say("big 2000000")).messages[0].content
     assert len(said) < 1100 and said.startswith("aaa") and said.endswith("z"), said
     assert "[1999001 " in said
@@ -143,8 +137,7 @@ async def test_episodes_that_end_or_are_canceled_leave_no_error_in_the_processes
         await behind.configure(scripted)
         await stage.configure({"name": "scripted", "server": behind.address})
         for last in ("wait", "done"):
-            player = stage.play("scripted")
-            await player.observe()
+            player = await stage.begin("scripted")
             player.send(last)
             if last == "done":
                 # This side leaves its stream of requests open, and so the one between the two services is.

@@ -30,11 +30,9 @@ async def test_a_call_that_hangs_fails_its_episode_and_the_others_of_its_process
     stage: Stage, scripted: dict[str, Any], verb: str
 ) -> None:
     await stage.configure(scripted)
-    other = stage.play("scripted")
-    await other.observe()
+    other = await stage.begin("scripted")
     await other.say("a")
-    hanging = stage.play("scripted", call_timeout_s=0.2)
-    await hanging.observe()
+    hanging = await stage.begin("scripted", call_timeout_s=0.2)
     [pid] = pids(stage)
     hanging.send(verb)
     result = await hanging.result()
@@ -62,8 +60,7 @@ async def test_a_call_that_waits_is_not_late_because_others_of_its_process_compu
 
 async def test_an_episode_whose_process_is_killed_goes_on_by_replay(stage: Stage, scripted: dict[str, Any]) -> None:
     await stage.configure(scripted)
-    player = stage.play("scripted", seed=3)
-    await player.observe()
+    player = await stage.begin("scripted", seed=3)
     await player.say("a")
     [pid] = pids(stage)
     os.kill(pid, signal.SIGKILL)
@@ -75,8 +72,7 @@ async def test_a_turn_whose_process_dies_in_it_is_played_again(
     stage: Stage, scripted: dict[str, Any], tmp_path: Path
 ) -> None:
     await stage.configure(scripted)
-    player = stage.play("scripted")
-    await player.observe()
+    player = await stage.begin("scripted")
     await player.say("a")
     text = f"die {tmp_path}/died"
     assert (await player.say(text)).messages[0].content == f"a,{text}"
@@ -86,8 +82,7 @@ async def test_kills_of_many_turns_of_one_episode_do_not_blame_it(
     stage: Stage, scripted: dict[str, Any], tmp_path: Path
 ) -> None:
     await stage.configure(scripted)
-    player = stage.play("scripted")
-    await player.observe()
+    player = await stage.begin("scripted")
     texts = [f"die {tmp_path}/{number}" for number in range(4)]
     for number, text in enumerate(texts, start=1):
         assert (await player.say(text)).messages[0].content == ",".join(texts[:number])
@@ -103,16 +98,14 @@ async def test_an_episode_that_kills_its_process_fails_alone(stage: Stage, scrip
     result = await killing.result()
     assert result.outcome == FAILED and "died 3 times" in result.detail, result.detail
     assert (await innocent.observe()).messages[0].content == "nap", "it slept in the process that the other one killed"
-    innocent.end()
-    assert (await innocent.result()).outcome == SCORED
+    assert (await innocent.finish()).outcome == SCORED
 
 
 async def test_an_episode_that_is_not_deterministic_is_aborted_with_its_process(
     stage: Stage, forgetful: dict[str, Any]
 ) -> None:
     await stage.configure(forgetful)
-    player = stage.play("forgetful")
-    await player.observe()
+    player = await stage.begin("forgetful")
     os.kill(pids(stage)[0], signal.SIGKILL)
     with pytest.raises(Aborted, match="begin it again"):
         await player.say("a")
@@ -120,8 +113,7 @@ async def test_an_episode_that_is_not_deterministic_is_aborted_with_its_process(
 
 async def test_a_replay_that_differs_fails_the_episode(stage: Stage, scripted: dict[str, Any]) -> None:
     await stage.configure(scripted)
-    player = stage.play("scripted", {"tells_pid": True})
-    await player.observe()
+    player = await stage.begin("scripted", {"tells_pid": True})
     os.kill(pids(stage)[0], signal.SIGKILL)
     player.send("a")
     result = await player.result()
@@ -132,11 +124,9 @@ async def test_a_flood_of_output_keeps_no_other_episode_waiting(
     stage: Stage, scripted: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     await stage.configure(scripted | {"episodes_per_process": 1})
-    flooding = stage.play("scripted", call_timeout_s=1.0)
-    await flooding.observe()
+    flooding = await stage.begin("scripted", call_timeout_s=1.0)
     flooding.send("print 1000000")
-    other = stage.play("scripted")
-    await other.observe()
+    other = await stage.begin("scripted")
     assert (await other.say("a")).messages[0].content == "a"
     assert (await flooding.result()).outcome == FAILED
     printed = [record for record in caplog.records if "xxx" in record.message]
@@ -148,8 +138,7 @@ async def test_a_process_that_an_environment_leaves_behind_ends_with_its_episode
     stage: Stage, scripted: dict[str, Any], is_killed: bool
 ) -> None:
     await stage.configure(scripted)
-    player = stage.play("scripted")
-    await player.observe()
+    player = await stage.begin("scripted")
     await player.say("leave")
     [pid] = pids(stage)
     [child] = psutil.Process(pid).children()
@@ -157,15 +146,13 @@ async def test_a_process_that_an_environment_leaves_behind_ends_with_its_episode
     if is_killed:
         os.kill(pid, signal.SIGKILL)
     else:
-        player.end()
-        await player.result()
+        await player.finish()
     await eventually(lambda: has_ended(child), f"process {child.pid} is gone")
 
 
 async def test_a_stream_that_ends_early_frees_its_episode(stage: Stage, scripted: dict[str, Any]) -> None:
     await stage.configure(scripted | {"max_episodes": 1})
-    player = stage.play("scripted")
-    await player.observe()
+    player = await stage.begin("scripted")
     player.send("wait")
     refused = stage.play("scripted")
     with pytest.raises(ResourceExhausted, match="max_episodes") as raised:
@@ -186,8 +173,7 @@ async def test_with_one_episode_a_process_each_has_a_new_one(stage: Stage, scrip
     for _ in range(2):
         player = stage.play("scripted", {"tells_pid": True})
         seen.add((await player.observe()).messages[0].content)
-        player.end()
-        await player.result()
+        await player.finish()
     assert len(seen) == 2, f"two episodes shared a process: {seen}"
 
 
@@ -203,8 +189,7 @@ async def test_processes_that_die_as_they_start_cost_no_episode(
     for name in "abc":
         (deaths / name).touch()
     await stage.configure(scripted)
-    player = stage.play("scripted")
-    await player.observe()
+    player = await stage.begin("scripted")
     for name in "abc":
         (deaths / name).unlink()
     os.kill(pids(stage)[0], signal.SIGKILL)

@@ -51,8 +51,7 @@ async def test_calls_of_its_tool_are_carried_out_and_answered_until_the_game_end
         parsed = parse(text, (tool,), number)
         return ChatMessage("assistant", parsed.content, parsed.calls)
 
-    player = stage.play(GAME, {"number": 42})
-    await player.observe()
+    player = await stage.begin(GAME, {"number": 42})
     low = await player.say(said(1, "<guess>7</guess> <guess>x</guess>"))
     texts = [(message.role, message.name, message.tool_call_id, message.content) for message in low.messages]
     assert texts[0] == ("tool", "guess", "call-1-1", "Higher."), texts
@@ -73,17 +72,14 @@ async def test_an_episode_goes_on_behind_the_turns_that_were_played(stage: Stage
 async def test_the_number_follows_from_the_seed_and_the_caller_may_end(stage: Stage) -> None:
     told = []
     for seed in (3, 3, 2**53 - 1):
-        player = stage.play(GAME, {"highest": 1000}, seed=seed)
-        await player.observe()
+        player = await stage.begin(GAME, {"highest": 1000}, seed=seed)
         answers = [await player.say("0") for _ in range(10)]
         assert answers[-1].done, "ten guesses are all"
         told.append(int(re.findall(r"\d+", answers[-1].messages[0].content)[-1]))
         assert (await player.result()).metrics["solved"] == 0
     assert told[0] == told[1] and all(1 <= number <= 1000 for number in told), told
-    player = stage.play(GAME)
-    await player.observe()
-    player.end()
-    assert (await player.result()).outcome == rollout_pb2.SCORE_OUTCOME_SCORED
+    player = await stage.begin(GAME)
+    assert (await player.finish()).outcome == rollout_pb2.SCORE_OUTCOME_SCORED
 
 
 @pytest.mark.parametrize("task", [{"numbr": 4}, {"number": 101}, {"number": 1.5}, {"highest": "many"}])

@@ -147,8 +147,7 @@ async def test_a_sandbox_whose_process_is_killed_goes_on_with_its_files_and_leav
     async with staged() as stage:
         await stage.configure({"name": "sandbox", "settings": {"is_deterministic": True}})
         task = {"files": {"x": "1"}, "editable": ["x"], "check": "[ $(cat x) = 123 ]"}
-        episode = stage.play("sandbox", task)
-        await episode.observe()
+        episode = await stage.begin("sandbox", task)
         await episode.say(calling("execute_bash", command="cd /tmp; printf 23 >> /testbed/x; Y=4"))
         (pid,) = [pid for pid in stage.service.pids if psutil.Process(pid).children()]
         sandboxes = psutil.Process(pid).children(recursive=True)
