@@ -41,16 +41,6 @@ async def test_a_repeat_of_a_finished_request_is_answered_without_sampling(ready
     assert ready.engine.num_sampled == 2
 
 
-async def test_a_repeat_of_a_running_request_joins_it(ready: Generator) -> None:
-    ready.engine.sample_gate = asyncio.Event()
-    first, second = asyncio.create_task(ready.sample()), asyncio.create_task(ready.sample())
-    await ready.until(lambda status: status.load.num_running == 2)
-    await asyncio.sleep(0.1)
-    ready.engine.sample_gate.set()
-    assert await first == await second
-    assert ready.engine.num_sampled == 2
-
-
 async def test_a_caller_that_disconnects_aborts_the_unfinished_completions_and_its_repeat_samples_only_those(
     ready: Generator,
 ) -> None:
@@ -71,12 +61,6 @@ async def test_a_caller_that_disconnects_aborts_the_unfinished_completions_and_i
     assert ready.engine.num_sampled == 3
     assert sorted(await ready.sample(request_id="other")) == [0, 1]
     assert ready.engine.num_sampled == 5
-
-
-async def test_a_request_id_that_was_used_for_another_group_is_refused(ready: Generator) -> None:
-    await ready.sample()
-    with pytest.raises(InvalidArgument, match="was used for another"):
-        await ready.sample(seeds=[30])
 
 
 @pytest.mark.parametrize(

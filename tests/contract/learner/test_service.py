@@ -82,17 +82,6 @@ async def client(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Clie
     await service.close()
 
 
-async def test_a_stream_larger_than_any_step_is_refused_and_the_learner_goes_on(client: Client) -> None:
-    batch = await client.batch("too-large")
-    header, group, rollout = list(batch_to_wire(batch))[:3]
-    before = await client.version()
-    with pytest.raises(ResourceExhausted, match=r"4 groups \(grpo.groups_per_step\)") as caught:
-        await client.send([header, group, *[rollout] * 10_000])
-    assert caught.value.reason == ErrorReason.STEP_TOO_LARGE
-    assert await client.version() == before
-    assert (await client.train(batch)).applied
-
-
 async def test_after_a_missing_model_another_configuration_can_be_loaded(client: Client, tmp_path: Path) -> None:
     # A second learner in the process group of the first: `client` exists for that.
     service = LearnerService(
@@ -235,14 +224,6 @@ async def test_a_step_that_is_not_finite_is_not_applied_and_leaves_everything_as
     assert response.metrics["optim/num_refused"] == 1
     assert response.version.policy_version == version.policy_version + 1
     assert np.isfinite(list(response.metrics.values())).all(), response.metrics
-
-
-async def test_missing_behavior_logprobs_are_counted(client: Client) -> None:
-    group, *others = make_groups()
-    batch = await client.batch("missing", [with_behavior(group, float("nan")), *others])
-    metrics = (await client.train(batch)).metrics
-    # Counted over the first mini-batch, before the weights change.
-    assert metrics["val/num_missing_behavior_logprobs"] == group.rollouts[0].completion.num_tokens
 
 
 @pytest.mark.parametrize("sequence", [[], [5]])
