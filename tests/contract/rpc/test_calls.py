@@ -254,21 +254,6 @@ async def test_a_large_request_is_retried_while_the_peer_is_unavailable(servicer
     assert servicer.num_calls == 4
 
 
-async def test_retries_end_after_the_fifth_attempt(servicer, reward):
-    servicer.num_failures = 99
-    with pytest.raises(errors.Unavailable, match="not yet"):
-        await reward.Configure(reward_pb2.RewardServiceConfigureRequest(), timeout=TIMEOUT_S)
-    assert servicer.num_calls == 5
-
-
-async def test_grpc_never_retries_a_train_step(servicer, address):
-    async with connect(address, LEARNER) as channel:
-        learner = learner_pb2_grpc.LearnerServiceStub(channel)
-        with pytest.raises(errors.Unavailable, match="the learner ended"):
-            await learner.TrainStep(iter([learner_pb2.TrainStepRequest()]), timeout=TIMEOUT_S)
-    assert servicer.num_calls == 1
-
-
 async def test_a_channel_reconnects_soon_after_a_restart_of_the_peer():
     port = free_port()
     async with connect(f"127.0.0.1:{port}", REWARD) as channel:

@@ -174,25 +174,6 @@ async def test_a_worker_survives_its_coordinator_and_registers_with_the_next(mon
     assert 1 <= len(warnings) <= 3, f"{len(warnings)} warnings: one for each absence, not for each heartbeat"
 
 
-async def test_a_worker_that_the_coordinator_does_not_know_registers_again(monkeypatch):
-    monkeypatch.setattr(membership, "HEARTBEAT_S", 0.3)
-    registry = Registry()
-    async with serving(registry, COORDINATOR) as address, kept(ScriptedWorker(), address):
-        await next_of(registry.registrations)
-        await next_of(registry.heartbeats)
-        registry.workers.clear()
-        await next_of(registry.registrations)
-        await next_of(registry.heartbeats)
-
-
-async def test_a_worker_that_is_refused_ends():
-    registry = Registry(refusal=errors.InvalidArgument("address: 10.0.0.7:7001 is taken"))
-    async with serving(registry, COORDINATOR) as address, kept(ScriptedWorker(), address) as task:
-        with pytest.raises(errors.InvalidArgument, match="is taken"):
-            async with asyncio.timeout(TIMEOUT_S):
-                await task
-
-
 async def test_an_address_that_cannot_be_determined_is_logged_and_retried(monkeypatch, log_recorder):
     """Another service may answer there until the right one starts."""
     monkeypatch.setattr(membership, "HEARTBEAT_S", 0.3)

@@ -11,7 +11,7 @@ from shoal import errors
 from shoal.network import reserved_socket
 from shoal.rpc.channel import connect
 from shoal.rpc.limits import ServerLimits
-from shoal.rpc.options import CLIENT, SERVER
+from shoal.rpc.options import CLIENT
 from shoal.rpc.server import RpcServer
 from shoal.v1 import generator_pb2, generator_pb2_grpc
 from tests.support.loopback import GENERATOR, serving
@@ -93,39 +93,6 @@ async def test_health_distinguishes_alive_from_ready():
     await server.stop(grace_s=0)
 
 
-async def test_health_can_be_watched():
-    server = RpcServer(listen="127.0.0.1:0")
-    server.add(generator_pb2_grpc.add_GeneratorServiceServicer_to_server, Gated(), GENERATOR)
-    await server.start()
-    async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
-        watch = health_pb2_grpc.HealthStub(channel).Watch(
-            health_pb2.HealthCheckRequest(service=GENERATOR), timeout=TIMEOUT_S
-        )
-        assert (await watch.read()).status == NOT_SERVING
-        await server.set_serving(GENERATOR, True)
-        assert (await watch.read()).status == SERVING
-        watch.cancel()
-    await server.stop(grace_s=0)
-
-
-async def test_a_drain_lets_calls_in_flight_finish_and_refuses_new_ones():
-    servicer = Gated()
-    server = RpcServer(listen="127.0.0.1:0")
-    server.add(generator_pb2_grpc.add_GeneratorServiceServicer_to_server, servicer, GENERATOR)
-    await server.start()
-    async with connect(f"127.0.0.1:{server.port}", GENERATOR) as channel:
-        stub = generator_pb2_grpc.GeneratorServiceStub(channel)
-        in_flight = asyncio.create_task(count(generate(stub)))
-        await servicer.begun.wait()
-        stopping = asyncio.create_task(server.stop(grace_s=TIMEOUT_S))
-        with pytest.raises(errors.Unavailable):
-            await count(generate(stub))
-        assert not stopping.done()
-        servicer.gate.set()
-        assert await in_flight == 2
-        await stopping
-
-
 async def test_a_drain_cancels_calls_after_its_grace():
     servicer = Gated()
     server = RpcServer(listen="127.0.0.1:0")
@@ -188,10 +155,3 @@ async def test_a_client_that_pings_often_is_not_disconnected():
         await asyncio.sleep(6)  # gRPC pings at most once a second; a strict server disconnects at the fourth ping.
         servicer.gate.set()
         assert await in_flight == 2
-
-
-def test_the_keepalive_settings_of_both_ends_agree():
-    client, server = dict(CLIENT), dict(SERVER)
-    assert client["grpc.keepalive_permit_without_calls"] == server["grpc.keepalive_permit_without_calls"] == 1
-    assert server["grpc.http2.min_ping_interval_without_data_ms"] < client["grpc.keepalive_time_ms"]
-    assert server["grpc.http2.max_ping_strikes"] == 0
