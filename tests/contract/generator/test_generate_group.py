@@ -41,6 +41,16 @@ async def test_a_repeat_of_a_finished_request_is_answered_without_sampling(ready
     assert ready.engine.num_sampled == 2
 
 
+async def test_a_repeat_of_a_running_request_joins_it(ready: Generator) -> None:
+    ready.engine.sample_gate = asyncio.Event()
+    first, second = asyncio.create_task(ready.sample()), asyncio.create_task(ready.sample())
+    await ready.until(lambda status: status.load.num_running == 2)
+    await asyncio.sleep(0.1)
+    ready.engine.sample_gate.set()
+    assert await first == await second
+    assert ready.engine.num_sampled == 2
+
+
 async def test_a_caller_that_disconnects_aborts_the_unfinished_completions_and_its_repeat_samples_only_those(
     ready: Generator,
 ) -> None:

@@ -1,6 +1,7 @@
 """Weight groups of the learner."""
 
 from collections.abc import Iterator
+from contextlib import ExitStack, closing
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,6 +20,24 @@ from shoal.weights.group import BroadcastGroup
 from shoal.weights.manifest import Manifest, TensorSpec
 from tests.support.configs import run_config
 
+CPU = torch.device("cpu")
+
+
+def publisher_on(
+    device: torch.device, host: str = "127.0.0.1", interface: str | None = "127.0.0.1", **sections: Any
+) -> WeightPublisher:
+    return WeightPublisher(run_config(**sections), run_id="r", host=host, interface=interface, device=device)
+
+
+def join(publisher: WeightPublisher) -> BroadcastGroup:
+    """Makes a group of the publisher and one member, which it returns."""
+    rendezvous = publisher.create_group(1, 2, 0)
+    store = open_store("127.0.0.1", rendezvous.store_port, timeout_s=60)
+    member = BroadcastGroup(rendezvous, rank=1, store=store, hostname="127.0.0.1")
+    member.connect()
+    publisher.connected(1).result(60)
+    return member
+
 
 @pytest.mark.parametrize(
     ("sections", "device", "backend"),
@@ -32,12 +51,8 @@ from tests.support.configs import run_config
     ],
 )
 def test_the_backend_is_one_that_the_devices_support(sections: dict[str, Any], device: str, backend: str) -> None:
-    config = run_config(**sections)
-    publisher = WeightPublisher(config, run_id="r", host="127.0.0.1", device=torch.device(device))
-    try:
+    with closing(publisher_on(torch.device(device), **sections)) as publisher:
         assert publisher.create_group(1, 1, 0).backend == backend
-    finally:
-        publisher.close()
 
 
 def listening() -> set[Any]:
@@ -46,38 +61,23 @@ def listening() -> set[Any]:
 
 
 def test_the_weight_plane_listens_on_the_given_interface_alone() -> None:
-    config = run_config()
     before = listening()
-    publisher = WeightPublisher(config, run_id="r", host="localhost", interface="127.0.0.1", device=torch.device("cpu"))
-    member = None
-    try:
-        rendezvous = publisher.create_group(1, 2, 0)
-        store = open_store("127.0.0.1", rendezvous.store_port, timeout_s=60)
-        member = BroadcastGroup(rendezvous, rank=1, store=store, hostname="127.0.0.1")
-        member.connect()
-        publisher.connected(1).result(60)
+    with ExitStack() as closed:
+        publisher = closed.enter_context(closing(publisher_on(CPU, host="localhost", interface="127.0.0.1")))
+        closed.enter_context(closing(join(publisher)))
         opened = listening() - before
         assert len(opened) >= 2 and {address.ip for address in opened} == {"127.0.0.1"}, opened
-    finally:
-        publisher.close()
-        if member is not None:
-            member.close()
 
 
 def test_a_store_on_every_interface_is_one_that_was_asked_for() -> None:
-    config = run_config()
     before = listening()
-    publisher = WeightPublisher(config, run_id="r", host="127.0.0.1", interface=None, device=torch.device("cpu"))
-    try:
+    with closing(publisher_on(CPU, interface=None)):
         assert {address.ip for address in listening() - before} <= {"0.0.0.0", "::"}
-    finally:
-        publisher.close()
 
 
 def test_nccl_without_a_gpu_is_refused_with_the_cure() -> None:
-    config = run_config(weights={"backend": "nccl"})
     with pytest.raises(InvalidArgument, match=r"weights\.backend: nccl .*auto"):
-        WeightPublisher(config, run_id="r", host="127.0.0.1", device=torch.device("cpu"))
+        publisher_on(CPU, weights={"backend": "nccl"})
 
 
 @pytest.mark.parametrize(("way", "published"), [("merged", "model.up.weight"), ("adapter", "up.lora_A.weight")])
@@ -134,8 +134,6 @@ def test_more_tensors_than_a_message_can_name_are_refused_with_their_number() ->
 
 def test_a_publish_that_breaks_takes_every_tensor_all_the_same() -> None:
     """The other ranks take part in each gather, so rank 0 must not leave one out."""
-    config = run_config()
-    publisher = WeightPublisher(config, run_id="r", host="127.0.0.1", device=torch.device("cpu"))
     manifest = Manifest(tuple(TensorSpec(f"layer.{index}", "float32", (1_500_000,)) for index in range(8)))
     gathered: list[str] = []
 
@@ -146,14 +144,8 @@ def test_a_publish_that_breaks_takes_every_tensor_all_the_same() -> None:
                 member.abort("it is ending")
             yield spec.name, torch.zeros(spec.shape)
 
-    try:
-        rendezvous = publisher.create_group(1, 2, 0)
-        store = open_store("127.0.0.1", rendezvous.store_port, timeout_s=60)
-        member = BroadcastGroup(rendezvous, rank=1, store=store)
-        member.connect()
-        publisher.connected(1).result(60)
+    with closing(publisher_on(CPU)) as publisher:
+        member = join(publisher)
         with pytest.raises(Unavailable):
             publisher.send(1, manifest, gathers())
         assert gathered == [spec.name for spec in manifest.tensors], gathered
-    finally:
-        publisher.close()
