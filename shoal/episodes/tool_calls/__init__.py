@@ -1,6 +1,6 @@
-"""Tool calls in what a policy said: one parser for each form in which models write them.
+"""Finds tool calls in what a policy said, with one parser for each form in which models write calls.
 
-A parser never raises: what looks like a call and cannot be read is a call with a status, and says why.
+A parser never raises. A text that looks like a call and cannot be read becomes a call whose status says so.
 """
 
 import json
@@ -32,7 +32,7 @@ _FINDERS: dict[str, Finder] = {
     "tag": find_tags,
 }
 PARSERS = (*_FINDERS, "regex")
-"""The forms of calls."""
+"""The names of the forms."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class ParsedTurn:
     """What a policy said in a turn."""
 
     content: str
-    """Without the calls; unchanged if there are none."""
+    """The text without its calls; the whole text if it has no calls."""
     calls: tuple[ToolCall, ...]
 
 
@@ -50,13 +50,15 @@ class Parser(Protocol):
     def __call__(
         self, text: str, tools: Sequence[ToolDefinition], turn: int, withheld: Sequence[ToolDefinition] = ()
     ) -> ParsedTurn:
-        """Returns what the policy said. `text` has special tokens, and not the end of the turn; `tools` are those that
-        the prompt offers; the ids of the calls have the number `turn`. Calls of `withheld` tools, which the prompt does
-        not offer, are found as well, as calls of unknown tools."""
+        """Returns what the policy said.
+
+        `text` keeps special tokens, except the end of the turn. The prompt offers `tools`. The ids of the calls contain
+        the number `turn`. The prompt does not offer `withheld` tools: a call of one is a call of an unknown tool.
+        """
 
 
 def make_parser(name: str, pattern: str = "") -> Parser:
-    """Returns the parser of a form; `pattern` is that of "regex".
+    """Returns the parser of a form. Only the form "regex" uses `pattern`.
 
     Raises `InvalidArgument` for an unknown form, and for a pattern that cannot be used.
     """
@@ -73,7 +75,7 @@ def make_parser(name: str, pattern: str = "") -> Parser:
 
 
 def stop_strings(name: str, tools: Sequence[ToolDefinition]) -> tuple[str, ...]:
-    """Returns the texts that end a turn of the policy in a form, besides the end of the turn."""
+    """Returns the texts that end a turn besides the policy's own end of the turn."""
     if name == "call_tool":
         return CLOSINGS if tools else ()
     return tuple(f"</{tool.name}>" for tool in tools) if name == "tag" else ()

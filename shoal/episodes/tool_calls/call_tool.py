@@ -1,5 +1,6 @@
-"""Calls as DR Tulu writes them, <call_tool name="NAME" PARAMETER="VALUE">TEXT</call_tool>: the text is the tool's first
-required parameter, and further attributes are other parameters.
+"""Reads calls as DR Tulu writes them: <call_tool name="NAME" PARAMETER="VALUE">TEXT</call_tool>.
+
+The text is the tool's first required parameter. Further attributes are other parameters.
 """
 
 import re
@@ -17,10 +18,10 @@ _CLOSE = re.compile("|".join(map(re.escape, CLOSINGS)))
 
 
 def find_call_tool(text: str, tools: Sequence[ToolDefinition]) -> Iterator[Found]:
-    """Yields the calls, also those inside thoughts: models that search as they think are trained with this form.
+    """Yields the calls, inside thoughts too: models that search as they think are trained with this form.
 
-    Attributes that the tool has no parameter for are left out. Values are text, or JSON where the tool's schema wants
-    something other than a string.
+    Leaves out attributes that are no parameters of the tool. A value is text, or JSON where the tool's schema refuses a
+    text.
     """
     by_name = {tool.name: tool for tool in tools}
     begun = _OPEN.search(text)

@@ -1,4 +1,4 @@
-"""Tool calls as a parser finds them in a text, before anybody checks that the tool exists and takes the arguments."""
+"""What all parsers share: the calls that they find, before any check of the tool, and the reading of JSON and texts."""
 
 import json
 import re
@@ -14,31 +14,31 @@ from shoal.episodes.tool_calls.schemas import problem_of
 from shoal.parsing import check_depth
 
 MAX_CALLS = 64
-"""Most calls of one turn. It also bounds the time that a parser spends on texts that begin calls and never end them."""
+"""The most calls in one turn. The limit also bounds a parser's time on a text that begins calls and never ends them."""
 _DECODER = json.JSONDecoder(parse_constant=lambda constant: _refuse_constant(constant))
 
 
 @dataclass(frozen=True)
 class Found:
-    """A place in a text that is a call, or looks like one."""
+    """A part of a text that is a call, or looks like a call."""
 
     start: int
     end: int
     """One past its last character."""
     name: str = ""
-    """The tool; empty if it could not be read."""
+    """The tool's name; empty if it could not be read."""
     arguments: dict[str, Any] | None = None
-    """None if they could not be read, or where only the tool could tell what they are called."""
+    """None if they could not be read, or if only an unknown tool's schema would name them."""
     problem: str = ""
-    """What is wrong with it, for the policy; empty if nothing is."""
+    """Tells the policy what is wrong with the call; empty if nothing is wrong."""
 
 
 Finder = Callable[[str, Sequence[ToolDefinition]], Iterable[Found]]
-"""Yields the calls in a text, in order; what the tools are matters only to formats without types."""
+"""Yields the calls in a text, in order. Only forms without types read the schemas of the tools."""
 
 
 def read_json_at(text: str, start: int) -> tuple[Any, int]:
-    """Returns the JSON value that begins at a place, and where it ends. Raises `ValueError`, which says why not."""
+    """Returns the JSON value that begins at `start`, and its end. Raises `ValueError` if no JSON can be read there."""
     try:
         value, end = _DECODER.raw_decode(text, start)
     except json.JSONDecodeError as error:
@@ -50,7 +50,7 @@ def read_json_at(text: str, start: int) -> tuple[Any, int]:
 
 
 def check_json(value: Any) -> None:
-    """Raises `ValueError` for a value that cannot travel as JSON: nested too deeply, or with halves of characters."""
+    """Raises `ValueError` for a value that is nested too deeply, or that has halves of Unicode characters."""
     try:
         check_depth(value)
         json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
@@ -59,7 +59,7 @@ def check_json(value: Any) -> None:
 
 
 def arguments_of(value: Any) -> dict[str, Any]:
-    """Returns arguments that are an object, or the text of one. Raises `ValueError`."""
+    """Returns the arguments, given as a JSON object or as its text. Raises `ValueError` for other values."""
     if isinstance(value, str):
         try:
             value, _ = read_json_at(value.strip(), 0)
@@ -71,8 +71,9 @@ def arguments_of(value: Any) -> dict[str, Any]:
 
 
 def call_in_json(value: Any, argument_keys: Sequence[str]) -> tuple[str, dict[str, Any]]:
-    """Returns name and arguments of a call that is a JSON object; the first of the keys that it has names the
-    arguments. Raises `ValueError`.
+    """Returns the name and the arguments of a call that is a JSON object.
+
+    The arguments stand under the first of `argument_keys` that the object has. Raises `ValueError` for other values.
     """
     if not isinstance(value, dict):
         raise ValueError("a call must be a JSON object")
@@ -86,9 +87,10 @@ def call_in_json(value: Any, argument_keys: Sequence[str]) -> tuple[str, dict[st
 
 
 def search_outside(pattern: re.Pattern[str], text: str, start: int) -> re.Match[str] | None:
-    """Returns the first match that begins outside of thoughts, from a place that is outside of them; None without one.
+    """Returns the first match that begins outside of thoughts; None if there is no such match.
 
-    What a thought says about calls is none. A mark of thoughts inside a call is part of the call.
+    The search begins at `start`, which is outside of thoughts. A call that a thought mentions is not a call. A mark of
+    thoughts inside a call is part of the call.
     """
     while begun := pattern.search(text, start):
         thought = next_thought(text, start, begun.start())
@@ -99,8 +101,10 @@ def search_outside(pattern: re.Pattern[str], text: str, start: int) -> re.Match[
 
 
 def end_unread(text: str, start: int, closing: str, opening: re.Pattern[str]) -> int:
-    """Returns where a call that cannot be read ends, given a place inside it: behind its closing tag, before the next
-    call, or before a thought, whichever comes first."""
+    """Returns the end of a call that cannot be read, given a place inside the call.
+
+    The call ends behind its closing tag, before the next call, or before a thought, whichever comes first.
+    """
     thought = next_thought(text, start, len(text))
     end = len(text) if thought is None else thought[0]
     close, following = text.find(closing, start, end), opening.search(text, start, end)
@@ -110,8 +114,10 @@ def end_unread(text: str, start: int, closing: str, opening: re.Pattern[str]) ->
 
 
 def only_argument(text: str, tool: ToolDefinition) -> dict[str, Any]:
-    """Returns the arguments of a call that gives one value as text: that of the first required parameter, else of the
-    first one. Raises `ValueError` for a tool without parameters that is given a value.
+    """Returns the arguments of a call that gives one value as text.
+
+    The value is that of the tool's first required parameter, else of its first parameter. Raises `ValueError` for a
+    value where the tool has no parameters.
     """
     properties = tool.parameters.get("properties") or {}
     name = next(iter([*(tool.parameters.get("required") or ()), *properties]), None)
@@ -123,11 +129,13 @@ def only_argument(text: str, tool: ToolDefinition) -> dict[str, Any]:
 
 
 def typed(text: str, parameter: str, tool: ToolDefinition) -> Any:
-    """Returns the value of a parameter that was written as text: the text itself where the tool's schema takes it, else
-    the JSON or the literal of Python that it is. A value that the schema takes in no form is left for it to refuse.
+    """Returns the value of a parameter that was written as text.
+
+    The value is the text itself if the tool's schema accepts a text, else what the text is as JSON or as a literal of
+    Python. A value that the schema accepts in no form is returned too: the check of the arguments refuses it.
     """
     properties = tool.parameters.get("properties") or {}
-    # With all properties, since a reference may lead to another parameter, but without what they must be together.
+    # Keeps all properties, since a reference may lead to another parameter, and drops rules about several parameters.
     kept = {key: value for key, value in tool.parameters.items() if key in ("$schema", "$id", "$defs", "definitions")}
     alone = replace(tool, parameters={**kept, "properties": properties})
     values = [text, *_values_in(text.strip())]
@@ -138,7 +146,7 @@ def typed(text: str, parameter: str, tool: ToolDefinition) -> Any:
 
 
 def _values_in(text: str) -> Iterator[Any]:
-    """Yields what a text is as JSON, and as a literal of Python."""
+    """Yields the value of a text as JSON, and its value as a literal of Python."""
     with suppress(ValueError):
         value, end = read_json_at(text, 0)
         if end == len(text):

@@ -1,4 +1,4 @@
-"""Calls as Hermes and Qwen2.5 write them: <tool_call>{"name": ..., "arguments": {...}}</tool_call>."""
+"""Reads calls as Hermes and Qwen2.5 write them: <tool_call>{"name": ..., "arguments": {...}}</tool_call>."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -14,8 +14,8 @@ _OPENING = re.compile("<tool_call>")
 def find_hermes(text: str, tools: Sequence[ToolDefinition]) -> Iterator[Found]:
     """Yields the calls behind the policy's thoughts.
 
-    A call ends where its JSON does, which may contain the tags as text. One whose JSON cannot be read ends at the next
-    tag, so that the calls behind it are read.
+    A call ends where its JSON ends, and the JSON may contain the tags as text. A call whose JSON cannot be read ends at
+    the next tag, so that the calls behind it are read.
     """
     begun = search_outside(_OPENING, text, answer_start(text))
     while begun:

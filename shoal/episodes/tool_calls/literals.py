@@ -1,4 +1,4 @@
-"""Literals of Python that JSON has as well, with true, false, null and none in any case. Nothing is run."""
+"""Reads literals of Python that JSON can express, and true, false, null and none in any case. Runs nothing."""
 
 import ast
 from typing import Any
@@ -9,7 +9,7 @@ _NAMES = {"true": True, "false": False, "null": None, "none": None}
 
 
 def literal(text: str) -> Any:
-    """Returns the value of a text that is one literal. Raises `ValueError`."""
+    """Returns the value of a text that is one literal. Raises `ValueError` for other texts."""
     match parse_python(text).body:
         case [ast.Expr(value=ast.Tuple())] if not text.startswith("("):
             raise ValueError("it is several values: 1,000 is no number")
@@ -19,7 +19,7 @@ def literal(text: str) -> Any:
 
 
 def literal_of(node: ast.expr, depth: int = 0) -> Any:
-    """Returns the value of a literal that JSON has. Raises `ValueError` for anything else."""
+    """Returns the value of a literal that JSON can express. Raises `ValueError` for anything else."""
     if depth > MAX_DEPTH:
         raise ValueError(f"the arguments are nested deeper than {MAX_DEPTH} levels")
     match node:

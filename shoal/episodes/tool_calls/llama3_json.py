@@ -1,4 +1,7 @@
-"""Calls as Llama 3 writes them: {"name": ..., "parameters": {...}}, after <|python_tag|> or alone, several with ";"."""
+"""Reads calls as Llama 3 writes them: {"name": ..., "parameters": {...}}.
+
+A call follows <|python_tag|> or stands alone. A ";" separates several calls.
+"""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -15,8 +18,8 @@ _KEYS = ("parameters", "arguments")
 def find_llama3_json(text: str, tools: Sequence[ToolDefinition]) -> Iterator[Found]:
     """Yields the calls behind the policy's thoughts.
 
-    Other JSON, without a name or without parameters, is content: an answer may be JSON. What follows <|python_tag|> has
-    to be a call.
+    JSON without a name or without parameters is content, since an answer may be JSON. JSON behind <|python_tag|> must
+    be a call.
     """
     begun = search_outside(_BEGINNING, text, answer_start(text))
     while begun:
@@ -30,7 +33,7 @@ def find_llama3_json(text: str, tools: Sequence[ToolDefinition]) -> Iterator[Fou
 
 
 def _read(text: str, begun: re.Match[str]) -> Found | None:
-    """Returns the call that begins at a place; None for JSON that is no call."""
+    """Returns the call that begins there; None for JSON that is not a call."""
     is_tagged = begun[0].startswith("<")
     if not begun[0].endswith(":"):
         return Found(begun.start(), begun.end(), problem="behind <|python_tag|> must come the JSON of a call")

@@ -1,6 +1,7 @@
-"""Calls as Python: [search(query="K2"), now()] as the whole answer, or a line each between Olmo 3's <function_calls>.
+"""Reads calls written as Python: [search(query="K2"), now()].
 
-Nothing is run: a call is read as Python's grammar reads it, and its arguments must be literals.
+The list is the whole answer. Olmo 3 writes one call on each line, between <function_calls> and its closing tag.
+Nothing is run: Python's grammar reads a call, and the arguments must be literals.
 """
 
 import ast
@@ -18,7 +19,7 @@ from shoal.parsing import parse_python
 _CLOSE = "</function_calls>"
 _OPENING = re.compile("<function_calls>")
 _MAX_CHARS = 200_000
-"""Longest call: Python's parser needs a hundred times the memory of its text."""
+"""The longest call. Python's parser needs a hundred times the memory of the text."""
 _CALL = re.compile(r"([A-Za-z_][\w.]*)\(")
 _LIST = re.compile(r"\s*\[\s*(?=[A-Za-z_][\w.]*\()")
 _SPACE = re.compile(r"[\s,;]*")
@@ -35,7 +36,8 @@ _STRING_ENDS = {
 def find_pythonic(text: str, tools: Sequence[ToolDefinition]) -> Iterator[Found]:
     """Yields the calls behind the policy's thoughts.
 
-    A call whose end cannot be found reaches to the next line, or item of the list, that begins with a tool's name.
+    A call whose end cannot be found ends before the next line, or the next item of the list, that begins with the name
+    of a tool.
     """
     names = "|".join(re.escape(tool.name) for tool in tools) or "(?!)"
     start = answer_start(text)
@@ -57,7 +59,7 @@ def find_pythonic(text: str, tools: Sequence[ToolDefinition]) -> Iterator[Found]
 
 
 def _with_ends(calls: list[Found], start: int, end: int, problem: str) -> list[Found]:
-    """Returns the calls of a block with what opens and closes it; `problem` is one of its end."""
+    """Returns the calls of a block, extended by the marks around the block. `problem` says what its end lacks."""
     if not calls:
         return [Found(start, end, problem=problem or "there is no call")]
     calls[0] = replace(calls[0], start=start)
@@ -97,7 +99,7 @@ def _read(text: str, start: int, end: int, following: re.Pattern[str]) -> Found:
 
 
 def _closing(text: str, place: int, end: int) -> int | None:
-    """Returns where the bracket that was opened before a place is closed, one past it; None if it is not."""
+    """Returns the place behind the bracket that closes an open one; None if nothing closes it."""
     depth = 1
     while part := _PARTS.search(text, place, end):
         place = part.end()
@@ -114,7 +116,7 @@ def _closing(text: str, place: int, end: int) -> int | None:
 
 
 def _arguments(call: str) -> dict[str, Any]:
-    """Returns the arguments of a call. Raises `ValueError`."""
+    """Returns the arguments of a call. Raises `ValueError` if they cannot be read."""
     (statement,) = parse_python(call).body
     node = statement.value if isinstance(statement, ast.Expr) else None
     if not isinstance(node, ast.Call):

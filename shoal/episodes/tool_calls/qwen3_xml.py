@@ -1,4 +1,4 @@
-"""Calls as Qwen3-Coder and Qwen3.5 write them, tags inside <tool_call>.
+"""Reads calls as Qwen3-Coder and Qwen3.5 write them, as tags inside <tool_call>.
 
 <tool_call>
 <function=NAME>
@@ -28,8 +28,8 @@ _PARAMETER_END = "</parameter>"
 def find_qwen3_xml(text: str, tools: Sequence[ToolDefinition]) -> Iterator[Found]:
     """Yields the calls behind the policy's thoughts.
 
-    A value is text, or JSON or a literal of Python where the tool's schema takes no text; one line break at each end
-    is not part of it. It ends at the first closing tag, so it cannot contain one.
+    A value is text, or JSON or a literal of Python where the tool's schema refuses a text. One line break at each end
+    is not part of the value. The value ends at the first closing tag, so it cannot contain that tag.
     """
     by_name = {tool.name: tool for tool in tools}
     begun = search_outside(_OPENING, text, answer_start(text))

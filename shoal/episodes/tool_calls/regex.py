@@ -1,4 +1,4 @@
-"""Calls in a form of the user's own: a regular expression with groups that say what is what."""
+"""Reads calls in a form of the user's own: a regular expression whose groups are the name and the arguments."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -13,13 +13,13 @@ _TIMEOUT_S = 1.0
 
 
 def regex_finder(pattern: str) -> Finder:
-    """Returns the finder of a pattern of the package `regex`, in which a dot matches line breaks as well.
+    """Returns the finder of a pattern of the package `regex`. A dot in the pattern matches line breaks too.
 
-    `name` is the group with the tool's name; without it a prompt has to offer a single tool. `arguments` is the group
-    with the arguments as a JSON object, `argument` that with the first required parameter alone. A search that takes
-    longer than a second makes the rest of the text a call that cannot be read. Thoughts are not searched.
+    The group `name` is the tool's name; without this group a prompt must offer exactly one tool. The group `arguments`
+    is a JSON object of all arguments. The group `argument` is the value of the first required parameter. A search that
+    takes longer than a second makes the rest of the text a call that cannot be read. Thoughts are not searched.
 
-    Raises `InvalidArgument` for a pattern that is none, or without the groups.
+    Raises `InvalidArgument` for a text that is no pattern, and for a pattern without the groups.
     """
     import regex
 

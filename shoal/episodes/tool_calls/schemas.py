@@ -1,4 +1,4 @@
-"""The arguments of a call against the JSON schema of its tool (json-schema.org)."""
+"""Checks the arguments of a call against the JSON schema of its tool (json-schema.org)."""
 
 import functools
 import itertools
@@ -11,15 +11,13 @@ from shoal.errors import InvalidArgument
 from shoal.parsing import compile_schema
 
 _UNBOUNDED = ("pattern", "patternProperties", "uniqueItems", "unevaluatedItems", "unevaluatedProperties")
-"""Keywords that are left to the tool itself: a policy can find arguments that take them hours."""
+"""Keywords that are not checked here: a policy can write arguments whose check takes hours."""
 _MAX_COMPARED = 16
-"""Faults of which the most telling one is named."""
+"""The most faults that are compared to name the most telling fault."""
 
 
 def check_tools(tools: Sequence[ToolDefinition]) -> None:
-    """Raises `InvalidArgument` for tools that cannot be offered: without a name, with the name of another, or with a
-    schema of arguments that is none.
-    """
+    """Raises `InvalidArgument` for a tool without a name, with another tool's name, or without a usable JSON schema."""
     names = [tool.name for tool in tools]
     for tool in tools:
         if not tool.name:
@@ -33,9 +31,9 @@ def check_tools(tools: Sequence[ToolDefinition]) -> None:
 
 
 def problem_of(arguments: dict[str, Any], tool: ToolDefinition) -> str:
-    """Returns what is wrong with the arguments of a call; empty if nothing is.
+    """Returns what is wrong with the arguments of a call; an empty text if nothing is wrong.
 
-    Raises `ValueError` for a schema that is none, or that refers to another document.
+    Raises `ValueError` for a schema that is not valid, or that refers to another document.
     """
     from jsonschema.exceptions import best_match
 
@@ -64,7 +62,7 @@ def _accept(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[
 
 
 def _additional_properties(check: Any) -> Any:
-    """Returns the check of names that the schema does not have; without patterns it cannot be made."""
+    """Returns the check of unknown names. It passes where the schema has patterns of names, which are not checked."""
 
     def checked(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[Exception]:
         return iter(()) if "patternProperties" in schema else check(validator, value, instance, schema)

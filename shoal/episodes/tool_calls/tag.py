@@ -1,6 +1,6 @@
-"""Calls as tags with a tool's name, <name>content</name>: the content is the tool's first required parameter.
+"""Reads calls as tags with a tool's name: <name>content</name>. The content is the tool's first required parameter.
 
-The form of open-instruct's `legacy` parser, and the one that a small model learns first.
+The `legacy` parser of open-instruct reads this form, and a small model learns it first.
 """
 
 import re
@@ -11,8 +11,8 @@ from shoal.episodes.tool_calls.found import Found, only_argument
 
 
 def find_tags(text: str, tools: Sequence[ToolDefinition]) -> Iterator[Found]:
-    """Yields the calls of the given tools, also those inside thoughts: models that search as they think are trained
-    with this form. Other tags are no calls.
+    """Yields the calls of the given tools, inside thoughts too: models that search as they think are trained with this
+    form. Other tags are not calls.
     """
     by_name = {tool.name: tool for tool in tools}
     if not by_name:

@@ -1,4 +1,4 @@
-"""A certificate authority for development and small private networks. Larger ones have an authority of their own."""
+"""Issues certificates for development and small private networks. Larger networks have their own authority."""
 
 import datetime
 import ipaddress
@@ -28,11 +28,11 @@ AUTHORITY_DAYS = 3650
 CERTIFICATE_DAYS = 365
 LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
 _CLOCK_SKEW = datetime.timedelta(minutes=5)
-"""Certificates are valid from a little before now, for machines whose clock is slow."""
+"""Certificates become valid a little before now, for machines whose clock is slow."""
 
 
 class Authority:
-    """An authority in a folder: its certificate `ca.crt`, and its key `ca.key`."""
+    """An authority, kept in a folder as its certificate `ca.crt` and its key `ca.key`."""
 
     def __init__(self, key: ec.EllipticCurvePrivateKey, certificate: x509.Certificate) -> None:
         self._key = key
@@ -40,7 +40,7 @@ class Authority:
 
     @property
     def pem(self) -> bytes:
-        """The certificate of the authority."""
+        """The certificate of the authority, in PEM."""
         return self._certificate.public_bytes(Encoding.PEM)
 
     @classmethod
@@ -58,9 +58,9 @@ class Authority:
 
     @classmethod
     def open(cls, folder: Path) -> "Authority":
-        """Reads the authority of a folder, or makes one there if the folder has none.
+        """Reads the authority of a folder. Makes a new authority if the folder has none.
 
-        Raises `FailedPrecondition` for a folder with files that are no authority of this kind.
+        Raises `FailedPrecondition` for files that are not such an authority.
         """
         try:
             key = load_pem_private_key((folder / CA_KEY).read_bytes(), None)
@@ -84,9 +84,9 @@ class Authority:
         *,
         lifetime: datetime.timedelta = datetime.timedelta(days=CERTIFICATE_DAYS),
     ) -> None:
-        """Writes tls.crt, tls.key and ca.crt for one process into a folder, over earlier ones.
+        """Writes tls.crt, tls.key and ca.crt of one process into a folder, over earlier files.
 
-        `hosts` are the names and addresses at which others reach it.
+        `hosts` are the names and addresses at which others reach the process.
         """
         key = ec.generate_private_key(ec.SECP256R1())
         uses = [ExtendedKeyUsageOID.CLIENT_AUTH]
@@ -117,8 +117,8 @@ class Authority:
 def issue_all(folder: Path, hosts: Sequence[str]) -> list[Path]:
     """Writes certificates for all services and roles into folders below `folder`. Returns these folders.
 
-    The authority is in `folder/ca`: made the first time, used again after that. `hosts` are those of the coordinator,
-    besides those of its earlier certificate there. Raises `FailedPrecondition` for files that are damaged.
+    The first call makes the authority in `folder/ca`, and later calls use it again. The coordinator's certificate names
+    `hosts` and the hosts of its earlier certificate. Raises `FailedPrecondition` for damaged files.
     """
     authority = Authority.open(folder / "ca")
     of_coordinator = dict.fromkeys([*hosts, *_earlier_hosts(folder / "coordinator" / CERTIFICATE), *LOCAL_HOSTS])
@@ -136,7 +136,7 @@ def issue_all(folder: Path, hosts: Sequence[str]) -> list[Path]:
 
 
 def _earlier_hosts(path: Path) -> list[str]:
-    """Returns the names and addresses of a certificate; none if there is none."""
+    """Returns the names and addresses in a certificate; an empty list without the file."""
     try:
         certificate = x509.load_pem_x509_certificate(path.read_bytes())
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
@@ -153,7 +153,7 @@ def _earlier_hosts(path: Path) -> list[str]:
 
 
 def write_private(path: Path, content: bytes) -> None:
-    """Writes a file that only its owner can read. A reader sees the old or the new content, never a part."""
+    """Writes a file that only its owner can read. A reader sees the old content or the new content, never a mixture."""
     _write(path, content, mode=0o600)
 
 

@@ -1,4 +1,4 @@
-"""The check of each call: who calls, and whether they may."""
+"""Checks each call: who calls, and whether this caller may call the method."""
 
 from contextvars import ContextVar
 from typing import Any
@@ -14,16 +14,15 @@ _caller: ContextVar[Caller | None] = ContextVar("caller", default=None)
 
 
 def current_caller() -> Caller | None:
-    """Returns who made the call that this code serves, or refuses; None on a server that knows no callers, and for one
-    that it does not know."""
+    """Returns who made the current call; None for an unknown caller, and on a server that does not check callers."""
     return _caller.get()
 
 
 def authorize(method: str, context: "grpc.aio.ServicerContext[Any, Any]", credentials: Credentials) -> None:
     """Checks that the caller may call a method ("/package.Service/Method").
 
-    Raises `Unauthenticated` for a caller that the server does not know, and `PermissionDenied` for one whose role does
-    not allow the method. Does nothing on a server that knows no callers.
+    Raises `Unauthenticated` for an unknown caller, and `PermissionDenied` for a caller whose role does not allow the
+    method. Does nothing on a server that does not check callers.
     """
     if not credentials.knows_callers:
         return

@@ -1,4 +1,4 @@
-"""Checks of certificates: whose they are, whether they are valid, whether a key and an issuer belong to them."""
+"""Checks certificates: their owner, their validity, their key and their issuer."""
 
 import datetime
 import socket
@@ -15,20 +15,20 @@ from shoal.rpc.auth.permissions import Caller, caller_of_uri
 
 @dataclass(frozen=True)
 class Certificate:
-    """The facts of a certificate that its owner needs."""
+    """What a process needs to know of a certificate."""
 
     caller: Caller | None
-    """The role and name in its URI; None if it has none."""
+    """The role and name in its URI; None without such a URI."""
     names: tuple[str, ...]
-    """DNS names and addresses under which a server with this certificate is accepted."""
+    """The DNS names and addresses at which clients accept a server with this certificate."""
     expires_at: datetime.datetime
 
 
 def check_pair(certificate_pem: bytes, key_pem: bytes, ca_pem: bytes) -> Certificate:
-    """Checks that a certificate is valid now, that the key is its key, and that its issuer is known.
+    """Checks that a certificate is valid now, that the key belongs to it, and that its issuer is known.
 
-    `certificate_pem` may contain intermediate certificates after its own, `ca_pem` several authorities. Raises
-    ValueError with what is wrong.
+    `certificate_pem` may contain intermediate certificates behind the first, and `ca_pem` several authorities. Raises
+    `ValueError`, which says what is wrong.
     """
     chain = load("tls.crt", certificate_pem)
     authorities = load("ca.crt", ca_pem)
@@ -56,8 +56,10 @@ def check_pair(certificate_pem: bytes, key_pem: bytes, ca_pem: bytes) -> Certifi
 
 
 def names_of_server(address: str, *, timeout_s: float = 5.0) -> tuple[str, ...]:
-    """Returns the DNS names and addresses in the certificate that a server shows, whoever issued it; empty if it shows
-    none. For messages alone: nothing is verified."""
+    """Returns the DNS names and addresses in the certificate that a server shows; empty if it shows no certificate.
+
+    Verifies nothing: the names are for messages alone.
+    """
     host, _, port = address.rpartition(":")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
@@ -84,7 +86,7 @@ def _facts(certificate: x509.Certificate) -> Certificate:
 
 
 def load(name: str, pem: bytes) -> list[x509.Certificate]:
-    """Reads the certificates in a file of that name. Raises ValueError."""
+    """Reads the certificates in a file. Raises `ValueError`, which says `name`, for a file without certificates."""
     try:
         return x509.load_pem_x509_certificates(pem)
     except ValueError:

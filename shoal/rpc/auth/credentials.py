@@ -1,11 +1,11 @@
 """The credentials of a process: what it shows to others, and how it knows its callers.
 
-A server is in one of three states:
+A server checks its callers in one of three ways:
 
-* without `--tls-dir` and without tokens it is open, as on the loopback interface of one person's machine;
-* with `--tls-dir` alone it is mutual TLS: no connection without a certificate of the same authorities, and the
-  certificate's URI names the caller's role;
-* with `--tls-dir` and `--tokens-file` it is TLS, and each call carries a bearer token. Without TLS tokens are allowed
+* Without `--tls-dir` and without `--tokens-file` it checks nothing, as on the loopback interface of one machine.
+* With `--tls-dir` alone it uses mutual TLS. A client needs a certificate of the same authorities, whose URI names the
+  caller's role.
+* With `--tls-dir` and `--tokens-file` it uses TLS, and each call carries a bearer token. Tokens without TLS are allowed
   on the loopback interface alone.
 """
 
@@ -26,20 +26,20 @@ class Credentials:
 
     tls: TlsFolder | None = None
     tokens: TokensFile | None = None
-    """The tokens of callers, for a server."""
+    """The tokens that a server accepts."""
     token: OwnToken | None = None
     """The token that this process sends."""
 
     @property
     def knows_callers(self) -> bool:
-        """Whether a server with these credentials refuses callers that it does not know."""
+        """Whether a server with these credentials refuses unknown callers."""
         return self.tls is not None or self.tokens is not None
 
     @classmethod
     def of_server(cls, role: Role, *, tls_dir: Path | None, tokens_file: Path | None) -> "Credentials":
         """Returns the credentials of a service, with the token of the environment.
 
-        Raises `FailedPrecondition` that names the file or option that is missing or wrong.
+        Raises `FailedPrecondition`, which names the file or the option that is missing or wrong.
         """
         credentials = cls(
             TlsFolder(tls_dir) if tls_dir else None, TokensFile(tokens_file) if tokens_file else None, _own_token()
@@ -56,7 +56,7 @@ class Credentials:
 
     @classmethod
     def of_client(cls, tls_dir: Path | None) -> "Credentials":
-        """Returns the credentials of a client alone, with the token of the environment. Raises as `of_server`."""
+        """Returns the credentials of a client, with the token of the environment. Raises like `of_server`."""
         credentials = cls(TlsFolder(tls_dir) if tls_dir else None, token=_own_token())
         if credentials.tls is not None and credentials.tls.current().certificate is None and credentials.token is None:
             raise credentials.tls.wrong(
@@ -66,7 +66,7 @@ class Credentials:
 
 
 def _check_certificate(tls: TlsFolder, role: Role, *, with_tokens: bool) -> None:
-    """Checks that the certificate is one of a server of this role."""
+    """Checks that the certificate is for a server of this role."""
     facts = tls.current().facts
     if facts is None:
         raise tls.wrong(f"{CERTIFICATE} and {KEY} are missing: a server needs them")
@@ -98,11 +98,11 @@ _process = Credentials()
 
 
 def use(credentials: Credentials) -> None:
-    """Sets the credentials of this process: servers and channels take them unless they are given others."""
+    """Sets the credentials of this process. Servers and channels use them unless a caller gives them others."""
     global _process
     _process = credentials
 
 
 def current() -> Credentials:
-    """Returns the credentials of this process; without `use` it has none."""
+    """Returns the credentials of this process; empty credentials before `use`."""
     return _process

@@ -1,4 +1,4 @@
-"""Command-line options of every service that decide who reaches it, and who it is."""
+"""Adds the command-line options that decide who a service is, and who reaches it."""
 
 import argparse
 import os
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def add_security_options(parser: argparse.ArgumentParser) -> None:
-    """Adds the options. Each defaults to an environment variable, where an empty one counts as unset."""
+    """Adds the options. Each option defaults to an environment variable. An empty variable counts as unset."""
     group = parser.add_argument_group("security")
     add_tls_option(group, "with tls.crt, tls.key and ca.crt of this process; its peers need certificates of ca.crt")
     group.add_argument(

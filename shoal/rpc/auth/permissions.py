@@ -1,4 +1,4 @@
-"""The table of who may call what. To change who may do what, change this file alone."""
+"""The table of the roles that may call each rpc. Change permissions here alone."""
 
 import re
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class Role(StrEnum):
-    """What a caller is. A certificate has it in its URI, a tokens file beside the digest of a token."""
+    """The role of a caller. A certificate names it in its URI, and a tokens file beside the digest of a token."""
 
     COORDINATOR = "coordinator"
     """A coordinator: commands its workers."""
@@ -112,12 +112,12 @@ SERVICES: dict[str, dict[str, frozenset[Role]]] = {
         "GetSocket": _PEOPLE,
     },
 }
-"""All rpcs of all services, and the roles that may call each."""
+"""All rpcs of all services, and the roles that may call each rpc."""
 
 ALLOWED: dict[str, frozenset[Role]] = {
     f"/{service}/{method}": roles for service, methods in SERVICES.items() for method, roles in methods.items()
 }
-"""The roles that may call each method ("/package.Service/Method"). A method that is not listed is refused to all."""
+"""The roles that may call each method ("/package.Service/Method"). Nobody may call a method that is not listed."""
 
 OPEN_SERVICE = "/grpc.health.v1.Health/"
-"""The service that needs no role: probes call it."""
+"""The service that needs no role, for probes."""

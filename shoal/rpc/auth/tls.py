@@ -1,4 +1,4 @@
-"""The folder of `--tls-dir`: certificate, key and authorities of this process, read again when they change."""
+"""Reads the folder of `--tls-dir`: certificate, key and authorities of this process, again when they change."""
 
 import logging
 import os
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 CERTIFICATE, KEY, AUTHORITIES = "tls.crt", "tls.key", "ca.crt"
-"""The names in Kubernetes' secrets and cert-manager's."""
+"""The names that Kubernetes' secrets and cert-manager use."""
 
 WORKER_NAME = "worker.shoal"
-"""The DNS name in the certificate of every worker. A coordinator accepts it at any address: workers come and go, and
-their addresses are in no certificate. The coordinator's own certificate has its host names."""
+"""The DNS name in the certificate of every worker. A coordinator accepts it at any address, since workers come and go,
+and no certificate has their addresses. The coordinator's own certificate has its host names."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class TlsFiles:
     facts: "Certificate | None"
 
     def channel_credentials(self) -> grpc.ChannelCredentials:
-        """Returns what a client shows to servers, and how it checks them."""
+        """Returns what a client shows to servers and how it checks servers, for gRPC."""
         return grpc.ssl_channel_credentials(self.authorities, self.key, self.certificate)
 
 
@@ -46,16 +46,17 @@ class TlsFolder:
     """The files of one folder. Methods may be called from any thread."""
 
     def __init__(self, folder: Path) -> None:
-        """Reads and checks the files. Raises `FailedPrecondition` that names the file that is missing or wrong."""
+        """Reads and checks the files. Raises `FailedPrecondition`, which names the missing or wrong file."""
         self._folder = folder
         self._lock = threading.Lock()
         self._signature = self._sign()
         self._files = self._read()
 
     def current(self) -> TlsFiles:
-        """Returns the files as they are now: the same object until they change.
+        """Returns the files as they are now, as the same object until they change.
 
-        Keeps the files of before while the new ones do not fit together, as between the renewal of certificate and key.
+        Returns the earlier files while the new files do not fit together: a renewal may replace the certificate before
+        the key.
         """
         with self._lock:
             signature = self._sign()
@@ -69,9 +70,9 @@ class TlsFolder:
             return self._files
 
     def server_credentials(self, *, ask_for_certificates: bool) -> grpc.ServerCredentials:
-        """Returns the credentials of a server. Each new connection gets the files as they are then.
+        """Returns the credentials of a server. Each new connection uses the files of its moment.
 
-        With `ask_for_certificates` a client without a certificate of these authorities cannot connect.
+        With `ask_for_certificates` a client needs a certificate of these authorities to connect.
         """
         served = self.current()
 
@@ -88,7 +89,7 @@ class TlsFolder:
         )
 
     def wrong(self, what: str) -> FailedPrecondition:
-        """Returns the error of a folder that does not serve."""
+        """Returns the error of a folder that cannot be used."""
         return FailedPrecondition(f"--tls-dir {self._folder}: {what}", reason=ErrorReason.CREDENTIALS)
 
     def _sign(self) -> list[tuple[int, int, int]]:

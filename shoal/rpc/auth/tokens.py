@@ -1,4 +1,4 @@
-"""Bearer tokens: the file with which a server knows its callers, and the token of this process."""
+"""Reads bearer tokens: the file of the tokens that a server accepts, and the token of this process."""
 
 import hashlib
 import logging
@@ -19,27 +19,27 @@ _TOKEN = re.compile(r"[!-~]{16,4096}")
 
 
 def digest_of(token: str) -> str:
-    """Returns the SHA-256 of a token, in hexadecimal. A tokens file has these, so reading it gives nobody a token."""
+    """Returns the SHA-256 of a token, in hexadecimal. A tokens file has digests alone, so it gives nobody a token."""
     return hashlib.sha256(token.encode()).hexdigest()
 
 
 class TokensFile:
-    """The tokens that a server accepts: lines of SHA-256, role and name; `#` begins a comment.
+    """The file of the tokens that a server accepts. A line has SHA-256, role and name; `#` begins a comment.
 
-    Read again when it changes. Methods may be called from any thread.
+    The file is read again when it changes. Methods may be called from any thread.
     """
 
     def __init__(self, path: Path) -> None:
-        """Raises `FailedPrecondition` that names the line that is wrong."""
+        """Reads the file. Raises `FailedPrecondition`, which names the wrong line."""
         self._path = path
         self._lock = threading.Lock()
         self._signature = signature_of(path)
         self._callers = self._read()
 
     def caller(self, token: str) -> Caller | None:
-        """Returns whose token it is; None if it is nobody's.
+        """Returns the owner of a token; None for an unknown token.
 
-        Tokens of before are valid while the changed file cannot be read.
+        The earlier tokens stay valid while the changed file cannot be read.
         """
         with self._lock:
             signature = signature_of(self._path)
@@ -66,7 +66,7 @@ class TokensFile:
                 continue
             match = _LINE.fullmatch(line)
             if match is None or match[2] not in set(Role):
-                # The line itself may be a token that somebody wrote here instead of its digest.
+                # The error leaves out the line, which may be a token that somebody wrote here instead of its digest.
                 raise _wrong(
                     "--tokens-file", self._path,
                     f"line {number} is not `SHA256 ROLE NAME` with a role of {', '.join(Role)}; "
@@ -77,10 +77,10 @@ class TokensFile:
 
 
 class OwnToken:
-    """The token that this process sends: from a file, which is read again when it changes, or from the environment."""
+    """The token that this process sends, from the environment or from a file, which is read again when it changes."""
 
     def __init__(self, *, path: Path | None = None, value: str = "") -> None:
-        """Raises `FailedPrecondition` for a file that cannot be read, or that other users can read."""
+        """Reads the token. Raises `FailedPrecondition` for a file that cannot be read, or that other users can read."""
         self._path = path
         self._signature = signature_of(path) if path else None
         self._value = self._read(path) if path else _checked(value.strip(), "SHOAL_TOKEN")
@@ -128,7 +128,7 @@ def _text_of(error: OSError | UnicodeDecodeError) -> str:
 
 
 def signature_of(path: Path) -> tuple[int, int, int]:
-    """Returns values that differ after a change of a file; zeros while it cannot be found."""
+    """Returns values that change when a file changes; zeros while the file cannot be found."""
     try:
         facts = os.stat(path)
     except OSError:

@@ -1,4 +1,4 @@
-"""Why no call reaches a coordinator, in words that say what to change."""
+"""Says why no call reaches a coordinator, and what to change."""
 
 import re
 
@@ -10,16 +10,17 @@ _NO_TLS = "WRONG_VERSION_NUMBER"
 
 
 def tls_failure(message: str) -> str:
-    """Returns what gRPC's message says of a failed TLS handshake, the same for each such failure; else nothing."""
+    """Returns the cause of a failed TLS handshake in gRPC's message; empty for other failures."""
     if unverified := _UNVERIFIED.search(message):
         return unverified[1]
     return next((what for what in (_OTHER_HOST, _NO_TLS) if what in message), "")
 
 
 def why_unreachable(address: str, message: str, *, uses_tls: bool) -> str:
-    """Returns why no call reaches a coordinator, what it is first, in place of gRPC's message.
+    """Returns why no call reaches a coordinator, in place of gRPC's message.
 
-    `uses_tls` says whether the caller does. Asks the server for the names of its certificate where they do not fit.
+    `uses_tls` says whether the caller uses TLS. Asks the server for the names in its certificate if the caller's host
+    is not among them.
     """
     failure, host = tls_failure(message), host_of(address)
     if failure == _OTHER_HOST:
