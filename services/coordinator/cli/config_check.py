@@ -7,11 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from services.coordinator.cli.env.requests import ask_environment_servers, check_environments
-from services.coordinator.cli.reward_process import (
-    call_reward_process,
-    check_custom_verifiers,
-    check_reward_servers,
-)
+from services.coordinator.cli.reward_process import call_reward_process, check_custom_verifiers, check_reward_servers
 from services.coordinator.launcher.disk import disk_space
 from services.coordinator.reporting.trackers.wandb import wandb_login_problem
 from services.coordinator.run.checks.environment_check import check_tools_of_rows, missing_tools, unwritten_tools

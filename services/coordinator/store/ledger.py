@@ -19,20 +19,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from services.coordinator.store.files.disk_errors import write_error
-from services.coordinator.store.progress import (
-    IssueState,
-    Progress,
-    read_issue_state,
-    read_progress,
-    write_progress,
-)
-from services.coordinator.store.rows import (
-    GroupState,
-    TrainedGroup,
-    sampled_row,
-    scored_row,
-    trained_row,
-)
+from services.coordinator.store.progress import IssueState, Progress, read_issue_state, read_progress, write_progress
+from services.coordinator.store.rows import GroupState, TrainedGroup, sampled_row, scored_row, trained_row
 from services.coordinator.store.segments import records
 from services.coordinator.store.segments.records import PayloadKind
 from services.coordinator.store.segments.series import SEGMENTS, SegmentWriter

@@ -25,11 +25,7 @@ from shoal.errors import InvalidArgument
 from shoal.v1 import environment_pb2 as pb
 from shoal.v1 import rollout_pb2
 from shoal.visible_text import visible
-from shoal.wire.conversations import (
-    chat_message_to_wire,
-    struct_to_wire,
-    tool_from_wire,
-)
+from shoal.wire.conversations import chat_message_to_wire, struct_to_wire, tool_from_wire
 
 if TYPE_CHECKING:
     from shoal.v1.environment_pb2_grpc import EnvironmentServiceAsyncStub

@@ -15,13 +15,7 @@ from typing import Any
 
 from services.coordinator.remote.file_systems import file_system, is_local, why_refused
 from shoal.error_reasons import ErrorReason
-from shoal.errors import (
-    AlreadyExists,
-    FailedPrecondition,
-    ResourceExhausted,
-    ShoalError,
-    Unavailable,
-)
+from shoal.errors import AlreadyExists, FailedPrecondition, ResourceExhausted, ShoalError, Unavailable
 
 SUMS = "SHA256SUMS"
 CARD = "README.md"

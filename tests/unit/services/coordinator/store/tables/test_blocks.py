@@ -10,13 +10,7 @@ import pytest
 from services.coordinator.store.ledger import Ledger
 from services.coordinator.store.progress import Progress
 from services.coordinator.store.replacement import replace_ledger
-from services.coordinator.store.rollouts import (
-    LEDGER,
-    count_drop_reasons,
-    count_groups,
-    list_rollouts,
-    whole_ledger,
-)
+from services.coordinator.store.rollouts import LEDGER, count_drop_reasons, count_groups, list_rollouts, whole_ledger
 from services.coordinator.store.rows import TrainedGroup
 from services.coordinator.store.segments.series import SEGMENTS
 from services.coordinator.store.tables import blocks
