@@ -16,7 +16,6 @@ from google.protobuf.struct_pb2 import Struct
 
 from services.coordinator.store.event_pages import EventPages
 from services.coordinator.store.files.line_file import LineFile
-from services.coordinator.store.turns import Turns
 from shoal.concurrency import Signal
 from shoal.error_reasons import ErrorReason
 from shoal.errors import FailedPrecondition, Unavailable
@@ -31,6 +30,8 @@ _POLL_S = 0.2
 _SEQUENCE = re.compile(rb'\{"sequence": (\d+),')
 _READ_BYTES = 1 << 20
 """Bytes read at once from a followed file."""
+_TURN_S = 0.0005
+"""Pause before the turn of a watcher that is not alone."""
 
 
 class EventLog:
@@ -50,7 +51,7 @@ class EventLog:
             self._file.cut()
         self._pages = EventPages(path, partial(_parse, path=path))
         self._changed = Signal()
-        self._turns = Turns()
+        self._turns = _Turns()
         self._closed, self._goes_on = is_past, False
 
     def add(self, kind: str, message: str, **attributes: Any) -> None:
@@ -111,6 +112,28 @@ class EventLog:
         """
         self._closed, self._goes_on = True, goes_on
         self._changed.notify()
+
+
+class _Turns:
+    """Lets one watcher after the other go on, in the order in which they ask.
+
+    Between two of them the event loop does everything else that is ready, so a thousand watchers of one event delay the
+    run's own work by the time of one, not of a thousand. All together they get at most 2,000 turns a second; one that
+    is alone waits for nothing.
+    """
+
+    def __init__(self) -> None:
+        self._lock = asyncio.Lock()
+        self._num_waiting = 0
+
+    async def take(self) -> None:
+        """Waits for a turn."""
+        self._num_waiting += 1
+        try:
+            async with self._lock:
+                await asyncio.sleep(_TURN_S if self._num_waiting > 1 else 0)
+        finally:
+            self._num_waiting -= 1
 
 
 class PastLogs:

@@ -35,7 +35,6 @@ from services.coordinator.store.tables.payloads import (
     write_payload,
 )
 from services.coordinator.store.tables.schema import create_tables
-from services.coordinator.store.tables.transitions import move_group
 from shoal.error_reasons import ErrorReason
 from shoal.errors import DataLoss
 from shoal.rollout import Completion, Prompt
@@ -292,8 +291,12 @@ class Ledger:
     def _move(
         self, connection: sqlite3.Connection, order_number: int, state: GroupState, policy_version: int, detail: str
     ) -> None:
-        move_group(
-            connection, order_number, state.value, attempt=self._attempt, policy_version=policy_version, detail=detail
+        """Sets the state of a group, and records when the group entered it."""
+        connection.execute("UPDATE groups SET state = ? WHERE order_number = ?", (state.value, order_number))
+        connection.execute(
+            "INSERT INTO transitions (order_number, state, time_s, attempt, policy_version, detail)"
+            " VALUES (?, ?, ?, ?, ?, ?)",
+            (order_number, state.value, time.time(), self._attempt, policy_version, detail),
         )
 
     async def _write(self, work: Callable[[sqlite3.Connection], object]) -> None:

@@ -13,7 +13,7 @@ import pytest
 from google.protobuf import json_format
 
 from services.coordinator.reporting.trackers import trackers
-from services.coordinator.reporting.trackers.tracker_thread import TrackerThread
+from services.coordinator.reporting.trackers.trackers import TrackerThread
 from shoal.errors import FailedPrecondition
 from shoal.v1 import coordinator_pb2 as pb
 from tests.support.cluster import Cluster, kinds
@@ -278,7 +278,7 @@ def test_a_tracker_that_cannot_start_can_be_closed() -> None:
         raise ValueError("no such account")
 
     thread = TrackerThread("nobody", start, lambda name, reason: failures.append((name, reason)))
-    thread.log(1, {"lr": 0.1})
-    thread.close(failed=False)
+    thread.call(lambda tracker: tracker.log(1, {"lr": 0.1}))
+    thread.end(failed=False)
     thread.join(60)
     assert failures == [("nobody", "ValueError: no such account")]

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 from google.protobuf.json_format import ParseDict
 
+from services.coordinator.cli.reward_process import call_reward_process
 from shoal.config import RunConfig, dump_config, load_config, parse_config
 from shoal.config.load import apply_override
 from shoal.config.tables.environments import BUILT_IN_ENVIRONMENTS, EnvironmentConfig, find_environment_files
@@ -70,8 +71,14 @@ class Origins:
             )
 
     def config(self) -> RunConfig:
-        """Loads the configured environments."""
-        return environments_config(self.config_file, self.overrides)
+        """Loads the configuration of the file with the overrides, or of the overrides alone."""
+        if self.config_file is not None:
+            return load_config(self.config_file, self.overrides)
+        values: dict[str, Any] = dict(_UNREAD)
+        for override in self.overrides:
+            apply_override(values, override)
+        find_environment_files(values, Path.cwd())
+        return parse_config(values)
 
 
 @dataclass(frozen=True)
@@ -122,7 +129,7 @@ def checked(game: Game, texts: Sequence[str]) -> dict[str, Any]:
         "seed": game.seed,
         "texts": list(texts),
     }
-    found: dict[str, Any] = _answer("check", request)
+    found: dict[str, Any] = call_reward_process("check", request, _MODULE)
     return found
 
 
@@ -137,7 +144,7 @@ def check_environments(config: RunConfig) -> dict[str, list[ToolDefinition] | st
     if not environments:
         return {}
     request = {"config": dump_config(config.model_copy(update={"environments": environments}))}
-    tools: dict[str, list[dict[str, Any]] | str] = _answer("load", request)
+    tools: dict[str, list[dict[str, Any]] | str] = call_reward_process("load", request, _MODULE)
     return {
         name: tables
         if isinstance(tables, str)
@@ -194,17 +201,6 @@ async def _tools_at_server(config: EnvironmentConfig) -> list[ToolDefinition] | 
     if info.unavailable:
         return f"it cannot work at {config.server}: {info.unavailable}"
     return [tool_from_wire(tool) for tool in info.tools]
-
-
-def environments_config(config_file: Path | None, overrides: Sequence[str]) -> RunConfig:
-    """Returns the configuration of a file with overrides, or of the overrides alone."""
-    if config_file is not None:
-        return load_config(config_file, overrides)
-    values: dict[str, Any] = dict(_UNREAD)
-    for override in overrides:
-        apply_override(values, override)
-    find_environment_files(values, Path.cwd())
-    return parse_config(values)
 
 
 def with_built_in(config: RunConfig) -> RunConfig:
@@ -300,14 +296,3 @@ async def environments_of(
     """Asks a server for its environments."""
     response = await stub.ListEnvironments(pb.ListEnvironmentsRequest(), timeout=timeout_s)
     return list(response.environments)
-
-
-def _answer(command: str, request: dict[str, Any]) -> Any:
-    """Returns the answer of a command. If the command fails, exits with its code, after it has printed why."""
-    done = subprocess.run(
-        [sys.executable, "-m", _MODULE, command],
-        input=json.dumps(request), stdout=subprocess.PIPE, text=True, check=False,
-    )  # fmt: skip
-    if done.returncode:
-        raise typer.Exit(done.returncode if done.returncode > 0 else 1)
-    return json.loads(done.stdout)

@@ -12,18 +12,23 @@ from typing import Any
 
 import yaml
 
-from services.coordinator.cli.export.reward_section import reward_rows, shaping
 from services.coordinator.reporting.page.axes import SHARE, plain
-from services.coordinator.reporting.reward_parts import part_metrics
+from services.coordinator.reporting.reward_parts import part_metrics, verifier_names
 from services.coordinator.store.files.step_file import StepFile
 from services.coordinator.store.run_record import RunRecord
 from shoal import __version__
 from shoal.config import RunConfig
 from shoal.config.tables.data import SourceConfig
+from shoal.config.tables.verifiers import BUILT_IN_VERIFIERS, JUDGE_VERIFIERS, MODEL_VERIFIERS
 from shoal.quantities import counted
 
 _TABLES = ("sampling", "grpo", "advantage", "loss", "kl", "correction", "learner")
 """Tables of the configuration that describe how the model was trained, but not where."""
+_SHAPING = (
+    "correct", "verification_reward", "apply_verifiable_reward", "only_reward_good_outputs", "non_stop_penalty",
+    "format", "style", "overlong", "length", "cosine", "repetition", "verifiers",
+)  # fmt: skip
+"""Fields of `[reward]` that describe how a reward is made, but not where."""
 _CURVES = {
     "objective/scores": ("Reward", plain),
     "objective/verifiable_correct_rate": ("Correct", SHARE.value),
@@ -54,7 +59,7 @@ def model_card(record: RunRecord, config: RunConfig, step: int, repo: str = "", 
         f"arXiv:2402.03300) for {step} of {counted(config.run.num_steps, 'step')}, by Shoal {__version__}.",
         f"## Load it\n\n{_loading(config, repo, step, base if is_adapter else '')}",
         f"## Training\n\n{_table(('', ''), _facts(config))}",
-        *([f"### Reward\n\n{_table(_REWARD_TITLES, rewarded)}"] if (rewarded := reward_rows(config, steps)) else []),
+        *([f"### Reward\n\n{_table(_REWARD_TITLES, rewarded)}"] if (rewarded := _reward_rows(config, steps)) else []),
         *([f"### Curves\n\n{_curves(steps)}"] if steps else []),
         *([f"## Evaluation\n\n{_evaluations(evaluations)}"] if evaluations else []),
         f"## Configuration\n\nWhat differs from the defaults:\n\n```toml\n{_settings(config)}```",
@@ -136,6 +141,45 @@ def _source(source: SourceConfig) -> str:
     return source.task or _public_name(source.dataset or "")
 
 
+def _reward_rows(config: RunConfig, steps: Sequence[Mapping[str, float]]) -> list[tuple[str, str, str, str]]:
+    """Returns a row for each verifier that judged in `steps`, with its function, its weight, and whether it decides
+    correctness; and a row for each environment."""
+    measured = {name: 0.0 for row in steps for name in row}
+    rows = [
+        (name, _function(config, name), _weight(config, name), "yes" if config.reward.says_correct(name) else "no")
+        for name in verifier_names(measured)
+    ]
+    return rows + [(environment.name, "an environment", "1", "") for environment in config.environments]
+
+
+def _shaping(config: RunConfig) -> dict[str, Any]:
+    """Returns the fields of `[reward]` that shape a reward and differ from the defaults."""
+    values = config.reward.model_dump(mode="json", exclude_defaults=True)
+    return {name: values[name] for name in _SHAPING if name in values}
+
+
+def _function(config: RunConfig, verifier: str) -> str:
+    """Names the function of a verifier, without folder and address."""
+    reward = config.reward
+    if verifier in reward.custom:
+        custom = reward.custom[verifier]
+        return custom.entry_point or f"{Path(custom.file).name}: {custom.function}"
+    if verifier in JUDGE_VERIFIERS:
+        return f"a judge, {_last(reward.judge.model)}"
+    if verifier in MODEL_VERIFIERS:
+        return f"a reward model, {_last(reward.model.path)}" if reward.model.path else "a reward model"
+    return "Shoal" if verifier in BUILT_IN_VERIFIERS else "another package or server"
+
+
+def _last(path: str) -> str:
+    return Path(path).name
+
+
+def _weight(config: RunConfig, verifier: str) -> str:
+    factor = config.reward.weights.get(verifier, 1.0)
+    return " or ".join(f"{weight:g}" for weight in sorted({factor * source.weight for source in config.data.sources}))
+
+
 def _curves(steps: Sequence[Mapping[str, float]]) -> str:
     """Returns a table of steps at even distances, including the first and the last step."""
     metrics = [name for name in _CURVES if any(name in row for row in steps)]
@@ -196,7 +240,7 @@ def _settings(config: RunConfig) -> str:
     """Returns the listed tables as TOML, without defaults and possible paths or addresses."""
     lines = ["[run]", f"num_steps = {config.run.num_steps}", f"seed = {config.run.seed}"]
     tables = {name: getattr(config, name).model_dump(mode="json", exclude_defaults=True) for name in _TABLES}
-    for name, values in (tables | {"reward": shaping(config)}).items():
+    for name, values in (tables | {"reward": _shaping(config)}).items():
         if fields := list(_fields(values)):
             lines += ["", f"[{name}]", *fields]
     return "\n".join(lines) + "\n"

@@ -9,7 +9,7 @@ import typer
 
 from services.coordinator.cli.run.printing import has_ended, print_changes, print_run
 from services.coordinator.cli.run.sources import CoordinatorSource
-from services.coordinator.cli.run.watching import watch_run
+from services.coordinator.cli.run.views import watch_run
 from services.coordinator.cli.shared.options import (
     ConfigFileUnlessResumed,
     Coordinator,

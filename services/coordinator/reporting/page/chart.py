@@ -10,16 +10,20 @@ import math
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import accumulate, groupby
 
-from services.coordinator.reporting.page import paths
 from services.coordinator.reporting.page.axes import Scale, Unit, tick_step, ticks
-from services.coordinator.reporting.page.paths import Values
 
 WIDTH, HEIGHT = 460, 216
 LEFT, RIGHT, TOP, BOTTOM = 46, 442, 14, 190
 """Edges of the plot, in the units of the SVG's view box. The labels of the axes are outside."""
 MAX_MARKS = 40
 """Most points of a curve with marks."""
+_CAP = 4.0
+"""Half the width of the ends of an interval, and of a point without neighbors."""
+
+Values = Sequence[float | None]
+"""A value for each point of the horizontal axis; None for points without a measurement."""
 
 
 class Style(StrEnum):
@@ -171,21 +175,21 @@ def _shapes(
     """Yields class names and path of each shape: first areas, then lines."""
     edges = [values for curve, values in zip(curves, heights, strict=True) if curve.style is Style.EDGE]
     if edges:
-        yield "band", paths.area(x, edges[0], edges[1], y)
+        yield "band", area_path(x, edges[0], edges[1], y)
     below: Values = [0.0] * len(x)
     for index, (curve, values) in enumerate(zip(curves, heights, strict=True)):
         if curve.style is Style.LAYER:
-            yield _kind(index, curve), paths.area(x, below, values, y)
+            yield _kind(index, curve), area_path(x, below, values, y)
             below = values
     for index, (curve, values) in enumerate(zip(curves, heights, strict=True)):
         if curve.style is Style.LINE:
             if curve.intervals:
-                yield f"interval c{index}", paths.bars(x, curve.intervals, y)
-            yield _kind(index, curve) + (" faint" if curve.trend else ""), paths.line(x, values, y, breaks)
+                yield f"interval c{index}", bars_path(x, curve.intervals, y)
+            yield _kind(index, curve) + (" faint" if curve.trend else ""), line_path(x, values, y, breaks)
             if curve.trend:
-                yield _kind(index, curve), paths.line(x, curve.trend, y)
+                yield _kind(index, curve), line_path(x, curve.trend, y)
             if len(values) <= MAX_MARKS:
-                yield f"marks c{index}", paths.marks(x, values, y)
+                yield f"marks c{index}", marks_path(x, values, y)
 
 
 def _kind(index: int, curve: Curve) -> str:
@@ -208,3 +212,52 @@ def _describe(curve: Curve, steps: Steps, unit: Unit) -> str:
     first, last = measured[0], measured[-1]
     ends = [f"{_text(curve, index, unit)} at {steps.names[index]}" for index in (first, last)]
     return f"{curve.label}: {', '.join(ends)}"
+
+
+def line_path(x: Sequence[float], values: Values, y: Scale, breaks: Collection[int] = ()) -> str:
+    """Draws a line through the values, with gaps at missing values and before the indices of `breaks`."""
+    pieces = [[(x[index], y(value)) for index, value in piece] for piece in _pieces(values, breaks)]
+    return "".join("M" + _corners(_widened(piece)) for piece in pieces)
+
+
+def marks_path(x: Sequence[float], values: Values, y: Scale) -> str:
+    """Draws each value as a point: a line without length, which round ends turn into a disk."""
+    return "".join(f"M{x[index]:g} {y(value):g}h0" for index, value in enumerate(values) if value is not None)
+
+
+def area_path(x: Sequence[float], lower: Values, upper: Values, y: Scale) -> str:
+    """Fills the area between two curves, wherever both have a value."""
+    pairs = zip(lower, upper, strict=True)
+    path = ""
+    for piece in _pieces([None if high is None else low for low, high in pairs]):
+        below = [(x[index], y(low)) for index, low in piece]
+        above = [(x[index], y(high)) for index, _ in piece if (high := upper[index]) is not None]
+        path += f"M{_corners(_widened(above))}L{_corners(_widened(below)[::-1])}Z"
+    return path
+
+
+def bars_path(x: Sequence[float], intervals: Sequence[tuple[float, float] | None], y: Scale) -> str:
+    """Draws each interval as a bar with ends."""
+    return "".join(
+        f"M{middle - _CAP:g} {y(high):g}h{2 * _CAP:g}m{-_CAP:g} 0V{y(low):g}m{-_CAP:g} 0h{2 * _CAP:g}"
+        for middle, interval in zip(x, intervals, strict=True)
+        if interval is not None
+        for low, high in [interval]
+    )
+
+
+def _pieces(values: Values, breaks: Collection[int] = ()) -> Iterator[list[tuple[int, float]]]:
+    """Yields the runs of adjacent values, with their indices; a new run begins at each of `breaks`."""
+    parts = list(accumulate(index in breaks for index in range(len(values))))
+    for (is_gap, _), stretch in groupby(enumerate(values), key=lambda pair: (pair[1] is None, parts[pair[0]])):
+        if not is_gap:
+            yield [(index, value) for index, value in stretch if value is not None]
+
+
+def _widened(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Turns a single point, which would be invisible, into a short dash."""
+    return points if len(points) > 1 else [(x + shift, y) for x, y in points for shift in (-_CAP, _CAP)]
+
+
+def _corners(points: list[tuple[float, float]]) -> str:
+    return "L".join(f"{x:g} {y:g}" for x, y in points)

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from services.coordinator.reporting.page import axes
-from services.coordinator.reporting.page.chart import Chart, Curve, Steps, Style, draw
-from services.coordinator.reporting.page.paths import Values
+from services.coordinator.reporting.page.chart import Chart, Curve, Steps, Style, Values, draw
 from services.coordinator.reporting.reward_parts import part_metrics
 
 MAX_POINTS = 300

@@ -1,18 +1,94 @@
-"""The experiment trackers that a run's configuration names, combined."""
+"""The experiment trackers that a run's configuration names, each on a thread that keeps its failures from the run."""
 
+import logging
+import queue
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from services.coordinator.reporting.trackers.tensorboard import TensorBoardTracker
-from services.coordinator.reporting.trackers.tracker_thread import TrackerThread
 from services.coordinator.reporting.trackers.trackio import TrackioTracker
 from services.coordinator.reporting.trackers.wandb import WandbTracker
 from services.coordinator.store.run_record import RunRecord
 from shoal.config import RunConfig
 
+_log = logging.getLogger(__name__)
+
 CLOSE_TIMEOUT_S = 60.0
 """Longest wait in seconds at the end of a run for the trackers to write the rest."""
+MAX_WAITING = 10_000
+"""Most calls that wait for a slow tracker: the memory of a run must not grow because a server hangs."""
+
+
+class Tracker(Protocol):
+    """A consumer of metrics by step. All calls come from its own thread; they may block and may raise anything."""
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Takes the metrics of a train step, or those of an evaluation of its policy."""
+
+    def log_table(self, step: int, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Takes rows of texts and numbers with the same columns; there is at least one."""
+
+    def restored(self, step: int) -> None:
+        """Discards the log after a step, from which the run continues."""
+
+    def close(self, *, failed: bool) -> None:
+        """Writes the remaining data at the end of the run."""
+
+
+class TrackerThread:
+    """Runs one tracker on its own thread, in order. The run continues without a tracker that fails or lags."""
+
+    def __init__(self, name: str, start: Callable[[], Tracker], on_failure: Callable[[str, str], None]) -> None:
+        """Starts the thread.
+
+        `start` makes the tracker, on the thread. `on_failure` is called with name and reason, on any thread, at most
+        once.
+        """
+        self.name = name
+        self._start = start
+        self._on_failure = on_failure
+        self._calls: queue.Queue[Callable[[Tracker], None] | None] = queue.Queue(MAX_WAITING)
+        self._is_left_out = False
+        # A daemon, so that the interpreter does not wait for a tracker that hangs.
+        self._thread = threading.Thread(target=self._run, name=f"tracker-{name}", daemon=True)
+        self._thread.start()
+
+    def call(self, call: Callable[[Tracker], None]) -> None:
+        """Queues a call of the tracker."""
+        self._put(call)
+
+    def end(self, *, failed: bool) -> None:
+        """Queues `Tracker.close`, the last call."""
+        self._put(lambda tracker: tracker.close(failed=failed))
+        self._put(None)
+
+    def join(self, timeout_s: float) -> None:
+        """Blocks until a tracker that ends has written the rest, for at most `timeout_s`."""
+        self._thread.join(timeout_s)
+        if self._thread.is_alive():
+            _log.error("%s has not written everything in time: the run ends without it", self.name)
+
+    def _put(self, call: Callable[[Tracker], None] | None) -> None:
+        if self._is_left_out:
+            return
+        try:
+            self._calls.put_nowait(call)
+        except queue.Full:
+            self._is_left_out = True
+            self._on_failure(self.name, f"it is {MAX_WAITING} calls behind")
+
+    def _run(self) -> None:
+        try:
+            tracker = self._start()
+            while not self._is_left_out and (call := self._calls.get()) is not None:
+                call(tracker)
+        except Exception as error:
+            _log.exception("%s failed: the run continues without it", self.name)
+            if not self._is_left_out:
+                self._is_left_out = True
+                self._on_failure(self.name, f"{type(error).__name__}: {error}")
 
 
 class Trackers:
@@ -36,23 +112,25 @@ class Trackers:
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Logs the metrics of a train step, or of an evaluation of its policy."""
-        for thread in self._threads:
-            thread.log(step, metrics)
+        copy = dict(metrics)
+        self._call(lambda tracker: tracker.log(step, copy))
 
     def log_table(self, step: int, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
         """Logs rows of texts and numbers with the same columns; there is at least one."""
-        for thread in self._threads:
-            thread.log_table(step, name, rows)
+        self._call(lambda tracker: tracker.log_table(step, name, rows))
 
     def restored(self, step: int) -> None:
         """Discards the log after a step, from which the run continues."""
+        self._call(lambda tracker: tracker.restored(step))
+
+    def _call(self, call: Callable[[Tracker], None]) -> None:
         for thread in self._threads:
-            thread.restored(step)
+            thread.call(call)
 
     def close(self, *, failed: bool) -> None:
         """Blocks until everything is written, for at most `CLOSE_TIMEOUT_S`. Do not call it on the event loop."""
         deadline = time.monotonic() + CLOSE_TIMEOUT_S
         for thread in self._threads:
-            thread.close(failed=failed)
+            thread.end(failed=failed)
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from services.coordinator.reporting.trackers import tracker_thread
-from services.coordinator.reporting.trackers.tracker_thread import TrackerThread
+from services.coordinator.reporting.trackers import trackers
+from services.coordinator.reporting.trackers.trackers import TrackerThread
 
 
 class Hanging:
@@ -28,14 +28,14 @@ class Hanging:
 
 
 def test_a_tracker_that_hangs_is_left_out_and_keeps_no_more_than_its_queue(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tracker_thread, "MAX_WAITING", 100)
+    monkeypatch.setattr(trackers, "MAX_WAITING", 100)
     tracker, failures = Hanging(), []
     thread = TrackerThread("slow", lambda: tracker, lambda name, reason: failures.append((name, reason)))
     for step in range(1000):
-        thread.log(step, {"loss": 1.0})
+        thread.call(lambda tracker, step=step: tracker.log(step, {}))
     [(name, reason)] = failures
     assert name == "slow" and "100" in reason, reason
     tracker.may_answer.set()
-    thread.close(failed=False)
+    thread.end(failed=False)
     thread.join(60)
     assert len(tracker.logged) <= 101, f"{len(tracker.logged)} calls were kept"
