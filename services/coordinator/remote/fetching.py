@@ -78,7 +78,7 @@ def _check_not_behind(url: str, folder: Path) -> None:
 
 def _whole(url: str, run_id: str) -> list[MirroredCheckpoint]:
     try:
-        return MirrorFolder(url, run_id, "checkpoint.mirror").whole()
+        return MirrorFolder(url, run_id).whole()
     except Exception as error:
         _log.warning("the mirror %s could not be read: %s", url, error)
         return []
@@ -86,7 +86,7 @@ def _whole(url: str, run_id: str) -> list[MirroredCheckpoint]:
 
 def fetch_run(url: str, run_id: str, data_dir: Path, learner_data_dir: Path) -> None:
     """Fetches the newest whole checkpoint of a run. Raises as `take_from_mirror`."""
-    mirror = MirrorFolder(url, run_id, "checkpoint.mirror")
+    mirror = MirrorFolder(url, run_id)
     places = RunPlaces(data_dir / run_id, learner_data_dir / run_id)
     try:
         _, damaged = _fetch_newest(mirror, url, places, lambda checkpoint: checkpoint, _move_run)
@@ -112,7 +112,7 @@ def fetch_checkpoint(url: str, places: RunPlaces, newer_than: Age | None = None)
         files = (file for file in checkpoint.files if file.path.startswith("checkpoints/"))
         return replace(checkpoint, files=tuple(files))
 
-    mirror = MirrorFolder(url, places.run_folder.name, "checkpoint.mirror")
+    mirror = MirrorFolder(url, places.run_folder.name)
     return _fetch_newest(mirror, url, places, own_files, _move_checkpoint, newer_than)
 
 
@@ -121,7 +121,7 @@ def fetch_shared(url: str, run_folder: Path, file: MirroredFile) -> None:
     target = run_folder / file.path
     partial = target.with_name(f".{target.name}.fetched")
     try:
-        MirrorFolder(url, run_folder.name, "checkpoint.mirror").get_shared(file, partial)
+        MirrorFolder(url, run_folder.name).get_shared(file, partial)
         partial.replace(target)
     finally:
         partial.unlink(missing_ok=True)
@@ -155,7 +155,7 @@ def _fetch_newest(
             _check_room(places.learner_folder.parent, checkpoint)
             _log.info("fetching %s, %s, from %s", checkpoint.checkpoint_id, format_bytes(checkpoint.num_bytes), url)
             try:
-                mirror.get(checkpoint, partial, lambda _: None)
+                mirror.get(checkpoint, partial)
             except DataLoss as error:
                 damaged.append(f"; checkpoint {checkpoint.checkpoint_id} there is damaged: {error.message}")
                 _log.warning("checkpoint %s of the mirror is damaged: %s", checkpoint.checkpoint_id, error.message)

@@ -105,9 +105,9 @@ class RunPlaces:
 class MirrorFolder:
     """The part of a mirror that has one run. Its methods block, and raise errors of the file system."""
 
-    def __init__(self, url: str, run_id: str, name: str) -> None:
-        """`name` is the option or field that has the URL. Raises as `file_system` does."""
-        self._files, root = file_system(url, name)
+    def __init__(self, url: str, run_id: str) -> None:
+        """Raises as `file_system` does."""
+        self._files, root = file_system(url, "checkpoint.mirror")
         self._root = f"{root}/{run_id}"
 
     def whole(self) -> list[MirroredCheckpoint]:
@@ -134,7 +134,7 @@ class MirrorFolder:
                 return
             copied[file.path] = file
             with _source(path, contents.get(file.path)) as source, self._open(checkpoint.stored(file)[0]) as target:
-                _copy(source, target, file.num_bytes, file.sha256, str(path), progress)
+                _copy(source, target, file.num_bytes, file.sha256, str(path), lambda chunk: progress(len(chunk)))
 
         _at_once(copy, checkpoint.files)
         whole = replace(checkpoint, files=tuple(copied[file.path] for file in checkpoint.files))
@@ -172,24 +172,24 @@ class MirrorFolder:
     def _put_part(self, part: Part, stored: str, source: BinaryIO, name: str) -> None:
         try:
             with self._open(stored) as target:
-                _copy(source, target, part.num_bytes, part.sha256, name, lambda _: None)
+                _copy(source, target, part.num_bytes, part.sha256, name)
         except DataLoss:  # The content differs from the digest in its name.
             self._files.rm_file(f"{self._root}/{stored}")
             raise
 
-    def get(self, checkpoint: MirroredCheckpoint, places: RunPlaces, progress: Progress) -> None:
+    def get(self, checkpoint: MirroredCheckpoint, places: RunPlaces) -> None:
         """Copies a checkpoint to the places of a run. Raises `DataLoss` if a file is missing or differs."""
-        _at_once(lambda file: self._get(checkpoint, file, places.of(file.path), progress), checkpoint.files)
+        _at_once(lambda file: self._get(checkpoint, file, places.of(file.path)), checkpoint.files)
 
     def get_shared(self, file: MirroredFile, target: Path) -> None:
         """Copies a file that checkpoints share. Raises `DataLoss` if it is missing or differs."""
         for checkpoint in self.whole():
             for each in checkpoint.files:
                 if (each.path, each.num_bytes, each.sha256) == (file.path, file.num_bytes, file.sha256):
-                    return self._get(checkpoint, each, target, lambda _: None)
+                    return self._get(checkpoint, each, target)
         raise DataLoss(f"no checkpoint of {self._root} has the {file.num_bytes} bytes of {file.path}")
 
-    def _get(self, checkpoint: MirroredCheckpoint, file: MirroredFile, target: Path, progress: Progress) -> None:
+    def _get(self, checkpoint: MirroredCheckpoint, file: MirroredFile, target: Path) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         sizes = [(part.num_bytes, part.sha256) for part in file.parts] or [(file.num_bytes, file.sha256)]
         whole = hashlib.sha256()
@@ -201,7 +201,7 @@ class MirrorFolder:
                 except FileNotFoundError:
                     raise DataLoss(f"{name} is missing") from None
                 with source:
-                    _copy(source, out, num_bytes, sha256, name, progress, whole)
+                    _copy(source, out, num_bytes, sha256, name, whole.update)
         if whole.hexdigest() != file.sha256:
             raise _differs(f"{self._root}/{file.path}", file.sha256)
 
@@ -281,21 +281,14 @@ def _at_once(copy: Callable[[MirroredFile], None], files: Collection[MirroredFil
 
 
 def _copy(
-    source: BinaryIO,
-    target: BinaryIO,
-    num_bytes: int,
-    sha256: str,
-    name: str,
-    progress: Progress,
-    *others: "hashlib._Hash",
+    source: BinaryIO, target: BinaryIO, num_bytes: int, sha256: str, name: str, *observers: Callable[[bytes], object]
 ) -> None:
-    """Copies a number of bytes, also into `others`. Raises `DataLoss` if they differ from their digest."""
+    """Copies a number of bytes, in chunks that `observers` get too. Raises `DataLoss` if they differ from their
+    digest."""
     digest = hashlib.sha256()
     for chunk in chunks(source, num_bytes):
-        for each in (digest, *others):
-            each.update(chunk)
-        target.write(chunk)
-        progress(len(chunk))
+        for observe in (digest.update, target.write, *observers):
+            observe(chunk)
     if digest.hexdigest() != sha256:
         raise _differs(name, sha256)
 

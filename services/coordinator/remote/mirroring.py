@@ -162,7 +162,7 @@ class Mirroring:
             self._failed(f"older checkpoints in {self._url} are not deleted", _why(error))
 
     def _folder(self) -> MirrorFolder:
-        return MirrorFolder(self._url, self._places.run_folder.name, "checkpoint.mirror")
+        return MirrorFolder(self._url, self._places.run_folder.name)
 
     def _count(self, num_bytes: int) -> None:
         self._num_copied += num_bytes

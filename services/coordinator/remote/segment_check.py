@@ -7,6 +7,7 @@ from pathlib import Path
 
 from services.coordinator.remote.mirror_folder import MirroredFile
 from services.coordinator.remote.mirroring import Mirroring
+from services.coordinator.remote.parts import chunks
 from services.coordinator.store.segments.segment import SegmentDigest
 from services.coordinator.store.segments.series import SEGMENTS, Series
 
@@ -50,12 +51,11 @@ def _wrong_size(path: Path, segment: SegmentDigest) -> str:
 
 
 def _wrong_content(path: Path, segment: SegmentDigest) -> str:
-    digest, rest = hashlib.sha256(), segment.num_bytes
+    digest = hashlib.sha256()
     try:
         with path.open("rb") as file:
-            while rest and (chunk := file.read(min(rest, 1 << 20))):
+            for chunk in chunks(file, segment.num_bytes):
                 digest.update(chunk)
-                rest -= len(chunk)
     except OSError as error:
         return f"it cannot be read: {error.strerror}"
     return "" if digest.hexdigest() == segment.sha256 else f"its SHA-256 is not {segment.sha256}"

@@ -26,22 +26,23 @@ LEDGER = "ledger.sqlite"
 def count_groups(folder: Path) -> dict[str, int]:
     """Counts the groups of a run's folder by state; nothing before there is a ledger."""
     counts = Counter[str]()
-    with reading(folder / LEDGER) as connection, interpreting(folder / LEDGER):
-        if connection is not None:
-            for state, _, count in WholeLedger(connection, folder / SEGMENTS).counts():
-                counts[state] += count
+    for state, _, count in _counts(folder):
+        counts[state] += count
     return counts
 
 
 def count_drop_reasons(folder: Path) -> dict[str, int]:
     """Counts the dropped groups of a run's folder by reason; nothing before there is a ledger."""
     counts = Counter[str]()
-    with reading(folder / LEDGER) as connection, interpreting(folder / LEDGER):
-        if connection is not None:
-            for state, reason, count in WholeLedger(connection, folder / SEGMENTS).counts():
-                if state == "DROPPED":
-                    counts[reason] += count
+    for state, reason, count in _counts(folder):
+        if state == "DROPPED":
+            counts[reason] += count
     return counts
+
+
+def _counts(folder: Path) -> list[tuple[str, str, int]]:
+    with reading(folder / LEDGER) as connection, interpreting(folder / LEDGER):
+        return [] if connection is None else list(WholeLedger(connection, folder / SEGMENTS).counts())
 
 
 def whole_ledger(folder: Path) -> sqlite3.Connection:

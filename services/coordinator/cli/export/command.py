@@ -1,6 +1,5 @@
 """`shoal export`."""
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,7 +71,7 @@ def export(
     obstacles = place.obstacles(record, model.step, is_adapter=adapter)
     if obstacles and not dry_run:
         raise obstacles[0]
-    report(f"the model of step {model.step} of run {record.run_id}, from {model.folder}")
+    print(f"the model of step {model.step} of run {record.run_id}, from {model.folder}", flush=True)
     with staged(model, record, learner_folder, adapter=adapter) as files:
         write_sums(files)
         card = model_card(record, record.load_config(), model.step, push, is_adapter=adapter)
@@ -138,9 +137,9 @@ class _Place:
         from services.coordinator.cli.export.files import deliver
 
         if self.to:
-            deliver(files, self.to, report)
+            deliver(files, self.to)
         if self.push:
-            hub.push(files, self.push, step, run_id=run_id, public=self.public, report=report)
+            hub.push(files, self.push, step, run_id=run_id, public=self.public)
 
 
 def _show(folder: Path, card: str, places: Sequence[str], obstacles: Sequence[ShoalError]) -> None:
@@ -149,16 +148,11 @@ def _show(folder: Path, card: str, places: Sequence[str], obstacles: Sequence[Sh
     from shoal.quantities import counted, format_bytes
 
     sizes = {name: (folder / name).stat().st_size for name in list_names(folder)}
-    report(f"\n{card}")
+    print(f"\n{card}", flush=True)
     for name, size in sizes.items():
-        report(f"{format_bytes(size):>10}  {name}")
+        print(f"{format_bytes(size):>10}  {name}", flush=True)
     for place in places:
-        report(f"{counted(len(sizes), 'file')}, {format_bytes(sum(sizes.values()))}, would go to {place}")
-    report("Nothing was written there or pushed.")
+        print(f"{counted(len(sizes), 'file')}, {format_bytes(sum(sizes.values()))}, would go to {place}", flush=True)
+    print("Nothing was written there or pushed.", flush=True)
     for obstacle in obstacles:
-        report(f"This would stop it: {obstacle.message}")
-
-
-def report(line: str) -> None:
-    """Prints what has been done."""
-    print(line, file=sys.stdout, flush=True)
+        print(f"This would stop it: {obstacle.message}", flush=True)

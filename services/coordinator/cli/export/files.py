@@ -9,7 +9,7 @@ import errno
 import hashlib
 import os
 import shutil
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,6 @@ SUMS = "SHA256SUMS"
 CARD = "README.md"
 _LAST = ("config.json", "adapter_config.json")
 """The files that make a folder a model or an adapter."""
-Report = Callable[[str], None]
 
 
 def write_sums(folder: Path) -> None:
@@ -34,8 +33,8 @@ def write_sums(folder: Path) -> None:
     (folder / SUMS).write_text("".join(lines))
 
 
-def deliver(folder: Path, destination: str, report: Report) -> None:
-    """Copies the files of a model, including `SHA256SUMS`, to a folder or a URL.
+def deliver(folder: Path, destination: str) -> None:
+    """Copies the files of a model, including `SHA256SUMS`, to a folder or a URL, and prints what has been done.
 
     Does nothing if the same model is already complete there. Raises `AlreadyExists` if other files are there,
     `FailedPrecondition` without the package of that file system, its bucket or its credentials, `ResourceExhausted` if
@@ -43,7 +42,7 @@ def deliver(folder: Path, destination: str, report: Report) -> None:
     """
     files, root = file_system(destination, "--to")
     try:
-        _deliver(files, root, folder, destination, report)
+        _deliver(files, root, folder, destination)
     except ShoalError:
         raise
     except Exception as error:  # Each file system has its own errors.
@@ -98,14 +97,14 @@ def _other_files(destination: str, names: Collection[str]) -> AlreadyExists:
     )
 
 
-def _deliver(files: Any, root: str, folder: Path, destination: str, report: Report) -> None:
+def _deliver(files: Any, root: str, folder: Path, destination: str) -> None:
     own = list_names(folder)
     found = _found(files, root)
     last = _last(folder)
     _check_no_file(found, destination)
     if last in found:
         if SUMS in found and files.cat_file(f"{root}/{SUMS}") == (folder / SUMS).read_bytes():
-            report(f"the model is complete in {destination} already")
+            print(f"the model is complete in {destination} already", flush=True)
             return
         raise _another_model(destination)
     if others := set(found) - set(own):
@@ -114,9 +113,9 @@ def _deliver(files: Any, root: str, folder: Path, destination: str, report: Repo
         _rename_into(Path(root), folder)
     else:
         for name in (*(name for name in own if name not in (SUMS, last)), SUMS, last):
-            report(f"writing {destination.rstrip('/')}/{name}")
+            print(f"writing {destination.rstrip('/')}/{name}", flush=True)
             files.put_file(str(folder / name), f"{root}/{name}")
-    report(f"the model: {destination}")
+    print(f"the model: {destination}", flush=True)
 
 
 def list_names(folder: Path) -> list[str]:

@@ -5,7 +5,7 @@ repository unchanged, or with a commit that the next push tags.
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,6 @@ from shoal.errors import AlreadyExists, FailedPrecondition, InvalidArgument, Sho
 
 _REPO = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 _NOT_ALLOWED, _CONFLICT = (401, 403), 409
-
-Report = Callable[[str], None]
 
 
 def check_name(repo: str) -> None:
@@ -40,24 +38,24 @@ def target(repo: str, step: int, *, public: bool) -> str:
     return f"{repo} on the hub, {'public' if public else 'private'}, as revision {_tag(step)}"
 
 
-def push(folder: Path, repo: str, step: int, *, run_id: str, public: bool, report: Report) -> None:
+def push(folder: Path, repo: str, step: int, *, run_id: str, public: bool) -> None:
     """Commits the files of a model, replacing the repository's files, and tags the commit `step-<step>`.
 
-    Creates the repository if needed, private unless `public`. Raises `AlreadyExists` if the tag exists,
-    `FailedPrecondition` if the token may not write or the repository has another visibility, and `Unavailable` if the
-    push breaks off.
+    Prints what has been done. Creates the repository if needed, private unless `public`. Raises `AlreadyExists` if the
+    tag exists, `FailedPrecondition` if the token may not write or the repository has another visibility, and
+    `Unavailable` if the push breaks off.
     """
     api = _api()
     with _explaining(repo, step):
         if not _exists(api, repo, step, public=public):
             api.create_repo(repo, private=not public)
-            report(f"{repo} is created, {'public' if public else 'private'}")
-        report(f"pushing to {repo}")
+            print(f"{repo} is created, {'public' if public else 'private'}", flush=True)
+        print(f"pushing to {repo}", flush=True)
         commit = api.upload_folder(
             repo_id=repo, folder_path=folder, commit_message=f"Step {step} of run {run_id}", delete_patterns="*"
         )
         api.create_tag(repo, tag=_tag(step), revision=commit.oid)
-        report(f"the model: {repo}, revision {_tag(step)}")
+        print(f"the model: {repo}, revision {_tag(step)}", flush=True)
 
 
 def check_repository(repo: str, step: int, *, public: bool) -> None:
@@ -118,7 +116,9 @@ def _exists(api: Any, repo: str, step: int, *, public: bool) -> bool:
         is_private = api.model_info(repo).private
     except RepositoryNotFoundError:
         return False
-    _check_visibility(repo, is_private=is_private, public=public)
+    if public == is_private:
+        here, cure = ("private", "leave out --public") if is_private else ("public", "say so with --public")
+        raise FailedPrecondition(f"{repo} exists and is {here}: {cure}, or name another repository")
     if _tag(step) in {ref.name for ref in api.list_repo_refs(repo).tags}:
         raise AlreadyExists(f"{repo} has a revision {_tag(step)} already: delete that tag, or name another repository")
     return True
@@ -126,9 +126,3 @@ def _exists(api: Any, repo: str, step: int, *, public: bool) -> bool:
 
 def _tag(step: int) -> str:
     return f"step-{step}"
-
-
-def _check_visibility(repo: str, *, is_private: bool, public: bool) -> None:
-    if public == is_private:
-        here, cure = ("private", "leave out --public") if is_private else ("public", "say so with --public")
-        raise FailedPrecondition(f"{repo} exists and is {here}: {cure}, or name another repository")

@@ -121,7 +121,7 @@ async def test_each_checkpoint_uploads_what_was_appended_however_long_the_run_is
     fetch_run(url, "sums", tmp_path / "there", tmp_path / "there")
     step, found = await last_step_and_texts(tmp_path / "there")
     assert (step, lengths(found)) == (len(texts), lengths(texts))
-    whole = MirrorFolder(url, "sums", "checkpoint.mirror").whole()
+    whole = MirrorFolder(url, "sums").whole()
     (text_file,) = [file for file in whole[-1].files if file.path.startswith("segments/text")]
     assert len(text_file.parts) == len(texts), "each checkpoint adds a part"
 
@@ -170,9 +170,9 @@ async def test_a_file_that_was_written_anew_shares_nothing_with_its_former_self(
         await mirrored(run, url, await run.save(step))
     await run.ledger.close()
     places = RunPlaces(tmp_path / "there", tmp_path / "there")
-    folder = MirrorFolder(url, "sums", "checkpoint.mirror")
+    folder = MirrorFolder(url, "sums")
     for checkpoint, text in zip(folder.whole(), ("a\nb\n", "a\nc\nd\n"), strict=True):
-        folder.get(checkpoint, places, lambda _: None)
+        folder.get(checkpoint, places)
         assert (tmp_path / "there" / "metrics.jsonl").read_text() == text
 
 
