@@ -155,7 +155,7 @@ def _reward_rows(config: RunConfig, steps: Sequence[Mapping[str, float]]) -> lis
 def _shaping(config: RunConfig) -> dict[str, Any]:
     """Returns the fields of `[reward]` that shape a reward and differ from the defaults."""
     values = config.reward.model_dump(mode="json", exclude_defaults=True)
-    return {name: values[name] for name in _SHAPING if name in values}
+    return {field: values[field] for field in _SHAPING if field in values}
 
 
 def _function(config: RunConfig, verifier: str) -> str:

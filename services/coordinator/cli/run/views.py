@@ -135,15 +135,15 @@ def watch_run(
     return ExitCode.FAILED if run.state == pb.RUN_STATE_FAILED else ExitCode.OK
 
 
-def _show_report(run: "pb.Run", view: "ProgressView") -> None:
+def _show_report(ended: "pb.Run", view: "ProgressView") -> None:
     from services.coordinator.cli.report import show_report
     from services.coordinator.store.run_record import RECORD, data_dir_option
 
-    folder = Path(run.path)
+    folder = Path(ended.path)
     if (folder / RECORD).exists():
         show_report(folder, view)
     else:
-        command = f"shoal report {run.run_id}{data_dir_option(folder.parent)}"
+        command = f"shoal report {ended.run_id}{data_dir_option(folder.parent)}"
         view.write(f"the coordinator's machine has the run's folder; for a report, run there: {command}", "notice")
 
 
