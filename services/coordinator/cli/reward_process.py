@@ -94,10 +94,10 @@ def check_reward_servers(config: RunConfig, *, asks: bool) -> dict[str, str | li
     return found
 
 
-def call_reward_process(command: str, request: Mapping[str, Any], module: str = "services.reward.offline") -> Any:
-    """Runs a command of a module of the reward service. If it fails, exits with its code; it has printed the error."""
+def call_reward_process(command: str, request: Mapping[str, Any]) -> Any:
+    """Runs one command of `services.reward.offline`. If it fails, exits with its code; it has printed the error."""
     done = subprocess.run(
-        [sys.executable, "-m", module, command],
+        [sys.executable, "-m", "services.reward.offline", command],
         input=json.dumps(request), stdout=subprocess.PIPE, text=True, check=False,
     )  # fmt: skip
     if done.returncode:

@@ -34,9 +34,9 @@ def train(
     Ctrl-C writes a checkpoint and stops; a second one ends everything at once.
     """
     from services.coordinator.cli.env.requests import check_environments_here
-    from services.coordinator.cli.report import show_report
     from services.coordinator.cli.reward_process import check_custom_verifiers, check_reward_servers
     from services.coordinator.cli.shared.progress import ProgressView
+    from services.coordinator.cli.shared.report_file import show_report
     from services.coordinator.cli.train_session import TrainSession
     from services.coordinator.launcher.local_run import prepare_local_run
     from services.coordinator.launcher.supervisor import ProcessDied

@@ -175,7 +175,7 @@ def _file_of_run(name: str) -> list[bytes]:
 
 def _read_run(name: str, data: bytes, folder: Path) -> None:
     """Reads a run's folder as a coordinator and the commands do, with one file replaced."""
-    from services.coordinator.cli.report import write_report
+    from services.coordinator.cli.shared.report_file import write_report
     from services.coordinator.run.checkpoints import Checkpoints
     from services.coordinator.store.events import read_events
     from services.coordinator.store.files.step_file import StepFile

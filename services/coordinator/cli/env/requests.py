@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 import typer
 from google.protobuf.json_format import ParseDict
 
-from services.coordinator.cli.reward_process import call_reward_process
 from shoal.config import RunConfig, dump_config, load_config, parse_config
 from shoal.config.load import apply_override
 from shoal.config.tables.environments import BUILT_IN_ENVIRONMENTS, EnvironmentConfig, find_environment_files
@@ -129,7 +128,7 @@ def checked(game: Game, texts: Sequence[str]) -> dict[str, Any]:
         "seed": game.seed,
         "texts": list(texts),
     }
-    found: dict[str, Any] = call_reward_process("check", request, _MODULE)
+    found: dict[str, Any] = _answer("check", request)
     return found
 
 
@@ -144,7 +143,7 @@ def check_environments(config: RunConfig) -> dict[str, list[ToolDefinition] | st
     if not environments:
         return {}
     request = {"config": dump_config(config.model_copy(update={"environments": environments}))}
-    tools: dict[str, list[dict[str, Any]] | str] = call_reward_process("load", request, _MODULE)
+    tools: dict[str, list[dict[str, Any]] | str] = _answer("load", request)
     return {
         name: tables
         if isinstance(tables, str)
@@ -296,3 +295,14 @@ async def environments_of(
     """Asks a server for its environments."""
     response = await stub.ListEnvironments(pb.ListEnvironmentsRequest(), timeout=timeout_s)
     return list(response.environments)
+
+
+def _answer(command: str, request: dict[str, Any]) -> Any:
+    """Returns the answer of a command. If the command fails, exits with its code, after it has printed why."""
+    done = subprocess.run(
+        [sys.executable, "-m", _MODULE, command],
+        input=json.dumps(request), stdout=subprocess.PIPE, text=True, check=False,
+    )  # fmt: skip
+    if done.returncode:
+        raise typer.Exit(done.returncode if done.returncode > 0 else 1)
+    return json.loads(done.stdout)

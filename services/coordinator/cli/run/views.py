@@ -136,7 +136,7 @@ def watch_run(
 
 
 def _show_report(ended: "pb.Run", view: "ProgressView") -> None:
-    from services.coordinator.cli.report import show_report
+    from services.coordinator.cli.shared.report_file import show_report
     from services.coordinator.store.run_record import RECORD, data_dir_option
 
     folder = Path(ended.path)
