@@ -5,13 +5,18 @@ from pathlib import Path
 from services.coordinator.store.run_record import RunRecord, RunState
 from shoal.config import parse_config
 
+NAMES = [
+    "README.md", "SHA256SUMS", "adapter/adapter_config.json", "config.json", "generation_config.json",
+    "model.safetensors", "tokenizer.json",
+]  # fmt: skip
+"""The files of an export of the run, as `shoal export` writes them."""
 CONFIG = {
     "model": {"path": "/srv/models/secret-place/base"},
     "data": {"sources": [{"task": "arithmetic"}, {"path": "/srv/data/questions.jsonl"}]},
 }
 
 
-def make_exported_run(data_dir: Path, *, num_weight_bytes: int = 300_000) -> RunRecord:
+def make_exported_run(data_dir: Path) -> RunRecord:
     """Makes the run "sums" with steps 10 and 20 exported; the files are named as a model's, and are none."""
     folder = data_dir / "sums"
     folder.mkdir(parents=True)
@@ -24,7 +29,7 @@ def make_exported_run(data_dir: Path, *, num_weight_bytes: int = 300_000) -> Run
     for step in record.exported_steps:
         export = folder / "exports" / f"step-{step:08d}"
         export.mkdir(parents=True)
-        (export / "model.safetensors").write_bytes(bytes([step]) * num_weight_bytes)
+        (export / "model.safetensors").write_bytes(bytes([step]) * 300_000)
         (export / "adapter").mkdir()
         for name in ("adapter/adapter_config.json", "config.json", "tokenizer.json", "generation_config.json"):
             (export / name).write_text(f'{{"step": {step}}}\n')

@@ -7,6 +7,10 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import pytest
+
+from tests.support.cutting_proxy import CuttingProxy, cutting_proxy
+
 _STARTED = re.compile(r"Running on http://127\.0\.0\.1:(\d+)")
 
 
@@ -31,3 +35,15 @@ def s3_server() -> Iterator[int]:
     finally:
         process.terminate()
         process.wait()
+
+
+@contextmanager
+def s3_by_proxy(port: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[CuttingProxy]:
+    """Leads clients that read the environment to a server by a proxy, which may be cut."""
+    with cutting_proxy(port) as proxy:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{proxy.port}")
+        monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "nobody")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "nothing")
+        monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+        yield proxy

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import grpc
-import numpy as np
 
 from services.coordinator.run.runs import Runs
 from services.coordinator.service import CoordinatorService
@@ -11,24 +10,12 @@ from services.coordinator.store.ledger import Ledger
 from services.coordinator.store.rollouts import LEDGER
 from services.coordinator.store.run_record import RunRecord
 from services.coordinator.workers.registry import WorkerRegistry
-from shoal.rollout import Completion, FinishReason, Prompt, VersionSpan, WeightVersion
 from shoal.v1 import coordinator_pb2 as pb
 from shoal.v1 import coordinator_pb2_grpc
 from tests.support.loopback import COORDINATOR, serving
+from tests.support.sampled import PROMPT, completion
 
 NUM_COMPLETIONS, NUM_CHARS = 24, 400 << 10
-
-
-def completion(index: int) -> Completion:
-    return Completion(
-        sample_index=index,
-        token_ids=np.array([5], np.int32),
-        behavior_logprobs=np.array([-1], np.float32),
-        finish_reason=FinishReason.STOP,
-        version_spans=(VersionSpan(WeightVersion(0, 0), 0, 1),),
-        seed=1,
-        text=chr(97 + index) * NUM_CHARS,
-    )
 
 
 async def test_a_client_with_grpcs_default_limits_reads_every_completion_of_a_group_of_ten_megabytes(
@@ -39,8 +26,8 @@ async def test_a_client_with_grpcs_default_limits_reads_every_completion_of_a_gr
     RunRecord("big", folder).save()
     ledger = Ledger(folder / LEDGER, attempt=0)
     await ledger.open()
-    await ledger.issued(0, 0, "g0", Prompt("sums:0", np.array([1], np.int32), "1 + 1?", ()), "", 0, "")
-    await ledger.sampled(0, [completion(index) for index in range(NUM_COMPLETIONS)], 0, "")
+    await ledger.issued(0, 0, "g0", PROMPT, "", 0, "")
+    await ledger.sampled(0, [completion(index, chr(97 + index) * NUM_CHARS) for index in range(NUM_COMPLETIONS)], 0, "")
     await ledger.close()
     registry = WorkerRegistry()
     servicer = CoordinatorService(Runs(tmp_path, registry), registry)

@@ -2,9 +2,8 @@
 
 import asyncio
 import json
+from dataclasses import replace
 from pathlib import Path
-
-import numpy as np
 
 from services.coordinator.run.checkpoints import _sha256
 from services.coordinator.store.events import EVENTS, EventLog
@@ -16,10 +15,11 @@ from services.coordinator.store.rows import TrainedGroup
 from services.coordinator.store.run_record import RunRecord, RunState
 from shoal.config import load_config
 from shoal.paths import step_name
-from shoal.rollout import Completion, FinishReason, Prompt, Rollout, VersionSpan, WeightVersion
+from shoal.rollout import Rollout
 from shoal.scores import Score, ScoreOutcome, VerifierScore
 from shoal.v1 import learner_pb2
 from tests.support.repository import ROOT
+from tests.support.sampled import PROMPT, completion
 from tests.support.whole_checkpoints import write_snapshot
 
 RUN = "sums"
@@ -49,12 +49,16 @@ async def _fill(folder: Path) -> None:
     ledger = Ledger(folder / LEDGER, attempt=1)
     await ledger.open()
     for number in range(4):
-        prompt = Prompt(f"sums:{number}", np.array([1, 2], np.int32), "1 + 1?", ())
+        prompt = replace(PROMPT, prompt_id=f"sums:{number}")
         await ledger.issued(number, number, f"g{number}", prompt, "", 0, "")
         if number < 3:
-            await ledger.sampled(number, [_completion(index) for index in range(2)], 0, "generator-a")
+            await ledger.sampled(
+                number, [completion(index, "It is 2.", num_tokens=2) for index in range(2)], 0, "generator-a"
+            )
             await ledger.scored(number, [_score(index) for index in range(2)], 0)
-    trained = [TrainedGroup(0, 0, tuple(Rollout(_completion(index), 0.5) for index in range(2)))]
+    trained = [
+        TrainedGroup(0, 0, tuple(Rollout(completion(index, "It is 2.", num_tokens=2), 0.5) for index in range(2)))
+    ]
     await ledger.step_done(Progress(2, 3, 4), trained=trained, dropped=[(1, "no signal")])
     at = folder / "checkpoints" / step_name(2)
     at.mkdir(parents=True)
@@ -63,18 +67,6 @@ async def _fill(folder: Path) -> None:
     digest = _sha256(at / SNAPSHOT)
     write_manifest(at, CheckpointManifest(step_name(2), 1, 2, 3, SNAPSHOT, digest, (file,), segments))
     await ledger.close()
-
-
-def _completion(index: int) -> Completion:
-    return Completion(
-        sample_index=index,
-        token_ids=np.array([5, 6], np.int32),
-        behavior_logprobs=np.array([-1, -2], np.float32),
-        finish_reason=FinishReason.STOP,
-        version_spans=(VersionSpan(WeightVersion(0, 0), 0, 2),),
-        seed=1,
-        text="It is 2.",
-    )
 
 
 def _score(index: int) -> Score:

@@ -22,9 +22,9 @@ from services.coordinator.store.ledger import Ledger
 from services.coordinator.store.rollouts import list_rollouts
 from shoal.errors import DataLoss, FailedPrecondition, NotFound, Unavailable
 from shoal.v1 import coordinator_pb2 as pb
-from tests.support.cutting_proxy import CuttingProxy, cutting_proxy
+from tests.support.cutting_proxy import CuttingProxy
 from tests.support.mirrored_run import MirroredRun
-from tests.support.s3_server import s3_server
+from tests.support.s3_server import s3_by_proxy, s3_server
 from tests.support.watched_events import watched
 
 
@@ -38,12 +38,7 @@ def s3_port() -> Iterator[int]:
 @pytest.fixture
 def s3(s3_port: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[CuttingProxy]:
     """The way to the S3 server, which may be cut."""
-    with cutting_proxy(s3_port) as proxy:
-        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{proxy.port}")
-        monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
-        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "nobody")
-        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "nothing")
-        monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    with s3_by_proxy(s3_port, monkeypatch) as proxy:
         yield proxy
 
 

@@ -66,7 +66,6 @@ async def test_a_checkpoint_moves_on_with_skipped_steps_and_keeps_the_learners_f
     assert (await restored(checkpoints, tmp_path / "restored")).next_order_number == 8
     await step_to(ledger, 1, 12)
     assert await save_whole(checkpoints, learner, ledger) == ("step-00000001", True)
-    await ledger.close()
 
 
 async def test_a_checkpoint_that_cannot_move_on_stays_as_it_was(
@@ -87,7 +86,6 @@ async def test_a_checkpoint_that_cannot_move_on_stays_as_it_was(
     assert (await restored(checkpoints, tmp_path / "before")).next_order_number == 4
     await save_whole(checkpoints, client, ledger)
     assert (await restored(checkpoints, tmp_path / "after")).next_order_number == 8
-    await ledger.close()
 
 
 async def long_step(ledger: Ledger, step: int) -> None:

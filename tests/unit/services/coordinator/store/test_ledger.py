@@ -22,14 +22,13 @@ from services.coordinator.store.tables.payloads import read_payload
 from services.coordinator.store.tables.schema import SCHEMA, SCHEMA_VERSION
 from shoal.errors import DataLoss, FailedPrecondition, ResourceExhausted
 from shoal.grpo.moments import Moments
-from shoal.rollout import Completion, FinishReason, Prompt, Rollout, Support, VersionSpan, WeightVersion
+from shoal.rollout import Completion, FinishReason, Rollout, Support, VersionSpan, WeightVersion
 from shoal.scores import RewardPart, Score, ScoreOutcome, VerifierScore
 from shoal.v1 import coordinator_pb2 as pb
 from shoal.v1 import learner_pb2, rollout_pb2
 from shoal.wire import completion_to_wire
+from tests.support.sampled import PROMPT
 from tests.support.whole_checkpoints import write_snapshot
-
-PROMPT = Prompt("sums:3", np.array([1, 2], np.int32), "1 + 1?", ())
 
 
 def completion(index: int) -> Completion:
@@ -90,7 +89,6 @@ async def test_a_group_that_is_issued_again_loses_its_first_samples(ledger: Ledg
     (group,) = groups(tmp_path)
     assert group.state == "ISSUED" and not group.rollouts and group.trace_id == "cd" * 16
     assert count_groups(tmp_path) == {"ISSUED": 1}
-    await ledger.close()
 
 
 async def test_a_group_that_is_issued_again_loses_its_drop_reason_and_its_greedy_reward(
@@ -153,7 +151,6 @@ async def test_tokens_log_probabilities_and_supports_are_kept_to_the_bit(ledger:
     sampled = [replace(completion(0), support=support), completion(1)]
     await ledger.sampled(0, sampled, 2, "generator-0")
     assert tokens_in(tmp_path)[0] == [completion_to_wire(each, with_text=False) for each in sampled]
-    await ledger.close()
 
 
 async def test_the_error_of_a_damaged_ledger_names_its_path(tmp_path: Path) -> None:
@@ -303,7 +300,6 @@ async def test_a_full_disk_is_reported_and_leaves_the_ledger_as_it_was(
     assert count_groups(tmp_path) == {"SCORED": 1}
     await bring_to_scored(ledger, 1)
     assert [group.prompt_text for group in groups(tmp_path)] == ["1 + 1?"] * 2
-    await ledger.close()
 
 
 OLD_TABLES = """

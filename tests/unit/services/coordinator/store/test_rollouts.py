@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from services.coordinator.store.ledger import Ledger
@@ -19,25 +18,12 @@ from services.coordinator.store.segments.series import SEGMENTS
 from services.coordinator.store.tables import blocks
 from services.coordinator.store.tables.blocks import WholeLedger
 from shoal.errors import InvalidArgument
-from shoal.rollout import Completion, FinishReason, Prompt, VersionSpan, WeightVersion
+from shoal.rollout import Completion
 from shoal.rpc.options import MAX_MESSAGE_BYTES
 from shoal.scores import Score, ScoreOutcome, VerifierScore
 from shoal.v1 import coordinator_pb2 as pb
+from tests.support.sampled import PROMPT, completion
 from tests.support.whole_checkpoints import write_snapshot
-
-PROMPT = Prompt("sums:3", np.array([1, 2], np.int32), "1 + 1?", ())
-
-
-def completion(index: int, text: str = "2") -> Completion:
-    return Completion(
-        sample_index=index,
-        token_ids=np.array([5], np.int32),
-        behavior_logprobs=np.array([-1], np.float32),
-        finish_reason=FinishReason.STOP,
-        version_spans=(VersionSpan(WeightVersion(0, 0), 0, 1),),
-        seed=1,
-        text=text,
-    )
 
 
 async def issue(ledger: Ledger, order_number: int, *completions: Completion) -> None:
@@ -51,16 +37,7 @@ async def test_pages_of_long_groups_fit_a_message_and_omit_no_group(ledger: Ledg
     for number in range(num_groups):
         await issue(ledger, number, completion(0, "a" * (256 << 10)))
     await ledger.close()
-    listed: list[int] = []
-    token = ""
-    while True:
-        page = list_rollouts(tmp_path, pb.ListRolloutsRequest(page_size=100, page_token=token))
-        assert page.ByteSize() < MAX_MESSAGE_BYTES, f"{page.ByteSize()} bytes for {len(page.groups)} groups"
-        listed += [group.order_number for group in page.groups]
-        token = page.next_page_token
-        if not token:
-            break
-    assert listed == list(range(num_groups))
+    assert [group.order_number for group in all_pages(tmp_path)] == list(range(num_groups))
 
 
 def all_pages(folder: Path, **fields: Any) -> list[pb.RolloutGroup]:

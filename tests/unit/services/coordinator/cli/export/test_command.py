@@ -15,25 +15,11 @@ import pytest
 
 from services.coordinator.cli.shared.exit_codes import ExitCode
 from services.coordinator.store.run_record import RunRecord
-from tests.support.cutting_proxy import CuttingProxy, cutting_proxy
-from tests.support.exported_run import make_exported_run
-from tests.support.s3_server import s3_server
+from tests.support.cutting_proxy import CuttingProxy
+from tests.support.exported_run import NAMES
+from tests.support.s3_server import s3_by_proxy, s3_server
 
 Shoal = Callable[..., tuple[int, str, str]]
-NAMES = [
-    "README.md",
-    "SHA256SUMS",
-    "adapter/adapter_config.json",
-    "config.json",
-    "generation_config.json",
-    "model.safetensors",
-    "tokenizer.json",
-]
-
-
-@pytest.fixture
-def run(tmp_path: Path) -> RunRecord:
-    return make_exported_run(tmp_path / "runs")
 
 
 @pytest.fixture(scope="module")
@@ -45,12 +31,7 @@ def s3_port() -> Iterator[int]:
 @pytest.fixture
 def proxy(s3_port: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[CuttingProxy]:
     """The way to the S3 server, which may be cut."""
-    with cutting_proxy(s3_port) as proxy:
-        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{proxy.port}")
-        monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
-        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "nobody")
-        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "nothing")
-        monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    with s3_by_proxy(s3_port, monkeypatch) as proxy:
         yield proxy
 
 

@@ -11,7 +11,7 @@ from huggingface_hub import constants
 
 from services.coordinator.cli.shared.exit_codes import ExitCode
 from services.coordinator.store.run_record import RunRecord
-from tests.support.exported_run import make_exported_run
+from tests.support.exported_run import NAMES
 from tests.support.repository import ROOT
 from tests.support.scripted_hub import TOKEN, Repository, ScriptedHub, scripted_hub
 from tests.support.wordings import numbers_in
@@ -19,21 +19,7 @@ from tests.support.wordings import numbers_in
 Shoal = Callable[..., tuple[int, str, str]]
 Push = Callable[..., tuple[int, str]]
 REPO = "me/sums"
-NAMES = [
-    "README.md",
-    "SHA256SUMS",
-    "adapter/adapter_config.json",
-    "config.json",
-    "generation_config.json",
-    "model.safetensors",
-    "tokenizer.json",
-]
 _SHOAL = "from services.coordinator.cli import main; main()"
-
-
-@pytest.fixture
-def run(tmp_path: Path) -> RunRecord:
-    return make_exported_run(tmp_path / "runs")
 
 
 @pytest.fixture

@@ -1,25 +1,12 @@
 from pathlib import Path
 
-import numpy as np
-
 from services.coordinator.reporting.page.run_view import NUM_GROUPS, view_run
 from services.coordinator.store.events import EVENTS, EventLog
 from services.coordinator.store.files.step_file import StepFile
 from services.coordinator.store.ledger import Ledger
 from services.coordinator.store.run_record import RunRecord, RunState
-from shoal.rollout import Completion, FinishReason, Prompt, VersionSpan, WeightVersion
 from tests.support.configs import run_config
-
-PROMPT = Prompt("sums:3", np.array([1, 2], np.int32), "1 + 1?", ())
-COMPLETION = Completion(
-    sample_index=0,
-    token_ids=np.array([5], np.int32),
-    behavior_logprobs=np.array([-1], np.float32),
-    finish_reason=FinishReason.STOP,
-    version_spans=(VersionSpan(WeightVersion(0, 0), 0, 1),),
-    seed=1,
-    text="2",
-)
+from tests.support.sampled import PROMPT, completion
 
 
 def new_record(folder: Path) -> RunRecord:
@@ -35,7 +22,7 @@ async def test_the_last_groups_that_are_no_longer_being_sampled_come_newest_firs
         await ledger.issued(number, number, f"g{number}", PROMPT, "", 0, "")
     being_sampled = {NUM_GROUPS + 7, NUM_GROUPS + 5}
     for number in sorted(set(range(NUM_GROUPS + 8)) - being_sampled):
-        await ledger.sampled(number, [COMPLETION], 0, "")
+        await ledger.sampled(number, [completion()], 0, "")
     await ledger.dropped(NUM_GROUPS + 6, "timeout", 0)
     view = view_run(new_record(tmp_path))  # While the ledger is open, as that of a live run is.
     await ledger.close()

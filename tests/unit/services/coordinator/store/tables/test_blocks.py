@@ -14,9 +14,10 @@ from services.coordinator.store.rollouts import LEDGER, count_drop_reasons, coun
 from services.coordinator.store.rows import TrainedGroup
 from services.coordinator.store.segments.series import SEGMENTS
 from services.coordinator.store.tables import blocks
-from shoal.rollout import Completion, FinishReason, Prompt, Rollout, VersionSpan, WeightVersion
+from shoal.rollout import Prompt, Rollout
 from shoal.scores import Score, ScoreOutcome
 from shoal.v1 import coordinator_pb2 as pb
+from tests.support.sampled import completion
 from tests.support.whole_checkpoints import write_snapshot
 
 
@@ -25,22 +26,16 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blocks, "GROUPS_PER_BLOCK", 3)
 
 
-def completion(index: int) -> Completion:
-    tokens = np.arange(8, dtype=np.int32)
-    spans = (VersionSpan(WeightVersion(0, 0), 0, 8),)
-    return Completion(
-        index, tokens, -tokens.astype(np.float32), FinishReason.STOP, spans, seed=7, text=f"answer {index}"
-    )
-
-
 async def take_step(ledger: Ledger, step: int) -> None:
     """Trains on the first of a step's two groups and drops the second; one more is left in flight."""
     for number in (2 * step - 2, 2 * step - 1, 2 * step):
         prompt = Prompt(f"sums:{number}", np.arange(3, dtype=np.int32), f"question {number}", ())
         await ledger.issued(number, 10 + number, f"g{number}", prompt, "ab", step - 1, "")
-        await ledger.sampled(number, [completion(0), completion(1)], step - 1, "generator-0")
+        await ledger.sampled(
+            number, [completion(index, f"answer {index}", num_tokens=8) for index in (0, 1)], step - 1, "generator-0"
+        )
         await ledger.scored(number, [Score(index, ScoreOutcome.SCORED, 1.0) for index in (0, 1)], step - 1)
-    trained = TrainedGroup(2 * step - 2, 1, (Rollout(completion(0), 0.5, weight=2.0, reward=1.0),))
+    trained = TrainedGroup(2 * step - 2, 1, (Rollout(completion(num_tokens=8), 0.5, weight=2.0, reward=1.0),))
     await ledger.step_done(Progress(step, 2 * step, 4 * step), trained=[trained], dropped=[(2 * step - 1, "no_signal")])
 
 
