@@ -50,8 +50,8 @@ def check_config(config: RunConfig) -> dict[str, Any]:
 
 
 def check_inputs(config: RunConfig, data_dir: Path) -> tuple[RunConfig, dict[str, Any]]:
-    """Loads tokenizer and data, checks labels, custom verifiers, environments, adapted layers and disk space, looks for
-    the model's weights, and asks every server that a run needs once, including Weights & Biases.
+    """Loads tokenizer and data, and checks labels, custom verifiers, environments, adapted layers and disk space. Looks
+    for the model's weights, and asks every server that a run needs once, including Weights & Biases.
 
     Returns the configuration with its number of steps, and the facts. Raises `InvalidArgument` that names the field at
     fault.

@@ -66,9 +66,9 @@ def check_custom_verifiers(config: RunConfig) -> dict[str, dict[str, Any]]:
     The completion is that row's label. Returns by name: `digest` of the code, `tried_on` (the row; empty if no row
     names the verifier) and its `value` (None if it calls the completion unscorable).
 
-    Raises `InvalidArgument` for malformed data. Exits, after the reward service's code has printed why, if a file is
-    missing, does not import, lacks the function or takes unknown arguments, or if the function raises, hangs or returns
-    no number.
+    Raises `InvalidArgument` for malformed data. Exits if a file is missing, does not import, lacks the function or
+    takes unknown arguments, or if the function raises, hangs or returns no number. The reward service's code has then
+    printed why.
     """
     custom = config.reward.custom
     if not custom:

@@ -92,9 +92,10 @@ class Report:
         )
 
     async def restored(self) -> None:
-        """Reports where an attempt begins, with ledger and learner restored; first discards the metrics of later steps.
+        """Reports where an attempt begins, after ledger and learner are restored. First discards the metrics of later
+        steps.
 
-        Raises `ResourceExhausted` where the disk is full for that.
+        Raises `ResourceExhausted` if the disk is too full for that.
         """
         policy_version, checkpoint_id = self._record.policy_version, self._record.last_checkpoint_id
         kept = await to_the_end(self._metrics_file.keep_until, policy_version)
@@ -179,7 +180,7 @@ class Report:
         num_bytes: int,
         best_step: int | None = None,
     ) -> None:
-        """Reports a checkpoint that was committed, and the step of the best one, if one is chosen.
+        """Reports a checkpoint that was committed, and the step of the best checkpoint, if the run chooses one.
 
         Training waited for it for `pause_s` of `duration_s`.
         """
@@ -206,7 +207,7 @@ class Report:
         )
 
     def checkpoint_damaged(self, checkpoint_id: str, why: str) -> None:
-        """Reports a checkpoint that cannot be restored; the mirror's, or the one before it, is tried next."""
+        """Reports a checkpoint that cannot be restored; the mirror's, or the checkpoint before it, is tried next."""
         self._events.add(
             "checkpoint_damaged",
             f"checkpoint {checkpoint_id} is damaged: {why}; another one is tried",
@@ -215,7 +216,7 @@ class Report:
         )
 
     def segment_damaged(self, name: str, why: str, source: str) -> None:
-        """Reports a segment that is not as it was written, and the mirror that it was taken from, if one has it."""
+        """Reports a damaged segment, and the mirror that it was taken from, if a mirror had it."""
         cure = f"it was taken from {source}" if source else "what it has of used-up groups is lost, and the run goes on"
         self._events.add(
             "segment_damaged", f"segment {name} is damaged: {why}; {cure}", segment=name, reason=why, taken_from=source
@@ -232,7 +233,7 @@ class Report:
         return policy_version in self._evaluated
 
     def evaluation(self, result: EvaluationResult) -> None:
-        """Reports the result of an evaluation, and how far it is from the run's first one."""
+        """Reports the result of an evaluation, and its change since the run's first evaluation."""
         step = result.version.policy_version
         change = self._evaluations.add(step, result.correct_rates, self._record.inputs.get("evaluation.sources"))
         metrics = result.metrics() | (change.metrics() if change else {})
@@ -264,8 +265,8 @@ class Report:
         )
 
     def values_of(self, metric: str) -> dict[int, float]:
-        """Returns the values of a metric by step, in the present lineage of the run; of evaluations, those that had the
-        present questions."""
+        """Returns the values of a metric by step, in the present lineage of the run, without evaluations that had other
+        questions than the present ones."""
         values = {row["step"]: row[metric] for row in self._metrics_file.read() if metric in row}
         if not metric.startswith("eval/"):
             return values
@@ -273,7 +274,7 @@ class Report:
         return {step: value for step, value in values.items() if self._evaluations.is_comparable(step, asked)}
 
     def export_kept(self, path: str, kept_steps: list[int], best_step: int | None, *, metric: str) -> None:
-        """Reports the export of the step just taken, those that are kept, and which of them is the best by `metric`."""
+        """Reports the export of the step just taken, the exports that are kept, and the best of them by `metric`."""
         step = self._record.policy_version
         best = f"; no export has {metric} yet, so the best is not known" if metric else ""
         if best_step is not None:

@@ -1,4 +1,4 @@
-"""The parts of a mean reward, and who says what is correct, as the metrics of a step or an evaluation have them."""
+"""The parts of a mean reward, and the verifiers that say what is correct, from metrics of a step or an evaluation."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,7 +11,7 @@ _PART = re.compile(r"(?:eval/)?reward/(.+)")
 
 def part_metrics(metrics: Mapping[str, float]) -> dict[str, str]:
     """Returns the metric of each part by its name: the value of each verifier, then what an environment, the format and
-    shaping add. Empty where a reward has a single part, whose mean says no more than that of the reward."""
+    shaping add. Empty if a reward has a single part, whose mean is that of the reward."""
     # The part `verifiable` is the weighted sum of the verifiers.
     parts = dict(_verifiers(metrics)) | {
         match[1]: metric
@@ -37,13 +37,13 @@ def verifier_names(metrics: Mapping[str, float]) -> list[str]:
 
 
 def correct_by(reward: RewardConfig, metrics: Mapping[str, float]) -> list[str]:
-    """Returns the verifiers that say what is correct, where more than one judged; else there is nothing to tell."""
+    """Returns the verifiers that say what is correct, if more than one verifier judged; else nothing."""
     verifiers = verifier_names(metrics)
     return [name for name in verifiers if reward.says_correct(name)] if len(verifiers) > 1 else []
 
 
 def meaning_of_correct(verifiers: Sequence[str]) -> str:
-    """Says what makes a completion correct, by what `correct_by` returned; empty for nothing to tell."""
+    """Describes what makes a completion correct, from the result of `correct_by`; empty without verifiers."""
     if len(verifiers) > 1:
         return f"correct: at least 1 from all of {', '.join(verifiers)} that the prompt names"
     return f"correct: at least 1 from {verifiers[0]}" if verifiers else ""

@@ -41,9 +41,9 @@ class EventLog:
     """
 
     def __init__(self, path: Path, *, is_past: bool = False) -> None:
-        """Opens or creates a log; one that `is_past` gets no more events. Raises as `read_events` does, and `OSError`.
+        """Opens or creates a log; a log that `is_past` gets no more events, and does not change the file.
 
-        Only a log that is not past changes the file.
+        Raises as `read_events` does, and `OSError`.
         """
         self._file = LineFile(path)
         self._run_id = path.parent.name
@@ -75,8 +75,8 @@ class EventLog:
     async def watch(self, after_sequence: int = 0, *, batches: bool = False) -> AsyncIterator[bytes]:
         """Yields the events after a sequence number, including future ones, until the log is closed.
 
-        Each is a serialized `WatchRunResponse` with one event, or with `batches` those that are there. A watcher that
-        reads slowly gets them later, and skips none: what has left the memory is read from the file.
+        Each is a serialized `WatchRunResponse` with one event or, with `batches`, with all that are there. A watcher
+        that reads slowly gets them later, and skips none: what has left the memory is read from the file.
 
         Raises `Unavailable` at the end of the coordinator for a run that goes on at its next start, and `DataLoss` when
         the file cannot be read.
@@ -108,7 +108,7 @@ class EventLog:
     def close(self, *, goes_on: bool = False) -> None:
         """Ends the log: watchers receive the remaining events, then the end.
 
-        Where the run `goes_on` at the coordinator's next start, they are to ask there for the events after those.
+        If the run `goes_on` at the coordinator's next start, watchers ask that coordinator for the later events.
         """
         self._closed, self._goes_on = True, goes_on
         self._changed.notify()
@@ -117,9 +117,9 @@ class EventLog:
 class _Turns:
     """Lets one watcher after the other go on, in the order in which they ask.
 
-    Between two of them the event loop does everything else that is ready, so a thousand watchers of one event delay the
-    run's own work by the time of one, not of a thousand. All together they get at most 2,000 turns a second; one that
-    is alone waits for nothing.
+    Between two watchers the event loop does everything else that is ready. So a thousand watchers of one event delay
+    the run's own work by the time of one, not of a thousand. All watchers together get at most 2,000 turns a second; a
+    watcher that is alone waits for nothing.
     """
 
     def __init__(self) -> None:
@@ -175,7 +175,7 @@ def read_events(path: Path) -> list[pb.RunEvent]:
 async def follow_events(
     path: Path, is_driven: Callable[[], bool], after_sequence: int = 0, *, kinds: Collection[str] = ()
 ) -> AsyncIterator[pb.RunEvent]:
-    """Yields the events that any process writes, until none drives the run; those of some kinds alone if any are given.
+    """Yields the events that any process writes, until no process drives the run; only those of `kinds`, if given.
 
     Raises as `read_events` does.
     """

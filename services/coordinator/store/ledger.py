@@ -1,9 +1,9 @@
 """The ledger: what became of every prompt of a run.
 
 A SQLite database in the run's folder. Each group goes ISSUED -> SAMPLED -> SCORED -> TRAINED, or to DROPPED from
-any of the first three; every transition is kept. In `segments/` beside it is what grows with the run: texts, tokens and
-verdicts, and from the next checkpoint on the rows of groups that steps have used up. The database has their places. All
-of it runs on one thread beside the event loop; only a snapshot is copied on another.
+any of the first three; every transition is kept. `segments/` beside it has what grows with the run: texts, tokens and
+verdicts. From the next checkpoint on it also has the rows of groups that steps have used up. The database has the
+places of all these. It is used on one thread beside the event loop; only a snapshot is copied on another.
 
 This file holds the statements that write; `rows` and `progress` turn values into rows; `tables/` holds the tables, and
 what goes from them to segments. `rollouts` reads what was written, for people.
@@ -112,7 +112,7 @@ class Ledger:
     ) -> None:
         """Records that a prompt was issued; when it is issued again, deletes what became of it before.
 
-        A restored ledger has groups to be issued again that had been dropped before their step.
+        A restored ledger has groups that were dropped before their step, and that are issued again.
         """
 
         def write(connection: sqlite3.Connection) -> None:
@@ -192,8 +192,8 @@ class Ledger:
     ) -> None:
         """Records the end of a step, in one transaction for everything that it used up.
 
-        `progress` is that after the step. `dropped` holds order number and reason of groups, `excluded` order number
-        and prompt id of prompts that are not issued again. A step that trained on nothing was not applied.
+        `progress` is the progress after the step. `dropped` holds order number and reason of groups, `excluded` order
+        number and prompt id of prompts that are not issued again. A step that trained on nothing was not applied.
         """
         step = progress.policy_version if trained else progress.policy_version + 1
 
@@ -284,7 +284,7 @@ class Ledger:
         self._move(connection, group.order_number, GroupState.TRAINED, train_step, "")
 
     def _drop(self, connection: sqlite3.Connection, order_number: int, reason: str, step: int) -> None:
-        """Drops a group in a step; the transition has the version that the step makes, as that of a trained one has."""
+        """Drops a group in a step; the transition has the version that the step makes, as a trained group's has."""
         connection.execute("UPDATE groups SET drop_reason = ? WHERE order_number = ?", (reason, order_number))
         self._move(connection, order_number, GroupState.DROPPED, step, reason)
 

@@ -20,8 +20,8 @@ async def shown_alive(
 ) -> AsyncIterator[None]:
     """Adds an event `progress` now and then while the body runs: after 5 s (or `first_after_s`), then every 15 s.
 
-    `work` names the work: "writing checkpoint step-00000010". `state` describes how far it is. While that is nothing,
-    for example in a pause, there is no event.
+    `work` names the work: "writing checkpoint step-00000010". `state` describes how far it is. While it returns
+    nothing, for example in a pause, there is no event.
     """
     first_s = FIRST_AFTER_S if first_after_s is None else first_after_s
     showing = asyncio.create_task(_show(events, work, state, first_s))

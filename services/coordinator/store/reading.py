@@ -17,7 +17,7 @@ from shoal.errors import DataLoss, FailedPrecondition
 def reading(path: Path) -> Iterator[sqlite3.Connection | None]:
     """Opens a ledger for the duration of a block, on the block's thread; it reads the state of one moment.
 
-    Gives None while there is no ledger, or none with tables yet. A writer never waits for it. Raises
+    Gives None while there is no ledger, or a ledger without tables. A writer never waits for it. Raises
     `FailedPrecondition` for a ledger of another version of Shoal or one that cannot be opened, and `DataLoss` for a
     damaged one.
     """

@@ -1,8 +1,8 @@
 """Replacement of a run's ledger when an attempt begins, while readers may have it open.
 
-SQLite copies pages from one database into another under its own locks. A file must not be renamed instead: SQLite finds
-a write-ahead log by the file's name, so a reader that has the former file open would leave its log behind, or take the
-new file's for its own (sqlite.org/howtocorrupt.html, section 2.4).
+SQLite copies pages from one database into another under its own locks. Do not rename a file instead: SQLite finds a
+write-ahead log by the file's name. A reader that has the former file open would leave its log behind, or take the new
+file's log for its own (sqlite.org/howtocorrupt.html, section 2.4).
 """
 
 import sqlite3

@@ -1,4 +1,4 @@
-"""Which are kept of the models and checkpoints that a run has written."""
+"""The choice of the models and checkpoints of a run that are kept."""
 
 import math
 from collections.abc import Collection, Mapping, Sequence
@@ -8,13 +8,13 @@ T = TypeVar("T")
 
 
 def best_of(steps: Sequence[int], values: Mapping[int, float], *, is_lowest: bool) -> int | None:
-    """Returns the step with the best value, the earliest of equals; None if no step has one that is finite."""
+    """Returns the step with the best value, the earliest of equals; None if no step has a finite value."""
     measured = [step for step in steps if math.isfinite(values.get(step, math.nan))]
     sign = 1 if is_lowest else -1
     return min(measured, key=lambda step: (sign * values[step], step), default=None)
 
 
 def kept_of(written: Sequence[T], keep_last: int, others: Collection[T | None] = ()) -> list[T]:
-    """Returns what is kept of what was written, oldest first: the last ones, and `others`; all if `keep_last` is 0."""
+    """Returns the written ones that are kept, oldest first: the last `keep_last`, and `others`; all if that is 0."""
     last = written[-keep_last:]
     return [each for each in written if each in last or each in others]

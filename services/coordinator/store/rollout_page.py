@@ -1,4 +1,4 @@
-"""A page of a listing: whole groups, as many as a message takes, or a part of one that a message does not take."""
+"""A page of a listing: as many whole groups as a message takes, or a part of a group that is larger than a message."""
 
 from shoal.rpc.options import MAX_MESSAGE_BYTES
 from shoal.v1 import coordinator_pb2 as pb

@@ -39,9 +39,9 @@ class OrderRange:
 class RolloutQuery:
     """A request of `ListRollouts`, to be asked of a ledger, one part after the other.
 
-    The token of a page has what its place depends on beside the request: order number and mean reward of its first
-    group, how many of the group's rollouts were on pages before, and the limits that `last` stood for when the first
-    page was listed.
+    The token of a page has what its place depends on in addition to the request. It has the order number and mean
+    reward of the first group, and how many of that group's rollouts were on pages before. It also has the limits that
+    `last` stood for when the first page was listed.
     """
 
     def __init__(self, ledger: WholeLedger, request: pb.ListRolloutsRequest) -> None:

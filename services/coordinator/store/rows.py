@@ -30,7 +30,7 @@ class TrainedGroup:
 
 
 def sampled_row(order_number: int, completion: Completion) -> tuple[object, ...]:
-    """The columns of a completion that was sampled, in the order of the ledger's INSERT."""
+    """Returns the columns of a sampled completion, in the order of the ledger's INSERT."""
     return (
         order_number,
         completion.sample_index,
@@ -42,7 +42,7 @@ def sampled_row(order_number: int, completion: Completion) -> tuple[object, ...]
 
 
 def scored_row(order_number: int, score: Score) -> tuple[object, ...]:
-    """The columns that a score sets, in the order of the ledger's UPDATE."""
+    """Returns the columns that a score sets, in the order of the ledger's UPDATE."""
     return (
         score.outcome.value,
         score.reward if score.outcome is ScoreOutcome.SCORED else None,
@@ -53,5 +53,5 @@ def scored_row(order_number: int, score: Score) -> tuple[object, ...]:
 
 
 def trained_row(order_number: int, rollout: Rollout) -> tuple[object, ...]:
-    """The columns that training sets, in the order of the ledger's UPDATE."""
+    """Returns the columns that training sets, in the order of the ledger's UPDATE."""
     return rollout.reward, rollout.advantage, rollout.weight, order_number, rollout.completion.sample_index

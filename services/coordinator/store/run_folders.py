@@ -33,7 +33,7 @@ class RunFolders:
         return _newest_first(self._read(RunRecord.load)[0])
 
     def listed(self) -> list[RunRecord]:
-        """As `all`, with a FAILED one in place of each whose record cannot be read, whose message says why."""
+        """Returns the runs of `all`, and a FAILED run, whose message says why, for each record that cannot be read."""
         records, damaged = self._read(RunRecord.load)
         return _newest_first([*records, *starmap(_stand_in, damaged)])
 

@@ -132,7 +132,7 @@ class RunRecord:
         self.state, self.message, self.pauses_itself = state, message, pauses_itself
 
     def opened(self, coordinator: str, address: str, num_steps: int) -> None:
-        """Notes which coordinator holds the run's folder; it saves that."""
+        """Notes which coordinator holds the run's folder; the coordinator saves the record."""
         self.coordinator, self.address, self.num_steps = coordinator, address, num_steps
 
     def resumed(self) -> None:
@@ -146,7 +146,7 @@ class RunRecord:
         self.restart_reasons.append(f"attempt {self.attempt} at step {self.policy_version}: {reason}")
 
     def attempt_begins(self) -> None:
-        """Counts an attempt, which saves that, and waits for room where the disk is full."""
+        """Counts an attempt. The attempt saves the count, and waits for room if the disk is full."""
         self.attempt += 1
 
     def inputs_read(self, digests: Mapping[str, Mapping[str, str]]) -> None:
@@ -168,7 +168,7 @@ class RunRecord:
         self.policy_version = step
 
     def step_trained(self, step: int, metrics: dict[str, float]) -> None:
-        """Saves a step that is trained; one that no attempt has trained before makes restarts count from zero."""
+        """Saves a step that is trained; a step that no attempt has trained before makes restarts count from zero."""
         self.policy_version, self.metrics = step, metrics
         if step > self.furthest_step:
             self.furthest_step, self.restart_reasons = step, []
@@ -190,7 +190,7 @@ class RunRecord:
         self.save()
 
     def renamed(self, run_id: str) -> None:
-        """Renames the run and its folder, and saves that."""
+        """Renames the run and its folder, and saves the record."""
         self.run_id, self.folder = run_id, self.folder.rename(self.folder.parent / run_id)
         self.save()
 
@@ -218,8 +218,8 @@ class RunRecord:
 
     @classmethod
     def load(cls, folder: Path) -> "RunRecord":
-        """Reads `run.json`. A run that has not ended and that nobody drives is shown as FAILED, and one that waits for
-        room on a disk as PAUSED.
+        """Reads `run.json`. A run that has not ended and that nobody drives is shown as FAILED. A run that waits for
+        room on a disk is shown as PAUSED.
 
         Raises `DataLoss` when the file cannot be read.
         """

@@ -1,8 +1,8 @@
 """Delivery of a model's files to a folder or to any file system of fsspec, such as s3:// and gs://.
 
-A folder of this machine is written under another name and renamed. Elsewhere files appear one by one, so `config.json`
-(`adapter_config.json` for an adapter), without which no program loads a model, is written last: before it there is no
-model, and after it the model is complete. `SHA256SUMS` has the digests of all files, in the form of sha256sum(1).
+A folder of this machine is written under another name and renamed. Elsewhere files appear one by one. No program loads
+a model without `config.json` (`adapter_config.json` for an adapter), so this file is written last: before it there is
+no model, and after it the model is complete. `SHA256SUMS` has the digests of all files, in the form of sha256sum(1).
 """
 
 import errno

@@ -134,8 +134,8 @@ class ProgressView:
     def __init__(self, began_s: float | None = None, *, outlives_output: bool = False) -> None:
         """Counts time from `began_s`, in seconds since the epoch, or from now.
 
-        With `outlives_output` a line that cannot be written is skipped without an OSError: the terminal is closed, the
-        same Ctrl-C has ended `tee`, or the disk of a log is full.
+        With `outlives_output` a line that cannot be written is skipped without an OSError. The terminal may be closed,
+        the same Ctrl-C may have ended `tee`, or the disk of a log may be full.
         """
         self._outlives_output = outlives_output
         self._began_s = time.time() if began_s is None else began_s

@@ -38,7 +38,7 @@ def write_error(error: OSError | sqlite3.Error, path: Path) -> ShoalError:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turns an OSError inside into that of `write_error`."""
+    """Turns an OSError of the block into the error of `write_error`."""
     try:
         yield
     except OSError as error:

@@ -31,7 +31,7 @@ class LineFile:
         return bool(self._waiting)
 
     def add(self, line: str) -> None:
-        """Appends a line. One that cannot be written waits for the next: no run ends because of its reports."""
+        """Appends a line. A line that cannot be written waits for the next line: no run ends because of its reports."""
         was_behind = self.is_behind
         self._waiting.append(line + "\n")
         try:

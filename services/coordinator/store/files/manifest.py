@@ -1,4 +1,4 @@
-"""The manifest of a checkpoint, which commits it: what it consists of, with the digest of each part."""
+"""The manifest of a checkpoint: its parts with their digests. It commits the checkpoint."""
 
 import json
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ from shoal.wire.json_form import json_form
 
 MANIFEST = "manifest.json"
 DISCARDED = "manifest.damaged.json"
-"""The name that the manifest of a damaged checkpoint gets, which is none from then on."""
+"""The new name of the manifest of a damaged checkpoint, which is no checkpoint from then on."""
 SNAPSHOT, OTHER_SNAPSHOT = "ledger.sqlite", "ledger-2.sqlite"
 """The ledger's snapshot, and its name where one replaces the other: the manifest says which of the two counts."""
 

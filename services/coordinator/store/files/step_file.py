@@ -22,9 +22,9 @@ class StepFile:
         return [row for _, row in self._rows()] if self._path.exists() else []
 
     def keep_until(self, step: int) -> list[dict[str, Any]]:
-        """Removes the lines of steps after one, which a restore discards. Returns the objects that stay.
+        """Removes the lines of steps after `step`, which a restore discards. Returns the objects that stay.
 
-        Raises as `write_atomically`, where there are some to remove.
+        Raises as `write_atomically` if there are lines to remove.
         """
         if not self._path.exists():
             return []

@@ -1,8 +1,8 @@
 """One segment: an append-only file of records, each behind a frame of its length and its checksum.
 
-A record is read by its place, which the ledger has. Bytes that no place names do not count: what a killed process or a
-full disk left of a record is overwritten by the next one, or stays behind the last. Records of a transaction that
-failed are removed.
+A record is read by its place, which the ledger has. Bytes that no place names do not count. A killed process or a full
+disk may leave a part of a record. The next record overwrites that part, or the part stays behind the last record.
+Records of a transaction that failed are removed.
 """
 
 import contextlib

@@ -4,8 +4,8 @@
     <run>/segments/tokens-00000002.segment
     <run>/segments/groups-00000003.segment
 
-A segment ends at 128 MiB, and with its process: an attempt writes to files of its own. So a restore changes no file;
-what an abandoned attempt wrote stays behind the lengths that the checkpoint names, where its own ledger finds it.
+A segment ends at 128 MiB, and with its process: each attempt writes to its own files. So a restore changes no file.
+What an abandoned attempt wrote stays behind the lengths that the checkpoint names, and its own ledger finds it there.
 """
 
 import contextlib

@@ -1,8 +1,8 @@
 """Groups that steps have used up: they leave the ledger's tables for *blocks* in the segments.
 
-A block is a record with a compressed SQLite image of up to 32 groups in the ledger's own tables, so the statements that
-read the ledger read a block as well. Order numbers grow from block to block and on into the ledger. What a checkpoint
-copies has the groups since then, however long the run is.
+A block is a record with a compressed SQLite image of up to 32 groups. The image has the ledger's own tables, so the
+statements that read the ledger read a block as well. Order numbers grow from block to block, and on into the ledger. A
+checkpoint copies only the groups after the last block, however long the run is.
 """
 
 import sqlite3
