@@ -49,5 +49,5 @@ def exported(monkeypatch: pytest.MonkeyPatch) -> InMemorySpanExporter:
     exporter = InMemorySpanExporter()
     provider = TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    monkeypatch.setattr(trace, "tracer", lambda: provider.get_tracer("test"))
+    monkeypatch.setattr(trace, "TRACER", provider.get_tracer("test"))
     return exporter

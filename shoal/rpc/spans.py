@@ -10,7 +10,7 @@ from opentelemetry.context import Context
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode
 
 from shoal.telemetry import names
-from shoal.telemetry.trace import tracer
+from shoal.telemetry.trace import TRACER
 
 # Periodic calls. Their spans would outnumber all others.
 _UNTRACED = frozenset({"RegisterWorker", "Heartbeat", "GetStatus"})
@@ -27,7 +27,7 @@ def start(method: str, kind: SpanKind, context: Context | None = None) -> Span:
     service, name = split(method)
     if name in _UNTRACED:
         return trace.INVALID_SPAN
-    return tracer().start_span(
+    return TRACER.start_span(
         f"{service}/{name}",
         context,
         kind,

@@ -6,18 +6,14 @@ from contextlib import contextmanager
 
 from opentelemetry import trace
 from opentelemetry.context import Context
-from opentelemetry.trace import Span, Tracer
+from opentelemetry.trace import Span
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from opentelemetry.util.types import AttributeValue
 
 _PROPAGATOR = TraceContextTextMapPropagator()
 
-_TRACER = trace.get_tracer("shoal")  # It becomes the tracer of the provider that `setup` sets.
-
-
-def tracer() -> Tracer:
-    """Returns the tracer of this process."""
-    return _TRACER
+TRACER = trace.get_tracer("shoal")
+"""The tracer of this process. It becomes that of the provider that `setup` sets."""
 
 
 def traceparent_of(span: Span) -> str:
@@ -44,7 +40,7 @@ def span(name: str, *, parent: str | None = None, **attributes: AttributeValue) 
     `parent` is a traceparent; None continues the current span, and an empty text starts a new trace. Attributes are
     exported under "shoal.": `span(names.GROUP_SAMPLE, parent=group.traceparent, group_id="g17")`.
     """
-    with tracer().start_as_current_span(
+    with TRACER.start_as_current_span(
         name,
         context=None if parent is None else context_from(parent),
         attributes=_attributes(attributes),
@@ -61,7 +57,7 @@ def past_span(
     duration another process reports.
     """
     end_ns = time.time_ns() - round(ended_s_ago * 1e9)
-    opened = tracer().start_span(
+    opened = TRACER.start_span(
         name,
         context=context_from(parent),
         attributes=_attributes(attributes),

@@ -20,13 +20,7 @@ from services.coordinator.client import CALL_TIMEOUT_S, START_TIMEOUT_S, coordin
 from services.coordinator.launcher.checks import reserve_port
 from services.coordinator.launcher.local_run import LocalRun
 from services.coordinator.launcher.logged_process import adopt_orphans, kill_descendants
-from services.coordinator.launcher.plan import (
-    LOOPBACK,
-    ProcessPlan,
-    plan_coordinator,
-    plan_coordinator_again,
-    plan_workers,
-)
+from services.coordinator.launcher.plan import LOOPBACK, ProcessPlan, plan_coordinator, plan_workers
 from services.coordinator.launcher.run_tokens import RunTokens
 from services.coordinator.launcher.supervisor import ProcessDied, Supervisor
 from services.coordinator.store.run_record import TRAIN_NAME
@@ -163,7 +157,7 @@ class TrainSession:
             self._view.write("loading tokenizer and data")
             await self._while_processes_live(self._start_run(stub))
             self._is_accepted = True
-            again = plan_coordinator_again(address, name=self._name, data_dir=self._run.data_dir)
+            again = plan_coordinator(address, name=self._name, data_dir=self._run.data_dir)
             self._supervisor.replan(self._with_tokens(again))
             self._view.write(f"run {self._run.request.run_id} is accepted; control it from another terminal with:")
             if self._tokens:

@@ -31,30 +31,21 @@ class ProcessPlan:
     """Whether it is started again when it dies."""
 
 
-def plan_coordinator(address: str, *, name: str, data_dir: Path, port_file: Path) -> ProcessPlan:
-    """Plans the coordinator, which starts first: the other processes need its address.
+def plan_coordinator(address: str, *, name: str, data_dir: Path, port_file: Path | None = None) -> ProcessPlan:
+    """Plans the coordinator, whose `name` no other has. With `port_file`, its first start: others need its address.
 
-    No other coordinator has its `name`. It does not restart: the cause of a death before its first run is accepted
-    would still be there after a restart.
+    It does not restart then: the cause of a death before its first run is accepted would still be there after a
+    restart. Later it restarts at the address that the workers know, and continues its run.
     """
-    command = _coordinator(address, name, data_dir, "--port-file", str(port_file))
-    return ProcessPlan("coordinator", "coordinator", command, _environment(1), may_restart=False)
-
-
-def plan_coordinator_again(address: str, *, name: str, data_dir: Path) -> ProcessPlan:
-    """Plans the restart of a coordinator, at the address that the workers know. It continues its run."""
-    return ProcessPlan("coordinator", "coordinator", _coordinator(address, name, data_dir), _environment(1))
-
-
-def _coordinator(address: str, name: str, data_dir: Path, *options: str) -> tuple[str, ...]:
-    return _python(
+    command = _python(
         "coordinator",
         "--listen", address,
         "--name", name,
         "--data-dir", str(data_dir),
-        *options,
+        *(("--port-file", str(port_file)) if port_file else ()),
         *_metrics(os.environ.get("SHOAL_METRICS_PORT")),
     )  # fmt: skip
+    return ProcessPlan("coordinator", "coordinator", command, _environment(1), may_restart=port_file is None)
 
 
 def plan_workers(config: RunConfig, *, coordinator: str, data_dir: Path, gpus: Sequence[str]) -> list[ProcessPlan]:

@@ -36,7 +36,7 @@ class Report:
     def __init__(self, record: RunRecord, events: EventLog, config: LiveConfig) -> None:
         """Must be called on the event loop, which the failures of trackers are reported on."""
         loop = asyncio.get_running_loop()
-        self._trackers = Trackers.for_run(
+        self._trackers = Trackers(
             config(), record, lambda name, reason: _call_on(loop, self._tracker_failed, name, reason)
         )
         self._record = record

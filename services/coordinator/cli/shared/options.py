@@ -6,7 +6,7 @@ and rich each cost several times that, so commands import them when they run.
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
@@ -16,6 +16,8 @@ from shoal.paths import is_path
 
 if TYPE_CHECKING:
     from shoal.v1 import coordinator_pb2 as pb
+
+_RequestT = TypeVar("_RequestT", "pb.StartRunRequest", "pb.UpdateRunConfigRequest")
 
 ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG", help="A TOML file, for example configs/quickstart.toml.")]
 ConfigFileUnlessResumed = Annotated[
@@ -104,24 +106,23 @@ def start_request(config: Path | None, overrides: Sequence[str], *, resume: str,
 
 def resume_request(run: str, overrides: Sequence[str]) -> "pb.StartRunRequest":
     """Makes the request that resumes a run with changes. Raises `InvalidArgument` for overrides without a value."""
-    from google.protobuf import json_format
-
-    from shoal.config.load import load_overrides
     from shoal.v1 import coordinator_pb2 as pb
 
-    request = pb.StartRunRequest(run_id=run, resume=True)
-    if overrides:
-        json_format.ParseDict(load_overrides(overrides), request.config)
-    return request
+    return _with_changes(pb.StartRunRequest(run_id=run, resume=True), overrides)
 
 
 def update_request(run: str, overrides: Sequence[str]) -> "pb.UpdateRunConfigRequest":
     """Makes the request that changes an active run. Raises `InvalidArgument` for overrides without a value."""
+    from shoal.v1 import coordinator_pb2 as pb
+
+    return _with_changes(pb.UpdateRunConfigRequest(run_id=run), overrides)
+
+
+def _with_changes(request: _RequestT, overrides: Sequence[str]) -> _RequestT:
     from google.protobuf import json_format
 
     from shoal.config.load import load_overrides
-    from shoal.v1 import coordinator_pb2 as pb
 
-    request = pb.UpdateRunConfigRequest(run_id=run)
-    json_format.ParseDict(load_overrides(overrides), request.config)
+    if overrides:
+        json_format.ParseDict(load_overrides(overrides), request.config)
     return request

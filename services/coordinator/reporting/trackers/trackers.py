@@ -94,13 +94,9 @@ class TrackerThread:
 class Trackers:
     """Passes all metrics to each tracker's thread. Nothing here waits, except `close`."""
 
-    def __init__(self, threads: Sequence[TrackerThread] = ()) -> None:
-        self._threads = threads
-
-    @classmethod
-    def for_run(cls, config: RunConfig, record: RunRecord, on_failure: Callable[[str, str], None]) -> "Trackers":
+    def __init__(self, config: RunConfig, record: RunRecord, on_failure: Callable[[str, str], None]) -> None:
         """Starts the trackers of `[tracking]`; a failed tracker's thread calls `on_failure` with name and reason."""
-        tracking, threads = config.tracking, []
+        tracking, threads = config.tracking, list[TrackerThread]()
         if tracking.tensorboard:
             folder = record.folder / "tensorboard"
             threads.append(TrackerThread("TensorBoard", lambda: TensorBoardTracker(folder), on_failure))
@@ -108,7 +104,7 @@ class Trackers:
             threads.append(TrackerThread("Weights & Biases", lambda: WandbTracker(config, record), on_failure))
         if tracking.trackio:
             threads.append(TrackerThread("trackio", lambda: TrackioTracker(config, record), on_failure))
-        return cls(threads)
+        self._threads = threads
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Logs the metrics of a train step, or of an evaluation of its policy."""

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from services.coordinator.launcher.plan import plan_coordinator, plan_coordinator_again, plan_workers
+from services.coordinator.launcher.plan import plan_coordinator, plan_workers
 from tests.support.configs import run_config
 
 
@@ -24,7 +24,7 @@ def test_the_plan_has_as_many_processes_as_configured(tmp_path: Path, monkeypatc
 
 def test_a_coordinator_restarts_at_its_address_and_only_once_its_run_is_accepted(tmp_path: Path) -> None:
     first = plan_coordinator("127.0.0.1:7", name="one", data_dir=tmp_path, port_file=tmp_path / "port")
-    again = plan_coordinator_again("127.0.0.1:7", name="one", data_dir=tmp_path)
+    again = plan_coordinator("127.0.0.1:7", name="one", data_dir=tmp_path)
     assert (first.name, first.may_restart) == (again.name, not again.may_restart)
     for plan in (first, again):
         options = dict(zip(plan.command[3::2], plan.command[4::2], strict=True))
