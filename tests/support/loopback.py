@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+from shoal.rpc.auth.credentials import Credentials
 from shoal.rpc.limits import ServerLimits
 from shoal.rpc.server import RpcServer
 from shoal.v1 import coordinator_pb2_grpc, environment_pb2_grpc, generator_pb2_grpc, learner_pb2_grpc, reward_pb2_grpc
@@ -26,10 +27,14 @@ ADD_TO_SERVER = {
 
 @asynccontextmanager
 async def serving(
-    servicer: Any, *services: str, port: int = 0, limits: ServerLimits | None = None
+    servicer: Any,
+    *services: str,
+    port: int = 0,
+    limits: ServerLimits | None = None,
+    credentials: Credentials | None = None,
 ) -> AsyncIterator[str]:
     """Offers the services of `servicer` while the block runs; yields host:port."""
-    server = RpcServer(listen=f"127.0.0.1:{port}", limits=limits)
+    server = RpcServer(listen=f"127.0.0.1:{port}", limits=limits, credentials=credentials)
     for service in services:
         server.add(ADD_TO_SERVER[service], servicer, service)
     await server.start()

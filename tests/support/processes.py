@@ -43,9 +43,11 @@ class Ended(NamedTuple):
     err: str
 
 
-async def ended(*command: str | Path) -> Ended:
+async def ended(*command: str | Path, **environment: str) -> Ended:
     """Runs a command to its end."""
-    process = await asyncio.create_subprocess_exec(*map(str, command), stdout=PIPE, stderr=PIPE)
+    process = await asyncio.create_subprocess_exec(
+        *map(str, command), stdout=PIPE, stderr=PIPE, env=os.environ | environment
+    )
     out, err = await process.communicate()
     return Ended(process.returncode, out.decode(), err.decode())
 

@@ -81,7 +81,9 @@ MESSAGES: dict[str, tuple[Callable[[Path], object], tuple[str, ...]]] = {
     "a file of rows that is not there": (lambda folder: _rows(folder / "rows.jsonl"), ("rows.jsonl",)),
     "a file of another kind": (_of_file("rows.csv", "a,b\n", _rows), ("rows.csv", ".jsonl")),
     "a port that is taken": (lambda folder: _of_port(), ("launch.coordinator_port",)),
-    "a folder that cannot be written": (_of_file("file", "", lambda path: check_folder(path / "runs")), ("file/runs",)),
+    "a folder that cannot be written": (
+        _of_file("file", "", lambda path: check_folder(path / "runs")), ("--data-dir: ", "file/runs"),
+    ),
     "a run that is not there": (lambda folder: RunFolders(folder).find("sums"), ("'sums'",)),
     "a path without a run": (lambda folder: locate_run(f"{folder}/none", folder), ("/none",)),
     "a damaged record": (_of_file("run.json", "[]", lambda path: RunRecord.load(path.parent)), ("run.json",)),

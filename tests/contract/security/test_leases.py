@@ -21,17 +21,10 @@ from shoal.rpc.server import RpcServer
 from shoal.v1 import coordinator_pb2 as pb
 from shoal.v1 import worker_pb2
 from shoal.v1.coordinator_pb2_grpc import CoordinatorServiceStub
-from tests.support.loopback import ADD_TO_SERVER, COORDINATOR
+from tests.support.clock import Clock
+from tests.support.loopback import COORDINATOR, serving
 from tests.support.secured import Pki
 from tests.support.waiting import PATIENCE_S
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class Coordinator:
@@ -67,16 +60,13 @@ async def coordinator(
     folder: Path, clock: Clock | None = None, server: Credentials | None = None, client: Credentials | None = None
 ) -> AsyncIterator[Coordinator]:
     registry = WorkerRegistry(clock or Clock())
-    service = RpcServer(listen="127.0.0.1:0", credentials=server)
     servicer = CoordinatorService(Runs(folder / "runs", registry), registry)
-    service.add(ADD_TO_SERVER[COORDINATOR], servicer, COORDINATOR)
-    await service.start()
-    made = Coordinator(registry, f"127.0.0.1:{service.port}", client or Credentials())
-    try:
-        yield made
-    finally:
-        await made.channel.close()
-        await service.stop(0)
+    async with serving(servicer, COORDINATOR, credentials=server) as address:
+        made = Coordinator(registry, address, client or Credentials())
+        try:
+            yield made
+        finally:
+            await made.channel.close()
 
 
 async def worker(worker_id: str, *, port: int = 0, credentials: Credentials | None = None) -> RpcServer:
@@ -161,7 +151,7 @@ async def test_a_process_that_hangs_keeps_its_lease_until_it_expires(
     monkeypatch.setattr(presence, "CALL_TIMEOUT_S", 0.5)
     hanging = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
     address = f"127.0.0.1:{hanging.sockets[0].getsockname()[1]}"
-    clock = Clock()
+    clock = Clock(0.0)
     async with coordinator(tmp_path, clock) as registered:
         await registered.register("generator-a", address)
         assert await registered.is_refused("generator-b", address)
@@ -199,7 +189,7 @@ def status_of(registry: WorkerRegistry, worker_id: str) -> tuple[float, bool]:
 
 
 async def test_nobody_renews_a_lease_without_the_secret_of_the_process_that_holds_it(tmp_path: Path) -> None:
-    clock = Clock()
+    clock = Clock(0.0)
     holder = await worker("generator-a")
     address = f"127.0.0.1:{holder.port}"
     async with coordinator(tmp_path, clock) as registered:
@@ -229,7 +219,7 @@ async def test_a_certificate_of_another_worker_renews_no_lease(tmp_path: Path, m
     monkeypatch.setattr(auth, "_process", of_coordinator)
     holder = await worker("generator-a", credentials=one)
     address = f"127.0.0.1:{holder.port}"
-    clock = Clock()
+    clock = Clock(0.0)
     async with coordinator(tmp_path, clock, server=of_coordinator, client=one) as registered:
         thief = Coordinator(registered.registry, registered.address, other)
         await registered.register("generator-a", address, b"known to both")

@@ -17,6 +17,7 @@ from shoal.rpc.auth.authority import issue_all
 from shoal.rpc.auth.credentials import Credentials
 from shoal.rpc.auth.permissions import Role
 from tests.support.local_stack import SHOAL, write_config
+from tests.support.processes import ended
 from tests.support.scripted_workers import (
     Plane,
     ScriptedGenerator,
@@ -25,29 +26,16 @@ from tests.support.scripted_workers import (
     arithmetic_config,
     serve_worker,
 )
-from tests.support.waiting import PATIENCE_S, eventually
+from tests.support.waiting import eventually
 
 PYTHON = sys.executable
 HEALTHCHECK = (PYTHON, "-m", "shoal.rpc.healthcheck")
 
 
-async def run(*command: str | Path, **environment: str) -> tuple[int, str]:
+async def run(*command: str | Path, **environment: str) -> tuple[int | None, str]:
     """Runs a command to its end. Returns its exit code and its output."""
-    process = await asyncio.create_subprocess_exec(
-        *map(str, command),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-        env=os.environ | environment,
-    )
-    try:
-        async with asyncio.timeout(PATIENCE_S):
-            output, _ = await process.communicate()
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-    assert process.returncode is not None
-    return process.returncode, output.decode()
+    code, out, error = await ended(*command, **environment)
+    return code, out + error
 
 
 @asynccontextmanager

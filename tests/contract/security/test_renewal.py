@@ -4,7 +4,7 @@ import asyncio
 import logging
 import os
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +18,9 @@ from shoal.rpc.auth.permissions import Role
 from shoal.rpc.auth.tls import TlsFolder
 from shoal.rpc.auth.tokens import OwnToken
 from shoal.rpc.channel import Channel, connect
-from shoal.rpc.server import RpcServer
 from shoal.v1 import coordinator_pb2 as pb
 from shoal.v1.coordinator_pb2_grpc import CoordinatorServiceServicer, CoordinatorServiceStub
-from tests.support.loopback import ADD_TO_SERVER, COORDINATOR
+from tests.support.loopback import COORDINATOR, serving
 from tests.support.secured import Pki, Tokens, call, tls_channel
 from tests.support.waiting import PATIENCE_S, eventually
 
@@ -43,15 +42,8 @@ class Gated(CoordinatorServiceServicer):
         yield pb.WatchRunResponse(event=pb.RunEvent(sequence=2))
 
 
-@asynccontextmanager
-async def coordinator(credentials: Credentials, servicer: Gated | None = None) -> AsyncIterator[str]:
-    server = RpcServer(listen="127.0.0.1:0", credentials=credentials)
-    server.add(ADD_TO_SERVER[COORDINATOR], servicer or Gated(), COORDINATOR)
-    await server.start()
-    try:
-        yield f"127.0.0.1:{server.port}"
-    finally:
-        await server.stop(0)
+def coordinator(credentials: Credentials, servicer: Gated | None = None) -> AbstractAsyncContextManager[str]:
+    return serving(servicer or Gated(), COORDINATOR, credentials=credentials)
 
 
 async def get_run(channel: grpc.aio.Channel) -> str:

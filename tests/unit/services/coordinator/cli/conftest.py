@@ -111,10 +111,7 @@ class ScriptedCoordinator(coordinator_pb2_grpc.CoordinatorServiceServicer):
         if request.step == 99:
             return pb.ListRolloutsResponse()
         score = rollout_pb2.Score(outcome=rollout_pb2.SCORE_OUTCOME_SCORED, reward=1.0)
-        verdict = rollout_pb2.VerifierScore(
-            verifier="mine", outcome=rollout_pb2.SCORE_OUTCOME_FAILED, detail="Traceback\nKeyError: 'answer'"
-        )
-        failed = rollout_pb2.Score(outcome=rollout_pb2.SCORE_OUTCOME_FAILED, verifier_scores=[verdict])
+        failed = rollout_pb2.Score(outcome=rollout_pb2.SCORE_OUTCOME_FAILED)
         group = pb.RolloutGroup(
             group_id="sums/0", prompt_id="sums:7", prompt_text="1 + 1?", state="TRAINED", train_step=2, staleness=1,
             rollouts=[pb.Rollout(text="2", score=score), pb.Rollout(sample_index=1, text="3", score=failed)],

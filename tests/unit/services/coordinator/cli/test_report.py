@@ -39,14 +39,6 @@ def test_a_damaged_record_of_a_run_is_named(shoal: Shoal, folder: Path, text: st
     assert code == ExitCode.FAILED and str(folder / "run.json") in err, err
 
 
-def test_a_run_that_has_lost_its_record_is_named_by_its_file(shoal: Shoal, folder: Path) -> None:
-    (folder / "run.json").unlink()
-    (folder / "ledger.sqlite").touch()
-    for arguments in (["sums", "--data-dir", str(folder.parent)], [str(folder)]):
-        code, _, err = shoal("report", *arguments)
-        assert code == ExitCode.FAILED and f"{folder / 'run.json'} " in err and "No such file" in err, err
-
-
 def test_the_report_goes_to_the_file_that_is_named(shoal: Shoal, folder: Path, tmp_path: Path) -> None:
     code, _, err = shoal("report", str(folder), "-o", str(tmp_path / "page.html"))
     assert code == ExitCode.OK, err

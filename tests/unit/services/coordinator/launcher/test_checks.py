@@ -3,11 +3,10 @@
 import os
 import socket
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from services.coordinator.launcher.checks import check_folder, check_port, check_ports
+from services.coordinator.launcher.checks import check_port, check_ports
 from shoal.errors import FailedPrecondition, InvalidArgument
 from tests.support.configs import run_config
 
@@ -36,9 +35,3 @@ def test_one_port_for_two_services_is_refused() -> None:
     with pytest.raises(InvalidArgument, match=r"weights.store_port: port 47654 .*launch.coordinator_port"):
         check_ports(config)
     check_ports(run_config())
-
-
-def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(FailedPrecondition, match=r"--data-dir: .*file/runs"):
-        check_folder(tmp_path / "file" / "runs")

@@ -8,6 +8,7 @@ from services.coordinator.store.run_record import RunState
 
 def test_only_new_steps_count_and_neither_pauses_nor_the_time_before_a_resume() -> None:
     time = EffectiveTime()
+    assert time.share == 0
     time.state(RunState.STARTING, 100)
     time.state(RunState.RUNNING, 110)  # 10 s of start-up
     time.step(1, 120)
@@ -27,7 +28,3 @@ def test_only_new_steps_count_and_neither_pauses_nor_the_time_before_a_resume() 
     time.state(RunState.STOPPED, 1075)
     time.state(RunState.STARTING, 5000)  # A person resumes it later.
     assert (time.effective_s, time.run_s) == (40, 110)
-
-
-def test_a_run_without_events_has_no_effective_time() -> None:
-    assert EffectiveTime().share == 0

@@ -14,25 +14,7 @@ from tests.support.clock import Clock
 from tests.support.groups import NOW, group_config, judged, settled_group
 
 
-def test_a_step_is_timed_by_its_parts_and_evaluations_count_for_none(clock: Clock) -> None:
-    timer = StepTimer(clock)
-    clock.now += 5
-    timer.groups_taken(evaluated_s=2)
-    clock.now += 10
-    timer.trained()
-    clock.now += 20
-    timer.published()
-    clock.now += 1
-    timer.finished()
-    assert timer.metrics() == {
-        "time/waiting_for_groups": 3,
-        "time/training": 10,
-        "time/publishing": 20,
-        "time/step": 34,
-    }
-
-
-def test_pauses_count_for_no_part_of_a_step_and_a_train_step_goes_on_in_one(clock: Clock) -> None:
+def test_evaluations_and_pauses_count_for_no_part_of_a_step_and_a_train_step_goes_on_in_one(clock: Clock) -> None:
     pause = Pause()
 
     def pass_time(running_s: float, *, paused_s: float) -> None:

@@ -218,13 +218,6 @@ async def test_the_refusal_of_a_ledger_of_another_version_names_both(tmp_path: P
     assert names == [("groups",)], f"the refusal left tables behind: {names}"
 
 
-async def test_a_snapshot_has_the_ledgers_version(ledger: Ledger, tmp_path: Path) -> None:
-    await write_snapshot(ledger, tmp_path / "snapshot.sqlite")
-    await ledger.close()
-    with reading(tmp_path / "snapshot.sqlite") as snapshot:
-        assert snapshot is not None and snapshot.execute("SELECT COUNT(*) FROM groups").fetchone() == (0,)
-
-
 async def test_groups_are_issued_while_a_snapshot_is_copied(
     ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

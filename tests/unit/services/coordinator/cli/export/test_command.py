@@ -152,8 +152,6 @@ def test_without_a_step_the_newest_is_taken_and_again_nothing_is_done(
     assert (tmp_path / "newest" / "model.safetensors").read_bytes()[:1] == bytes([20])
     code, out, err = shoal(*arguments)
     assert code == ExitCode.OK and "is complete in" in out, err
-    code, _, err = shoal(*arguments, "--step", "10")
-    assert code == ExitCode.PRECONDITION and "has another model" in err, err
 
 
 def test_a_folder_with_other_files_is_refused(shoal: Shoal, run: RunRecord, tmp_path: Path) -> None:
