@@ -55,6 +55,15 @@ async def mirrored(
     return [kind for kind in kinds if kind != "progress"]  # A busy machine takes long.
 
 
+async def mirrored_steps(folder: Path, *steps: int) -> tuple[MirroredRun, str]:
+    """Mirrors a checkpoint of each step; returns the run, which has ended, and the mirror."""
+    run, url = await MirroredRun(folder / "here").open(), str(folder / "mirror")
+    for step in steps:
+        await mirrored(run, url, await run.save(step))
+    await run.ledger.close()
+    return run, url
+
+
 async def last_step(data_dir: Path) -> int:
     """The step of the checkpoint in a fetched run, whose ledger and files are read as a resume reads them."""
     step, texts = await last_step_and_texts(data_dir)
@@ -173,10 +182,7 @@ async def test_a_file_that_was_written_anew_shares_nothing_with_its_former_self(
 
 async def test_a_damaged_part_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parts, "_MIN_BYTES", 1)
-    run, url = await MirroredRun(tmp_path / "here").open(), str(tmp_path / "mirror")
-    for step in (1, 2):
-        await mirrored(run, url, await run.save(step))
-    await run.ledger.close()
+    _, url = await mirrored_steps(tmp_path, 1, 2)
     last = max((tmp_path / "mirror/sums/segments").glob("text-*"), key=lambda path: path.stat().st_mtime_ns)
     assert ".0-" not in last.name
     last.write_bytes(b"x" * last.stat().st_size)
@@ -209,10 +215,7 @@ async def test_a_learners_storage_that_the_coordinator_does_not_see_is_told_with
 
 
 async def test_a_damaged_copy_is_told_and_the_one_before_is_taken(tmp_path: Path) -> None:
-    run, url = await MirroredRun(tmp_path / "here").open(), str(tmp_path / "mirror")
-    for step in (1, 2):
-        await mirrored(run, url, await run.save(step))
-    await run.ledger.close()
+    _, url = await mirrored_steps(tmp_path, 1, 2)
     (shard,) = (tmp_path / "mirror").glob("sums/checkpoints/step-00000002.*/learner/zero/rank_0.pt")
     shard.write_bytes(b"x" + shard.read_bytes()[1:])
     fetch_run(url, "sums", tmp_path / "there", tmp_path / "there")
@@ -225,9 +228,7 @@ async def test_a_damaged_copy_is_told_and_the_one_before_is_taken(tmp_path: Path
 
 
 async def test_where_no_copy_is_whole_nothing_is_fetched(tmp_path: Path) -> None:
-    run, url = await MirroredRun(tmp_path / "here").open(), str(tmp_path / "mirror")
-    await mirrored(run, url, await run.save(1))
-    await run.ledger.close()
+    _, url = await mirrored_steps(tmp_path, 1)
     next((tmp_path / "mirror").glob("sums/checkpoints/*/config.json")).unlink()
     with pytest.raises(DataLoss, match=r"sums .*config\.json"):
         fetch_run(url, "sums", tmp_path / "there", tmp_path / "there")
@@ -305,10 +306,7 @@ async def test_a_mirror_that_does_not_answer_is_named(tmp_path: Path, s3: Cuttin
 
 
 async def test_a_folder_that_is_behind_its_mirror_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
-    run, url = await MirroredRun(tmp_path / "here").open(), str(tmp_path / "mirror")
-    for step in (1, 2):
-        await mirrored(run, url, await run.save(step))
-    await run.ledger.close()
+    run, url = await mirrored_steps(tmp_path, 1, 2)
     take_from_mirror(tmp_path / "here", "sums", {"checkpoint": {"mirror": url}})
     shutil.rmtree(run.folder / "checkpoints" / "step-00000002")
     with pytest.raises(FailedPrecondition, match=r"step 1, .*step-00000002") as caught:
@@ -359,27 +357,21 @@ async def test_a_checkpoint_that_is_taken_back_replaces_the_damaged_one_and_noth
 async def test_a_mirrored_checkpoint_of_another_name_or_form_is_none_and_the_one_before_is_taken(
     wrong: dict[str, Any], tmp_path: Path
 ) -> None:
-    run, mirror = await MirroredRun(tmp_path / "here").open(), tmp_path / "mirror"
-    for step in (1, 2):
-        await mirrored(run, str(mirror), await run.save(step))
-    await run.ledger.close()
+    run, url = await mirrored_steps(tmp_path, 1, 2)
     other = tmp_path / "other" / "learner"
     other.mkdir(parents=True)
-    (newest,) = mirror.glob("sums/checkpoints/step-00000002.*/mirror.json")
+    (newest,) = Path(url).glob("sums/checkpoints/step-00000002.*/mirror.json")
     newest.write_text(json.dumps(json.loads(newest.read_text()) | {"attempt": 9} | wrong))
     for path in run.folder.glob("checkpoints/*/manifest.json"):
         path.write_bytes(b"damaged")
     events = EventLog(run.folder / "taken.jsonl")
-    assert await Mirroring(str(mirror), run.places, events).take_back() == "step-00000001"
+    assert await Mirroring(url, run.places, events).take_back() == "step-00000001"
     events.close()
     assert other.is_dir() and (run.folder / "run.json").is_file(), "what lies elsewhere was deleted"
 
 
 async def test_only_a_checkpoint_that_is_newer_than_a_given_one_is_taken_back(tmp_path: Path) -> None:
-    run, url = await MirroredRun(tmp_path / "here").open(), str(tmp_path / "mirror")
-    for step in (1, 2):
-        await mirrored(run, url, await run.save(step))
-    await run.ledger.close()
+    run, url = await mirrored_steps(tmp_path, 1, 2)
     first, second = (run.checkpoints.newest_age([f"step-0000000{step}"]) for step in (1, 2))
     events = EventLog(run.folder / "taken.jsonl")
     mirroring = Mirroring(url, run.places, events)
