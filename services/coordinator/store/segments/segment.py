@@ -17,7 +17,6 @@ from shoal.errors import DataLoss
 
 _FRAME = struct.Struct("<II")
 """The number of the record's bytes, and their CRC-32; little-endian."""
-MAX_RECORD_BYTES = 2**32 - 1
 
 
 @dataclass(frozen=True)
