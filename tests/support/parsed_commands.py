@@ -1,6 +1,7 @@
-"""Commands that messages tell, read as the command line reads them."""
+"""Commands of `shoal`: those that messages tell, read as the command line reads them, and those that a test runs."""
 
 import shlex
+from collections.abc import Callable
 from typing import Any
 
 from typer import Context
@@ -8,6 +9,9 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from services.coordinator.cli.app import app
+
+Shoal = Callable[..., tuple[int, str, str]]
+"""Runs `shoal` with these arguments; returns its exit code, standard output, and standard error."""
 
 
 def parse_command(command: str) -> dict[str, Any]:

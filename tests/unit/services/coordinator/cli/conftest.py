@@ -1,6 +1,6 @@
 """The command line in the test's process, and a coordinator that follows a script, over real gRPC."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import grpc
@@ -14,11 +14,10 @@ from shoal.errors import NotFound
 from shoal.rpc.errors import to_status
 from shoal.v1 import coordinator_pb2 as pb
 from shoal.v1 import coordinator_pb2_grpc, rollout_pb2, worker_pb2
+from tests.support.parsed_commands import Shoal
 
 BEGAN_S = 1_700_000_000
 """Start of the run of `ScriptedCoordinator`, in seconds since the epoch."""
-
-Shoal = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture

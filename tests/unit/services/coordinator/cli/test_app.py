@@ -1,6 +1,6 @@
 """The `shoal` command as a whole: its version, and its help."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 from typer import Context
@@ -9,6 +9,7 @@ from typer.main import get_command
 
 import shoal as library
 from services.coordinator.cli.app import app
+from tests.support.parsed_commands import Shoal
 
 
 def _helps(command: object, name: str) -> Iterator[tuple[str, str]]:
@@ -29,5 +30,5 @@ def test_the_help_of_no_command_is_cut_at_80_columns_or_names_a_type_of_programs
         assert not [line for line in lines if line.endswith("...") or " range>" in line], f"{name}\n{text}"
 
 
-def test_the_version_is_printed(shoal: Callable[..., tuple[int, str, str]]) -> None:
+def test_the_version_is_printed(shoal: Shoal) -> None:
     assert shoal("--version") == (0, f"shoal {library.__version__}\n", "")

@@ -1,6 +1,5 @@
 """`shoal certs` and `shoal token`."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,8 +8,7 @@ from cryptography import x509
 from shoal.rpc.auth.certificates import Certificate, check_pair
 from shoal.rpc.auth.permissions import Role
 from shoal.rpc.auth.tokens import OwnToken, TokensFile
-
-Shoal = Callable[..., tuple[int, str, str]]
+from tests.support.parsed_commands import Shoal
 
 
 def read(folder: Path) -> Certificate:

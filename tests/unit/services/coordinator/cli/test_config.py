@@ -1,15 +1,13 @@
 """`shoal config show`, `translate`, and `suggest`."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from shoal.config import load_config
 from shoal.translate import SYSTEMS, System
-
-Shoal = Callable[..., tuple[int, str, str]]
+from tests.support.parsed_commands import Shoal
 
 OPEN_INSTRUCT = ("config", "translate", "--from", "open-instruct")
 

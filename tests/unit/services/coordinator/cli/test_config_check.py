@@ -16,6 +16,7 @@ from shoal.config import parse_config
 from shoal.errors import InvalidArgument
 from shoal.models import adapter_check
 from shoal.v1 import environment_pb2, environment_pb2_grpc, reward_pb2, reward_pb2_grpc
+from tests.support.parsed_commands import Shoal
 from tests.support.tiny_model import make_tiny_model
 from tests.support.wordings import has_all
 from tests.unit.services.reward.judge.judge_server import graded, http, judge_server_beside
@@ -24,7 +25,7 @@ Check = Callable[..., tuple[int, dict[str, Any], str]]
 
 
 @pytest.fixture
-def check(shoal: Callable[..., tuple[int, str, str]], tmp_path: Path) -> Check:
+def check(shoal: Shoal, tmp_path: Path) -> Check:
     """Checks a configuration whose only row names the verifier "mine"; returns exit code, facts, standard error."""
     data = tmp_path / "data.jsonl"
     data.write_text('{"messages": "Why?", "ground_truth": "because", "dataset": "mine"}\n')
@@ -262,7 +263,7 @@ def test_exports_of_steps_that_the_run_does_not_reach_are_noted(check: Check) ->
 
 
 def test_a_deep_check_gives_the_size_of_checkpoints_and_warns_when_the_disk_is_too_small(
-    shoal: Callable[..., tuple[int, str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    shoal: Shoal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = tmp_path / "run.toml"
     config.write_text(

@@ -4,16 +4,14 @@ import io
 import json
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from services.coordinator.cli.env.play import Person
+from tests.support.parsed_commands import Shoal
 from tests.support.repository import ROOT
 from tests.support.wordings import has_all
-
-Shoal = Callable[..., tuple[int, str, str]]
 
 GAMES = '''
 import asyncio, json, random, subprocess, tempfile, threading, time, urllib.error, urllib.request

@@ -1,15 +1,13 @@
 """`shoal report`, from a run's folder."""
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from services.coordinator.cli.shared.exit_codes import ExitCode
 from services.coordinator.store.run_record import RunRecord, RunState
-
-Shoal = Callable[..., tuple[int, str, str]]
+from tests.support.parsed_commands import Shoal
 
 
 @pytest.fixture

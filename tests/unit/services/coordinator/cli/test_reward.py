@@ -1,18 +1,16 @@
 """`shoal reward score` scores a file as a run would; `shoal reward list` describes verifiers."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from shoal.config.tables.verifiers import BUILT_IN_VERIFIERS
+from tests.support.parsed_commands import Shoal
 from tests.support.tiny_model import make_tiny_model
 from tests.support.wordings import has_all
 from tests.unit.services.reward.judge.judge_server import completion, graded, judge_server_beside
-
-Shoal = Callable[..., tuple[int, str, str]]
 
 RIGHT = {"completion": "<think>t</think> <answer>5</answer>", "ground_truth": "5", "verifier": "gsm8k"}
 CUT_OFF = {"completion": "so 5", "ground_truth": 5, "dataset": "GSM8K", "finish_reason": "length", "weight": 2}

@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
@@ -17,9 +17,8 @@ from services.coordinator.cli.shared.exit_codes import ExitCode
 from services.coordinator.store.run_record import RunRecord
 from tests.support.cutting_proxy import CuttingProxy
 from tests.support.exported_run import NAMES
+from tests.support.parsed_commands import Shoal
 from tests.support.s3_server import s3_by_proxy, s3_server
-
-Shoal = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture(scope="module")

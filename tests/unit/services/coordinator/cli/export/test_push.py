@@ -12,11 +12,11 @@ from huggingface_hub import constants
 from services.coordinator.cli.shared.exit_codes import ExitCode
 from services.coordinator.store.run_record import RunRecord
 from tests.support.exported_run import NAMES
+from tests.support.parsed_commands import Shoal
 from tests.support.repository import ROOT
 from tests.support.scripted_hub import TOKEN, Repository, ScriptedHub, scripted_hub
 from tests.support.wordings import numbers_in
 
-Shoal = Callable[..., tuple[int, str, str]]
 Push = Callable[..., tuple[int, str]]
 REPO = "me/sums"
 _SHOAL = "from services.coordinator.cli import main; main()"

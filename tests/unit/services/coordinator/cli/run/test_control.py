@@ -1,6 +1,5 @@
 """`shoal run ...` against a coordinator that follows a script, over real gRPC."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +8,7 @@ import pytest
 from services.coordinator.store.run_record import RunRecord
 from shoal.config import load_config
 from shoal.v1 import coordinator_pb2 as pb
-from tests.support.parsed_commands import parse_command
-
-Shoal = Callable[..., tuple[int, str, str]]
+from tests.support.parsed_commands import Shoal, parse_command
 
 pytestmark = pytest.mark.usefixtures("scripted")
 
@@ -70,9 +67,7 @@ def test_an_active_run_is_not_resumed_with_changes(shoal: Shoal, scripted: Any) 
     assert (told["run"], told["overrides"]) == ("sums", ["run.num_steps=9"]) and told["coordinator"], told
 
 
-def test_an_update_prints_what_has_changed_and_when_and_the_run_as_it_will_be(
-    shoal: Callable[..., tuple[int, str, str]], scripted: Any
-) -> None:
+def test_an_update_prints_what_has_changed_and_when_and_the_run_as_it_will_be(shoal: Shoal, scripted: Any) -> None:
     changes = ("--set", "run.num_steps=9", "--set", "checkpoint.keep_last=3")
     code, text, _ = shoal("run", "update", "sums", *changes)
     assert code == 0 and "3 of 9" in text, text

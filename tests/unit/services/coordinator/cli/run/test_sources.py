@@ -3,7 +3,6 @@
 import json
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +13,8 @@ from services.coordinator.store.events import EVENTS, EventLog
 from services.coordinator.store.run_lock import RunLock
 from services.coordinator.store.run_record import RunRecord, RunState
 from tests.support.configs import run_config
+from tests.support.parsed_commands import Shoal
 from tests.support.waiting import PATIENCE_S
-
-Shoal = Callable[..., tuple[int, str, str]]
 
 CONFIG = run_config()
 

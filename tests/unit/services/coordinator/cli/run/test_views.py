@@ -1,14 +1,12 @@
 """`shoal run ...` against a coordinator that follows a script, over real gRPC."""
 
 import json
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from shoal.v1 import coordinator_pb2 as pb
-
-Shoal = Callable[..., tuple[int, str, str]]
+from tests.support.parsed_commands import Shoal
 
 pytestmark = pytest.mark.usefixtures("scripted")
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from services.coordinator.run.checks import extras
+from tests.support.parsed_commands import Shoal
 from tests.support.tiny_model import make_tiny_model
 
 Refuse = Callable[..., tuple[int, str]]
@@ -21,7 +22,7 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def refuse(shoal: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Refuse:
+def refuse(shoal: Shoal, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Refuse:
     """Runs `shoal` in this process, without processes of a run; returns its exit code and standard error."""
     monkeypatch.setattr(
         "services.coordinator.launcher.supervisor.LoggedProcess",
