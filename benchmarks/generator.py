@@ -242,10 +242,7 @@ async def _timed(work: Callable[[], Awaitable[None]], server: psutil.Process) ->
     client = time.process_time()
     await work()
     return Pass(
-        time.perf_counter() - wall,
-        _cpu_s(*engines) - engine,
-        _cpu_s(server) - generator,
-        time.process_time() - client,
+        time.perf_counter() - wall, _cpu_s(*engines) - engine, _cpu_s(server) - generator, time.process_time() - client
     )
 
 

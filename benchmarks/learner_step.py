@@ -95,11 +95,7 @@ def make_groups(options: argparse.Namespace) -> tuple[TrainGroup, ...]:
     rng, lengths = np.random.default_rng(0), [options.completion_tokens] * options.group_size
     return tuple(
         make_group(
-            f"g{number}",
-            num_prompt_tokens=options.prompt_tokens,
-            completion_lengths=lengths,
-            rng=rng,
-            vocab_size=200,
+            f"g{number}", num_prompt_tokens=options.prompt_tokens, completion_lengths=lengths, rng=rng, vocab_size=200
         )
         for number in range(options.num_groups)
     )

@@ -72,8 +72,12 @@ def _with_best(best: str) -> list[str]:
 
 
 def _names(constant: str, names: Iterable[str], meaning: str) -> str:
-    rows = "".join(f'        "{name}",\n' for name in sorted(names))
-    return f'{constant} = frozenset(\n    {{\n{rows}    }}\n)\n"""{meaning}"""\n'
+    quoted = [f'"{name}"' for name in sorted(names)]
+    declared = f"{constant} = frozenset({{{', '.join(quoted)}}})"
+    if len(declared) > 120:
+        rows = "".join(f"        {name},\n" for name in quoted)
+        declared = f"{constant} = frozenset(\n    {{\n{rows}    }}\n)"
+    return f'{declared}\n"""{meaning}"""\n'
 
 
 def page() -> str:

@@ -2,19 +2,35 @@
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from shoal.config.tables.data import SourceConfig
-from shoal.data.arrow import MEDIA_ROWS, check_media, media_in, rows_of
 from shoal.data.json_text import parse_json_text
-from shoal.data.rows import Row, RowSource, digest_of_rows, present_columns
+from shoal.data.rows import (
+    Row,
+    RowSource,
+    digest_of_rows,
+    is_empty,
+    media_columns,
+    present_columns,
+    refuse_media_column,
+)
 from shoal.errors import InvalidArgument
 from shoal.paths import local_path, why_unread
 
+if TYPE_CHECKING:
+    import pyarrow
+
 _BATCH_ROWS = 10_000
+_MEDIA_ROWS = 64
+"""Rows of media that are examined together. Each row may have megabytes."""
+
+_Convert = Callable[[Any], Any]
 
 
 def read_files(source: SourceConfig) -> RowSource:
@@ -129,12 +145,12 @@ def _parquet(path: Path, source: SourceConfig) -> Iterator[Row]:
         with pyarrow.parquet.ParquetFile(path) as file:
             schema = file.schema_arrow
             columns = present_columns(source, schema.names, str(path))
-            for column in media_in(schema, columns):
-                parts = file.iter_batches(batch_size=MEDIA_ROWS, columns=[column])
-                check_media(column, (part.column(0) for part in parts), f"{path} row")
+            for column in _media_in(schema, columns):
+                parts = file.iter_batches(batch_size=_MEDIA_ROWS, columns=[column])
+                _check_media(column, (part.column(0) for part in parts), f"{path} row")
             number = 0
             for batch in file.iter_batches(columns=columns):
-                for values in rows_of(batch):
+                for values in _rows_of(batch):
                     yield Row(number, f"{path} row {number + 1}", values, is_of_table=True)
                     number += 1
     except (pyarrow.ArrowException, ValueError, TypeError, OverflowError) as error:
@@ -168,9 +184,9 @@ def read_dataset(source: SourceConfig) -> RowSource:
         raise InvalidArgument(f"data set {name} (split {source.split}) cannot be loaded: {cause}") from error
     columns = present_columns(source, table.column_names, f"data set {name}")
     label = "/".join(part for part in (name, source.dataset_config, source.split) if part)
-    for column in media_in(table.features.arrow_schema, columns):
-        parts = table.select_columns([column]).with_format("arrow").iter(batch_size=MEDIA_ROWS)
-        check_media(column, (part.column(0) for part in parts), f"{label} row")
+    for column in _media_in(table.features.arrow_schema, columns):
+        parts = table.select_columns([column]).with_format("arrow").iter(batch_size=_MEDIA_ROWS)
+        _check_media(column, (part.column(0) for part in parts), f"{label} row")
     batches = (
         batch
         for part in table.select_columns(columns).with_format("arrow").iter(batch_size=_BATCH_ROWS)
@@ -178,8 +194,64 @@ def read_dataset(source: SourceConfig) -> RowSource:
     )
     rows = [
         Row(number, f"{label} row {number + 1}", values, is_of_table=True)
-        for number, values in enumerate(values for batch in batches for values in rows_of(batch))
+        for number, values in enumerate(values for batch in batches for values in _rows_of(batch))
     ]
     if not rows:
         raise InvalidArgument(f"data set {label} is empty: it needs at least one row")
     return RowSource(label, rows, {label: digest_of_rows(rows)})
+
+
+def _rows_of(batch: "pyarrow.RecordBatch") -> Iterator[dict[str, Any]]:
+    """Yields the rows of a batch. A number of 16 or 32 bits becomes the shortest decimal with these bits: 0.1, not
+    0.10000000149011612."""
+    conversions = {field.name: convert for field in batch.schema if (convert := _conversion(field.type)) is not None}
+    values: dict[str, Any]
+    for values in batch.to_pylist():
+        yield values | {name: convert(values[name]) for name, convert in conversions.items()}
+
+
+def _media_in(schema: "pyarrow.Schema", read: Collection[str]) -> list[str]:
+    """Returns the columns of media that are not in `read`. It recognizes them by name, or by Hugging Face's types of
+    images, sounds and videos."""
+    named = media_columns(schema.names, read)
+    return [field.name for field in schema if field.name in named or (field.name not in read and _is_media(field.type))]
+
+
+def _is_media(kind: "pyarrow.DataType") -> bool:
+    import pyarrow
+
+    if pyarrow.types.is_list(kind) or pyarrow.types.is_large_list(kind):
+        return _is_media(kind.value_type)
+    return pyarrow.types.is_struct(kind) and {field.name for field in kind.fields} == {"bytes", "path"}
+
+
+def _check_media(column: str, parts: Iterable["pyarrow.Array"], rows: str) -> None:
+    """Raises `InvalidArgument` for the first row with a value in a column of media. `rows` begins the row's name."""
+    number = 0
+    for part in parts:
+        for value in part:
+            number += 1
+            if value.is_valid and not is_empty(value.as_py()):
+                refuse_media_column(f"{rows} {number}", column)
+
+
+def _conversion(kind: "pyarrow.DataType") -> _Convert | None:
+    """Returns a function that converts narrow numbers in values of a type to decimals; None if the type has none."""
+    import pyarrow
+
+    if pyarrow.types.is_float16(kind) or pyarrow.types.is_float32(kind):
+        narrow = np.float16 if pyarrow.types.is_float16(kind) else np.float32
+        return lambda value: None if value is None else float(str(narrow(value)))
+    if pyarrow.types.is_struct(kind):
+        inner = {field.name: convert for field in kind.fields if (convert := _conversion(field.type)) is not None}
+        return _for_tables(inner) if inner else None
+    is_list = pyarrow.types.is_list(kind) or pyarrow.types.is_large_list(kind) or pyarrow.types.is_fixed_size_list(kind)
+    each = _conversion(kind.value_type) if is_list else None
+    return None if each is None else lambda value: None if value is None else [each(item) for item in value]
+
+
+def _for_tables(inner: dict[str, _Convert]) -> _Convert:
+    def convert(value: Any) -> Any:
+        return None if value is None else value | {name: each(value[name]) for name, each in inner.items()}
+
+    return convert

@@ -52,7 +52,7 @@ def suggest(task: str, gpu_memory_gb: float, model: str, rates: Rates = H100) ->
     budget = gpu_memory_gb * 1e9 * _FREE_SHARE - RUNTIME_BYTES
     for placement in _placements(is_small=gpu_memory_gb <= SMALL_GPU_GB):
         draft = _draft(task, chosen, gpu_memory_gb, model, placement)
-        config = parse_config(_nested(draft))
+        config = parse_config(draft.nested())
         learner = learner_memory(config, shape)
         generator = generator_memory(config, shape, num_sequences=config.grpo.group_size)
         if learner.total > budget or generator.total > budget:
@@ -143,7 +143,7 @@ def _draft(task: str, chosen: Task, gpu_memory_gb: float, model: str, placement:
 
 def _finish(draft: Draft, shape: ModelShape, gpu_memory_gb: float, learner: Memory, rates: Rates) -> Suggestion:
     """Gives the engine the remaining memory, and writes the configuration with its header."""
-    config = parse_config(_nested(draft))
+    config = parse_config(draft.nested())
     whole = gpu_memory_gb * 1e9
     if config.launch.single_gpu:
         left = whole * _FREE_SHARE - RUNTIME_BYTES - learner.total
@@ -159,7 +159,7 @@ def _finish(draft: Draft, shape: ModelShape, gpu_memory_gb: float, learner: Memo
         "all completions of a step at once" if at_once == wanted else "completions of full length that fit the cache"
     )
     draft.set("generator.max_num_seqs", at_once, Origin(reason, True))
-    config = parse_config(_nested(draft))
+    config = parse_config(draft.nested())
     generator = generator_memory(config, shape)
     step = step_time(config, shape, rates)
     header = [
@@ -195,14 +195,3 @@ def _wrapped(text: str) -> list[str]:
             line = " "
         line += f" {word}"
     return [*lines, line]
-
-
-def _nested(draft: Draft) -> dict[str, Any]:
-    values: dict[str, Any] = {}
-    for name, value in draft.values.items():
-        section, _, key = name.rpartition(".")
-        table = values
-        for part in section.split("."):
-            table = table.setdefault(part, {})
-        table[key] = value
-    return values

@@ -231,15 +231,7 @@ def _with_overrides(draft: Draft, overrides: Sequence[str]) -> dict[str, Any]:
         )
     if draft.of_sources and isinstance(sources := draft.values.get("data.sources"), list):
         draft.values["data.sources"] = [_completed(table, draft.of_sources) for table in sources]
-    values: dict[str, Any] = {}
-    for name, value in draft.values.items():
-        if value is not None:
-            section, _, key = name.partition(".")
-            if name in TABLES:
-                values[name] = value
-            else:
-                values.setdefault(section, {})[key] = value
-    return values
+    return draft.nested()
 
 
 def _completed(table: Any, common: Mapping[str, Any]) -> Any:

@@ -61,38 +61,16 @@ JUDGE_VERIFIERS = frozenset(
 )
 """Judged by a language model, so they need `reward.judge`."""
 
-MODEL_VERIFIERS = frozenset(
-    {
-        "reward_model",
-    }
-)
+MODEL_VERIFIERS = frozenset({"reward_model"})
 """Scored by a reward model, so they need `reward.model`."""
 
-UNLABELED_VERIFIERS = frozenset(
-    {
-        "general-quality",
-        "general-safety",
-        "reward_model",
-    }
-)
+UNLABELED_VERIFIERS = frozenset({"general-quality", "general-safety", "reward_model"})
 """They read no label, so data may omit it."""
 
-ZERO_AT_BEST = frozenset(
-    {
-        "passthrough",
-        "repetition_penalty",
-        "soft_overlong",
-    }
-)
+ZERO_AT_BEST = frozenset({"passthrough", "repetition_penalty", "soft_overlong"})
 """Their best value is 0: penalties, and what judges nothing."""
 
-MEASURES = frozenset(
-    {
-        "max_length",
-        "reasoning_steps",
-        "reward_model",
-    }
-)
+MEASURES = frozenset({"max_length", "reasoning_steps", "reward_model"})
 """They reach 1, which calls nothing correct."""
 
 BUILT_IN_VERIFIERS = RULE_VERIFIERS | JUDGE_VERIFIERS | MODEL_VERIFIERS

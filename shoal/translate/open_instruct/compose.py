@@ -8,8 +8,7 @@ from shoal.translate.open_instruct.data import compose_data, compose_evaluation,
 from shoal.translate.open_instruct.episodes import compose_episodes
 from shoal.translate.open_instruct.reward import compose_judge, compose_reward
 from shoal.translate.shared.draft import Draft, Source
-from shoal.translate.shared.run import run_name, set_trust
-from shoal.translate.shared.scheduler import set_scheduler
+from shoal.translate.shared.setters import run_name, set_scheduler, set_trust
 
 _REFILLS = 100
 _NEVER = 1_000_000

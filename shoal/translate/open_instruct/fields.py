@@ -139,9 +139,7 @@ TRACKING = [
     composed("wandb_group_name", "text", None, "tracking.wandb_group"),
 ]
 
-PLACEMENT = [
-    mapped("single_gpu_mode", "flag", False, "launch.single_gpu"),
-]
+PLACEMENT = [mapped("single_gpu_mode", "flag", False, "launch.single_gpu")]
 
 EARLIER = [
     composed("local_rollout_batch_size", "integer", None, "grpo.groups_per_step", why="times the number of ranks"),

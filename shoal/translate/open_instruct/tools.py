@@ -141,7 +141,7 @@ _MADE: dict[str, Callable[..., dict[str, Any]]] = {
 }
 _REASONS = {
     "crawl4ai_browse": "its address is in a variable of open-instruct's machine; here it is browse with "
-    'service = "crawl4ai" and base_url',
+    'service = "crawl4ai" and base_url'
 }
 _NOTED = {
     "api_endpoint": "programs run in the sandbox of the reward service",

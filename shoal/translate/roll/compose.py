@@ -14,8 +14,7 @@ from shoal.translate.roll.reward_worker import read_workers
 from shoal.translate.roll.rewards import compose_rewards
 from shoal.translate.roll.worker_fields import DATA, MODEL, STRATEGY_NAME, TRAINING
 from shoal.translate.shared.draft import Draft, Source
-from shoal.translate.shared.run import run_name, set_trackers
-from shoal.translate.shared.scheduler import set_scheduler
+from shoal.translate.shared.setters import run_name, set_scheduler, set_trackers
 
 _MEGATRON = "megatron_train"
 _PARTS_OF_VISION = ("vision_model", "visual", "vision_tower", "audio_model", "audio_tower", "talker", "code2wav")

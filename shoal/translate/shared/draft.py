@@ -70,6 +70,18 @@ class Draft:
         else:
             self.explicit.discard(name)
 
+    def nested(self) -> dict[str, Any]:
+        """Returns the values that are set as nested tables."""
+        values: dict[str, Any] = {}
+        for name, value in self.values.items():
+            if value is not None:
+                *tables, field_name = name.split(".")
+                table = values
+                for part in tables:
+                    table = table.setdefault(part, {})
+                table[field_name] = value
+        return values
+
     def refuse(
         self, name: str, value: Any, reason: str, *, blocks: bool = True, cure: str = "", is_needed: bool = False
     ) -> None:

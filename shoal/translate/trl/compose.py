@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from shoal.translate.shared.draft import Draft, Origin, Source
-from shoal.translate.shared.run import run_name, set_trackers
-from shoal.translate.shared.scheduler import REFUSED, set_scheduler
+from shoal.translate.shared.setters import REFUSED_SCHEDULERS, run_name, set_scheduler, set_trackers
 from shoal.translate.trl.batches import compose_batches, compose_lengths
 from shoal.translate.trl.lora import compose_lora
 from shoal.translate.trl.reward import compose_reward
@@ -60,10 +59,7 @@ def compose_all_but_lengths(source: Source, draft: Draft) -> None:
 def _data(source: Source, draft: Draft) -> None:
     name, columns = source["dataset_name"], source["dataset_prompt_column"] or "prompt"
     table = {"dataset": name, "messages_column": columns, "ground_truth_column": "solution"}
-    for field, ours, default in (
-        ("dataset_config", "dataset_config", None),
-        ("dataset_train_split", "split", "train"),
-    ):
+    for field, ours, default in (("dataset_config", "dataset_config", None), ("dataset_train_split", "split", "train")):
         if source[field] != default:
             table[ours] = source[field]
     if source["system_prompt"] is not None:
@@ -166,7 +162,7 @@ def _schedule(source: Source, draft: Draft) -> None:
         draft,
         scheduler,
         source.origin("lr_scheduler_type", *(["lr_scheduler_kwargs"] if options else [])),
-        field="lr_scheduler_kwargs" if options and scheduler not in REFUSED else "lr_scheduler_type",
+        field="lr_scheduler_kwargs" if options and scheduler not in REFUSED_SCHEDULERS else "lr_scheduler_type",
         learning_rate=source["learning_rate"],
         options=options,
     )

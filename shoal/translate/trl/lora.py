@@ -4,7 +4,7 @@ from typing import Any
 
 from shoal.translate.shared.draft import Draft, Source
 from shoal.translate.shared.field import Field, accepted, composed, ignored, not_yet, refused
-from shoal.translate.shared.lora import set_lora
+from shoal.translate.shared.setters import set_lora
 
 _CALL = "LoraConfig"
 _BITS = "BitsAndBytesConfig"

@@ -1,7 +1,7 @@
 """Unsloth's LoRA: `get_peft_model`, on a model in 4 bits unless `load_in_4bit` says otherwise."""
 
 from shoal.translate.shared.draft import Draft, Source
-from shoal.translate.shared.lora import LAYERS, set_lora
+from shoal.translate.shared.setters import LAYERS, set_lora
 
 _CALL = "get_peft_model"
 _NAMES = ("r", "lora_alpha", "lora_dropout", "target_modules", "use_rslora")

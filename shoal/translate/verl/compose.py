@@ -4,8 +4,7 @@ from os.path import expanduser
 
 from shoal.config.tables.lora import ALL_LINEAR
 from shoal.translate.shared.draft import Draft, Source
-from shoal.translate.shared.lora import set_lora
-from shoal.translate.shared.run import run_name, set_trackers, set_trust
+from shoal.translate.shared.setters import run_name, set_lora, set_trackers, set_trust
 from shoal.translate.verl.algorithm import compose_advantage, compose_kl, compose_loss
 from shoal.translate.verl.batches import compose_batches, schedule_steps
 from shoal.translate.verl.correction import compose_correction

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from shoal.translate.shared.draft import Draft, Source
-from shoal.translate.shared.run import run_name
+from shoal.translate.shared.setters import run_name
 from shoal.translate.shared.toml import toml_value
 from shoal.translate.verl.fields import OVERLONG
 from shoal.translate.verl.names import TRUTH

@@ -10,7 +10,7 @@ from shoal.config import RunConfig
 from shoal.config.tables.learner import Scheduler
 from shoal.errors import InvalidArgument
 from shoal.grpo.schedule import learning_rate
-from shoal.translate.shared.scheduler import REFUSED
+from shoal.translate.shared.setters import REFUSED_SCHEDULERS
 from tests.support.configs import run_config
 
 
@@ -80,7 +80,7 @@ def test_every_scheduler_of_transformers_is_supported_or_refused_with_the_reason
     theirs = {scheduler.value for scheduler in SchedulerType}
     offered = set(get_args(Scheduler))
     assert offered == {learner["lr_scheduler"] for learner, _ in CASES}, "each is compared with theirs"
-    assert theirs == offered | set(REFUSED)
+    assert theirs == offered | set(REFUSED_SCHEDULERS)
 
 
 @pytest.mark.parametrize(("learner", "theirs"), CASES)

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from shoal.config import RunConfig, parse_config
+from shoal.config import parse_config
 from shoal.config.tables.lora import LoraConfig
 from shoal.errors import InvalidArgument
 from shoal.models.adapter_targets import num_adapter_weights
 from shoal.suggest import suggest
-from shoal.suggest.cost import H100, Rates, step_time
-from shoal.suggest.measured import rates_of_run
+from shoal.suggest.cost import H100, Rates, rates_of_run, step_time
 from shoal.suggest.memory import _BUCKET_ELEMENTS, generator_memory, learner_memory
 from shoal.suggest.shape import model_shape
+from tests.support.configs import run_config
 
 LLAMA_8B = {
     "model_type": "llama", "vocab_size": 128256, "hidden_size": 4096, "intermediate_size": 14336,
@@ -31,10 +31,6 @@ def _model(folder: Path, config: dict[str, object]) -> str:
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(config))
     return str(folder)
-
-
-def _config(model: str, **sections: object) -> RunConfig:
-    return parse_config({"model": {"path": model}, "data": {"sources": [{"path": "d.jsonl"}]}, **sections})
 
 
 @pytest.fixture
@@ -108,7 +104,7 @@ def test_float32_states_take_sixteen_bytes_per_parameter_and_zero_shards_them(sm
 
     def states(stage: int, ranks: int) -> float:
         learner = {"zero_stage": stage, "compute_dtype": "float32"}
-        parts = learner_memory(_config(small, learner=learner, launch={"num_learner_ranks": ranks}), shape).parts
+        parts = learner_memory(run_config(small, learner=learner, launch={"num_learner_ranks": ranks}), shape).parts
         return (parts["weights"] + parts["gradients"] + parts["optimizer"]) / shape.num_parameters
 
     assert states(0, 1) == 16
@@ -120,7 +116,7 @@ def test_float32_states_take_sixteen_bytes_per_parameter_and_zero_shards_them(sm
 def test_offloaded_states_use_host_memory(small: str) -> None:
     shape = model_shape(small)
     learner = {"zero_stage": 3, "offload_optimizer": True, "offload_parameters": True}
-    memory = learner_memory(_config(small, learner=learner, launch={"num_learner_ranks": 4}), shape)
+    memory = learner_memory(run_config(small, learner=learner, launch={"num_learner_ranks": 4}), shape)
     assert {memory.parts[name] for name in ("weights", "gradients", "optimizer")} == {0}
     assert memory.host_total == pytest.approx(shape.num_parameters * (4 + 4 + 12) / 4)
 
@@ -128,7 +124,7 @@ def test_offloaded_states_use_host_memory(small: str) -> None:
 def test_reduce_and_gather_buffers_have_the_sizes_in_the_deepspeed_configuration(small: str) -> None:
     def parts(stage: int, dtype: str) -> dict[str, float]:
         learner = {"zero_stage": stage, "compute_dtype": dtype}
-        config = _config(small, learner=learner, launch={"num_learner_ranks": 2})
+        config = run_config(small, learner=learner, launch={"num_learner_ranks": 2})
         return learner_memory(config, model_shape(small)).parts
 
     assert parts(2, "bfloat16")["buffers"] == 4 * _BUCKET_ELEMENTS
@@ -301,7 +297,7 @@ def test_adapters_take_sixteen_bytes_of_their_own_parameters_and_the_model_those
     def states(quantization: str, targets: list[str]) -> float:
         lora = {"rank": 16, "quantization": quantization, "target_modules": targets}
         learner = {"zero_stage": 0, "compute_dtype": "bfloat16", "lora": lora}
-        parts = learner_memory(_config(small, kl={"coef": 0.1}, learner=learner), shape).parts
+        parts = learner_memory(run_config(small, kl={"coef": 0.1}, learner=learner), shape).parts
         assert "reference" not in parts, "the reference is the model without its adapters"
         return parts["weights"] + parts["gradients"] + parts["optimizer"]
 
