@@ -7,35 +7,20 @@ import pytest
 from shoal.config import dump_config, parse_config
 from shoal.config.derived import derived_values
 from shoal.errors import InvalidArgument
-
-
-def _values(**sections: Any) -> dict[str, Any]:
-    return {"model": {"path": "m"}, "data": {"sources": [{"path": "d.jsonl"}]}, **sections}
+from tests.support.configs import run_config
 
 
 def test_every_derived_value_follows_from_the_fields() -> None:
-    derived = derived_values(
-        parse_config(
-            _values(
-                run={"name": "r", "num_steps": 10},
-                grpo={
-                    "group_size": 4,
-                    "groups_per_step": 12,
-                    "num_mini_batches": 3,
-                    "num_epochs": 2,
-                    "max_staleness": 2,
-                },
-                learner={
-                    "zero_stage": 3,
-                    "sequence_parallel_size": 2,
-                    "lr_scheduler": "linear",
-                    "warmup_ratio": 0.11,
-                },
-                launch={"num_learner_ranks": 4, "num_generators": 3},
-                generator={"tensor_parallel_size": 2},
-            )
-        )
+    grpo = {"group_size": 4, "groups_per_step": 12, "num_mini_batches": 3, "num_epochs": 2, "max_staleness": 2}
+    schedule = {"lr_scheduler": "linear", "warmup_ratio": 0.11}
+    config = run_config(
+        run={"name": "r", "num_steps": 10},
+        grpo=grpo,
+        learner={"zero_stage": 3, "sequence_parallel_size": 2, **schedule},
+        launch={"num_learner_ranks": 4, "num_generators": 3},
+        generator={"tensor_parallel_size": 2},
     )
+    derived = derived_values(config)
     assert derived == {
         "run_name": "r",
         "world_size": 4,
@@ -58,7 +43,7 @@ def test_every_derived_value_follows_from_the_fields() -> None:
 
 
 def test_steps_follow_from_the_episodes() -> None:
-    config = parse_config(_values(run={"total_episodes": 1000}, grpo={"group_size": 4, "groups_per_step": 8}))
+    config = run_config(run={"total_episodes": 1000}, grpo={"group_size": 4, "groups_per_step": 8})
     assert config.run.num_steps == 1000 // 32
     assert parse_config(dump_config(config)) == config, "a resolved configuration has both, with the same meaning"
 
@@ -78,10 +63,10 @@ def test_steps_follow_from_the_episodes() -> None:
 )
 def test_a_length_penalty_that_would_start_below_0_tokens_is_refused(overlong: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidArgument, match=message):
-        parse_config(_values(sampling={"max_completion_tokens": 100}, reward={"overlong": overlong}))
-    parse_config(_values(sampling={"max_completion_tokens": 100}, reward={"overlong": overlong | {"factor": 0}}))
+        run_config(sampling={"max_completion_tokens": 100}, reward={"overlong": overlong})
+    run_config(sampling={"max_completion_tokens": 100}, reward={"overlong": overlong | {"factor": 0}})
 
 
 def test_a_mini_batch_without_a_completion_for_each_rank_is_refused() -> None:
     with pytest.raises(InvalidArgument, match=r"4 completions .*8 ranks"):
-        parse_config(_values(grpo={"group_size": 4, "groups_per_step": 1}, launch={"num_learner_ranks": 8}))
+        run_config(grpo={"group_size": 4, "groups_per_step": 1}, launch={"num_learner_ranks": 8})

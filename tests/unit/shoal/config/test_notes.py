@@ -4,14 +4,13 @@ from typing import Any
 
 import pytest
 
-from shoal.config import parse_config
 from shoal.config.notes import notes_on
 from shoal.errors import InvalidArgument
+from tests.support.configs import run_config
 
 
 def config(verifier: str | list[str] = "gsm8k", **sections: Any) -> Any:
-    data = {"sources": [{"path": "d", "verifier": verifier}]}
-    return parse_config({"model": {"path": "m"}, "data": data, **sections})
+    return run_config(data={"sources": [{"path": "d", "verifier": verifier}]}, **sections)
 
 
 @pytest.mark.parametrize(

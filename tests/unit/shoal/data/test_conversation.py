@@ -1,4 +1,4 @@
-"""Tests of reading a row as messages and labels."""
+"""Tests of reading a row as messages and labels, and of its name in messages."""
 
 from decimal import Decimal
 from pathlib import Path
@@ -13,7 +13,7 @@ from shoal.config.tables.data import SourceConfig
 from shoal.config.tables.reward import RewardConfig
 from shoal.data.conversation import conversation_of
 from shoal.data.files import read_dataset, read_files
-from shoal.data.rows import Row
+from shoal.data.rows import Row, row_name
 from shoal.errors import InvalidArgument
 
 COLUMNS = {"data_source": "data_source", "ground_truth": "reward_model.ground_truth", "extra_info": "extra_info"}
@@ -104,3 +104,16 @@ def test_a_narrow_number_of_a_table_is_the_shortest_text_that_it_is_stored_for(
         rows = (read_files(source) if source.path else read_dataset(source)).rows
         found = [conversation_of(row, source, ["gsm8k"], RewardConfig()).ground_truths for row in rows]
         assert [truth.label for (truth,) in found] == labels, f"{source}"
+
+
+@pytest.mark.parametrize(
+    ("prompt_id", "name"),
+    [
+        ("sums.jsonl:6", "sums.jsonl row 7"),
+        ("s3://bucket/a:b.parquet:0", "s3://bucket/a:b.parquet row 1"),
+        ("chosen by a caller", "chosen by a caller"),
+        ("caller:x", "caller:x"),
+    ],
+)
+def test_messages_count_rows_from_one_and_prompt_ids_from_zero(prompt_id: str, name: str) -> None:
+    assert row_name(prompt_id) == name

@@ -5,13 +5,10 @@ from typing import Any
 
 import pytest
 
-from shoal.config import load_config, parse_config
+from shoal.config import load_config
 from shoal.config.tables.verifiers import BUILT_IN_VERIFIERS
 from shoal.errors import InvalidArgument
-
-
-def config(**reward: Any) -> dict[str, Any]:
-    return {"model": {"path": "m"}, "data": {"sources": [{"task": "arithmetic"}]}, "reward": reward}
+from tests.support.configs import run_config
 
 
 @pytest.mark.parametrize(
@@ -43,7 +40,7 @@ def config(**reward: Any) -> dict[str, Any]:
 )
 def test_an_invalid_table_is_refused_with_its_field(reward: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidArgument) as error:
-        parse_config(config(**reward))
+        run_config(reward=reward)
     assert message in error.value.message, error.value.message
 
 
@@ -74,8 +71,8 @@ def test_the_known_verifiers_are_those_of_the_tables_unless_a_server_must_be_ask
         "custom": {"Mine": {"file": "/s.py"}},
         "servers": {"s": {"address": "h:1", "verifiers": ["Style"]}},
     }
-    reward = parse_config(config(**tables)).reward
+    reward = run_config(reward=tables).reward
     assert reward.known_verifiers == reward.verifiers_here >= BUILT_IN_VERIFIERS | {"mine", "style"}
     tables["servers"]["t"] = {"address": "h:2"}
-    reward = parse_config(config(**tables)).reward
+    reward = run_config(reward=tables).reward
     assert reward.known_verifiers is None and "mine" in reward.verifiers_here

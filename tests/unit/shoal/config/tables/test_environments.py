@@ -3,10 +3,9 @@ from typing import Any
 
 import pytest
 
-from shoal.config import load_config, parse_config
+from shoal.config import load_config
 from shoal.errors import InvalidArgument
-
-BASE: dict[str, Any] = {"model": {"path": "m"}, "data": {"sources": [{"path": "d"}]}}
+from tests.support.configs import run_config
 
 
 @pytest.mark.parametrize(
@@ -30,13 +29,13 @@ BASE: dict[str, Any] = {"model": {"path": "m"}, "data": {"sources": [{"path": "d
 )
 def test_an_environment_that_cannot_be_is_refused_with_its_field(table: dict[str, Any], says: str) -> None:
     with pytest.raises(InvalidArgument, match=r"environments\.0") as raised:
-        parse_config(BASE | {"environments": [table]})
+        run_config(environments=[table])
     assert says in raised.value.message, raised.value.message
 
 
 def test_two_environments_of_one_name_are_refused() -> None:
     with pytest.raises(InvalidArgument, match="'calculator'"):
-        parse_config(BASE | {"environments": [{"name": "calculator"}, {"name": "Calculator"}]})
+        run_config(environments=[{"name": "calculator"}, {"name": "Calculator"}])
 
 
 def test_a_relative_file_begins_at_the_folder_of_its_toml_file(tmp_path: Path) -> None:
@@ -60,7 +59,7 @@ def test_a_relative_file_begins_at_the_folder_of_its_toml_file(tmp_path: Path) -
     ],
 )
 def test_a_source_is_a_file_a_module_or_built_in(table: dict[str, Any], file: str, module: str) -> None:
-    [environment] = parse_config(BASE | {"environments": [table]}).environments
+    [environment] = run_config(environments=[table]).environments
     assert (environment.file, environment.module) == (file, module)
 
 
@@ -69,10 +68,10 @@ def test_a_source_is_a_file_a_module_or_built_in(table: dict[str, Any], file: st
     ("name", "usual"), [("environment_task_column", "environment_task"), ("tools_column", "tools")]
 )
 def test_a_column_for_an_environment_is_refused_where_there_is_none(name: str, usual: str, table: str) -> None:
-    def source(column: str) -> dict[str, Any]:
-        return BASE | {table: {"sources": [{"path": "questions.jsonl", name: column}]}}
+    def parse(column: str) -> None:
+        run_config(**{table: {"sources": [{"path": "questions.jsonl", name: column}]}})
 
-    parse_config(source(usual))
-    parse_config(source(""))
+    parse(usual)
+    parse("")
     with pytest.raises(InvalidArgument, match=f"{name} = 'game' "):
-        parse_config(source("game"))
+        parse("game")

@@ -2,21 +2,17 @@ from typing import Any
 
 import pytest
 
-from shoal.config import parse_config
 from shoal.config.tables.episodes import PARSERS_THAT_STOP, EpisodesConfig
 from shoal.errors import InvalidArgument
-
-_CONFIG: dict[str, Any] = {"model": {"path": "m"}, "run": {"num_steps": 2}}
+from tests.support.configs import run_config
 
 
 @pytest.mark.parametrize("section", ["data", "evaluation"])
 def test_a_source_names_an_environment_that_the_configuration_has(section: str) -> None:
-    sources = {"data": {"sources": [{"path": "d"}]}}
-    named = {section: {"sources": [{"path": "d", "environment": "Wordle"}]}}
-    declared = {"environments": [{"name": "wordle"}]}
-    assert parse_config(_CONFIG | sources | named | declared).plays_episodes
+    named: dict[str, Any] = {section: {"sources": [{"path": "d", "environment": "Wordle"}]}}
+    assert run_config(**named, environments=[{"name": "wordle"}]).plays_episodes
     with pytest.raises(InvalidArgument, match=rf"{section}\.sources\.0\.environment: .*'Wordle'"):
-        parse_config(_CONFIG | sources | named)
+        run_config(**named)
 
 
 def test_a_form_of_calls_of_the_users_own_needs_a_pattern_that_works() -> None:
@@ -40,10 +36,7 @@ def test_a_discount_of_turns_needs_rewards_of_turns() -> None:
 
 def test_a_call_may_not_take_longer_than_an_environment_service_allows() -> None:
     with pytest.raises(InvalidArgument, match=r"episodes\.call_timeout_s: .* 86400"):
-        parse_config(
-            _CONFIG
-            | {"data": {"sources": [{"path": "d"}]}, "episodes": {"call_timeout_s": 100_000, "timeout_s": 200_000}}
-        )
+        run_config(episodes={"call_timeout_s": 100_000, "timeout_s": 200_000})
 
 
 def test_inline_results_say_where_the_result_stands() -> None:
@@ -54,11 +47,12 @@ def test_inline_results_say_where_the_result_stands() -> None:
 
 
 def test_inline_results_need_calls_that_end_what_is_sampled() -> None:
-    played = {"data": {"sources": [{"path": "d", "environment": "counter"}]}, "environments": [{"name": "counter"}]}
+    played: dict[str, Any] = {"data": {"sources": [{"path": "d", "environment": "counter"}]}}
+    played |= {"environments": [{"name": "counter"}], "run": {"num_steps": 2}}
 
     def parsed(parser: str, *stop_strings: str) -> Any:
         episodes = {"tool_parser": parser, "inline_results": "<output>{result}</output>"}
-        return parse_config(_CONFIG | played | {"episodes": episodes, "sampling": {"stop_strings": [*stop_strings]}})
+        return run_config(episodes=episodes, sampling={"stop_strings": [*stop_strings]}, **played)
 
     for parser in PARSERS_THAT_STOP:
         assert parsed(parser).episodes.inline_results

@@ -4,20 +4,17 @@ from typing import Any
 
 import pytest
 
-from shoal.config import parse_config
+from shoal.config import RunConfig
 from shoal.config.tables.evaluation import EvaluationConfig
 from shoal.errors import InvalidArgument
+from tests.support.configs import run_config
 
 QUESTIONS = {"sources": [{"task": "arithmetic", "task_seed": 1}]}
 
 
-def run_config(evaluation: dict[str, Any], **sections: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "model": {"path": "m"},
-        "data": {"sources": [{"task": "arithmetic"}], "max_prompt_tokens": 100},
-        "sampling": {"max_completion_tokens": 50},
-        "evaluation": evaluation,
-    } | sections
+def evaluated(evaluation: dict[str, Any], **sections: dict[str, Any]) -> RunConfig:
+    data = {"sources": [{"task": "arithmetic"}], "max_prompt_tokens": 100}
+    return run_config(**{"data": data, "sampling": {"max_completion_tokens": 50}, "evaluation": evaluation} | sections)
 
 
 @pytest.mark.parametrize(
@@ -40,17 +37,16 @@ def test_without_questions_no_evaluation_is_due() -> None:
 
 def test_several_samples_per_prompt_need_a_temperature() -> None:
     with pytest.raises(InvalidArgument, match=r"samples_per_prompt \(4\) .* temperature"):
-        parse_config(run_config(QUESTIONS | {"samples_per_prompt": 4}))
-    assert parse_config(run_config(QUESTIONS | {"samples_per_prompt": 4, "temperature": 0.6}))
+        evaluated(QUESTIONS | {"samples_per_prompt": 4})
+    assert evaluated(QUESTIONS | {"samples_per_prompt": 4, "temperature": 0.6})
 
 
 def test_the_context_has_room_for_the_longest_answer() -> None:
-    assert parse_config(run_config(QUESTIONS | {"max_completion_tokens": 400})).max_model_len == 500
-    assert parse_config(run_config(QUESTIONS | {"max_completion_tokens": 10})).max_model_len == 150
-    assert parse_config(run_config({"max_completion_tokens": 400})).max_model_len == 150, "no evaluation is configured"
-    too_short = run_config(QUESTIONS | {"max_completion_tokens": 400}, generator={"max_model_len": 200})
+    assert evaluated(QUESTIONS | {"max_completion_tokens": 400}).max_model_len == 500
+    assert evaluated(QUESTIONS | {"max_completion_tokens": 10}).max_model_len == 150
+    assert evaluated({"max_completion_tokens": 400}).max_model_len == 150, "no evaluation is configured"
     with pytest.raises(InvalidArgument, match=r"evaluation\.max_completion_tokens \(500\)"):
-        parse_config(too_short)
+        evaluated(QUESTIONS | {"max_completion_tokens": 400}, generator={"max_model_len": 200})
 
 
 @pytest.mark.parametrize(
@@ -67,19 +63,19 @@ def test_settings_that_the_engine_or_the_estimate_cannot_use_are_refused(
     settings: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(InvalidArgument, match=message):
-        parse_config(run_config(QUESTIONS | settings))
+        evaluated(QUESTIONS | settings)
 
 
 def test_services_accept_all_answers_to_a_question_together() -> None:
     many = QUESTIONS | {"temperature": 1.0, "samples_per_prompt": 64}
     queues = {"generator": {"max_num_seqs": 16, "max_queued_requests": 16}}
     with pytest.raises(InvalidArgument, match=r"\(32\) .* evaluation\.samples_per_prompt \(64\)"):
-        parse_config(run_config(many, **queues))
-    assert parse_config(run_config({"temperature": 1.0, "samples_per_prompt": 64}, **queues)), "nothing is evaluated"
+        evaluated(many, **queues)
+    assert evaluated({"temperature": 1.0, "samples_per_prompt": 64}, **queues), "nothing is evaluated"
 
 
 def test_engines_look_for_strings_where_training_or_an_evaluation_has_some() -> None:
-    assert not parse_config(run_config(QUESTIONS)).has_stop_strings
-    assert parse_config(run_config(QUESTIONS | {"stop_strings": ["x"]})).has_stop_strings
-    assert not parse_config(run_config({"stop_strings": ["x"]})).has_stop_strings
-    assert parse_config(run_config(QUESTIONS | {"stop_strings": []}, sampling={"stop_strings": ["x"]})).has_stop_strings
+    assert not evaluated(QUESTIONS).has_stop_strings
+    assert evaluated(QUESTIONS | {"stop_strings": ["x"]}).has_stop_strings
+    assert not evaluated({"stop_strings": ["x"]}).has_stop_strings
+    assert evaluated(QUESTIONS | {"stop_strings": []}, sampling={"stop_strings": ["x"]}).has_stop_strings

@@ -4,10 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from shoal.config import RunConfig, parse_config
+from shoal.config import RunConfig
 from shoal.errors import InvalidArgument
 from shoal.translate import Translation, translate_arguments
 from shoal.translate.open_instruct.checkout import read_checkout
+from tests.support.translations import parsed
 
 TRAINER = """
 import sys
@@ -64,9 +65,7 @@ def translate(folder: Path, *flags: str) -> Translation:
 
 
 def config_of(folder: Path, *flags: str) -> RunConfig:
-    translation = translate(folder, *flags)
-    assert translation.toml, [str(refusal) for refusal in translation.blocking]
-    return parse_config(translation.values)
+    return parsed(translate(folder, *flags))
 
 
 def test_defaults_are_those_of_the_classes_that_the_trainer_parses(folder: Path) -> None:

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from shoal.config import parse_config
 from shoal.errors import InvalidArgument
 from shoal.translate import SYSTEMS, translate_arguments
 from shoal.translate.open_instruct import DEFAULTS_AS_OF
@@ -13,6 +12,7 @@ from shoal.translate.shared.field import read_value
 from shoal.translate.sources.settings import Settings
 from shoal.translate.version import Version, with_defaults
 from tests.golden import document
+from tests.support.translations import parsed
 
 MODEL_AND_DATA = ("model.path=m", 'data.sources=[{path = "d.jsonl"}]')
 FEBRUARY = "2026-02"
@@ -51,7 +51,7 @@ def test_the_example_of_the_experiment_config_gets_the_defaults_of_its_time(tmp_
     script = tmp_path / "example.py"
     script.write_text(example[0])
     config, now = (
-        parse_config(translate_arguments("open-instruct", [str(script)], overrides=MODEL_AND_DATA, as_of=month).values)
+        parsed(translate_arguments("open-instruct", [str(script)], overrides=MODEL_AND_DATA, as_of=month))
         for month in (FEBRUARY, "")
     )
     assert (config.grpo.max_staleness, config.sampling.temperature, config.correction.weight) == (1, 0.7, "none")
@@ -63,7 +63,7 @@ def test_the_example_of_the_experiment_config_gets_the_defaults_of_its_time(tmp_
 def test_flags_of_the_guide_get_the_defaults_of_their_time() -> None:
     flags = ["--model_name_or_path", "m", "--dataset_mixer_list", "d.jsonl", "1.0", "--async_steps", "4"]
     translation = translate_arguments("open-instruct", flags, as_of=FEBRUARY)
-    config = parse_config(translation.values)
+    config = parsed(translation)
     assert (config.run.seed, config.loss.clip_high, config.sampling.temperature) == (1, 0.2, 0.7)
     assert (config.grpo.max_staleness, config.checkpoint.every_steps) == (4, 1_000_000)
     assert translation.toml.count(FEBRUARY) > 1 and "# clip_higher = 0.2 (" in translation.toml
@@ -71,7 +71,7 @@ def test_flags_of_the_guide_get_the_defaults_of_their_time() -> None:
 
 def test_a_correction_that_flags_ask_for_is_not_turned_off_by_the_default_of_an_older_one() -> None:
     flags = ["--model_name_or_path", "m", "--rho_clamp_upper_bound", "3"]
-    config = parse_config(translate_arguments("open-instruct", flags, as_of=FEBRUARY).values)
+    config = parsed(translate_arguments("open-instruct", flags, as_of=FEBRUARY))
     assert (config.correction.weight, config.correction.weight_high) == ("token", 3.0)
 
 

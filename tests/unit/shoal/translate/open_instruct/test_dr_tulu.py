@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from shoal.config import RunConfig, parse_config
+from shoal.config import RunConfig
 from shoal.translate import Translation, translate_arguments
 from tests.support.open_instruct_scripts import flags_of
 from tests.support.translations import parsed
@@ -26,7 +26,7 @@ def test_the_tools_of_the_script_are_those_of_its_server() -> None:
     flags = flags_of("debug/tools/dr_tulu_parser_debug.sh")
     translation = translate_arguments("open-instruct", flags, skip=["all"])
     assert [refusal.name for refusal in translation.refusals] == ["system_prompt_override_file"]
-    config = parse_config(translation.values)
+    config = parsed(translation)
     (environment,) = config.environments
     assert (environment.name, environment.source) == ("mcp", "")
     search, web, page = environment.settings.pop("tools").values()

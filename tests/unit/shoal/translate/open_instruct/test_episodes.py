@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from shoal.config import RunConfig, parse_config
+from shoal.config import RunConfig
 from shoal.translate import Translation, translate_arguments
 from tests.support.translations import parsed
 
@@ -157,7 +157,7 @@ def test_an_environment_of_ones_own_resolves_what_is_refused() -> None:
 
 def test_flags_of_tools_change_nothing_in_a_script_without_tools() -> None:
     translation = _translate("--max_tool_calls", "5", "--pool_size", "4", "--mask_tool_use", "false")
-    config = parse_config(translation.values)
+    config = parsed(translation)
     assert not config.environments and config.episodes.max_tool_calls == 64
     assert any(note.startswith("max_tool_calls = 5: ") for note in translation.notes)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from shoal.chat_templates import template_text
-from shoal.config import RunConfig, parse_config
+from shoal.config import RunConfig
 from shoal.errors import InvalidArgument
 from shoal.translate import Translation, translate_arguments
 from tests.golden import document
@@ -174,7 +174,7 @@ def test_what_a_flag_does_not_do_here_is_noted(flags: str, said: str, number: in
 
 def test_the_address_of_a_judge_is_taken_from_overrides() -> None:
     address = ("reward.judge.base_url=http://h/v1", "reward.judge.max_tokens=99")
-    judge = parse_config(_translate(*QWEN.split(), overrides=address).values).reward.judge
+    judge = parsed(_translate(*QWEN.split(), overrides=address)).reward.judge
     assert (judge.base_url, judge.model, judge.max_tokens) == ("http://h/v1", "Qwen/Qwen3-32B", 99)
 
 
@@ -291,7 +291,7 @@ def test_a_launch_script_with_a_launcher_is_read(tmp_path: Path) -> None:
         "  # --beta 0.3 \\\n"
     )
     translation = _script(tmp_path, script)
-    config = parse_config(translation.values)
+    config = parsed(translation)
     assert config.run.name == "run_one" and config.run.num_steps == 5
     assert config.launch.num_learner_ranks == 8 and config.kl.coef == 0.05
     assert [(source.dataset, source.count) for source in config.data.sources] == [("a/b", None), ("c/d", 200)]
@@ -321,7 +321,7 @@ def test_a_script_that_starts_trainers_with_the_same_settings_is_read_as_one(tmp
 def test_a_script_that_resumes_its_run_is_read_with_the_last_length(tmp_path: Path) -> None:
     start = "python grpo_fast.py --model_name_or_path m --total_episodes"
     translation = _script(tmp_path, f"{start} 640 --beta 0.3\n{start} 1280 --beta 0.3\n")
-    assert parse_config(translation.values).run.total_episodes == 1280
+    assert parsed(translation).run.total_episodes == 1280
     assert any("the last length counts" in note for note in translation.notes)
 
 
@@ -403,7 +403,7 @@ def test_an_earlier_trainer_without_packing_has_the_defaults_nearest_to_its_time
     assert config.learner.pack_tokens == 4096
     assert (config.grpo.max_staleness, config.loss.clip_high, config.correction.weight) == (1, 0.2, "none")
     now = translate_arguments("open-instruct", [*MODEL, *flags], as_of="2026-08")
-    assert parse_config(now.values).loss.clip_high == 0.272, "a month that is given decides"
+    assert parsed(now).loss.clip_high == 0.272, "a month that is given decides"
 
 
 def test_an_evaluation_asks_and_scores_as_training_does(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 import yaml
 
-from shoal.config import parse_config
 from shoal.translate import SYSTEMS, Translation
 from shoal.translate.sources.reading import read_settings
 from tests.support.translations import parsed, translate_file
@@ -71,7 +70,7 @@ def test_each_domain_becomes_a_source_with_its_share_of_the_prompts_of_the_run(t
 
 
 def test_tags_choose_verifiers_and_classes_their_options(tmp_path: Path) -> None:
-    reward = parse_config(_translated(tmp_path, _file()).values).reward
+    reward = parsed(_translated(tmp_path, _file())).reward
     assert reward.remap == {
         "deepmath": "math",
         "aime": "math",
@@ -86,21 +85,21 @@ def test_tags_choose_verifiers_and_classes_their_options(tmp_path: Path) -> None
 
 def test_domains_are_compared_and_whitened_apart(tmp_path: Path) -> None:
     whitened = _file(whiten_advantages=True)
-    assert parse_config(_translated(tmp_path, whitened).values).advantage.batch_per_verifier
+    assert parsed(_translated(tmp_path, whitened)).advantage.batch_per_verifier
     single = whitened | {"rewards": {"math_rule": _worker("math_rule", ["DeepMath"])}}
     single["actor_train"]["data_args"]["domain_interleave_probs"] = {"math_rule": 1}
-    assert not parse_config(_translated(tmp_path, single).values).advantage.batch_per_verifier
+    assert not parsed(_translated(tmp_path, single)).advantage.batch_per_verifier
 
 
 def test_questions_of_the_validation_whose_tag_no_worker_lists_are_scored_by_math_rule(tmp_path: Path) -> None:
     values = _file(validation={"data_args": {"file_name": ["v.jsonl"]}}, skip_initial_validation=True)
-    config = parse_config(_translated(tmp_path, values).values)
+    config = parsed(_translated(tmp_path, values))
     assert config.reward.remap["*"] == "math"
     assert (config.evaluation.held_out, config.evaluation.on_start) == (False, False)
-    assert "*" not in parse_config(_translated(tmp_path, _file()).values).reward.remap
+    assert "*" not in parsed(_translated(tmp_path, _file())).reward.remap
     other = values | {"rewards": {"ifeval": _worker("ifeval", ["ifeval"])}}
     other["actor_train"]["data_args"]["domain_interleave_probs"] = {"ifeval": 1.0}
-    assert "*" not in parse_config(_translated(tmp_path, other).values).reward.remap
+    assert "*" not in parsed(_translated(tmp_path, other)).reward.remap
 
 
 def test_files_are_read_where_file_name_says(tmp_path: Path) -> None:
@@ -115,8 +114,7 @@ def test_files_are_read_where_file_name_says(tmp_path: Path) -> None:
 
 
 def test_data_that_are_given_keep_the_verifiers_of_the_tags(tmp_path: Path) -> None:
-    translation = _translated(tmp_path, _file(), 'data.sources=[{path = "d.jsonl"}]')
-    config = parse_config(translation.values)
+    config = parsed(_translated(tmp_path, _file(), 'data.sources=[{path = "d.jsonl"}]'))
     assert [source.path for source in config.data.sources] == ["d.jsonl"]
     assert config.reward.remap["aime"] == "math"
 
@@ -171,7 +169,7 @@ def test_the_key_of_a_judge_appears_nowhere(tmp_path: Path) -> None:
         rewards={"llm_judge": judge}, tracker_kwargs={"api_key": "wandb-secret", "project": "p"}, track_with="wandb"
     )
     translation = _translated(tmp_path, values, 'data.sources=[{path = "d.jsonl"}]')
-    config = parse_config(translation.values)
+    config = parsed(translation)
     assert config.reward.judge.base_url == "https://judge.example/v1"
     assert config.tracking.wandb_project == "p"
     text = translation.toml + "\n".join((*translation.notes, *map(str, translation.refusals)))

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from shoal.config import RunConfig, parse_config
+from shoal.config import RunConfig
 from shoal.translate import SYSTEMS, Translation, translation
 from shoal.translate.sources.settings import Settings
 from shoal.translate.trl.versions import MAY
@@ -68,7 +68,7 @@ def test_the_code_format_names_the_language_of_its_block() -> None:
 def test_a_recipe_without_functions_gets_those_of_open_r1() -> None:
     translated = translate()
     assert any(note.startswith("reward_funcs: ") and "accuracy, format, tag" in note for note in translated.notes)
-    reward = parse_config(translated.values).reward
+    reward = parsed(translated).reward
     assert (reward.weights, reward.format.value, reward.style.tags) == ({"math": 1.0}, 1.0, 1.0)
 
 
@@ -91,7 +91,7 @@ def test_a_second_function_of_one_kind_does_not_replace_the_first(functions: lis
 
 def test_defaults_are_those_of_the_trl_that_open_r1_requires() -> None:
     translated = translate()
-    config = parse_config(translated.values)
+    config = parsed(translated)
     assert MAY in translated.toml
     assert config.correction.weight == "none", "TRL 0.18 does not correct for the engine's probabilities"
     assert (config.sampling.max_completion_tokens, config.data.max_prompt_tokens) == (256, 512)

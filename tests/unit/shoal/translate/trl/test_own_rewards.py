@@ -1,14 +1,13 @@
 """Tests of reward functions in the source's own file."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from services.reward.custom.code import read_code
 from services.reward.custom.loading import load
-from shoal.config.load import parse_config
 from shoal.translate import Translation, translate_arguments
+from tests.support.translations import parsed
 
 SCRIPT = """
 from functools import partial
@@ -51,13 +50,8 @@ def translated(tmp_path: Path, functions: str, *overrides: str, weights: str = "
     return translate_arguments("trl", [str(path)], overrides=overrides)
 
 
-def config_of(translation: Translation) -> Any:
-    assert not translation.blocking, translation.blocking
-    return parse_config(translation.values)
-
-
 def test_functions_of_the_file_become_verifiers_that_load(tmp_path: Path) -> None:
-    config = config_of(translated(tmp_path, "[Correct, short, imported, scaled]", weights="[2.0, 0.5, 1.0, 1.0]"))
+    config = parsed(translated(tmp_path, "[Correct, short, imported, scaled]", weights="[2.0, 0.5, 1.0, 1.0]"))
     names = ["correct", "short", "imported", "scaled"]
     assert config.data.sources[0].verifier == names
     assert config.data.sources[0].label_columns == {"answer": "answer", "limit": "limit"}
@@ -70,11 +64,11 @@ def test_functions_of_the_file_become_verifiers_that_load(tmp_path: Path) -> Non
 
 def test_data_of_an_override_are_judged_by_the_functions_too(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
-    config = config_of(translated(tmp_path, "Correct", f'data.sources=[{{path = "{path}"}}]'))
+    config = parsed(translated(tmp_path, "Correct", f'data.sources=[{{path = "{path}"}}]'))
     (source,) = config.data.sources
     assert (source.verifier, source.label_columns) == ("correct", {"answer": "answer"})
     own = f'data.sources=[{{path = "{path}", verifier_column = "v", ground_truth_column = "g"}}]'
-    (source,) = config_of(translated(tmp_path, "Correct", own)).data.sources
+    (source,) = parsed(translated(tmp_path, "Correct", own)).data.sources
     assert (source.verifier, source.verifier_column, source.label_columns) == (None, "v", {})
 
 
@@ -88,11 +82,11 @@ def test_files_that_import_from_each_other_define_nothing(tmp_path: Path) -> Non
 
 
 def test_a_verifier_of_shoal_keeps_its_name(tmp_path: Path) -> None:
-    assert list(config_of(translated(tmp_path, "math")).reward.custom) == ["own_math"]
+    assert list(parsed(translated(tmp_path, "math")).reward.custom) == ["own_math"]
 
 
 def test_functions_stand_beside_those_of_trl(tmp_path: Path) -> None:
-    config = config_of(translated(tmp_path, "[accuracy_reward, think_format_reward, solved, math]"))
+    config = parsed(translated(tmp_path, "[accuracy_reward, think_format_reward, solved, math]"))
     (source,) = config.data.sources
     assert (source.verifier, source.ground_truth_column) == (["math", "solved", "own_math"], "solution")
     assert (source.label_columns, config.reward.format.kind) == ({}, "think")
@@ -122,7 +116,7 @@ def test_the_arguments_of_the_trainer_may_be_given_by_position(tmp_path: Path) -
     named = 'model="org/model", reward_funcs=FUNCTIONS, args=args, train_dataset=load_dataset("org/data")'
     script = SCRIPT.replace(named, '"org/model", [Correct], args, load_dataset("org/data")').replace("WEIGHTS", "None")
     path.write_text(script)
-    config = config_of(translate_arguments("trl", [str(path)]))
+    config = parsed(translate_arguments("trl", [str(path)]))
     assert (config.data.sources[0].dataset, config.run.num_steps) == ("org/data", 3)
 
 

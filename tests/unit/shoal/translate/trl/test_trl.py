@@ -5,11 +5,10 @@ from typing import Any
 
 import pytest
 
-from shoal.config import parse_config
 from shoal.translate import SYSTEMS, translate
 from shoal.translate.sources.reading import read_settings
 from shoal.translate.sources.settings import Settings
-from tests.support.translations import config_of, translate_values, values_at
+from tests.support.translations import config_of, parsed, translate_values, values_at
 
 TRL: dict[str, Any] = {"max_steps": 100}
 
@@ -81,7 +80,7 @@ def test_settings_become_fields(values: dict[str, Any], expected: dict[str, Any]
 def test_built_in_reward_functions_of_trl_become_weighted_verifiers_and_parts() -> None:
     functions = ["accuracy_reward", "trl.rewards.think_format_reward", "get_soft_overlong_punishment(100, 20)"]
     values = TRL | {"dataset_name": "org/math", "reward_funcs": functions, "reward_weights": [1.0, 0.5, 2.0]}
-    config = parse_config(translate(SYSTEMS["trl"], Settings(values), overrides=["model.path=m"]).values)
+    config = parsed(translate(SYSTEMS["trl"], Settings(values), overrides=["model.path=m"]))
     (data,) = config.data.sources
     assert (data.dataset, data.messages_column, data.verifier) == ("org/math", "prompt", "math")
     assert data.ground_truth_column == "solution"
@@ -134,7 +133,7 @@ def test_reward_functions_without_a_counterpart_are_refused_by_name(
 def test_a_reward_model_of_trl_is_combined_with_a_format_reward() -> None:
     values = TRL | {"dataset_name": "d", "reward_model_name_or_path": "org/reward"}
     values |= {"reward_funcs": ["think_format_reward"], "reward_weights": [2.0, 0.5]}
-    config = parse_config(translate(SYSTEMS["trl"], Settings(values), overrides=["model.path=m"]).values)
+    config = parsed(translate(SYSTEMS["trl"], Settings(values), overrides=["model.path=m"]))
     assert (config.reward.model.path, config.data.sources[0].verifier) == ("org/reward", "reward_model")
     assert (config.reward.weights, config.reward.format.value) == ({"reward_model": 2.0}, 0.5)
 
@@ -159,7 +158,7 @@ def test_reward_functions_are_read_from_the_call_of_the_trainer(tmp_path: Path) 
 def test_epochs_over_data_of_unknown_length_need_the_number_of_steps() -> None:
     assert config_of("trl", {"num_train_epochs": 2}).run.total_epochs == 2
     given = translate_values("trl", {"num_train_epochs": 2}, "run.num_steps=7")
-    assert (parse_config(given.values).run.num_steps, given.values["run"].get("total_epochs")) == (7, None)
+    assert (parsed(given).run.num_steps, given.values["run"].get("total_epochs")) == (7, None)
     assert any("num_train_epochs = 2" in note for note in given.notes)
 
 

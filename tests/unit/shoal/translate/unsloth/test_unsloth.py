@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from shoal.config import parse_config
 from shoal.translate import SYSTEMS, Translation, translate
 from shoal.translate.sources.settings import Settings
 from tests.support.translations import BASE, config_of, parsed, translate_file
@@ -45,7 +44,7 @@ def test_lengths_that_a_notebook_measures_share_its_context(tmp_path: Path) -> N
     before = "longest = int(quantile(lengths, 0.9))\nprompt = longest + 1\n"
     lengths = "max_prompt_length=prompt, max_completion_length=2048 - prompt, "
     result = notebook(tmp_path, ", max_seq_length=2048", before=before, lengths=lengths)
-    config = parse_config(result.values)
+    config = parsed(result)
     assert (config.data.max_prompt_tokens, config.sampling.max_completion_tokens) == (512, 1536)
     assert any("measures its prompts" in note for note in result.notes)
     result = notebook(tmp_path, before=before, lengths="max_prompt_length=prompt, ")

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from shoal.config import parse_config
 from shoal.translate import SYSTEMS, translate
 from shoal.translate.sources.reading import read_settings
 from shoal.translate.sources.settings import Settings
@@ -174,7 +173,7 @@ def test_agents_of_verl_are_refused_until_environments_are_declared() -> None:
     agents = VERL | {f"actor_rollout_ref.rollout.multi_turn.{name}": value for name, value in turns.items()}
     (refusal,) = translate_values("verl", agents).blocking
     assert refusal.name.endswith("multi_turn.enable") and "docs/environments.md" in refusal.reason
-    config = parse_config(translate_values("verl", agents, 'environments=[{name = "python"}]').values)
+    config = parsed(translate_values("verl", agents, 'environments=[{name = "python"}]'))
     assert config.environments[0].name == "python"
     assert (config.episodes.max_turns, config.episodes.tool_parser) == (4, "qwen3_xml")
 
@@ -304,8 +303,7 @@ def test_a_reward_function_of_verl_becomes_the_verifier_of_every_row(tmp_path: P
     path = tmp_path / "my_reward.py"
     values = {"custom_reward_function.path": str(path), "custom_reward_function.name": "my_score"}
     values |= {"custom_reward_function.reward_kwargs": {"bonus": 0.5}, "data.train_files": "a.parquet"}
-    translation = translate(SYSTEMS["verl"], Settings(VERL | values), overrides=["model.path=m"])
-    config = parse_config(translation.values)
+    config = parsed(translate(SYSTEMS["verl"], Settings(VERL | values), overrides=["model.path=m"]))
     verifier = config.reward.custom["my_score"]
     assert (verifier.file, verifier.function, verifier.convention) == (str(path), "my_score", "verl")
     assert verifier.arguments == {"bonus": 0.5}
