@@ -172,13 +172,6 @@ def test_a_full_disk_is_refused(refuse: Refuse, config: Path, tmp_path: Path) ->
     assert code == 5 and "--data-dir" in error and "1.0 MiB" in error and str(full) in error, error
 
 
-def test_a_name_that_is_taken_is_refused(refuse: Refuse, config: Path, tmp_path: Path) -> None:
-    (tmp_path / "runs" / "mine").mkdir(parents=True)
-    (tmp_path / "runs" / "mine" / "run.json").write_text("{}")
-    code, error = refuse("train", str(config), "--name", "mine")
-    assert code == 5 and " mine" in error, error
-
-
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
