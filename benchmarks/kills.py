@@ -34,7 +34,7 @@ from google.protobuf import json_format
 from google.protobuf.struct_pb2 import Struct
 
 from services.coordinator.client import coordinator, patiently
-from services.coordinator.reporting.effective_time import EffectiveTime
+from services.coordinator.reporting.run_times import EffectiveTime
 from services.coordinator.store.events import EVENTS, read_events_from
 from services.coordinator.store.files.manifest import MANIFEST
 from services.coordinator.store.rollouts import whole_ledger

@@ -8,10 +8,9 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import AbstractAsyncContextManager
 
-from services.coordinator.reporting.effective_time import EffectiveTime
 from services.coordinator.reporting.evaluation_words import describe_evaluation
-from services.coordinator.reporting.remaining_time import RemainingTime
 from services.coordinator.reporting.reward_parts import correct_by
+from services.coordinator.reporting.run_times import EffectiveTime, RemainingTime
 from services.coordinator.reporting.shown_completions import Judged, shown
 from services.coordinator.reporting.telemetry import export_dropped_groups, export_step
 from services.coordinator.reporting.trackers.trackers import Trackers

@@ -1,19 +1,25 @@
-"""Effective time: the share of a run's time in which it takes steps that no attempt has taken before.
+"""The times of a run: how much of it led to new steps, and how much is left."""
 
-The rest is start-up, the steps that a restore discards, their repetition, and the time without enough processes. Pauses
-and the time between an end and a resume do not count at all.
-"""
-
+import time
+from collections import deque
 from collections.abc import Iterable
+from statistics import fmean
 
 from services.coordinator.store.run_record import RunState
+from shoal.config.live import LiveConfig
 from shoal.v1 import coordinator_pb2 as pb
 
+NUM_RECENT_STEPS = 10
 _STILL = (RunState.PAUSED, RunState.FINISHED, RunState.STOPPED, RunState.FAILED)
 
 
 class EffectiveTime:
-    """Follows the events of a run. Times are in seconds since the epoch."""
+    """Follows the events of a run. Times are in seconds since the epoch.
+
+    Effective time is the share of a run's time in which it takes steps that no attempt has taken before. The rest is
+    start-up, the steps that a restore discards, their repetition, and the time without enough processes. Pauses and the
+    time between an end and a resume do not count at all.
+    """
 
     KINDS = ("state", "restored", "step")
     """The events that it follows."""
@@ -71,3 +77,48 @@ class EffectiveTime:
         if self._now_s is not None and not self._stands_still:
             self.run_s += max(0.0, time_s - self._now_s)
         self._now_s = time_s
+
+
+class RemainingTime:
+    """Estimates the time until a run's last step and evaluation. Time in which the run is paused does not count.
+
+    A step is measured from the end of the previous step, so evaluations, checkpoints and skipped steps in between
+    count. The first step is measured by itself, since loading and the first evaluation precede it.
+    """
+
+    def __init__(self, config: LiveConfig) -> None:
+        self._config = config
+        self._recent_s: deque[float] = deque(maxlen=NUM_RECENT_STEPS)
+        self._evaluation_s = 0.0
+        self._stepped_at: float | None = None
+        self._paused_at: float | None = None
+        self._paused_s = 0.0
+
+    def paused(self) -> None:
+        """Records that the run is paused."""
+        if self._paused_at is None:
+            self._paused_at = time.monotonic()
+
+    def resumed(self) -> None:
+        """Records that the run is not paused, or no longer paused."""
+        if self._paused_at is not None:
+            self._paused_s += time.monotonic() - self._paused_at
+            self._paused_at = None
+
+    def evaluated(self, duration_s: float) -> None:
+        """Records the duration of an evaluation."""
+        self._evaluation_s = duration_s
+
+    def after_step(self, step: int, step_s: float) -> float:
+        """Records a step that took `step_s` by itself; returns the estimate in seconds."""
+        now, is_paused = time.monotonic(), self._paused_at is not None
+        self.resumed()
+        self._recent_s.append(step_s if self._stepped_at is None else now - self._stepped_at - self._paused_s)
+        self._stepped_at, self._paused_s = now, 0.0
+        if is_paused:
+            self.paused()
+        num_steps = self._config().run.num_steps
+        if step >= num_steps:
+            return 0.0
+        ends_with_evaluation = self._config().evaluation.is_due(num_steps, num_steps)
+        return fmean(self._recent_s) * (num_steps - step) + self._evaluation_s * ends_with_evaluation
