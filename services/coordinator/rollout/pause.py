@@ -24,7 +24,8 @@ class Pause:
         self._moving.set()
         self._training: set[asyncio.Timeout] = set()
         """Timeouts of the sampling for training in progress."""
-        self._changed = Signal()
+        self.changed = Signal()
+        """Notified of what loops have to look at: pauses and requests, a learner that leaves, a finished checkpoint."""
 
     @property
     def is_paused(self) -> bool:
@@ -46,13 +47,13 @@ class Pause:
             self._stand_still()
         self.num_pauses += 1
         self._unpaused.clear()
-        self._changed.notify()
+        self.changed.notify()
 
     def resume(self) -> None:
         """Ends the pause."""
         self._move()
         self._unpaused.set()
-        self._changed.notify()
+        self.changed.notify()
 
     def begin_evaluation_in_pause(self) -> None:
         """Lets a paused run sample the answers of an evaluation. Sampling for training stops at its current token."""

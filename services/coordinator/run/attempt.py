@@ -115,7 +115,7 @@ class Attempt:
     async def _wake_when_learner_leaves(self) -> None:
         """Wakes the loop once the learner is about to leave, so that it first saves a checkpoint at a boundary."""
         await self._run.fleet.until_learner_leaves()
-        self._run.controls.wake()
+        self._run.controls.changed.notify()
 
     async def _from_start_to_end(self) -> RunState:
         """Prepares, trains and evaluates, exports; returns the run's final state."""

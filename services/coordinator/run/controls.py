@@ -42,10 +42,6 @@ class RunControls(Pause):
         """Requests a checkpoint at the next step boundary, unless the request is canceled before."""
         return self._add_request(self.checkpoint_requests)
 
-    def wake(self) -> None:
-        """Wakes the loops for a change that is no request: the learner is about to leave, a checkpoint is finished."""
-        self._changed.notify()
-
     def request_evaluation(self) -> "asyncio.Future[EvaluationResult]":
         """Requests an evaluation at the next step boundary, unless the request is canceled before."""
         return self._add_request(self.evaluation_requests)
@@ -60,7 +56,7 @@ class RunControls(Pause):
         request: asyncio.Future[ResultT] = asyncio.get_running_loop().create_future()
         waiting.append(request)
         request.add_done_callback(remove)
-        self._changed.notify()
+        self.changed.notify()
         return request
 
     def take_evaluation_requests(self) -> "list[asyncio.Future[EvaluationResult]]":
@@ -76,14 +72,10 @@ class RunControls(Pause):
             if not request.done():  # A request whose caller has gone is canceled, and so done.
                 request.set_exception(error)
 
-    async def wait_for_change(self, timeout_s: float | None = None) -> None:
-        """Returns at the next request, or after the time-out."""
-        await self._changed.wait(timeout_s)
-
     async def wait_for_change_or(self, work: "asyncio.Task[Any]") -> None:
         """Returns at the next request, or when the work is done."""
         # Take the event here, not inside the task: a request that arrives in between must not be missed.
-        changed = asyncio.create_task(self._changed.next.wait())
+        changed = asyncio.create_task(self.changed.next.wait())
         try:
             await asyncio.wait([changed, work], return_when=asyncio.FIRST_COMPLETED)
         finally:

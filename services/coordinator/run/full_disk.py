@@ -53,7 +53,7 @@ class FullDisk:
             while self._controls.stop is not StopMode.NOW:
                 self._message = error.message
                 self._changed.notify()
-                await self._controls.wait_for_change(pause_s)
+                await self._controls.changed.wait(pause_s)
                 pause_s = min(2 * pause_s, MAX_PAUSE_S)
                 try:
                     return await write()

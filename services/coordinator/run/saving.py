@@ -178,7 +178,7 @@ class Saving:
                 self._failure = other
         except Exception as error:
             self._failure = error
-        self.run.controls.wake()
+        self.run.controls.changed.notify()
 
     def _no_room(self, step: int, error: ResourceExhausted) -> None:
         """Reports a full disk, and plans the next try. Raises any other error."""
@@ -223,7 +223,7 @@ class StepBoundary:
                 return False
             if self.controls.evaluation_requests or not self.controls.stands_still:
                 return True
-            await self.controls.wait_for_change()
+            await self.controls.changed.wait()
 
     async def _part_with_learner(self) -> ShoalError:
         """Saves what only the learner has; returns the error that ends the attempt, of which no step is lost then."""

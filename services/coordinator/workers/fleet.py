@@ -79,7 +79,7 @@ class Fleet:
         try:
             while True:
                 self._reconcile()
-                await self._registry.wait_for_change(timeout_s=1.0)
+                await self._registry.changed.wait(1.0)
         finally:
             self._arrivals.close()
             for task in self._reaching.values():

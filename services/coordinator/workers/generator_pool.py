@@ -175,12 +175,12 @@ class GeneratorPool:
         *,
         request_id: str,
         timeout_s: float,
-        with_text: Callable[[Completion], Awaitable[Completion]],
         on_begin: Callable[[], None] = lambda: None,
         report_every_tokens: int = 0,
         resumable: Callable[[Int32Array], int] = whole_prefix,
+        with_text: Callable[[Completion], Awaitable[Completion]] | None = None,
     ) -> AsyncGenerator[Completion]:
-        """Yields the completions that a group lacks as they finish, with their texts, and keeps them in `progress`.
+        """Yields the completions that a group lacks as they finish, by `with_text`, and keeps them in `progress`.
 
         With `report_every_tokens` the tokens of unfinished ones are kept as well; `resumable` is that of `begin_call`.
         Calls `on_begin` at the first token. The generator has `timeout_s` until then, and the group as long from then
@@ -208,7 +208,9 @@ class GeneratorPool:
                 try:
                     async with contextlib.aclosing(_finished(responses, binding.member, asked, progress)) as finished:
                         async for rest, num_prefix_tokens in finished:
-                            completion = await with_text(progress.whole(rest, num_prefix_tokens))
+                            completion = progress.whole(rest, num_prefix_tokens)
+                            if with_text is not None:
+                                completion = await with_text(completion)
                             progress.finish(completion)
                             binding.resize(len(progress.missing))
                             self.utilization.back(num_tokens=completion.num_tokens)

@@ -75,7 +75,8 @@ class WorkerRegistry:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._records: dict[str, WorkerRecord] = {}
-        self._changed = Signal()
+        self.changed = Signal()
+        """Notified when a worker came, was lost, or changed its state."""
 
     def register(
         self,
@@ -107,7 +108,7 @@ class WorkerRegistry:
         record.heartbeat_at = self._clock()
         record.lost, record.loss_reason, record.quarantine = False, "", ""
         self._records[worker_id] = record
-        self._changed.notify()
+        self.changed.notify()
         return record
 
     def _make_room(self) -> None:
@@ -147,7 +148,7 @@ class WorkerRegistry:
             )
         record.heartbeat_at = self._clock()
         if record.status.state != status.state:
-            self._changed.notify()
+            self.changed.notify()
         record.status.CopyFrom(status)
         record.status.message = status.message[:MAX_MESSAGE_CHARS]
         if status.load.HasField("kv_cache_use"):
@@ -180,10 +181,6 @@ class WorkerRegistry:
         """Returns all workers, lost ones included, by kind and id."""
         return sorted(self._records.values(), key=lambda record: (record.kind, record.worker_id))
 
-    async def wait_for_change(self, timeout_s: float) -> None:
-        """Returns when a worker came, was lost, or changed its state, or after the timeout."""
-        await self._changed.wait(timeout_s)
-
     async def expire_forever(self) -> None:
         """Expires leases, for as long as the coordinator runs.
 
@@ -201,4 +198,4 @@ class WorkerRegistry:
 
     def _mark_lost(self, record: WorkerRecord, reason: str) -> None:
         record.lost, record.loss_reason = True, reason
-        self._changed.notify()
+        self.changed.notify()

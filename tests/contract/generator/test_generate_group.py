@@ -18,7 +18,7 @@ from shoal.errors import (
     ResourceExhausted,
     Unavailable,
 )
-from shoal.rollout import Completion, Prompt, SamplingParams, VersionSpan, WeightVersion
+from shoal.rollout import Prompt, SamplingParams, VersionSpan, WeightVersion
 from shoal.v1 import generator_pb2 as pb
 from shoal.v1 import rollout_pb2, worker_pb2
 from shoal.wire import completion_from_wire, int32_to_wire, sampling_to_wire
@@ -154,9 +154,6 @@ async def test_the_coordinator_gets_every_support_whole_whatever_its_size(ready:
     prompt = Prompt("p", np.array([1, 2], dtype=np.int32), "", ())
     sampling = SamplingParams(1.0, 4, (), top_k=20, return_support=True)
 
-    async def as_it_is(completion: Completion) -> Completion:
-        return completion
-
     stream = pool.sample(
         Binding(member, 2, lambda: None),
         prompt,
@@ -164,7 +161,6 @@ async def test_the_coordinator_gets_every_support_whole_whatever_its_size(ready:
         sampling,
         request_id="r",
         timeout_s=TIMEOUT_S,
-        with_text=as_it_is,
     )
     completions = {completion.seed: completion async for completion in stream}
     for seed in (10, 20):

@@ -63,7 +63,7 @@ async def test_a_run_that_is_paused_in_a_step_publishes_it_to_be_evaluated(
     waiting = asyncio.ensure_future(cluster.evaluate())
     controls = cluster.runs.active("").parts.controls
     while not controls.evaluation_requests:
-        await controls.wait_for_change()
+        await controls.changed.wait()
     await cluster.pause()
     generator.may_sample.set()
     for answer in (await waiting, await cluster.evaluate()):

@@ -145,7 +145,6 @@ class TurnSampler:
             request.sampling,
             request_id=call_id,
             timeout_s=sampling_timeout_s(self._parts.config(), self._parts.generators.pace),
-            with_text=_as_it_is,
             report_every_tokens=self._report_every_tokens,
             resumable=partial(
                 resumable_tokens, stop_strings=request.sampling.stop_strings, decode=self._parts.stages.decode
@@ -157,10 +156,6 @@ class TurnSampler:
                     raise WorkFailed(binding.member.name, "a turn is not of the evaluated version", is_loss=False)
                 return replace(completion, seed=request.seed)
         raise AssertionError("a call without an error delivers its completion")
-
-
-async def _as_it_is(completion: Completion) -> Completion:
-    return completion
 
 
 class BatchedTurnSampler(TurnSampler):

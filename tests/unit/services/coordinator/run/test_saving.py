@@ -38,7 +38,7 @@ class Parts:
         self.saving = Saving(
             run=SimpleNamespace(
                 config=config,
-                controls=SimpleNamespace(wake=lambda: self.happened.append("woken")),
+                controls=SimpleNamespace(changed=SimpleNamespace(notify=lambda: self.happened.append("woken"))),
                 record=RunRecord("run", folder, attempt=1),
                 report=self,
             ),

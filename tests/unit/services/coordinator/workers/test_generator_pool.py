@@ -19,7 +19,7 @@ from services.coordinator.workers.registry import WorkerRecord, WorkerRegistry
 from shoal.concurrency import Signal
 from shoal.error_reasons import ErrorReason
 from shoal.errors import Aborted, DeadlineExceeded, FailedPrecondition, Internal, ShoalError, Unavailable
-from shoal.rollout import Completion, Prompt, SamplingParams, VersionSpan, WeightVersion
+from shoal.rollout import Prompt, SamplingParams, VersionSpan, WeightVersion
 from shoal.v1 import generator_pb2, worker_pb2
 from tests.support.clock import Clock
 from tests.support.waiting import eventually, settled
@@ -172,10 +172,6 @@ SPANS = (VersionSpan(WeightVersion(0, 1), 0, 1),)
 BEGUN = generator_pb2.GenerateGroupResponse(has_begun=True)
 
 
-async def as_it_is(completion: Completion) -> Completion:
-    return completion
-
-
 def sampling(pool: GeneratorPool, member: Member, begun: list[float], clock: Clock) -> "asyncio.Task[list[Any]]":
     stream = pool.sample(
         Binding(member, 1, lambda: None),
@@ -184,7 +180,6 @@ def sampling(pool: GeneratorPool, member: Member, begun: list[float], clock: Clo
         SamplingParams(1.0, 4, ()),
         request_id="r",
         timeout_s=TIMEOUT_S,
-        with_text=as_it_is,
         on_begin=lambda: begun.append(clock.now),
     )
 
