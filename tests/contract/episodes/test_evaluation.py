@@ -9,7 +9,7 @@ import pytest
 from shoal.v1 import coordinator_pb2 as pb
 from shoal.v1 import generator_pb2, rollout_pb2
 from tests.contract.episodes.test_episodes import episode_config
-from tests.support.cluster import Cluster, kinds
+from tests.support.cluster import Cluster
 from tests.support.scripted_environment import ScriptedPolicy, ScriptedStage
 from tests.support.waiting import eventually
 
@@ -100,20 +100,6 @@ async def test_a_generator_that_is_killed_in_an_evaluation_costs_the_turn_in_fli
     first = [r.request_id.split("/turn-")[1] for r in asked(rescuer) if "/evaluation-0-" in r.request_id]
     assert sorted(turn for turn in first if "/call" in turn) == sorted(["2/call-1", "3/call-0"] * 3), first
     assert [row["eval/unscored_rate"] for row in rows_of(cluster, run)] == [0, 0]
-
-
-async def test_a_paused_run_plays_its_held_out_games_and_stays_paused(cluster: Cluster, model: Path) -> None:
-    policy, stage = ScriptedPolicy(cluster.plane), ScriptedStage()
-    await cluster.add_all(policy, rewards=(stage,))
-    await cluster.start(evaluated_config(model, {"on_start": False}, run={"num_steps": 50}))
-    await cluster.until("step")
-    await cluster.pause()
-    answer = await cluster.evaluate()
-    assert (answer.num_prompts, answer.num_scored, answer.metrics["eval/episodes/turns"]) == (6, 6, 3), answer
-    assert (await cluster.run()).state == pb.RUN_STATE_PAUSED
-    await cluster.stop()
-    run, events = await cluster.end()
-    assert run.state == pb.RUN_STATE_STOPPED, (run.message, kinds(events))
 
 
 async def test_a_run_of_single_turns_may_be_evaluated_with_episodes(cluster: Cluster, model: Path) -> None:
