@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
 from services.coordinator.reporting.step_metrics import FinishedStep, StepMetrics, StepTimer
 from services.coordinator.reporting.telemetry import publish_spans
@@ -28,16 +28,6 @@ from shoal.grpo.moments import Moments
 from shoal.quantities import counted
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class _TakenStep:
-    """A step that is applied and in the ledger."""
-
-    groups: Sequence[JudgedGroup]
-    plan: StepPlan
-    trainer_metrics: dict[str, float]
-    timer: StepTimer
 
 
 class TrainSteps:
@@ -71,7 +61,7 @@ class TrainSteps:
             self._reward_kl.coef = progress.kl_coef
         look = run.record.folder_command("run rollouts")
         self._skipped = SkippedSteps(run.config, groups.prompt_order, look=look)
-        self._taking: asyncio.Task[_TakenStep | None] | None = None
+        self._taking: asyncio.Task[FinishedStep | None] | None = None
         """The step that is not reported yet."""
 
     async def take(self, groups: Sequence[JudgedGroup], timer: StepTimer) -> bool:
@@ -114,7 +104,7 @@ class TrainSteps:
         again = judge_group(self._run.config(), group.settled)
         return again, again.is_trained
 
-    async def _may_publish(self, step: "_TakenStep") -> bool:
+    async def _may_publish(self, step: FinishedStep) -> bool:
         """Waits while the run is paused, and until the gate is clear; returns False when the run must stop now.
 
         Reports the step before a checkpoint that is requested meanwhile: a restore would not repeat it.
@@ -159,7 +149,7 @@ class TrainSteps:
         if self._taking is not None:
             self._taking.cancel()
 
-    async def _take(self, groups: Sequence[JudgedGroup], timer: StepTimer) -> "_TakenStep | None":
+    async def _take(self, groups: Sequence[JudgedGroup], timer: StepTimer) -> FinishedStep | None:
         """Trains on groups and writes that to the ledger; returns None for a step that was not applied."""
         plan, kl = await self._plan(groups)
         skip_reason, learner_metrics = await self._train(groups, plan)
@@ -171,9 +161,17 @@ class TrainSteps:
         trainer_metrics = self._reward_kl.adapt(kl) | learner_metrics
         await self._write(groups, plan.trained, plan.dropped, plan.moments)
         self._run.record.step_taken(self._policy.step)
-        return _TakenStep(groups, plan, trainer_metrics, timer)
+        return FinishedStep(
+            groups=groups,
+            plan=plan,
+            trainer=trainer_metrics,
+            publish=None,
+            timer=timer,
+            num_episodes=self._progress.num_episodes,
+            num_excluded_prompts=self._groups.prompt_order.num_excluded,
+        )
 
-    def _report(self, step: "_TakenStep", publish: PublishReport | None) -> None:
+    def _report(self, step: FinishedStep, publish: PublishReport | None) -> None:
         """Reports a step, once."""
         if self._taking is None:
             return
@@ -182,16 +180,8 @@ class TrainSteps:
         timer.published()
         publish_spans(step.plan.batch.groups, self._policy.step, timer.published_s)
         timer.finished()
-        finished = FinishedStep(
-            groups=step.groups,
-            plan=step.plan,
-            trainer=step.trainer_metrics,
-            publish=publish,
-            timer=timer,
-            num_episodes=self._progress.num_episodes,
-            num_excluded_prompts=self._groups.prompt_order.num_excluded,
-        )
-        metrics = self._run.report.step(self._policy.step, self.metrics.of(finished), unscored_of(step.groups))
+        metrics = self.metrics.of(replace(step, publish=publish))
+        metrics = self._run.report.step(self._policy.step, metrics, unscored_of(step.groups))
         self._run.record.step_trained(self._policy.step, metrics)
         self._run.report.completions(self._policy.step, step.groups)
 

@@ -49,6 +49,10 @@ _NOT_THE_GROUPS = frozenset(
 """Reasons for which a generator drops any group, so that the group has no part in the failure."""
 
 
+async def _as_it_is(completion: Completion) -> Completion:
+    return completion
+
+
 class GeneratorPool:
     """All generators of a run. Each group goes to the least loaded one that has room, as a whole."""
 
@@ -178,7 +182,7 @@ class GeneratorPool:
         on_begin: Callable[[], None] = lambda: None,
         report_every_tokens: int = 0,
         resumable: Callable[[Int32Array], int] = whole_prefix,
-        with_text: Callable[[Completion], Awaitable[Completion]] | None = None,
+        with_text: Callable[[Completion], Awaitable[Completion]] = _as_it_is,
     ) -> AsyncGenerator[Completion]:
         """Yields the completions that a group lacks as they finish, by `with_text`, and keeps them in `progress`.
 
@@ -208,9 +212,7 @@ class GeneratorPool:
                 try:
                     async with contextlib.aclosing(_finished(responses, binding.member, asked, progress)) as finished:
                         async for rest, num_prefix_tokens in finished:
-                            completion = progress.whole(rest, num_prefix_tokens)
-                            if with_text is not None:
-                                completion = await with_text(completion)
+                            completion = await with_text(progress.whole(rest, num_prefix_tokens))
                             progress.finish(completion)
                             binding.resize(len(progress.missing))
                             self.utilization.back(num_tokens=completion.num_tokens)
