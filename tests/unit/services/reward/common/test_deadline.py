@@ -3,6 +3,7 @@
 import signal
 import time
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -30,19 +31,18 @@ async def test_a_correct_answer_after_a_million_characters_is_found(pool: Verifi
 
 
 @pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.parametrize(
+    ("verifier", "completion", "label", "why"),
+    [
+        ("regex", "a" * 5000 + "!", r"\A(?:a|aa)+\Z", "timeout_s"),
+        ("json_schema", '"' + "a" * 5000 + '!"', {"pattern": "^(a|aa)+$"}, "2 s"),
+    ],
+)
 async def test_a_catastrophic_pattern_makes_the_completion_unscorable_and_keeps_the_process(
-    pool: VerifierPool,
+    pool: VerifierPool, verifier: str, completion: str, label: Any, why: str
 ) -> None:
-    score = await pool.judge("regex", "a" * 5000 + "!", r"\A(?:a|aa)+\Z")
-    assert score.outcome is ScoreOutcome.UNSCORABLE, score
-    assert "timeout_s" in score.detail
-    assert pool.num_restarts == 0
-
-
-@pytest.mark.asyncio(loop_scope="module")
-async def test_a_schema_with_a_catastrophic_pattern_makes_the_completion_unscorable(pool: VerifierPool) -> None:
-    score = await pool.judge("json_schema", '"' + "a" * 5000 + '!"', {"pattern": "^(a|aa)+$"})
-    assert score.outcome is ScoreOutcome.UNSCORABLE, score
+    score = await pool.judge(verifier, completion, label)
+    assert score.outcome is ScoreOutcome.UNSCORABLE and why in score.detail, score
     assert pool.num_restarts == 0
 
 
