@@ -1,5 +1,6 @@
 import asyncio
-from contextlib import AsyncExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from services.coordinator.rollout.circuit_breaker import CircuitBreaker
@@ -34,6 +35,14 @@ class Run:
 
     async def _pause(self, message: str) -> None:
         self.num_pauses += 1
+
+    @contextmanager
+    def in_flight(self, num_groups: int) -> Iterator[None]:
+        """Lets so many groups be in flight while the block runs."""
+        with ExitStack() as stack:
+            for _ in range(num_groups):
+                stack.enter_context(self.breaker.group())
+            yield
 
     async def settle(self, scores: list[Score], *, is_retry: bool = False) -> bool:
         """Passes on the scores of a group that is in flight only meanwhile."""
@@ -81,7 +90,7 @@ async def test_failures_from_before_a_resume_are_scored_again_and_pause_nothing(
     run = Run(outage_window=8)
     assert [await run.settle(ALL_FAILED) for _ in range(2)] == [False, True]
     run.breaker.close()
-    with run.breaker.group(), run.breaker.group():
+    with run.in_flight(2):
         late = [run.breaker.rejects(group([FAILED, FAILED, FAILED, SCORED]), num_outages=0) for _ in range(2)]
         assert await asyncio.gather(*late) == [True, True]
     assert not await run.breaker.rejects(ALL_SCORED, num_outages=0), "a group without a failure is used"
@@ -115,9 +124,7 @@ async def test_an_outage_of_a_rare_verifier_does_not_hide_behind_the_others() ->
 async def test_the_first_groups_of_an_outage_wait_and_are_scored_again() -> None:
     """None of the three exceeds the share, but no other group is left to show that the verifier works."""
     run = Run(outage_window=64)
-    async with AsyncExitStack() as stack:
-        for _ in range(3):
-            stack.enter_context(run.breaker.group())
+    with run.in_flight(3):
         first, second = (asyncio.create_task(run.rejects(ALL_FAILED)) for _ in range(2))
         await settled()
         assert not first.done() and not second.done() and not run.num_pauses
@@ -129,9 +136,7 @@ async def test_the_first_groups_of_an_outage_wait_and_are_scored_again() -> None
 
 async def test_groups_that_an_outage_interrupts_wait_as_well() -> None:
     run = Run(outage_window=64)
-    async with AsyncExitStack() as stack:
-        for _ in range(3):
-            stack.enter_context(run.breaker.group())
+    with run.in_flight(3):
         first = asyncio.create_task(run.rejects(group([SCORED, SCORED, SCORED, FAILED])))
         second = asyncio.create_task(run.rejects(group([SCORED, FAILED, FAILED, FAILED])))
         await settled()
@@ -160,9 +165,7 @@ async def test_single_failures_in_several_groups_are_no_outage() -> None:
 
 async def test_a_group_waits_for_one_window_of_completions_at_most() -> None:
     run = Run(outage_window=8)
-    async with AsyncExitStack() as stack:
-        for _ in range(9):
-            stack.enter_context(run.breaker.group())
+    with run.in_flight(9):
         suspects = []
         for _ in range(3):
             suspects.append(asyncio.create_task(run.rejects(group([FAILED, SCORED, SCORED, SCORED]))))
@@ -174,9 +177,7 @@ async def test_a_group_waits_for_one_window_of_completions_at_most() -> None:
 
 async def test_a_group_that_alone_breaks_a_verifier_is_accepted_once_another_group_shows_so() -> None:
     run = Run()
-    async with AsyncExitStack() as stack:
-        for _ in range(3):
-            stack.enter_context(run.breaker.group())
+    with run.in_flight(3):
         suspect = asyncio.create_task(run.rejects(ALL_FAILED))
         await settled()
         assert not suspect.done()
@@ -214,9 +215,7 @@ async def test_after_a_resume_a_single_group_that_fails_again_pauses_again() -> 
 
 async def test_after_a_resume_a_group_that_fails_again_is_accepted_once_the_verifier_has_judged_another() -> None:
     run = await after_an_outage()
-    async with AsyncExitStack() as stack:
-        for _ in range(2):
-            stack.enter_context(run.breaker.group())
+    with run.in_flight(2):
         suspect = asyncio.create_task(run.rejects(group([FAILED, FAILED, SCORED, SCORED]), is_retry=True))
         await settled()
         assert not suspect.done()
@@ -234,9 +233,7 @@ async def test_after_a_resume_single_failures_of_a_verifier_pause_nothing() -> N
 
 async def test_a_single_completion_is_never_rejected_for_itself() -> None:
     run = Run()
-    async with AsyncExitStack() as stack:
-        for _ in range(2):
-            stack.enter_context(run.breaker.group())
+    with run.in_flight(2):
         assert not await run.rejects(group([FAILED])), "a greedy baseline is no evidence"
 
 
