@@ -127,7 +127,8 @@ def test_the_hendrycks_form_keeps_a_percent_sign_without_a_backslash() -> None:
 
 def test_a_label_may_accept_several_languages_and_tells_the_scripts_of_chinese_apart() -> None:
     pytest.importorskip("langdetect")
-    assert value("language", "This is a short sentence.", ["de", "EN"]) == 1.0
+    english = "This is a short sentence."
+    assert value("language", english, ["de", "EN"]) == 1.0
     assert value("language", "今天天气很好，我们去公园散步吧。", "zh-TW") == 0.0
 
 
