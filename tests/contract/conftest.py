@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from services.coordinator.workers import registry
 from tests.support.cluster import Cluster
 from tests.support.tiny_model import make_tiny_model
 
@@ -12,6 +13,12 @@ from tests.support.tiny_model import make_tiny_model
 @pytest.fixture(scope="session")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_tiny_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture
+def short_leases(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The scripted workers send a heartbeat every second."""
+    monkeypatch.setattr(registry, "LEASE_S", 4.0)
 
 
 @pytest.fixture

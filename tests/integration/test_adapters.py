@@ -11,14 +11,11 @@ import pytest
 
 from shoal.errors import DeadlineExceeded, InvalidArgument
 from shoal.rollout import Completion, WeightVersion
-from shoal.rpc.channel import connect
 from shoal.v1 import generator_pb2 as pb
 from shoal.v1 import worker_pb2
-from shoal.v1.generator_pb2_grpc import GeneratorServiceStub
 from shoal.weights.adapter import adapter_name, adapter_shapes
 from shoal.weights.manifest import hashes_to_wire
 from shoal.wire import float32_from_wire
-from tests.support.loopback import GENERATOR
 from tests.support.packages import skip_without
 from tests.support.real_generator import (
     CANARY,
@@ -27,6 +24,7 @@ from tests.support.real_generator import (
     Client,
     Generator,
     Sender,
+    configured_client,
     gap,
     logprobs_of,
     manifest_of,
@@ -103,10 +101,8 @@ def setting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Setting]:
 
 @pytest.fixture
 async def client(setting: Setting) -> AsyncIterator[Client]:
-    async with connect(setting.generator.address, GENERATOR) as channel:
-        found = Client(GeneratorServiceStub(channel), setting.generator)
-        await found.configure()
-        yield found
+    async with configured_client(setting.generator) as client:
+        yield client
 
 
 async def in_flight(client: Client, seed: int, max_tokens: int) -> "asyncio.Task[list[Completion]]":

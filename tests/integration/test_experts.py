@@ -9,8 +9,8 @@ import pytest
 from shoal.errors import InvalidArgument
 from shoal.rollout import Completion
 from tests.support.packages import skip_without
-from tests.support.published_experts import configured_client, engine_canary
-from tests.support.real_generator import CANARY, PROMPT, Client, Generator, gap, logprobs_of
+from tests.support.published_experts import engine_canary
+from tests.support.real_generator import CANARY, PROMPT, Client, Generator, configured_client, gap, logprobs_of
 from tests.support.tiny_experts import make_tiny_experts, move, published
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]

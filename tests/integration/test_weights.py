@@ -49,6 +49,7 @@ from tests.support.real_generator import (
     Client,
     Generator,
     Sender,
+    configured_client,
     gap,
     logprobs_of,
     manifest_of,
@@ -83,10 +84,8 @@ def setting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Setting]:
 
 @pytest.fixture
 async def client(setting: Setting) -> AsyncIterator[Client]:
-    async with connect(setting.generator.address, GENERATOR) as channel:
-        found = Client(GeneratorServiceStub(channel), setting.generator)
-        await found.configure()
-        yield found
+    async with configured_client(setting.generator) as client:
+        yield client
 
 
 async def test_a_generator_answers_while_its_engine_starts_and_then_waits_for_weights(client: Client) -> None:
@@ -403,10 +402,8 @@ def rounding(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Setting]:
 
 @pytest.fixture
 async def rounding_client(rounding: Setting) -> AsyncIterator[Client]:
-    async with connect(rounding.generator.address, GENERATOR) as channel:
-        found = Client(GeneratorServiceStub(channel), rounding.generator)
-        await found.configure()
-        yield found
+    async with configured_client(rounding.generator) as client:
+        yield client
 
 
 async def test_weights_are_cast_to_the_engines_type(rounding_client: Client, rounding: Setting) -> None:

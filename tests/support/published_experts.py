@@ -1,27 +1,13 @@
 """An engine with a mixture of experts, before and after it loads other weights."""
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from shoal.arrays import Float32Array
-from shoal.rpc.channel import connect
-from shoal.v1.generator_pb2_grpc import GeneratorServiceStub
 from shoal.wire import float32_from_wire
-from tests.support.loopback import GENERATOR
-from tests.support.real_generator import CANARY, Client, Generator, logprobs_of
+from tests.support.real_generator import CANARY, Client, Generator, configured_client, logprobs_of
 from tests.support.tiny_experts import move, published
-
-
-@asynccontextmanager
-async def configured_client(generator: Generator) -> AsyncIterator[Client]:
-    """Yields a client of a generator that has been configured."""
-    async with connect(generator.address, GENERATOR) as channel:
-        client = Client(GeneratorServiceStub(channel), generator)
-        await client.configure()
-        yield client
 
 
 async def engine_canary(client: Client, model: Any, version: int) -> tuple[Float32Array, str]:

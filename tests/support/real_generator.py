@@ -6,7 +6,8 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,10 @@ from shoal.arrays import Float32Array
 from shoal.config.load import config_struct
 from shoal.errors import Aborted, DeadlineExceeded, ShoalError, Unavailable
 from shoal.rollout import Completion, SamplingParams, WeightVersion
+from shoal.rpc.channel import connect
 from shoal.v1 import generator_pb2 as pb
 from shoal.v1 import weights_pb2, worker_pb2
+from shoal.v1.generator_pb2_grpc import GeneratorServiceStub
 from shoal.weights.board import serve_store
 from shoal.weights.group import BroadcastGroup
 from shoal.weights.manifest import Manifest, TensorHash, TensorSpec
@@ -27,6 +30,7 @@ from shoal.weights.rendezvous import Rendezvous
 from shoal.weights.transfer import send_weights
 from shoal.wire import completion_from_wire, float32_from_wire, int32_to_wire, sampling_to_wire, version_to_wire
 from tests.support.configs import run_config
+from tests.support.loopback import GENERATOR
 
 PROMPT = np.arange(40, 80, dtype=np.int32)
 CANARY = np.arange(100, 132, dtype=np.int32)
@@ -287,3 +291,12 @@ def logprobs_of(model: Any, token_ids: Any) -> Float32Array:
 
 def gap(ours: Float32Array, theirs: Float32Array) -> float:
     return float(np.abs(ours - theirs).max())
+
+
+@asynccontextmanager
+async def configured_client(generator: Generator) -> AsyncIterator[Client]:
+    """Yields a client of a generator that has been configured."""
+    async with connect(generator.address, GENERATOR) as channel:
+        client = Client(GeneratorServiceStub(channel), generator)
+        await client.configure()
+        yield client

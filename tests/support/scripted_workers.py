@@ -60,7 +60,7 @@ class ScriptedGenerator(generator_pb2_grpc.GeneratorServiceServicer):
 
     kind = worker_pb2.WORKER_KIND_GENERATOR
 
-    def __init__(self, plane: Plane, *, delay_s: float = 0.0) -> None:
+    def __init__(self, plane: Plane, *, delay_s: float = 0.0, holds_from: int | None = None) -> None:
         self.plane = plane
         self.delay_s = delay_s
         self.die_in_load = False
@@ -81,14 +81,15 @@ class ScriptedGenerator(generator_pb2_grpc.GeneratorServiceServicer):
         self.may_begin.set()
         self.may_sample = asyncio.Event()
         """While it is not set, no completion comes."""
-        self.may_sample.set()
+        if holds_from is None:
+            self.may_sample.set()
         self.num_completions = 0
         self.num_loads = 0
         self.num_sampling = 0
         """Completions that are asked for and not sent."""
         self.sampling_at_loads: list[int] = []
         """`num_sampling` at the begin of each load."""
-        self.holds_from: int | None = None
+        self.holds_from = holds_from
         """Groups from this order number on wait for `may_sample`; None: all do."""
         self.errors: dict[int, Exception] = {}
         """Raised, after the first completion, for the groups with these order numbers."""

@@ -9,7 +9,7 @@ from services.coordinator.workers import member as member_module
 from services.coordinator.workers.weights import weight_broadcast
 from shoal.errors import Internal, Unavailable
 from shoal.v1 import coordinator_pb2 as pb
-from tests.support.cluster import Cluster, kinds
+from tests.support.cluster import Cluster, kinds, of_kind
 from tests.support.scripted_workers import ScriptedGenerator, arithmetic_config
 from tests.support.waiting import PATIENCE_S, eventually
 
@@ -17,30 +17,14 @@ READY_TIMEOUT_S = 4.0
 """Costs a test as much with a laggard; a busy machine must not keep the others as long."""
 
 
-def of_kind(events: list[pb.RunEvent], kind: str, worker_id: str = "") -> list[pb.RunEvent]:
-    return [
-        event
-        for event in events
-        if event.kind == kind and (not worker_id or dict(event.attributes).get("worker_id") == worker_id)
-    ]
-
-
-async def hold_after_first_step(cluster: Cluster, model: Path, generators: list[ScriptedGenerator]) -> None:
-    """Starts a run, and returns once step 1 is published and step 2 waits for its groups."""
-    for generator in generators:
-        generator.holds_from = 4
-        generator.may_sample.clear()
+async def test_one_laggard_among_eight_costs_the_seven_others_one_epoch_and_no_broadcast(
+    cluster: Cluster, model: Path
+) -> None:
+    generators = [ScriptedGenerator(cluster.plane, holds_from=4) for _ in range(8)]
     await cluster.add_all(*generators)
     weights = {"ready_timeout_s": READY_TIMEOUT_S, "timeout_s": 60}
     await cluster.start(arithmetic_config(model, run={"num_steps": 2}, weights=weights))
     await cluster.until("step")
-
-
-async def test_one_laggard_among_eight_costs_the_seven_others_one_epoch_and_no_broadcast(
-    cluster: Cluster, model: Path
-) -> None:
-    generators = [ScriptedGenerator(cluster.plane) for _ in range(8)]
-    await hold_after_first_step(cluster, model, generators)
     num_created, num_broadcast = len(cluster.learner.created), len(cluster.learner.broadcast)
     generators[3].may_be_ready.clear()
     for generator in generators:
@@ -69,7 +53,7 @@ async def test_a_laggard_that_gets_ready_again_is_caught_up_alone(
     await cluster.start(arithmetic_config(model, run={"num_steps": 1000}, weights=weights))
     await cluster.until("step")
     generators[1].may_be_ready.clear()
-    failed = (await cluster.until(lambda event: bool(of_kind([event], "publish_failed", "generator-1"))))[-1]
+    failed = (await cluster.until("publish_failed", worker_id="generator-1"))[-1]
     assert "gets them alone" in failed.message, failed
     generators[1].may_be_ready.set()
     alone = f"generator {failed.attributes['address']}"

@@ -12,9 +12,7 @@ NO_UPDATES_IN_FLIGHT = {"inflight_updates": False}
 
 
 async def test_updates_in_flight_reach_a_generator_that_samples(cluster: Cluster, model: Path) -> None:
-    generator = ScriptedGenerator(cluster.plane)
-    generator.holds_from = 4
-    generator.may_sample.clear()
+    generator = ScriptedGenerator(cluster.plane, holds_from=4)
     await cluster.add_all(generator)
     await cluster.start(arithmetic_config(model, run={"num_steps": 4}))
     await eventually(lambda: generator.num_loads == 2, "the publish of the first step")
@@ -36,10 +34,7 @@ async def test_a_pause_in_a_publish_holds_the_generators_that_have_the_weights_a
     cluster: Cluster, model: Path
 ) -> None:
     """Two steps are in flight, and the second generator takes long to load the weights of the first one."""
-    generators = [ScriptedGenerator(cluster.plane) for _ in range(2)]
-    for generator in generators:
-        generator.holds_from = 4
-        generator.may_sample.clear()
+    generators = [ScriptedGenerator(cluster.plane, holds_from=4) for _ in range(2)]
     await cluster.add_all(*generators)
     await cluster.start(arithmetic_config(model, run={"num_steps": 4}, grpo={"max_staleness": 1}))
     await cluster.until("publish")
@@ -61,9 +56,7 @@ async def test_a_pause_in_a_publish_holds_the_generators_that_have_the_weights_a
 
 async def hold_first_publish(cluster: Cluster, model: Path) -> ScriptedGenerator:
     """Starts a run, and returns its generator once step 1 is taken while groups of step 2 do not end."""
-    generator = ScriptedGenerator(cluster.plane)
-    generator.holds_from = 4
-    generator.may_sample.clear()
+    generator = ScriptedGenerator(cluster.plane, holds_from=4)
     await cluster.add_all(generator)
     await cluster.start(arithmetic_config(model, run={"num_steps": 4}, weights=NO_UPDATES_IN_FLIGHT))
     await eventually(lambda: cluster.plane.policy_version == 1, "the first step")
@@ -97,9 +90,7 @@ async def test_a_stop_does_not_wait_for_a_publish_that_waits(cluster: Cluster, m
 async def test_a_generator_that_dies_while_a_publish_waits_for_it_does_not_block_it(
     cluster: Cluster, model: Path
 ) -> None:
-    survivor, victim = ScriptedGenerator(cluster.plane), ScriptedGenerator(cluster.plane)
-    victim.holds_from = 4
-    victim.may_sample.clear()
+    survivor, victim = ScriptedGenerator(cluster.plane), ScriptedGenerator(cluster.plane, holds_from=4)
     await cluster.add_all(survivor)
     await cluster.add(victim, "victim")
     await cluster.start(arithmetic_config(model, run={"num_steps": 4}, weights=NO_UPDATES_IN_FLIGHT))
@@ -113,9 +104,7 @@ async def test_a_generator_that_dies_while_a_publish_waits_for_it_does_not_block
 async def test_a_group_that_exceeds_its_deadline_does_not_hold_a_publish_for_ever(
     cluster: Cluster, model: Path
 ) -> None:
-    generator = ScriptedGenerator(cluster.plane)
-    generator.holds_from = 4
-    generator.may_sample.clear()
+    generator = ScriptedGenerator(cluster.plane, holds_from=4)
     await cluster.add_all(generator)
     deadline = {"sampling_timeout_s": 1.0}
     config = arithmetic_config(model, run={"num_steps": 2}, weights=NO_UPDATES_IN_FLIGHT, coordinator=deadline)

@@ -5,20 +5,13 @@ from typing import Any
 
 import pytest
 
-from services.coordinator.workers import registry
 from shoal.v1 import coordinator_pb2 as pb
 from shoal.v1 import generator_pb2, learner_pb2, worker_pb2
 from tests.support.cluster import Cluster, kinds, of_kind
 from tests.support.scripted_workers import ScriptedGenerator, ScriptedLearner, arithmetic_config
 from tests.support.waiting import eventually
 
-LEARNER = worker_pb2.WORKER_KIND_LEARNER
-
-
-@pytest.fixture(autouse=True)
-def short_leases(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The scripted workers send a heartbeat every second."""
-    monkeypatch.setattr(registry, "LEASE_S", 4.0)
+pytestmark = pytest.mark.usefixtures("short_leases")
 
 
 def at_step(step: int) -> Any:
@@ -40,12 +33,17 @@ async def add_learner(cluster: Cluster, worker_id: str, **settings: Any) -> None
     await cluster.add(cluster.learner, worker_id)
 
 
-async def test_a_run_goes_on_from_its_last_checkpoint_when_its_learner_is_killed(cluster: Cluster, model: Path) -> None:
-    generator = await begin(cluster, model, run={"num_steps": 8}, checkpoint={"every_steps": 2})
-    await cluster.until("checkpoint")
+async def replace_learner(cluster: Cluster) -> None:
+    """Kills the learner of a run, and adds another one."""
     await cluster.kill("learner-0")
     await cluster.until("restarting")
     await add_learner(cluster, "learner-1")
+
+
+async def test_a_run_goes_on_from_its_last_checkpoint_when_its_learner_is_killed(cluster: Cluster, model: Path) -> None:
+    generator = await begin(cluster, model, run={"num_steps": 8}, checkpoint={"every_steps": 2})
+    await cluster.until("checkpoint")
+    await replace_learner(cluster)
     _, events = await cluster.finish(8, attempt=1)
     await cluster.check_every_group_was_used_once(8)
     (restored,) = of_kind(events, "restored")
@@ -68,9 +66,7 @@ async def test_a_restart_does_not_wait_for_a_generator_that_loads_while_another_
     loading = Loading(cluster.plane)
     await cluster.add(loading, "generator-1")
     await eventually(lambda: loading.status.state == worker_pb2.WORKER_STATE_LOADING, "the other generator loads")
-    await cluster.kill("learner-0")
-    await cluster.until("restarting")
-    await add_learner(cluster, "learner-1")
+    await replace_learner(cluster)
     await cluster.finish(6, attempt=1)
 
 
@@ -150,9 +146,7 @@ async def test_a_run_that_is_paused_stays_paused_over_the_loss_of_its_learner(cl
     await begin(cluster, model, run={"num_steps": 6})
     await cluster.until(at_step(2))
     await cluster.pause()
-    await cluster.kill("learner-0")
-    await cluster.until("restarting")
-    await add_learner(cluster, "learner-1")
+    await replace_learner(cluster)
     await cluster.until("publish", attempt=1)
     messages = list[str]()
 

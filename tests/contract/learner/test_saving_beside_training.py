@@ -10,22 +10,17 @@ from google.protobuf import json_format
 from google.protobuf.struct_pb2 import Struct
 
 from services.coordinator.run.checkpoints import Checkpoints
-from services.coordinator.workers import registry
 from shoal.error_reasons import ErrorReason
 from shoal.errors import ResourceExhausted
 from shoal.v1 import coordinator_pb2 as pb
 from tests.contract.learner.test_leaving import restart_reason, tell_to_end
-from tests.contract.learner.test_restarts import add_learner, at_step, begin
+from tests.contract.learner.test_restarts import at_step, begin, replace_learner
 from tests.support.cluster import Cluster, kinds, of_kind
 from tests.support.scripted_workers import ScriptedLearner
 
+pytestmark = pytest.mark.usefixtures("short_leases")
+
 SETTINGS: dict[str, Any] = {"run": {"num_steps": 8}, "checkpoint": {"every_steps": 4}}
-
-
-@pytest.fixture(autouse=True)
-def short_leases(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The scripted workers send a heartbeat every second."""
-    monkeypatch.setattr(registry, "LEASE_S", 4.0)
 
 
 async def begin_held(cluster: Cluster, model: Path, **sections: Any) -> None:
@@ -59,9 +54,7 @@ async def test_a_learner_that_dies_with_half_a_checkpoint_costs_the_steps_since_
     cluster: Cluster, model: Path
 ) -> None:
     await begin_held(cluster, model)
-    await cluster.kill("learner-0")
-    await cluster.until("restarting")
-    await add_learner(cluster, "learner-1")
+    await replace_learner(cluster)
     _, events = await cluster.finish(8, attempt=1)
     (restored,) = [event.attributes["policy_version"] for event in events if event.kind == "restored"]
     assert restored == 0 and saved_steps(events) == [4, 8], kinds(events)

@@ -81,17 +81,26 @@ async def requests(message):
         yield message()
 
 
+@pytest.fixture
+def servicer():
+    return Failing()
+
+
+@pytest.fixture
+async def address(servicer):
+    async with serving(servicer, REWARD, GENERATOR, LEARNER) as address:
+        yield address
+
+
 SHAPES = [unary_unary, unary_stream, stream_unary, stream_stream]
 
 
 @pytest.mark.parametrize("call", SHAPES)
 @pytest.mark.parametrize("kind", TABLE)
-async def test_every_error_reaches_the_caller_for_every_shape_of_call(kind, call):
-    servicer = Failing()
+async def test_every_error_reaches_the_caller_for_every_shape_of_call(servicer, address, kind, call):
     servicer.error = kind("größer als erlaubt\nzweite Zeile", reason="SOME_REASON", metadata={"run_id": "ü7"})
-    async with serving(servicer, REWARD, GENERATOR, LEARNER) as address:
-        with pytest.raises(errors.ShoalError) as raised:
-            await call(address)
+    with pytest.raises(errors.ShoalError) as raised:
+        await call(address)
     assert type(raised.value) is kind
     assert raised.value.message == str(raised.value) == "größer als erlaubt\nzweite Zeile"
     assert raised.value.reason == "SOME_REASON"
@@ -100,28 +109,23 @@ async def test_every_error_reaches_the_caller_for_every_shape_of_call(kind, call
 
 
 @pytest.mark.parametrize("call", SHAPES)
-async def test_violations_reach_the_caller(call):
-    servicer = Failing()
+async def test_violations_reach_the_caller(servicer, address, call):
     violations = (errors.FieldViolation("grpo.group_size", "must be at least 2 (given: 1)"),)
     servicer.error = errors.InvalidArgument("1 field is wrong", violations=violations)
-    async with serving(servicer, REWARD, GENERATOR, LEARNER) as address:
-        with pytest.raises(errors.InvalidArgument) as raised:
-            await call(address)
+    with pytest.raises(errors.InvalidArgument) as raised:
+        await call(address)
     assert raised.value.violations == violations
 
 
 @pytest.mark.parametrize("retry_after_s", [None, 0.0, 2.5])
-async def test_a_delay_reaches_the_caller_and_so_does_its_absence(retry_after_s):
-    servicer = Failing()
+async def test_a_delay_reaches_the_caller_and_so_does_its_absence(servicer, address, retry_after_s):
     servicer.error = errors.ResourceExhausted("full", retry_after_s=retry_after_s)
-    async with serving(servicer, REWARD) as address:
-        with pytest.raises(errors.ResourceExhausted) as raised:
-            await unary_unary(address)
+    with pytest.raises(errors.ResourceExhausted) as raised:
+        await unary_unary(address)
     assert raised.value.retry_after_s == retry_after_s
 
 
-async def test_grpc_does_not_retry_a_peer_that_sends_a_delay_with_unavailable():
-    servicer = Failing()
+async def test_grpc_does_not_retry_a_peer_that_sends_a_delay_with_unavailable(servicer):
     servicer.error = errors.Unavailable("restarting", retry_after_s=15.0)
     calls = []
 
@@ -142,24 +146,20 @@ async def test_grpc_does_not_retry_a_peer_that_sends_a_delay_with_unavailable():
 
 
 @pytest.mark.parametrize("call", SHAPES)
-async def test_a_defect_has_its_details_in_the_log_and_not_on_the_wire(call, caplog):
-    servicer = Failing()
+async def test_a_defect_has_its_details_in_the_log_and_not_on_the_wire(servicer, address, call, caplog):
     servicer.error = KeyError("the password is swordfish")
-    async with serving(servicer, REWARD, GENERATOR, LEARNER) as address:
-        with pytest.raises(errors.Internal) as raised:
-            await call(address)
+    with pytest.raises(errors.Internal) as raised:
+        await call(address)
     assert "swordfish" not in str(raised.value)
     assert "swordfish" in caplog.text
 
 
-async def test_a_handler_whose_work_is_canceled_answers_at_once():
-    servicer = Failing()
+async def test_a_handler_whose_work_is_canceled_answers_at_once(servicer, address):
     servicer.error = asyncio.CancelledError()
-    async with serving(servicer, REWARD, GENERATOR, LEARNER) as address:
-        for call in SHAPES:
-            with pytest.raises(errors.Aborted, match="was canceled"):
-                async with asyncio.timeout(TIMEOUT_S / 2):
-                    await call(address)
+    for call in SHAPES:
+        with pytest.raises(errors.Aborted, match="was canceled"):
+            async with asyncio.timeout(TIMEOUT_S / 2):
+                await call(address)
 
 
 class Refusing(learner_pb2_grpc.LearnerServiceServicer, reward_pb2_grpc.RewardServiceServicer):
@@ -196,22 +196,19 @@ async def test_a_caller_that_is_refused_during_a_stream_gets_the_reason():
                     pass
 
 
-async def test_the_longest_error_fits_into_the_trailers():
-    servicer = Failing()
+async def test_the_longest_error_fits_into_the_trailers(servicer, address):
     servicer.error = errors.InvalidArgument(
         "長" * 10_000,
         metadata={f"key{i}": "長" * 1000 for i in range(100)},
         violations=[errors.FieldViolation(f"field{i}", "長" * 1000) for i in range(500)],
     )
-    async with serving(servicer, REWARD) as address:
-        with pytest.raises(errors.InvalidArgument) as raised:
-            await unary_unary(address)
+    with pytest.raises(errors.InvalidArgument) as raised:
+        await unary_unary(address)
     assert raised.value.message.endswith("長…"), raised.value.message[-10:]
     assert len(raised.value.violations) == 32
 
 
-async def test_any_grpc_client_reads_the_details():
-    servicer = Failing()
+async def test_any_grpc_client_reads_the_details(servicer):
     servicer.error = errors.ResourceExhausted("full", metadata={"queue": "7"}, retry_after_s=2.5)
     async with serving(servicer, REWARD) as address, grpc.aio.insecure_channel(address) as channel:
         stub = reward_pb2_grpc.RewardServiceStub(channel)
@@ -227,16 +224,14 @@ async def test_any_grpc_client_reads_the_details():
     assert retry.retry_delay.ToMilliseconds() == 2500
 
 
-async def test_buf_curl_finds_the_service_by_reflection_and_prints_the_details():
+async def test_buf_curl_finds_the_service_by_reflection_and_prints_the_details(servicer, address):
     buf = shutil.which("buf", path=Path(sys.executable).parent)
     assert buf, "buf-bin is part of the dev extra"
-    servicer = Failing()
     servicer.error = errors.FailedPrecondition("not now", reason="NOT_YET")
-    async with serving(servicer, REWARD) as address:
-        options = ["--protocol", "grpc", "--http2-prior-knowledge"]
-        listed = await ended(buf, "curl", *options, "--list-methods", f"http://{address}")
-        failed = await ended(buf, "curl", *options, f"http://{address}/{REWARD}/ListVerifiers")
-        health = await ended(buf, "curl", *options, f"http://{address}/grpc.health.v1.Health/Check")
+    options = ["--protocol", "grpc", "--http2-prior-knowledge"]
+    listed = await ended(buf, "curl", *options, "--list-methods", f"http://{address}")
+    failed = await ended(buf, "curl", *options, f"http://{address}/{REWARD}/ListVerifiers")
+    health = await ended(buf, "curl", *options, f"http://{address}/grpc.health.v1.Health/Check")
     assert f"{REWARD}/ScoreGroup" in listed.out
     assert failed.code == 8 * grpc.StatusCode.FAILED_PRECONDITION.value[0], failed
     error = json.loads(failed.err)
@@ -263,12 +258,10 @@ async def test_the_error_for_another_service_at_the_address_is_unimplemented():
     assert raised.value.reason == "UNIMPLEMENTED"
 
 
-async def test_expected_errors_are_logged_as_info(caplog):
-    servicer = Failing()
-    async with serving(servicer, REWARD) as address:
-        with caplog.at_level(logging.INFO, logger="shoal.rpc"):
-            for servicer.error in (errors.NotFound("no such run"), errors.DataLoss("hash differs")):
-                with pytest.raises(errors.ShoalError):
-                    await unary_unary(address)
+async def test_expected_errors_are_logged_as_info(servicer, address, caplog):
+    with caplog.at_level(logging.INFO, logger="shoal.rpc"):
+        for servicer.error in (errors.NotFound("no such run"), errors.DataLoss("hash differs")):
+            with pytest.raises(errors.ShoalError):
+                await unary_unary(address)
     levels = {record.error: record.levelname for record in caplog.records if record.getMessage() == "call refused"}
     assert levels == {"no such run": "INFO", "hash differs": "ERROR"}

@@ -33,10 +33,7 @@ async def test_a_worker_restarts_in_its_process_at_its_port_and_registers_as_ano
             began = process.create_time()
             (child,) = process.children()
             async with connect(running.address, REWARD) as channel:
-                call = reward_pb2_grpc.RewardServiceStub(channel).ListVerifiers(
-                    reward_pb2.ListVerifiersRequest(), timeout=TIMEOUT_S
-                )
-                assert await running.line() == "waiting"
+                call = await running.begin_call(channel)
                 await configure_another_run(channel)
                 # The coordinator removes a worker that restarts; it must not register under its former id.
                 registry.workers.clear()
@@ -64,10 +61,7 @@ async def test_a_worker_restarts_in_its_process_at_its_port_and_registers_as_ano
 
 async def test_a_signal_ends_a_worker_that_is_about_to_restart():
     async with worker("--coordinator", NOBODY) as running, connect(running.address, REWARD) as channel:
-        call = reward_pb2_grpc.RewardServiceStub(channel).ListVerifiers(
-            reward_pb2.ListVerifiersRequest(), timeout=TIMEOUT_S
-        )
-        assert await running.line() == "waiting"
+        call = await running.begin_call(channel)
         await configure_another_run(channel)
         running.process.send_signal(signal.SIGTERM)
         code, err = await running.end()

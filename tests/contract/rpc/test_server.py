@@ -14,7 +14,7 @@ from shoal.rpc.limits import ServerLimits
 from shoal.rpc.options import CLIENT
 from shoal.rpc.server import RpcServer
 from shoal.v1 import generator_pb2, generator_pb2_grpc
-from tests.support.loopback import GENERATOR, serving
+from tests.support.loopback import ADD_TO_SERVER, GENERATOR, serving
 
 TIMEOUT_S = 120
 SERVING = health_pb2.HealthCheckResponse.SERVING
@@ -39,6 +39,20 @@ class Gated(generator_pb2_grpc.GeneratorServiceServicer):
 
 
 ONE_GROUP = ServerLimits(calls={f"/{GENERATOR}/GenerateGroup": 1})
+
+
+@pytest.fixture
+def servicer():
+    return Gated()
+
+
+@pytest.fixture
+async def server(servicer):
+    server = RpcServer(listen="127.0.0.1:0")
+    server.add(ADD_TO_SERVER[GENERATOR], servicer, GENERATOR)
+    await server.start()
+    yield server
+    await server.stop(grace_s=0)
 
 
 def generate(stub):
@@ -80,24 +94,16 @@ async def test_an_address_of_another_machine_is_refused(listen):
         await RpcServer(listen=listen).start()
 
 
-async def test_health_distinguishes_alive_from_ready():
-    server = RpcServer(listen="127.0.0.1:0")
-    server.add(generator_pb2_grpc.add_GeneratorServiceServicer_to_server, Gated(), GENERATOR)
-    await server.start()
+async def test_health_distinguishes_alive_from_ready(server):
     async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
         assert (await health_of(channel, ""), await health_of(channel, GENERATOR)) == (SERVING, NOT_SERVING)
         await server.set_serving(GENERATOR, True)
         assert (await health_of(channel, ""), await health_of(channel, GENERATOR)) == (SERVING, SERVING)
         await server.set_serving(GENERATOR, False)
         assert (await health_of(channel, ""), await health_of(channel, GENERATOR)) == (SERVING, NOT_SERVING)
-    await server.stop(grace_s=0)
 
 
-async def test_a_drain_cancels_calls_after_its_grace():
-    servicer = Gated()
-    server = RpcServer(listen="127.0.0.1:0")
-    server.add(generator_pb2_grpc.add_GeneratorServiceServicer_to_server, servicer, GENERATOR)
-    await server.start()
+async def test_a_drain_cancels_calls_after_its_grace(servicer, server):
     async with connect(f"127.0.0.1:{server.port}", GENERATOR) as channel:
         in_flight = asyncio.create_task(count(generate(generator_pb2_grpc.GeneratorServiceStub(channel))))
         await servicer.begun.wait()
@@ -106,8 +112,7 @@ async def test_a_drain_cancels_calls_after_its_grace():
             await in_flight
 
 
-async def test_above_the_limit_work_is_refused_and_status_is_answered():
-    servicer = Gated()
+async def test_above_the_limit_work_is_refused_and_status_is_answered(servicer):
     async with serving(servicer, GENERATOR, limits=ONE_GROUP) as address, connect(address, GENERATOR) as channel:
         stub = generator_pb2_grpc.GeneratorServiceStub(channel)
         first = asyncio.create_task(count(generate(stub)))
@@ -141,11 +146,9 @@ async def test_a_blocked_event_loop_is_logged(monkeypatch):
     assert lags[0] > 0.2, lags
 
 
-async def test_a_client_that_pings_often_is_not_disconnected():
+async def test_a_client_that_pings_often_is_not_disconnected(servicer):
     """The server must allow the client's keepalive, or it ends long calls with "too_many_pings"."""
-    settings = dict(CLIENT)
-    settings["grpc.keepalive_time_ms"] = 200
-    servicer = Gated()
+    settings = dict(CLIENT) | {"grpc.keepalive_time_ms": 200}
     async with (
         serving(servicer, GENERATOR) as address,
         grpc.aio.insecure_channel(address, options=list(settings.items())) as channel,

@@ -33,6 +33,13 @@ class Running:
         async with asyncio.timeout(TIMEOUT_S):
             return (await self.process.stdout.readline()).decode().strip()
 
+    async def begin_call(self, channel):
+        """Begins a call that waits for a line of standard input."""
+        stub = reward_pb2_grpc.RewardServiceStub(channel)
+        call = stub.ListVerifiers(reward_pb2.ListVerifiersRequest(), timeout=TIMEOUT_S)
+        assert await self.line() == "waiting"
+        return call
+
     async def end(self):
         """Exit code and stderr."""
         async with asyncio.timeout(TIMEOUT_S):
@@ -85,10 +92,7 @@ async def test_a_worker_starts_registers_and_shows_its_state_as_health():
 
 async def test_sigterm_lets_a_call_finish_and_closes_the_service():
     async with worker("--coordinator", NOBODY) as running, connect(running.address, REWARD) as channel:
-        call = reward_pb2_grpc.RewardServiceStub(channel).ListVerifiers(
-            reward_pb2.ListVerifiersRequest(), timeout=TIMEOUT_S
-        )
-        assert await running.line() == "waiting"
+        call = await running.begin_call(channel)
         running.process.send_signal(signal.SIGTERM)
         # Draining has begun when the worker refuses calls.
         with pytest.raises(errors.Unavailable):
@@ -107,10 +111,7 @@ async def test_sigterm_lets_a_call_finish_and_closes_the_service():
 
 async def test_a_second_signal_ends_a_worker_at_once():
     async with worker("--coordinator", NOBODY) as running, connect(running.address, REWARD) as channel:
-        call = reward_pb2_grpc.RewardServiceStub(channel).ListVerifiers(
-            reward_pb2.ListVerifiersRequest(), timeout=TIMEOUT_S
-        )
-        assert await running.line() == "waiting"
+        call = await running.begin_call(channel)
         running.process.send_signal(signal.SIGTERM)
         while b"draining" not in await running.process.stderr.readline():
             pass
@@ -131,9 +132,7 @@ async def test_a_worker_that_fails_for_good_exits_with_1():
 
 
 async def test_the_error_for_a_port_in_use_names_the_port():
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         process = await spawn("--coordinator", NOBODY, "--listen", f"127.0.0.1:{port}")
         out, err = await process.communicate()
@@ -143,9 +142,7 @@ async def test_the_error_for_a_port_in_use_names_the_port():
 
 
 async def test_the_error_for_a_metrics_port_in_use_names_the_port():
-    with socket.socket() as taken:
-        taken.bind(("", 0))
-        taken.listen()
+    with socket.create_server(("", 0)) as taken:
         port = taken.getsockname()[1]
         process = await spawn("--coordinator", NOBODY, "--listen", "127.0.0.1:0", "--metrics-port", f"{port}")
         _, err = await process.communicate()

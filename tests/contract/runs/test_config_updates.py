@@ -182,9 +182,7 @@ async def test_groups_that_wait_for_a_step_are_judged_by_its_settings_as_after_a
 ) -> None:
     monkeypatch.setattr(registry, "LEASE_S", 4.0)
     await cluster.add(cluster.learner, "learner-0")
-    generator = ScriptedGenerator(cluster.plane)
-    generator.holds_from = 9
-    generator.may_sample.clear()
+    generator = ScriptedGenerator(cluster.plane, holds_from=9)
     await cluster.add(generator, "generator-0")
     await cluster.add(ScriptedReward(), "reward-0")
     grpo = {"groups_per_step": 5, "max_staleness": 0, "keep_zero_signal": True}
