@@ -68,7 +68,7 @@ def changed_fields(before: RunConfig, after: RunConfig) -> dict[str, str]:
 
 
 def changed_values(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, str]:
-    """As `changed_fields`, of dumped configurations."""
+    """Returns the fields that differ between dumped configurations, as `changed_fields` does."""
     old, new = (dict(_leaves(values, "")) for values in (before, after))
     names = [name for name in sorted(old.keys() | new.keys()) if old.get(name) != new.get(name)]
     return {name: f"{_text(name, old)} -> {_text(name, new)}" for name in names}

@@ -7,9 +7,9 @@ from shoal.config.run import RunConfig
 _PROMPT_TOKEN_BYTES = 4
 """The id, an int32."""
 _TOKEN_BYTES = 4 + 4 + 4 + 1
-"""Of a completion's token: its id, log-probability and advantage, and its loss mask."""
+"""Bytes of a completion's token: its id, log-probability, advantage and loss mask."""
 _HEADER_BYTES = 2048
-"""For everything in a message that does not grow with its tokens: names, version spans, trace context."""
+"""Bytes of a message that do not grow with its tokens: names, version spans, trace context."""
 _HEADROOM = 2
 
 

@@ -1,4 +1,4 @@
-"""What RunConfig has at a place: "data.sources.0.path" is ["data", "sources", "0", "path"]."""
+"""Looks up fields of RunConfig by their place: "data.sources.0.path" is ["data", "sources", "0", "path"]."""
 
 from collections.abc import Mapping, Sequence
 from types import UnionType

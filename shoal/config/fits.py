@@ -1,4 +1,4 @@
-"""What tables ask of one another: each function raises `ValueError` for tables that do not fit together."""
+"""Checks that tables fit together: each function raises `ValueError` for tables that do not."""
 
 from collections.abc import Callable, Collection
 

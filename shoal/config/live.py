@@ -75,7 +75,7 @@ def _refusal(refused: Mapping[str, str], fixed: Mapping[str, str]) -> str:
 
 
 def differs_in_live(config: RunConfig, changed: RunConfig) -> bool:
-    """Whether two configurations differ in fields alone that may change while a run is active."""
+    """Returns whether two configurations differ only in fields that may change while a run is active."""
     try:
         check_live(config, changed)
     except InvalidArgument:

@@ -5,9 +5,9 @@ from shoal.config.tables.verifiers import MEASURES, ZERO_AT_BEST
 from shoal.quantities import counted
 
 _TOKEN_S = 0.03
-"""Of one completion in an engine that is full of them (a 7B model on an H100)."""
+"""Seconds per token of a completion in an engine that is full of completions (a 7B model on an H100)."""
 _TOKENS_PER_S = 10_000.0
-"""Of a learner on one GPU (1.5B parameters on an H200)."""
+"""Tokens per second of a learner on one GPU (1.5B parameters on an H200)."""
 
 
 def notes_on(config: RunConfig) -> list[str]:

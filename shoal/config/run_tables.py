@@ -62,7 +62,7 @@ class RunTables(Section):
 
     @property
     def loads_reference(self) -> bool:
-        """Whether the learner loads a second model as the reference: with adapters, the policy without them is it."""
+        """Whether the learner loads a second model as the reference. Adapters need none: the frozen model is there."""
         return self.kl.needs_reference and not self.learner.lora.is_on
 
     @property

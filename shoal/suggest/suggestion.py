@@ -1,5 +1,6 @@
 """Suggests a configuration for a task, a model and a GPU size, with the reason for each choice."""
 
+import textwrap
 from dataclasses import dataclass
 from typing import Any
 
@@ -177,7 +178,7 @@ def _finish(draft: Draft, shape: ModelShape, gpu_memory_gb: float, learner: Memo
         + (f" + other {step.other_s:.1f};" if step.other_s else ";"),
         f"{step.asynchronous_s:.1f} s overlapped. Completions of {rates.length_share:.0%} of the maximum length. "
         "Rates:",
-        *_wrapped(rates.source),
+        *(f"  {line}" for line in textwrap.wrap(rates.source, 109, break_long_words=False, break_on_hyphens=False)),
     ]
     return Suggestion(config, to_toml(draft, header), learner_memory(config, shape), generator, step)
 
@@ -185,13 +186,3 @@ def _finish(draft: Draft, shape: ModelShape, gpu_memory_gb: float, learner: Memo
 def _memory_line(name: str, memory: Memory) -> str:
     parts = ", ".join(f"{part} {size / GIB:.2f}" for part, size in memory.parts.items() if size)
     return f"  {name}: {memory.total / GIB:.2f} GiB ({parts})"
-
-
-def _wrapped(text: str) -> list[str]:
-    lines, line = [], " "
-    for word in text.split():
-        if len(line) + len(word) > 110:
-            lines.append(line)
-            line = " "
-        line += f" {word}"
-    return [*lines, line]

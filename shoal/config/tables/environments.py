@@ -136,7 +136,7 @@ class EnvironmentConfig(Section):
 
     @property
     def parts(self) -> list[tuple[str, str, dict[str, Any]]]:
-        """Of what comes with Shoal: where its settings stand, its name, and the settings. A `toolbox` has several."""
+        """Its built-in environments: place of the settings, name, and settings. Only a `toolbox` has several."""
         if self.code not in BUILT_IN_ENVIRONMENTS:
             return []
         if self.code != "toolbox":

@@ -79,11 +79,8 @@ def _pack(source: Source, draft: Draft) -> None:
         draft.set("learner.pack_tokens", longest, source.origin("max_prompt_token_length", "response_length"))
         return
     if pack < longest:
-        draft.refuse(
-            "pack_length",
-            pack,
-            f"must be at least max_prompt_token_length + response_length ({longest}), as open-instruct requires",
-        )
+        reason = f"must be at least max_prompt_token_length + response_length ({longest}), as open-instruct requires"
+        draft.refuse("pack_length", pack, reason)
     source.copy("pack_length", "learner.pack_tokens")
 
 
@@ -185,11 +182,8 @@ def _kl(source: Source, draft: Draft) -> None:
     if not loads:
         draft.set("kl.reference", "never", source.origin("load_ref_policy"))
         if beta:
-            draft.refuse(
-                "load_ref_policy",
-                False,
-                f"without a reference policy beta must be 0 (it is {beta:g}): change one of them",
-            )
+            reason = f"without a reference policy beta must be 0 (it is {beta:g}): change one of them"
+            draft.refuse("load_ref_policy", False, reason)
     elif not beta and source.is_set("load_ref_policy"):
         draft.set("kl.reference", "always", source.origin("load_ref_policy"))
     needed = beta > 0 or draft.values.get("kl.reference") == "always"
@@ -249,12 +243,11 @@ def _correction(source: Source, draft: Draft) -> None:
         draft.set("correction.weight", "none", source.origin(name))
         return
     if source["use_vllm_logprobs"]:
-        draft.refuse(
-            "use_vllm_logprobs",
-            True,
+        reason = (
             "with the engine's log-probabilities as the ratio's baseline there is nothing to correct: set "
-            "use_rho_correction false, as open-instruct also requires",
+            "use_rho_correction false, as open-instruct also requires"
         )
+        draft.refuse("use_vllm_logprobs", True, reason)
         return
     level = "geometric" if by_sequence and not by_tv else "token"
     draft.set("correction.weight", level, source.origin("use_rho_correction", "rho_mask_sequence_level"))

@@ -81,11 +81,8 @@ def _sources(source: Source, draft: Draft, name: str, splits_name: str, common: 
         try:
             table |= {"fraction": float(amount)} if "." in amount else {"count": int(amount)}
         except ValueError:
-            draft.refuse(
-                name,
-                f"{data} {amount}",
-                "the amount must be a number: a share with a decimal point, or a count without one",
-            )
+            reason = "the amount must be a number: a share with a decimal point, or a count without one"
+            draft.refuse(name, f"{data} {amount}", reason)
             return []
         if table.get("fraction") == 1.0:
             del table["fraction"]

@@ -5,7 +5,7 @@ from typing import Any
 from shoal.translate.open_instruct.dr_tulu import PARSER, check_dr_tulu
 from shoal.translate.open_instruct.tools import GAMES, read_tools, tool_table
 from shoal.translate.shared.draft import Draft, Origin, Source
-from shoal.translate.shared.field import Field, choice, composed, ignored, kept, refused
+from shoal.translate.shared.field import Field, choice, composed, each, ignored, kept, refused
 
 _EARLIER = "an earlier form of its tools: translate the script as it is today, with tools and tool_configs"
 _PARSERS = {
@@ -70,14 +70,8 @@ EPISODES: list[Field] = [
         False,
         "verifiers judge what the policy says in its last turn, whether or not its calls worked",
     ),
-    *(
-        refused(name, "any", default, _EARLIER)
-        for name, default in (
-            ("search_api_endpoint", None),
-            ("code_tool_api_endpoint", None),
-            ("number_documents_to_search", 3),
-        )
-    ),
+    *each(refused("", "any", None, _EARLIER), "search_api_endpoint code_tool_api_endpoint"),
+    refused("number_documents_to_search", "any", 3, _EARLIER),
 ]
 _OPTIONS = tuple(row.name for row in EPISODES if row.composed)
 

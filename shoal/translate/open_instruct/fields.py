@@ -76,8 +76,7 @@ EXPERIMENT = [
     composed("rho_clamp_lower_bound", "number", 0.0, "correction.weight_low"),
     composed("rho_clamp_upper_bound", "number", 2.0, "correction.weight_high"),
     composed("truncated_importance_sampling_ratio_cap", "number", None, "correction.weight correction.weight_high"),
-    composed("rho_mask_lower_bound", "number", 0.0, "correction.filters"),
-    composed("rho_mask_upper_bound", "number", 0.0, "correction.filters"),
+    *each(composed("rho_mask_", "number", 0.0, "correction.filters"), "lower_bound upper_bound"),
     composed("rho_mask_sequence_level", "flag", False, "correction.weight correction.filters"),
     composed("rho_mask_tv_divergence", "flag", False, "correction.filters"),
     mapped(
@@ -165,21 +164,14 @@ EARLIER = [
 OUTSIDE = [
     outside("push_to_hub", "flag", True, _HUB),
     *each(outside("", "any", None, _HUB), "hf_entity hf_repo_id hf_repo_revision hf_repo_url"),
-    *(
-        outside(name, "any", default, _BEAKER)
-        for name, default in (
-            ("try_launch_beaker_eval_jobs_on_weka", False),
-            ("try_launch_beaker_eval_jobs", True),
-            ("try_auto_save_to_beaker", True),
-            ("oe_eval_tasks", None),
-            ("oe_eval_max_length", 4096),
-            ("oe_eval_beaker_image", None),
-            ("oe_eval_gpu_multiplier", None),
-            ("eval_priority", "normal"),
-            ("eval_workspace", "ai2/tulu-3-results"),
-            ("beaker_eval_freq", -1),
-        )
-    ),
+    outside("try_launch_beaker_eval_jobs_on_weka", "any", False, _BEAKER),
+    *each(outside("", "any", True, _BEAKER), "try_launch_beaker_eval_jobs try_auto_save_to_beaker"),
+    outside("oe_eval_tasks", "any", None, _BEAKER),
+    outside("oe_eval_max_length", "any", 4096, _BEAKER),
+    *each(outside("oe_eval_", "any", None, _BEAKER), "beaker_image gpu_multiplier"),
+    outside("eval_priority", "any", "normal", _BEAKER),
+    outside("eval_workspace", "any", "ai2/tulu-3-results", _BEAKER),
+    outside("beaker_eval_freq", "any", -1, _BEAKER),
     outside("send_slack_alerts", "flag", False, "the monitoring raises alerts, from the services' metrics"),
 ]
 

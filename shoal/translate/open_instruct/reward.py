@@ -33,14 +33,12 @@ def _verifiable(source: Source, draft: Draft) -> None:
     verifies, judges = source["apply_verifiable_reward"], source["apply_llm_verifier_reward"]
     source.copy("apply_verifiable_reward", "reward.apply_verifiable_reward")
     if judges and not verifies:
-        draft.refuse(
-            "apply_llm_verifier_reward",
-            True,
+        reason = (
             "with apply_verifiable_reward = false a judge alone gave rewards; here the labels of the data choose "
             "between a judge and other verifiers, which are switched together: "
-            "--set reward.apply_verifiable_reward=true",
-            cure="reward.apply_verifiable_reward",
+            "--set reward.apply_verifiable_reward=true"
         )
+        draft.refuse("apply_llm_verifier_reward", True, reason, cure="reward.apply_verifiable_reward")
     elif judges:
         draft.notes.append("apply_llm_verifier_reward = true: the labels of the data decide what a judge scores")
 

@@ -72,10 +72,6 @@ def _mini_batches(source: Source, draft: Draft, replicas: int) -> int:
         splits = [name for name in SPLITS if source.is_set(name)]
         draft.set("grpo.num_mini_batches", samples // per_step, source.origin(*names, _DEVICES, *splits))
         return per_step
-    draft.refuse(
-        names[1],
-        accumulation,
-        f"the {samples} samples of a step must be divisible by those of an optimizer step ({per_step})",
-        cure="grpo.num_mini_batches",
-    )
+    reason = f"the {samples} samples of a step must be divisible by those of an optimizer step ({per_step})"
+    draft.refuse(names[1], accumulation, reason, cure="grpo.num_mini_batches")
     return samples

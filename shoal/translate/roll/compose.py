@@ -3,12 +3,11 @@
 import math
 from typing import Any
 
-from shoal.translate.roll.advantage import compose_advantage
+from shoal.translate.roll.algorithm import compose_advantage, compose_kl, compose_loss
 from shoal.translate.roll.batches import compose_batches
 from shoal.translate.roll.correction import compose_correction
 from shoal.translate.roll.data import compose_data, compose_evaluation
 from shoal.translate.roll.engine_fields import ENGINE, GENERATING
-from shoal.translate.roll.loss import compose_kl, compose_loss
 from shoal.translate.roll.masks import compose_masks
 from shoal.translate.roll.reward_worker import read_workers
 from shoal.translate.roll.rewards import compose_rewards

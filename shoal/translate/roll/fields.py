@@ -5,18 +5,7 @@ from shoal.translate.shared.field import Field, Kind, composed, each, ignored, k
 _CRITIC = "GRPO has no critic"
 _OLDER = "an older switch, which ROLL does not read any more: "
 
-_ROWS: tuple[tuple[str, Kind, tuple[object, ...]], ...] = (
-    ("source", "text", (None,)),
-    ("min_difficulty", "number", (None,)),
-    ("max_difficulty", "number", (None,)),
-    ("num_samples", "integer", (None, 0)),
-)
-_WEIGHTS: tuple[tuple[str, Kind, object, str], ...] = (
-    ("enabled", "flag", False, "correction.weight"),
-    ("weight_type", "text", "token", "correction.weight"),
-    ("upper_bound", "number", 1.2, "correction.weight_high"),
-    ("detach", "flag", True, "correction.weight"),
-)
+_CHOSEN = "the rows to use are chosen by labels, fraction and count of data.sources"
 _OF_VARIANTS: tuple[tuple[str, Kind, object, str], ...] = (
     ("tis_lower_bound", "number", 0.0, "loss.ratio_low"),
     ("tis_upper_bound", "number", 1.0, "loss.ratio_high"),
@@ -31,13 +20,6 @@ _OF_VARIANTS: tuple[tuple[str, Kind, object, str], ...] = (
 _FILTERS = (("ratio", 0.8, 1.2), ("diff", -0.2, 0.2), ("ratio_seq", 0.8, 1.2), ("diff_seq", -0.2, 0.2))
 OLDER_FILTERS = tuple(name for name, _, _ in _FILTERS)
 """The older fields train_infer_NAME_mask, each with its two thresholds."""
-_OLDER_CORRECTION: tuple[tuple[str, Kind, object, str], ...] = (
-    ("use_rollout_importance_sampling_ratio", "flag", False, "correction.weight"),
-    ("rollout_importance_sampling_ratio_upper_bound", "number", 1.2, "correction.weight_high"),
-    *((f"train_infer_{name}_mask", "flag", False, "correction.filters") for name in OLDER_FILTERS),
-    *((f"train_infer_{name}_threshold_low", "number", low, "correction.filters") for name, low, _ in _FILTERS),
-    *((f"train_infer_{name}_threshold_high", "number", high, "correction.filters") for name, _, high in _FILTERS),
-)
 
 PIPELINE: list[Field] = [
     composed("pretrain", "text", None, "model.path"),
@@ -45,8 +27,7 @@ PIPELINE: list[Field] = [
     mapped("rollout_batch_size", "integer", 128, "grpo.groups_per_step"),
     mapped("num_return_sequences_in_group", "integer", 1, "grpo.group_size"),
     mapped("prompt_length", "integer", 1024, "data.max_prompt_tokens"),
-    composed("response_length", "integer", None, "sampling.max_completion_tokens"),
-    composed("sequence_length", "integer", None, "sampling.max_completion_tokens"),
+    *each(composed("", "integer", None, "sampling.max_completion_tokens"), "response_length sequence_length"),
     composed("adv_estimator", "text", "gae", "advantage.baseline advantage.scale"),
     mapped("ppo_epochs", "integer", 1, "grpo.num_epochs"),
     composed("use_kl_loss", "flag", False, "kl.coef kl.place"),
@@ -115,21 +96,13 @@ PIPELINE: list[Field] = [
     ),
     composed("eval_steps", "integer", 10, "evaluation.every_steps"),
     composed("skip_initial_validation", "flag", False, "evaluation.on_start"),
-    composed("val_prompt_length", "integer", None, "evaluation.max_completion_tokens"),
-    composed("val_sequence_length", "integer", None, "evaluation.max_completion_tokens"),
+    *each(composed("val_", "integer", None, "evaluation.max_completion_tokens"), "prompt_length sequence_length"),
     composed("global_template", "text", None, "model.chat_template model.chat_template_kwargs"),
     refused("tag_to_template", "any", None, "one chat template renders all prompts: model.chat_template"),
     refused("tag_to_template.*", "any", None, "one chat template renders all prompts: model.chat_template"),
-    *(
-        refused(
-            f"dataset_filter.{name}",
-            kind,
-            None,
-            "the rows to use are chosen by labels, fraction and count of data.sources",
-            accepts=accepts,
-        )
-        for name, kind, accepts in _ROWS
-    ),
+    refused("dataset_filter.source", "text", None, _CHOSEN, accepts=(None,)),
+    *each(refused("dataset_filter.", "number", None, _CHOSEN, accepts=(None,)), "min_difficulty max_difficulty"),
+    refused("dataset_filter.num_samples", "integer", None, _CHOSEN, accepts=(None, 0)),
     mapped(
         "max_grad_norm", "number", 1.0, "learner.max_grad_norm", aliases=["actor_train.training_args.max_grad_norm"]
     ),
@@ -156,7 +129,14 @@ PIPELINE: list[Field] = [
     ),
     ignored("balance_length", "rows are packed to learner.pack_tokens and balanced over the ranks"),
     refused("minibatch_data_iter_num", "integer", 1, "ppo_epochs repeats all mini-batches: grpo.num_epochs"),
-    *(composed(f"train_infer_correction.is_weight.{name}", kind, default, to) for name, kind, default, to in _WEIGHTS),
+    composed("train_infer_correction.is_weight.enabled", "flag", False, "correction.weight"),
+    composed("train_infer_correction.is_weight.weight_type", "text", "token", "correction.weight"),
+    composed("train_infer_correction.is_weight.upper_bound", "number", 1.2, "correction.weight_high"),
+    composed("train_infer_correction.is_weight.detach", "flag", True, "correction.weight"),
     composed("train_infer_correction.filters", "any", None, "correction.filters"),
-    *(composed(name, kind, default, to) for name, kind, default, to in _OLDER_CORRECTION),
+    composed("use_rollout_importance_sampling_ratio", "flag", False, "correction.weight"),
+    composed("rollout_importance_sampling_ratio_upper_bound", "number", 1.2, "correction.weight_high"),
+    *(composed(f"train_infer_{name}_mask", "flag", False, "correction.filters") for name in OLDER_FILTERS),
+    *(composed(f"train_infer_{name}_threshold_low", "number", low, "correction.filters") for name, low, _ in _FILTERS),
+    *(composed(f"train_infer_{name}_threshold_high", "number", end, "correction.filters") for name, _, end in _FILTERS),
 ]

@@ -43,22 +43,16 @@ def compose_batches(source: Source, draft: Draft) -> int:
             "the command with -- --num_processes N, or set grpo.groups_per_step and launch.num_learner_ranks"
         )
     if batch % generations:
-        draft.refuse(
-            names[0],
-            batch,
-            f"the completions generated together ({batch}) must be divisible by num_generations ({generations})",
-            cure="grpo.groups_per_step",
-        )
+        reason = f"the completions generated together ({batch}) must be divisible by num_generations ({generations})"
+        draft.refuse(names[0], batch, reason, cure="grpo.groups_per_step")
     groups = max(1, batch // generations)
     mini_batches = max(1, batch // (device * accumulation))
     if groups % mini_batches:
-        draft.refuse(
-            "per_device_train_batch_size",
-            device,
+        reason = (
             f"an optimizer step takes {device * accumulation} completions, which is no whole number of groups of "
-            f"{generations}, and mini-batches are whole groups; raise gradient_accumulation_steps",
-            cure="grpo.num_mini_batches",
+            f"{generations}, and mini-batches are whole groups; raise gradient_accumulation_steps"
         )
+        draft.refuse("per_device_train_batch_size", device, reason, cure="grpo.num_mini_batches")
         mini_batches = 1
     origin = source.origin(*names, "num_generations")
     draft.set("grpo.groups_per_step", groups, origin)

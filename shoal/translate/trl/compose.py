@@ -80,15 +80,12 @@ def _loaded(loaded: dict[str, Any], column: str, source: Source, draft: Draft) -
         draft.refuse("train_dataset", loaded, reason, cure="data.sources", is_needed=True)
         return
     if loaded["changes"]:
-        draft.refuse(
-            "train_dataset",
-            shown,
+        reason = (
             f"the source changes its rows ({', '.join(loaded['changes'])}), which only a run could do: save them with "
             '.to_json("train.jsonl"), and give --set \'data.sources=[{path = "train.jsonl", messages_column = '
-            f'"{column}"}}]\'',
-            cure="data.sources",
-            is_needed=True,
+            f'"{column}"}}]\''
         )
+        draft.refuse("train_dataset", shown, reason, cure="data.sources", is_needed=True)
         return
     columns = {"messages_column": column, "ground_truth_column": "solution"}
     draft.set("data.sources", [table | columns], Origin(f"{source.spelled('train_dataset')} = {shown}", True))

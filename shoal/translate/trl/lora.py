@@ -3,12 +3,13 @@
 from typing import Any
 
 from shoal.translate.shared.draft import Draft, Source
-from shoal.translate.shared.field import Field, accepted, composed, ignored, not_yet, refused
+from shoal.translate.shared.field import Field, accepted, composed, each, ignored, not_yet, refused
 from shoal.translate.shared.setters import set_lora
 
 _CALL = "LoraConfig"
 _BITS = "BitsAndBytesConfig"
 _INITIAL = "an adapter's first matrix is random, and its second is 0, as by peft's default"
+_LINEAR = "adapters are those of LoRA on linear layers, and nothing else is trained"
 _TO = "learner.lora"
 
 LORA: list[Field] = [
@@ -39,21 +40,11 @@ LORA: list[Field] = [
     ),
     ignored(f"{_BITS}.bnb_4bit_compute_dtype", "learner.compute_dtype decides it"),
     refused(f"{_BITS}.*", "any", None, "no such option of 4-bit models here"),
-    *(
-        refused(name, "any", None, "adapters are those of LoRA on linear layers, and nothing else is trained")
-        for name in (
-            "lora_target_parameters",
-            "lora_modules_to_save",
-            "use_dora",
-            *(
-                f"{_CALL}.{name}"
-                for name in ("modules_to_save", "use_dora", "target_parameters", "layers_to_transform")
-            ),
-            *(
-                f"{_CALL}.{name}"
-                for name in ("rank_pattern", "alpha_pattern", "exclude_modules", "trainable_token_indices")
-            ),
-        )
+    *each(refused("", "any", None, _LINEAR), "lora_target_parameters lora_modules_to_save use_dora"),
+    *each(
+        refused(f"{_CALL}.", "any", None, _LINEAR),
+        "modules_to_save use_dora target_parameters layers_to_transform rank_pattern alpha_pattern exclude_modules "
+        "trainable_token_indices",
     ),
     composed(f"{_CALL}.r", "integer", 8, _TO),
     composed(f"{_CALL}.lora_alpha", "integer", 8, _TO),

@@ -24,15 +24,10 @@ FIELDS: list[Field] = [
         "e2b_router_url morph_router_url",
     ),
     composed("code_language", "text", "python", "reward.format", why="of open-r1's code_format"),
-    *(
-        composed(f"cosine_{name}", "number", default, "reward.cosine", why="of open-r1's cosine")
-        for name, default in (
-            ("min_value_wrong", 0.0),
-            ("max_value_wrong", -0.5),
-            ("min_value_correct", 0.5),
-            ("max_value_correct", 1.0),
-        )
-    ),
+    composed("cosine_min_value_wrong", "number", 0.0, "reward.cosine", why="of open-r1's cosine"),
+    composed("cosine_max_value_wrong", "number", -0.5, "reward.cosine", why="of open-r1's cosine"),
+    composed("cosine_min_value_correct", "number", 0.5, "reward.cosine", why="of open-r1's cosine"),
+    composed("cosine_max_value_correct", "number", 1.0, "reward.cosine", why="of open-r1's cosine"),
     composed("cosine_max_len", "integer", 1000, "reward.cosine", why="of open-r1's cosine, in characters"),
     composed("max_completion_len", "integer", 16384, "reward.overlong", why="of open-r1's soft_overlong_punishment"),
     composed("soft_punish_cache", "integer", 4096, "reward.overlong", why="of open-r1's soft_overlong_punishment"),

@@ -151,12 +151,11 @@ def _set_verifier(
 def _sum_once(source: Source, draft: Draft, *, reads_solutions: bool) -> None:
     """Refuses to normalize each part separately if there are parts other than verifiers: their sum is one reward."""
     if source["multi_objective_aggregation"] == "normalize_then_sum":
-        draft.refuse(
-            "multi_objective_aggregation",
-            "normalize_then_sum",
+        reason = (
             "format and length are parts of one reward here; to normalize each by itself, leave reward_funcs out and "
-            'give the data a verifier_column with lists such as ["math", "think_format"]',
+            'give the data a verifier_column with lists such as ["math", "think_format"]'
         )
+        draft.refuse("multi_objective_aggregation", "normalize_then_sum", reason)
     draft.set("advantage.partial_rewards", False, source.origin("reward_funcs"))
     if not reads_solutions:
         return
@@ -267,13 +266,11 @@ def _own_labels(functions: Sequence[OwnFunction], *, beside: str, draft: Draft) 
     if others := [
         each.name for each in functions if set(each.columns) - {_LABEL} or len(each.required) != len(each.columns)
     ]:
-        draft.refuse(
-            "reward_funcs",
-            ", ".join(others),
+        reason = (
             f"reads other columns than {_LABEL}, the label of the verifier {beside} beside it: give data whose rows "
-            "name the verifiers and have a label for each, and --set data.sources with its verifier_column",
-            cure="data.sources",
+            "name the verifiers and have a label for each, and --set data.sources with its verifier_column"
         )
+        draft.refuse("reward_funcs", ", ".join(others), reason, cure="data.sources")
     return {"ground_truth_column": _LABEL}
 
 

@@ -64,11 +64,8 @@ def compose_kl(source: Source, draft: Draft) -> None:
     penalty, control = source["algorithm.kl_penalty"], source["algorithm.kl_ctrl.type"]
     weight, horizon, target = (source[f"algorithm.kl_ctrl.{name}"] for name in ("kl_coef", "horizon", "target_kl"))
     if in_loss and in_reward:
-        draft.refuse(
-            "algorithm.use_kl_in_reward",
-            True,
-            "the KL goes into the loss (use_kl_loss) or into the reward, not both: choose one",
-        )
+        reason = "the KL goes into the loss (use_kl_loss) or into the reward, not both: choose one"
+        draft.refuse("algorithm.use_kl_in_reward", True, reason)
         return
     name = f"{ACTOR}.kl_loss_type" if in_loss else "algorithm.kl_penalty"
     spelled = kind if in_loss else penalty
