@@ -96,12 +96,12 @@ def exercise(commands: LearnerCommands, folder: Path, variant: str) -> dict[str,
     learner = commands.learner
     output = output_of(folder, variant, commands.process_group.size)
     record_gradient(learner, groups_of(commands, group_size=5), output / "gradient.safetensors")
-    result: dict[str, Any] = {"started": reference_logprobs(commands)}
+    result: dict[str, Any] = {"started": logprobs_of(commands, learner_pb2.MODEL_REFERENCE)}
     for number in (1, 2):
         batch = make_batch(f"step-{number}", learner.version, groups=groups_of(commands, seed=number))
         result[f"step-{number}"] = learner.step(batch).metrics
-    result["followed"] = reference_logprobs(commands)
-    result["policy"] = policy_logprobs(commands)
+    result["followed"] = logprobs_of(commands, learner_pb2.MODEL_REFERENCE)
+    result["policy"] = logprobs_of(commands, learner_pb2.MODEL_POLICY)
     saving = commands.save_checkpoint(learner_pb2.LearnerServiceSaveCheckpointRequest(checkpoint_id="c1"))
     saved = files_on_disk(commands, saving)
     result["files"] = [file.path for file in saved]
@@ -112,7 +112,7 @@ def exercise(commands: LearnerCommands, folder: Path, variant: str) -> dict[str,
         learner.step(make_batch("step-4", learner.version, groups=groups_of(commands, seed=4)))
         request.attempt = attempt
         commands.load_checkpoint(request)
-    result["restored"] = reference_logprobs(commands)
+    result["restored"] = logprobs_of(commands, learner_pb2.MODEL_REFERENCE)
     return result
 
 
@@ -122,15 +122,7 @@ def groups_of(commands: LearnerCommands, *, group_size: int = 4, seed: int = 0) 
     return with_supports(groups) if commands.learner.config.sampling.is_restricted else groups
 
 
-def reference_logprobs(commands: LearnerCommands) -> list[float]:
-    return _logprobs(commands, learner_pb2.MODEL_REFERENCE)
-
-
-def policy_logprobs(commands: LearnerCommands) -> list[float]:
-    return _logprobs(commands, learner_pb2.MODEL_POLICY)
-
-
-def _logprobs(commands: LearnerCommands, model: learner_pb2.Model.ValueType) -> list[float]:
+def logprobs_of(commands: LearnerCommands, model: learner_pb2.Model.ValueType) -> list[float]:
     tokens = int32_to_wire(make_groups()[0].prompt_token_ids)
     request = learner_pb2.ComputeLogprobsRequest(token_ids=[tokens], temperature=1.0, model=model)
     (logprobs,) = commands.compute_logprobs(request)

@@ -43,12 +43,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     make_tiny_model(folder / "model")
     make_tiny_model(folder / "model-few-keys", heads=4, key_heads=1)
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    run_together(
-        [
-            [sys.executable, str(SCRIPT), str(folder), *ALONE],
-            [*torchrun, str(SCRIPT), str(folder), *TOGETHER],
-        ]
-    )
+    run_together([[sys.executable, str(SCRIPT), str(folder), *ALONE], [*torchrun, str(SCRIPT), str(folder), *TOGETHER]])
     return folder
 
 

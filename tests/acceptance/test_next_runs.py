@@ -153,9 +153,7 @@ async def load(address: str, model: Path, max_num_seqs: int, until: worker_pb2.W
 
 
 @pytest.mark.timeout(1200)
-def test_a_generator_that_restarts_while_its_engine_starts_leaves_no_process_of_it(
-    standing: Standing,
-) -> None:
+def test_a_generator_that_restarts_while_its_engine_starts_leaves_no_process_of_it(standing: Standing) -> None:
     model = make_tiny_model(standing.folder / "model")
     process, address = standing.processes["generator"], standing.addresses["generator"]
 

@@ -11,12 +11,7 @@ from shoal.rpc.auth.credentials import Credentials
 from shoal.rpc.auth.permissions import Role, caller_of_uri
 from tests.support.manifests import OVERLAY_NAMES, objects, of_kind, pods
 
-SERVICES = {
-    "coordinator": Role.COORDINATOR,
-    "generator": Role.WORKER,
-    "learner": Role.WORKER,
-    "reward": Role.WORKER,
-}
+SERVICES = {"coordinator": Role.COORDINATOR, "generator": Role.WORKER, "learner": Role.WORKER, "reward": Role.WORKER}
 WITHOUT_CERT_MANAGER = ["cpu-dev"]
 WITH_CERT_MANAGER = [name for name in OVERLAY_NAMES if name not in WITHOUT_CERT_MANAGER]
 

@@ -172,8 +172,7 @@ def test_an_override_with_a_boolean_of_python_is_a_boolean_where_the_field_does_
     path = tmp_path / "run.toml"
     path.write_text('[model]\npath = "m"\n[[data.sources]]\ntask = "arithmetic"\n')
     config = load_config(
-        path,
-        ["model.chat_template_kwargs.enable_thinking=False", "data.sources.0.task_options.x=True"],
+        path, ["model.chat_template_kwargs.enable_thinking=False", "data.sources.0.task_options.x=True"]
     )
     assert config.model.chat_template_kwargs == {"enable_thinking": False}
     assert config.data.sources[0].task_options == {"x": True}

@@ -25,9 +25,7 @@ async def coordinator():
 
 
 def waiting(port: int, *, at_most_s: float = 60) -> "asyncio.Task[str]":
-    return asyncio.create_task(
-        wait_for_end(f"127.0.0.1:{port}", settle_s=0, at_most_s=at_most_s, poll_s=0.01),
-    )
+    return asyncio.create_task(wait_for_end(f"127.0.0.1:{port}", settle_s=0, at_most_s=at_most_s, poll_s=0.01))
 
 
 async def test_a_worker_ends_at_once_beside_a_coordinator_that_goes_on(coordinator: RpcServer) -> None:

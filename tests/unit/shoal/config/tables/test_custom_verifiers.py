@@ -67,10 +67,7 @@ def test_relative_paths_start_at_the_toml_file_and_those_of_set_at_the_current_f
 
 
 def test_the_known_verifiers_are_those_of_the_tables_unless_a_server_must_be_asked_for_its_names() -> None:
-    tables = {
-        "custom": {"Mine": {"file": "/s.py"}},
-        "servers": {"s": {"address": "h:1", "verifiers": ["Style"]}},
-    }
+    tables = {"custom": {"Mine": {"file": "/s.py"}}, "servers": {"s": {"address": "h:1", "verifiers": ["Style"]}}}
     reward = run_config(reward=tables).reward
     assert reward.known_verifiers == reward.verifiers_here >= BUILT_IN_VERIFIERS | {"mine", "style"}
     tables["servers"]["t"] = {"address": "h:2"}

@@ -71,12 +71,7 @@ def test_each_domain_becomes_a_source_with_its_share_of_the_prompts_of_the_run(t
 
 def test_tags_choose_verifiers_and_classes_their_options(tmp_path: Path) -> None:
     reward = parsed(_translated(tmp_path, _file())).reward
-    assert reward.remap == {
-        "deepmath": "math",
-        "aime": "math",
-        "ifeval": "ifeval_old",
-        "cross": "multiple_choice",
-    }
+    assert reward.remap == {"deepmath": "math", "aime": "math", "ifeval": "ifeval_old", "cross": "multiple_choice"}
     assert reward.verifiers.multiple_choice.values == "soft"
     assert (reward.repetition.max_penalty, reward.repetition.ngram_size) == (-0.5, 3)
     assert reward.repetition.unit == "words"
