@@ -94,14 +94,9 @@ def _tracking(source: Source, draft: Draft) -> None:
 
 
 def _schedule(source: Source, draft: Draft) -> None:
-    scheduler = source["lr_scheduler_type"]
-    set_scheduler(
-        draft,
-        scheduler,
-        source.origin("lr_scheduler_type"),
-        field="lr_scheduler_type",
-        learning_rate=source["learning_rate"],
-    )
+    name = "lr_scheduler_type"
+    scheduler = source[name]
+    set_scheduler(draft, scheduler, source.origin(name), field=name, learning_rate=source["learning_rate"])
     steps, ratio = source["warm_up_steps"], source["warmup_ratio"]
     # The draft lacks unreadable values, which are refused.
     mini_batches = draft.values.get("grpo.num_mini_batches") or 1

@@ -155,14 +155,9 @@ def _model(source: Source, draft: Draft) -> None:
 def _schedule(source: Source, draft: Draft) -> None:
     scheduler = source["lr_scheduler_type"].lower()
     options = source["lr_scheduler_kwargs"]
-    set_scheduler(
-        draft,
-        scheduler,
-        source.origin("lr_scheduler_type", *(["lr_scheduler_kwargs"] if options else [])),
-        field="lr_scheduler_kwargs" if options and scheduler not in REFUSED_SCHEDULERS else "lr_scheduler_type",
-        learning_rate=source["learning_rate"],
-        options=options,
-    )
+    origin = source.origin("lr_scheduler_type", *(["lr_scheduler_kwargs"] if options else []))
+    field = "lr_scheduler_kwargs" if options and scheduler not in REFUSED_SCHEDULERS else "lr_scheduler_type"
+    set_scheduler(draft, scheduler, origin, field=field, learning_rate=source["learning_rate"], options=options)
     steps, ratio = source["warmup_steps"], source["warmup_ratio"]
     if 0 < steps < 1:
         steps, ratio = 0, steps

@@ -74,9 +74,11 @@ def _quantization(source: Source, draft: Draft) -> str:
 def compose_lora(source: Source, draft: Draft) -> None:
     """Sets the adapters, if the source has any, and the type of the frozen layers."""
     named = [text for text in source["GRPOTrainer.peft_config"] or () if text not in ("None", "")]
-    fields = {name: f"{_CALL}.{name}" for name in ("r", "lora_alpha", "lora_dropout", "target_modules", "use_rslora")}
-    flags = {"r": "lora_r"} | {name: name for name in ("lora_alpha", "lora_dropout", "use_rslora")}
-    flags |= {"target_modules": "lora_target_modules"}
+    call = {"rank": "r", "alpha": "lora_alpha", "dropout": "lora_dropout", "targets": "target_modules"}
+    call |= {"rslora": "use_rslora"}
+    fields = {name: f"{_CALL}.{parameter}" for name, parameter in call.items()}
+    flags = {"rank": "lora_r", "alpha": "lora_alpha", "dropout": "lora_dropout", "rslora": "use_rslora"}
+    flags |= {"targets": "lora_target_modules"}
     # A call without arguments uses all of peft's defaults.
     is_call = any(source.is_set(name) for name in fields.values()) or f"{_CALL}()" in named
     by_flags = source["use_peft"]
@@ -96,13 +98,4 @@ def compose_lora(source: Source, draft: Draft) -> None:
         return
     bits = ("load_in_4bit", "bnb_4bit_quant_type", f"{_BITS}.bnb_4bit_quant_type")
     used += [name for name in bits if source.is_set(name)]
-    set_lora(
-        draft,
-        source.origin(*(used or ["use_peft"])),
-        rank=values["r"],
-        alpha=values["lora_alpha"],
-        dropout=values["lora_dropout"],
-        targets=values["target_modules"],
-        rslora=values["use_rslora"],
-        quantization=quantization,
-    )
+    set_lora(draft, source.origin(*(used or ["use_peft"])), **values, quantization=quantization)

@@ -12,7 +12,7 @@ def compose_lora(source: Source, draft: Draft) -> None:
     names = [f"{_CALL}.{name}" for name in _NAMES]
     rank, alpha, dropout, targets, rslora = (source[name] for name in names)
     rank = rank if source.is_set(names[0]) or not source["lora_rank"] else source["lora_rank"]
-    in_4bit = source["from_pretrained.load_in_4bit"]
+    bits = "nf4" if source["from_pretrained.load_in_4bit"] else "none"
     used = [name for name in (*names, "lora_rank", "from_pretrained.load_in_4bit") if source.is_set(name)]
     if not any(source.is_set(name) for name in (*names, "lora_rank")):
         source.note_unused("from_pretrained.load_in_4bit", why="no adapters are trained, so the model is not frozen")
@@ -21,13 +21,5 @@ def compose_lora(source: Source, draft: Draft) -> None:
         draft.notes.append(
             'from_pretrained.load_in_4bit: on by Unsloth\'s default; turn it off with quantization "none"'
         )
-    set_lora(
-        draft,
-        source.origin(*used),
-        rank=rank,
-        alpha=alpha,
-        dropout=dropout,
-        targets=targets or LAYERS,
-        rslora=rslora,
-        quantization="nf4" if in_4bit else "none",
-    )
+    origin, targets = source.origin(*used), targets or LAYERS
+    set_lora(draft, origin, rank=rank, alpha=alpha, dropout=dropout, targets=targets, rslora=rslora, quantization=bits)
