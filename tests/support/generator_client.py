@@ -83,6 +83,20 @@ class Generator:
         """Samples a group; the sample indexes in order of arrival."""
         return [message.completion.sample_index async for message in self.sampling(**changes)]
 
+    async def held_sample(self) -> "asyncio.Task[list[int]]":
+        """Begins to sample a group whose completions wait at the gate of the engine."""
+        self.engine.sample_gate = asyncio.Event()
+        waiting = asyncio.create_task(self.sample())
+        await self.until(lambda status: status.load.num_running == 2)
+        return waiting
+
+    async def held_load(self) -> Any:
+        """Begins a load that is ready, and waits at the gate of the engine."""
+        self.engine.load_gate = asyncio.Event()
+        call = self.loading(1)
+        assert (await call.read()).stage == pb.LOAD_STAGE_READY
+        return call
+
     def sampling(self, **changes: Any) -> Any:
         fields: dict[str, Any] = {
             "request_id": "request",

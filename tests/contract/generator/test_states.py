@@ -60,9 +60,7 @@ async def test_an_engine_that_was_paused_before_it_slept_is_paused_when_it_wakes
 
 
 async def test_an_engine_does_not_sleep_while_it_loads(ready: Generator) -> None:
-    ready.engine.load_gate = asyncio.Event()
-    call = ready.loading(1)
-    assert (await call.read()).stage == pb.LOAD_STAGE_READY
+    await ready.held_load()
     with pytest.raises(FailedPrecondition) as caught:
         await ready.stub.Sleep(pb.SleepRequest(), timeout=TIMEOUT_S)
     assert caught.value.reason == "LOAD_UNDER_WAY"
@@ -143,9 +141,7 @@ def signals(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 async def test_a_dead_engine_ends_the_process_with_its_reason(ready: Generator, signals: list[int]) -> None:
-    ready.engine.sample_gate = asyncio.Event()
-    waiting = asyncio.create_task(ready.sample())
-    await ready.until(lambda status: status.load.num_running == 2)
+    waiting = await ready.held_sample()
     ready.engine.death.set_result("exit code 9")
     with pytest.raises(Aborted, match="died"):
         await waiting

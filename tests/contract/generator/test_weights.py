@@ -65,18 +65,14 @@ async def test_a_load_that_fails_leaves_the_generator_stale_and_paused_until_one
 
 async def test_weights_of_a_higher_attempt_abort_the_requests_in_flight(ready: Generator) -> None:
     await ready.load(5)
-    ready.engine.sample_gate = asyncio.Event()
-    waiting = asyncio.create_task(ready.sample())
-    await ready.until(lambda status: status.load.num_running == 2)
+    waiting = await ready.held_sample()
     await ready.load(3, attempt=1)
     with pytest.raises(Aborted, match="restored"):
         await waiting
 
 
 async def test_completions_in_flight_survive_a_load_of_the_same_attempt(ready: Generator) -> None:
-    ready.engine.sample_gate = asyncio.Event()
-    waiting = asyncio.create_task(ready.sample())
-    await ready.until(lambda status: status.load.num_running == 2)
+    waiting = await ready.held_sample()
     await ready.load(1)
     ready.engine.sample_gate.set()
     assert sorted(await waiting) == [0, 1]
@@ -85,9 +81,7 @@ async def test_completions_in_flight_survive_a_load_of_the_same_attempt(ready: G
 async def test_an_engine_that_loads_while_it_samples_is_not_paused(ready: Generator) -> None:
     ready.engine.loads_while_sampling = True
     ready.engine.pauses.clear()
-    ready.engine.load_gate = asyncio.Event()
-    call = ready.loading(1)
-    assert (await call.read()).stage == pb.LOAD_STAGE_READY
+    call = await ready.held_load()
     assert sorted(await ready.sample()) == [0, 1], "nothing is sampled during the load"
     ready.engine.load_gate.set()
     done = await call.read()
@@ -114,9 +108,7 @@ async def test_a_pause_during_such_a_load_holds_after_it(ready: Generator) -> No
 
 async def test_such_a_load_that_fails_leaves_the_completions_in_flight_alone(ready: Generator) -> None:
     ready.engine.loads_while_sampling = True
-    ready.engine.sample_gate = asyncio.Event()
-    waiting = asyncio.create_task(ready.sample())
-    await ready.until(lambda status: status.load.num_running == 2)
+    waiting = await ready.held_sample()
     ready.engine.load_error = Unavailable("a peer went")
     with pytest.raises(Unavailable):
         await ready.load(1)
@@ -169,9 +161,7 @@ async def test_a_newer_epoch_ends_a_join_that_waits_for_members(stale: Generator
 
 
 async def test_a_newer_epoch_ends_a_load_that_waits_for_its_sender(ready: Generator) -> None:
-    ready.engine.load_gate = asyncio.Event()
-    call = ready.loading(1)
-    assert (await call.read()).stage == pb.LOAD_STAGE_READY
+    call = await ready.held_load()
     status = await ready.status()
     assert status.status.state == worker_pb2.WORKER_STATE_READY
     with pytest.raises(FailedPrecondition, match="in progress"):
@@ -185,9 +175,7 @@ async def test_a_newer_epoch_ends_a_load_that_waits_for_its_sender(ready: Genera
 
 
 async def test_a_caller_that_disconnects_aborts_the_load(ready: Generator) -> None:
-    ready.engine.load_gate = asyncio.Event()
-    call = ready.loading(1)
-    assert (await call.read()).stage == pb.LOAD_STAGE_READY
+    call = await ready.held_load()
     call.cancel()
     await ready.reach(worker_pb2.WORKER_STATE_STALE)
     assert "disconnected" in ready.engine.group_aborts[-1]

@@ -1,7 +1,6 @@
 """Calls of a client: begin, end, cancellation, retries."""
 
 import asyncio
-import contextlib
 
 import grpc
 import numpy as np
@@ -230,20 +229,6 @@ async def test_a_closed_channel_is_unavailable_and_cancels_no_caller(servicer, a
         with pytest.raises(errors.Unavailable, match=f"the channel to {address} was closed") as raised:
             await attempt
         assert raised.value.reason == "CHANNEL_CLOSED"
-
-
-async def test_a_server_that_dies_during_a_stream_is_unavailable():
-    servicer = Recording()
-    async with contextlib.AsyncExitStack() as stack:
-        address = await stack.enter_async_context(serving(servicer, GENERATOR))
-        channel = await stack.enter_async_context(connect(address, GENERATOR))
-        generator = generator_pb2_grpc.GeneratorServiceStub(channel)
-        stop = None
-        with pytest.raises(errors.Unavailable):
-            async for _ in generator.GenerateGroup(generator_pb2.GenerateGroupRequest(), timeout=TIMEOUT_S):
-                if stop is None:
-                    stop = asyncio.create_task(stack.aclose())
-        await stop
 
 
 async def test_a_large_request_is_retried_while_the_peer_is_unavailable(servicer, reward):

@@ -20,10 +20,9 @@ from shoal.rpc.auth.permissions import Role
 from shoal.rpc.auth.tls import TlsFolder
 from shoal.rpc.channel import connect
 from shoal.rpc.limits import CALLS, ServerLimits
-from shoal.rpc.server import RpcServer
 from shoal.v1 import coordinator_pb2 as pb
 from shoal.v1 import coordinator_pb2_grpc, environment_pb2, environment_pb2_grpc
-from tests.support.loopback import ADD_TO_SERVER, COORDINATOR, ENVIRONMENT, serving
+from tests.support.loopback import COORDINATOR, ENVIRONMENT, serving
 from tests.support.secured import METHODS, Pki
 from tests.support.waiting import PATIENCE_S, eventually
 
@@ -125,23 +124,15 @@ async def test_connections_that_do_not_begin_are_closed_and_others_are_served_me
 
 
 async def test_half_a_tls_handshake_is_closed_and_others_are_served_meanwhile(tmp_path: Path) -> None:
-    pki = Pki(tmp_path)
-    server = RpcServer(
-        listen="127.0.0.1:0",
-        credentials=Credentials(TlsFolder(pki.issue(Role.COORDINATOR))),
-        limits=ServerLimits(handshake_timeout_s=1),
-    )
-    server.add(ADD_TO_SERVER[COORDINATOR], Talkative(), COORDINATOR)
-    await server.start()
-    address = f"127.0.0.1:{server.port}"
+    pki, limits = Pki(tmp_path), ServerLimits(handshake_timeout_s=1)
+    own, operator = (Credentials(TlsFolder(pki.issue(role))) for role in (Role.COORDINATOR, Role.OPERATOR))
     # The begin of a ClientHello that announces 512 bytes.
     hello = bytes([22, 3, 1, 2, 0, 1, 0, 1, 252, 3, 3])
-    half = [connection(address, hello) for _ in range(50)]
-    operator = Credentials(TlsFolder(pki.issue(Role.OPERATOR)))
-    await check_served(address, operator)
-    await eventually(lambda: all(map(is_closed, half)), "half a handshake is closed")
-    await check_served(address, operator)
-    await server.stop(0)
+    async with serving(Talkative(), COORDINATOR, limits=limits, credentials=own) as address:
+        half = [connection(address, hello) for _ in range(50)]
+        await check_served(address, operator)
+        await eventually(lambda: all(map(is_closed, half)), "half a handshake is closed")
+        await check_served(address, operator)
 
 
 async def test_connections_above_the_limit_are_closed_and_those_below_are_served() -> None:

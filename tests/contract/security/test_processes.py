@@ -56,8 +56,15 @@ async def service(kind: str, *options: str | Path, log: Path, **environment: str
         await started.wait()
 
 
-async def address_of(port_file: Path) -> str:
-    return str(await eventually(lambda: port_file.exists() and port_file.read_text().strip()))
+@asynccontextmanager
+async def coordinator(
+    folder: Path, *options: str | Path, **environment: str
+) -> AsyncIterator[tuple[psutil.Process, str]]:
+    """Runs a coordinator whose log and runs are in the folder; yields its process and its address."""
+    port_file = folder / "port"
+    own = ("--listen", "127.0.0.1:0", "--data-dir", folder / "runs", "--port-file", port_file)
+    async with service("coordinator", *own, *options, log=folder / "coordinator.log", **environment) as process:
+        yield process, str(await eventually(lambda: port_file.exists() and port_file.read_text().strip()))
 
 
 def listening_addresses(process: psutil.Process) -> list[Any]:
@@ -89,13 +96,10 @@ def certs(tmp_path: Path) -> Path:
 
 
 async def test_the_four_services_meet_over_mutual_tls_and_nobody_else_gets_in(certs: Path, tmp_path: Path) -> None:
-    port_file = tmp_path / "port"
-    options = ("--data-dir", tmp_path / "runs", "--port-file", port_file, "--tls-dir", certs / "coordinator")
-    options = ("--listen", "127.0.0.1:0", *options)  # The others do so by default.
     async with AsyncExitStack() as started:
-        log = tmp_path / "coordinator.log"
-        processes = [await started.enter_async_context(service("coordinator", *options, log=log))]
-        address = await address_of(port_file)
+        serving = coordinator(tmp_path, "--tls-dir", certs / "coordinator")
+        process, address = await started.enter_async_context(serving)
+        processes = [process]
         for kind in ("reward", "learner", "generator"):
             worker = ("--coordinator", address, "--tls-dir", certs / kind)
             processes.append(await started.enter_async_context(service(kind, *worker, log=tmp_path / f"{kind}.log")))
@@ -114,12 +118,13 @@ async def test_the_four_services_meet_over_mutual_tls_and_nobody_else_gets_in(ce
         code, text = await run(SHOAL, *pause)
         assert code == 6 and "with it: --tls-dir" in text, text
 
-        calls = [json.loads(line) for line in log.read_text().splitlines() if "call of an operator" in line]
+        log = (tmp_path / "coordinator.log").read_text()
+        calls = [json.loads(line) for line in log.splitlines() if "call of an operator" in line]
         told = [(call["caller"], call["rpc"], call["code"]) for call in calls]
         assert told == [
             ("operator/operator", "PauseRun", "NOT_FOUND"),
             ("viewer/viewer", "PauseRun", "PERMISSION_DENIED"),
-        ], log.read_text()
+        ], log
 
         probed = [(address, "coordinator"), *((worker["address"], "reward") for worker in workers)]
         for where, folder in probed:
@@ -137,13 +142,9 @@ async def test_the_four_services_meet_over_mutual_tls_and_nobody_else_gets_in(ce
 async def test_a_run_trains_over_mutual_tls(
     certs: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    port_file = tmp_path / "port"
-    options = ("--listen", "127.0.0.1:0", "--data-dir", tmp_path / "runs", "--port-file", port_file)
-    options = (*options, "--tls-dir", certs / "coordinator")
     of_worker = Credentials.of_server(Role.WORKER, tls_dir=certs / "generator", tokens_file=None)
     monkeypatch.setattr(auth, "_process", of_worker)  # The workers follow a script, in this process.
-    async with service("coordinator", *options, log=tmp_path / "coordinator.log"):
-        address = await address_of(port_file)
+    async with coordinator(tmp_path, "--tls-dir", certs / "coordinator") as (_, address):
         plane = Plane()
         scripted = [
             await serve_worker(address, ScriptedLearner(plane), "learner-0"),
@@ -168,13 +169,11 @@ async def test_tokens_work_from_the_command_line_to_the_tokens_file(tmp_path: Pa
         token = (tmp_path / role).read_text().strip()
         assert code == 0 and token not in line and (tmp_path / role).stat().st_mode & 0o777 == 0o600, line
         lines.append(line)
-    tokens, port_file = tmp_path / "tokens.txt", tmp_path / "port"
+    tokens = tmp_path / "tokens.txt"
     tokens.write_text("".join(lines))
-    options = ("--listen", "127.0.0.1:0", "--data-dir", tmp_path / "runs", "--port-file", port_file)
-    options = (*options, "--tokens-file", tokens)
-    log = tmp_path / "coordinator.log"
-    async with service("coordinator", *options, log=log, SHOAL_TOKEN_FILE=str(tmp_path / "coordinator")):
-        pause = (SHOAL, "run", "pause", "--coordinator", await address_of(port_file))
+    of_coordinator = str(tmp_path / "coordinator")
+    async with coordinator(tmp_path, "--tokens-file", tokens, SHOAL_TOKEN_FILE=of_coordinator) as (_, address):
+        pause = (SHOAL, "run", "pause", "--coordinator", address)
         found = {
             name: (await run(*pause, **environment))[0]
             for name, environment in {

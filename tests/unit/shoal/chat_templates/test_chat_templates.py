@@ -58,13 +58,6 @@ def test_a_named_template_writes_these_turns(name: str, expected: str) -> None:
     assert _prompt(name, TALK) == expected
 
 
-def test_the_zero_template_explains_both_tags_and_begins_the_thoughts() -> None:
-    text = _prompt("r1_zero", TALK[1:2])
-    instruction, _, rest = text.partition("\n\n")
-    assert all(tag in instruction for tag in ("<think>", "</think>", "<answer>", "</answer>"))
-    assert rest == "User: 2 + 2?\nAssistant: <think>"
-
-
 @pytest.mark.parametrize(
     ("name", "asked_for", "turns"),
     [

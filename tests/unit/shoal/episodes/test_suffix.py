@@ -8,7 +8,7 @@ import pytest
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
-from shoal.chat_templates import rendering, template_text
+from shoal.chat_templates import template_text
 from shoal.conversation import ChatMessage, ToolCall, ToolCallStatus, ToolDefinition
 from shoal.episodes.suffix import TurnRenderer
 from shoal.episodes.suffix_check import find_difference, trial_turns
@@ -175,22 +175,11 @@ def test_a_template_without_an_end_of_turn_is_refused(name: str) -> None:
         renderer_of(template_text(name))
 
 
-HOSTILE = {
-    "time": ("{% set n = 9 ** (9 ** (messages | length + 8)) %}", "it does not end: 0.3 s"),
-    "memory": ("{{ messages[0].content * 10 ** 10 }}", "it takes more than 1.0 GiB of memory"),
-    "text": ("{{ messages[0].content * 2000000 }}", "it makes 2000"),
-}
-
-
-@pytest.mark.parametrize("what", HOSTILE)
-def test_a_template_that_turns_hostile_in_mid_episode_is_ended_and_named(
-    what: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    template, message = HOSTILE[what]
-    renderer = renderer_of("{% if messages[-1].content == 'now' %}" + template + "{% endif %}" + families.HERMES)
+def test_a_template_that_turns_hostile_in_mid_episode_is_ended_and_named() -> None:
+    hostile = "{% if messages[-1].content == 'now' %}{{ messages[0].content * 2000000 }}{% endif %}"
+    renderer = renderer_of(hostile + families.HERMES)
     before = renderer.observation(7, (), [ChatMessage("user", "not yet")])
-    with monkeypatch.context() as patch, pytest.raises(InvalidArgument, match=rf"^model\.chat_template: {message}"):
-        patch.setattr(rendering, "_FIXED_S", 0.2 if what == "time" else 30.0)
+    with pytest.raises(InvalidArgument, match=r"^model\.chat_template: it makes 2000"):
         renderer.observation(7, (), [ChatMessage("user", "now")])
     assert renderer.observation(7, (), [ChatMessage("user", "not yet")]) == before, (
         "other messages are rendered as ever"

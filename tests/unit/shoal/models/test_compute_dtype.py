@@ -12,25 +12,19 @@ def cpu_without_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compute_dtype, "has_instructions", lambda dtype: dtype == "float32")
 
 
-@pytest.fixture
-def cpu_with_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compute_dtype, "has_instructions", lambda dtype: True)
-
-
-@pytest.mark.usefixtures("cpu_without_bfloat16")
-@pytest.mark.parametrize("usual", ["bfloat16", "float16", "float32"])
-def test_auto_is_float32_on_a_cpu_without_instructions_for_the_usual_type(usual: str) -> None:
-    assert settled_dtype("generator.dtype", "auto", usual, on_cpu=True) == "float32"
-
-
-@pytest.mark.usefixtures("cpu_without_bfloat16")
-def test_auto_is_the_usual_type_on_a_gpu_whatever_its_cpu_has() -> None:
-    assert settled_dtype("generator.dtype", "auto", "bfloat16", on_cpu=False) == "bfloat16"
-
-
-@pytest.mark.usefixtures("cpu_with_bfloat16")
-def test_auto_is_the_usual_type_on_a_cpu_with_instructions_for_it() -> None:
-    assert settled_dtype("learner.compute_dtype", "auto", "bfloat16", on_cpu=True) == "bfloat16"
+@pytest.mark.parametrize(
+    ("has_bfloat16", "usual", "on_cpu", "settled"),
+    [
+        *((False, usual, True, "float32") for usual in ("bfloat16", "float16", "float32")),
+        (False, "bfloat16", False, "bfloat16"),
+        (True, "bfloat16", True, "bfloat16"),
+    ],
+)
+def test_auto_is_the_usual_type_but_on_a_cpu_without_instructions_for_it(
+    has_bfloat16: bool, usual: str, on_cpu: bool, settled: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compute_dtype, "has_instructions", lambda dtype: has_bfloat16 or dtype == "float32")
+    assert settled_dtype("generator.dtype", "auto", usual, on_cpu=on_cpu) == settled
 
 
 @pytest.mark.usefixtures("cpu_without_bfloat16")

@@ -7,8 +7,7 @@ import pytest
 
 from shoal.errors import InvalidArgument
 from shoal.rollout import Completion, FinishReason, Support, VersionSpan, WeightVersion
-from shoal.rpc.options import MAX_MESSAGE_BYTES
-from shoal.wire import completion_from_wire, completion_to_wire, detach_support
+from shoal.wire import completion_from_wire, completion_to_wire
 
 VERSION = WeightVersion(0, 3)
 
@@ -47,21 +46,6 @@ def test_a_support_travels_with_its_completion() -> None:
     assert read.counts.tolist() == sent.support.counts.tolist()
     assert read.part(2, 6).token_ids.tolist() == [2, 0, 3, 4, 5, 7, 8], "the supports of the last four tokens"
     assert completion_from_wire(completion_to_wire(completion((0, 6)))).support is None
-
-
-def test_a_support_that_is_too_large_for_a_message_travels_before_its_completion() -> None:
-    size = 2 * MAX_MESSAGE_BYTES // 4
-    sent = supported([0, 1, 2, 3, 4, 5, *range(6, size)], [1, 1, 1, 1, 1, size - 5])
-    message = completion_to_wire(sent)
-    parts = list(detach_support(message))
-    assert max(map(len, parts)) <= MAX_MESSAGE_BYTES / 2 and message.ByteSize() <= MAX_MESSAGE_BYTES / 2
-    read = completion_from_wire(message, b"".join(parts)).support
-    assert read is not None and sent.support is not None
-    assert np.array_equal(read.token_ids, sent.support.token_ids)
-
-
-def test_a_small_support_travels_in_its_completion() -> None:
-    assert not list(detach_support(completion_to_wire(supported([0, 1, 2, 3, 4, 5], [1] * 6))))
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,10 @@ def lifecycle(ends: list[str], monkeypatch: pytest.MonkeyPatch) -> Lifecycle:
     return Lifecycle("the worker", Reexec(NoProgram(), end=lambda: ends.append("restart")))
 
 
+async def nothing() -> None:
+    """Loads nothing."""
+
+
 async def settle() -> None:
     for _ in range(5):
         await asyncio.sleep(0)
@@ -132,10 +136,7 @@ async def test_the_first_reason_to_end_stands_and_ends_the_process_once(lifecycl
 async def test_a_worker_that_restarts_refuses_every_configuration_and_ignores_later_errors(
     lifecycle: Lifecycle, ends: list[str]
 ) -> None:
-    async def work() -> None:
-        pass
-
-    lifecycle.load("run", config(), work, message="")
+    lifecycle.load("run", config(), nothing, message="")
     await settle()
     assert lifecycle.restart("it serves run run").reason == "STARTING_OVER"
     for run_id in ("run", "other"):
@@ -147,12 +148,9 @@ async def test_a_worker_that_restarts_refuses_every_configuration_and_ignores_la
 
 
 async def test_what_is_loaded_may_replace_the_state_ready_but_no_other(lifecycle: Lifecycle) -> None:
-    async def work() -> None:
-        pass
-
     paused = (worker_pb2.WORKER_STATE_PAUSED, "paused by PauseGeneration")
     assert lifecycle.status(worker_pb2.WorkerLoad(), loaded=paused).state == worker_pb2.WORKER_STATE_IDLE
-    lifecycle.load("run", config(), work, message="")
+    lifecycle.load("run", config(), nothing, message="")
     await settle()
     status = lifecycle.status(worker_pb2.WorkerLoad(capacity=2), loaded=paused)
     assert (status.state, status.message, status.load.capacity) == (*paused, 2)

@@ -18,11 +18,6 @@ def test_calls_are_found_between_their_tags_and_the_content_is_without_them() ->
     assert turn.content == "I look.\n\n Done."
 
 
-def test_a_text_without_calls_is_all_content() -> None:
-    assert parse("hermes", " Four. \n") == parse("tag", " Four. \n")
-    assert parse("hermes", " Four. \n").content == " Four. \n"
-
-
 def test_arguments_that_are_a_text_of_json_are_parsed() -> None:
     assert brief(parse("hermes", call("search", '{"query": "K2"}'))) == [("search", '{"query": "K2"}', OK)]
 

@@ -27,12 +27,6 @@ def call(name: str, arguments: str) -> str:
     return f'<tool_call>{{"name": "{name}", "arguments": {arguments}}}</tool_call>'
 
 
-def test_a_call_of_a_tool_that_is_not_offered_names_those_that_are() -> None:
-    (found,) = parse("hermes", call("find", "{}")).calls
-    assert found.status == UNKNOWN_TOOL and "'find'" in found.detail and "search, add, now" in found.detail
-    assert found.arguments_json == "{}"
-
-
 @pytest.mark.parametrize(
     ("arguments", "detail"),
     [
