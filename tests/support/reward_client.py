@@ -37,6 +37,9 @@ ALLOWED = Allowed(
 """What the tests' reward services allow: files that a test writes, and names that some tests need."""
 
 FIVE = GroundTruth("gsm8k", "5")
+HANG = GroundTruth("hang", "")
+"""A verifier that hangs at the completion "hang", waits for a file at its path, and scores others by whether they are
+"5"."""
 SERVICE = "shoal.v1.RewardService"
 TIMEOUT_S = 120
 _PR_SET_CHILD_SUBREAPER = 36

@@ -10,30 +10,17 @@ from typing import Any
 import pytest
 
 from shoal.errors import Aborted
-from shoal.rollout import GroundTruth
 from shoal.rpc.channel import connect
 from shoal.v1 import coordinator_pb2 as pb
 from shoal.v1 import generator_pb2, worker_pb2
 from shoal.v1.reward_pb2_grpc import RewardServiceStub
 from tests.support.cluster import Cluster, kinds
 from tests.support.processes import serving_process
-from tests.support.reward_client import FIVE, TIMEOUT_S, Client, RewardClient, completion_request, prompt_request
+from tests.support.reward_client import FIVE, HANG, TIMEOUT_S, Client, RewardClient, completion_request, prompt_request
 from tests.support.scripted_workers import Plane, ScriptedGenerator, arithmetic_config
 from tests.support.waiting import eventually
 
-WAITING = GroundTruth("waiting", "")
 NUM_GROUPS, GROUP_SIZE = 4, 3
-
-
-@pytest.fixture
-def custom(tmp_path: Path) -> dict[str, Any]:
-    """The table reward.custom with the verifier of `WAITING`, which waits for a file whose name is the completion."""
-    file = tmp_path / "waiting.py"
-    file.write_text(
-        "import pathlib, time\ndef score(completion):\n"
-        "    while not pathlib.Path(completion).exists():\n        time.sleep(0.01)\n    return 1.0\n"
-    )
-    return {"waiting": {"file": str(file)}}
 
 
 class HoldingGenerator(ScriptedGenerator):
@@ -73,7 +60,7 @@ async def test_a_leaving_service_finishes_the_completions_that_it_scores_and_tak
     await client.configured(num_processes=2, custom=custom)
     files = [tmp_path / "first", tmp_path / "second"]
     requests = [completion_request(index, str(file)) for index, file in enumerate(files)]
-    stream = client.open_stream(prompt_request([WAITING]), *requests)
+    stream = client.open_stream(prompt_request([HANG]), *requests)
     first = asyncio.ensure_future(anext(stream))
     await client.until_running(2)
     draining = asyncio.create_task(client.service.drain(3600))
@@ -92,7 +79,7 @@ async def test_a_leaving_service_gives_up_a_completion_that_outlasts_its_grace(
     client: Client, custom: dict[str, Any], tmp_path: Path
 ) -> None:
     await client.configured(num_processes=1, timeout_s=600.0, custom=custom)
-    requests = [prompt_request([WAITING]), completion_request(0, str(tmp_path / "never"))]
+    requests = [prompt_request([HANG]), completion_request(0, str(tmp_path / "never"))]
     scoring = asyncio.create_task(client.send(requests))
     await client.until_running(1)
     await asyncio.wait_for(client.service.drain(0.1), TIMEOUT_S)

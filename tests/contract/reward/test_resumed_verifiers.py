@@ -14,12 +14,10 @@ from shoal.scores import ScoreOutcome
 from shoal.v1 import coordinator_pb2 as pb
 from shoal.v1 import reward_pb2
 from tests.contract.reward.test_custom_verifiers import write
-from tests.contract.reward.test_runs_with_custom_verifiers import MINE, reward
+from tests.contract.reward.test_runs_with_custom_verifiers import MINE
 from tests.support.cluster import Cluster, kinds
 from tests.support.reward_client import TIMEOUT_S, Client
 from tests.support.scripted_workers import ScriptedGenerator, arithmetic_config
-
-__all__ = ["reward"]
 
 BROKEN = "def score(completion): return 'good'\n"
 CORRECTED = "def score(completion): return len(completion)\n"
@@ -45,13 +43,9 @@ async def paused(cluster: Cluster, model: Path, tmp_path: Path, reward: RewardSe
     yield path
 
 
-async def resume(cluster: Cluster) -> None:
-    await cluster.resume()
-
-
 async def test_a_resume_scores_with_the_corrected_file_and_drops_nothing(cluster: Cluster, paused: Path) -> None:
     write(paused, CORRECTED)
-    await resume(cluster)
+    await cluster.resume()
     _, events = await cluster.finish()
     assert kinds(events).count("reward_outage") == 1 and "group_dropped" not in kinds(events), kinds(events)
     digest = hashlib.sha256(CORRECTED.encode()).hexdigest()
@@ -61,7 +55,7 @@ async def test_a_resume_scores_with_the_corrected_file_and_drops_nothing(cluster
 
 async def test_a_second_failure_pauses_again_and_drops_nothing(cluster: Cluster, paused: Path) -> None:
     for number in (2, 3):
-        await resume(cluster)
+        await cluster.resume()
         seen: list[pb.RunEvent] = []
 
         def is_next_outage(event: pb.RunEvent, seen: list[pb.RunEvent] = seen, number: int = number) -> bool:
@@ -71,7 +65,7 @@ async def test_a_second_failure_pauses_again_and_drops_nothing(cluster: Cluster,
         events = await cluster.until(is_next_outage)
         assert "failed again" in events[-1].message, events[-1].message
     write(paused, CORRECTED)
-    await resume(cluster)
+    await cluster.resume()
     _, events = await cluster.finish()
     assert kinds(events).count("reward_outage") == 3 and "group_dropped" not in kinds(events), kinds(events)
     trained = [group for group in await cluster.groups() if group.state == "TRAINED"]
@@ -81,10 +75,10 @@ async def test_a_second_failure_pauses_again_and_drops_nothing(cluster: Cluster,
 async def test_code_that_cannot_be_used_leaves_the_run_paused_and_says_why(cluster: Cluster, paused: Path) -> None:
     write(paused, "def score(completion:\n")
     with pytest.raises(InvalidArgument, match=r"reward\.custom\.mine\.file: .*SyntaxError at .*score\.py:1"):
-        await resume(cluster)
+        await cluster.resume()
     assert (await cluster.run()).state == pb.RUN_STATE_PAUSED
     write(paused, CORRECTED)
-    await resume(cluster)
+    await cluster.resume()
     await cluster.finish()
 
 

@@ -1,7 +1,6 @@
 """Contract tests of runs with custom verifiers: the coordinator over real gRPC and, where it matters, a real pool."""
 
 import hashlib
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +12,9 @@ from shoal.v1 import coordinator_pb2 as pb
 from shoal.v1 import reward_pb2, worker_pb2
 from tests.contract.reward.test_custom_verifiers import write
 from tests.support.cluster import Cluster, of_kind
-from tests.support.reward_client import ALLOWED
 from tests.support.scripted_workers import ScriptedGenerator, ScriptedReward, arithmetic_config
 
 MINE = {"sources": [{"task": "arithmetic", "task_size": 200, "verifier": "mine"}], "max_prompt_tokens": 200}
-
-
-@pytest.fixture
-async def reward() -> AsyncIterator[RewardService]:
-    service = RewardService(ALLOWED)
-    yield service
-    await service.close()
 
 
 async def test_the_digest_of_the_verifier_code_is_in_the_event_log_and_in_every_score(

@@ -24,25 +24,18 @@ from shoal.v1 import reward_pb2, worker_pb2
 from shoal.v1.reward_pb2_grpc import RewardServiceStub
 from shoal.wire import ground_truth_to_wire, prompt_to_wire, score_from_wire
 from tests.support.processes import serving_process
-from tests.support.reward_client import ALLOWED, FIVE, TIMEOUT_S, Client, completion_request, config, prompt_request
+from tests.support.reward_client import (
+    ALLOWED,
+    FIVE,
+    HANG,
+    TIMEOUT_S,
+    Client,
+    completion_request,
+    config,
+    prompt_request,
+)
 from tests.support.waiting import eventually
 from tests.unit.services.reward.judge.judge_server import judge_server
-
-HANG = GroundTruth("hang", "")
-"""A verifier that hangs at the completion "hang", waits for a file at its path, and scores others by whether they are
-"5"."""
-
-
-@pytest.fixture
-def custom(tmp_path: Path) -> dict[str, Any]:
-    """The table reward.custom with the verifier of `HANG`."""
-    file = tmp_path / "hang.py"
-    file.write_text(
-        "import pathlib, time\ndef score(completion):\n    if completion == 'hang':\n        time.sleep(3600)\n"
-        "    while completion[0] == '/' and not pathlib.Path(completion).exists():\n        time.sleep(0.01)\n"
-        "    return completion == '5'\n"
-    )
-    return {"hang": {"file": str(file)}}
 
 
 async def test_a_thousand_streamed_completions_are_each_scored_once(client: Client) -> None:

@@ -53,17 +53,8 @@ def test_gsm8k_compares_the_last_number(completion: str, label: Any, expected: f
 @pytest.mark.parametrize(
     "number",
     [
-        *(
-            "9{,}500",
-            r"9\,500",
-            r"9,\!500",
-            r"9\;500",
-            r"9\ 500",
-            "9~500",
-            r"9{\,}500",
-            r"9\mathord{,}500",
-            "9&nbsp;500",
-        ),
+        *("9{,}500", r"9\,500", r"9,\!500", r"9\;500", r"9\ 500"),
+        *("9~500", r"9{\,}500", r"9\mathord{,}500", "9&nbsp;500"),
         *("9\u00a0500", "9\u202f500", "9\u2009500", "9\u2007500"),
     ],
 )
@@ -147,14 +138,6 @@ def test_math_reads_small_numbers_bases_powers_and_signs(answer: str, label: str
 )
 def test_math_reads_answer_tags_if_configured(completion: str, expected: float) -> None:
     assert VERIFIERS["math"].judge(completion, "4", (), {"answer_tags": True}).value == expected
-
-
-@pytest.mark.parametrize(
-    ("completion", "label", "expected"),
-    [("Paris", "Paris", 1.0), (" Paris\n", "Paris", 1.0), ("paris", "Paris", 0.0), ("42", 42.0, 1.0), ("", "x", 0.0)],
-)
-def test_exact_string_compares_character_by_character(completion: str, label: Any, expected: float) -> None:
-    assert value("exact_string", completion, label) == expected
 
 
 needs_reasoning_gym = pytest.mark.skipif("reasoning_gym" not in VERIFIERS, reason="reasoning-gym is not installed")
