@@ -16,7 +16,7 @@ from shoal.translate.shared.toml import to_toml
 
 _GROUPS = 8
 _PROMPT_TOKENS = 512
-_MAX_RANKS = 64
+_RANKS = (2, 4, 8, 16, 32, 64)
 _ADAPTERS: dict[str, Any] = {"learner.lora.rank": 16, "learner.lora.alpha": 32, "learner.learning_rate": 5e-5}
 """AdamW moves a weight by about the learning rate in a step: 250 steps at 5e-5 add up to 0.0125, and the 20 of
 configs/quickstart-lora.toml, from 1e-3 down to 0, to 0.0105."""
@@ -63,7 +63,7 @@ def suggest(task: str, gpu_memory_gb: float, model: str, rates: Rates = H100) ->
         return _finish(draft, shape, gpu_memory_gb, learner, rates)
     raise InvalidArgument(
         f"--model {model}: {shape.num_parameters / 1e9:.1f} billion parameters do not fit GPUs of "
-        f"{gpu_memory_gb:g} GB, even with {_MAX_RANKS} learner ranks and generators of 8 GPUs; use larger GPUs or a "
+        f"{gpu_memory_gb:g} GB, even with {_RANKS[-1]} learner ranks and generators of 8 GPUs; use larger GPUs or a "
         "smaller model"
     )
 
@@ -77,10 +77,7 @@ def _placements(*, is_small: bool) -> list[dict[str, Any]]:
     adapters = [_ADAPTERS, {**_ADAPTERS, "learner.lora.quantization": "nf4"}] if is_small else []
     placements += [{**placements[-1], **settings} for settings in adapters]
     placements += [{**apart, **settings} for settings in ({}, *adapters)]
-    ranks = 2
-    while ranks <= _MAX_RANKS:
-        placements.append({**apart, "learner.zero_stage": 3, "launch.num_learner_ranks": ranks})
-        ranks *= 2
+    placements += [{**apart, "learner.zero_stage": 3, "launch.num_learner_ranks": ranks} for ranks in _RANKS]
     return [
         {**placement, "generator.tensor_parallel_size": tensor}
         for placement in placements

@@ -90,12 +90,8 @@ def test_a_config_is_unchanged_after_a_round_trip_as_a_struct() -> None:
 
 def test_the_whole_numbers_of_settings_arrive_as_they_were_written() -> None:
     settings = {"highest": 50, "limits": [1, {"share": 0.5, "tries": 3}]}
-    values = {
-        "model": {"path": "m"},
-        "data": {"sources": [{"path": "d"}]},
-        "environments": [{"name": "doubling", "source": "/games.py:Game", "settings": settings}],
-    }
-    config = parse_config(values)
+    environment = {"name": "doubling", "source": "/games.py:Game", "settings": settings}
+    config = parse_config(MINIMAL | {"environments": [environment]})
     traveled = parse_config(config_struct(config))
     assert json.dumps(traveled.environments[0].settings, sort_keys=True) == json.dumps(settings)
     assert config_digest(traveled) == config_digest(config)

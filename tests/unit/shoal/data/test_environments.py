@@ -141,6 +141,11 @@ def test_a_row_with_an_environment_may_have_one() -> None:
     assert (truth.verifier, truth.label) == ("math", "4")
 
 
+def written(path: Path, *rows: dict[str, Any]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
 def loaded(path: Path, **columns: str) -> PromptSet:
     return load_prompts(
         [NAMED.model_copy(update={"path": str(path), **columns})],
@@ -166,13 +171,9 @@ def test_columns_of_parquet_that_are_not_there_are_not_asked_for(tmp_path: Path)
 
 
 def test_the_policys_turn_does_not_begin_in_the_prompt_of_an_episode(tmp_path: Path) -> None:
-    path = tmp_path / "d.jsonl"
-    rows = [
-        {"messages": "Play.", "env": "counter", "task": {}},
-        {"messages": "2 + 2", "dataset": "math", "ground_truth": "4", "env": ""},
-    ]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    episode, single = loaded(path).prompts
+    play = {"messages": "Play.", "env": "counter", "task": {}}
+    asked = {"messages": "2 + 2", "dataset": "math", "ground_truth": "4", "env": ""}
+    episode, single = loaded(written(tmp_path / "d.jsonl", play, asked)).prompts
     assert episode.text == "<|im_start|>user\nPlay.<|im_end|>\n"
     assert single.text.endswith("<|im_end|>\n<|im_start|>assistant\n")
 
@@ -228,10 +229,8 @@ def test_settings_that_do_not_go_together_with_episodes_are_refused(sections: di
 
 def test_held_out_games_are_questions_of_their_own_unless_training_has_their_words_and_task(tmp_path: Path) -> None:
     def prompts(name: str, *tasks: dict[str, int]) -> PromptSet:
-        path = tmp_path / name
-        rows = [{"messages": "Play.", "env": "counter", "task": task} for task in tasks]
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        return loaded(path)
+        rows = ({"messages": "Play.", "env": "counter", "task": task} for task in tasks)
+        return loaded(written(tmp_path / name, *rows))
 
     trained, candidates = prompts("a.jsonl", {"n": 1}), prompts("b.jsonl", {"n": 1}, {"n": 2}, {"n": 2})
     chosen = held_out_prompts(candidates, trained.questions, 10)
@@ -247,10 +246,10 @@ def test_one_environment_is_named_for_a_source() -> None:
 
 @pytest.mark.parametrize("field", ["environment_column", "environment_task_column", "tools_column"])
 def test_a_column_that_no_row_has_is_refused_with_those_that_are_there(tmp_path: Path, field: str) -> None:
-    path = tmp_path / "d.jsonl"
-    path.write_text('{"messages": "Play.", "env": "counter", "task": {}}\n')
+    play = {"messages": "Play.", "env": "counter", "task": {}}
+    path = written(tmp_path / "d.jsonl", play)
     with pytest.raises(InvalidArgument, match=rf"'tusk', .*{field} .*: env, mess"):
         loaded(path, **{field: "tusk"})
-    path.write_text('{"messages": "Play.", "env": "counter", "task": {}}\n{"messages": "Go."}\n')
+    written(path, play, {"messages": "Go."})
     with pytest.raises(InvalidArgument, match="'dataset'"):
         loaded(path)

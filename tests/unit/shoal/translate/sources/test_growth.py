@@ -5,18 +5,17 @@ from pathlib import Path
 import pytest
 
 from shoal.errors import InvalidArgument
-from shoal.translate import translate_arguments
 from shoal.translate.sources.expansion import arithmetic, cut
 from shoal.translate.sources.interpolation import References
+from tests.support.translations import translate_file
 
 CALL = "from trl import GRPOConfig\nargs = GRPOConfig(learning_rate=%s, output_dir=%s)\n"
 
 
 def notes_of(system: str, path: Path, text: str) -> str:
     """Translates a file; returns what is said about it."""
-    path.write_text(text)
     try:
-        translation = translate_arguments(system, [str(path)])
+        translation = translate_file(system, path, text)
     except InvalidArgument as error:
         return error.message
     return "\n".join(map(str, translation.refusals))

@@ -7,7 +7,7 @@ import pytest
 from services.reward.custom.code import read_code
 from services.reward.custom.loading import load
 from shoal.translate import Translation, translate_arguments
-from tests.support.translations import parsed
+from tests.support.translations import parsed, translate_file
 
 SCRIPT = """
 from functools import partial
@@ -45,9 +45,8 @@ def main():
 
 def translated(tmp_path: Path, functions: str, *overrides: str, weights: str = "None") -> Translation:
     (tmp_path / "beside.py").write_text("def imported(completions, **_):\n    return [1.0]\n")
-    path = tmp_path / "train.py"
-    path.write_text(SCRIPT.replace("FUNCTIONS", functions).replace("WEIGHTS", weights))
-    return translate_arguments("trl", [str(path)], overrides=overrides)
+    text = SCRIPT.replace("FUNCTIONS", functions).replace("WEIGHTS", weights)
+    return translate_file("trl", tmp_path / "train.py", text, overrides=overrides)
 
 
 def test_functions_of_the_file_become_verifiers_that_load(tmp_path: Path) -> None:
@@ -112,11 +111,9 @@ def test_a_function_without_a_counterpart_is_refused_alone(
 
 
 def test_the_arguments_of_the_trainer_may_be_given_by_position(tmp_path: Path) -> None:
-    path = tmp_path / "train.py"
     named = 'model="org/model", reward_funcs=FUNCTIONS, args=args, train_dataset=load_dataset("org/data")'
     script = SCRIPT.replace(named, '"org/model", [Correct], args, load_dataset("org/data")').replace("WEIGHTS", "None")
-    path.write_text(script)
-    config = parsed(translate_arguments("trl", [str(path)]))
+    config = parsed(translate_file("trl", tmp_path / "train.py", script))
     assert (config.data.sources[0].dataset, config.run.num_steps) == ("org/data", 3)
 
 
