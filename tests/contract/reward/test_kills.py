@@ -6,7 +6,6 @@ import os
 import random
 import signal
 from collections import Counter
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,22 +19,18 @@ NUM_STREAMS = 16
 _SCHEMA = {"type": "object", "required": ["answer"]}
 
 
-@dataclass(frozen=True)
-class ScoringRound:
-    """The scores of all groups, and the number of processes killed meanwhile."""
-
-    scores: dict[str, list[Score]]
-    """Scores by group, in the order of arrival."""
-    num_kills: int
+Scores = dict[str, list[Score]]
+"""By group, in the order of arrival."""
 
 
-async def score_groups(reward: RewardProcess, *, seed: int | None = None, gap: float = 100.0) -> ScoringRound:
+async def score_groups(reward: RewardProcess, *, seed: int | None = None, gap: float = 100.0) -> tuple[Scores, int]:
     """Scores all groups, several at once; with a `seed`, kills a pool process every `gap` completions on average.
 
     Kills follow completions and not time, because on a busy machine no process would finish its start before a kill.
+    Returns the scores and the number of kills.
     """
     waiting = [(f"group-{number}", *_group(number)) for number in reversed(range(NUM_GROUPS))]
-    scores: dict[str, list[Score]] = {}
+    scores: Scores = {}
     killed: list[int] = []
 
     async def stream() -> None:
@@ -60,29 +55,26 @@ async def score_groups(reward: RewardProcess, *, seed: int | None = None, gap: f
     await asyncio.gather(*(stream() for _ in range(NUM_STREAMS)))
     killing.cancel()
     await asyncio.wait([killing])
-    return ScoringRound(scores, len(killed))
+    return scores, len(killed)
 
 
-def check(undisturbed: ScoringRound, disturbed: ScoringRound) -> str:
-    """Asserts that kills changed no score; returns a report of the completions that the pool failed."""
-    assert disturbed.scores.keys() == undisturbed.scores.keys()
+def check(undisturbed: Scores, disturbed: Scores) -> int:
+    """Asserts that kills changed no score; returns how many completions the pool failed."""
+    assert disturbed.keys() == undisturbed.keys()
     num_failed = 0
-    for name, expected in undisturbed.scores.items():
-        counts = Counter(score.sample_index for score in disturbed.scores[name])
+    for name, expected in undisturbed.items():
+        counts = Counter(score.sample_index for score in disturbed[name])
         assert counts == Counter(range(GROUP_SIZE)), f"{name}: answered {counts}"
-        by_index = {score.sample_index: score for score in expected}
-        for score in disturbed.scores[name]:
+        by_index = {score.sample_index: (score.outcome, score.reward) for score in expected}
+        for score in disturbed[name]:
             if score.outcome is ScoreOutcome.FAILED:
                 num_failed += 1
                 detail = score.verifier_scores[0].detail
                 assert "process died (signal 9)" in detail and not score.reward, f"{name}: {score}"
                 continue
             wanted = by_index[score.sample_index]
-            got = (score.outcome, score.reward)
-            assert got == (wanted.outcome, wanted.reward), f"{name}: {score}, undisturbed {wanted}"
-    total = GROUP_SIZE * len(undisturbed.scores)
-    assert num_failed <= total / 100, f"{num_failed} of {total} failed"
-    return f"{total} completions, {disturbed.num_kills} kills: {num_failed} failed; all others have the same scores"
+            assert (score.outcome, score.reward) == wanted, f"{name}: {score}, undisturbed {wanted}"
+    return num_failed
 
 
 def _group(number: int) -> tuple[GroundTruth, list[str]]:
@@ -101,10 +93,12 @@ def _group(number: int) -> tuple[GroundTruth, list[str]]:
 async def test_random_kills_change_no_score_and_lose_no_completion(tmp_path: Path) -> None:
     async with reward_process(tmp_path) as reward:
         await reward.configured(num_processes=2)
-        undisturbed = await score_groups(reward)
-        disturbed = await score_groups(reward, seed=1)
-        assert disturbed.num_kills >= 4, f"only {disturbed.num_kills} kills"
-        print(check(undisturbed, disturbed))
+        undisturbed, _ = await score_groups(reward)
+        disturbed, num_kills = await score_groups(reward, seed=1)
+        assert num_kills >= 4, f"only {num_kills} kills"
+        num_failed = check(undisturbed, disturbed)
+        print(f"{NUM_GROUPS * GROUP_SIZE} completions, {num_kills} kills: {num_failed} failed; all others score alike")
+        assert num_failed <= NUM_GROUPS * GROUP_SIZE / 100, f"{num_failed} failed"
         restarts = (await reward.status()).num_pool_restarts
         # The pool counts a kill at the very end of the round only when it notices the dead process.
-        assert disturbed.num_kills - 2 <= restarts <= disturbed.num_kills, f"{restarts} restarts"
+        assert num_kills - 2 <= restarts <= num_kills, f"{restarts} restarts"

@@ -162,21 +162,13 @@ def test_settings_that_cannot_work_are_refused(settings: dict[str, Any], problem
         Mcp(**settings)
 
 
-SEARCH = ToolDefinition(
-    "web_search",
-    "Finds pages.",
-    {
-        "type": "object",
-        "properties": {
-            "country": {"type": "string"},
-            "query": {"type": "string"},
-            "limit": {"type": "integer"},
-            "backend": {"type": "string"},
-        },
-        "required": ["backend", "query"],
-        "patternProperties": {"x-.*": {}},
-    },
-)
+PARAMETERS = {
+    "type": "object",
+    "properties": {name: {"type": "string"} for name in ("country", "query", "limit", "backend")},
+    "required": ["backend", "query"],
+    "patternProperties": {"x-.*": {}},
+}
+SEARCH = ToolDefinition("web_search", "Finds pages.", PARAMETERS)
 THERE = {"web_search": SEARCH}
 
 
