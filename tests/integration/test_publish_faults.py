@@ -27,7 +27,9 @@ from shoal.config.live import LiveConfig
 from shoal.errors import ShoalError
 from shoal.rollout import WeightVersion
 from shoal.v1 import worker_pb2
-from tests.support.gloo_fleet import GENERATOR, LEARNER, GlooFleet, Worker, fleet_config
+from tests.support.configs import run_config
+from tests.support.gloo_fleet import GlooFleet, Worker
+from tests.support.loopback import GENERATOR, LEARNER
 from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
@@ -44,20 +46,19 @@ class Setting:
     """A fleet with a publisher, and what its events say."""
 
     def __init__(self, folder: Path, timeout_s: float) -> None:
-        config = fleet_config(timeout_s=timeout_s, ready_timeout_s=SILENT_S)
+        weights = {"backend": "gloo", "dtype": "float32", "timeout_s": timeout_s, "ready_timeout_s": SILENT_S}
+        config = run_config(weights=weights)
         self.fleet = GlooFleet(folder, config)
         self.events = EventLog(folder / "events.jsonl")
-        any_fleet: Any = self.fleet
-        self.learner = LearnerClient(any_fleet, LiveConfig(config), self.events)
+        self.learner = LearnerClient(self.fleet, LiveConfig(config), self.events)
         epochs = count(1)
 
         async def next_epoch() -> int:
             return next(epochs)
 
         self.publisher = Publisher(
-            config, any_fleet, self.learner, self.events, next_epoch, np.arange(8, dtype=np.int32)
+            config, self.fleet, self.learner, self.events, next_epoch, np.arange(8, dtype=np.int32)
         )
-        self.epoch = 0
 
     async def publish(self, policy_version: int) -> tuple[list[str], float]:
         """Returns the names of the generators that have the version, and the seconds that it took."""

@@ -36,14 +36,11 @@ from shoal.weights.manifest import Manifest, TensorSpec, hashes_to_wire
 from shoal.weights.rendezvous import Rendezvous
 from shoal.weights.transfer import hash_tensor, receive_weights
 from shoal.wire import invalid
-from tests.support.configs import run_config
-from tests.support.loopback import ADD_TO_SERVER, GENERATOR, LEARNER
+from tests.support.loopback import ADD_TO_SERVER, LEARNER
 from tests.support.waiting import eventually
 
 MANIFEST = Manifest(tuple(TensorSpec(f"layer.{index}", "float32", (1_200_000,)) for index in range(6)))
 """28.8 MB in six broadcasts: more than sockets buffer, so a member that does not receive holds the sender."""
-POINTS = ("join", "ready", "during", "received")
-"""Where a member's script may act: called to join; ready, before the broadcast; in its middle; after it."""
 
 
 def tensors(policy_version: int) -> Iterator[tuple[str, torch.Tensor]]:
@@ -54,7 +51,10 @@ def tensors(policy_version: int) -> Iterator[tuple[str, torch.Tensor]]:
 
 @dataclass(frozen=True)
 class Script:
-    """What a process does to itself, "point action" in a file: the action is kill, stop, hang or flip."""
+    """What a process does to itself, "point action" in a file: the action is kill, stop, hang or flip.
+
+    A point is "join", when it is called to join; "ready", before the broadcast; "during" it; or "received", after it.
+    """
 
     file: Path
 
@@ -193,9 +193,7 @@ def serve(kind: str, config: RunConfig, script: Script, ports: Any) -> None:
             return GlooEngine(script)
 
         server = RpcServer(listen="127.0.0.1:0")
-        any_start: Any = start_engine
-        reexec: Any = None
-        servicer = GlooLearner(script, config) if kind == LEARNER else GeneratorService(any_start, reexec)
+        servicer = GlooLearner(script, config) if kind == LEARNER else GeneratorService(start_engine, None)
         server.add(ADD_TO_SERVER[kind], servicer, kind)
         await server.start()
         ports.send(server.port)
@@ -294,11 +292,3 @@ class GlooFleet:
         for worker in list(self.workers):
             with suppress(Unavailable):
                 await self.end(worker)
-
-
-def fleet_config(**weights: Any) -> RunConfig:
-    """Returns a configuration with these settings of `[weights]`."""
-    return run_config(weights={"backend": "gloo", "dtype": "float32"} | weights)
-
-
-__all__ = ["GENERATOR", "LEARNER", "MANIFEST", "POINTS", "GlooFleet", "Worker", "fleet_config"]

@@ -1,7 +1,7 @@
 """A client of LearnerService."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,14 +52,10 @@ class Client:
         return make_batch(step_id, await self.version(), groups=groups)
 
     async def train(self, batch: TrainBatch) -> learner_pb2.TrainStepResponse:
-        return await self.send(list(batch_to_wire(batch)))
+        return await self.send(batch_to_wire(batch))
 
-    async def send(self, messages: Sequence[learner_pb2.TrainStepRequest]) -> learner_pb2.TrainStepResponse:
-        async def stream() -> AsyncIterator[learner_pb2.TrainStepRequest]:
-            for message in messages:
-                yield message
-
-        return await self.stub.TrainStep(stream(), timeout=TIMEOUT_S)
+    async def send(self, messages: Iterable[learner_pb2.TrainStepRequest]) -> learner_pb2.TrainStepResponse:
+        return await self.stub.TrainStep(iter(messages), timeout=TIMEOUT_S)
 
     async def logprobs(
         self,

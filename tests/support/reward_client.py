@@ -80,11 +80,7 @@ class RewardClient:
         return await self.send(requests)
 
     async def send(self, requests: Sequence[reward_pb2.ScoreGroupRequest]) -> list[Score]:
-        async def stream() -> AsyncIterator[reward_pb2.ScoreGroupRequest]:
-            for request in requests:
-                yield request
-
-        call = self.stub.ScoreGroup(stream(), timeout=TIMEOUT_S)
+        call = self.stub.ScoreGroup(iter(requests), timeout=TIMEOUT_S)
         return [score_from_wire(response.score) async for response in call]
 
 

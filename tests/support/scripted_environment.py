@@ -90,10 +90,10 @@ class ScriptedEnvironment(environment_pb2_grpc.EnvironmentServiceServicer):
                 number, num_calls = turn.number, num_calls + len(turn.message.tool_calls)
             if part == "turn":
                 self.turns.append((episode_id, number))
-            for response in await self._answer(episode_id, number, num_calls, turns[-1] if turns else None):
-                yield response
-                if response.HasField("result"):
-                    return
+            response = await self._answer(episode_id, number, num_calls, turns[-1] if turns else None)
+            yield response
+            if response.HasField("result"):
+                return
 
     def _refuse(self, start: pb.EpisodeStart) -> None:
         if self.refused and any(message.content == self.refused for message in start.messages):
@@ -101,7 +101,7 @@ class ScriptedEnvironment(environment_pb2_grpc.EnvironmentServiceServicer):
 
     async def _answer(
         self, episode_id: str, number: int, num_calls: int, turn: pb.PolicyTurn | None
-    ) -> list[pb.RunEpisodeResponse]:
+    ) -> pb.RunEpisodeResponse:
         if self.losses.get(number):
             self.losses[number] -= 1
             raise Aborted("its process ended")
@@ -118,18 +118,14 @@ class ScriptedEnvironment(environment_pb2_grpc.EnvironmentServiceServicer):
             raise Aborted("its process ended")
         if number == self.fails_at and episode_id.endswith(self.fails_for):
             result = pb.EpisodeResult(outcome=rollout_pb2.SCORE_OUTCOME_FAILED, detail="division by zero")
-            return [pb.RunEpisodeResponse(result=result)]
+            return pb.RunEpisodeResponse(result=result)
         observation = pb.Observation(turn=number)
         if turn is not None and turn.message.tool_calls:
             for call in turn.message.tool_calls:
                 observation.messages.add(role="tool", content=self.says(num_calls), tool_call_id=call.id, name="add")
                 observation.tool_outcomes.add(name="add", ok=True, duration_s=0.01)
             observation.reward = 0.25
-        responses = [pb.RunEpisodeResponse(observation=observation)]
-        if observation.done:
-            result = pb.EpisodeResult(outcome=rollout_pb2.SCORE_OUTCOME_SCORED, reward=1.0)
-            responses.append(pb.RunEpisodeResponse(result=result))
-        return responses
+        return pb.RunEpisodeResponse(observation=observation)
 
 
 class ScriptedStage(ScriptedReward, ScriptedEnvironment):
@@ -147,19 +143,13 @@ class ScriptedStage(ScriptedReward, ScriptedEnvironment):
             if request.HasField("prompt"):
                 continue
             completion, episode = request.completion, request.completion.episode
-            if not completion.HasField("episode"):
-                score = rollout_pb2.Score(
-                    sample_index=completion.sample_index,
-                    outcome=rollout_pb2.SCORE_OUTCOME_SCORED,
-                    reward=1.0 + completion.sample_index,
-                )
-                yield reward_pb2.ScoreGroupResponse(score=score)
-                continue
-            self.episodes.append(completion)
-            reward = episode.reward + sum(turn.reward for turn in episode.turns) + completion.sample_index
-            yield reward_pb2.ScoreGroupResponse(
-                score=rollout_pb2.Score(sample_index=completion.sample_index, outcome=episode.outcome, reward=reward)
-            )
+            outcome, reward = rollout_pb2.SCORE_OUTCOME_SCORED, 1.0
+            if completion.HasField("episode"):
+                self.episodes.append(completion)
+                outcome, reward = episode.outcome, episode.reward + sum(turn.reward for turn in episode.turns)
+            index = completion.sample_index
+            score = rollout_pb2.Score(sample_index=index, outcome=outcome, reward=reward + index)
+            yield reward_pb2.ScoreGroupResponse(score=score)
 
 
 class ScriptedPolicy(ScriptedGenerator):

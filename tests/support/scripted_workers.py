@@ -38,6 +38,8 @@ from tests.support.tiny_model import byte_level_encoder
 
 ENCODER = byte_level_encoder()
 HASHES = [weights_pb2.TensorHash(name="w", xxh3="00")]
+CANARY = weights_pb2.Canary(logprobs=np.zeros(3, "<f4").tobytes())
+READY = worker_pb2.WorkerStatus(state=worker_pb2.WORKER_STATE_READY)
 
 
 @dataclass
@@ -195,11 +197,7 @@ class ScriptedGenerator(generator_pb2_grpc.GeneratorServiceServicer):
         if not self.is_paused:
             self.running.set()
         hashes = [weights_pb2.TensorHash(name="w", xxh3="ff")] if self.corrupt else HASHES
-        yield generator_pb2.LoadWeightsResponse(
-            stage=generator_pb2.LOAD_STAGE_DONE,
-            hashes=hashes,
-            canary=weights_pb2.Canary(logprobs=np.zeros(3, "<f4").tobytes()),
-        )
+        yield generator_pb2.LoadWeightsResponse(stage=generator_pb2.LOAD_STAGE_DONE, hashes=hashes, canary=CANARY)
 
     async def LeaveWeightGroup(self, request: Any, context: Any) -> generator_pb2.LeaveWeightGroupResponse:
         self.calls.append("LeaveWeightGroup")
@@ -248,14 +246,10 @@ class ScriptedReward(reward_pb2_grpc.RewardServiceServicer):
         self.server: RpcServer | None = None
 
     async def Configure(self, request: Any, context: Any) -> reward_pb2.RewardServiceConfigureResponse:
-        return reward_pb2.RewardServiceConfigureResponse(
-            status=worker_pb2.WorkerStatus(state=worker_pb2.WORKER_STATE_READY)
-        )
+        return reward_pb2.RewardServiceConfigureResponse(status=READY)
 
     async def GetStatus(self, request: Any, context: Any) -> reward_pb2.RewardServiceGetStatusResponse:
-        return reward_pb2.RewardServiceGetStatusResponse(
-            status=worker_pb2.WorkerStatus(state=worker_pb2.WORKER_STATE_READY)
-        )
+        return reward_pb2.RewardServiceGetStatusResponse(status=READY)
 
     async def CheckLabels(self, request: Any, context: Any) -> reward_pb2.CheckLabelsResponse:
         if self.checks_no_labels:
@@ -285,14 +279,10 @@ class ScriptedReward(reward_pb2_grpc.RewardServiceServicer):
                 await self.may_score.wait()
             value = float(request.completion.text.startswith("1")) if self.constant is None else self.constant
             outcome = rollout_pb2.SCORE_OUTCOME_FAILED if self.failing else rollout_pb2.SCORE_OUTCOME_SCORED
-            yield reward_pb2.ScoreGroupResponse(
-                score=rollout_pb2.Score(
-                    sample_index=request.completion.sample_index,
-                    outcome=outcome,
-                    reward=value,
-                    verifier_scores=[rollout_pb2.VerifierScore(verifier="gsm8k", outcome=outcome, value=value)],
-                )
-            )
+            verdict = rollout_pb2.VerifierScore(verifier="gsm8k", outcome=outcome, value=value)
+            index = request.completion.sample_index
+            score = rollout_pb2.Score(sample_index=index, outcome=outcome, reward=value, verifier_scores=[verdict])
+            yield reward_pb2.ScoreGroupResponse(score=score)
 
 
 class ScriptedLearner(learner_pb2_grpc.LearnerServiceServicer):
@@ -309,7 +299,6 @@ class ScriptedLearner(learner_pb2_grpc.LearnerServiceServicer):
         self.may_step = asyncio.Event()
         """While it is not set, no step ends."""
         self.may_step.set()
-        self.kept: list[str] = []
         self.saves: dict[str, learner_pb2.LearnerServiceSaveCheckpointResponse] = {}
         """By the checkpoint and the version that it was asked to save."""
         self.may_finish = asyncio.Event()
@@ -335,14 +324,10 @@ class ScriptedLearner(learner_pb2_grpc.LearnerServiceServicer):
         if self._run_id not in ("", request.run_id):  # As a real one that has restarted for the run.
             self.plane.attempt = self.plane.policy_version = self.plane.epoch = 0
         self._run_id = request.run_id
-        return learner_pb2.LearnerServiceConfigureResponse(
-            status=worker_pb2.WorkerStatus(state=worker_pb2.WORKER_STATE_READY)
-        )
+        return learner_pb2.LearnerServiceConfigureResponse(status=READY)
 
     async def GetStatus(self, request: Any, context: Any) -> learner_pb2.LearnerServiceGetStatusResponse:
-        return learner_pb2.LearnerServiceGetStatusResponse(
-            status=worker_pb2.WorkerStatus(state=worker_pb2.WORKER_STATE_READY), version=self.plane.version()
-        )
+        return learner_pb2.LearnerServiceGetStatusResponse(status=READY, version=self.plane.version())
 
     async def TrainStep(
         self, request_iterator: AsyncIterator[learner_pb2.TrainStepRequest], context: Any
@@ -365,15 +350,11 @@ class ScriptedLearner(learner_pb2_grpc.LearnerServiceServicer):
         self._results[header.train_step_id] = response
         return response
 
-    async def SetHyperparameters(
-        self, request: learner_pb2.SetHyperparametersRequest, context: Any
-    ) -> learner_pb2.SetHyperparametersResponse:
+    async def SetHyperparameters(self, request: Any, context: Any) -> learner_pb2.SetHyperparametersResponse:
         self.configs.append((self.plane.policy_version, parse_config(request.config)))
         return learner_pb2.SetHyperparametersResponse(version=self.plane.version())
 
-    async def ComputeLogprobs(
-        self, request: learner_pb2.ComputeLogprobsRequest, context: Any
-    ) -> learner_pb2.ComputeLogprobsResponse:
+    async def ComputeLogprobs(self, request: Any, context: Any) -> learner_pb2.ComputeLogprobsResponse:
         """Returns -1.5 for every token."""
         assert request.model == learner_pb2.MODEL_REFERENCE
         return learner_pb2.ComputeLogprobsResponse(
@@ -381,9 +362,7 @@ class ScriptedLearner(learner_pb2_grpc.LearnerServiceServicer):
             version=self.plane.version(),
         )
 
-    async def CreateWeightGroup(
-        self, request: learner_pb2.CreateWeightGroupRequest, context: Any
-    ) -> learner_pb2.CreateWeightGroupResponse:
+    async def CreateWeightGroup(self, request: Any, context: Any) -> learner_pb2.CreateWeightGroupResponse:
         if request.epoch <= self.plane.epoch:
             raise FailedPrecondition(f"epoch {request.epoch} is not newer than {self.plane.epoch}")
         self.plane.epoch = request.epoch
@@ -392,9 +371,7 @@ class ScriptedLearner(learner_pb2_grpc.LearnerServiceServicer):
             rendezvous=weights_pb2.WeightRendezvous(epoch=request.epoch, world_size=request.world_size)
         )
 
-    async def PublishWeights(
-        self, request: learner_pb2.PublishWeightsRequest, context: Any
-    ) -> learner_pb2.PublishWeightsResponse:
+    async def PublishWeights(self, request: Any, context: Any) -> learner_pb2.PublishWeightsResponse:
         self.num_publishes_in_step += self.stepping.is_set()
         self.broadcast.append(request.epoch)
         self.broadcast_within_s.append(request.timeout.ToNanoseconds() / 1e9)
@@ -403,46 +380,32 @@ class ScriptedLearner(learner_pb2_grpc.LearnerServiceServicer):
         self.plane.sent[request.epoch] = asyncio.Event()
         if request.epoch in self.plane.broken:
             raise Unavailable("a member went away", reason="WEIGHT_GROUP_BROKEN")
-        return learner_pb2.PublishWeightsResponse(
-            version=self.plane.version(),
-            hashes=HASHES,
-            canary=weights_pb2.Canary(logprobs=np.zeros(3, "<f4").tobytes()),
-        )
+        return learner_pb2.PublishWeightsResponse(version=self.plane.version(), hashes=HASHES, canary=CANARY)
 
-    async def SaveCheckpoint(
-        self, request: learner_pb2.LearnerServiceSaveCheckpointRequest, context: Any
-    ) -> learner_pb2.LearnerServiceSaveCheckpointResponse:
-        self.kept = list(request.keep_checkpoint_ids)
+    async def SaveCheckpoint(self, request: Any, context: Any) -> learner_pb2.LearnerServiceSaveCheckpointResponse:
         save_id = f"{request.checkpoint_id} of {request.expected_version}"
         if save_id not in self.saves:
-            self.saves[save_id] = self._save(request)
+            file = learner_pb2.FileDigest(path=f"v{self.plane.policy_version}", num_bytes=1, sha256="00")
+            if self.checkpoints is not None:
+                folder = self.checkpoints / request.checkpoint_id / "learner"
+                folder.mkdir(parents=True, exist_ok=True)
+                (folder / file.path).write_bytes(b"x")
+                file.sha256 = hashlib.sha256(b"x").hexdigest()
+            self.saves[save_id] = learner_pb2.LearnerServiceSaveCheckpointResponse(
+                version=self.plane.version(), num_ranks=1, files=[file]
+            )
         if request.return_when_written:
             return learner_pb2.LearnerServiceSaveCheckpointResponse(version=self.plane.version(), num_ranks=1)
         await self.may_finish.wait()
         return self.saves[save_id]
 
-    def _save(
-        self, request: learner_pb2.LearnerServiceSaveCheckpointRequest
-    ) -> learner_pb2.LearnerServiceSaveCheckpointResponse:
-        file = learner_pb2.FileDigest(path=f"v{self.plane.policy_version}", num_bytes=1, sha256="00")
-        if self.checkpoints is not None:
-            folder = self.checkpoints / request.checkpoint_id / "learner"
-            folder.mkdir(parents=True, exist_ok=True)
-            (folder / file.path).write_bytes(b"x")
-            file.sha256 = hashlib.sha256(b"x").hexdigest()
-        return learner_pb2.LearnerServiceSaveCheckpointResponse(version=self.plane.version(), num_ranks=1, files=[file])
-
-    async def LoadCheckpoint(
-        self, request: learner_pb2.LoadCheckpointRequest, context: Any
-    ) -> learner_pb2.LoadCheckpointResponse:
+    async def LoadCheckpoint(self, request: Any, context: Any) -> learner_pb2.LoadCheckpointResponse:
         self.plane.attempt = request.attempt
         self.plane.policy_version = int(request.files[0].path[1:]) if request.checkpoint_id else 0
         self.batches = self.batches[: self.plane.policy_version]
         return learner_pb2.LoadCheckpointResponse(version=self.plane.version())
 
-    async def ExportModel(
-        self, request: learner_pb2.ExportModelRequest, context: Any
-    ) -> learner_pb2.ExportModelResponse:
+    async def ExportModel(self, request: Any, context: Any) -> learner_pb2.ExportModelResponse:
         if request.export_name:
             self.exports = [name for name in self.exports if name in request.keep_export_names] + [request.export_name]
         return learner_pb2.ExportModelResponse(path=request.export_name or "model", version=self.plane.version())
@@ -456,19 +419,17 @@ async def break_connection(server: RpcServer | None) -> None:
     await stopping
 
 
-_SERVICES = {
-    worker_pb2.WORKER_KIND_GENERATOR: GENERATOR,
-    worker_pb2.WORKER_KIND_REWARD: REWARD,
-    worker_pb2.WORKER_KIND_LEARNER: LEARNER,
-}
-
-
 async def serve_worker(
     coordinator: str, servicer: Any, worker_id: str, *, comes_back: bool = False
 ) -> tuple[RpcServer, "asyncio.Task[None]"]:
     """Serves and registers a worker, and keeps its lease; with `comes_back`, over a coordinator's restart."""
     server = RpcServer(listen="127.0.0.1:0")
-    server.add(ADD_TO_SERVER[_SERVICES[servicer.kind]], servicer, _SERVICES[servicer.kind])
+    service = {
+        worker_pb2.WORKER_KIND_GENERATOR: GENERATOR,
+        worker_pb2.WORKER_KIND_REWARD: REWARD,
+        worker_pb2.WORKER_KIND_LEARNER: LEARNER,
+    }[servicer.kind]
+    server.add(ADD_TO_SERVER[service], servicer, service)
     environments = getattr(servicer, "environments", servicer)  # Those of a real reward service, or its own.
     if isinstance(environments, environment_pb2_grpc.EnvironmentServiceServicer):
         server.add(ADD_TO_SERVER[ENVIRONMENT], environments, ENVIRONMENT)

@@ -31,28 +31,33 @@ def make_tiny_model(
     heads some 100,000 parameters in float32, with n heads about (n / 2)^2 times as many. The chat turns end with
     `<|im_end|>`, which is the eos token.
     """
+    sizes = {"tie_word_embeddings": tie_embeddings, "num_key_value_heads": key_heads or heads}
+    return _make_llama(folder, "LlamaForCausalLM", seed, heads, **sizes)
+
+
+def _make_llama(folder: Path, class_name: str, seed: int, heads: int = 2, **settings: Any) -> Path:
     import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
+    import transformers
 
     tokenizer = make_tokenizer()
-    config = LlamaConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=32 * heads,
-        intermediate_size=64 * heads,
-        num_hidden_layers=2,
-        num_attention_heads=heads,
-        num_key_value_heads=key_heads or heads,
-        max_position_embeddings=MAX_POSITION_EMBEDDINGS,
-        tie_word_embeddings=tie_embeddings,
+    defaults = {
+        "vocab_size": len(tokenizer),
+        "hidden_size": 32 * heads,
+        "intermediate_size": 64 * heads,
+        "num_hidden_layers": 2,
+        "num_attention_heads": heads,
+        "num_key_value_heads": heads,
+        "max_position_embeddings": MAX_POSITION_EMBEDDINGS,
         # Wide enough that different tokens get clearly different log-probabilities.
-        initializer_range=0.1,
-        bos_token_id=tokenizer.convert_tokens_to_ids(IM_START),
-        eos_token_id=tokenizer.convert_tokens_to_ids(IM_END),
-        pad_token_id=tokenizer.convert_tokens_to_ids(PAD),
-    )
+        "initializer_range": 0.1,
+        "bos_token_id": tokenizer.convert_tokens_to_ids(IM_START),
+        "eos_token_id": tokenizer.convert_tokens_to_ids(IM_END),
+        "pad_token_id": tokenizer.convert_tokens_to_ids(PAD),
+    }
+    config = transformers.LlamaConfig(**defaults | settings)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = LlamaForCausalLM(config).to(torch.float32)
+        model = getattr(transformers, class_name)(config).to(torch.float32)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
@@ -105,31 +110,9 @@ def make_tiny_reward_model(
 
     Without `pad` its configuration names no padding token, as those of many reward models do not.
     """
-    import torch
-    from transformers import LlamaConfig, LlamaForSequenceClassification
-
-    tokenizer = make_tokenizer()
-    config = LlamaConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=64,
-        intermediate_size=128,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=2,
-        max_position_embeddings=MAX_POSITION_EMBEDDINGS,
-        initializer_range=0.1,
-        bos_token_id=tokenizer.convert_tokens_to_ids(IM_START),
-        eos_token_id=tokenizer.convert_tokens_to_ids(IM_END),
-        pad_token_id=tokenizer.convert_tokens_to_ids(PAD) if pad else None,
-        id2label=dict(enumerate(labels)),
-        label2id={label: number for number, label in enumerate(labels)},
-    )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model = LlamaForSequenceClassification(config).to(torch.float32)
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
+    named = {"id2label": dict(enumerate(labels)), "label2id": {label: number for number, label in enumerate(labels)}}
+    padding = {} if pad else {"pad_token_id": None}
+    return _make_llama(folder, "LlamaForSequenceClassification", seed, **named, **padding)
 
 
 def byte_level_encoder() -> Any:
