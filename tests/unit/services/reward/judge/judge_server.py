@@ -10,19 +10,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 
-def completion(text: str | None, *, usage: bool = True, finish_reason: str = "stop") -> bytes:
+def completion(text: str | None, *, finish_reason: str = "stop") -> bytes:
     """Returns a whole HTTP response that contains the judge's text."""
     body: dict[str, Any] = {
-        "choices": [{"message": {"role": "assistant", "content": text}, "finish_reason": finish_reason}]
+        "choices": [{"message": {"role": "assistant", "content": text}, "finish_reason": finish_reason}],
+        "usage": {"prompt_tokens": 100, "completion_tokens": 20},
     }
-    if usage:
-        body["usage"] = {"prompt_tokens": 100, "completion_tokens": 20}
     return http(200, json.dumps(body))
 
 
-def graded(score: Any, **options: Any) -> bytes:
-    """Returns a whole HTTP response that contains a grade; `options` are those of `completion`."""
-    return completion(json.dumps({"REASONING": "because", "SCORE": score}), **options)
+def graded(score: Any) -> bytes:
+    """Returns a whole HTTP response that contains a grade."""
+    return completion(json.dumps({"REASONING": "because", "SCORE": score}))
 
 
 def http(status: int, body: str, *headers: str) -> bytes:

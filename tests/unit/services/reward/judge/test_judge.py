@@ -235,12 +235,6 @@ async def test_a_reply_that_is_not_a_plain_verdict_is_unscorable_and_never_zero(
     assert len(server.requests) == 1
 
 
-async def test_a_reply_cut_at_the_limit_names_the_limit(server: JudgeServer, make: Make) -> None:
-    server.script = lambda number, body: completion('{"REASONING": "lo', finish_reason="length")
-    score = await make(max_tokens=5).judge("general-quality", "Q", "A", None)
-    assert score.outcome is UNSCORABLE and "reward.judge.max_tokens (5)" in score.detail, score
-
-
 async def test_an_unreadable_verdict_is_not_cached(server: JudgeServer, make: Make) -> None:
     server.script = lambda number, body: completion("hm") if number == 0 else graded(5)
     judge = make()
@@ -251,6 +245,53 @@ async def test_an_unreadable_verdict_is_not_cached(server: JudgeServer, make: Ma
 # Errors.
 
 
+BROKEN = [
+    http(500, "down"),
+    http(429, "busy"),
+    http(200, "<html>"),
+    http(200, "{}"),
+    http(200, "[]"),
+    http(200, '{"choices": []}'),
+    http(200, '{"choices": [{"message": {"cont'),
+    http(200, '{"choices": [{"message": {"content": ["SCORE"]}}]}'),
+    http(200, '{"error": {"code": 529, "message": "overloaded"}}'),
+    http(200, 'data: {"choices": [{"delta": {"content": "{"}}]}\n\n'),
+    b"",
+]
+REFUSED = [http(status, '{"error": "no such model"}') for status in (400, 401, 403, 404, 422)]
+TOO_LONG = [
+    http(413, "too large"),
+    http(400, '{"error": {"code": "context_length_exceeded"}}'),
+    http(400, "This model's maximum context length is 8192 tokens"),
+    http(400, "The decoder prompt (length 9000) is longer than the maximum model length of 8192."),
+    http(400, '{"error": {"message": "the request exceeds the available context size"}}'),
+]
+CUT_OFF = completion('{"REASONING": "lo', finish_reason="length")
+MOVED = http(307, "", "Location: http://127.0.0.1:9/v1/chat/completions")
+LATER = http(429, "later", "Retry-After: 40")
+
+
+@pytest.mark.parametrize(
+    ("answer", "settings", "outcome", "why", "num_requests"),
+    [
+        *((answer, {"max_attempts": 3}, FAILED, "attempt 3 of 3", 3) for answer in BROKEN),
+        *((answer, {}, FAILED, r"answered 4\d\d.*no such model", 1) for answer in REFUSED),
+        *((answer, {}, UNSCORABLE, "too long", 1) for answer in TOO_LONG),
+        (CUT_OFF, {"max_tokens": 5}, UNSCORABLE, r"reward\.judge\.max_tokens \(5\)", 1),
+        (MOVED, {}, FAILED, r"points to http://127\.0\.0\.1:9/.*reward\.judge\.base_url", 1),
+        (LATER, {"total_timeout_s": 30}, FAILED, r"past reward\.judge\.total_timeout_s \(30 s\)", 1),
+    ],
+)
+async def test_an_answer_without_a_verdict_has_its_outcome_and_its_reason(
+    server: JudgeServer, make: Make, answer: bytes, settings: dict[str, Any], outcome: ScoreOutcome, why: str,
+    num_requests: int,
+) -> None:  # fmt: skip
+    server.script = lambda number, body: answer
+    score = await make(**settings).judge("general-quality", "Q", "A", None)
+    assert score.outcome is outcome and re.search(why, score.detail), score
+    assert len(server.requests) == num_requests and score.duration_s < 30, score
+
+
 @pytest.mark.parametrize("status", [408, 429, 500, 502, 503, 504, 524, 529])
 async def test_a_server_that_is_busy_for_a_while_is_retried(server: JudgeServer, make: Make, status: int) -> None:
     server.script = lambda number, body: graded(4) if number == 2 else http(status, "later", "Retry-After: 0")
@@ -259,66 +300,14 @@ async def test_a_server_that_is_busy_for_a_while_is_retried(server: JudgeServer,
 
 
 @pytest.mark.parametrize(
-    "answer",
-    [
-        http(500, "down"),
-        http(429, "busy"),
-        http(200, "<html>"),
-        http(200, "{}"),
-        http(200, "[]"),
-        http(200, '{"choices": []}'),
-        http(200, '{"choices": [{"message": {"cont'),
-        http(200, '{"choices": [{"message": {"content": ["SCORE"]}}]}'),
-        http(200, '{"error": {"code": 529, "message": "overloaded"}}'),
-        http(200, 'data: {"choices": [{"delta": {"content": "{"}}]}\n\n'),
-        b"",
-    ],
+    "usage", [None, {"prompt_tokens": True, "completion_tokens": 1}, {"prompt_tokens": 10**400}, "many"]
 )
-async def test_a_server_that_stays_broken_is_failed_with_the_reason(
-    server: JudgeServer, make: Make, answer: bytes
+async def test_a_missing_or_invalid_token_count_does_not_affect_the_grade(
+    server: JudgeServer, make: Make, usage: Any
 ) -> None:
-    server.script = lambda number, body: answer
-    judge = make(max_attempts=3)
-    score = await judge.judge("general-quality", "Q", "A", None)
-    assert score.outcome is FAILED and "attempt 3 of 3" in score.detail, score
-    assert len(server.requests) == 3
-
-
-@pytest.mark.parametrize("status", [400, 401, 403, 404, 422])
-async def test_a_refused_request_is_not_retried(server: JudgeServer, make: Make, status: int) -> None:
-    server.script = lambda number, body: http(status, '{"error": "no such model"}')
-    score = await make().judge("general-quality", "Q", "A", None)
-    assert score.outcome is FAILED and f"answered {status}" in score.detail and "no such model" in score.detail, score
-    assert len(server.requests) == 1
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [
-        http(413, "too large"),
-        http(400, '{"error": {"code": "context_length_exceeded"}}'),
-        http(400, "This model's maximum context length is 8192 tokens"),
-        http(400, "The decoder prompt (length 9000) is longer than the maximum model length of 8192."),
-        http(400, '{"error": {"message": "the request exceeds the available context size"}}'),
-    ],
-)
-async def test_a_question_too_long_for_the_judge_is_unscorable(server: JudgeServer, make: Make, answer: bytes) -> None:
-    server.script = lambda number, body: answer
-    score = await make().judge("general-quality", "Q", "A", None)
-    assert score.outcome is UNSCORABLE and "too long" in score.detail, score
-
-
-async def test_a_redirect_is_not_followed_and_its_target_is_reported(server: JudgeServer, make: Make) -> None:
-    server.script = lambda number, body: http(307, "", "Location: http://127.0.0.1:9/v1/chat/completions")
-    score = await make().judge("general-quality", "Q", "A", None)
-    assert score.outcome is FAILED and len(server.requests) == 1, score
-    assert "points to http://127.0.0.1:9/" in score.detail and "reward.judge.base_url" in score.detail, score
-
-
-@pytest.mark.parametrize("usage", [{"prompt_tokens": True, "completion_tokens": 1}, {"prompt_tokens": 10**400}, "many"])
-async def test_an_invalid_token_count_does_not_affect_the_grade(server: JudgeServer, make: Make, usage: Any) -> None:
     choice = {"message": {"content": '{"SCORE": 7}'}, "finish_reason": "stop"}
-    server.script = lambda number, body: http(200, json.dumps({"choices": [choice], "usage": usage}))
+    counted = {} if usage is None else {"usage": usage}
+    server.script = lambda number, body: http(200, json.dumps({"choices": [choice], **counted}))
     score = await make(input_price=1.0).judge("general-quality", "Q", "A", None)
     assert (score.outcome, score.value) == (SCORED, 0.7) and "cost unknown" in score.detail, score
 
@@ -345,13 +334,6 @@ async def test_all_attempts_together_end_at_the_total_timeout(server: JudgeServe
     score = await make(total_timeout_s=1.5, max_attempts=1000).judge("general-quality", "Q", "A", None)
     assert score.outcome is FAILED and "total_timeout_s (1.5 s)" in score.detail and "503" in score.detail, score
     assert score.duration_s < 20, f"took {score.duration_s} s"
-
-
-async def test_a_retry_after_past_the_total_timeout_fails_at_once(server: JudgeServer, make: Make) -> None:
-    server.script = lambda number, body: http(429, "later", "Retry-After: 40")
-    score = await make(total_timeout_s=30).judge("general-quality", "Q", "A", None)
-    assert score.outcome is FAILED and "past reward.judge.total_timeout_s (30 s)" in score.detail, score
-    assert len(server.requests) == 1 and score.duration_s < 30, f"took {score.duration_s} s"
 
 
 async def test_an_endpoint_that_is_down_is_failed_with_the_reason(make: Make) -> None:
@@ -440,12 +422,6 @@ async def test_tokens_and_cost_are_in_the_detail_and_the_counts(server: JudgeSer
     await judge.judge("general-quality", "Q", "B", None)
     counts = judge.counts
     assert (counts.input_tokens, counts.output_tokens, counts.cost) == (200, 40, pytest.approx(0.0004))
-
-
-async def test_a_server_that_counts_no_tokens_leaves_the_cost_unknown(server: JudgeServer, make: Make) -> None:
-    server.script = lambda number, body: graded(7, usage=False)
-    score = await make(input_price=1.0).judge("general-quality", "Q", "A", None)
-    assert score.outcome is SCORED and "cost unknown" in score.detail, score
 
 
 async def test_a_canceled_caller_does_not_cancel_the_request_of_another(server: JudgeServer, make: Make) -> None:
