@@ -49,7 +49,7 @@ def test_the_quickstart_with_adapters_learns_to_add(tmp_path: Path) -> None:
     rows = stack.metrics()
     rates = [row["objective/verifiable_correct_rate"] for row in rows]
     first, last = rates[0], statistics.fmean(rates[-5:])  # It learns within three steps.
-    checkpoint = next(event for event in reversed(stack.events()) if event["kind"] == "checkpoint")
+    checkpoint = stack.of_kind("checkpoint")[-1]
     print(
         f"quickstart with adapters: {took_s:.0f} s; correct rate {first:.3f} -> {last:.3f} over {len(rows)} steps of "
         f"{statistics.median(row['time/step'] for row in rows):.1f} s; a checkpoint has "

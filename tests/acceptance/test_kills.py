@@ -71,7 +71,7 @@ def test_a_rank_that_stops_ends_its_learner_at_the_deadline_of_the_step_and_the_
         stack.process.send_signal(signal.SIGINT)
         assert stack.wait(600) == 130, stack.tail()
     assert not rank.is_running(), "the rank that stopped was left behind"
-    restarts = [event["message"] for event in stack.events() if event["kind"] == "restarting"]
+    restarts = [event["message"] for event in stack.of_kind("restarting")]
     assert len(restarts) == 1, restarts
     assert "TRAIN_STEP" in lost["message"] or "20 s" in lost["message"], lost
     print(restarts, lost["message"])

@@ -48,9 +48,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def result_of(folder: Path, variant: str, num_ranks: int) -> dict[str, Any]:
-    result = json.loads((output_of(folder, variant, num_ranks) / "result.json").read_text())
-    assert isinstance(result, dict)
-    return result
+    return json.loads((output_of(folder, variant, num_ranks) / "result.json").read_text())
 
 
 @pytest.mark.parametrize("variant", TOGETHER)

@@ -3,7 +3,6 @@
 import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import psutil
 import pytest
@@ -31,12 +30,8 @@ def rank_0(stack: LocalStack) -> psutil.Process:
     return first
 
 
-def num_restarts(stack: LocalStack) -> int:
-    return sum(event["kind"] == "restarting" for event in stack.events())
-
-
 def until_restart(stack: LocalStack, number: int) -> None:
-    stack.until(f"restart {number}", lambda _: num_restarts(stack) >= number, STARTING_S)
+    stack.until(f"restart {number}", lambda _: len(stack.of_kind("restarting")) >= number, STARTING_S)
 
 
 @pytest.fixture(scope="module")
@@ -69,25 +64,21 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outcome]:
 
 
 def max_step(stack: LocalStack) -> int:
-    return max(int(event["attributes"]["step"]) for event in stack.events() if event["kind"] == "step")
-
-
-def of_kind(stack: LocalStack, kind: str) -> list[dict[str, Any]]:
-    return [event for event in stack.events() if event["kind"] == kind]
+    return max(int(event["attributes"]["step"]) for event in stack.of_kind("step"))
 
 
 def test_no_step_is_taken_twice(outcome: Outcome) -> None:
-    steps = [event["attributes"]["step"] for event in of_kind(outcome.stack, "step")]
+    steps = [event["attributes"]["step"] for event in outcome.stack.of_kind("step")]
     assert steps == list(range(1, NUM_STEPS_EXTENDED + 1)), steps
 
 
 def test_each_restart_says_that_a_checkpoint_has_all_steps(outcome: Outcome) -> None:
-    messages = [event["message"] for event in of_kind(outcome.stack, "restarting")]
+    messages = [event["message"] for event in outcome.stack.of_kind("restarting")]
     assert len(messages) == 2, messages
     assert all("step-" in message for message in messages), messages
-    assert len(of_kind(outcome.stack, "worker_leaving")) == 2
+    assert len(outcome.stack.of_kind("worker_leaving")) == 2
 
 
 def test_the_run_is_extended_on_another_number_of_ranks(outcome: Outcome) -> None:
     assert outcome.num_ranks_at_the_end == 1
-    assert of_kind(outcome.stack, "restored")[-1]["attributes"]["policy_version"] == NUM_STEPS
+    assert outcome.stack.of_kind("restored")[-1]["attributes"]["policy_version"] == NUM_STEPS

@@ -4,7 +4,6 @@ import asyncio
 import signal
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -50,10 +49,6 @@ class Coordinator:
                 await asyncio.sleep(0.01)
 
 
-def of_kind(stack: LocalStack, kind: str, after: int = 0) -> list[dict[str, Any]]:
-    return [event for event in stack.events() if event["kind"] == kind and event["sequence"] > after]
-
-
 def test_a_publish_in_which_a_generator_dies_is_repeated_and_its_successor_is_caught_up(tmp_path: Path) -> None:
     # 84 million parameters: a broadcast that lasts long enough to be met.
     config = guessing_config(
@@ -76,7 +71,7 @@ def test_a_publish_in_which_a_generator_dies_is_repeated_and_its_successor_is_ca
         failed = stack.until("the publish fails", lambda e: e["kind"] == "publish_failed", 60)
         asyncio.run(coordinator.run("PauseRun"))
 
-        repeated = of_kind(stack, "publish", after=failed["sequence"])[0]["attributes"]
+        repeated = stack.of_kind("publish", after=failed["sequence"])[0]["attributes"]
         assert failed["attributes"]["policy_version"] == repeated["policy_version"] == 2, (failed, repeated)
         assert len(repeated["generators"]) == 1 and repeated["epoch"] > failed["attributes"]["epoch"], repeated
         assert repeated["duration_s"] < config["weights"]["timeout_s"], f"repeated after {repeated['duration_s']} s"
@@ -100,6 +95,6 @@ def test_a_publish_in_which_a_generator_dies_is_repeated_and_its_successor_is_ca
 
         asyncio.run(coordinator.run("ResumeRun"))
         assert stack.wait(240) == 0, stack.tail()
-    last = of_kind(stack, "publish")[-1]["attributes"]
+    last = stack.of_kind("publish")[-1]["attributes"]
     assert len(last["generators"]) == 2 and last["policy_version"] == 5, last
     assert not stack.left_over()

@@ -35,9 +35,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def result_of(folder: Path, stage: str) -> dict[str, Any]:
-    result = json.loads((output_of(folder, stage, 1) / "result.json").read_text())
-    assert isinstance(result, dict)
-    return result
+    return json.loads((output_of(folder, stage, 1) / "result.json").read_text())
 
 
 @pytest.mark.parametrize("stage", STAGES)

@@ -58,9 +58,7 @@ def result_file(folder: Path, stage: str, num_ranks: int) -> Path:
 
 
 def result_of(folder: Path, stage: str, num_ranks: int) -> dict[str, Any]:
-    result = json.loads(result_file(folder, stage, num_ranks).read_text())
-    assert isinstance(result, dict)
-    return result
+    return json.loads(result_file(folder, stage, num_ranks).read_text())
 
 
 def assert_same_losses(folder: Path, stage: str, num_ranks: int, *, attempt: int = 1) -> None:

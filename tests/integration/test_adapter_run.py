@@ -39,7 +39,7 @@ def test_engine_and_learner_agree_in_every_step(stack: LocalStack) -> None:
 
 
 def test_publishes_carry_adapters_and_prove_them_on_the_generator(stack: LocalStack) -> None:
-    publishes = [event["attributes"] for event in stack.events() if event["kind"] == "publish"]
+    publishes = [event["attributes"] for event in stack.of_kind("publish")]
     # Rank 4 on 7 layers in each of 2 blocks, float32.
     num_bytes = 4 * 4 * 2 * (4 * (64 + 64) + 3 * (64 + 128))
     assert {publish["num_bytes"] for publish in publishes} == {num_bytes}

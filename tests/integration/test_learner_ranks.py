@@ -1,11 +1,9 @@
 """Real DeepSpeed on one and two ranks: the same gradient and the same steps at every ZeRO stage, offloaded or not."""
 
 import asyncio
-import contextlib
 import json
 import os
 import signal
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +14,12 @@ from peft import PeftModel
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-from shoal.config.load import config_struct, parse_config
 from shoal.rpc.channel import connect
 from shoal.v1 import learner_pb2, worker_pb2
 from shoal.v1.learner_pb2_grpc import LearnerServiceStub
 from shoal.weights.transfer import hash_tensor
-from shoal.wire import batch_to_wire
 from tests.integration.learner_ranks import FROZEN, output_of
+from tests.support.learner_client import Client
 from tests.support.learner_results import assert_same_gradient, is_measured
 from tests.support.loopback import LEARNER
 from tests.support.processes import ONE_THREAD, serving_process
@@ -52,9 +49,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def result_of(folder: Path, stage: str, num_ranks: int) -> dict[str, Any]:
-    result = json.loads((output_of(folder, stage, num_ranks) / "result.json").read_text())
-    assert isinstance(result, dict)
-    return result
+    return json.loads((output_of(folder, stage, num_ranks) / "result.json").read_text())
 
 
 def gradient_file(folder: Path, stage: str, num_ranks: int) -> Path:
@@ -178,39 +173,11 @@ def test_a_checkpoint_holds_no_frozen_weights(folder: Path, stage: str, num_rank
     assert part < whole
 
 
-class LearnerProcess:
-    """A learner of two ranks, as the launcher starts it."""
-
-    def __init__(self, process: asyncio.subprocess.Process, stub: Any) -> None:
-        self.process = process
-        self.stub = stub
-
-    async def status(self) -> learner_pb2.LearnerServiceGetStatusResponse:
-        return await self.stub.GetStatus(learner_pb2.LearnerServiceGetStatusRequest(), timeout=60)
-
-    async def train(self) -> learner_pb2.TrainStepResponse:
-        async def stream() -> AsyncIterator[learner_pb2.TrainStepRequest]:
-            for message in batch_to_wire(make_batch()):
-                yield message
-
-        return await self.stub.TrainStep(stream(), timeout=120)
-
-
-@contextlib.asynccontextmanager
-async def two_ranks(data_dir: Path, log: Path) -> AsyncIterator[LearnerProcess]:
-    options = ("--num-ranks", "2", "--data-dir", data_dir, "--log-file", log)
-    async with (
-        serving_process("services.learner", *options, **ONE_THREAD) as (process, address),
-        connect(address, LEARNER) as channel,
-    ):
-        yield LearnerProcess(process, LearnerServiceStub(channel))
-
-
-async def assert_published_weights_are_the_rounded_masters(learner: LearnerProcess) -> None:
+async def assert_published_weights_are_the_rounded_masters(stub: LearnerServiceStub) -> None:
     """A bfloat16 broadcast gathers the values to which a float32 export rounds."""
-    await learner.stub.CreateWeightGroup(learner_pb2.CreateWeightGroupRequest(epoch=1, world_size=1), timeout=60)
-    sent = await learner.stub.PublishWeights(learner_pb2.PublishWeightsRequest(epoch=1), timeout=60)
-    exported = await learner.stub.ExportModel(learner_pb2.ExportModelRequest(), timeout=60)
+    await stub.CreateWeightGroup(learner_pb2.CreateWeightGroupRequest(epoch=1, world_size=1), timeout=60)
+    sent = await stub.PublishWeights(learner_pb2.PublishWeightsRequest(epoch=1), timeout=60)
+    exported = await stub.ExportModel(learner_pb2.ExportModelRequest(), timeout=60)
     weights = load_file(Path(exported.path) / "model.safetensors")
     assert {digest.name: digest.xxh3 for digest in sent.hashes} == {
         name: hash_tensor(tensor.to(torch.bfloat16)) for name, tensor in weights.items()
@@ -226,18 +193,18 @@ async def test_a_follower_that_dies_ends_the_learner_with_a_message_that_names_i
         "learner": {"zero_stage": 3, "compute_dtype": "bfloat16"},
         "weights": {"dtype": "bfloat16"},
     }
-    async with two_ranks(tmp_path, log) as learner:
-        request = learner_pb2.LearnerServiceConfigureRequest(run_id="r", config=config_struct(parse_config(config)))
-        await learner.stub.Configure(request, timeout=60)
-        status = await learner.status()
-        while status.status.state == worker_pb2.WORKER_STATE_LOADING:
-            await asyncio.sleep(0.1)
-            status = await learner.status()
-        assert status.status.state == worker_pb2.WORKER_STATE_READY, status.status.message
-        assert (await learner.train()).applied, "two ranks, as the launcher starts them, train"
-        await assert_published_weights_are_the_rounded_masters(learner)
+    options = ("--num-ranks", "2", "--data-dir", tmp_path, "--log-file", log)
+    async with (
+        serving_process("services.learner", *options, **ONE_THREAD) as (process, address),
+        connect(address, LEARNER) as channel,
+    ):
+        learner = Client(LearnerServiceStub(channel), tmp_path, config, None)
+        await learner.configure()
+        assert await learner.loaded() == worker_pb2.WORKER_STATE_READY, log.read_text()[-4000:]
+        assert (await learner.train(make_batch())).applied, "two ranks, as the launcher starts them, train"
+        await assert_published_weights_are_the_rounded_masters(learner.stub)
         leader, follower = (await learner.status()).rank_pids
-        assert leader == learner.process.pid
+        assert leader == process.pid
         os.kill(follower, signal.SIGKILL)
-        assert await asyncio.wait_for(learner.process.wait(), 60) == 1
+        assert await asyncio.wait_for(process.wait(), 60) == 1
     assert f"rank 1 (pid {follower}) was killed" in log.read_text()

@@ -6,6 +6,7 @@ the tests look at its files.
 
 import asyncio
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -21,7 +22,7 @@ import pytest
 
 from services.coordinator.store.rollouts import whole_ledger
 from shoal.rpc.channel import connect
-from shoal.v1 import reward_pb2, reward_pb2_grpc
+from shoal.v1 import coordinator_pb2, coordinator_pb2_grpc, reward_pb2, reward_pb2_grpc, worker_pb2
 from tests.support.local_stack import STARTING_S, LocalStack, free_port, guessing_config, write_config
 from tests.support.otlp_collector import Collector, collecting
 from tests.support.waiting import block_until
@@ -44,9 +45,6 @@ class Outcome:
     killed_generator: int
     killed_pool_process: int
     killed_reward: int
-
-    def of_kind(self, kind: str) -> list[dict[str, Any]]:
-        return [event for event in self.stack.events() if event["kind"] == kind]
 
 
 @pytest.fixture(scope="module")
@@ -77,9 +75,7 @@ def call(address: str, method: str, request: dict[str, Any]) -> dict[str, Any]:
         capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert done.returncode == 0, f"{method}: exit code {done.returncode}: {done.stderr}"
-    answer = json.loads(done.stdout)
-    assert isinstance(answer, dict)
-    return answer
+    return json.loads(done.stdout)
 
 
 @pytest.fixture(scope="module")
@@ -145,10 +141,6 @@ def until_a_new_generator_serves(stack: LocalStack) -> None:
 
 async def kill_a_pool_process(coordinator: str) -> int:
     """Kills one verifier process of the first reward service."""
-    import os
-
-    from shoal.v1 import coordinator_pb2, coordinator_pb2_grpc, worker_pb2
-
     async with connect(coordinator, "shoal.v1.CoordinatorService") as channel:
         stub = coordinator_pb2_grpc.CoordinatorServiceStub(channel)
         workers = (await stub.ListWorkers(coordinator_pb2.ListWorkersRequest(), timeout=60)).workers
@@ -174,16 +166,18 @@ def test_the_run_survives_what_kills_its_workers(outcome: Outcome) -> None:
 
 
 def test_the_event_log_names_lost_workers_and_reissued_groups(outcome: Outcome) -> None:
-    lost = [event["attributes"]["worker_kind"] for event in outcome.of_kind("worker_lost")]
+    lost = [event["attributes"]["worker_kind"] for event in outcome.stack.of_kind("worker_lost")]
     assert "generator" in lost and "reward service" in lost, lost
-    assert outcome.of_kind("group_reissued") or outcome.of_kind("publish_failed"), "no event shows the killed generator"
+    assert outcome.stack.of_kind("group_reissued") or outcome.stack.of_kind("publish_failed"), (
+        "no event shows the killed generator"
+    )
 
 
 def test_a_restarted_generator_is_caught_up(outcome: Outcome) -> None:
-    lost = next(e for e in outcome.of_kind("worker_lost") if e["attributes"]["worker_kind"] == "generator")
+    lost = next(e for e in outcome.stack.of_kind("worker_lost") if e["attributes"]["worker_kind"] == "generator")
     full = [
         e
-        for e in outcome.of_kind("publish")
+        for e in outcome.stack.of_kind("publish")
         if len(e["attributes"]["generators"]) == 2 and e["sequence"] > lost["sequence"]
     ]
     assert full, "after the kill no publish reached two generators"
@@ -191,10 +185,10 @@ def test_a_restarted_generator_is_caught_up(outcome: Outcome) -> None:
 
 def test_every_publish_ended_on_the_learners_bytes(outcome: Outcome) -> None:
     """The coordinator compares each tensor's hash, taken from the received bytes, before a generator serves."""
-    last = outcome.of_kind("publish")[-1]["attributes"]
+    last = outcome.stack.of_kind("publish")[-1]["attributes"]
     assert len(last["generators"]) == 2 and last["num_bytes"] > 0, last
     assert last["canary_gap"] < 1e-3, f"the canary differs by {last['canary_gap']}"
-    corrupt = [e for e in outcome.of_kind("publish_failed") if "CORRUPT" in e["attributes"]["reason"]]
+    corrupt = [e for e in outcome.stack.of_kind("publish_failed") if "CORRUPT" in e["attributes"]["reason"]]
     assert not corrupt, corrupt
 
 
@@ -301,7 +295,7 @@ def test_a_run_goes_on_by_itself_when_its_learner_is_killed_and_as_changed_when_
     ages = [group[2] for group in groups if group[1] == "TRAINED"]
     assert max(ages) <= 3, f"staleness {max(ages)} for a bound of 3"
     # A stop leaves the export of its last step to the resume.
-    exported = {int(e["attributes"]["policy_version"]) for e in stack.events() if e["kind"] == "step_exported"}
+    exported = {int(e["attributes"]["policy_version"]) for e in stack.of_kind("step_exported")}
     assert exported >= set(range(2, kept + 3, 2)), exported
     scores = {int(row["step"]): row["objective/scores"] for row in rows if row["step"] in exported}
     best = max(scores, key=lambda step: (scores[step], -step))

@@ -78,8 +78,7 @@ def setting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Setting]:
     old, new = random_model(folder / "old", seed=1), random_model(folder / "new", seed=2)
     generator = Generator(folder, folder / "old")
     yield Setting(generator, old, new)
-    if generator.process.poll() is None:
-        generator.end()
+    generator.end()
 
 
 @pytest.fixture
@@ -291,10 +290,7 @@ async def test_a_sender_that_dies_within_a_layer_leaves_a_stale_generator_that_t
         target=send_some_and_die, args=(sender.rendezvous, setting.new.name_or_path)
     )
     process.start()
-    request = pb.JoinWeightGroupRequest(
-        rendezvous=sender.rendezvous.to_wire(), rank_offset=1, manifest=sender.manifest.to_wire()
-    )
-    await client.stub.JoinWeightGroup(request, timeout=START_TIMEOUT_S)
+    await client.stub.JoinWeightGroup(sender.join_request(), timeout=START_TIMEOUT_S)
     call = client.loading(sender.rendezvous.epoch, WeightVersion(0, 9))
     assert (await call.read()).stage == pb.LOAD_STAGE_READY
     with pytest.raises(Unavailable, match="lost a member"):
@@ -314,11 +310,8 @@ async def test_a_manifest_of_another_model_is_refused(client: Client, setting: S
         ([replace(first, name="model.other"), *others], "has no tensor 'model.other'"),
         (others, "lacks 1 tensors"),
     ):
-        request = pb.JoinWeightGroupRequest(
-            rendezvous=sender.rendezvous.to_wire(), rank_offset=1, manifest=Manifest(tuple(tensors)).to_wire()
-        )
         with pytest.raises(InvalidArgument, match=complaint):
-            await client.stub.JoinWeightGroup(request, timeout=TIMEOUT_S)
+            await client.stub.JoinWeightGroup(sender.join_request(Manifest(tuple(tensors))), timeout=TIMEOUT_S)
 
 
 async def test_a_load_from_a_sender_that_sends_nothing_fails_at_the_deadline(client: Client, setting: Setting) -> None:
@@ -396,8 +389,7 @@ def rounding(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Setting]:
     generator = Generator(folder, old, stop_strings=["</answer>"], dtype="bfloat16")
     new = make_tiny_model(folder / "new", seed=2, tie_embeddings=False)
     yield Setting(generator, *(LlamaForCausalLM.from_pretrained(path, dtype=torch.float32) for path in (old, new)))
-    if generator.process.poll() is None:
-        generator.end()
+    generator.end()
 
 
 @pytest.fixture

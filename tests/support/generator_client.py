@@ -46,8 +46,7 @@ class Generator:
 
     async def configure(self, run_id: str = "run", **changes: Any) -> worker_pb2.WorkerStatus:
         request = pb.GeneratorServiceConfigureRequest(run_id=run_id, config=config(**changes))
-        status: worker_pb2.WorkerStatus = (await self.stub.Configure(request, timeout=TIMEOUT_S)).status
-        return status
+        return (await self.stub.Configure(request, timeout=TIMEOUT_S)).status
 
     async def status(self) -> pb.GeneratorServiceGetStatusResponse:
         return await self.stub.GetStatus(pb.GeneratorServiceGetStatusRequest(), timeout=TIMEOUT_S)

@@ -5,7 +5,7 @@ import gzip
 import json
 import random
 import zlib
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -15,8 +15,10 @@ _CHUNK = b"x" * 65536
 
 
 @asynccontextmanager
-async def answering(answer: Answer) -> AsyncIterator[str]:
-    """Serves on a loopback port, and answers whatever each connection sends first; yields "http://host:port"."""
+async def listening(
+    serve: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]],
+) -> AsyncIterator[str]:
+    """Serves each connection to a loopback port until the end of the block; yields "http://host:port"."""
     tasks: set[asyncio.Task[None]] = set()
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -24,20 +26,31 @@ async def answering(answer: Answer) -> AsyncIterator[str]:
         assert task is not None
         tasks.add(task)
         with suppress(OSError, asyncio.CancelledError):
-            await reader.read(1)
-            async for part in answer():
-                writer.write(part)
-                await writer.drain()
+            await serve(reader, writer)
         tasks.discard(task)
         writer.close()
 
-    listener = await asyncio.start_server(connected, "127.0.0.1", 0)
+    listener = await asyncio.start_server(connected, "127.0.0.1", 0, limit=1 << 24)
     try:
         yield f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
     finally:
         listener.close()
         for task in tasks:
             task.cancel()
+
+
+@asynccontextmanager
+async def answering(answer: Answer) -> AsyncIterator[str]:
+    """Serves on a loopback port, and answers whatever each connection sends first; yields "http://host:port"."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        async for part in answer():
+            writer.write(part)
+            await writer.drain()
+
+    async with listening(serve) as url:
+        yield url
 
 
 def sends(*parts: bytes) -> Answer:

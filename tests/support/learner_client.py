@@ -20,9 +20,9 @@ CANARY = np.arange(40, 52, dtype=np.int32)
 
 
 class Client:
-    """A learner, and a stub of its service."""
+    """A learner, and a stub of its service; without `service`, it is in another process."""
 
-    def __init__(self, stub: Any, data_dir: Path, config: dict[str, Any], service: LearnerService) -> None:
+    def __init__(self, stub: Any, data_dir: Path, config: dict[str, Any], service: LearnerService | None) -> None:
         self.stub = stub
         self.service = service
         self.run_dir = data_dir / RUN_ID

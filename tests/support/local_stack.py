@@ -144,6 +144,10 @@ class LocalStack:
         """Returns the events so far."""
         return list(_json_lines(self.folder / "events.jsonl"))
 
+    def of_kind(self, kind: str, after: int = 0) -> list[dict[str, Any]]:
+        """Returns the events of a kind so far, behind a sequence number."""
+        return [event for event in self.events() if event["kind"] == kind and event["sequence"] > after]
+
     def metrics(self) -> list[dict[str, float]]:
         """Returns the rows of metrics.jsonl that train steps wrote."""
         return [row for row in _json_lines(self.folder / "metrics.jsonl") if "time/step" in row]

@@ -57,9 +57,7 @@ def main() -> int:
 
 
 def _port(listener: socket.socket) -> int:
-    port = listener.getsockname()[1]
-    assert isinstance(port, int)
-    return port
+    return listener.getsockname()[1]
 
 
 def _fork(ranks_main: Callable[[], None], rank: int, size: int, listener: socket.socket) -> int:

@@ -89,6 +89,7 @@ class Generator:
         return self.log_file.read_text()[-3000:]
 
     def end(self) -> None:
+        """Ends the process, which may have ended already."""
         self.process.terminate()
         try:
             self.process.wait(60)
@@ -178,12 +179,8 @@ class Client:
         await self.stub.ResumeGeneration(pb.ResumeGenerationRequest(), timeout=TIMEOUT_S)
 
     async def join(self, sender: "Sender") -> None:
-        request = pb.JoinWeightGroupRequest(
-            rendezvous=sender.rendezvous.to_wire(), rank_offset=1, manifest=sender.manifest.to_wire()
-        )
-        await asyncio.gather(
-            self.stub.JoinWeightGroup(request, timeout=TIMEOUT_S), asyncio.to_thread(sender.group.connect)
-        )
+        joining = self.stub.JoinWeightGroup(sender.join_request(), timeout=TIMEOUT_S)
+        await asyncio.gather(joining, asyncio.to_thread(sender.group.connect))
 
     def loading(self, epoch: int, version: WeightVersion) -> Any:
         request = pb.LoadWeightsRequest(
@@ -240,11 +237,15 @@ class Sender:
     def __post_init__(self) -> None:
         self.generator.next_epoch += 1
         store = self.generator.store
-        self.rendezvous = Rendezvous(
-            "run", self.generator.next_epoch, "127.0.0.1", store.port, 2, "gloo", self.timeout_s
-        )
+        epoch = self.generator.next_epoch
+        self.rendezvous = Rendezvous("run", epoch, "127.0.0.1", store.port, 2, "gloo", self.timeout_s)
         self.group = BroadcastGroup(self.rendezvous, rank=0, store=store)
         self.manifest = manifest_of(self.tensors)
+
+    def join_request(self, manifest: Manifest | None = None) -> pb.JoinWeightGroupRequest:
+        """Returns what the generator is called with to join, with the sender's manifest or another one."""
+        wire = (manifest or self.manifest).to_wire()
+        return pb.JoinWeightGroupRequest(rendezvous=self.rendezvous.to_wire(), rank_offset=1, manifest=wire)
 
     def send(self) -> tuple[TensorHash, ...]:
         return send_weights(self.group, self.manifest, self.tensors.items())
@@ -254,7 +255,7 @@ def manifest_of(tensors: Mapping[str, Any]) -> Manifest:
     return Manifest(tuple(TensorSpec(name, "float32", tuple(tensor.shape)) for name, tensor in tensors.items()))
 
 
-def random_model(folder: Path, seed: int, *, tie_embeddings: bool = True) -> Any:
+def random_model(folder: Path, seed: int) -> Any:
     """Creates a random Llama of 9 MB in `folder`: two broadcasts, divided inside a layer that vLLM fuses."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
@@ -267,7 +268,7 @@ def random_model(folder: Path, seed: int, *, tie_embeddings: bool = True) -> Any
         num_attention_heads=4,
         num_key_value_heads=2,
         max_position_embeddings=1024,
-        tie_word_embeddings=tie_embeddings,
+        tie_word_embeddings=True,
         initializer_range=0.1,
     )
     torch.manual_seed(seed)

@@ -161,17 +161,10 @@ class _Handler(BaseHTTPRequestHandler):
         return [{"type": "file", "oid": "0", "size": len(data), "path": path} for path, data in files.items()]
 
     def _upload_modes(self, name: str, body: bytes) -> Any:
-        files = json.loads(body)["files"]
-        return {
-            "files": [
-                {
-                    "path": file["path"],
-                    "uploadMode": "lfs" if file["path"].endswith(".safetensors") else "regular",
-                    "shouldIgnore": False,
-                }
-                for file in files
-            ]
-        }
+        modes = {}
+        for file in json.loads(body)["files"]:
+            modes[file["path"]] = "lfs" if file["path"].endswith(".safetensors") else "regular"
+        return {"files": [{"path": path, "uploadMode": mode, "shouldIgnore": False} for path, mode in modes.items()]}
 
     def _places(self, name: str, body: bytes) -> Any:
         objects = []

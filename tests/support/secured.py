@@ -138,11 +138,8 @@ async def call(channel: grpc.aio.Channel, path: str, *, token: str = "") -> tupl
             pass
     except grpc.aio.AioRpcError:
         pass
-    return await made.code(), _reason_of(dict(await made.trailing_metadata() or ()))
-
-
-def _reason_of(trailers: dict[str, Any]) -> str:
+    details = dict(await made.trailing_metadata() or ()).get("grpc-status-details-bin", b"")
     info = error_details_pb2.ErrorInfo()
-    for detail in status_pb2.Status.FromString(trailers.get("grpc-status-details-bin", b"")).details:
+    for detail in status_pb2.Status.FromString(details).details:
         detail.Unpack(info)
-    return info.reason
+    return await made.code(), info.reason

@@ -146,14 +146,9 @@ class SimulatedLearner(LearnerServiceServicer):
 
     async def SetHyperparameters(self, request: Any, context: Any) -> learner_pb2.SetHyperparametersResponse:
         self._require_ready()
-
-        def work() -> learner_pb2.SetHyperparametersResponse:
-            return learner_pb2.SetHyperparametersResponse(version=version_to_wire(self._version))
-
-        response = await self._command(0.1, work)
+        version = await self._command(0.1, lambda: self._version)
         self._lifecycle.adopt(request.run_id, parse_config(request.config))
-        assert isinstance(response, learner_pb2.SetHyperparametersResponse)
-        return response
+        return learner_pb2.SetHyperparametersResponse(version=version_to_wire(version))
 
     async def CreateWeightGroup(self, request: Any, context: Any) -> learner_pb2.CreateWeightGroupResponse:
         self._require_ready()
@@ -275,14 +270,13 @@ class SimulatedLearner(LearnerServiceServicer):
     async def ExportModel(self, request: Any, context: Any) -> learner_pb2.ExportModelResponse:
         self._require_ready()
 
-        def work() -> learner_pb2.ExportModelResponse:
+        def work() -> WeightVersion:
             if not request.export_name:
                 self._plane.exported = self._history
-            return learner_pb2.ExportModelResponse(
-                path=request.export_name or "model", version=version_to_wire(self._version)
-            )
+            return self._version
 
-        return await self._command(1.0, work)
+        version = version_to_wire(await self._command(1.0, work))
+        return learner_pb2.ExportModelResponse(path=request.export_name or "model", version=version)
 
 
 async def _meet(group: WeightGroup, process: Process) -> None:

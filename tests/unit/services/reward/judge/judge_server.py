@@ -9,6 +9,8 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.support.hostile_server import listening
+
 
 def completion(text: str | None, *, finish_reason: str = "stop") -> bytes:
     """Returns a whole HTTP response that contains the judge's text."""
@@ -56,7 +58,7 @@ class JudgeServer:
     url: str = ""
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
+        with contextlib.suppress(asyncio.IncompleteReadError):
             while head := (await reader.readuntil(b"\r\n\r\n")).decode():
                 first, *lines = head.strip().split("\r\n")
                 headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
@@ -79,10 +81,6 @@ class JudgeServer:
                     await asyncio.sleep(30)
                 if not answer or self.cuts_after is not None:
                     return
-        except (asyncio.IncompleteReadError, ConnectionError):
-            pass
-        finally:
-            writer.close()
 
 
 @contextlib.asynccontextmanager
@@ -90,25 +88,9 @@ async def judge_server() -> AsyncIterator[JudgeServer]:
     """Runs a server on a loopback port."""
     server = JudgeServer()
     server.may_answer.set()
-    tasks: set[asyncio.Task[None]] = set()
-
-    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        tasks.add(task)
-        try:
-            await server.serve(reader, writer)
-        except asyncio.CancelledError:
-            pass
-        finally:
-            tasks.discard(task)
-
-    listener = await asyncio.start_server(connected, "127.0.0.1", 0, limit=1 << 24)
-    server.url = f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}/v1"
-    yield server
-    listener.close()
-    for task in tasks:
-        task.cancel()
+    async with listening(server.serve) as url:
+        server.url = f"{url}/v1"
+        yield server
 
 
 @contextlib.contextmanager
