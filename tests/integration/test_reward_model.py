@@ -19,18 +19,17 @@ from services.reward.model.model_process import ModelProcess
 from services.reward.model.question import Answer, Question, value_of
 from services.reward.model.runner import Runner, padded, padding_id, plan_batches
 from services.reward.service import RewardService
-from shoal.config.load import config_struct, parse_config
 from shoal.config.tables.reward_model import RewardModelConfig
 from shoal.conversation import ChatMessage
 from shoal.errors import InvalidArgument
 from shoal.rollout import GroundTruth, Prompt
 from shoal.rpc.channel import connect
-from shoal.rpc.server import RpcServer
 from shoal.scores import Score, ScoreOutcome
-from shoal.v1 import reward_pb2, rollout_pb2, worker_pb2
+from shoal.v1 import reward_pb2, worker_pb2
 from shoal.v1.reward_pb2_grpc import RewardServiceStub
-from shoal.wire import prompt_to_wire, score_from_wire
-from tests.support.reward_client import ALLOWED
+from shoal.wire import prompt_to_wire
+from tests.support.loopback import REWARD, serving
+from tests.support.reward_client import ALLOWED, RewardClient, completion_request
 from tests.support.tiny_model import make_tiny_model, make_tiny_reward_model
 
 pytestmark = pytest.mark.integration
@@ -287,70 +286,48 @@ def test_padding_comes_last_and_is_no_token_of_the_inputs() -> None:
 
 async def test_the_service_scores_by_a_model_beside_it_and_outlives_it(folders: dict[str, Path]) -> None:
     settings = {"path": str(folders["one"]), "num_threads": 1, "batch_size": 4}
-    values = {
-        "model": {"path": "m"},
-        "data": {"sources": [{"task": "arithmetic"}]},
-        "reward": {"num_processes": 1, "weights": {"reward_model": 0.5}, "model": settings},
-    }
     service = RewardService(ALLOWED)
-    server = RpcServer(listen="127.0.0.1:0")
-    server.add(service.add_to_server, service, service.full_name)
-    await server.start()
     try:
-        async with connect(f"127.0.0.1:{server.port}", service.full_name) as channel:
-            stub = RewardServiceStub(channel)
-            status = await configured(stub, values)
+        async with serving(service, REWARD) as address, connect(address, REWARD) as channel:
+            client = RewardClient(RewardServiceStub(channel))
+            status = await configured(client, settings)
             assert status.state == worker_pb2.WORKER_STATE_READY, status
-            model = service._router._scorer("reward_model")._model._model  # type: ignore[union-attr]
+            model = service._router._scorer("reward_model")._model  # type: ignore[union-attr]
             assert isinstance(model, ModelProcess)
-            scores = await scored(stub, QUESTIONS[:6])
+            scores = await scored(client, QUESTIONS[:6])
             theirs = [direct(folders["one"], one)[0] for one in QUESTIONS[:6]]
             worst = gap([[score.verifier_scores[0].value for score in scores]], [theirs])
             assert worst < TOLERANCE, f"{worst:.2e} apart"
             assert [score.reward for score in scores] == pytest.approx([0.5 * one for one in theirs], abs=TOLERANCE)
             os.kill(model.pid, signal.SIGKILL)
-            again = await scored(stub, QUESTIONS[:6])
+            again = await scored(client, QUESTIONS[:6])
             assert [score.outcome for score in again] == [ScoreOutcome.SCORED] * 6, again
             assert gap([[score.reward for score in again]], [[score.reward for score in scores]]) < TOLERANCE
             assert model.num_restarts == 1
-            values["reward"]["model"] = {"path": str(folders["three"])}  # type: ignore[index]
-            status = await configured(stub, values)
+            status = await configured(client, {"path": str(folders["three"])})
             assert status.state == worker_pb2.WORKER_STATE_FAILED, status
             assert status.message.startswith("reward.model.label: is unset"), status.message
     finally:
-        await server.stop(0)
         await service.close()
 
 
-async def configured(stub: RewardServiceStub, values: dict[str, Any]) -> worker_pb2.WorkerStatus:
+async def configured(client: RewardClient, model: dict[str, Any]) -> worker_pb2.WorkerStatus:
     """The status once nothing loads any more; until then the service says that it does, and answers."""
-    request = reward_pb2.RewardServiceConfigureRequest(run_id="run-1", config=config_struct(parse_config(values)))
-    status = (await stub.Configure(request, timeout=60)).status
+    status = await client.configure(num_processes=1, weights={"reward_model": 0.5}, model=model)
     assert status.state == worker_pb2.WORKER_STATE_LOADING, status
-    async with asyncio.timeout(120):
-        while status.state == worker_pb2.WORKER_STATE_LOADING:
-            await asyncio.sleep(0.05)
-            status = (await stub.GetStatus(reward_pb2.RewardServiceGetStatusRequest(), timeout=60)).status
-    return status
+    await client.until(lambda status: status.status.state != worker_pb2.WORKER_STATE_LOADING)
+    return (await client.status()).status
 
 
-async def scored(stub: RewardServiceStub, questions: Sequence[Question]) -> list[Score]:
+async def scored(client: RewardClient, questions: Sequence[Question]) -> list[Score]:
     """Each question's last message as a completion of the messages before it, a group of one each."""
 
     async def one(asked: Question) -> Score:
-        messages = tuple(ChatMessage(**turn) for turn in asked["messages"])
-        prompt = Prompt("p:0", np.zeros(0, np.int32), "t", (GroundTruth("reward_model", "", 0.5),), messages[:-1])
-        requests = [
-            reward_pb2.ScoreGroupRequest(prompt=prompt_to_wire(prompt)),
-            reward_pb2.ScoreGroupRequest(
-                completion=rollout_pb2.Completion(
-                    sample_index=0, text=messages[-1].content, finish_reason=rollout_pb2.FINISH_REASON_STOP
-                )
-            ),
-        ]
-        async for response in stub.ScoreGroup(iter(requests), timeout=120):
-            return score_from_wire(response.score)
-        raise AssertionError("no score")
+        *before, last = (ChatMessage(**turn) for turn in asked["messages"])
+        prompt = Prompt("p:0", np.zeros(0, np.int32), "t", (GroundTruth("reward_model", "", 0.5),), tuple(before))
+        request = reward_pb2.ScoreGroupRequest(prompt=prompt_to_wire(prompt))
+        [score] = await client.send([request, completion_request(0, last.content)])
+        return score
 
     return list(await asyncio.gather(*map(one, questions)))
 
