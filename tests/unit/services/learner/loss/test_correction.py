@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from services.learner.loss.correction import Correction, correct, entropy_threshold, is_off_policy
+from services.learner.loss.correction import Correction, correct, is_off_policy
 from services.learner.loss.loss_tokens import LossTokens
 from services.learner.loss.mini_batch import needs_survey, token_factors, weigh_mini_batch
 from services.learner.loss.objectives.completions import Completions
@@ -27,13 +27,9 @@ def tensor(values: Any) -> Tensor:
     return torch.tensor(values, dtype=torch.float64)
 
 
-def corrected(
-    advantages: tuple[float, ...] = (1, 1, 1, 1), *, unknown: int | None = None, **options: Any
-) -> Correction:
+def corrected(advantages: tuple[float, ...] = (1, 1, 1, 1), **options: Any) -> Correction:
     behavior = torch.full((4,), -2.0, dtype=torch.float64)
     proximal = behavior + tensor(RATIOS).log()
-    if unknown is not None:
-        behavior[unknown] = math.nan
     return correct(CorrectionConfig.model_validate(options), proximal, behavior, tensor(advantages), COMPLETIONS)
 
 
@@ -73,11 +69,6 @@ def test_with_only_harmful_only_tokens_that_the_step_would_push_further_off_are_
     test = {"low": 0.5, "high": 1.5, "only_harmful": True}
     assert corrected((1, 1, 1, -1), filters=[test]).is_dropped_C.tolist() == [True, False, False, False]
     assert corrected((-1, -1, 1, 1), filters=[test]).is_dropped_C.tolist() == [False, True, False, True]
-
-
-def test_a_token_of_unknown_behavior_has_weight_1_and_passes() -> None:
-    result = corrected(unknown=3, weight="token", filters=[{"high": 3.0}])
-    assert float(result.weights_C[3]) == 1 and not result.is_dropped_C[3]
 
 
 def run_with(**sections: Any) -> RunConfig:
@@ -137,11 +128,6 @@ def test_nothing_to_average_gives_no_factor_and_no_error() -> None:
     nothing = Completions(torch.zeros(0, dtype=torch.int64), 3)
     for mode in ("token-mean", "seq-mean-token-mean", "seq-mean-token-sum"):
         assert token_factors(mode, nothing).tolist() == []
-
-
-def test_the_entropy_threshold_lies_between_two_tokens() -> None:
-    assert entropy_threshold(tensor([0.0, 1.0, 2.0, 3.0]), 0.5) == pytest.approx(1.5)
-    assert entropy_threshold(tensor([0.0, 1.0, 2.0, 3.0]), 0.25) == pytest.approx(2.25)
 
 
 def test_completions_of_negative_advantage_that_have_become_unlikely_are_masked() -> None:
