@@ -215,7 +215,6 @@ class Scenario:
     # The end.
 
     def _calm(self) -> None:
-        """Ends all faults."""
         world = self.world
         world.trace("the calm")
         self._is_calm = True

@@ -62,7 +62,6 @@ def load(text: str) -> Schedule:
 
 
 def drawn(rng: random.Random) -> Schedule:
-    """Draws a schedule."""
     sections = _sections(rng)
     num_workers = {kind: rng.randint(1, at_most) for kind, at_most in KINDS.items()}
     weather = rng.choice((0.02, 0.1)) if rng.random() < 0.5 else 0.0

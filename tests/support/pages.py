@@ -11,12 +11,6 @@ def text_of(page: str) -> str:
     return (ROOT / "docs" / page).read_text()
 
 
-def files_of(page: str) -> dict[str, str]:
-    """Returns the files of a page, by name."""
-    return dict(re.findall(r"\*\*`([\w.]+)`\*\*\n\n```\w+\n(.*?)```", text_of(page), re.DOTALL))
-
-
 def write_files(page: str, folder: Path) -> None:
-    """Writes the files of a page."""
-    for name, text in files_of(page).items():
+    for name, text in re.findall(r"\*\*`([\w.]+)`\*\*\n\n```\w+\n(.*?)```", text_of(page), re.DOTALL):
         (folder / name).write_text(text)

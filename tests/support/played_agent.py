@@ -38,8 +38,6 @@ def user(text: str) -> ChatMessage:
 
 
 class Policy:
-    """What an agent calls."""
-
     def __init__(self) -> None:
         self.calls: asyncio.Queue[PolicyCall | EpisodeResult | Exception] = asyncio.Queue()
         self.replies: dict[str, asyncio.Future[Reply]] = {}
@@ -122,7 +120,6 @@ async def play(
     return_support: bool = False,
     **episodes: Any,
 ) -> Played:
-    """Plays one episode."""
     config = run_config(
         data={"sources": [{"path": "d", "environment": "agent"}], "max_prompt_tokens": max_prompt_tokens},
         sampling={"max_completion_tokens": max_completion_tokens},

@@ -44,7 +44,6 @@ class Ended(NamedTuple):
 
 
 async def ended(*command: str | Path, **environment: str) -> Ended:
-    """Runs a command to its end."""
     process = await asyncio.create_subprocess_exec(
         *map(str, command), stdout=PIPE, stderr=PIPE, env=os.environ | environment
     )

@@ -78,7 +78,6 @@ class Generator:
         self.store = serve_store("127.0.0.1", 0, timeout_s=30)
 
     def children(self) -> list[psutil.Process]:
-        """The engine's processes."""
         return psutil.Process(self.process.pid).children(recursive=True)
 
     def adapter_folders(self) -> list[Path]:

@@ -20,7 +20,6 @@ TIMES_AND_RATES = re.compile(
 
 
 def rows_of(folder: Path) -> list[dict[str, Any]]:
-    """Returns the rows of metrics.jsonl."""
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
@@ -57,7 +56,6 @@ def completions_of(folder: Path) -> dict[int, list[tuple[Any, ...]]]:
 
 
 def events_of(folder: Path) -> list[dict[str, Any]]:
-    """Returns the events of a run."""
     return [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
 
 

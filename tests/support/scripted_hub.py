@@ -20,8 +20,6 @@ TOKEN = "hf_scripted_token"
 
 @dataclass
 class Repository:
-    """A model repository."""
-
     is_private: bool
     commits: dict[str, dict[str, bytes]] = field(default_factory=lambda: {"0" * 40: {}})
     """The files of each commit, in order."""

@@ -121,7 +121,6 @@ class Standing:
         return max((int(event["sequence"]) for event in self.events(run)), default=-1)
 
     def family(self) -> list[psutil.Process]:
-        """Every process of the workers."""
         return [
             process
             for name in self.processes

@@ -57,11 +57,9 @@ class Exchange:
     # The client's end.
 
     def send(self, request: bytes) -> None:
-        """Sends a request to the server."""
         self._up(self._requests.put_nowait, request)
 
     def half_close(self) -> None:
-        """Ends the requests."""
         self._up(self._requests.put_nowait, _END)
 
     def cancel(self) -> None:
@@ -78,11 +76,9 @@ class Exchange:
             yield request
 
     def respond(self, response: bytes) -> None:
-        """Sends a response to the client."""
         self._down(lambda: None if self._has_ended else self.on_response(response))
 
     def finish(self, status: Status) -> None:
-        """Sends the status to the client."""
         self._down(self._end, BROKEN if self.breaks_at is Break.ANSWER else status)
 
     # The connection.

@@ -81,7 +81,6 @@ class Server:
         return self._known[method]
 
     def accept(self, exchange: Exchange, method: str) -> None:
-        """Begins to handle a call."""
         exchange.handling = self.process.create_task(self._handle(exchange, method))
 
     async def _handle(self, exchange: Exchange, method: str) -> None:

@@ -27,7 +27,6 @@ def graded(score: Any) -> bytes:
 
 
 def http(status: int, body: str, *headers: str) -> bytes:
-    """Returns a whole HTTP response."""
     raw = body.encode()
     lines = [f"HTTP/1.1 {status} X", f"Content-Length: {len(raw)}", "Content-Type: application/json", *headers]
     return ("\r\n".join(lines) + "\r\n\r\n").encode() + raw
