@@ -74,6 +74,11 @@ def test_the_think_format_requires_only_the_thoughts() -> None:
     assert score_of(0.0, text="<think>t</think> 5", format=form).reward == 1
 
 
+def test_without_the_verifiable_reward_only_the_other_parts_pay() -> None:
+    score = score_of(1.0, text=RIGHT_FORM, apply_verifiable_reward=False, format={"kind": "r1"})
+    assert parts(score) == {"format": 1.0}
+
+
 @pytest.mark.parametrize(("finish", "text", "reward"), [("stop", "5", 1), ("length", "5", 0), ("stop", " \n", 0)])
 def test_good_outputs_stop_by_themselves_and_are_not_empty(finish: str, text: str, reward: float) -> None:
     assert score_of(finish=finish, text=text, only_reward_good_outputs=True).reward == reward
