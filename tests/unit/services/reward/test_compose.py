@@ -69,6 +69,12 @@ def test_a_gate_pays_the_verifier_values_if_the_format_is_right_for_every_format
     assert (gated.reward, parts(gated)) == (0, {"verifiable": 10, "format": -10})
 
 
+def test_an_added_format_reward_is_paid_even_for_a_wrong_answer() -> None:
+    form = {"kind": "r1", "mode": "add", "value": 0.5}
+    assert parts(score_of(0.0, text=RIGHT_FORM, format=form)) == {"verifiable": 0, "format": 0.5}
+    assert score_of(1.0, text="5", format=form).reward == 1
+
+
 def test_the_think_format_requires_only_the_thoughts() -> None:
     form = {"kind": "think", "mode": "add"}
     assert score_of(0.0, text="<think>t</think> 5", format=form).reward == 1

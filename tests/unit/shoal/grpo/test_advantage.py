@@ -28,6 +28,11 @@ def test_a_group_is_compared_with_its_mean() -> None:
     assert advantages([1, 0, 0, None]) == [pytest.approx(2 / 3), pytest.approx(-1 / 3), pytest.approx(-1 / 3), None]
 
 
+def test_the_scale_is_the_standard_deviation_of_the_group() -> None:
+    got = advantages([3, 1], scale="group_std", std_ddof=1, std_eps=0.0)
+    assert got == [pytest.approx(1 / math.sqrt(2)), pytest.approx(-1 / math.sqrt(2))]
+
+
 @pytest.mark.parametrize("baseline", ["group_mean", "leave_one_out", "length_weighted", "second_best"])
 @pytest.mark.parametrize("rewards", [[0.1] * 7, [0.3], [0.3, None, None], [1 / 3, 1 / 3, None]])
 def test_equal_rewards_and_a_single_one_have_advantages_of_exactly_0(
@@ -40,9 +45,24 @@ def test_equal_rewards_and_a_single_one_have_advantages_of_exactly_0(
     assert not has_signal(config, group)
 
 
+def test_the_siblings_are_the_baseline_of_rloo() -> None:
+    assert advantages([1, 0, 2], baseline="leave_one_out") == [0.0, -1.5, 1.5]
+
+
 def test_the_siblings_deviation_divides_unless_it_is_0() -> None:
     got = advantages([1, 0, 0], baseline="leave_one_out", scale="leave_one_out_std", std_eps=0.0)
     assert got == [1.0, pytest.approx(-0.5 / math.sqrt(0.5)), pytest.approx(-0.5 / math.sqrt(0.5))]
+
+
+def test_long_completions_weigh_more_in_the_baseline_of_opo() -> None:
+    config = AdvantageConfig(baseline="length_weighted", scale="none")
+    group = RewardGroup((1.0, 0.0), num_tokens=(30, 10))
+    assert completion_advantages(config, [group]) == [[0.25, -0.75]]
+
+
+def test_pass_at_k_gives_only_the_best_an_advantage_which_is_its_lead() -> None:
+    assert advantages([0.2, 1.0, 0.7], baseline="second_best") == [0.0, pytest.approx(0.3), 0.0]
+    assert advantages([1.0, 1.0, 0.0], baseline="second_best") == [0.0, 0.0, 0.0]
 
 
 def test_the_greedy_answer_is_the_baseline_of_remax() -> None:
@@ -59,6 +79,25 @@ def test_the_batch_is_the_baseline_across_groups() -> None:
     assert completion_advantages(config, groups) == [[1.0, 1.0], [-1.0, None, -1.0]]
     equal = [RewardGroup((0.1,)), RewardGroup((0.1, 0.1))]
     assert completion_advantages(config, equal) == [[0.0], [0.0, 0.0]]
+
+
+def test_gpg_divides_by_the_share_of_rewards_that_are_not_0() -> None:
+    config = AdvantageConfig(scale="nonzero_share")
+    got = completion_advantages(config, [RewardGroup((1.0, 0.0)), RewardGroup((0.0, 0.0))])
+    assert got == [[2.0, -2.0], [0.0, 0.0]]
+
+
+def test_each_verifier_is_compared_by_itself_in_gdpo() -> None:
+    config = AdvantageConfig(per_verifier=True, std_ddof=0, std_eps=0.0)
+    parts = ((1.0, 10.0), (0.0, 10.0), (0.0, 40.0))
+    group = RewardGroup((11.0, 10.0, 40.0), parts, (1.0, 2.0))
+    first, second, third = completion_advantages(config, [group])[0]
+    root = math.sqrt(2)
+    assert (first, second, third) == (
+        pytest.approx(root - 2 / root),
+        pytest.approx(-1 / root - 2 / root),
+        pytest.approx(-1 / root + 2 * root),
+    )
 
 
 def test_rewards_are_clipped_first_and_advantages_afterwards() -> None:

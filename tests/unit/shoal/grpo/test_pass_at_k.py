@@ -1,8 +1,18 @@
+from itertools import combinations
 from statistics import fmean
 
 import pytest
 
 from shoal.grpo.pass_at_k import pass_at_k, pass_shares
+
+
+def test_pass_at_k_is_the_share_of_all_draws_of_k_with_a_correct_answer() -> None:
+    answers = [[True, False, False, True, False], [False] * 5, [False, False, True, False, False]]
+    rates = pass_at_k(answers)
+    assert list(rates) == [1, 2, 4, 5]
+    for k, rate in rates.items():
+        drawn = fmean(fmean(any(draw) for draw in combinations(one, k)) for one in answers)
+        assert rate == pytest.approx(drawn, abs=1e-12), f"pass@{k}: {rate}, counted {drawn}"
 
 
 def test_a_question_with_fewer_answers_counts_for_the_k_that_it_has() -> None:

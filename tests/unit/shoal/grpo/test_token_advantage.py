@@ -1,4 +1,7 @@
+import math
+
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -6,10 +9,25 @@ from shoal.config.tables.advantage import AdvantageConfig
 from shoal.grpo.token_advantage import token_advantages, uniform_advantages
 
 
+def test_a_reward_is_discounted_once_for_each_token_that_counts() -> None:
+    config = AdvantageConfig(discount=0.5)
+    mask = np.array([True, False, True, True, False])
+    (got,) = token_advantages(config, [8.0], [mask])
+    assert got.tolist() == [2.0, 0.0, 4.0, 8.0, 0.0]
+
+
 def test_token_rewards_count_for_their_token_and_those_before() -> None:
     mask = np.ones(3, dtype=bool)
     (got,) = token_advantages(AdvantageConfig(), [1.0], [mask], [np.array([-0.5, 0.0, -0.25])])
     assert got.tolist() == [0.25, 0.75, 0.75]
+
+
+def test_whitening_weighs_every_token_equally_and_skips_tokens_that_do_not_count() -> None:
+    config = AdvantageConfig(whiten=True, whiten_ddof=0, whiten_eps=0.0)
+    masks = [np.array([True, True, True]), np.array([True, False, False])]
+    long, short = token_advantages(config, [0.0, 4.0], masks)
+    assert long.tolist() == [pytest.approx(-1 / math.sqrt(3))] * 3
+    assert short.tolist() == [pytest.approx(math.sqrt(3)), 0.0, 0.0]
 
 
 @given(

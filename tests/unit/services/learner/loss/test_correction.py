@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from services.learner.loss.correction import Correction, correct, is_off_policy
+from services.learner.loss.correction import Correction, correct, entropy_threshold, is_off_policy
 from services.learner.loss.loss_tokens import LossTokens
 from services.learner.loss.mini_batch import needs_survey, token_factors, weigh_mini_batch
 from services.learner.loss.objectives.completions import Completions
@@ -27,10 +27,33 @@ def tensor(values: Any) -> Tensor:
     return torch.tensor(values, dtype=torch.float64)
 
 
-def corrected(advantages: tuple[float, ...] = (1, 1, 1, 1), **options: Any) -> Correction:
+def corrected(
+    advantages: tuple[float, ...] = (1, 1, 1, 1), *, unknown: int | None = None, **options: Any
+) -> Correction:
     behavior = torch.full((4,), -2.0, dtype=torch.float64)
     proximal = behavior + tensor(RATIOS).log()
+    if unknown is not None:
+        behavior[unknown] = math.nan
     return correct(CorrectionConfig.model_validate(options), proximal, behavior, tensor(advantages), COMPLETIONS)
+
+
+@pytest.mark.parametrize(
+    ("options", "weights"),
+    [
+        ({}, [1, 1, 1, 1]),
+        ({"weight": "token"}, [2, 0.25, 1, 2]),
+        ({"weight": "token", "weight_low": 0.5, "weight_high": 3.0}, [2, 0.5, 1, 3]),
+        ({"weight": "token", "weight_high": 0}, [2, 0.25, 1, 4]),
+        ({"weight": "sequence", "weight_high": 0}, [0.5, 0.5, 0.5, 4]),
+        ({"weight": "geometric", "weight_high": 0}, [0.5 ** (1 / 3)] * 3 + [4]),
+        # 2, 1/4, 1 and 2 have mean 21/16.
+        ({"weight": "token", "normalize": True}, [32 / 21, 4 / 21, 16 / 21, 32 / 21]),
+        # Completions: 1/2 and 2, whose mean is 5/4.
+        ({"weight": "sequence", "normalize": True}, [0.4, 0.4, 0.4, 1.6]),
+    ],
+)
+def test_weights_are_those_of_the_formula(options: dict[str, Any], weights: list[float]) -> None:
+    torch.testing.assert_close(corrected(**options).weights_C, tensor(weights))
 
 
 @pytest.mark.parametrize(
@@ -52,16 +75,28 @@ def test_unbounded_weights_beyond_float32_have_their_share_of_the_mean(weight: s
 @pytest.mark.parametrize(
     ("test", "dropped"),
     [
-        ({"low": 0.6, "level": "sequence_sum"}, [0, 1, 2]),
+        ({"low": 0.5, "high": 3.0}, [1]),
+        ({"low": 0.4, "high": 3.0, "level": "sequence_sum"}, []),
+        ({"low": 0.6, "level": "sequence_sum"}, [0, 0, 0]),
+        ({"high": 2.5, "level": "sequence_max"}, []),
+        ({"high": 1.5, "level": "sequence_max"}, [0, 0, 0]),
+        ({"statistic": "tv", "high": 0.7}, [0, 1]),
+        # The mean over the completion of 1, 3/4 and 0.
+        ({"statistic": "tv", "high": 0.6, "level": "sequence_mean"}, []),
+        ({"statistic": "k2", "high": 0.5}, [1]),
+        ({"statistic": "probability_difference", "low": -0.05, "high": 0.12}, [0, 1]),
         # Differences of e^-2 = 0.135 and -0.101: their mean is 0.011, that of their sizes 0.079.
         ({"statistic": "probability_difference", "high": 0.05, "level": "sequence_mean"}, []),
-        ({"statistic": "probability_distance", "high": 0.05, "level": "sequence_mean"}, [0, 1, 2]),
+        ({"statistic": "probability_distance", "high": 0.05, "level": "sequence_mean"}, [0, 0, 0]),
+        ({"statistic": "probability_distance", "high": 0.12}, [0]),
     ],
 )
 def test_a_filter_drops_tokens_outside_its_bounds(test: dict[str, Any], dropped: list[int]) -> None:
     """`dropped` lists the first completion's tokens; the second's ratio of 4 fails every upper bound."""
     result = corrected(filters=[test])
-    assert result.is_dropped_C.tolist() == [index in dropped for index in range(3)] + ["high" in test]
+    indices = [0, 1, 2] if dropped == [0, 0, 0] else dropped
+    expected = [index in indices for index in range(3)] + ["high" in test]
+    assert result.is_dropped_C.tolist() == expected
     assert not result.is_rejected_C.any()
 
 
@@ -69,6 +104,11 @@ def test_with_only_harmful_only_tokens_that_the_step_would_push_further_off_are_
     test = {"low": 0.5, "high": 1.5, "only_harmful": True}
     assert corrected((1, 1, 1, -1), filters=[test]).is_dropped_C.tolist() == [True, False, False, False]
     assert corrected((-1, -1, 1, 1), filters=[test]).is_dropped_C.tolist() == [False, True, False, True]
+
+
+def test_a_token_of_unknown_behavior_has_weight_1_and_passes() -> None:
+    result = corrected(unknown=3, weight="token", filters=[{"high": 3.0}])
+    assert float(result.weights_C[3]) == 1 and not result.is_dropped_C[3]
 
 
 def run_with(**sections: Any) -> RunConfig:
@@ -124,10 +164,22 @@ def test_a_dropped_completion_of_infinite_weight_leaves_the_gradient_of_others_a
     torch.testing.assert_close(live.grad[num:], torch.full((num,), -1 / (2 * num)))
 
 
+def test_the_divisor_of_dr_grpo_is_completions_times_the_greatest_length() -> None:
+    assert factors(run_with(loss={"aggregation": "seq-mean-token-sum-norm"}, sampling={"max_completion_tokens": 50}),
+                   None)[0] == pytest.approx(1 / 100)  # fmt: skip
+    run = run_with(loss={"aggregation": "seq-mean-token-sum-norm", "denominator": 8.0})
+    assert factors(run, None)[0] == pytest.approx(1 / 16)
+
+
 def test_nothing_to_average_gives_no_factor_and_no_error() -> None:
     nothing = Completions(torch.zeros(0, dtype=torch.int64), 3)
     for mode in ("token-mean", "seq-mean-token-mean", "seq-mean-token-sum"):
         assert token_factors(mode, nothing).tolist() == []
+
+
+def test_the_entropy_threshold_lies_between_two_tokens() -> None:
+    assert entropy_threshold(tensor([0.0, 1.0, 2.0, 3.0]), 0.5) == pytest.approx(1.5)
+    assert entropy_threshold(tensor([0.0, 1.0, 2.0, 3.0]), 0.25) == pytest.approx(2.25)
 
 
 def test_completions_of_negative_advantage_that_have_become_unlikely_are_masked() -> None:

@@ -71,6 +71,12 @@ def test_multiple_choice_values_depend_on_the_letter_and_on_the_box(values: str,
     assert [value("multiple_choice", text, "B", values=values) for text in completions] == expected
 
 
+def test_strict_multiple_choice_requires_a_marked_choice() -> None:
+    assert value("multiple_choice", "(B)", "B", strict=True) == 0
+    assert value("multiple_choice", "I choose B", "B", strict=True) == 0
+    assert value("multiple_choice", "The answer is (B)", "B", strict=True) == 1
+
+
 @pytest.mark.parametrize(
     ("completion", "expected"),
     [

@@ -160,3 +160,7 @@ def test_reasoning_gym_gives_full_reward_to_the_answer_of_the_task(task: str) ->
     )
     assert value("reasoning_gym", f"<think>3</think>\n{answer}", label) == 1
     assert value("reasoning_gym", "<answer>nonsense</answer>", label) < 0.1
+
+
+def test_the_r1_format_allows_text_after_the_answer() -> None:
+    assert value("r1_format", "thought\n</think>\n\n<answer>4\n</answer> and more", "4") == 1.0

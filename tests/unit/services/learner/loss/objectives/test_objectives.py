@@ -78,6 +78,31 @@ def test_the_loss_of_each_token_is_that_of_the_formula_by_hand(
     torch.testing.assert_close(at_ratios(objective, **options).loss_C, tensor(expected))
 
 
+def test_sapo_is_the_surrogate_at_ratio_1_up_to_a_constant_and_saturates() -> None:
+    logprobs = tensor([-1.0, -1.0]).requires_grad_()
+    loss = lose("sapo", tokens_of(logprobs, tensor([-1.0, -31.0]), tensor([3.0, 3.0]))).loss_C
+    loss.sum().backward()
+    torch.testing.assert_close(logprobs.grad, tensor([-3.0, 0.0]))
+    torch.testing.assert_close(loss.detach(), tensor([-6.0, -12.0]))
+
+
+def test_sequence_objectives_use_the_ratio_of_the_completion() -> None:
+    baseline = tensor([-1.0, -1.0, -2.0])
+    logprobs = baseline + tensor([0.3, -0.1, 0.5])
+    tokens = tokens_of(logprobs, baseline, tensor([1.0, 1.0, -1.0]), lengths=(2, 1))
+    mean, other = math.exp(0.1), math.exp(0.5)
+    torch.testing.assert_close(lose("gspo", tokens).loss_C, tensor([-mean, -mean, other]))
+    torch.testing.assert_close(lose("luspo", tokens).loss_C, tensor([-mean, -mean, other]))
+    # GMPO clamps the first token's log-ratio to 0.2; where A < 0 there is no upper clamp.
+    held = math.exp((0.2 - 0.1) / 2)
+    torch.testing.assert_close(lose("gmpo", tokens, gmpo_log_clip_high=0.2).loss_C, tensor([-held, -held, other]))
+    # VESPO: the product of the ratios, e^0.2 and e^0.5.
+    phi = [math.exp(3) * math.exp(0.2) ** 2 * math.exp(-3 * math.exp(0.2))]
+    phi.append(math.exp(2) * math.exp(0.5) ** 3 * math.exp(-2 * math.exp(0.5)))
+    expected = tensor([-phi[0], -phi[0], phi[1]]) * logprobs
+    torch.testing.assert_close(lose("vespo", tokens).loss_C, expected)
+
+
 def test_clipped_tokens_are_reported_by_their_side() -> None:
     loss = at_ratios("ppo_clip", dual_clip=1.2)
     assert loss.is_clipped_high_C.tolist() == [False, True, False, False, False, False]
@@ -153,6 +178,17 @@ def test_the_gradient_of_the_kl_is_that_of_finite_differences(estimator: str, gr
     live = at.clone().requires_grad_()
     total(live).backward()
     torch.testing.assert_close(live.grad, finite_differences(total, at), rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize(("gradient", "weight"), [("straight_through", 1.0), ("off_policy", math.exp(0.25))])
+def test_a_kl_may_have_the_value_of_one_estimator_and_the_gradient_of_another(gradient: str, weight: float) -> None:
+    logprobs = tensor([-1.0]).requires_grad_()
+    tokens = tokens_of(logprobs, tensor([-1.25]), tensor([0.0]))
+    config = KlConfig.model_validate({"coef": 1.0, "estimator": "k1", "gradient": gradient})
+    kl = token_kl(tokens, tensor([-1.5]), config)
+    kl.sum().backward()
+    torch.testing.assert_close(kl.detach(), tensor([0.5]))
+    torch.testing.assert_close(logprobs.grad, tensor([0.5 * weight]))
 
 
 @pytest.mark.parametrize(
