@@ -12,7 +12,7 @@ from services.coordinator.run.runs import Runs
 from services.coordinator.store.rollouts import list_rollouts
 from services.coordinator.store.run_folders import describe, list_runs
 from services.coordinator.store.run_record import RunRecord
-from services.coordinator.workers.presence import check_displaced
+from services.coordinator.workers.ended_processes import check_displaced
 from services.coordinator.workers.registry import LEASE_S, Holder, WorkerRecord, WorkerRegistry
 from shoal.config import parse_config
 from shoal.rpc.auth.callers import current_caller

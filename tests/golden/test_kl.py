@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 
+from services.learner.loss.kl import token_kl
 from services.learner.loss.objectives import PolicyTokens
 from services.learner.loss.objectives.completions import Completions
-from services.learner.loss.policy_loss import token_kl
 from shoal.config.tables.kl import KlConfig
 from tests.golden import GoldenCase, golden_cases
 from tests.golden.losses import matrix_of

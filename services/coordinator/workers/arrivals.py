@@ -6,6 +6,7 @@ shoal/worker/reexec.py describes the restart of a worker for its next run.
 import asyncio
 from collections.abc import Callable, Collection
 
+from services.coordinator.workers.ended_processes import is_ending, until_gone
 from services.coordinator.workers.gpu_turns import GpuTurns
 from services.coordinator.workers.member import (
     NAMES,
@@ -17,7 +18,6 @@ from services.coordinator.workers.member import (
     while_leased,
     worker_name,
 )
-from services.coordinator.workers.presence import is_ending, until_gone
 from services.coordinator.workers.registry import WorkerRecord, WorkerRegistry
 from services.coordinator.workers.worker_events import WorkerEvents
 from shoal.concurrency import Signal

@@ -5,19 +5,18 @@ them.
 """
 
 import json
-import math
 import os
 import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from services.reward.sandbox.inside import seccomp
 from services.reward.sandbox.inside.channel import Channel, Closed, Message, Unreadable
+from services.reward.sandbox.limits import SandboxLimits, rlimits
 
 _INSIDE = Path(__file__).parent / "inside"
 _MAY_MOUNT = "CAP_SYS_ADMIN"
@@ -48,40 +47,6 @@ class SandboxUnavailable(Exception):
 
 class SandboxLost(Exception):
     """The sandbox ended during a job. This proves nothing about the program."""
-
-
-@dataclass(frozen=True)
-class SandboxLimits:
-    """The resources of one run of a program."""
-
-    timeout_s: float = 1.0
-    """Wall time for the program's own statements and one test together."""
-    memory_mib: int = 512
-    """Address space."""
-    output_limit_kib: int = 1024
-    """Most standard output that is read; twice the expected output if that is more."""
-    files_mib: int = 16
-    """Size of all files together and of each file. The files are in memory."""
-    num_open_files: int = 64
-    num_threads: int = 64
-    """Number of threads; the address space usually runs out sooner. Processes cannot be started at all."""
-
-
-def rlimits(
-    *, memory_mib: int, timeout_s: float, files_mib: int, num_open_files: int, num_processes: int
-) -> dict[str, int]:
-    """Returns the limits of each process by the names of setrlimit(2)."""
-    return {
-        "AS": memory_mib * _MIB,
-        # CPU time of all threads together; the wall clock ends most programs sooner.
-        "CPU": math.ceil(timeout_s) + 1,
-        "FSIZE": files_mib * _MIB,
-        "NOFILE": num_open_files,
-        "NPROC": num_processes,
-        "CORE": 0,
-        "MEMLOCK": 0,
-        "MSGQUEUE": 0,
-    }
 
 
 def command(limits: SandboxLimits) -> list[str]:

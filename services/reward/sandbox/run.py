@@ -4,8 +4,9 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from services.reward.sandbox.bubblewrap import Sandbox, SandboxLimits, SandboxLost, SandboxUnavailable
+from services.reward.sandbox.bubblewrap import Sandbox, SandboxLost, SandboxUnavailable
 from services.reward.sandbox.inside.subject import FUNCTIONS, OUTPUT, PROGRAM
+from services.reward.sandbox.limits import SandboxLimits
 
 __all__ = [
     "FUNCTIONS",

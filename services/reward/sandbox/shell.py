@@ -20,9 +20,9 @@ from services.reward.sandbox.bubblewrap import (
     SandboxLost,
     SandboxUnavailable,
     reason_of,
-    rlimits,
     sandboxed,
 )
+from services.reward.sandbox.limits import ShellLimits, rlimits
 
 FOLDER = "/testbed"
 _START_TIMEOUT_S, _LATE_S = 30.0, 30.0
@@ -31,19 +31,6 @@ _NOBODY = 65534
 _MAX_JOB_BYTES = 4 << 20
 _MAX_COMMAND_BYTES = 100 << 10
 _MIB = 1 << 20
-
-
-@dataclass(frozen=True)
-class ShellLimits:
-    """The limits of one command. Files are in memory and count separately."""
-
-    timeout_s: float = 20.0
-    memory_mib: int = 1024
-    """Memory of all its processes together, and address space of each process."""
-    disk_mib: int = 128
-    """Size of all files in the folder, and again of all files in /tmp."""
-    output_limit_kib: int = 16
-    num_processes: int = 64
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from services.reward.common.code_text import program_text
 from services.reward.common.verdict import Unscorable, Verdict
 from services.reward.common.verifier import Verifier
 from services.reward.sandbox import run
-from services.reward.sandbox.bubblewrap import SandboxLimits
+from services.reward.sandbox.limits import SandboxLimits
 from shoal.config.tables.section import Section
 from shoal.parsing import unique_keys
 

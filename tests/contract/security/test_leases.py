@@ -9,7 +9,7 @@ import pytest
 
 from services.coordinator.run.runs import Runs
 from services.coordinator.service import CoordinatorService
-from services.coordinator.workers import presence
+from services.coordinator.workers import ended_processes
 from services.coordinator.workers.registry import LEASE_S, WorkerRecord, WorkerRegistry
 from shoal.errors import FailedPrecondition, NotFound, PermissionDenied
 from shoal.rpc.auth import credentials as auth
@@ -120,7 +120,7 @@ async def test_of_two_processes_that_register_at_the_same_moment_the_second_does
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both find the process before them gone; only then the first one registers."""
-    is_gone, both_call, num_calls = presence._is_gone, asyncio.Event(), 0
+    is_gone, both_call, num_calls = ended_processes._is_gone, asyncio.Event(), 0
 
     async def is_gone_to_both(record: WorkerRecord) -> bool:
         nonlocal num_calls
@@ -131,7 +131,7 @@ async def test_of_two_processes_that_register_at_the_same_moment_the_second_does
         await both_call.wait()
         return gone
 
-    monkeypatch.setattr(presence, "_is_gone", is_gone_to_both)
+    monkeypatch.setattr(ended_processes, "_is_gone", is_gone_to_both)
     holders = [await worker("generator-a") for _ in range(2)]
     addresses = [f"127.0.0.1:{holder.port}" for holder in holders]
     async with coordinator(tmp_path) as registered:
@@ -148,7 +148,7 @@ async def test_of_two_processes_that_register_at_the_same_moment_the_second_does
 async def test_a_process_that_hangs_keeps_its_lease_until_it_expires(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(presence, "CALL_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(ended_processes, "CALL_TIMEOUT_S", 0.5)
     hanging = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
     address = f"127.0.0.1:{hanging.sockets[0].getsockname()[1]}"
     clock = Clock(0.0)

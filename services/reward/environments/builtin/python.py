@@ -3,7 +3,7 @@
 from typing import Any
 
 from services.reward.sandbox import run
-from services.reward.sandbox.bubblewrap import SandboxLimits
+from services.reward.sandbox.limits import SandboxLimits
 from shoal.environment import Broken, Environment, Observation, ToolError
 
 _GRACE_S = 10.0

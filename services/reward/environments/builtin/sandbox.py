@@ -5,7 +5,8 @@ from typing import Any, Literal
 
 from services.reward.sandbox import run
 from services.reward.sandbox.bubblewrap import SandboxLost, SandboxUnavailable
-from services.reward.sandbox.shell import OverLimit, Said, Shell, ShellLimits
+from services.reward.sandbox.limits import ShellLimits
+from services.reward.sandbox.shell import OverLimit, Said, Shell
 from shoal.environment import Broken, Environment, InvalidTask, Observation, ToolError, Turn, Unscorable, tool
 
 _SHOWN = 200

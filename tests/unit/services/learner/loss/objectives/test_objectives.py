@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from services.learner.loss.kl import token_kl
 from services.learner.loss.objectives import OBJECTIVES
 from services.learner.loss.objectives.completions import Completions
 from services.learner.loss.objectives.tokens import PolicyLoss, PolicyTokens, known_baseline
-from services.learner.loss.policy_loss import token_kl
 from shoal.config.tables.kl import KlConfig
 from shoal.config.tables.loss import LossConfig, Objective
 

@@ -5,9 +5,9 @@ from typing import Any
 import grpc
 import pytest
 
-from services.coordinator.workers import presence
+from services.coordinator.workers import ended_processes
+from services.coordinator.workers.ended_processes import until_gone
 from services.coordinator.workers.member import Member
-from services.coordinator.workers.presence import until_gone
 from services.coordinator.workers.registry import WorkerRegistry
 from shoal.network import listening_socket
 from shoal.v1 import worker_pb2
@@ -17,7 +17,7 @@ READY, BROKEN = grpc.ChannelConnectivity.READY, grpc.ChannelConnectivity.TRANSIE
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(presence, "POLL_S", 0.0)
+    monkeypatch.setattr(ended_processes, "POLL_S", 0.0)
 
 
 def _member(address: str, channel: Any) -> Member:
