@@ -23,6 +23,7 @@ from services.generator.engine import LoadReport
 from services.generator.service import GeneratorService
 from services.learner.publish import WeightPublisher
 from shoal.arrays import Float32Array
+from shoal.concurrency import Signal
 from shoal.config import RunConfig
 from shoal.config.load import config_struct
 from shoal.errors import DeadlineExceeded, Unavailable
@@ -232,6 +233,7 @@ class GlooFleet:
     workers: list[Worker] = field(default_factory=list)
     out: list[str] = field(default_factory=list)
     """Worker ids of members that were out of reach."""
+    changed: Signal = field(default_factory=Signal)
 
     @property
     def generators(self) -> list[Member]:
@@ -253,8 +255,6 @@ class GlooFleet:
         except (Unavailable, DeadlineExceeded):
             return False
         return True
-
-    def notify(self) -> None: ...
 
     async def start(self, kind: str, name: str) -> Worker:
         """Starts a process, and configures it."""
