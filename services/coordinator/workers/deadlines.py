@@ -7,7 +7,7 @@ _TOKEN_S = 0.1
 """Seconds a token of one completion. Full engines take 0.03 s (a 7B model on an H100)."""
 _TRAINED_TOKEN_S = 0.001
 _SLOWER = 5.0
-"""A call may take this many times as long as the slowest call of late."""
+"""A call may take this many times as long as the slowest recent token implies."""
 _MIN_TOKENS = 256
 """A completion of a few tokens shows how long a prompt takes, and not a token."""
 _FORGETS = 0.98

@@ -129,7 +129,13 @@ class Transfer:
 
     async def _await_ready(self) -> Failures:
         """Waits until all members are ready to receive. Returns those that failed or were too slow."""
-        ready = asyncio.gather(*(load.ready.wait() for load in self._loads.values()))
+
+        async def all_ready() -> None:
+            for load in self._loads.values():
+                await load.ready.wait()
+
+        # A gather that is canceled reports an exception that was never retrieved; a task does not.
+        ready = asyncio.create_task(all_ready())
         try:
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._config.ready_timeout_s):

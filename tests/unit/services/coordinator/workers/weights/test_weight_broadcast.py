@@ -1,6 +1,7 @@
 """How a transfer of weights ends, and what it leaves behind."""
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator
 from typing import Any
 from unittest.mock import Mock
@@ -12,7 +13,7 @@ from services.coordinator.workers.weights import weight_broadcast
 from services.coordinator.workers.weights.weight_broadcast import Transfer, WeightGroup
 from shoal.config.tables.weights import WeightsConfig
 from shoal.error_reasons import ErrorReason
-from shoal.errors import Unavailable
+from shoal.errors import DeadlineExceeded, Unavailable
 from shoal.rollout import WeightVersion
 from shoal.v1 import generator_pb2, weights_pb2
 
@@ -48,6 +49,19 @@ async def test_a_transfer_that_is_canceled_leaves_no_task() -> None:
     await asyncio.sleep(0)
     left = asyncio.all_tasks() - before
     assert not left, [task.get_coro() for task in left]
+
+
+async def test_a_member_that_is_never_ready_fails_and_leaves_no_exception_unseen() -> None:
+    reported: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
+    member, learner = Member(Mock(worker_id="g"), Mock(), NeverReady()), Mock()
+    config = WeightsConfig(ready_timeout_s=0.01)
+    group, version = WeightGroup(1, [member], 60.0), WeightVersion(0, 1)
+    result = await Transfer(learner, group, config, version=version, canary=weights_pb2.Canary()).run()
+    assert [(name, type(error)) for name, error in result.failures.items()] == [("g", DeadlineExceeded)]
+    gc.collect()
+    await asyncio.sleep(0)
+    assert not reported, f"the event loop was told of {reported}"
 
 
 class ReadyMember:
