@@ -12,8 +12,9 @@ manifest it does not exist. At a step boundary ledger and learner agree, and req
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from services.coordinator.run.checkpoints import Checkpoints, WrittenCheckpoint
 from services.coordinator.run.controls import RunControls, StopMode
@@ -73,8 +74,7 @@ class Saving:
         save = await self._write()
         if save is None:
             return self.run.record.last_checkpoint_id
-        self._finishing = asyncio.create_task(self._finish(save))
-        await asyncio.shield(self._finishing)
+        await asyncio.shield(self._begin(self._finish(save), save))
         return save.written.checkpoint_id
 
     async def save_if_due(self, every_steps: int) -> None:
@@ -93,7 +93,7 @@ class Saving:
             self._no_room(step, error)
         else:
             if save is not None:
-                self._finishing = asyncio.create_task(self._finish_beside(save))
+                self._begin(self._finish_beside(save), save)
 
     async def try_to_save(self) -> None:
         """Writes a checkpoint before the run fails, if ledger and learner agree. Raises nothing.
@@ -155,6 +155,12 @@ class Saving:
         values = self.run.report.values_of(settings.best_metric)
         return best_of(steps, values, is_lowest=settings.best == "lowest")
 
+    def _begin(self, finish: Coroutine[Any, Any, None], save: _Save) -> "asyncio.Task[None]":
+        """Finishes a checkpoint in a task. Lets its moment go at the end, also of a task canceled before it runs."""
+        self._finishing = asyncio.create_task(finish)
+        self._finishing.add_done_callback(lambda _: save.written.moment.close())
+        return self._finishing
+
     async def _finish(self, save: _Save) -> None:
         """Waits for the learner's files, commits the checkpoint, and reports it."""
         try:
@@ -165,7 +171,6 @@ class Saving:
             await self._report(save.written.checkpoint_id, step, duration_s, save.pause_s, save.best_step)
         finally:
             self._is_committing = False
-            save.written.moment.close()
 
     async def _finish_beside(self, save: _Save) -> None:
         try:

@@ -15,7 +15,7 @@ from shoal.config.live import LiveConfig
 from shoal.error_reasons import ErrorReason
 from shoal.errors import FailedPrecondition, ResourceExhausted, ShoalError, Unavailable
 from shoal.rollout import WeightVersion
-from tests.support.waiting import eventually
+from tests.support.waiting import eventually, settled
 
 FULL = ResourceExhausted("the disk of /data is full", reason=ErrorReason.DISK_FULL)
 
@@ -142,11 +142,14 @@ async def test_what_else_goes_wrong_beside_training_is_raised_at_the_next_bounda
         await parts.saving.save_if_due(1)
 
 
-async def test_an_attempt_that_ends_gives_up_what_the_learner_has_not_finished(parts: Parts) -> None:
+@pytest.mark.parametrize("has_begun", [False, True])
+async def test_an_attempt_that_ends_gives_up_what_the_learner_has_not_finished(parts: Parts, has_begun: bool) -> None:
     await parts.take_step()
+    if has_begun:
+        await settled()
     await asyncio.wait_for(parts.saving.abandon(), 60)
     parts.on_disk.set()
-    await asyncio.sleep(0)
+    await settled()
     assert parts.happened == ["step 1", "written 1", "closed 1"]
 
 
