@@ -13,7 +13,7 @@ NOT_YET: dict[str, str] = {
     "vision": "images, audio and video; today only text models are trained",
     "mixture of experts": "mixture-of-experts training; today only dense models are trained",
     "FP8 rollout": "quantized engines and caches; today the engine computes in float32, bfloat16 or float16",
-    "evolving rubrics": "rubrics that change during a run; today the label rubric grades by those in the data",
+    "evolving rubrics": "rubrics that change during a run; today the rubrics in the data do not change",
     "distillation": "distillation from a teacher",
     "multi-token prediction": "heads that predict several tokens",
     "PF-PPO": "weighting completions by their rewards",
