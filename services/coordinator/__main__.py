@@ -1,6 +1,6 @@
 """`python -m services.coordinator`: serves runs and workers until SIGTERM, then writes the active run's checkpoint.
 
-At its start it continues the run that it drove when it ended, however it ended.
+A restarted coordinator continues the run that it drove before.
 """
 
 import argparse
@@ -80,13 +80,14 @@ def _parser() -> argparse.ArgumentParser:
         type=Path,
         default=os.environ.get("SHOAL_LEARNER_DATA_DIR") or None,
         metavar="FOLDER",
-        help="the learner's --data-dir as this machine sees it, for checkpoint.mirror (default: --data-dir) "
+        help="path on this machine of the learner's --data-dir, for checkpoint.mirror (default: --data-dir) "
         "[SHOAL_LEARNER_DATA_DIR]",
     )
     parser.add_argument(
         "--name",
         default=os.environ.get("SHOAL_COORDINATOR_NAME") or "",
-        help="name among coordinators that share a data folder: each goes on with its own runs (default: none) "
+        help="name among coordinators that share a data folder: each coordinator continues its own runs (default: "
+        "none) "
         "[SHOAL_COORDINATOR_NAME]",
     )
     parser.add_argument("--log-file", type=Path, help="write logs to this file instead of standard error")

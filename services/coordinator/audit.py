@@ -1,4 +1,7 @@
-"""The audit log. The coordinator's log has every call that steers runs, a run's events those of named callers."""
+"""The audit log.
+
+The coordinator's log has every call that changes runs. A run's events have the calls of named callers.
+"""
 
 import logging
 
@@ -10,7 +13,10 @@ _log = logging.getLogger(__name__)
 
 
 def record_call(runs: Runs, call: OperatorCall) -> None:
-    """Records a call of an operator. A refused call is only in the log, so that nobody can fill a run's events."""
+    """Records a call of an operator.
+
+    Refused calls are only in the log, so that refused callers cannot fill a run's events.
+    """
     facts = {"caller": str(call.caller or ""), "peer": call.peer, "rpc": call.rpc, "run_id": call.run_id}
     level = logging.WARNING if call.is_refused else logging.INFO
     _log.log(level, "call of an operator", extra={**facts, "code": call.code.name})

@@ -1,4 +1,4 @@
-"""A client of CoordinatorService: one blocking call for each rpc, and the events of a run as a stream."""
+"""A client of CoordinatorService, with one blocking call for each rpc, and the events of a run as a stream."""
 
 import asyncio
 import os
@@ -22,13 +22,13 @@ ResultT = TypeVar("ResultT")
 
 CALL_TIMEOUT_S = 15.0
 START_TIMEOUT_S = 900.0
-"""Timeout of `StartRun`, which loads tokenizer and data, and may download them."""
+"""Timeout of `StartRun`, which loads the tokenizer and data, and may download both."""
 RESUME_TIMEOUT_S = 180.0
-"""Timeout of `ResumeRun`, which waits until the reward services have read the code of custom verifiers again."""
+"""Timeout of `ResumeRun`, which waits until the reward services have reloaded the code of custom verifiers."""
 CHECKPOINT_TIMEOUT_S = 3600.0
-"""Timeout of `SaveCheckpoint`, which waits for the end of a step."""
+"""Timeout of `SaveCheckpoint`. The call waits for the end of a step."""
 EVALUATION_TIMEOUT_S = 4 * 3600.0
-"""Timeout of `Evaluate`, which waits for the end of a step and for every answer."""
+"""Timeout of `Evaluate`. The call waits for the end of a step and for every answer."""
 WATCH_TIMEOUT_S = 24 * 3600.0
 """Timeout of one call of `WatchRun`. Further calls watch a longer run."""
 RECONNECT_S = 180.0
@@ -40,9 +40,10 @@ _MAX_PAUSE_S = 3.0
 async def coordinator(
     address: str, credentials: Credentials | None = None
 ) -> AsyncIterator["CoordinatorServiceAsyncStub"]:
-    """Opens a stub for the duration of a block. Its calls raise `shoal.errors`.
+    """Opens a stub for the duration of a block.
 
-    `credentials` come by default from the environment: SHOAL_TLS_DIR, SHOAL_TOKEN_FILE, SHOAL_TOKEN.
+    Calls of the stub raise the errors of `shoal.errors`. The default of `credentials` comes from the environment
+    variables SHOAL_TLS_DIR, SHOAL_TOKEN_FILE and SHOAL_TOKEN.
     """
     if credentials is None:
         tls_dir = os.environ.get("SHOAL_TLS_DIR")
@@ -75,7 +76,7 @@ async def follow(
 
 
 async def patiently(call: Callable[[], Awaitable[ResultT]]) -> ResultT:
-    """Makes a call that is safe to repeat. Repeats it while a restarting coordinator does not answer."""
+    """Makes a call that is safe to repeat. Repeats the call while a restarting coordinator does not answer."""
     patience = Patience()
     while True:
         try:
@@ -129,7 +130,7 @@ def resume_run(address: str, run_id: str) -> pb.Run:
 
 
 def stop_run(address: str, run_id: str, *, drain: bool) -> pb.Run:
-    """Ends a run with a checkpoint. With `drain` it first trains on groups in flight."""
+    """Ends a run with a checkpoint. With `drain` the run first trains on the groups in flight."""
     request = pb.StopRunRequest(run_id=run_id, mode=pb.STOP_MODE_DRAIN if drain else pb.STOP_MODE_NOW)
     return _call(address, lambda stub: stub.StopRun(request, timeout=CALL_TIMEOUT_S)).run
 
@@ -140,7 +141,7 @@ def update_run_config(address: str, request: pb.UpdateRunConfigRequest) -> pb.Up
 
 
 def save_checkpoint(address: str, run_id: str) -> pb.SaveCheckpointResponse:
-    """Writes a checkpoint at the next step boundary, and waits for it."""
+    """Writes a checkpoint at the next step boundary, and waits until it is written."""
     request = pb.SaveCheckpointRequest(run_id=run_id)
     return _call(address, lambda stub: stub.SaveCheckpoint(request, timeout=CHECKPOINT_TIMEOUT_S))
 
@@ -162,7 +163,7 @@ def list_workers(address: str) -> pb.ListWorkersResponse:
 
 
 def _call(address: str, call: "Callable[[CoordinatorServiceAsyncStub], Awaitable[ResultT]]") -> ResultT:
-    """Makes one call from code that is not asynchronous."""
+    """Makes one call from synchronous code."""
 
     async def call_once() -> ResultT:
         async with coordinator(address) as stub:

@@ -1,4 +1,4 @@
-"""The `shoal` command. Importing it is cheap: each command imports what it needs when it runs."""
+"""The `shoal` command. Its import is cheap: each command imports its packages when the command runs."""
 
 from services.coordinator.cli.app import main
 

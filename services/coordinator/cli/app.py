@@ -30,8 +30,8 @@ def credentials(
         Path | None,
         typer.Option(
             metavar="FOLDER",
-            help="tls.crt, tls.key and ca.crt, for a coordinator with TLS; or ca.crt alone, with a token in "
-            "SHOAL_TOKEN_FILE. [env var: SHOAL_TLS_DIR]",
+            help="Folder with tls.crt, tls.key and ca.crt, for a coordinator with TLS; or with ca.crt alone if "
+            "SHOAL_TOKEN_FILE names a token. [env var: SHOAL_TLS_DIR]",
             show_default=False,
         ),
     ] = None,
@@ -80,8 +80,11 @@ def main() -> None:
 
 
 def _with_hints(error: ShoalError) -> tuple[str, list[str]]:
-    """Returns the message and hints about fields of other systems. For an unknown name that another system uses, the
-    message proposes Shoal's counterpart rather than a field with a similar spelling."""
+    """Returns the error's message, with hints about fields of other systems.
+
+    For an unknown name that another system uses, the message proposes Shoal's counterpart rather than a field with a
+    similar spelling.
+    """
     message, hints = error.message, list[str]()
     if not isinstance(error, InvalidArgument) or not error.violations:
         return message, hints

@@ -17,13 +17,15 @@ def certs(
         list[str] | None,
         typer.Option(
             metavar="HOST",
-            help="Name or address at which workers and people reach the coordinator, besides this machine's own, "
-            "and those that its earlier certificate in FOLDER has. Repeatable.",
+            help="Name or address at which workers and people reach the coordinator. Added to this machine's "
+            "own names and those of an earlier certificate in FOLDER. Repeatable.",
         ),
     ] = None,
 ) -> None:
-    """Make certificates for development. Makes an authority and what all services and roles need; a second time, renews
-    these."""
+    """Make certificates for development.
+
+    Makes an authority, and keys and certificates for all services and roles. A repeated call renews the certificates.
+    """
     from shoal.rpc.auth.authority import CERTIFICATE_DAYS, issue_all
 
     hosts = [name.removeprefix("[").removesuffix("]") for name in host or []]
@@ -40,7 +42,7 @@ def token(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Whose token it is, for logs.")],
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Gets the token; name it in SHOAL_TOKEN_FILE.")],
 ) -> None:
-    """Make a token. Prints its line for the tokens file of the servers."""
+    """Make a token. Prints the token's line for the tokens file of the servers."""
     import secrets
 
     from shoal.rpc.auth.authority import write_private
@@ -48,7 +50,7 @@ def token(
     from shoal.rpc.auth.tokens import digest_of
 
     if role not in set(Role):
-        raise InvalidArgument(f"ROLE {role!r} is none of {', '.join(Role)}")
+        raise InvalidArgument(f"ROLE {role!r} is unknown; choose one of {', '.join(Role)}")
     if not name or any(character.isspace() or character in "/#" for character in name):
         raise InvalidArgument(f"NAME {name!r}: use no spaces, '/' or '#'")
     if file.exists():

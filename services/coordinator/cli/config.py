@@ -18,25 +18,28 @@ if TYPE_CHECKING:
 app = command_group("Show, check, translate, and suggest configurations.")
 
 _AsOf = Annotated[
-    str, typer.Option("--as-of", metavar="YYYY-MM", help="Assume the defaults of that month; open-instruct and trl.")
+    str,
+    typer.Option(
+        "--as-of", metavar="YYYY-MM", help="Assume the system's defaults of that month. Only for open-instruct and trl."
+    ),
 ]
 _Skip = Annotated[
     list[str] | None,
     typer.Option(
         "--skip",
         metavar="NAME",
-        help="Leave out the refused field of this name; `all` leaves out every one without which a configuration is "
-        "possible.",
+        help="Leave out the refused field of this name; `all` leaves out every refused field that a configuration "
+        "does not need.",
     ),
 ]
 _FieldsOf = Annotated[
-    str, typer.Option("--fields", metavar="SYSTEM", help="Print how each field of that system is translated, and end.")
+    str, typer.Option("--fields", metavar="SYSTEM", help="Print how each field of that system is translated, and exit.")
 ]
 
 
 @app.command()
 def show(config: ConfigFile, overrides: Overrides = None, output: OutputOption = Output.TABLE) -> None:
-    """Print the resolved configuration, defaults included. Each line of the table is a value for --set."""
+    """Print the resolved configuration, including the defaults. Each printed line can be given to --set."""
     from services.coordinator.cli.config_check import counted
     from shoal.config import dump_config, load_config
     from shoal.config.derived import derived_values
@@ -88,8 +91,8 @@ def translate(
         list[str] | None,
         typer.Argument(
             metavar="FILE | -- SETTINGS",
-            help="A launch script, YAML, JSON, a Python file or a notebook; or flags or overrides after --, which "
-            "also override those of a file.",
+            help="A launch script, YAML, JSON, a Python file or a notebook; or flags or overrides after --, "
+            "which take precedence over a file.",
             show_default=False,
         ),
     ] = None,
@@ -108,8 +111,8 @@ def translate(
 ) -> None:
     """Print another trainer's configuration as TOML. Notes and refusals go to standard error.
 
-    Every field is mapped, or named with the reason why not. Prints no TOML, and exits with code 2, when a refused
-    field would change the training.
+    Every field is either translated, or named with the reason why it is not. If a refused field would change the
+    training, the command prints no TOML and exits with code 2.
     """
     from services.coordinator.cli.translated_fields import print_fields
     from shoal.translate import SYSTEMS, translate_arguments
@@ -120,7 +123,9 @@ def translate(
         raise InvalidArgument(f"{problem}; choose one of {', '.join(SYSTEMS)}")
     if fields:
         if system or source:
-            raise InvalidArgument("--fields prints a table of all fields: leave out --from and what to translate")
+            raise InvalidArgument(
+                "--fields prints a table of all fields: leave out --from and the settings to translate"
+            )
         print_fields(SYSTEMS[fields], output)
         return
     if not source:
@@ -145,10 +150,15 @@ def suggest(
     model: Annotated[str, typer.Option(help="A Hugging Face model, as model.path.", show_default=False)],
     measured: Annotated[
         Path | None,
-        typer.Option(metavar="RUN", help="Expect the rates in this run's folder instead of published ones."),
+        typer.Option(
+            metavar="RUN", help="Estimate times from the rates of the run in this folder instead of published rates."
+        ),
     ] = None,
 ) -> None:
-    """Print a configuration to start from. It has reasons, the expected memory, and the expected time of a step."""
+    """Print a configuration to start from.
+
+    The configuration has reasons, the expected memory, and the expected time of a step.
+    """
     from shoal.suggest import H100, rates_of_run, suggest
 
     rates = H100 if measured is None else rates_of_run(measured)
@@ -156,7 +166,7 @@ def suggest(
 
 
 def _why_not(blocking: "Sequence[Refusal]") -> str:
-    """Returns why nothing is translated, with the cure."""
+    """Returns the reason why nothing is translated, with the remedy."""
     needed, others = (
         ", ".join(dict.fromkeys(refusal.name for refusal in blocking if refusal.is_needed == is_needed))
         for is_needed in (True, False)
@@ -164,7 +174,8 @@ def _why_not(blocking: "Sequence[Refusal]") -> str:
     parts = []
     if others:
         parts.append(
-            f"not translated, because of {others}: change the source, set the fields with --set, or leave them out "
+            f"the configuration is not translated because of {others}: change the source, set the fields with --set, "
+            "or leave them out "
             "with --skip NAME (or --skip all)"
         )
     if needed:

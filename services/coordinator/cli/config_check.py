@@ -25,7 +25,7 @@ _MANY_LABELS = 10_000
 
 
 def counted(config: RunConfig) -> RunConfig:
-    """Returns the configuration with the steps of `run.total_epochs`, for which it loads the data.
+    """Loads the data, and returns the configuration with the number of steps in `run.total_epochs`.
 
     If the data cannot be loaded, warns and returns the configuration unchanged.
     """
@@ -50,10 +50,10 @@ def check_config(config: RunConfig) -> dict[str, Any]:
 
 
 def check_inputs(config: RunConfig, data_dir: Path) -> tuple[RunConfig, dict[str, Any]]:
-    """Loads tokenizer and data, and checks labels, custom verifiers, environments, adapted layers and disk space. Looks
-    for the model's weights, and asks every server that a run needs once, including Weights & Biases.
+    """Loads tokenizer and data, and checks labels, custom verifiers, environments, adapted layers and disk space.
 
-    Returns the configuration with its number of steps, and the facts. Raises `InvalidArgument` that names the field at
+    Looks for the model's weights. Asks every server that a run needs once, including Weights & Biases. Returns the
+    configuration with its number of steps, and the facts. Raises `InvalidArgument`, whose message names the field at
     fault.
     """
     inputs = preflight(config)
@@ -100,14 +100,14 @@ def _disk_space(config: RunConfig, model_folder: Path, data_dir: Path) -> dict[s
 
 
 def _check_labels(config: RunConfig, inputs: PreparedInputs) -> tuple[int | str, Collection[str]]:
-    """Returns the number of checked labels, or why none was checked, and the ids of the prompts with malformed labels.
+    """Returns the number of checked labels, or why no label was checked, and the ids of prompts with malformed labels.
 
-    Raises `InvalidArgument` if `data.malformed_labels` refuses them.
+    Raises `InvalidArgument` if `data.malformed_labels` refuses malformed labels.
     """
     if config.data.malformed_labels == "keep":
-        return "none, since data.malformed_labels is keep", ()
+        return "no label was checked, since data.malformed_labels is keep", ()
     if importlib.util.find_spec("math_verify") is None:
-        return "none here, without shoal[reward]; a run checks them when it starts", ()
+        return "no label was checked here, without shoal[reward]; a run checks labels when it starts", ()
     prompts, questions = inputs.prompts.prompts, inputs.evaluation_prompts
     labels = Labels((*prompts, *questions))
     pairs = [[truth.verifier, truth.label] for truth in labels.distinct]
@@ -130,7 +130,7 @@ def _custom_verifiers(config: RunConfig) -> dict[str, Any]:
 
 
 def _environments(config: RunConfig, inputs: PreparedInputs, prompts: Sequence[Prompt]) -> dict[str, Any]:
-    """Loads the environments, asks servers for theirs, compares the tools of rows with them, and tries rendering."""
+    """Loads the environments, also those of servers, checks the tools that rows name, and tries rendering."""
     facts: dict[str, Any] = {}
     loaded, served = check_environments(config), ask_environment_servers(config)
     if found := loaded | served:
@@ -150,22 +150,26 @@ def _environments(config: RunConfig, inputs: PreparedInputs, prompts: Sequence[P
 
 
 def _servers(config: RunConfig, to_ask_for: Sequence[str]) -> dict[str, Any]:
-    """Asks the servers that a run needs once, and looks for the verifiers that rows name among theirs. Warns if Weights
-    & Biases refuses, since the run would continue without it."""
+    """Asks each server that a run needs once, and looks there for the verifiers that rows name.
+
+    Only warns if Weights & Biases refuses, since the run would continue without Weights & Biases.
+    """
     asked: dict[str, Any] = check_reward_servers(config, asks=True)
     lists = [found for found in asked.values() if isinstance(found, list)]
     listed = {name for names in lists for name in names}
     unknown = [name for name in to_ask_for if name not in listed]
     if unknown and len(lists) == len(config.reward.servers):
         raise InvalidArgument(
-            f"no server of reward.servers has the verifier {unknown[0]!r}, which rows name; they have: "
+            f"no server of reward.servers has the verifier {unknown[0]!r}, which rows name; the servers have: "
             f"{', '.join(sorted(listed)) or 'none'}"
         )
     if config.tracking.wandb == "online":
         problem = wandb_login_problem()
         if problem:
-            print(f"warning: tracking.wandb: {problem}; the run would go on without it", file=sys.stderr)
-        asked["tracking.wandb"] = problem or "it takes the key"
+            print(
+                f"warning: tracking.wandb: {problem}; the run would continue without Weights & Biases", file=sys.stderr
+            )
+        asked["tracking.wandb"] = problem or "the key is accepted"
     return {
         **({"servers_asked": asked} if asked else {}),
         **({"verifiers_not_known_before_the_run_starts": unknown} if unknown else {}),
@@ -174,6 +178,6 @@ def _servers(config: RunConfig, to_ask_for: Sequence[str]) -> dict[str, Any]:
 
 def _trial(digest: str, tried_on: str, value: float | None) -> str:
     if not tried_on:
-        return "not called: no row names it"
+        return "not called, because no row names the verifier"
     verdict = "unscorable" if value is None else f"{value:g}"
     return f"{verdict} for the label of {tried_on} as the completion"

@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
 
 def doctor(data_dir: DataDir = Path("runs"), output: OutputOption = Output.TABLE) -> None:
-    """Show what is installed and what is missing. Says what would run where, and how to get what is not there."""
+    """Show what is installed and what is missing.
+
+    States on which device each service would run, and how to install what is missing.
+    """
     from services.coordinator.launcher.findings import examine
 
     versions, devices, findings = examine(data_dir)

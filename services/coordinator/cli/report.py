@@ -20,11 +20,11 @@ def report(
     output: Annotated[
         Path | None,
         typer.Option(
-            "--output", "-o", metavar="FILE", help=f"The file to write; the default is {REPORT} in its folder."
+            "--output", "-o", metavar="FILE", help=f"The file to write; the default is {REPORT} in the run's folder."
         ),
     ] = None,
 ) -> None:
-    """Write a run's report, an HTML page. It has curves, evaluations, and the last completions.
+    """Write a run's report, an HTML page with curves, evaluations, and the last completions.
 
     The page is made from the run's folder, needs no coordinator, and loads nothing from a network.
     """

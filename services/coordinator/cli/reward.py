@@ -17,9 +17,9 @@ from shoal.visible_text import visible
 app = command_group("Score completions without a run, and list the verifiers.")
 
 _MAX_TEXT_CHARS = 60
-"""Most characters of a completion in a row of the table."""
+"""Maximum number of characters of a completion in a row of the table."""
 _MAX_LINES = 5
-"""Most lines that are named for one cause."""
+"""Maximum number of lines that are named for one cause."""
 
 
 @app.command()
@@ -28,22 +28,24 @@ def score(
         Path,
         typer.Argument(
             metavar="FILE.jsonl",
-            help="Rows with completion, ground_truth and verifier (or dataset); finish_reason, token_ids and weight "
-            "where they matter.",
+            help="Files of rows with completion, ground_truth and verifier (or dataset); also finish_reason, "
+            "token_ids and "
+            "weight if a verifier reads them.",
         ),
     ],
     config: Annotated[
-        Path | None, typer.Option("--config", metavar="CONFIG", help="Take [reward] from this file.")
+        Path | None, typer.Option("--config", metavar="CONFIG", help="Take the table [reward] from this configuration.")
     ] = None,
     overrides: Overrides = None,
     tokenize: Annotated[
-        bool, typer.Option("--tokenize", help="Make token_ids with the tokenizer of CONFIG where a row has none.")
+        bool, typer.Option("--tokenize", help="Make token_ids with the tokenizer of CONFIG for rows without token_ids.")
     ] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Score completions as a run would. Shows outcome, reward, its parts and each verifier's value. Needs no service.
+    """Score completions as a run would.
 
-    Exits with code 1 if a verifier failed on a row, or if no row has a reward.
+    Shows outcome, reward, its parts and each verifier's value. The command needs no service. It exits with code 1 if a
+    verifier failed on a row, or if no row has a reward.
     """
     from services.coordinator.cli.reward_process import score_file
 
@@ -68,12 +70,13 @@ def score(
 @app.command("list")
 def list_verifiers(
     config: Annotated[
-        Path | None, typer.Option("--config", metavar="CONFIG", help="Describe the verifiers of this file as well.")
+        Path | None,
+        typer.Option("--config", metavar="CONFIG", help="Also describe the verifiers of this configuration."),
     ] = None,
     overrides: Overrides = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Describe every verifier. Says what it reads, what it returns, and whether it can work here."""
+    """Describe every verifier: what it reads, what it returns, and whether it can work here."""
     from services.coordinator.cli.reward_process import describe_verifiers
 
     verifiers = describe_verifiers(config, overrides or [])
@@ -96,12 +99,14 @@ def _exit_code(scores: Sequence[Mapping[str, Any]]) -> ExitCode:
 
 
 def _causes(positions: Sequence[str], scores: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Returns why rows have no reward: each cause once, in full, with its lines."""
+    """Returns why rows have no reward: each cause once, in full, with the lines of its rows."""
     lines: dict[str, list[str]] = {}
     for where, score in zip(positions, scores, strict=True):
         for part in score["verifiers"]:
             if part["value"] is None:
-                cause = f"{part['verifier']} {part['outcome']}: {visible(part['detail']) or 'it gave no reason'}"
+                cause = (
+                    f"{part['verifier']} {part['outcome']}: {visible(part['detail']) or 'the verifier gave no reason'}"
+                )
                 lines.setdefault(cause, []).append(where.rpartition(":")[2])
     return [f"{_line_numbers(numbers)}: {cause}" for cause, numbers in lines.items()]
 

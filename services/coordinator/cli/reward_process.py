@@ -1,6 +1,6 @@
 """Requests to `python -m services.reward.offline`, the reward service's code in a process without a service.
 
-The command line may not import a service: each has its own dependencies.
+The command line may not import a service, since each service has its own dependencies.
 """
 
 import json
@@ -34,7 +34,7 @@ def score_file(
     """Scores the rows of a file.
 
     Returns each row's position ("FILE:LINE") and completion, each row's score, and the judge's counts if there is a
-    judge. Raises `InvalidArgument` that names the line at fault.
+    judge. Raises `InvalidArgument`, whose message names the line at fault.
     """
     config = _reward_config(file, config_file, overrides)
     if tokenize and config_file is None:
@@ -54,7 +54,7 @@ def score_file(
 
 
 def describe_verifiers(config_file: Path | None, overrides: Sequence[str]) -> list[dict[str, Any]]:
-    """Describes every verifier, including the configuration's, and why a verifier cannot work here."""
+    """Describes every verifier, including those of the configuration. States why a verifier cannot work here."""
     config = _reward_config(Path("unused"), config_file, overrides)
     verifiers: list[dict[str, Any]] = call_reward_process("list", {"config": dump_config(config)})
     return verifiers
@@ -63,12 +63,12 @@ def describe_verifiers(config_file: Path | None, overrides: Sequence[str]) -> li
 def check_custom_verifiers(config: RunConfig) -> dict[str, dict[str, Any]]:
     """Loads every custom verifier on this machine, and lets each judge the first row that names it.
 
-    The completion is that row's label. Returns by name: `digest` of the code, `tried_on` (the row; empty if no row
-    names the verifier) and its `value` (None if it calls the completion unscorable).
+    The completion is that row's label. Returns, by the name of the verifier, the `digest` of its code, `tried_on` (the
+    row; empty if no row names the verifier), and its `value` (None if the verifier calls the completion unscorable).
 
     Raises `InvalidArgument` for malformed data. Exits if a file is missing, does not import, lacks the function or
-    takes unknown arguments, or if the function raises, hangs or returns no number. The reward service's code has then
-    printed why.
+    takes unknown arguments, or if the function raises, hangs or returns no number. Before the exit, the reward
+    service's code prints the reason.
     """
     custom = config.reward.custom
     if not custom:
@@ -82,11 +82,11 @@ def check_custom_verifiers(config: RunConfig) -> dict[str, dict[str, Any]]:
 
 
 def check_reward_servers(config: RunConfig, *, asks: bool) -> dict[str, str | list[str]]:
-    """Looks for the keys of the judge and of the reward model's server in this environment. With `asks` it also sends
-    each a question, and asks `reward.servers` for their verifiers. Returns the results by table.
+    """Looks for the keys of the judge and of the reward model's server in this environment.
 
-    Exits, after the reward service's code has printed why, if a key is missing, or a server does not answer or lacks a
-    verifier that its table names.
+    With `asks`, also sends a question to the judge and to the reward model's server, and asks `reward.servers` for
+    their verifiers. Returns the results by table. Exits if a key is missing, or if a server does not answer or lacks a
+    verifier that its table names. Before the exit, the reward service's code prints the reason.
     """
     if not (config.reward.judge.base_url or config.reward.model.base_url or (asks and config.reward.servers)):
         return {}
@@ -95,7 +95,10 @@ def check_reward_servers(config: RunConfig, *, asks: bool) -> dict[str, str | li
 
 
 def call_reward_process(command: str, request: Mapping[str, Any]) -> Any:
-    """Runs one command of `services.reward.offline`. If it fails, exits with its code; it has printed the error."""
+    """Runs one command of `services.reward.offline`.
+
+    If the command fails, it prints the error, and this function exits with its code.
+    """
     done = subprocess.run(
         [sys.executable, "-m", "services.reward.offline", command],
         input=json.dumps(request), stdout=subprocess.PIPE, text=True, check=False,
@@ -130,7 +133,7 @@ def _example(verifier: str, conversation: Conversation) -> dict[str, Any]:
 
 
 def _item(row: Row, config: RunConfig) -> dict[str, Any]:
-    """Makes the item of a `score` request from a row. Raises `InvalidArgument` that names the row."""
+    """Makes the item of a `score` request from a row. Raises `InvalidArgument`, whose message names the row."""
     values = row.values
     completion, finish = values.get("completion"), values.get("finish_reason", "stop")
     truths = _truths(row, config)

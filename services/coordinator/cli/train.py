@@ -26,7 +26,10 @@ def train(
     data_dir: DataDir = Path("runs"),
     private: Annotated[
         bool,
-        typer.Option("--private", help="Keep other users of this machine out: make tokens, which every call needs."),
+        typer.Option(
+            "--private",
+            help="Keep out other users of this machine: every call then needs a token, which this command makes.",
+        ),
     ] = False,
 ) -> None:
     """Train on this machine. Starts all four services, shows progress, and ends them all.

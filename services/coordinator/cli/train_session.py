@@ -45,17 +45,17 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class TrainSession:
-    """Starts the processes of a run, follows the run, and ends every process in all cases."""
+    """Starts the processes of a run, follows the run, and always ends every process."""
 
     def __init__(self, run: LocalRun, view: ProgressView, *, private: bool = False) -> None:
-        """`private` keeps other users of this machine out, with tokens in the run's folder."""
+        """`private` keeps out other users of this machine, with tokens in the run's folder."""
         self._run = run
         self._tokens = RunTokens(run.folder / "tokens") if private else None
         self._view = view
         self._supervisor = Supervisor(run.folder / "logs", lambda text: view.write(text, "process"))
         self._stub: CoordinatorServiceAsyncStub | None = None
         self._name = f"{TRAIN_NAME}{secrets.token_hex(4)}"
-        """The coordinator's name. Because of it the coordinator continues no other run at its restart."""
+        """The coordinator's name. With this name, a restarted coordinator continues no other run."""
         self._port: socket.socket | None = None
         """Keeps the coordinator's port from other processes."""
         self._is_accepted = False
@@ -63,7 +63,7 @@ class TrainSession:
         self._joined: set[str] = set()
         """Kinds of worker that have joined since the last new step."""
         self._checking: set[asyncio.Task[None]] = set()
-        """Checks of workers that have lost their leases."""
+        """Tasks that check workers without a lease."""
         self._signals: list[signal.Signals] = []
         self._last_signal_at = -SAME_SIGNAL_S
         self._signaled = asyncio.Event()  # It is replaced at every signal.
@@ -140,7 +140,7 @@ class TrainSession:
             await patiently(lambda: stub.StopRun(request, timeout=CALL_TIMEOUT_S))
 
     async def _end_processes(self) -> None:
-        """Ends all processes. Another signal cuts their grace period short."""
+        """Ends all processes. Another signal shortens the grace period of the processes."""
         ending = asyncio.create_task(self._supervisor.end())
         next_signal = asyncio.create_task(self._wait_for_signals(len(self._signals) + 1))
         await asyncio.wait({ending, next_signal}, return_when=asyncio.FIRST_COMPLETED)
@@ -213,7 +213,7 @@ class TrainSession:
         return (await patiently(lambda: stub.GetRun(request, timeout=CALL_TIMEOUT_S))).run
 
     def _supervise(self, event: pb.RunEvent) -> None:
-        """Lets the supervisor kill a lost worker that hangs, and forget restarts after a new step."""
+        """Lets the supervisor kill a lost worker that hangs, and reset its count of restarts after a new step."""
         attributes = json_format.MessageToDict(event.attributes)
         if event.kind == "worker_lost":
             checking = asyncio.create_task(self._supervisor.end_hanging(attributes["address"]))
@@ -227,7 +227,7 @@ class TrainSession:
             self._joined.clear()
 
     async def _while_processes_live(self, work: Coroutine[Any, Any, ResultT]) -> ResultT:
-        """Returns the result of `work`. Raises `ProcessDied` when a process ends that the run needs."""
+        """Returns the result of `work`. Raises `ProcessDied` when a process that the run needs ends."""
         working = asyncio.create_task(work)
         guarding = asyncio.create_task(self._supervisor.watch())
         try:
@@ -254,7 +254,7 @@ class TrainSession:
 
 
 def _may_be_due_to_a_death(working: "asyncio.Task[Any]") -> bool:
-    """Whether the death of a process would explain how the work ended."""
+    """Whether the death of a process could be the cause of the work's end."""
     if working.cancelled():
         return False
     if (error := working.exception()) is not None:

@@ -1,4 +1,4 @@
-"""`shoal env ...`: environments, without a run."""
+"""`shoal env ...`: commands for environments, which need no run."""
 
 from services.coordinator.cli.env.command import app
 

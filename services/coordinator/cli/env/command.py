@@ -1,4 +1,4 @@
-"""`shoal env ...`: list environments, play in one, and check one that was written."""
+"""`shoal env ...`: list environments, play in an environment, and check a new environment."""
 
 from itertools import groupby
 from pathlib import Path
@@ -25,25 +25,32 @@ _Address = Annotated[
     typer.Option(
         "--address",
         metavar="HOST:PORT",
-        help="A running reward service, or a server of your own, instead of a process here.",
+        help="Address of a running reward service or of your own server, which replaces a process here.",
         show_default=False,
     ),
 ]
-_Task = Annotated[str, typer.Option("--task", metavar="JSON", help="The task, an object.")]
+_Task = Annotated[str, typer.Option("--task", metavar="JSON", help="The task, as a JSON object.")]
 _Tools = Annotated[
     str,
     typer.Option(
         "--tools",
         metavar="JSON",
-        help="Names of the tools to offer, a list; by default all.",
+        help="Names of the tools to offer, as a JSON list; by default all tools.",
         show_default=False,
     ),
 ]
 _Seed = Annotated[
     int, typer.Option("--seed", metavar="N", min=0, help="Seed of everything that the environment draws.")
 ]
-_Settings = Annotated[str, typer.Option("--settings", metavar="JSON", help="The settings, an object.")]
-_Interpreter = Annotated[str, typer.Option("--interpreter", metavar="PATH", help="Another Python to run it.")]
+_Settings = Annotated[
+    str, typer.Option("--settings", metavar="JSON", help="The settings of the environment, as a JSON object.")
+]
+_Interpreter = Annotated[
+    str,
+    typer.Option(
+        "--interpreter", metavar="PATH", help="Python interpreter that runs the environment, instead of this one."
+    ),
+]
 
 
 @app.command("list")
@@ -53,9 +60,10 @@ def list_environments(
     address: _Address = "",
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Describe environments: their tools, tasks and rewards. Those of a file and of Shoal itself, or a server's.
+    """Describe environments: their tools, tasks and rewards.
 
-    An agent is a program that calls the policy itself (docs/agents.md).
+    Describes the environments of a file and of Shoal itself, or the environments of a server. An agent is a program
+    that calls the policy itself (docs/agents.md).
     """
     from services.coordinator.cli.env.requests import Origin, Origins, listed
     from shoal.wire.json_form import json_form
@@ -65,9 +73,9 @@ def list_environments(
         print_json([{**json_form(info), "origin": origin} for origin, info in environments])
         return
     headings = {
-        Origin.SERVER: f"Of the server {address}",
+        Origin.SERVER: f"Environments of the server {address}",
         Origin.CONFIGURATION: f"Of {config or '--set'}",
-        Origin.SHOAL: "That come with Shoal",
+        Origin.SHOAL: "Environments that come with Shoal",
     }
     for origin, infos in groupby(environments, key=lambda one: one[0]):
         print(f"{headings[origin]}:\n")
@@ -99,13 +107,19 @@ def _kind(info: "EnvironmentInfo") -> str:
 def play(
     name: Annotated[
         str,
-        typer.Argument(metavar="NAME", help='A name of the list, "file.py:Class", or "package.module:Class".'),
+        typer.Argument(
+            metavar="NAME",
+            help='The environment: a name from `shoal env list`, "file.py:Class", or "package.module:Class".',
+        ),
     ],
     task: _Task = "{}",
     tools: _Tools = "",
     seed: _Seed = 0,
     prompt: Annotated[
-        str, typer.Option("--prompt", metavar="TEXT", help="What the policy reads first, as a user says it.")
+        str,
+        typer.Option(
+            "--prompt", metavar="TEXT", help="The prompt, which the policy reads first as a message of the user."
+        ),
     ] = "",
     settings: _Settings = "{}",
     interpreter: _Interpreter = "",
@@ -129,23 +143,26 @@ def play(
 @app.command()
 def check(
     source: Annotated[
-        str, typer.Argument(metavar="FILE:CLASS", help='"file.py:Class", "package.module:Class", or a built-in name.')
+        str,
+        typer.Argument(
+            metavar="FILE:CLASS", help='The environment: "file.py:Class", "package.module:Class", or a built-in name.'
+        ),
     ],
     task: _Task = "{}",
     tools: _Tools = "",
     seed: _Seed = 0,
     turns: Annotated[
         list[str] | None,
-        typer.Option("--turn", metavar="TEXT", help="What the policy says in a turn, or /tool {...}. Repeatable."),
+        typer.Option("--turn", metavar="TEXT", help="Text of the policy in one turn, or /tool {...}. Repeatable."),
     ] = None,
     settings: _Settings = "{}",
     interpreter: _Interpreter = "",
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Check an environment. Does it load and repeat itself, how long does it take, what does it leave behind?
+    """Check an environment: whether it loads and repeats itself, how long it takes, and what it leaves behind.
 
-    Plays a few episodes in two processes. Without --turn it calls each tool, or says some texts. Exits with code 1 if
-    there are problems.
+    Plays a few episodes in two processes. Without --turn, the command calls each tool, or sends some texts. Exits with
+    code 1 if there are problems.
     """
     from services.coordinator.cli.env.requests import Game, checked
 

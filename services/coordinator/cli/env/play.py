@@ -43,12 +43,12 @@ class Person:
     """Reads a line of the input for each turn, until its end."""
 
     async def say(self, tools: Sequence[ToolDefinition]) -> str | None:
-        """Returns the next turn, tool calls in the form "hermes"; None at the end of the input."""
+        """Returns the next turn, with tool calls in the format "hermes"; None at the end of the input."""
         while (line := await self._line()) is not None:
             try:
                 return typed_call(line, tools)
             except InvalidArgument as error:
-                print(f"{error.message}; this was no turn")
+                print(f"{error.message}; the line was not played as a turn")
         return None
 
     async def _line(self) -> str | None:
@@ -62,7 +62,7 @@ class Person:
 
 
 def play_here(game: Game, prompt: str, origins: Origins) -> bool:
-    """Plays one episode; returns whether the environment failed. The policy reads the prompt first, if there is one.
+    """Plays one episode; returns whether the environment failed. The policy first reads the prompt if there is one.
 
     Raises `InvalidArgument` for an unknown environment, and for an invalid task.
     """
@@ -70,7 +70,10 @@ def play_here(game: Game, prompt: str, origins: Origins) -> bool:
     if not origins.address:
         name, config = _with(config, game)
     elif json_object(game.settings, "--settings") or game.interpreter:
-        raise InvalidArgument("--settings and --interpreter are for an environment here; --address plays at a server")
+        raise InvalidArgument(
+            "--settings and --interpreter apply to an environment on this machine, and --address names a server: "
+            "leave one out"
+        )
     offered = tool_names(game.tools)
     start = pb.EpisodeStart(
         episode_id="play",
@@ -91,7 +94,10 @@ def play_here(game: Game, prompt: str, origins: Origins) -> bool:
 
 
 def _with(config: RunConfig, game: Game) -> tuple[str, RunConfig]:
-    """Returns a name and a configuration with only that environment: others need not start, or be complete."""
+    """Returns the name of an environment, and a configuration with only that environment.
+
+    So other environments need not start, or be complete.
+    """
     if ":" in game.name:
         table: dict[str, Any] = {"name": "played", "source": game.name}
     else:
@@ -108,7 +114,7 @@ def _with(config: RunConfig, game: Game) -> tuple[str, RunConfig]:
 
 
 class _Session:
-    """One episode, with its stream."""
+    """One episode, and its stream."""
 
     def __init__(self, stub: "EnvironmentServiceAsyncStub", start: pb.EpisodeStart) -> None:
         self._stub, self._start, self._person = stub, start, Person()
@@ -156,7 +162,7 @@ class _Session:
 
     async def _next_turn(self, seen: pb.Observation, tools: Sequence[ToolDefinition]) -> pb.RunEpisodeRequest:
         if self._last is not None and not (self._last.tool_calls or seen.messages):
-            print("(the environment says nothing to a turn without a call: in a run, the episode ends here)")
+            print("(the environment does not answer a turn without a call: in a run, the episode ends here)")
         if (message := await self._said(tools)) is None:
             return _end()
         said = chat_message_to_wire(message)
@@ -164,9 +170,9 @@ class _Session:
         return pb.RunEpisodeRequest(turn=turn)
 
     async def _answered(self, call: pb.PolicyCall) -> pb.RunEpisodeRequest:
-        """Answers a call of an agent. Its new messages are those after the last answer."""
+        """Answers a call of an agent. The new messages of the call are those after the last answer."""
         if call.token_ids:
-            detail = "tokens can only be answered by a policy in training: here, call /v1/chat/completions"
+            detail = "only a policy in training can answer a call with tokens: here, call /v1/chat/completions"
             refusal = pb.PolicyRefusal(reason=pb.POLICY_REFUSAL_REASON_INVALID, detail=detail)
             return pb.RunEpisodeRequest(reply=pb.PolicyReply(call_id=call.call_id, refusal=refusal))
         roles = [message.role for message in call.messages]

@@ -1,6 +1,6 @@
 """Requests to `python -m services.reward.environments.offline`, and to servers of environments.
 
-The command line may not import a service: each has its own dependencies.
+The command line may not import a service, since each service has its own dependencies.
 """
 
 import asyncio
@@ -54,7 +54,7 @@ class Origin(StrEnum):
 class Origins:
     """The options that decide which environments there are.
 
-    Raises `InvalidArgument` if they name both a server and a configuration.
+    Raises `InvalidArgument` if the options name both a server and a configuration.
     """
 
     config_file: Path | None
@@ -65,8 +65,9 @@ class Origins:
     def __post_init__(self) -> None:
         if self.address and (self.config_file is not None or self.overrides):
             raise InvalidArgument(
-                "--config and --set name environments that are started here, and --address a server with its own: "
-                "give one"
+                "--config and --set name environments that are started here, and --address names a server with its "
+                "own environments: "
+                "give only one of these options"
             )
 
     def config(self) -> RunConfig:
@@ -94,7 +95,7 @@ class Game:
     settings: str
     """The settings, as JSON, which replace settings of the same names in a configuration."""
     interpreter: str
-    """The interpreter, instead of the configured one; empty keeps that."""
+    """The Python interpreter that replaces the configured one; empty keeps the configured interpreter."""
 
 
 def listed(origins: Origins) -> list[tuple[Origin, pb.EnvironmentInfo]]:
@@ -133,11 +134,10 @@ def checked(game: Game, texts: Sequence[str]) -> dict[str, Any]:
 
 
 def check_environments(config: RunConfig) -> dict[str, list[ToolDefinition] | str]:
-    """Loads the environments of a configuration on this machine, except those of servers. Returns the tools of each, by
-    name, or why it cannot work here.
+    """Loads the environments of a configuration on this machine, except those of servers.
 
-    Exits, after the reward service's code has printed why, if an environment has no code, or does not take its
-    settings.
+    Returns the tools of each environment by name, or why the environment cannot work here. If an environment has no
+    code, or does not take its settings, the reward service's code prints the reason, and this function exits.
     """
     environments = [environment for environment in config.environments if not environment.server]
     if not environments:
@@ -164,9 +164,9 @@ def check_environments_here(config: RunConfig) -> None:
 
 
 def ask_environment_servers(config: RunConfig) -> dict[str, list[ToolDefinition] | str]:
-    """Asks the servers of a configuration for their environments, once. Returns the tools of each, by name, or why they
-    are unknown or the environment cannot work there.
+    """Asks the servers of a configuration for their environments, once.
 
+    Returns the tools of each environment by name, or why the tools are unknown or the environment cannot work there.
     Raises `InvalidArgument` for a server that does not answer, or lacks the environment.
     """
 
@@ -186,7 +186,7 @@ async def _tools_at_server(config: EnvironmentConfig) -> list[ToolDefinition] | 
         async with connect(config.server, _SERVICE, credentials) as channel:
             listed = await environments_of(EnvironmentServiceStub(channel), _ASK_TIMEOUT_S)
     except (Unauthenticated, PermissionDenied):
-        return f"{config.server} answers, and lists its environments only to the reward service"
+        return f"{config.server} answers, but lists its environments only to the reward service"
     except ShoalError as error:
         tls = f"with SHOAL_TLS_DIR={folder}" if folder else "without TLS, since SHOAL_TLS_DIR is not set"
         raise InvalidArgument(
@@ -219,7 +219,7 @@ def with_tables(values: dict[str, Any], tables: Sequence[dict[str, Any]]) -> Run
 def alone(table: dict[str, Any]) -> RunConfig:
     """Returns a configuration with one environment, and otherwise only unused fields.
 
-    Raises `InvalidArgument` that names options instead of fields, since the table was made from options.
+    Raises `InvalidArgument`, whose message names options instead of fields, since the table was made from options.
     """
     try:
         return with_tables(_UNREAD, [table])
@@ -254,13 +254,15 @@ def _json(text: str, option: str) -> Any:
     try:
         return parse_json(text, object_pairs_hook=unique_keys)
     except ValueError as error:
-        raise InvalidArgument(f"{option} {text!r:.200} is no JSON: {error}") from None
+        raise InvalidArgument(f"{option} {text!r:.200} is not valid JSON: {error}") from None
 
 
 @contextmanager
 def server_of(config: RunConfig, address: str) -> Iterator[str]:
-    """Yields `address`, or without it the address of a process here, which ends with the block. Exits if the process
-    does not start, after it has printed why."""
+    """Yields `address`, or, if `address` is empty, the address of a new process here, which ends with the block.
+
+    If the process does not start, it prints the reason, and this function exits.
+    """
     if address:
         yield address
         return
@@ -282,7 +284,7 @@ def server_of(config: RunConfig, address: str) -> Iterator[str]:
 
 @asynccontextmanager
 async def stub_of(address: str) -> AsyncIterator["EnvironmentServiceAsyncStub"]:
-    """Opens a stub with the credentials of the environment, as other commands do."""
+    """Opens a stub with the credentials from environment variables, as other commands do."""
     tls_dir = os.environ.get("SHOAL_TLS_DIR")
     credentials = Credentials.of_client(Path(tls_dir) if tls_dir else None)
     async with connect(address, _SERVICE, credentials) as channel:
@@ -298,7 +300,10 @@ async def environments_of(
 
 
 def _answer(command: str, request: dict[str, Any]) -> Any:
-    """Returns the answer of a command. If the command fails, exits with its code, after it has printed why."""
+    """Returns the answer of a command.
+
+    If the command fails, it prints the reason, and this function exits with its code.
+    """
     done = subprocess.run(
         [sys.executable, "-m", _MODULE, command],
         input=json.dumps(request), stdout=subprocess.PIPE, text=True, check=False,

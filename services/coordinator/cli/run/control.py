@@ -62,7 +62,7 @@ def start(
 
 
 def pause(run: RunName = "", coordinator: Coordinator = "", output: OutputOption = Output.TABLE) -> None:
-    """Pause a run. No prompt is issued, sampling stops where it is, no step begins."""
+    """Pause a run: sampling stops at its current token, no prompt is issued, and no step begins."""
     from services.coordinator import client
 
     print_run(client.pause_run(checked_address(coordinator), run), output)
@@ -74,7 +74,10 @@ def resume(
     overrides: Overrides = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Continue a paused run, or resume one that has ended. That goes on from its last checkpoint; --set changes it."""
+    """Continue a paused run, or resume one that has ended.
+
+    A run that has ended continues from its last checkpoint; --set changes its configuration.
+    """
     from services.coordinator import client
     from shoal.errors import FailedPrecondition
 
@@ -83,7 +86,7 @@ def resume(
         print_run(client.start_run(address, resume_request(run, overrides or [])), output)
     elif overrides:
         raise FailedPrecondition(
-            "--set resumes a run that has ended with changes, so name it; to change an active run: "
+            "--set changes a run that has ended and resumes it, so name the run; to change an active run:  "
             + shlex.join(
                 ["shoal", "run", "update", *([run] if run else []), *_set(overrides), "--coordinator", address]
             )
@@ -98,12 +101,12 @@ def update(
     overrides: Overrides = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Change the configuration of an active run. Fields of --set take effect at once or from its next step on."""
+    """Change the configuration of an active run. Fields of --set take effect at once or from the next step on."""
     from services.coordinator import client
     from shoal.errors import InvalidArgument
 
     if not overrides:
-        raise InvalidArgument("nothing is given to change: add --set, for example --set learner.learning_rate=2e-6")
+        raise InvalidArgument("no change is given: add --set, for example --set learner.learning_rate=2e-6")
     response = client.update_run_config(checked_address(coordinator), update_request(run, overrides))
     if output is Output.TABLE:
         print_changes(response.changes)
@@ -116,7 +119,8 @@ def stop(
     mode: Annotated[
         Mode,
         typer.Option(
-            help="now: at the next step boundary; drain: train on what is in flight, evaluate, export the model."
+            help="now: end at the next step boundary; drain: first train on groups in flight, evaluate, and export "
+            "the model."
         ),
     ] = Mode.NOW,
     output: OutputOption = Output.TABLE,
@@ -128,7 +132,7 @@ def stop(
 
 
 def checkpoint(run: RunName = "", coordinator: Coordinator = "", output: OutputOption = Output.TABLE) -> None:
-    """Write a checkpoint at the next step boundary, and wait for it."""
+    """Write a checkpoint at the next step boundary, and wait until it is written."""
     from services.coordinator import client
 
     response = client.save_checkpoint(checked_address(coordinator), run)

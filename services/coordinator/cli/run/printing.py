@@ -16,7 +16,10 @@ _MAX_OBSERVATION_CHARS = 600
 
 
 def print_run(run: "pb.Run", output: Output, *, with_metrics: bool = False) -> None:
-    """Writes a run. `with_metrics` adds the metrics of its last step, some hundred lines. JSON always has them."""
+    """Writes a run.
+
+    `with_metrics` adds the metrics of the last step, about a hundred lines. JSON always has the metrics.
+    """
     if output is Output.JSON:
         print_message(run)
         return
@@ -47,14 +50,15 @@ def state_name(run: "pb.Run") -> str:
 
 
 def has_ended(run: "pb.Run") -> bool:
-    """Whether a run is over, with success or without."""
+    """Whether a run has ended, with success or without."""
     from shoal.v1 import coordinator_pb2 as pb
 
     return run.state in (pb.RUN_STATE_FINISHED, pb.RUN_STATE_STOPPED, pb.RUN_STATE_FAILED)
 
 
 def print_group(group: "pb.RolloutGroup") -> None:
-    """Writes a group: its fate, its prompt, and its completions with their rewards, or why they have none."""
+    """Writes a group: its state, its prompt, and each completion with its reward, or why the completion has no "
+    "reward."""
     from shoal.data.rows import row_name
 
     fate = f"TRAINED in step {group.train_step}" if group.train_step else group.state
@@ -70,7 +74,7 @@ def print_group(group: "pb.RolloutGroup") -> None:
 
 
 def _summary(rollout: "pb.Rollout") -> str:
-    """Returns a completion's text, or how an episode ended, since its turns follow."""
+    """Returns a completion's text, or how an episode ended, since the episode's turns are printed after it."""
     from services.coordinator.reporting.episode_words import ending_of
 
     if rollout.HasField("episode"):
@@ -80,11 +84,11 @@ def _summary(rollout: "pb.Rollout") -> str:
 
 def _shown(text: str, num_bytes: int) -> str:
     """Returns a text for display. If it is cut, `num_bytes` is the size of the whole text."""
-    return f"{text!r} (the begin of {format_bytes(num_bytes)})" if num_bytes else repr(text)
+    return f"{text!r} (the beginning of {format_bytes(num_bytes)})" if num_bytes else repr(text)
 
 
 def _reward(rollout: "pb.Rollout") -> str:
-    """Returns the reward of a scored completion, else the outcome of scoring; "-" before it."""
+    """Returns the reward of a scored completion, or the outcome of scoring; "-" before the completion is scored."""
     from shoal.v1 import rollout_pb2
 
     if not rollout.HasField("score"):
@@ -95,7 +99,7 @@ def _reward(rollout: "pb.Rollout") -> str:
 
 
 def _failures(rollout: "pb.Rollout") -> list[str]:
-    """Returns the full message of each verifier without a score. It may quote the completion."""
+    """Returns the full message of each verifier without a score. A message may quote the completion."""
     from shoal.v1 import rollout_pb2
 
     return [

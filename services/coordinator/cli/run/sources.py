@@ -31,7 +31,7 @@ class Source(Protocol):
         """Lists a page of a run's groups."""
 
     def follow(self, run_id: str, after_sequence: int) -> "AsyncIterator[pb.RunEvent]":
-        """Yields a run's events, past and future, until it ends."""
+        """Yields a run's events, past and future, until the run ends."""
 
 
 class CoordinatorSource:
@@ -68,18 +68,20 @@ class CoordinatorSource:
 
 @contextmanager
 def _or_the_folder() -> Iterator[None]:
-    """Adds the other source to the error of a coordinator that does not answer."""
+    """Adds the option --data-dir to the error of a coordinator that does not answer."""
     try:
         yield
     except Unavailable as error:
-        raise Unavailable(f"{error.message}; to look at its runs without it, use --data-dir FOLDER") from None
+        raise Unavailable(
+            f"{error.message}; to look at the runs without a coordinator, use --data-dir FOLDER"
+        ) from None
 
 
 class FolderSource:
     """The runs in a data folder, read from disk, whether or not a coordinator drives them."""
 
     def __init__(self, data_dir: Path) -> None:
-        """Raises `NotFound` when there is no such folder."""
+        """Raises `NotFound` when the folder does not exist."""
         if not data_dir.is_dir():
             raise NotFound(
                 f"there is no folder of runs {data_dir.absolute()}: name it with --data-dir FOLDER, or a coordinator "
@@ -114,7 +116,7 @@ class FolderSource:
 
 
 class _Driver:
-    """The coordinator of a run in a folder. It may end and come back."""
+    """The coordinator of a run in a folder. The coordinator may end and come back."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -122,7 +124,7 @@ class _Driver:
         self._is_gone = False
 
     def is_expected(self) -> bool:
-        """Whether a coordinator drives the run, or did so within three minutes, and the run has not ended.
+        """Whether the run has not ended and a coordinator drives it, or did so within the last three minutes.
 
         Reports on standard error when the coordinator is gone.
         """
@@ -142,11 +144,11 @@ class _Driver:
 
 
 def source_of(context: typer.Context, coordinator: str, data_dir: Path, run: str = "") -> tuple[Source, str]:
-    """Chooses the source that the options and the run name. Returns it with the run's name there.
+    """Chooses the source that the options and the run name.
 
-    The command line has precedence over the environment. Without a coordinator, the source is a folder: that of `run`,
-    if it is a path, or `data_dir`. Raises `InvalidArgument` when the command line names both, and `NotFound` for a path
-    that is not the folder of a run.
+    Returns the source, and the run's name there. The command line has precedence over environment variables. Without a
+    coordinator, the source is a folder: the folder of `run` if `run` is a path, else `data_dir`. Raises
+    `InvalidArgument` when the command line names both, and `NotFound` for a path that is not the folder of a run.
     """
     from services.coordinator.store.run_folders import locate_run
 
@@ -156,7 +158,7 @@ def source_of(context: typer.Context, coordinator: str, data_dir: Path, run: str
         if (origin := context.get_parameter_source(name)) is not None and origin.name == "COMMANDLINE"
     ]
     if len(from_command_line) == 2:
-        raise InvalidArgument("--coordinator and --data-dir name two places to look at the runs: leave one out")
+        raise InvalidArgument("--coordinator and --data-dir both name a source of runs: leave one out")
     if "coordinator" in from_command_line or (coordinator and not from_command_line and not is_path(run)):
         return CoordinatorSource(checked_address(coordinator)), name_of_run(run)
     data_dir, run = locate_run(run, data_dir)

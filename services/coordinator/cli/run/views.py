@@ -1,4 +1,4 @@
-"""`shoal run list | status | watch | rollouts`: look at runs, through their coordinator or in their folder."""
+"""`shoal run list | status | watch | rollouts`: show runs, through a coordinator or from a folder of runs."""
 
 import asyncio
 import sys
@@ -29,7 +29,10 @@ AnyRun = Annotated[
 RunsFolder = Annotated[
     Path,
     typer.Option(
-        "--data-dir", metavar="FOLDER", envvar="SHOAL_DATA_DIR", help="Look into this folder; no coordinator is needed."
+        "--data-dir",
+        metavar="FOLDER",
+        envvar="SHOAL_DATA_DIR",
+        help="Read the runs in this folder; no coordinator is needed.",
     ),
 ]
 RUNS = Path("runs")
@@ -90,7 +93,7 @@ def watch(
     after: Annotated[int, typer.Option(metavar="N", min=0, help="Show only the events after this one.")] = 0,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Show a run's events as they happen, until it ends. Past ones come first."""
+    """Show a run's events as they happen, until the run ends. Past events come first."""
     source, run = source_of(context, coordinator, data_dir, run)
     raise typer.Exit(watch_run(source, run, after, output))
 
@@ -98,9 +101,9 @@ def watch(
 def watch_run(
     source: Source, run_id: str, after_sequence: int, output: Output, *, with_report: bool = False
 ) -> ExitCode:
-    """Shows a run's events until it ends. Returns FAILED when the run failed.
+    """Shows a run's events until the run ends. Returns FAILED if the run failed.
 
-    With `with_report` it also writes the run's report, or names the machine that can.
+    With `with_report`, also writes the run's report, or names the machine that can write the report.
     """
     from services.coordinator.cli.shared.progress import ProgressView
     from shoal.v1 import coordinator_pb2 as pb
@@ -144,7 +147,7 @@ def _show_report(ended: "pb.Run", view: "ProgressView") -> None:
         show_report(folder, view)
     else:
         command = f"shoal report {ended.run_id}{data_dir_option(folder.parent)}"
-        view.write(f"the coordinator's machine has the run's folder; for a report, run there: {command}", "notice")
+        view.write(f"the run's folder is on the coordinator's machine; for a report, run there: {command}", "notice")
 
 
 def rollouts(
@@ -153,24 +156,36 @@ def rollouts(
     coordinator: Coordinator = "",
     data_dir: RunsFolder = RUNS,
     step: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Only groups that step N trained on or dropped.")
+        int | None, typer.Option(min=1, metavar="N", help="List only groups that step N trained on or dropped.")
     ] = None,
     last: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Of the groups that pass the filters, only the last N.")
+        int | None, typer.Option(min=1, metavar="N", help="List only the last N of the groups that pass the filters.")
     ] = None,
-    failed: Annotated[bool, typer.Option("--failed", help="Only groups with a completion without a score.")] = False,
-    dropped: Annotated[bool, typer.Option("--dropped", help="Only groups that were dropped.")] = False,
-    sort: Annotated[Sort, typer.Option(help="Order: of issue, or by mean reward, the highest first.")] = Sort.ISSUE,
+    failed: Annotated[
+        bool, typer.Option("--failed", help="List only groups in which a completion has no score.")
+    ] = False,
+    dropped: Annotated[bool, typer.Option("--dropped", help="List only groups that were dropped.")] = False,
+    sort: Annotated[
+        Sort, typer.Option(help="Order of the groups: the order of issue, or by mean reward, the highest first.")
+    ] = Sort.ISSUE,
     limit: Annotated[
         int | None,
-        typer.Option(min=1, max=_LARGEST_LIMIT, metavar="N", help="List at most N; the default is 5, or --last."),
+        typer.Option(
+            min=1,
+            max=_LARGEST_LIMIT,
+            metavar="N",
+            help="List at most N groups; the default is the value of --last, or else 5.",
+        ),
     ] = None,
     page: Annotated[
-        str, typer.Option(help="Continue an earlier listing, with the same options: the token that it printed.")
+        str, typer.Option(help="Continue an earlier listing: give the token that it printed, and the same options.")
     ] = "",
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """List a run's prompts, completions and rewards. Shows versions, and why a group was dropped or not scored."""
+    """List a run's prompts, completions and rewards.
+
+    Also shows policy versions, and why a group was dropped or not scored.
+    """
     from shoal.v1 import coordinator_pb2 as pb
 
     source, run = source_of(context, coordinator, data_dir, run)

@@ -28,19 +28,19 @@ class ExitCode(IntEnum):
     USAGE = 2
     """The command line, the configuration or the data is not valid."""
     MISSING_EXTRA = 3
-    """A package is not installed; the message names its extra."""
+    """A package is not installed; the message names the extra that has the package."""
     NOT_FOUND = 4
-    """There is no such run."""
+    """The run does not exist."""
     PRECONDITION = 5
-    """Not possible in the present state: a run is active, a port is in use, a disk is full, a name is taken."""
+    """The command is not possible at present: a run is active, a port is in use, a disk is full, or a name is taken."""
     UNAVAILABLE = 6
     """The coordinator cannot be reached, or did not answer in time."""
     NOT_ALLOWED = 7
     """The coordinator does not know the caller, or the caller's role does not allow the command."""
     INTERRUPTED = 130
-    """Ended by Ctrl-C, with a checkpoint if there was time for one."""
+    """The command was ended by Ctrl-C, with a checkpoint if the time sufficed."""
     TERMINATED = 143
-    """Ended by SIGTERM, with a checkpoint if there was time for one."""
+    """The command was ended by SIGTERM, with a checkpoint if the time sufficed."""
 
 
 _BY_ERROR: dict[type[ShoalError], ExitCode] = {

@@ -1,7 +1,8 @@
 """Options that several commands of `shoal` share.
 
-`shoal --help` imports every module with commands, so these modules may import only typer at their top. gRPC, pydantic,
-and rich each cost several times that, so commands import them when they run.
+`shoal --help` imports every module with commands, so these modules may import only typer at their top. The imports of
+gRPC, pydantic, and rich each take several times as long as that of typer, so a command imports these packages when the
+command runs.
 """
 
 from collections.abc import Sequence
@@ -21,23 +22,23 @@ _RequestT = TypeVar("_RequestT", "pb.StartRunRequest", "pb.UpdateRunConfigReques
 
 ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG", help="A TOML file, for example configs/quickstart.toml.")]
 ConfigFileUnlessResumed = Annotated[
-    Path | None, typer.Argument(metavar="CONFIG", help="A TOML file; omit it with --resume.", show_default=False)
+    Path | None, typer.Argument(metavar="CONFIG", help="A TOML file; omit the file with --resume.", show_default=False)
 ]
 Overrides = Annotated[
     list[str] | None,
     typer.Option(
         "--set",
         metavar="A.B=VALUE",
-        help="Set one field, also of a resumed run, for example --set run.num_steps=5. Repeatable.",
+        help="Set one field of a new or resumed run, for example --set run.num_steps=5. Repeatable.",
     ),
 ]
 ResumedRun = Annotated[
     str,
-    typer.Option("--resume", metavar="RUN", help="Resume this run, or that of this folder, from its last checkpoint."),
+    typer.Option(
+        "--resume", metavar="RUN", help="Resume this run, given by its name or folder, from its last checkpoint."
+    ),
 ]
-NewName = Annotated[
-    str, typer.Option("--name", help="Name of the new run; the default is made of run.name and the time.")
-]
+NewName = Annotated[str, typer.Option("--name", help="Name of the new run; the default is run.name with the time.")]
 DataDir = Annotated[Path, typer.Option(metavar="FOLDER", envvar="SHOAL_DATA_DIR", help="The folder of all runs.")]
 
 
@@ -45,7 +46,7 @@ def name_of_run(run: str) -> str:
     """Returns the run's name for a request to a coordinator. Raises `InvalidArgument` for the path of a folder."""
     if is_path(run):
         raise InvalidArgument(
-            f"{run!r} is the path of a folder, and a coordinator knows its runs by name: give the name alone; status, "
+            f"{run!r} is the path of a folder, but a coordinator knows its runs by name: give the name alone; status, "
             "watch and rollouts read a folder without --coordinator"
         )
     return run

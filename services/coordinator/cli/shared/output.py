@@ -45,7 +45,7 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 def print_pairs(pairs: Sequence[tuple[str, str]]) -> None:
-    """Writes names and values, the values aligned."""
+    """Writes names and values, with the values aligned."""
     width = max(len(name) for name, _ in pairs)
     for name, value in pairs:
         print(f"{name:<{width}}  {value}")

@@ -28,7 +28,7 @@ class Column(NamedTuple):
 
 
 TOKENS_PER_SECOND = "tokens per second of the whole step"
-"""A name that is not a metric of the run, but the quotient of two metrics."""
+"""The name of a quotient of two metrics, which is not itself a metric of the run."""
 _ALL_WRONG = "batch/all_wrong_prompts"
 STEP_COLUMNS = (
     Column("reward", "objective/scores", "{:.2f}"),
@@ -78,21 +78,21 @@ _STYLES = {
     "notice": "bold",
 }
 _STATE_STYLES = {"PAUSED": "bold yellow", "FAILED": "bold red"}
-"""The styles of a run's states that somebody must see."""
+"""The styles of the run states that a person must notice."""
 LEGEND = (
     "gap: mean difference between the engine's and the learner's log-probability of a token, which should stay small; "
-    "stale: age, in steps, of the oldest weights that sampled what was trained on (at most grpo.max_staleness)"
+    "stale: age, in steps, of the oldest weights that sampled the trained tokens (at most grpo.max_staleness)"
 )
 ALL_WRONG_LEGEND = (
-    "all wrong: groups trained on without a correct completion, which shaping alone tells apart; "
-    "grpo.difficulty_low = 0 leaves them out"
+    "all wrong: trained groups without a correct completion, whose rewards differ only by shaping; "
+    "grpo.difficulty_low = 0 leaves out such groups"
 )
 _ERASE_LINE = "\x1b[1A\x1b[2K"
 """Moves the cursor up by one line, and erases that line."""
 # Events that are too frequent for people; `shoal run watch --output json` has them.
 _QUIET = frozenset({"publish"})
 _OF_GROUPS = frozenset({"group_reissued", "group_dropped", "scoring_repeated", "episode_replayed"})
-"""Events whose messages differ only by the name of a group or episode if all have the same cause."""
+"""Kinds of events whose messages differ only by the name of a group or episode if their cause is the same."""
 
 
 def step_line(step: int, num_steps: int, metrics: Mapping[str, float]) -> str:
@@ -129,7 +129,7 @@ class _Lines(logging.Handler):
 
 
 class ProgressView:
-    """Writes events as lines, with colors on a terminal. Each line begins with the elapsed seconds."""
+    """Writes events as lines, with colors on a terminal. Each line begins with the elapsed time in seconds."""
 
     def __init__(self, began_s: float | None = None, *, outlives_output: bool = False) -> None:
         """Counts time from `began_s`, in seconds since the epoch, or from now.
@@ -145,7 +145,7 @@ class ProgressView:
         self._legends: set[str] = set()
         self._last_message = ""
         self._told_of_groups: set[tuple[str, str]] = set()
-        """Kinds and reasons of the groups' events that were shown since the last step."""
+        """Kinds and reasons of the events about groups that were shown since the last step."""
         self._console: Any = None
         if sys.stdout.isatty():
             from rich.console import Console
@@ -154,10 +154,10 @@ class ProgressView:
         self._ends_with_progress = False
 
     def write(self, text: str, kind: str = "", time_s: float | None = None, *, style: str = "") -> None:
-        """Writes one line. On a terminal it has a style, by default that of the event kind, and the next line replaces
-        a line of the kind "progress".
+        """Writes one line.
 
-        `time_s` is its time in seconds since the epoch, now by default.
+        On a terminal the line has a style, by default the style of the event kind, and the next line replaces a line of
+        the kind "progress". `time_s` is the time of the line in seconds since the epoch, by default the current time.
         """
         line = f"[{(time.time() if time_s is None else time_s) - self._began_s:6.1f} s] {text}"
         try:
@@ -184,7 +184,7 @@ class ProgressView:
 
     @contextmanager
     def showing_logs(self, name: str) -> Iterator[None]:
-        """Writes the records of a logger and its children as lines of progress, within the block."""
+        """Within the block, writes the records of a logger and its children as lines of progress."""
         logger, handler = logging.getLogger(name), _Lines(lambda text: self.write(text, "progress"))
         level = logger.level
         logger.setLevel(logging.INFO)
@@ -211,7 +211,10 @@ class ProgressView:
             self.write(event.message, event.kind, self._last_event_s, style=_style_of(event))
 
     def _is_told_of_groups(self, event: pb.RunEvent) -> bool:
-        """Whether the same event of another group or episode was shown since the last step. A death interrupts all."""
+        """Whether the same event of another group or episode was shown since the last step.
+
+        The death of a process resets this.
+        """
         if event.kind not in _OF_GROUPS:
             return False
         attributes = json_format.MessageToDict(event.attributes)
@@ -258,7 +261,7 @@ class ProgressView:
 
 
 def _style_of(event: pb.RunEvent) -> str:
-    """Returns the style of an event if it depends on more than its kind; else ""."""
+    """Returns the style of an event if the style depends on more than the event's kind; else ""."""
     state = json_format.MessageToDict(event.attributes).get("state", "") if event.kind == "state" else ""
     return _STATE_STYLES.get(state, "")
 

@@ -1,4 +1,4 @@
-"""The report of a run as a file, for the commands that end with one."""
+"""The report of a run as a file, for the commands that write a report at their end."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,7 +13,7 @@ REPORT = "report.html"
 
 
 def write_report(record: "RunRecord", output: Path | None = None) -> Path:
-    """Writes the report of a run, and returns its path. Raises `ShoalError` if that is not possible."""
+    """Writes the report of a run, and returns its path. Raises `ShoalError` if the report cannot be written."""
     from services.coordinator.reporting.page.page import render
     from services.coordinator.reporting.page.run_view import view_run
     from services.coordinator.store.files.atomic_write import write_atomically

@@ -345,4 +345,4 @@ def test_a_deep_check_tries_the_key_of_weights_and_biases(
             wandb.teardown()
     assert code == 0 and ("warning: tracking.wandb: " in error) == bool(said), error
     assert said in error, error
-    assert said or facts["servers_asked"] == {"tracking.wandb": "it takes the key"}, facts
+    assert said or facts["servers_asked"] == {"tracking.wandb": "the key is accepted"}, facts

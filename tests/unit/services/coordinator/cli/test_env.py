@@ -138,7 +138,7 @@ def test_what_comes_with_shoal_and_a_file_is_listed(shoal: Shoal, games: str, tm
     assert {info["origin"] for name, info in listed.items() if name not in configured} == {"shoal"}
     code, out, error = shoal("env", "list", "--config", str(config))
     assert code == 0, error
-    own, _, ours = out.partition("\nThat come with Shoal:\n\n")
+    own, _, ours = out.partition("\nEnvironments that come with Shoal:\n\n")
     assert own.startswith(f"Of {config}:\n\nadding (agent)\n") and "\ndoubling (no tools)\n" in own
     assert "counter (tools: increment, " in ours and "\nwordle (no tools)\n" in own and "wordle" not in ours
     assert f"\nsearch\n    {listed['search']['unavailable']}\n" in out and "{ source = 'python' }\n" in out

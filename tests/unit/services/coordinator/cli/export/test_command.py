@@ -170,7 +170,11 @@ def test_a_step_that_is_not_there_is_refused_with_those_that_are(shoal: Shoal, r
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
-    [([], "use --to FOLDER"), (["--to", "x", "--public"], "name it with --push"), (["--push", "sums"], "OWNER/NAME")],
+    [
+        ([], "use --to FOLDER"),
+        (["--to", "x", "--public"], "name the repository with --push"),
+        (["--push", "sums"], "OWNER/NAME"),
+    ],
 )
 def test_a_destination_is_asked_for(shoal: Shoal, run: RunRecord, arguments: list[str], words: str) -> None:
     code, _, err = shoal("export", "sums", *arguments, "--data-dir", str(run.folder.parent))

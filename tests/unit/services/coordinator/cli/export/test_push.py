@@ -133,7 +133,7 @@ def test_without_a_token_nothing_is_sent_and_the_variable_is_named(push: Push, h
     ("status", "part", "code", "words"),
     [
         (401, "/create", ExitCode.PRECONDITION, "token"),
-        (409, "/create", ExitCode.PRECONDITION, "it exists"),
+        (409, "/create", ExitCode.PRECONDITION, "the repository exists"),
         (500, "/commit/", ExitCode.UNAVAILABLE, "repeat the command"),
     ],
 )
@@ -167,7 +167,7 @@ def test_a_dry_run_shows_card_files_and_place_and_asks_the_hub_to_change_nothing
     listed = [line.split()[-1] for line in out.splitlines() if line.split()[-1:] and line.split()[-1] in NAMES]
     assert listed == NAMES, out
     assert any({REPO, "private,", "step-10"} <= set(line.split()) for line in out.splitlines()), out
-    assert "This would stop it" not in out, out
+    assert "would stop the delivery" not in out, out
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ def test_a_dry_run_says_what_would_stop_the_push(
     if exists:
         hub.repositories[REPO] = Repository(is_private=True, tags={"step-20": "0" * 40})
     code, out = push("--dry-run", token=token)
-    (said,) = (line for line in out.splitlines() if line.startswith("This would stop it"))
+    (said,) = (line for line in out.splitlines() if line.startswith("An error would stop the delivery"))
     assert code == ExitCode.OK and words in said and "# sums, step 20" in out, out
 
 
