@@ -1,4 +1,4 @@
-"""Checks of this machine before a process starts: ports, folder."""
+"""Checks of this machine's ports and folder before a process starts."""
 
 import errno
 import os
@@ -12,7 +12,7 @@ from shoal.network import holder_of, reserved_socket
 
 
 def check_port(port: int, field: str, host: str = "127.0.0.1") -> None:
-    """Raises `FailedPrecondition` if a fixed port is in use. Port 0 stands for any free port."""
+    """Raises `FailedPrecondition` if a fixed port is in use. Port 0 means any free port."""
     if port == 0:
         return
     reserve_port(port, field, host).close()
@@ -35,13 +35,15 @@ def reserve_port(port: int, field: str, host: str) -> socket.socket:
 
 
 def check_ports(config: RunConfig) -> None:
-    """Raises `FailedPrecondition` for a fixed port that is taken, `InvalidArgument` for a port that is set twice."""
+    """Raises `FailedPrecondition` for a fixed port that is in use, and `InvalidArgument` for a port that is set "
+    "twice."""
     coordinator_port, store_port = config.launch.coordinator_port, config.weights.store_port
     check_port(coordinator_port, "launch.coordinator_port")
     check_port(store_port, "weights.store_port", host="")
     if coordinator_port and coordinator_port == store_port:
         raise InvalidArgument(
-            f"weights.store_port: port {store_port} is also launch.coordinator_port; on one machine they must differ: "
+            f"weights.store_port: port {store_port} is also launch.coordinator_port; on one machine the two ports "
+            "must differ:  "
             "choose another port, or 0 for any free port"
         )
 

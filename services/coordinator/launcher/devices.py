@@ -1,4 +1,7 @@
-"""The GPUs of this machine and their shares. Asks the driver's own tool, since torch may not be imported here."""
+"""The GPUs of this machine and their shares.
+
+The module asks the driver's own tool, since torch must not be imported here.
+"""
 
 import importlib.metadata
 import os
@@ -39,9 +42,9 @@ def visible_gpus() -> list[str]:
 
 
 def usable_gpus() -> list[str]:
-    """Returns the visible GPUs that the installed torch can use: with its CPU build everything runs on the CPU.
+    """Returns the visible GPUs that the installed torch can use.
 
-    Raises the errors of `visible_gpus`.
+    With the CPU build of torch everything runs on the CPU. Raises the errors of `visible_gpus`.
     """
     try:
         build = importlib.metadata.version("torch")
@@ -51,14 +54,13 @@ def usable_gpus() -> list[str]:
 
 
 def share_out(config: RunConfig, gpus: Sequence[str]) -> Mapping[str, tuple[str, ...]]:
-    """Returns the GPUs of each process, by its name ("learner", "generator-0").
+    """Returns the GPUs of each process, by the name of the process ("learner", "generator-0").
 
-    If there are enough GPUs, learner and generators get separate GPUs. Otherwise all share the first GPUs. With
-    `launch.single_gpu`, learner and generator share the first GPU.
-
-    Raises `InvalidArgument` if a process needs more GPUs than there are, and if `launch.single_gpu` finds no GPU.
-    Raises it too if processes share a GPU and `weights.backend` is NCCL, which refuses two members on one GPU, or the
-    engine's cache has no size.
+    If there are enough GPUs, learner and generators get separate GPUs. Otherwise all processes share the first GPUs.
+    With `launch.single_gpu`, learner and generator share the first GPU. Raises `InvalidArgument` if a process needs
+    more GPUs than there are, and if `launch.single_gpu` finds no GPU. Also raises `InvalidArgument` if processes share
+    a GPU and `weights.backend` is NCCL, which refuses two members on one GPU, or if they share a GPU and the size of
+    the engine's cache is not set.
     """
     if config.launch.single_gpu:
         if not gpus:

@@ -1,4 +1,4 @@
-"""The free disk space of a run, against the size of its checkpoints."""
+"""Comparison of a run's free disk space with the size of its checkpoints."""
 
 import shutil
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ _REFERENCE_BYTES = 4
 
 @dataclass(frozen=True)
 class DiskSpace:
-    """The free space of a run's disk, and the expected size of one of its checkpoints."""
+    """The free space of a run's disk, and the expected size of a checkpoint of the run."""
 
     data_dir: Path
     free_bytes: int
@@ -30,7 +30,10 @@ class DiskSpace:
 
     @property
     def is_short(self) -> bool:
-        """Whether two checkpoints do not fit. A new checkpoint is written before the oldest is deleted."""
+        """Whether the disk has no room for two checkpoints.
+
+        A new checkpoint is written before the oldest is deleted.
+        """
         return self.free_bytes < 2 * self.checkpoint_bytes
 
     def __str__(self) -> str:
@@ -63,7 +66,7 @@ def check_disk(space: DiskSpace) -> None:
 
 
 def _num_trained(config: RunConfig, model_folder: Path) -> int:
-    """Returns the number of weights that are trained: the model's, or those of its adapters."""
+    """Returns the number of weights that are trained: the weights of the model, or of its adapters."""
     element_bytes = 4 if model_config(model_folder).dtype == "float32" else 2
     num_weights = sum(path.stat().st_size for path in model_folder.glob("*.safetensors")) // element_bytes
     if not config.learner.lora.is_on:

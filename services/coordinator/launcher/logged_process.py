@@ -1,4 +1,4 @@
-"""A child process with its process group and log, and the descendants that it leaves behind."""
+"""A child process with its process group and log, and the descendants that outlive the process."""
 
 import contextlib
 import ctypes
@@ -22,7 +22,7 @@ _KILL_TIMEOUT_S = 10.0
 
 
 class LoggedProcess:
-    """A process in a separate session and group, so that one signal reaches everything that it starts."""
+    """A process in a separate session and group, so that one signal also reaches every process that it starts."""
 
     def __init__(self, plan: ProcessPlan, log_file: Path) -> None:
         """Starts the process. Appends its standard output and error to `log_file`."""
@@ -47,7 +47,7 @@ class LoggedProcess:
         return self._process.pid
 
     def exit_status(self) -> int | None:
-        """The exit code, or minus the signal that killed the process; None while it lives."""
+        """The exit code, or the negated number of the signal that killed the process; None while the process lives."""
         return self._process.poll()
 
     def listens_at(self, address: str) -> bool:
@@ -59,20 +59,20 @@ class LoggedProcess:
         return False
 
     def record_descendants(self) -> None:
-        """Records the descendants of the process, so that `kill` also finds those that left its group."""
+        """Records the descendants of the process, so that `kill` also finds descendants that left the process group."""
         with contextlib.suppress(psutil.Error):
             for process in psutil.Process(self.pid).children(recursive=True):
                 self._descendants[process.pid] = process
 
     def terminate(self) -> None:
-        """Sends SIGTERM to the process alone. It ends its own children."""
+        """Sends SIGTERM to the process alone, which ends its own children."""
         if self.exit_status() is None:
             self.record_descendants()
             with contextlib.suppress(ProcessLookupError):
                 self._process.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """Kills the process, its group, and its descendants, and waits until they are gone."""
+        """Kills the process, its group, and its descendants, and waits until all of them have ended."""
         if self.exit_status() is None:
             self.record_descendants()
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -96,7 +96,7 @@ class LoggedProcess:
             return f"killed by signal {-status}"
 
     def last_log_line(self) -> str:
-        """Returns the line of its log, since its start, that best explains its end; empty if it wrote none."""
+        """Returns the log line since the start of the process that best explains its end; empty without log lines."""
         with self.log_file.open("rb") as log:
             size = log.seek(0, os.SEEK_END)
             log.seek(max(self._log_start, size - _TAIL_BYTES))
@@ -105,13 +105,13 @@ class LoggedProcess:
 
 
 def adopt_orphans() -> None:
-    """Makes this process the parent of its orphaned descendants, so that it can end them. Linux only."""
+    """Makes this process the parent of its orphaned descendants, so that they can be ended. Works only on Linux."""
     if sys.platform.startswith("linux"):
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def kill_descendants() -> None:
-    """Kills all descendants of this process, and waits until they are gone."""
+    """Kills all descendants of this process, and waits until they have ended."""
     descendants = psutil.Process().children(recursive=True)
     for process in descendants:
         with contextlib.suppress(psutil.Error):
@@ -120,7 +120,10 @@ def kill_descendants() -> None:
 
 
 def best_line(lines: list[str]) -> str:
-    """Returns the last line that reports an error, else the last line; only the message of a line of a JSON log."""
+    """Returns the last line that reports an error, else the last line.
+
+    Of a line of a JSON log, returns only the message.
+    """
     for line in reversed(lines):
         if record := _json_record(line):
             if record.get("level") in ("ERROR", "CRITICAL"):
@@ -129,7 +132,7 @@ def best_line(lines: list[str]) -> str:
             return line
     last = lines[-1] if lines else ""
     record = _json_record(last)
-    return f"it last logged: {_said(record)}" if record else last
+    return f"its last log message is: {_said(record)}" if record else last
 
 
 def _said(record: Mapping[str, object]) -> str:

@@ -21,21 +21,23 @@ class ProcessPlan:
     """The command and environment of one process."""
 
     name: str
-    """The name, unique among the processes of a run, and also the name of the log."""
+    """The name of the process, which is unique in a run and is also the name of the log."""
     kind: str
-    """coordinator, learner, generator or reward."""
+    """The kind of the process: coordinator, learner, generator or reward."""
     command: tuple[str, ...]
     environment: Mapping[str, str]
-    """Variables that are added to, or replace, those of this process."""
+    """Environment variables that are added to those of this process, or replace them."""
     may_restart: bool = True
-    """Whether it is started again when it dies."""
+    """Whether the process is started again after its death."""
 
 
 def plan_coordinator(address: str, *, name: str, data_dir: Path, port_file: Path | None = None) -> ProcessPlan:
-    """Plans the coordinator, whose `name` no other has. With `port_file`, its first start: others need its address.
+    """Plans the coordinator. No other coordinator has its `name`.
 
-    It does not restart then: the cause of a death before its first run is accepted would still be there after a
-    restart. Later it restarts at the address that the workers know, and continues its run.
+    With `port_file`, plans the first start, after which the other processes read the coordinator's address from that
+    file. In this case the coordinator is not restarted: the cause of a death before the first run is accepted would
+    still exist after a restart. Later the coordinator restarts at the address that the workers know, and continues its
+    run.
     """
     command = _python(
         "coordinator",
@@ -80,7 +82,10 @@ def plan_workers(config: RunConfig, *, coordinator: str, data_dir: Path, gpus: S
 
 
 def _allowed(config: RunConfig) -> tuple[str, ...]:
-    """Returns options that allow the reward services all that the configuration asks for: the same user starts them."""
+    """Returns options that allow the reward services everything that the configuration asks for.
+
+    The same user starts the run and the services.
+    """
     reward, allowed = config.reward, list[str]()
     for table in reward.custom.values():
         if table.file:
@@ -128,10 +133,11 @@ def _metrics(port: str | None) -> tuple[str, ...]:
 
 
 def _environment(num_threads: int) -> dict[str, str]:
-    """Limits the threads of the math libraries, which would use all cores in each process. Set variables stay.
+    """Limits the threads of the math libraries, which would use all cores in each process.
 
-    Waiting threads sleep instead of spinning: engine and learner share the cores, and a spinning thread keeps the
-    awaited thread from running (50 times slower, measured on two busy cores).
+    Variables that are already set stay unchanged. Waiting threads sleep instead of spinning: the engine and the learner
+    share the cores, and a spinning thread can keep the awaited thread from running (50 times slower, measured on two
+    busy cores).
     """
     defaults = {"OMP_NUM_THREADS": str(num_threads), "OMP_WAIT_POLICY": "passive", "PYTHONUNBUFFERED": "1"}
     return {name: os.environ.get(name, value) for name, value in defaults.items()} | _NO_CREDENTIALS

@@ -12,7 +12,7 @@ from shoal.rpc.auth.tokens import OwnToken, digest_of
 
 
 class RunTokens:
-    """A token for each role, in a folder that only this user can read. They are valid until the processes end."""
+    """A token for each role, in a folder that only this user can read. The tokens are valid until the processes end."""
 
     def __init__(self, folder: Path) -> None:
         """Makes new tokens, which replace the tokens of an earlier start."""
@@ -37,7 +37,7 @@ class RunTokens:
         return self._folder / role
 
     def given_to(self, plan: ProcessPlan) -> ProcessPlan:
-        """Returns a plan whose process has its token, and recognizes its callers by their tokens."""
+        """Returns a plan in which the process has its own token, and recognizes callers by their tokens."""
         role = Role.COORDINATOR if plan.kind == "coordinator" else Role.WORKER
         files = {"SHOAL_TOKENS_FILE": str(self._accepted), "SHOAL_TOKEN_FILE": str(self.file_of(role))}
         return replace(plan, environment={**plan.environment, **files})

@@ -1,6 +1,6 @@
 """Supervision of a run's processes: start, restart after a failure, end.
 
-A worker that restarts its program for another run keeps its process, so nothing happens here (see
+A worker that restarts its program for another run keeps its process, so the supervisor does nothing (see
 shoal/worker/reexec.py).
 """
 
@@ -23,7 +23,7 @@ END_POLL_S = 0.05
 GRACE_S = 20.0
 """Longest time for processes to end by themselves."""
 MAX_RESTARTS = 5
-"""Most restarts of a process. The count begins again after a life of RESET_AFTER_S, and by `forgive`."""
+"""Maximum number of restarts of a process. The count is reset after a life of RESET_AFTER_S, and by `forgive`."""
 RESET_AFTER_S = 300.0
 FIRST_DELAY_S = 1.0
 MAX_DELAY_S = 30.0
@@ -31,13 +31,16 @@ ANSWER_S = 10.0
 """Longest time for the answer of a process that may hang."""
 ASK_EVERY_S = 5.0
 NUM_ASKED = 3
-"""Unanswered questions in a row after which the coordinator is killed. It has no lease that would expire."""
+"""Number of unanswered questions in a row after which the coordinator is killed.
+
+The coordinator has no lease that would expire.
+"""
 # Exit codes after which a restart would end the same way: bad options, a missing package.
 _FINAL_EXIT_CODES = (2, 3)
 
 
 class ProcessDied(Internal):
-    """A process ended that the run needs."""
+    """A process that the run needs has ended."""
 
     def __init__(self, child: LoggedProcess) -> None:
         last_line = child.last_log_line()
@@ -54,15 +57,15 @@ class ProcessDied(Internal):
 class _Supervised:
     child: LoggedProcess
     plan: ProcessPlan
-    """Plan of its next start."""
+    """The plan for the next start of the process."""
     num_restarts: int = 0
     restart_at: float | None = None
-    """Time of its next start; None while it runs, and if it is no longer restarted."""
+    """Time of the next start; None while the process runs, and if it is no longer restarted."""
     is_abandoned: bool = False
 
 
 class Supervisor:
-    """Starts the processes of a run, restarts those that may restart, and ends all.
+    """Starts the processes of a run, restarts processes that may restart, and ends all of them.
 
     Use it from the main thread: the kernel ends the processes when the thread that started them ends.
     """
@@ -81,7 +84,7 @@ class Supervisor:
         return child
 
     def replan(self, plan: ProcessPlan) -> None:
-        """Plans the next starts of a process that runs."""
+        """Sets the plan for the next starts of a running process."""
         self._processes[plan.name].plan = plan
 
     def forgive(self, kinds: Collection[str]) -> None:
@@ -91,16 +94,16 @@ class Supervisor:
                 process.num_restarts = 0
 
     async def end_hanging(self, address: str) -> None:
-        """Kills the process at the address of a lost worker if it does not answer; `watch` restarts it.
+        """Kills the process at the address of a lost worker if the process does not answer.
 
-        A process that answers has only missed its heartbeats, and registers again.
+        `watch` restarts the process. A process that answers has only missed its heartbeats, and registers again.
         """
-        await self._end_silent(address, "its lease is over, and it does not answer", num_asked=1)
+        await self._end_silent(address, "its lease has expired, and the process does not answer", num_asked=1)
 
     async def keep_answering(self, address: str) -> None:
-        """Asks the process that listens at an address every `ASK_EVERY_S`, forever, and kills it when it hangs.
+        """Every `ASK_EVERY_S`, asks the process that listens at an address, and kills the process when it hangs.
 
-        `watch` restarts it. A starting process that does not yet listen is left alone.
+        `watch` restarts the process. A starting process that does not yet listen is not killed.
         """
         while True:
             await asyncio.sleep(ASK_EVERY_S)
@@ -121,7 +124,7 @@ class Supervisor:
     async def watch(self) -> None:
         """Restarts processes that die, until a necessary process dies for good.
 
-        Raises `ProcessDied` for that process: it may not restart, or it is the last of its kind and has no restarts
+        Raises `ProcessDied` for that process, which may not restart, or is the last of its kind and has no restarts
         left.
         """
         while True:
@@ -150,7 +153,7 @@ class Supervisor:
             process.is_abandoned = True
             if self._is_last_of(child.plan.kind):
                 raise ProcessDied(child)
-            self._report(f"{death}; it is not restarted, the others go on without it")
+            self._report(f"{death}; the process is not restarted, and the other processes continue")
             return
         delay_s = min(MAX_DELAY_S, FIRST_DELAY_S * 2**process.num_restarts)
         process.num_restarts += 1

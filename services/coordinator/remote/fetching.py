@@ -1,4 +1,4 @@
-"""The fetching of a run, a checkpoint or a segment that this data folder lacks from the mirror of the run."""
+"""Fetches a run, a checkpoint or a segment that this data folder lacks from the mirror of the run."""
 
 import logging
 import shutil
@@ -24,18 +24,19 @@ from shoal.quantities import format_bytes
 _log = logging.getLogger(__name__)
 
 _ANSWER_S = 20.0
-"""Longest wait for an answer of the mirror of a run that the folder has, in seconds."""
+"""Maximum wait in seconds for an answer of the mirror of a run that is already in the folder."""
 
 
 def take_from_mirror(
     data_dir: Path, run_id: str, changes: Mapping[str, Any] | Struct, learner_data_dir: Path | None = None
 ) -> None:
-    """Fetches the newest whole checkpoint of a run that is resumed and not in the folder, if `changes` name its mirror.
+    """Fetches the newest whole checkpoint of a resumed run that is not in the folder, if `changes` name its mirror.
 
-    The mirror is `checkpoint.mirror`, which the resumed run then has. The learner's files go to `learner_data_dir`, by
-    default the same folder. A run in the folder is not changed. Raises `NotFound` if the mirror does not have the run,
-    `DataLoss` if no checkpoint is whole, `ResourceExhausted` if the disk is too small, `Unavailable` if the mirror
-    cannot be read, and `FailedPrecondition` if the folder has the run but the mirror has a later checkpoint.
+    The mirror is `checkpoint.mirror`, and the resumed run gets this field. The learner's files go to
+    `learner_data_dir`, which is by default the folder of the run. A run in the folder is not changed. Raises `NotFound`
+    if the mirror does not have the run, `DataLoss` if no checkpoint is whole, `ResourceExhausted` if the disk is too
+    small, `Unavailable` if the mirror cannot be read, and `FailedPrecondition` if the folder has the run but the mirror
+    has a later checkpoint.
     """
     if not RUN_NAME.fullmatch(run_id):
         return
@@ -70,8 +71,8 @@ def _check_not_behind(url: str, folder: Path) -> None:
     if found and (found[-1].attempt, found[-1].policy_version) > here:
         raise FailedPrecondition(
             f"{folder} ends with {f'step {here[1]}' if manifests else 'no checkpoint'}, and {url} has the later "
-            f"{found[-1].checkpoint_id}: to go on from that one, rename the folder; to go on from here, set "
-            "checkpoint.mirror to another place, or to an empty text",
+            f"{found[-1].checkpoint_id}: to continue from the later checkpoint, rename the folder; to continue from "
+            "the folder, set checkpoint.mirror to another place, or to an empty text",
             reason=ErrorReason.MIRROR_IS_AHEAD,
         )
 
@@ -85,7 +86,7 @@ def _whole(url: str, run_id: str) -> list[MirroredCheckpoint]:
 
 
 def fetch_run(url: str, run_id: str, data_dir: Path, learner_data_dir: Path) -> None:
-    """Fetches the newest whole checkpoint of a run. Raises as `take_from_mirror`."""
+    """Fetches the newest whole checkpoint of a run. Raises the errors of `take_from_mirror`."""
     mirror = MirrorFolder(url, run_id)
     places = RunPlaces(data_dir / run_id, learner_data_dir / run_id)
     try:
@@ -102,10 +103,11 @@ def fetch_run(url: str, run_id: str, data_dir: Path, learner_data_dir: Path) -> 
 
 
 def fetch_checkpoint(url: str, places: RunPlaces, newer_than: Age | None = None) -> tuple[str, list[str]]:
-    """Fetches the newest whole checkpoint into a run's folders; returns its name, and the faults of newer checkpoints.
+    """Fetches the newest whole checkpoint into a run's folders. Returns its name, and the faults of newer checkpoints.
 
-    With `newer_than` it has to be newer; an empty name means that none is. Segments, which training does not need, and
-    the record of the run are not changed. Raises errors of the file system, and as `take_from_mirror`.
+    With `newer_than`, fetches only a newer checkpoint; an empty name means that no checkpoint is newer. The record of
+    the run is not changed, nor are the segments, which training does not need. Raises errors of the file system, and
+    those of `take_from_mirror`.
     """
 
     def own_files(checkpoint: MirroredCheckpoint) -> MirroredCheckpoint:
@@ -117,7 +119,10 @@ def fetch_checkpoint(url: str, places: RunPlaces, newer_than: Age | None = None)
 
 
 def fetch_shared(url: str, run_folder: Path, file: MirroredFile) -> None:
-    """Fetches a file that checkpoints share, in place of the one in the run's folder. Raises as `fetch_checkpoint`."""
+    """Fetches a file that checkpoints share, and replaces the file in the run's folder.
+
+    Raises the errors of `fetch_checkpoint`.
+    """
     target = run_folder / file.path
     partial = target.with_name(f".{target.name}.fetched")
     try:
@@ -137,7 +142,8 @@ def _fetch_newest(
 ) -> tuple[str, list[str]]:
     """Fetches the `wanted` files of the newest whole checkpoint, and moves them from its partial folders.
 
-    Returns the checkpoint's name, and the faults of newer checkpoints; no name if none is newer than `newer_than`.
+    Returns the checkpoint's name, and the faults of newer checkpoints. The name is empty if no checkpoint is newer than
+    `newer_than`.
     """
     run_id, damaged = places.run_folder.name, list[str]()
     whole = [each for each in mirror.whole() if newer_than is None or each.age > newer_than]
@@ -178,7 +184,7 @@ def _partial_of(folder: Path) -> Path:
 
 
 def _move_run(partial: RunPlaces, places: RunPlaces, checkpoint_id: str) -> None:
-    """Moves a run into place. Its folder comes last: until then there is no run."""
+    """Moves a run into place. The run's folder is moved last: until then the run does not exist."""
     if places.learner_folder != places.run_folder:
         learners = Path("checkpoints", checkpoint_id, "learner")
         # Storage that outlived the coordinator's may have this folder.
@@ -187,7 +193,7 @@ def _move_run(partial: RunPlaces, places: RunPlaces, checkpoint_id: str) -> None
 
 
 def _move_checkpoint(partial: RunPlaces, places: RunPlaces, checkpoint_id: str) -> None:
-    """Moves a checkpoint into the folder of its run, in place of a damaged one."""
+    """Moves a checkpoint into the folder of its run, where it replaces a damaged checkpoint."""
     own = Path("checkpoints", checkpoint_id)
     if places.learner_folder != places.run_folder:
         _replace_folder(partial.learner_folder / own / "learner", places.learner_folder / own / "learner")

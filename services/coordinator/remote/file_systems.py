@@ -1,4 +1,4 @@
-"""The file systems of fsspec, such as s3:// and gs://, and the reasons why they refuse."""
+"""The file systems of fsspec, such as s3:// and gs://, and the reasons for their errors."""
 
 import re
 from typing import Any
@@ -9,13 +9,13 @@ from shoal.errors import FailedPrecondition, InvalidArgument
 _EXTRAS = {"s3": "pip install 'shoal[s3]'", "gs": "pip install 'shoal[gcs]'", "gcs": "pip install 'shoal[gcs]'"}
 _ALMOST_A_URL = re.compile(r"[A-Za-z][A-Za-z0-9]+:/(?!/)")
 _NO_CREDENTIALS = ("NoCredentialsError", "PartialCredentialsError", "DefaultCredentialsError")
-"""Names of the errors that file systems' packages raise without credentials; the packages may not be installed."""
+"""Names of the errors that packages of file systems raise without credentials. These packages may not be installed."""
 
 
 def file_system(place: str, name: str) -> tuple[Any, str]:
     """Returns the file system of a folder or URL, and the path in it.
 
-    `name` is the option or field that has the place. Raises `InvalidArgument` for an invalid place, and
+    `name` is the option or field that names the place. Raises `InvalidArgument` for an invalid place, and
     `FailedPrecondition` without the package of its file system.
     """
     from fsspec.core import url_to_fs
@@ -41,10 +41,11 @@ def is_local(files: Any) -> bool:
 
 
 def why_refused(error: Exception) -> str:
-    """Returns what must be changed before a place can be used; empty if a repeat may work."""
+    """Returns what must be changed before a place can be used; empty if a repeated try may work."""
     if isinstance(error, PermissionError) or type(error).__name__ in _NO_CREDENTIALS:
         return (
-            "set the credentials that its package reads, such as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, to those "
-            "of somebody who may write there"
+            "set the credentials that the package of the file system reads, such as AWS_ACCESS_KEY_ID and "
+            "AWS_SECRET_ACCESS_KEY, "
+            "to those of a user who may write there"
         )
     return "there is no such bucket" if isinstance(error, FileNotFoundError) else ""

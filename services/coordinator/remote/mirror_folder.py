@@ -1,4 +1,6 @@
-"""The layout of a run's checkpoints at another place, which tells which of them are whole.
+"""The layout of a run's checkpoints at another place.
+
+The layout shows which checkpoints are whole.
 
     <url>/<run>/checkpoints/step-00000012.0.96/mirror.json     paths, sizes and digests of all files; the last
     <url>/<run>/checkpoints/step-00000012.0.96/learner/...
@@ -26,7 +28,7 @@ from shoal.parsing import parse_json
 _COMMIT = "mirror.json"
 _NAME = re.compile(r"step-[0-9]{8,}")
 _AT_ONCE = 4
-"""Files that are copied at the same time."""
+"""Maximum number of files that are copied at the same time."""
 
 Progress = Callable[[int], None]
 """Called with the number of bytes that have been copied since the last call, on any thread."""
@@ -43,7 +45,7 @@ class MirroredFile:
     path: str
     """The path in the run's folder."""
     num_bytes: int
-    """The bytes of the file that count, from its beginning."""
+    """The number of bytes from the beginning of the file that belong to the checkpoint."""
     sha256: str
     is_shared: bool = False
     """Whether other checkpoints may also have the file, or its beginning."""
@@ -68,12 +70,12 @@ class MirroredCheckpoint:
 
     @property
     def folder(self) -> str:
-        """Its folder in the mirror."""
+        """The checkpoint's folder in the mirror."""
         return f"checkpoints/{self.checkpoint_id}.{self.attempt}.{self.next_order_number}"
 
     @property
     def num_bytes(self) -> int:
-        """The size of all its files."""
+        """The total size of the checkpoint's files."""
         return sum(file.num_bytes for file in self.files)
 
     def stored(self, file: MirroredFile) -> list[str]:
@@ -87,14 +89,17 @@ class MirroredCheckpoint:
 
 @dataclass(frozen=True)
 class RunPlaces:
-    """The places of a run's files. The learner's files may be on their own storage."""
+    """The places of a run's files. The learner's files may be on separate storage."""
 
     run_folder: Path
     learner_folder: Path
-    """The run's folder in the learner's data folder; the same folder if they share it."""
+    """The run's folder in the learner's data folder.
+
+    It is the folder of the run itself if the data folder is shared.
+    """
 
     def of(self, path: str) -> Path:
-        """Returns the place of a file. Raises `DataLoss` for a place outside both."""
+        """Returns the place of a file. Raises `DataLoss` for a place outside both folders of the run."""
         parts = PurePosixPath(path).parts
         if ".." in parts or parts[:1] == ("/",):
             raise DataLoss(f"{path} lies outside the run's folder")
@@ -106,7 +111,7 @@ class MirrorFolder:
     """The part of a mirror that has one run. Its methods block, and raise errors of the file system."""
 
     def __init__(self, url: str, run_id: str) -> None:
-        """Raises as `file_system` does."""
+        """Raises the errors of `file_system`."""
         self._files, root = file_system(url, "checkpoint.mirror")
         self._root = f"{root}/{run_id}"
 
@@ -118,10 +123,10 @@ class MirrorFolder:
     def put(
         self, places: RunPlaces, checkpoint: MirroredCheckpoint, contents: Mapping[str, bytes], progress: Progress
     ) -> None:
-        """Copies a checkpoint, `mirror.json` last; existing parts of shared files are kept.
+        """Copies a checkpoint, with `mirror.json` last.
 
-        `contents` has the files that change in the run's folder meanwhile, by path. Raises `DataLoss` if a file is
-        missing or differs from its digest.
+        Existing parts of shared files are kept. `contents` has, by path, the contents of files that change in the run's
+        folder meanwhile. Raises `DataLoss` if a file is missing or differs from its digest.
         """
         there, known = self._find(), [file for each in self.whole() for file in each.files if file.is_shared]
         copied: dict[str, MirroredFile] = {}
@@ -182,7 +187,7 @@ class MirrorFolder:
         _at_once(lambda file: self._get(checkpoint, file, places.of(file.path)), checkpoint.files)
 
     def get_shared(self, file: MirroredFile, target: Path) -> None:
-        """Copies a file that checkpoints share. Raises `DataLoss` if it is missing or differs."""
+        """Copies a file that checkpoints share. Raises `DataLoss` if the file is missing or differs."""
         for checkpoint in self.whole():
             for each in checkpoint.files:
                 if (each.path, each.num_bytes, each.sha256) == (file.path, file.num_bytes, file.sha256):
@@ -206,9 +211,9 @@ class MirrorFolder:
             raise _differs(f"{self._root}/{file.path}", file.sha256)
 
     def keep_only(self, kept: Collection[MirroredCheckpoint]) -> None:
-        """Deletes all other checkpoints, checkpoints that are not whole, and files that none of `kept` has.
+        """Deletes checkpoints that are not in `kept` or not whole, and files that no checkpoint of `kept` has.
 
-        Deletes each `mirror.json` first: after an interruption the rest is not a checkpoint.
+        Deletes each `mirror.json` first: after an interruption the remaining files are not a checkpoint.
         """
         needed = {stored for each in kept for file in each.files for stored in each.stored(file)}
         needed |= {f"{each.folder}/{_COMMIT}" for each in kept}
@@ -232,7 +237,7 @@ class MirrorFolder:
             return None  # The file was cut off during writing, or has another version.
 
     def _find(self) -> dict[str, int]:
-        """Returns the sizes of the files in the run's part of the mirror, by their paths there."""
+        """Returns the sizes of the files in the run's part of the mirror, by their relative paths."""
         try:
             found: dict[str, dict[str, Any]] = self._files.find(self._root, detail=True)
         except FileNotFoundError:
@@ -283,8 +288,10 @@ def _at_once(copy: Callable[[MirroredFile], None], files: Collection[MirroredFil
 def _copy(
     source: BinaryIO, target: BinaryIO, num_bytes: int, sha256: str, name: str, *observers: Callable[[bytes], object]
 ) -> None:
-    """Copies a number of bytes, in chunks that `observers` get too. Raises `DataLoss` if they differ from their
-    digest."""
+    """Copies a number of bytes in chunks, and passes each chunk to `observers`.
+
+    Raises `DataLoss` if the digest differs.
+    """
     digest = hashlib.sha256()
     for chunk in chunks(source, num_bytes):
         for observe in (digest.update, target.write, *observers):

@@ -24,14 +24,17 @@ RUN_FILES = (*_RECORDS, *_GROWING)
 """The files that a resume and a report need in addition to the checkpoint."""
 _FIRST_PAUSE_S, _MAX_PAUSE_S = 30.0, 600.0
 _STALL_S = 300.0
-"""Seconds without a copied byte after which an ended run no longer waits for its last checkpoint."""
+"""Seconds without a copied byte after which an ended run no longer waits for the mirroring of its last checkpoint."""
 
 
 class Mirroring:
-    """Copies the newest checkpoint to the mirror, one at a time. A failure is an event, and never ends the run."""
+    """Copies the newest checkpoint to the mirror, one at a time.
+
+    A failure is reported as an event, and never ends the run.
+    """
 
     def __init__(self, url: str, places: RunPlaces, events: EventLog) -> None:
-        """An empty `url` mirrors nothing."""
+        """With an empty `url`, nothing is mirrored."""
         self._url = url
         self._places = places
         self._keep_last = 1
@@ -50,9 +53,10 @@ class Mirroring:
         return {self._copying, self._wanted.checkpoint_id if self._wanted else ""} - {""}
 
     def offer(self, checkpoint: MirroredCheckpoint, keep_last: int, best: Collection[str] = ()) -> None:
-        """Queues a checkpoint for copying, instead of a queued checkpoint that has not begun.
+        """Queues a checkpoint for copying.
 
-        The mirror keeps the last `keep_last` checkpoints, including this one, and `best`.
+        Replaces a queued checkpoint whose copying has not begun. The mirror keeps the last `keep_last` checkpoints,
+        including this one, and `best`.
         """
         if not self._url:
             return
@@ -64,7 +68,8 @@ class Mirroring:
     async def take_back(self, newer_than: Age | None = None) -> str:
         """Fetches the newest whole checkpoint of the mirror into the run's folders.
 
-        Returns its name; "" without a mirror, if none is `newer_than` that age, or if it fails, which is an event.
+        Returns the checkpoint's name. The name is "" without a mirror, if no checkpoint is `newer_than` that age, or if
+        the fetch fails; a failure is reported as an event.
         """
         found: list[tuple[str, list[str]]] = []
         if not self._url:
@@ -83,7 +88,10 @@ class Mirroring:
         return checkpoint_id
 
     async def take_back_file(self, file: MirroredFile) -> str:
-        """Replaces a file that checkpoints share by the mirror's; returns the mirror, or "" if it fails."""
+        """Replaces a file that checkpoints share by the mirror's file.
+
+        Returns the mirror, or "" if the replacement fails.
+        """
         if not self._url:
             return ""
         try:
@@ -94,7 +102,7 @@ class Mirroring:
         return self._url
 
     async def finish(self) -> None:
-        """Waits until the newest checkpoint is mirrored, or cannot be."""
+        """Waits until the newest checkpoint is mirrored, or cannot be mirrored."""
         if self._working is None:
             return
         self._is_ending = True
@@ -181,7 +189,7 @@ class Mirroring:
     def _failed(self, what: str, reason: str) -> None:
         self._events.add(
             "mirror_failed",
-            f"{what}, and the run goes on: {reason}",
+            f"{what}, and the run continues: {reason}",
             checkpoint_id=self._copying,
             url=self._url,
             reason=reason,

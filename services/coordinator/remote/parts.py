@@ -3,8 +3,8 @@
     segments/text-00000001.segment.0-1310720.1f0c7e3a90d2              start, end, and the beginning of the digest
     segments/text-00000001.segment.1310720-2560000.77ab09c1d3e4
 
-Each part begins at the end of the previous part. A small last part is copied again with the bytes after it, so that
-there are not too many parts.
+Each part begins at the end of the previous part. A small last part is copied again together with the bytes after it, so
+that the number of parts stays small.
 """
 
 import hashlib
@@ -14,7 +14,7 @@ from typing import BinaryIO
 
 CHUNK_BYTES = 8 << 20
 _MIN_BYTES = 1 << 20
-"""A smaller part grows."""
+"""Minimum size of a part in bytes: a smaller part is replaced by a larger one when the file grows."""
 
 
 @dataclass(frozen=True)
@@ -31,14 +31,14 @@ class Part:
 
     @property
     def num_bytes(self) -> int:
-        """The length of the part."""
+        """The length of the part in bytes."""
         return self.end - self.start
 
 
 def parts_there(path: str, known: Sequence[Part], num_bytes: int, there: Mapping[str, int]) -> list[Part]:
     """Returns the known parts that a file of this length can keep, from its beginning.
 
-    `there` has the sizes of the files in the mirror.
+    `there` has the sizes of the mirror's files.
     """
     kept: list[Part] = []
     for part in known:
@@ -50,7 +50,7 @@ def parts_there(path: str, known: Sequence[Part], num_bytes: int, there: Mapping
 
 
 def divide(source: BinaryIO, num_bytes: int, known: Sequence[Part]) -> tuple[list[Part], str]:
-    """Reads a file; returns its parts, keeping the known parts that match, and the digest of the whole."""
+    """Reads a file. Returns its parts, among them the known parts that match, and the digest of the whole file."""
     whole, parts = hashlib.sha256(), list[Part]()
     for part in known:
         content, before = hashlib.sha256(), whole.copy()
@@ -73,7 +73,7 @@ def divide(source: BinaryIO, num_bytes: int, known: Sequence[Part]) -> tuple[lis
 
 
 def chunks(source: BinaryIO, num_bytes: int) -> Iterator[bytes]:
-    """Reads a number of bytes, or to the end if that comes first."""
+    """Reads a number of bytes, or fewer if the file ends before."""
     while num_bytes and (chunk := source.read(min(num_bytes, CHUNK_BYTES))):
         num_bytes -= len(chunk)
         yield chunk

@@ -1,4 +1,4 @@
-"""The check of a run's segments after a restore, during training, which does not need them."""
+"""The check of a run's segments after a restore. It runs during training, since training does not need the segments."""
 
 import asyncio
 import hashlib
@@ -13,17 +13,18 @@ from services.coordinator.store.segments.series import SEGMENTS, Series
 
 
 class SegmentCheck:
-    """Compares segments with the digests of a restored checkpoint, each once in the coordinator's life."""
+    """Compares segments with the digests of a restored checkpoint, once per segment in the coordinator's life."""
 
     def __init__(self, run_folder: Path, mirroring: Mirroring, report: Callable[[str, str, str], None]) -> None:
-        """Calls `report` with the name of a damaged segment, its fault, and the mirror that had it, or ""."""
+        """Calls `report` for a damaged segment, with its name, its fault, and the mirror that had it "
+        "("" without one)."""
         self._folder = run_folder / SEGMENTS
         self._mirroring = mirroring
         self._report = report
         self._whole: set[SegmentDigest] = set()
 
     async def run(self, segments: Sequence[SegmentDigest]) -> None:
-        """Reports the segments that are missing or differ, and takes them from the mirror if it has them.
+        """Reports the segments that are missing or differ, and takes each of them from the mirror if possible.
 
         Skips segments of tokens: groups with lost tokens are sampled again. Raises nothing.
         """
@@ -46,8 +47,8 @@ def _wrong_size(path: Path, segment: SegmentDigest) -> str:
     try:
         size = path.stat().st_size
     except OSError as error:
-        return f"it cannot be read: {error.strerror}"
-    return "" if size >= segment.num_bytes else f"it has {size} of {segment.num_bytes} bytes"
+        return f"the segment cannot be read: {error.strerror}"
+    return "" if size >= segment.num_bytes else f"the segment has {size} of {segment.num_bytes} bytes"
 
 
 def _wrong_content(path: Path, segment: SegmentDigest) -> str:
@@ -57,5 +58,5 @@ def _wrong_content(path: Path, segment: SegmentDigest) -> str:
             for chunk in chunks(file, segment.num_bytes):
                 digest.update(chunk)
     except OSError as error:
-        return f"it cannot be read: {error.strerror}"
+        return f"the segment cannot be read: {error.strerror}"
     return "" if digest.hexdigest() == segment.sha256 else f"its SHA-256 is not {segment.sha256}"

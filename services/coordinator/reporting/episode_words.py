@@ -10,10 +10,10 @@ class Said(NamedTuple):
     """One message of an episode."""
 
     who: str
-    """ "turn 2" for the policy, else the tool, or the role of the message."""
+    """The speaker: "turn 2" for the policy, else the tool, or the role of the message."""
     text: str
     note: str
-    """The outcome: "add malformed: no closing tag", "cut off", "reward 0.25"; empty for nothing special."""
+    """The outcome, such as "add malformed: no closing tag", "cut off" or "reward 0.25"; empty if nothing is special."""
     is_policy: bool
 
 

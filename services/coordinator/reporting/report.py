@@ -33,7 +33,7 @@ class Report:
     """Reports each fact about a run once, in every place that shows it."""
 
     def __init__(self, record: RunRecord, events: EventLog, config: LiveConfig) -> None:
-        """Must be called on the event loop, which the failures of trackers are reported on."""
+        """Must be called on the event loop. Failures of trackers are reported on this loop."""
         loop = asyncio.get_running_loop()
         self._trackers = Trackers(
             config(), record, lambda name, reason: _call_on(loop, self._tracker_failed, name, reason)
@@ -48,7 +48,10 @@ class Report:
         self._effective = EffectiveTime()
 
     async def look_back(self) -> None:
-        """Follows the past events of a run that goes on, beside the event loop. Raises as `read_events` does."""
+        """Processes the past events of a run that continues, outside the event loop.
+
+        Raises the errors of `read_events`.
+        """
         effective = EffectiveTime()
         past = follow_events(self._record.folder / EVENTS, lambda: False, kinds=EffectiveTime.KINDS)
         async for event in past:
@@ -66,7 +69,7 @@ class Report:
         self._events.add("state", self._record.message, state=state.value, policy_version=self._record.policy_version)
 
     def restarting(self, reason: str, pause_s: float, max_restarts: int) -> None:
-        """Reports that another attempt is about to begin by itself."""
+        """Reports that another attempt is about to begin automatically."""
         count = len(self._record.restart_reasons)
         self._events.add(
             "restarting",
@@ -81,7 +84,7 @@ class Report:
         )
 
     def interrupted(self) -> None:
-        """Reports that the coordinator ends, and that the run goes on at its next start."""
+        """Reports that the coordinator ends, and that the run continues at the next start of the coordinator."""
         record = self._record
         self._events.add(
             "interrupted",
@@ -91,10 +94,9 @@ class Report:
         )
 
     async def restored(self) -> None:
-        """Reports where an attempt begins, after ledger and learner are restored. First discards the metrics of later
-        steps.
+        """Reports the step at which an attempt begins, after the ledger and the learner are restored.
 
-        Raises `ResourceExhausted` if the disk is too full for that.
+        First discards the metrics of later steps. Raises `ResourceExhausted` if the disk is too full to rewrite them.
         """
         policy_version, checkpoint_id = self._record.policy_version, self._record.last_checkpoint_id
         kept = await to_the_end(self._metrics_file.keep_until, policy_version)
@@ -110,7 +112,7 @@ class Report:
     def step(self, step: int, metrics: dict[str, float], unscored: Unscored | None = None) -> dict[str, float]:
         """Reports a train step that is done and published, and its completions without a reward.
 
-        Metrics that are NaN or infinite are left out. Returns the others, as they are reported.
+        Leaves out metrics that are NaN or infinite. Returns the reported metrics.
         """
         self._effective.step(step, time.time())
         metrics = {name: value for name, value in metrics.items() if math.isfinite(value)}
@@ -155,9 +157,9 @@ class Report:
     def skipped_step(
         self, policy_version: int, reason: str, num_in_a_row: int, unscored: Unscored | None = None, *, num_groups: int
     ) -> None:
-        """Reports a step that was not applied, and its completions without a reward; the version stays.
+        """Reports a step that was not applied, and its completions without a reward.
 
-        All of its groups are dropped.
+        The policy version stays unchanged, and all groups of the step are dropped.
         """
         export_dropped_groups(num_groups)
         count = f" ({num_in_a_row} in a row)" if num_in_a_row > 1 else ""
@@ -181,7 +183,7 @@ class Report:
     ) -> None:
         """Reports a checkpoint that was committed, and the step of the best checkpoint, if the run chooses one.
 
-        Training waited for it for `pause_s` of `duration_s`.
+        Training waited for the checkpoint for `pause_s` of `duration_s`.
         """
         self._events.add(
             "checkpoint",
@@ -197,16 +199,19 @@ class Report:
         )
 
     def checkpoint_failed(self, policy_version: int, why: str) -> None:
-        """Reports a checkpoint that a full disk did not take; the run goes on, and tries again."""
+        """Reports a checkpoint for which the disk was too full. The run continues, and tries again later."""
         self._events.add(
             "checkpoint_failed",
-            f"no checkpoint of step {policy_version} was written, and training goes on without: {why}",
+            f"no checkpoint of step {policy_version} was written, and training continues without one: {why}",
             policy_version=policy_version,
             reason=why,
         )
 
     def checkpoint_damaged(self, checkpoint_id: str, why: str) -> None:
-        """Reports a checkpoint that cannot be restored; the mirror's, or the checkpoint before it, is tried next."""
+        """Reports a checkpoint that cannot be restored.
+
+        The checkpoint of the mirror, or the previous one, is tried next.
+        """
         self._events.add(
             "checkpoint_damaged",
             f"checkpoint {checkpoint_id} is damaged: {why}; another one is tried",
@@ -215,8 +220,12 @@ class Report:
         )
 
     def segment_damaged(self, name: str, why: str, source: str) -> None:
-        """Reports a damaged segment, and the mirror that it was taken from, if a mirror had it."""
-        cure = f"it was taken from {source}" if source else "what it has of used-up groups is lost, and the run goes on"
+        """Reports a damaged segment, and the mirror from which the segment was restored, if a mirror had it."""
+        cure = (
+            f"the segment was taken from {source}"
+            if source
+            else "its data of used-up groups are lost, and the run continues"
+        )
         self._events.add(
             "segment_damaged", f"segment {name} is damaged: {why}; {cure}", segment=name, reason=why, taken_from=source
         )
@@ -224,7 +233,7 @@ class Report:
     def shown_alive(
         self, work: str, state: Callable[[], str], *, first_after_s: float | None = None
     ) -> AbstractAsyncContextManager[None]:
-        """Shows now and then that long work goes on; see `services.coordinator.store.long_work`."""
+        """Shows from time to time that long work still runs; see `services.coordinator.store.long_work`."""
         return shown_alive(self._events, work, state, first_after_s=first_after_s)
 
     def has_evaluated(self, policy_version: int) -> bool:
@@ -264,8 +273,10 @@ class Report:
         )
 
     def values_of(self, metric: str) -> dict[int, float]:
-        """Returns the values of a metric by step, in the present lineage of the run, without evaluations that had other
-        questions than the present ones."""
+        """Returns the values of a metric by step, in the present lineage of the run.
+
+        Leaves out evaluations whose questions differ from the present ones.
+        """
         values = {row["step"]: row[metric] for row in self._metrics_file.read() if metric in row}
         if not metric.startswith("eval/"):
             return values
@@ -273,7 +284,7 @@ class Report:
         return {step: value for step, value in values.items() if self._evaluations.is_comparable(step, asked)}
 
     def export_kept(self, path: str, kept_steps: list[int], best_step: int | None, *, metric: str) -> None:
-        """Reports the export of the step just taken, the exports that are kept, and the best of them by `metric`."""
+        """Reports the export of the last step, the exports that are kept, and the best export by `metric`."""
         step = self._record.policy_version
         best = f"; no export has {metric} yet, so the best is not known" if metric else ""
         if best_step is not None:
@@ -300,6 +311,6 @@ class Report:
 
 
 def _call_on(loop: asyncio.AbstractEventLoop, call: Callable[[str, str], None], name: str, reason: str) -> None:
-    """Calls a function on the event loop, from another thread; does nothing once the loop has ended."""
+    """Calls a function on the event loop, from another thread. Does nothing after the loop has ended."""
     with contextlib.suppress(RuntimeError):
         loop.call_soon_threadsafe(call, name, reason)

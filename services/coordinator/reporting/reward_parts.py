@@ -1,4 +1,4 @@
-"""The parts of a mean reward, and the verifiers that say what is correct, from metrics of a step or an evaluation."""
+"""The parts of a mean reward, and the verifiers that decide correctness, from metrics of a step or an evaluation."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,8 +10,11 @@ _PART = re.compile(r"(?:eval/)?reward/(.+)")
 
 
 def part_metrics(metrics: Mapping[str, float]) -> dict[str, str]:
-    """Returns the metric of each part by its name: the value of each verifier, then what an environment, the format and
-    shaping add. Empty if a reward has a single part, whose mean is that of the reward."""
+    """Returns the metric of each part of a reward by the part's name.
+
+    The parts are the value of each verifier, then those of an environment, the format and shaping. The result is empty
+    if a reward has a single part, since the part's mean is then the mean reward.
+    """
     # The part `verifiable` is the weighted sum of the verifiers.
     parts = dict(_verifiers(metrics)) | {
         match[1]: metric
@@ -22,12 +25,12 @@ def part_metrics(metrics: Mapping[str, float]) -> dict[str, str]:
 
 
 def part_means(metrics: Mapping[str, float]) -> list[tuple[str, float]]:
-    """Returns each part with its mean; nothing where a reward has a single part."""
+    """Returns each part with its mean; nothing if a reward has a single part."""
     return [(name, metrics[metric]) for name, metric in part_metrics(metrics).items()]
 
 
 def part_words(metrics: Mapping[str, float]) -> str:
-    """Returns the mean of each part: "gsm8k 0.25, overlong -0.12"; empty where a reward has a single part."""
+    """Returns the mean of each part: "gsm8k 0.25, overlong -0.12"; empty if a reward has a single part."""
     return ", ".join(f"{name} {mean:.2f}" for name, mean in part_means(metrics))
 
 
@@ -37,7 +40,7 @@ def verifier_names(metrics: Mapping[str, float]) -> list[str]:
 
 
 def correct_by(reward: RewardConfig, metrics: Mapping[str, float]) -> list[str]:
-    """Returns the verifiers that say what is correct, if more than one verifier judged; else nothing."""
+    """Returns the verifiers that decide correctness, if more than one verifier judged; else nothing."""
     verifiers = verifier_names(metrics)
     return [name for name in verifiers if reward.says_correct(name)] if len(verifiers) > 1 else []
 

@@ -134,7 +134,8 @@ def _scores(reward: RewardConfig, scores: Sequence[Score]) -> dict[str, float]:
 
 
 def _verifiers(parts: Iterable[VerifierScore]) -> dict[str, float]:
-    """Computes the durations and failures of each verifier, over all completions that it was asked to judge."""
+    """Computes the durations and failures of each verifier, over all completions that the verifier was asked to "
+    "judge."""
     by_verifier: dict[str, list[VerifierScore]] = {}
     for part in parts:
         by_verifier.setdefault(part.verifier, []).append(part)
@@ -173,7 +174,7 @@ def _advantages(plan: StepPlan) -> dict[str, float]:
 
 
 def _moments(config: RunConfig, plan: StepPlan) -> dict[str, float]:
-    """Returns the statistics to which rewards are compared, if they cover all rewards of the run so far."""
+    """Returns the statistics with which rewards are compared, if the statistics cover all rewards of the run so far."""
     if not config.advantage.is_running:
         return {}
     std = plan.moments.std(config.advantage.std_ddof)
@@ -181,7 +182,7 @@ def _moments(config: RunConfig, plan: StepPlan) -> dict[str, float]:
 
 
 def _advantage_range(rollout: Rollout) -> tuple[float, float]:
-    """Returns the smallest and largest advantage of the counted tokens, of which there is at least one."""
+    """Returns the smallest and largest advantage of the counted tokens. There must be at least one such token."""
     if rollout.token_advantages is None:
         return rollout.advantage, rollout.advantage
     values = rollout.token_advantages[counted_tokens(rollout.completion)]

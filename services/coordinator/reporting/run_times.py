@@ -1,4 +1,4 @@
-"""The times of a run: how much of it led to new steps, and how much is left."""
+"""The times of a run: how much of its time led to new steps, and how much time is left."""
 
 import time
 from collections import deque
@@ -22,10 +22,10 @@ class EffectiveTime:
     """
 
     KINDS = ("state", "restored", "step")
-    """The events that it follows."""
+    """The kinds of events that `RunTimes` follows."""
 
     def __init__(self, events: Iterable[pb.RunEvent] = ()) -> None:
-        """`events` has the events so far, in order."""
+        """`events` has all past events, in order."""
         self._now_s: float | None = None
         self._stands_still = False
         self._since_s: float | None = None
@@ -39,7 +39,7 @@ class EffectiveTime:
             self.add(event)
 
     def add(self, event: pb.RunEvent) -> None:
-        """Follows an event; events of other kinds change nothing."""
+        """Processes an event. Events of other kinds change nothing."""
         time_s = event.event_time.ToNanoseconds() / 1e9
         if event.kind == "state":
             self.state(RunState(str(event.attributes["state"])), time_s)
@@ -49,19 +49,19 @@ class EffectiveTime:
             self.step(int(event.attributes.fields["step"].number_value), time_s)
 
     def state(self, state: RunState, time_s: float) -> None:
-        """Follows a change of the run's state."""
+        """Processes a change of the run's state."""
         self._advance(time_s)
         self._stands_still = state in _STILL
         if state is RunState.RUNNING and self._since_s is None:
             self._since_s = self.run_s
 
     def restored(self, time_s: float) -> None:
-        """Follows the beginning of another attempt."""
+        """Processes the beginning of another attempt."""
         self._advance(time_s)
         self._since_s = None
 
     def step(self, step: int, time_s: float) -> None:
-        """Follows a step that is done."""
+        """Processes a completed step."""
         self._advance(time_s)
         if step > self._furthest_step:
             self._furthest_step = step
@@ -83,7 +83,7 @@ class RemainingTime:
     """Estimates the time until a run's last step and evaluation. Time in which the run is paused does not count.
 
     A step is measured from the end of the previous step, so evaluations, checkpoints and skipped steps in between
-    count. The first step is measured by itself, since loading and the first evaluation precede it.
+    count. The first step is measured by its own duration, since loading and the first evaluation precede that step.
     """
 
     def __init__(self, config: LiveConfig) -> None:
@@ -110,7 +110,7 @@ class RemainingTime:
         self._evaluation_s = duration_s
 
     def after_step(self, step: int, step_s: float) -> float:
-        """Records a step that took `step_s` by itself; returns the estimate in seconds."""
+        """Records a step whose own duration is `step_s`. Returns the estimate in seconds."""
         now, is_paused = time.monotonic(), self._paused_at is not None
         self.resumed()
         self._recent_s.append(step_s if self._stepped_at is None else now - self._stepped_at - self._paused_s)

@@ -11,7 +11,7 @@ from shoal.scores import Score, ScoreOutcome
 from shoal.visible_text import visible
 
 MAX_CHARS = 2000
-"""Most characters shown of a text. A longer text loses its middle."""
+"""Maximum number of characters shown of a text. The middle of a longer text is left out."""
 
 Judged = tuple[Prompt, Sequence[Completion], Sequence[Score]]
 """A prompt with its completions and their scores."""
@@ -19,7 +19,7 @@ Judged = tuple[Prompt, Sequence[Completion], Sequence[Score]]
 
 @dataclass(frozen=True)
 class ShownCompletion:
-    """A completion with its outcome. Its texts show every character, and are cut to `MAX_CHARS`."""
+    """A completion with its outcome. All characters of its texts are visible, and the texts are cut to `MAX_CHARS`."""
 
     question: str
     label: str
@@ -35,7 +35,7 @@ class ShownCompletion:
         return asdict(self)
 
     def __str__(self) -> str:
-        """Describes it in several lines, for people."""
+        """Describes the completion in several lines, for people."""
         reward = "no reward" if self.reward is None else f"reward {self.reward:g}"
         return (
             f"--- question (label: {self.label})\n{self.question}\n"

@@ -1,4 +1,4 @@
-"""Metrics of a train step, of its completions, the learner, the publish, and time.
+"""Metrics of a train step: its completions, the learner, the publish, and times.
 
 To add a metric, compute it here (or in `rollout_metrics`, if completions alone decide it) and describe it in
 `shoal.telemetry.run_metric_table`, which docs/metrics.md is generated from.
@@ -21,7 +21,10 @@ class StepTimer:
     """Measures the parts of one train step; each method ends one part. Pauses of the run do not count."""
 
     def __init__(self, running_s: Callable[[], float]) -> None:
-        """Starts at the boundary before the step. `running_s` is a clock that stops while the run is paused."""
+        """Starts the measurement at the boundary before the step.
+
+        `running_s` is a clock that stops while the run is paused.
+        """
         self._running_s = running_s
         self._last, self._last_running = time.monotonic(), running_s()
         self.waited_s = 0.0
@@ -34,16 +37,16 @@ class StepTimer:
         """Seconds of the whole step, without evaluations."""
 
     def groups_taken(self, *, evaluated_s: float) -> None:
-        """Ends the wait for groups. The loop stood still for `evaluated_s` of it, for evaluations."""
+        """Ends the wait for groups. For `evaluated_s` of this time the loop stood still for evaluations."""
         self.waited_s = self._lap() - evaluated_s
 
     def trained(self) -> None:
-        """Ends plan and train step."""
+        """Ends the part of the plan and the train step."""
         self.trained_s = time.monotonic() - self._last  # A train step that has begun continues in a pause.
         self._lap()
 
     def published(self) -> None:
-        """Ends the publish."""
+        """Ends the part of the publish."""
         self.published_s = self._lap()
 
     def finished(self) -> None:
@@ -75,16 +78,16 @@ class FinishedStep:
     trainer: dict[str, float]
     """The metrics that the learner reported, and the metrics of the KL in the reward."""
     publish: PublishReport | None
-    """The publish; None if the run stopped before it."""
+    """The publish; None if the run stopped before the publish."""
     timer: StepTimer
     num_episodes: int
-    """Completions that the run has used up, including those of this step."""
+    """Number of completions that the run has used up, including the completions of this step."""
     num_excluded_prompts: int
-    """Prompts that are no longer issued because the policy has learned them."""
+    """Number of prompts that are no longer issued because the policy has learned them."""
 
 
 class StepMetrics:
-    """Computes the metrics of each train step; keeps the time and tokens of the steps before."""
+    """Computes the metrics of each train step. Keeps the times and token counts of the previous steps."""
 
     def __init__(
         self,
@@ -106,14 +109,17 @@ class StepMetrics:
         self._num_tokens = 0
 
     def begin_training(self) -> None:
-        """Starts the clocks of all rates: earlier time counts for no step."""
+        """Starts the clocks of all rates. Earlier time is not counted for any step."""
         self._training_began = self._running_s()
         self._generators.utilization.take()
         self._generators.take_kv_cache_use()
         self._rewards.take()
 
     def of(self, step: FinishedStep) -> dict[str, float]:
-        """Computes all metrics of a step, by name. Call it once for each step: rates are since the last call."""
+        """Computes all metrics of a step, by name.
+
+        Call this function once for each step: rates cover the time since the last call.
+        """
         metrics = rollout_metrics(self._config(), step.groups, step.plan) | step.trainer
         if step.publish is not None:
             metrics |= {
@@ -155,7 +161,7 @@ def penalized_reward(metrics: Mapping[str, float]) -> dict[str, float]:
     """Computes the mean reward less the KL divergence; nothing if no completion was scored.
 
     `objective/non_score_reward` = coefficient x KL, and `objective/rlhf_reward` = `objective/scores` - that. The KL is
-    `objective/kl`, or `objective/reward_kl` where the KL is part of the reward. Without a coefficient it is 0.
+    `objective/kl`, or `objective/reward_kl` where the KL is part of the reward. Without a coefficient the KL is 0.
     """
     if "objective/scores" not in metrics:
         return {}

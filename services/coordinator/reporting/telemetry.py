@@ -26,7 +26,10 @@ def export_dropped_groups(num_groups: int) -> None:
 
 
 def publish_spans(groups: Iterable[TrainGroup], policy_version: int, duration_s: float) -> None:
-    """Ends each group's trace with a span of the publish, which ends now, of the weights that the group changed."""
+    """Ends each group's trace with a span for the publish of the weights that the group changed.
+
+    The publish ends now.
+    """
     for group in groups:
         trace.past_span(
             names.WEIGHTS_PUBLISH,

@@ -19,7 +19,7 @@ class Unscored:
     num_unscorable: int
     num_completions: int
     first_error: str
-    """The verifier and its error, for the first failure, else for the first unscorable completion."""
+    """The verifier and its error: of the first failure, or without failures of the first unscorable completion."""
 
     def attributes(self) -> dict[str, Any]:
         """Returns the counts as the attribute of an event."""
@@ -32,7 +32,10 @@ class Unscored:
         return cls(first_error=str(values["first_error"]), **counts)
 
     def __str__(self) -> str:
-        """Describes them: "3 of 64 completions have no reward: scoring failed on 3; first: mine: KeyError: 'x'"."""
+        """Describes the completions without a reward.
+
+        Example: "3 of 64 completions have no reward: scoring failed on 3; first: mine: KeyError: 'x'".
+        """
         parts = [
             text
             for count, text in (
@@ -63,4 +66,4 @@ def _reason(score: Score) -> str:
     if part is None:
         return "no verifier answered in time"
     detail = visible(" ".join(part.detail.split())[:_MAX_ERROR_CHARS])
-    return f"{part.verifier}: {detail or 'it gave no reason'}"
+    return f"{part.verifier}: {detail or 'the verifier gave no reason'}"

@@ -10,12 +10,12 @@ GroupT = TypeVar("GroupT")
 class PacingBuffer(Generic[GroupT]):
     """Bounds staleness by delaying the issue of prompts (see `shoal.grpo.staleness` for the proof).
 
-    Groups are numbered in the order of issue. `admit` charges a slot; `release` frees it once the generators have
-    loaded the weights that were trained on the group. `take` returns the next step's window: the groups in order,
-    from the first that has not been taken.
+    Groups are numbered in the order of issue. `admit` charges a slot for a group; `release` frees the slot once the
+    generators have loaded the weights that were trained on the group. `take` returns the next step's window: the groups
+    in order, from the first that has not been taken.
 
-    The window has `groups_per_step` groups, and one more for each of them that settles without a signal, up to
-    `max_refills` more: such a group frees its slot at once, for a replacement at the tail.
+    The window has `groups_per_step` groups, and one more (up to `max_refills`) for each group in the window that
+    settles without a signal: such a group frees its slot at once, for a replacement at the tail.
 
     Not thread-safe: use it from one event loop.
     """
@@ -29,7 +29,8 @@ class PacingBuffer(Generic[GroupT]):
         last_order_number: "Callable[[PacingBuffer[GroupT]], int]",
         max_refills: int = 0,
     ) -> None:
-        """`last_order_number` returns the last group that the run needs, as far as it knows now."""
+        """`last_order_number` returns the number of the last group that the run needs, as far as is known at the "
+        "call."""
         self._capacity = capacity
         self._groups_per_step = groups_per_step
         self._max_refills = max_refills
@@ -58,7 +59,7 @@ class PacingBuffer(Generic[GroupT]):
 
     @property
     def window_end(self) -> int:
-        """The first order number after the next step's window, as it is now."""
+        """The first order number after the present window of the next step."""
         return self.next_to_take + self._groups_per_step + self._num_refills
 
     @property
@@ -79,7 +80,7 @@ class PacingBuffer(Generic[GroupT]):
             return order_number
 
     async def admit_round(self) -> Sequence[int]:
-        """Works like `admit` for all free slots at once, when every admitted group has settled."""
+        """Admits groups to all free slots at once, when every admitted group has settled; see `admit`."""
         async with self._changed:
             await self._changed.wait_for(lambda: self._all_have_settled and self._may_admit())
             first = self._next_to_admit
@@ -88,7 +89,7 @@ class PacingBuffer(Generic[GroupT]):
             return range(first, self._next_to_admit)
 
     async def withdraw(self, order_number: int) -> None:
-        """Takes back the admission of this group, later groups and refills, for which there is no prompt."""
+        """Cancels the admission of this group, of later groups, and of refills, since there is no prompt for them."""
         self._next_to_admit = order_number
         self._max_refills = 0
         self._refill()
@@ -114,8 +115,8 @@ class PacingBuffer(Generic[GroupT]):
     async def judge_again(self, judge: Callable[[GroupT], tuple[GroupT, bool]]) -> None:
         """Replaces the outcome of each settled group that is not taken; `judge` returns the outcome and its signal.
 
-        Keeps a replaced group as it is: its slot was given back, and the replacement is in the window. Lets `admit` ask
-        again for the last group that the run needs.
+        Keeps a replaced group unchanged: the group's slot was freed, and the replacement is in the window. Makes
+        `admit` ask again for the last group that the run needs.
         """
         window = range(self.next_to_take, self.window_end)
         without = [number for number in window if number in self._settled and not self._settled[number][1]]

@@ -13,23 +13,23 @@ from shoal.scores import Score, ScoreOutcome, VerifierScore
 from shoal.visible_text import visible
 
 _ENVIRONMENT = "environments."
-"""Prefix of an environment's name, where verifiers have their plain names."""
+"""Prefix of the names of environments, which tells them from the names of verifiers."""
 _REMEDIES = {
     "verifier": (
         "fix the verifier, or the server that it asks",
-        "it reads custom code again, and what failed is scored again",
+        "the run reloads custom code, and failed completions are scored again",
     ),
     "environment": (
         "fix the environment, or the reward services that it runs in",
-        "it reads its code again, and the episodes that failed are played again",
+        "the run reloads the environment's code, and failed episodes are played again",
     ),
 }
 
 
 def environment_verdicts(environment: str, completions: Sequence[Completion]) -> list[Score]:
-    """Returns episodes as scores that tell the circuit breaker how their environment did.
+    """Returns episodes as scores that tell the circuit breaker whether the environment of the episodes works.
 
-    An episode that took too long says nothing about the environment.
+    An episode that took too long is left out, since it is no evidence about the environment.
     """
     return [
         Score(
@@ -46,7 +46,10 @@ def environment_verdicts(environment: str, completions: Sequence[Completion]) ->
 
 @dataclass(eq=False)
 class _SuspectGroup:
-    """A waiting group with failures. It counts by verifier the completions that FAILED, and all completions."""
+    """A waiting group with failures.
+
+    The counts, by verifier, are of completions that FAILED, and of all completions.
+    """
 
     num_failed: Counter[str]
     num_asked: Counter[str]
@@ -55,15 +58,16 @@ class _SuspectGroup:
 class CircuitBreaker:
     """Opens when a verifier FAILED on too many of its latest completions, and pauses the run.
 
-    While it is open, groups with a failure are rejected: they are scored again once the run is resumed. The first
-    groups of an outage come before there are enough failures to recognize it. So a group with a failure waits until
-    others show whether the group itself is at fault: until the verifier has judged all of another group, or until a
-    whole window of its completions has come without opening the breaker. When only such groups are left in flight,
-    the breaker opens if the verifier FAILED on more than `max_failed_share` of their completions, in at least two
-    groups.
+    While the breaker is open, groups with a failure are rejected: such groups are scored again once the run is resumed.
+    The first groups of an outage come before there are enough failures to recognize it. So a group with a failure waits
+    until others show whether the group itself is at fault: until the verifier has judged all completions of another
+    group, or until a whole window of its completions has arrived without opening the breaker. When only such groups are
+    left in flight, the breaker opens if the verifier FAILED on more than `max_failed_share` of their completions, in at
+    least two groups.
 
-    After a resume the verifier is not trusted until it has judged all of one group. Until then a group that was scored
-    again waits like any other, and one group is enough to reopen the breaker. So a second failure drops nothing.
+    After a resume the verifier is not trusted until it has judged all completions of one group. Until then a group that
+    was scored again waits like any other, and one group is enough to reopen the breaker. So a second failure drops
+    nothing.
     """
 
     def __init__(
@@ -82,7 +86,7 @@ class CircuitBreaker:
         self._num_clean: Counter[str] = Counter()
         """Groups in which each verifier judged every completion, by verifier."""
         self._untrusted: set[str] = set()
-        """Verifiers that opened the breaker and have not judged a whole group since."""
+        """Verifiers that opened the breaker and have since then not judged a whole group."""
         self._suspects: list[_SuspectGroup] = []
         self._num_groups = 0
         self._changed = Signal()
@@ -92,7 +96,7 @@ class CircuitBreaker:
 
     @contextmanager
     def group(self) -> Iterator[None]:
-        """Counts a group as in flight, from its issue until it is settled."""
+        """Counts a group as in flight, from the issue of the group until it is settled."""
         self._num_groups += 1
         try:
             yield
@@ -103,9 +107,9 @@ class CircuitBreaker:
     async def rejects(self, scores: Sequence[Score], *, num_outages: int, is_retry: bool = False) -> bool:
         """Returns whether a group must be scored again. Pauses the run if these scores open the breaker.
 
-        `num_outages` is the count from when the group was sent to be scored: failures in a past outage are no evidence
-        about the present service. A group that was scored before (`is_retry`) no longer waits for others if the
-        verifier is known to work again.
+        `num_outages` is the number of outages at the time when the group was sent to be scored: failures in a past
+        outage are no evidence about the present service. A group that was scored before (`is_retry`) no longer waits
+        for others if the verifier is known to work again.
         """
         parts = [part for score in scores for part in score.verifier_scores]
         failures = [part for part in parts if part.outcome is ScoreOutcome.FAILED]
@@ -192,7 +196,7 @@ class CircuitBreaker:
         cure, effect = _REMEDIES[kind]
         message = (
             f"the {kind} {name} failed{again} on {sum(latest)} of its last {len(latest)} {of_what}"
-            f" ({visible(detail) or 'it gave no reason'}): the run is paused; {cure}, then run: "
+            f" ({visible(detail) or 'it reported no reason'}): the run is paused; {cure}, then run: "
             f"{self._resume_command} ({effect})"
         )
         event = "environment_outage" if kind == "environment" else "reward_outage"

@@ -1,4 +1,4 @@
-"""The sampler of one group's completions, until none is missing or the generator is lost."""
+"""Sampling of one group's completions, until no completion is missing or the generator is lost."""
 
 import asyncio
 import contextlib
@@ -27,7 +27,7 @@ _SAMPLING = metrics.gauge(names.RUN_SAMPLING)
 
 @dataclass
 class GroupRequest:
-    """The request for one group's completions, and the place where they go."""
+    """The request for one group's completions, and the objects that receive the completions."""
 
     group: SettledGroup
     progress: GroupProgress
@@ -54,9 +54,9 @@ class EpisodeRequest:
     """An episode to play, in training or in an evaluation."""
 
     name: str
-    """A name unlike that of any other episode of the run, even one that is issued again."""
+    """A name that is unique among all episodes of the run, including episodes that are issued again."""
     prompt: Prompt
-    """Names an environment."""
+    """The prompt, which names an environment."""
     index: int
     """The index of the sample in its group."""
     seed: int
@@ -67,7 +67,10 @@ class EpisodeRequest:
     priority: int
     """The priority for `GeneratorPool.room`."""
     version: WeightVersion | None = None
-    """The weights that sample every turn of an evaluation. Training takes the weights that a generator has."""
+    """The version of the weights that samples every turn of an evaluation.
+
+    Training uses the weights that a generator has.
+    """
     turns: EpisodeTurns | None = None
     """The episode's part in the rounds of turns, in a deterministic run."""
 
@@ -76,7 +79,10 @@ class EpisodeSampling(Protocol):
     """Gets the completions of prompts that name an environment."""
 
     async def sample(self, request: GroupRequest, awaits: Callable[[int], None]) -> None:
-        """Adds the completions that a group lacks. Tells `awaits` how many more are awaited from generators."""
+        """Adds the completions that a group lacks.
+
+        Tells `awaits` how many more completions are awaited from generators.
+        """
         ...
 
     async def answer(self, episodes: Sequence[EpisodeRequest]) -> tuple[Completion, ...]:
@@ -85,7 +91,7 @@ class EpisodeSampling(Protocol):
 
 
 class CompletionSampler:
-    """Gets the completions of groups from generators, with their texts."""
+    """Gets the completions of groups, with texts, from generators."""
 
     def __init__(self, config: LiveConfig, pause: Pause, generators: GeneratorPool, tokenizer: Any) -> None:
         self._config = config
@@ -98,7 +104,10 @@ class CompletionSampler:
 
     @property
     def report_every_tokens(self) -> int:
-        """The tokens between two reports; 0 for no reports, if a group must be sampled whole to be reproducible."""
+        """The number of tokens between two reports.
+
+        It is 0 (no reports) if a group must be sampled whole to be reproducible.
+        """
         return 0 if self._config().run.deterministic else self._config().generator.report_every_tokens
 
     async def sample(self, request: GroupRequest) -> None:
@@ -122,7 +131,7 @@ class CompletionSampler:
         _SAMPLING.set(self._num_awaited)
 
     def _take_again(self, request: GroupRequest, seat: Seat) -> None:
-        """Adds the completions of a finished batch, because something failed after it."""
+        """Adds the completions of a batch that was finished before a later failure."""
         request.on_begin()
         request.progress.generators[seat.worker_id] = None
         for completion in seat.completions:
@@ -132,7 +141,7 @@ class CompletionSampler:
 
     @property
     def timeout_s(self) -> float:
-        """Longest time to sample a group from its first token on; it may change while the run is active."""
+        """Maximum time to sample a group from its first token on. This limit may change while the run is active."""
         return sampling_timeout_s(self._config(), self._generators.pace)
 
     async def _sample_on_one(self, request: GroupRequest) -> None:

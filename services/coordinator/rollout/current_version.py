@@ -1,4 +1,4 @@
-"""The version of the policy that a run has reached."""
+"""The policy version that a run has reached."""
 
 from dataclasses import dataclass
 

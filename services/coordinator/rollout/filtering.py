@@ -1,6 +1,6 @@
 """The filtering of groups by rewards and drop rules, down to the completions that are trained on.
 
-A group is judged when it settles, and again if the configuration changes before its step. Everything downstream reads
+A group is judged when it settles, and again if the configuration changes before the group's step. All later code reads
 the `JudgedGroup`.
 """
 
@@ -55,7 +55,8 @@ def _signal_problem(
 
 
 def _other_problem(config: RunConfig, share: float | None, unmasked: tuple[int, ...]) -> DropReason | None:
-    """Returns the first rule that drops a scored group for its difficulty, or because masks leave too little of it."""
+    """Returns the first rule that drops a scored group for its difficulty, or because masks leave too few "
+    "completions."""
     low, high = config.grpo.difficulty_low, config.grpo.difficulty_high
     if share is not None and low is not None and share <= low:
         return DropReason.TOO_HARD

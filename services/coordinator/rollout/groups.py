@@ -22,28 +22,30 @@ class TokenReward:
 
 
 class DropReason(StrEnum):
-    """Why a group is not trained on, as ledger, events and metrics name it."""
+    """The reason why a group is not trained on, as named in the ledger, events and metrics."""
 
     TIMEOUT = "timeout"
-    """It ran into `coordinator.sampling_timeout_s` twice."""
+    """The group exceeded `coordinator.sampling_timeout_s` twice."""
     REFUSED = "refused"
     """A worker refused the prompt as invalid."""
     LOST = "lost"
-    """Sampling or scoring it failed `coordinator.max_group_losses` times."""
+    """Sampling or scoring of the group failed `coordinator.max_group_losses` times."""
     NOT_SCORED = "not_scored"
     """Too few completions have a reward, or the greedy baseline has none."""
     NO_SIGNAL = "no_signal"
-    """Training on it would change nothing: for most baselines, all rewards are equal."""
+    """Training on the group would change nothing: for most baselines, all rewards are equal."""
     EQUAL_VERDICTS = "equal_verdicts"
-    """Its completions are equally correct, and `grpo.filter_groups_by` is "correct"."""
+    """The group's completions are equally correct, and `grpo.filter_groups_by` is "correct"."""
     TOO_HARD = "too_hard"
-    """Its share of correct completions is at most `grpo.difficulty_low`."""
+    """The group's share of correct completions is at most `grpo.difficulty_low`."""
     TOO_EASY = "too_easy"
-    """Its share of correct completions is at least `grpo.difficulty_high`."""
+    """The group's share of correct completions is at least `grpo.difficulty_high`."""
     MASKED = "masked"
     """Masks hide every completion that has a reward."""
     SKIPPED_STEP = "skipped_step"
-    """Its train step was not applied: no group was left, filters rejected every token, or a number was not finite."""
+    """The group's train step was not applied: no group was left, filters rejected every token, or a number was not
+    finite.
+    """
 
 
 @dataclass(frozen=True)
@@ -73,14 +75,14 @@ class JudgedGroup:
     settled: SettledGroup
     rewards: RewardGroup
     max_reward: float
-    """The reward of a completion that every verifier calls correct and whose format is right, before length terms."""
+    """The reward, before length terms, of a completion that every verifier calls correct and whose format is right."""
     correct_share: float | None
     """The share of correct completions among the scored completions; None if nothing judges correctness."""
     verdicts_differ: bool | None
     """Whether verdicts on correctness differ within the group; None without verdicts, and for fewer than two scored
     completions."""
     drop_reason: DropReason | None
-    """None for a group that is trained on."""
+    """The reason why the group is dropped; None for a group that is trained on."""
     trained_indices: tuple[int, ...]
     """Indices of the completions that are trained on; empty for a dropped group."""
 
@@ -91,7 +93,8 @@ class JudgedGroup:
 
     @property
     def learns_from_shaping_alone(self) -> bool:
-        """Whether the group is trained on only because other parts of its wrong completions' rewards differ."""
+        """Whether the group, whose completions are all wrong, is trained on only because other parts of rewards "
+        "differ."""
         rewards = {reward for reward in self.rewards.rewards if reward is not None}
         return self.is_trained and self.correct_share == 0 and self.verdicts_differ is False and len(rewards) > 1
 
@@ -107,14 +110,15 @@ def counted_tokens(completion: Completion) -> npt.NDArray[np.bool_]:
 
 
 def num_counted_tokens(completion: Completion) -> int:
-    """Returns the length of a completion for terms that go by length, without the tokens of the environment."""
+    """Returns the length of a completion for terms that depend on length, without the tokens of the environment."""
     return int(counted_tokens(completion).sum())
 
 
 def token_rewards(
     prompt: Prompt, completion: Completion, score: Score, text_of: Callable[[list[int]], str]
 ) -> tuple[TokenReward, ...]:
-    """Returns the scores of the steps, times their verifiers' weights, at the tokens that complete the steps.
+    """Returns the scores of the steps, multiplied by the weights of their verifiers, at the tokens that complete the
+    steps.
 
     `text_of` decodes tokens to the text that verifiers see, which for an episode is its last turn. A step beyond the
     text ends with the last token.
@@ -132,7 +136,7 @@ def token_rewards(
 
 
 def turn_rewards(completion: Completion) -> tuple[TokenReward, ...]:
-    """Returns the rewards of an episode's turns, at the last tokens that the policy sampled in them."""
+    """Returns the rewards of an episode's turns, each at the last token that the policy sampled in the turn."""
     if completion.episode is None or completion.episode.outcome is not ScoreOutcome.SCORED:
         return ()
     turns = completion.episode.turns
@@ -144,7 +148,7 @@ def turn_rewards(completion: Completion) -> tuple[TokenReward, ...]:
 def _last_token(token_ids: list[int], end_char: int, text_of: Callable[[list[int]], str]) -> int:
     """Bisects for the first token up to which the text is long enough.
 
-    Tokens do not reveal which characters they stand for, so each halving decodes once.
+    The characters of a token are only known after decoding, so each halving decodes once.
     """
     low, high = 0, len(token_ids) - 1
     while low < high:

@@ -1,4 +1,4 @@
-"""The pause of a run, and a clock that stops in it."""
+"""The pause of a run, and a clock that stops during a pause."""
 
 import asyncio
 import contextlib
@@ -13,7 +13,7 @@ class Pause:
 
     def __init__(self) -> None:
         self.num_pauses = 0
-        """Number of pauses so far. A deadline that passed does not count if this number changed meanwhile."""
+        """Number of pauses so far. A missed deadline does not count if the number of pauses changed meanwhile."""
         self._stood_still_s = 0.0
         """Seconds for which the run has stood still, up to `_stopped_at`."""
         self._stopped_at = 0.0
@@ -25,7 +25,8 @@ class Pause:
         self._training: set[asyncio.Timeout] = set()
         """Timeouts of the sampling for training in progress."""
         self.changed = Signal()
-        """Notified of what loops have to look at: pauses and requests, a learner that leaves, a finished checkpoint."""
+        """Notified of events that concern the loops: pauses and requests, a learner that leaves, a finished checkpoint.
+        """
 
     @property
     def is_paused(self) -> bool:
@@ -63,7 +64,7 @@ class Pause:
                 scope.reschedule(asyncio.get_running_loop().time())
 
     def end_evaluation_in_pause(self) -> None:
-        """Stops a run again that is still paused."""
+        """Stops a run again if the run is still paused."""
         if self.is_paused:
             self._stand_still()
 

@@ -1,4 +1,5 @@
-"""The order in which prompts are issued: the data's order, without learned prompts and those that cannot be scored."""
+"""The order in which prompts are issued: the data's order, without learned prompts and prompts that cannot be "
+"scored."""
 
 from collections.abc import Iterable, Set
 
@@ -13,8 +14,8 @@ from shoal.rollout import Prompt
 class PromptOrder:
     """Assigns each group, in the order of issue, the next prompt of the data's endless order that is not excluded.
 
-    The ledger holds the assigned prompts. A resumed run assigns the same prompts to the groups that were in flight,
-    whatever has been excluded since.
+    The ledger has the assigned prompts. A resumed run assigns the same prompts to the groups that were in flight, also
+    prompts that have been excluded since.
     """
 
     def __init__(
@@ -25,7 +26,7 @@ class PromptOrder:
         easy_rate: float | None = None,
         unusable: Iterable[str] = (),
     ) -> None:
-        """Continues after the issued prompts. `unusable` holds the ids of prompts that cannot be scored."""
+        """Continues after the issued prompts. `unusable` has the ids of prompts that cannot be scored."""
         self._prompts = prompts
         self._easy_rate = easy_rate
         self._assigned = dict(issued.assigned)

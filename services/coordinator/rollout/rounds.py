@@ -25,20 +25,23 @@ Episode = tuple[Hashable, int]
 
 
 class TurnRounds:
-    """The episodes that take their turns together."""
+    """Episodes whose turns are sampled together."""
 
     def __init__(self, name: str, episodes: Sequence[Episode]) -> None:
-        """`name` is one that no other batch has."""
+        """`name` is a name that no other batch has."""
         self._name = name
         self._episodes = list(episodes)
         self._under_way = set(episodes)
         self._asking: dict[Episode, asyncio.Future[Seat]] = {}
         self._num_rounds = 0
         self.played: dict[Episode, tuple[Completion, dict[str, None]]] = {}
-        """The episodes and the generators that sampled them. If scoring fails later, no episode is played again."""
+        """The episodes, and the generators that sampled the episodes.
+
+        If scoring fails later, no episode is played again.
+        """
 
     async def seat(self, episode: Episode) -> Seat:
-        """Returns the seat of an episode's next turn, once all that are under way have asked for theirs."""
+        """Returns the seat of an episode's next turn, once all running episodes have asked for a seat."""
         asked: asyncio.Future[Seat] = asyncio.get_running_loop().create_future()
         self._under_way.add(episode)  # It may begin again, alone, after an outage of its environment.
         self._asking[episode] = asked
@@ -79,21 +82,21 @@ class EpisodeTurns:
         return await self.rounds.seat(self.episode)
 
     def leave(self) -> None:
-        """Says that it asks for no further turn."""
+        """Declares that the episode asks for no further turn."""
         self.rounds.leave(self.episode)
 
     @property
     def played(self) -> tuple[Completion, dict[str, None]] | None:
-        """The episode, and the generators that sampled it, if it was played before."""
+        """The episode, and the generators that sampled it, if the episode was played before."""
         return self.rounds.played.get(self.episode)
 
     def keep(self, completion: Completion, worker_ids: dict[str, None]) -> None:
-        """Keeps the episode as it was played."""
+        """Keeps the played episode."""
         self.rounds.played[self.episode] = completion, worker_ids
 
 
 def turn_rounds_of(seats: Mapping[MemberT, Seat], num_samples: Callable[[MemberT], int]) -> dict[MemberT, TurnRounds]:
-    """Returns the rounds of turns of each group; the groups that would share a batch share them."""
+    """Returns the rounds of turns of each group. Groups that would share a batch share the rounds."""
     groups: dict[Batch, list[MemberT]] = {}
     for group, seat in seats.items():
         groups.setdefault(seat.batch, []).append(group)
@@ -116,7 +119,7 @@ class Rounds:
         self._turns: dict[tuple[int, bool], TurnRounds] = {}
 
     def begin(self, order_numbers: Sequence[int]) -> None:
-        """Gives the groups of a round their seats, and another seat to the greedy sample of each, if it has one."""
+        """Gives each group of a round a seat, and another seat to the greedy sample of the group, if there is one."""
         kinds = (False, True) if self._config.advantage.baseline == "greedy" else (False,)
         seats = seats_of(
             [[(order_number, is_greedy) for is_greedy in kinds] for order_number in order_numbers],
@@ -129,7 +132,10 @@ class Rounds:
             self._turns |= turn_rounds_of(seats, lambda group: 1 if group[1] else self._config.grpo.group_size)
 
     def enter(self, order_number: int, *, plays_episodes: bool) -> None:
-        """Declares whether a group of a round is played as episodes. Other groups then wait for it only in that way."""
+        """Declares whether a group of a round is played as episodes.
+
+        Other groups then wait only for its episodes, or only for its completions.
+        """
         for is_greedy in (False, True):
             group = (order_number, is_greedy)
             if not plays_episodes:
@@ -144,7 +150,7 @@ class Rounds:
         return self._turns.get((order_number, is_greedy))
 
     def seat(self, order_number: int, *, is_greedy: bool) -> Seat | None:
-        """Returns the seat of a group, or of its greedy sample; None if it needs none."""
+        """Returns the seat of a group, or of its greedy sample; None if no seat is needed."""
         return self._seats.get((order_number, is_greedy))
 
     def end(self, order_number: int) -> None:

@@ -27,7 +27,7 @@ from shoal.scores import Score, ScoreOutcome
 from shoal.telemetry import names, trace
 
 MAX_TIMEOUTS = 2
-"""Number of missed deadlines after which a group is dropped: an endless completion must not block the order."""
+"""Number of missed deadlines after which a group is dropped, so that an endless completion does not block the order."""
 
 
 class _Delivered(NamedTuple):
@@ -39,7 +39,7 @@ class _Delivered(NamedTuple):
 
     @property
     def furthest(self) -> int:
-        """The progress of all completions, in tokens. A completion that kills engines makes none."""
+        """The progress of all completions, in tokens. A completion that kills engines makes no progress."""
         return min((one.num_tokens_of_shortest for one in self if one.missing), default=0)
 
 
@@ -48,7 +48,7 @@ class _PlayedInOutage(Exception):
 
 
 class Sampler:
-    """Samples groups on generators, and sends their completions to be scored."""
+    """Samples groups on generators, and sends the completions of the groups to reward services."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class Sampler:
         """Samples and scores one group, on another generator if the first is lost.
 
         `position` is the prompt's index in the data's order. A group that exceeds `coordinator.sampling_timeout_s` is
-        issued once more under its order number, then dropped; time in a pause does not count. If sampling or scoring
+        issued again once under its order number, then dropped; time in a pause does not count. If sampling or scoring
         fails, the group is issued again after a pause and continues from the delivered tokens; it is dropped after
         `coordinator.max_group_losses` failures at the same tokens. Episodes that FAILED in an outage of their
         environment are played again when the run is resumed.
@@ -234,7 +234,10 @@ class Sampler:
         return task, tasks.create_task(self._score(request, lost))
 
     async def _sample(self, request: GroupRequest, is_recorded: bool) -> None:
-        """Adds the completions that the group lacks as they arrive. Then records all, with `is_recorded`."""
+        """Adds the missing completions of the group as they arrive.
+
+        Then, with `is_recorded`, records all completions in the ledger.
+        """
         if request.group.prompt.environment is None:
             await self._parts.completions.sample(request)
         else:
@@ -250,7 +253,7 @@ class Sampler:
             )
 
     async def _score(self, request: GroupRequest, lost: LostWork) -> Sequence[Score]:
-        """Scores completions as they arrive, except those with a known score."""
+        """Scores completions as they arrive, except completions with a known score."""
         group, sampled, known = request.group, request.sampled, request.progress.scores
         with trace.span(names.GROUP_SCORE, parent=group.traceparent, group_id=group.group_id):
             if group.prompt.environment is None:

@@ -25,7 +25,7 @@ class SamplingGate:
         """Groups that are being sampled."""
 
     async def enter(self) -> ExitStack:
-        """Waits until the gate is open; a publish then waits until the returned passage is closed."""
+        """Waits until the gate is open. Until the returned passage is closed, a publish waits."""
         while not self._open.is_set():  # It may have closed again before this task runs.
             await self._open.wait()
         self.num_inside += 1
@@ -53,6 +53,6 @@ class SamplingGate:
         return self._inflight_updates or not self.num_inside
 
     async def cleared(self) -> None:
-        """Returns when weights may be updated. Only a closed gate stays clear."""
+        """Returns when weights may be updated. Only a closed gate stays free of groups."""
         while not self.is_clear:
             await self._changed.wait()

@@ -1,8 +1,8 @@
 """Charts over the steps of a run, as SVG shapes.
 
-The shapes are made here and not by a library. The base install has no such library: matplotlib alone is as large as the
-rest of it. A library would also fix the colors and the text size of the chart. These shapes have only class names, so
-the page's style sheet gives them light and dark colors, and larger text on a phone.
+The shapes are made here and not by a library. The base install has no library for charts: matplotlib alone is as large
+as the rest of the base install. A library would also fix the colors and the text size of the chart. These shapes have
+only class names, so the page's style sheet gives them light and dark colors, and larger text on a phone.
 """
 
 import json
@@ -18,7 +18,7 @@ WIDTH, HEIGHT = 460, 216
 LEFT, RIGHT, TOP, BOTTOM = 46, 442, 14, 190
 """Edges of the plot, in the units of the SVG's view box. The labels of the axes are outside."""
 MAX_MARKS = 40
-"""Most points of a curve with marks."""
+"""Maximum number of points of a curve that has marks."""
 _CAP = 4.0
 """Half the width of the ends of an interval, and of a point without neighbors."""
 
@@ -31,7 +31,7 @@ class Style(StrEnum):
 
     LINE = "line"
     LAYER = "layer"
-    """An area on top of the layers before it."""
+    """An area on top of the previous layers."""
     EDGE = "edge"
     """One of the two edges of a band."""
 
@@ -44,7 +44,7 @@ class Curve:
     values: Values
     style: Style = Style.LINE
     trend: Values = ()
-    """The values without their noise, drawn in front of them; empty for none."""
+    """The smoothed values, drawn in front of the values; empty for none."""
     intervals: Sequence[tuple[float, float] | None] = ()
     """The interval around each value, drawn as a bar; empty for none."""
 
@@ -62,7 +62,8 @@ class Steps:
     resumed: Sequence[int]
     """The steps that the run was resumed from."""
     breaks: Collection[int] = ()
-    """Indices of points to which no line leads, because they measure something else than the points before them."""
+    """Indices of points to which no line leads, because such a point and the previous points measure different things.
+    """
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,7 @@ class Chart:
     """The chart in words, for readers who cannot see it."""
     entries: tuple[Entry, ...]
     shapes: tuple[tuple[str, str], ...]
-    """Class names and path of each shape, from back to front."""
+    """The class names and the path of each shape, from back to front."""
     rows: tuple[Label, ...]
     columns: tuple[Label, ...]
     resumed: tuple[float, ...]
@@ -146,7 +147,7 @@ def _points(
 
 
 def _vertical(low: float, high: float, unit: Unit) -> tuple[Scale, float]:
-    """Returns the vertical axis from 0, or less, to a tick at or above a value; and the distance of its ticks."""
+    """Returns the vertical axis, from 0 or less to a tick at or above a value, and the distance of the ticks."""
     low, high = min(low, 0.0), max(high, 0.0)
     if low == high:
         high = 1.0
@@ -155,7 +156,7 @@ def _vertical(low: float, high: float, unit: Unit) -> tuple[Scale, float]:
 
 
 def _heights(curves: Sequence[Curve]) -> list[Values]:
-    """Returns the values of each curve as drawn: a layer lies on top of the layers before it."""
+    """Returns the values of each curve as drawn: a layer lies on top of the previous layers."""
     heights: list[Values] = []
     below: Values = ()
     for curve in curves:
@@ -247,7 +248,7 @@ def bars_path(x: Sequence[float], intervals: Sequence[tuple[float, float] | None
 
 
 def _pieces(values: Values, breaks: Collection[int] = ()) -> Iterator[list[tuple[int, float]]]:
-    """Yields the runs of adjacent values, with their indices; a new run begins at each of `breaks`."""
+    """Yields the sequences of adjacent values, with their indices. A new sequence begins at each index of `breaks`."""
     parts = list(accumulate(index in breaks for index in range(len(values))))
     for (is_gap, _), stretch in groupby(enumerate(values), key=lambda pair: (pair[1] is None, parts[pair[0]])):
         if not is_gap:
@@ -255,7 +256,7 @@ def _pieces(values: Values, breaks: Collection[int] = ()) -> Iterator[list[tuple
 
 
 def _widened(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Turns a single point, which would be invisible, into a short dash."""
+    """Turns a single point into a short dash, since the point would be invisible."""
     return points if len(points) > 1 else [(x + shift, y) for x, y in points for shift in (-_CAP, _CAP)]
 
 

@@ -1,4 +1,4 @@
-"""The curves of a run's report: its metrics and how they are drawn."""
+"""The curves of a run's report: the metrics, and how each metric is drawn."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,11 +9,14 @@ from services.coordinator.reporting.page.chart import Chart, Curve, Steps, Style
 from services.coordinator.reporting.reward_parts import part_metrics
 
 MAX_POINTS = 300
-"""Most points of a chart. For a longer run each point stands for several steps, so the page stays small."""
+"""Maximum number of points of a chart.
+
+For a longer run each point represents several steps, so the page stays small.
+"""
 MAX_PARTS = 4
 MIN_TREND_POINTS = 30
 TREND_SHARE = 0.1
-"""The share of the points over which a point of the trend is a mean."""
+"""The share of a chart's points whose mean is one point of the trend."""
 
 Row = Mapping[str, float]
 """The metrics of one step, by name, with its number as `step`."""
@@ -27,7 +30,7 @@ class Metric:
     name: str
     style: Style = Style.LINE
     of_several: Callable[[Sequence[float]], float] = fmean
-    """The value of a point that stands for several steps."""
+    """The value of a point that represents several steps."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +44,7 @@ class Panel:
     top: float = 0.0
     has_trend: bool = False
     has_parts: bool = False
-    """Whether the parts of the mean reward are also curves, if there are several."""
+    """Whether the parts of the mean reward are also drawn as curves if the reward has several parts."""
 
 
 PANELS = (
@@ -56,7 +59,8 @@ PANELS = (
     Panel(
         "Correct rate",
         axes.SHARE,
-        "Completions that are correct, among the ones of which a verifier or an environment says it.",
+        "The share of correct completions among the completions for which a verifier or an environment decides "
+        "correctness.",
         (Metric("correct", "objective/verifiable_correct_rate"),),
         top=1.0,
         has_trend=True,
@@ -123,12 +127,12 @@ def how_to_read(num_steps: int, attempts: Mapping[int, str]) -> str:
     size = _steps_per_point(num_steps)
     sentences = []
     if size > 1:
-        sentences.append(f"Each point stands for {size} steps.")
+        sentences.append(f"Each point represents {size} steps.")
     if num_steps >= MIN_TREND_POINTS:
         sentences.append(f"The bold lines of reward and correct rate are means over {TREND_SHARE:.0%} of the run.")
     if attempts:
         places = ", ".join(f"step {step:,} ({words})" for step, words in attempts.items())
-        sentences.append(f"Dotted lines are where the run was resumed from: {places}.")
+        sentences.append(f"Dotted lines mark the steps from which the run was resumed: {places}.")
     return " ".join(sentences)
 
 
@@ -152,7 +156,7 @@ def _value(metric: Metric, point: Sequence[Row]) -> float | None:
 
 
 def _trend(values: Values) -> Values:
-    """Returns the mean of each value and its neighbors on both sides; nothing for too few values."""
+    """Returns the mean of each value and its neighbors on both sides; nothing if there are too few values."""
     if len(values) < MIN_TREND_POINTS:
         return ()
     reach = round(len(values) * TREND_SHARE / 2)
@@ -164,8 +168,12 @@ def _trend(values: Values) -> Values:
 def draw_evaluations(
     rows: Sequence[Row], last_step: int, attempts: Mapping[int, str], changes: Collection[int] = ()
 ) -> list[Chart]:
-    """Draws correct rate and mean reward of the held-out questions, with their intervals, and the parts of the reward;
-    nothing without a scored evaluation. No line leads to the steps of `changes`, whose questions differ."""
+    """Draws the correct rate and mean reward of held-out questions, with intervals, and the parts of the reward.
+
+    Draws nothing without a scored evaluation.
+
+    No line leads to the steps of `changes`, whose questions differ from the previous questions.
+    """
     numbers = [int(row["step"]) for row in rows]
     breaks = [index for index, number in enumerate(numbers) if number in changes]
     steps = Steps(numbers, [_name(number, number) for number in numbers], last_step, list(attempts), breaks)
@@ -188,7 +196,7 @@ def _with_intervals(rows: Sequence[Row], label: str, name: str) -> Curve:
 def _note(curve: Curve, steps: Steps) -> str:
     bars = "Bars are 95% confidence intervals." if any(curve.intervals) else ""
     others = " and ".join(steps.names[index] for index in steps.breaks)
-    broken = f"No line leads to {others}, where the questions are others than before." if others else ""
+    broken = f"No line leads to {others}, whose questions differ from the previous questions." if others else ""
     return " ".join(filter(None, (bars, broken)))
 
 

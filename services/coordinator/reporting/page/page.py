@@ -1,8 +1,8 @@
 """The report of a run, one HTML page made only from the run's folder.
 
-The page loads nothing. It contains its style and script, and its Content-Security-Policy allows nothing else.
-Completions are hostile text. Jinja2 escapes them; if that failed, the policy would still keep a browser from running
-them.
+The page loads nothing: it contains its style and script, and its Content-Security-Policy allows nothing else.
+Completions are treated as hostile text. Jinja2 escapes completions; if the escaping failed, the Content-Security-Policy
+would still keep a browser from running them as code.
 """
 
 import base64
@@ -32,9 +32,9 @@ from shoal.visible_text import visible
 
 MAX_TABLE_ROWS = 200
 MAX_CHARS = 20_000
-"""Most characters shown of a text. A longer text loses its middle."""
+"""Maximum number of characters shown of a text. The middle of a longer text is left out."""
 SHORT_CHARS, SHORT_LINES = 400, 8
-"""A text within both limits is not folded."""
+"""Maximum length of a text that is not folded."""
 _PREVIEW_CHARS = 90
 _HERE = Path(__file__).parent
 
@@ -88,19 +88,19 @@ def _environment() -> Environment:
 
 
 def _digest(text: str) -> str:
-    """Returns the digest of a text in the format of the policy."""
+    """Returns the digest of a text in the format of Content-Security-Policy."""
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
 @dataclass(frozen=True)
 class Excerpt:
-    """A text as a page shows it."""
+    """A text in the form in which a page shows it."""
 
     text: str
     preview: str
     """The beginning and end in one line, if the text is folded; else empty."""
     num_chars: int
-    """Characters of the whole text."""
+    """Number of characters of the whole text."""
 
 
 def excerpt(text: str) -> Excerpt:

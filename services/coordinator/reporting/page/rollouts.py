@@ -16,7 +16,7 @@ _MIN_BAR = 2.0
 _REASONS: dict[str, str] = {
     DropReason.TIMEOUT: "it ran into coordinator.sampling_timeout_s twice",
     DropReason.REFUSED: "a worker refused the prompt",
-    DropReason.LOST: "sampling or scoring it failed coordinator.max_group_losses times",
+    DropReason.LOST: "sampling or scoring failed coordinator.max_group_losses times",
     DropReason.NOT_SCORED: "too few completions have a reward",
     DropReason.NO_SIGNAL: "all rewards are equal, so training on it would change nothing",
     DropReason.EQUAL_VERDICTS: 'its completions are equally correct, and grpo.filter_groups_by is "correct"',
@@ -85,7 +85,7 @@ def how_sampled(rollout: pb.Rollout) -> str:
 
 
 def reward_bars(group: pb.RolloutGroup) -> Iterator[Bar]:
-    """Draws the rewards of a group as bars between 0 and 1, or a wider range; no reward is an empty box."""
+    """Draws the rewards of a group as bars between 0 and 1, or a wider range. A missing reward is an empty box."""
     rewards = [reward_of(rollout) for rollout in group.rollouts]
     known = [reward for reward in rewards if reward is not None]
     low, high = min([0.0, *known]), max([1.0, *known])

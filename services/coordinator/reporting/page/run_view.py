@@ -26,7 +26,7 @@ class RunView:
 
     record: RunRecord
     config: RunConfig | None
-    """None if it cannot be read."""
+    """The configuration; None if the configuration cannot be read."""
     rows: Sequence[Row]
     """The metrics of each train step and evaluation."""
     attempts: Mapping[int, str]
@@ -38,7 +38,7 @@ class RunView:
     groups: Sequence[pb.RolloutGroup]
     """The last groups that were sampled or dropped, the newest first."""
     changed_questions: Sequence[int] = ()
-    """The steps whose evaluation had other questions than the previous evaluation."""
+    """The steps whose evaluation used different questions than the previous evaluation."""
 
 
 def view_run(record: RunRecord) -> RunView:

@@ -16,7 +16,7 @@ from shoal.quantities import counted
 
 
 class Fact(NamedTuple):
-    """A named value, and a remark on it."""
+    """A named value with a remark."""
 
     name: str
     value: str
@@ -43,7 +43,7 @@ def _latest(name: str, rows: Sequence[Row], metric: str, text: Callable[[float],
 
 
 def settings(record: RunRecord, config: RunConfig | None) -> Iterator[Fact]:
-    """Yields the settings and the start time of the run; less if its configuration cannot be read."""
+    """Yields the settings and the start time of the run. Yields less if the run's configuration cannot be read."""
     if config is not None:
         grpo = config.grpo
         yield Fact("Model", config.model.path)

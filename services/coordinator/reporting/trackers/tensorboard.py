@@ -52,5 +52,5 @@ class TensorBoardTracker:
 
 
 def _as_code(value: object) -> str:
-    """Indents a value, which makes it a code block in Markdown."""
+    """Indents a value, which makes the value a code block in Markdown."""
     return "\n".join(f"    {line}" for line in str(value).splitlines())

@@ -1,4 +1,7 @@
-"""The experiment trackers that a run's configuration names, each on a thread that keeps its failures from the run."""
+"""The experiment trackers that a run's configuration names.
+
+Each runs on its own thread, so that its failures do not affect the run.
+"""
 
 import logging
 import queue
@@ -16,19 +19,22 @@ from shoal.config import RunConfig
 _log = logging.getLogger(__name__)
 
 CLOSE_TIMEOUT_S = 60.0
-"""Longest wait in seconds at the end of a run for the trackers to write the rest."""
+"""Maximum time in seconds for which the end of a run waits until the trackers have written the remaining data."""
 MAX_WAITING = 10_000
-"""Most calls that wait for a slow tracker: the memory of a run must not grow because a server hangs."""
+"""Maximum number of calls that wait for a slow tracker, so that a hanging server does not fill a run's memory."""
 
 
 class Tracker(Protocol):
-    """A consumer of metrics by step. All calls come from its own thread; they may block and may raise anything."""
+    """A consumer of metrics by step.
+
+    All calls come from the tracker's own thread; a call may block and may raise anything.
+    """
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Takes the metrics of a train step, or those of an evaluation of its policy."""
+        """Takes the metrics of a train step, or of an evaluation of the step's policy."""
 
     def log_table(self, step: int, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Takes rows of texts and numbers with the same columns; there is at least one."""
+        """Takes rows of texts and numbers with the same columns; there is at least one row."""
 
     def restored(self, step: int) -> None:
         """Discards the log after a step, from which the run continues."""
@@ -38,12 +44,15 @@ class Tracker(Protocol):
 
 
 class TrackerThread:
-    """Runs one tracker on its own thread, in order. The run continues without a tracker that fails or lags."""
+    """Runs the calls of one tracker on a separate thread, in order.
+
+    The run continues without a tracker that fails or lags.
+    """
 
     def __init__(self, name: str, start: Callable[[], Tracker], on_failure: Callable[[str, str], None]) -> None:
         """Starts the thread.
 
-        `start` makes the tracker, on the thread. `on_failure` is called with name and reason, on any thread, at most
+        `start` creates the tracker on the thread. `on_failure` is called with name and reason, on any thread, at most
         once.
         """
         self.name = name
@@ -65,7 +74,7 @@ class TrackerThread:
         self._put(None)
 
     def join(self, timeout_s: float) -> None:
-        """Blocks until a tracker that ends has written the rest, for at most `timeout_s`."""
+        """Blocks until an ending tracker has written the remaining data, for at most `timeout_s`."""
         self._thread.join(timeout_s)
         if self._thread.is_alive():
             _log.error("%s has not written everything in time: the run ends without it", self.name)
@@ -77,7 +86,7 @@ class TrackerThread:
             self._calls.put_nowait(call)
         except queue.Full:
             self._is_left_out = True
-            self._on_failure(self.name, f"it is {MAX_WAITING} calls behind")
+            self._on_failure(self.name, f"the tracker is {MAX_WAITING} calls behind")
 
     def _run(self) -> None:
         try:
@@ -107,12 +116,12 @@ class Trackers:
         self._threads = threads
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Logs the metrics of a train step, or of an evaluation of its policy."""
+        """Logs the metrics of a train step, or of an evaluation of the step's policy."""
         copy = dict(metrics)
         self._call(lambda tracker: tracker.log(step, copy))
 
     def log_table(self, step: int, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Logs rows of texts and numbers with the same columns; there is at least one."""
+        """Logs rows of texts and numbers with the same columns; there is at least one row."""
         self._call(lambda tracker: tracker.log_table(step, name, rows))
 
     def restored(self, step: int) -> None:

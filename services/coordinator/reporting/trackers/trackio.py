@@ -8,7 +8,7 @@ from shoal.config import RunConfig, dump_config
 
 
 class TrackioTracker:
-    """Logs one run of Shoal as one run of trackio, which is resumed with it.
+    """Logs one run of Shoal as one run of trackio, which is resumed together with the run of Shoal.
 
     trackio cannot delete rows. Rows of discarded steps stay next to the later rows of the same steps.
     """

@@ -11,7 +11,10 @@ _TRIAL_TIMEOUT_S = 10
 
 
 def wandb_login_problem() -> str:
-    """Tries the key that a run would use. Returns why Weights & Biases refuses it; empty if it accepts the key."""
+    """Tries the key that a run would use.
+
+    Returns why Weights & Biases refuses the key; empty if the key is accepted.
+    """
     import wandb
 
     try:
@@ -23,10 +26,10 @@ def wandb_login_problem() -> str:
 
 
 class WandbTracker:
-    """Logs one run of Shoal as one run of Weights & Biases, which is resumed with it.
+    """Logs one run of Shoal as one run of Weights & Biases.
 
-    Weights & Biases accepts no row for a step before the last one, and a restored run goes back. So `step` is an
-    ordinary column with the run's own step numbers, and the axis of all others.
+    Both are resumed together. Weights & Biases accepts no row for a step before the last one, and a restored run goes
+    back. So `step` is an ordinary column with the run's own step numbers, and the axis of all other columns.
     """
 
     def __init__(self, config: RunConfig, record: RunRecord) -> None:

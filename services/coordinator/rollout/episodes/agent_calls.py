@@ -1,8 +1,9 @@
 """The calls of an agent as a tree, converted to requests of a generator, and answers as the agent reads them.
 
-A context of messages continues the longest known conversation; a context of tokens, the most tokens. Sampled tokens are
-kept unchanged. The first context that continues a turn is the next turn of its segment. Any other begins a segment,
-whose prompt is everything before it: each turn is in one segment only.
+A context of messages continues the longest known conversation. A context of tokens continues the known context that
+shares the most tokens. Sampled tokens are kept unchanged. The first context that continues a turn is the next turn of
+its segment. Any other context begins a segment, with the context as the prompt of the segment. So each turn is in one
+segment only.
 """
 
 import hashlib
@@ -33,7 +34,7 @@ class Node:
     turn: int
     """The place among the turns of the segment, from 0."""
     end: int
-    """Tokens of the segment up to the turn's last sampled token, including its prompt."""
+    """Number of tokens of the segment up to the turn's last sampled token, including the prompt of the segment."""
     calls: tuple[ToolCall, ...] = ()
     """The tool calls of the answer."""
     is_continued: bool = False
@@ -104,8 +105,10 @@ def digests_of(tools: Sequence[ToolDefinition], messages: Sequence[ChatMessage])
 
 
 def _canonical(message: ChatMessage) -> list[Any]:
-    """Returns what identifies a message: clients trim the policy's text, rewrite its arguments, and change ids of
-    calls."""
+    """Returns the parts that identify a message.
+
+    Clients trim the policy's text, rewrite arguments, and change ids of calls.
+    """
     if message.role != "assistant":
         return [message.role, message.content, message.name]
     calls = [[call.name, _value(call.arguments_json or "{}")] for call in message.tool_calls]
@@ -135,9 +138,9 @@ class CallPlace:
 
 
 def find_node(tree: CallTree, call: PolicyCall, digests: Sequence[bytes]) -> tuple[Node | None, int]:
-    """Returns the turn that a call continues, and the number of its messages, or tokens, that are not new.
+    """Returns the turn that a call continues, and how many of the call's messages or tokens are not new.
 
-    `digests` has the digests of its messages. Raises `InvalidArgument` for a call that makes no sense.
+    `digests` has the digests of the call's messages. Raises `InvalidArgument` for an invalid call.
     """
     if len(call.token_ids):
         node = tree.behind_tokens(call.token_ids)
@@ -145,7 +148,7 @@ def find_node(tree: CallTree, call: PolicyCall, digests: Sequence[bytes]) -> tup
     if not call.messages:
         raise InvalidArgument("the call has neither messages nor tokens")
     if call.messages[-1].role == "assistant":
-        raise InvalidArgument("messages: the last one must not be the policy's own: let another follow it")
+        raise InvalidArgument("messages: the last message must not be the policy's own: add another message after it")
     node, num_known = tree.behind_messages(digests)
     if any(message.role == "assistant" for message in call.messages[num_known:]):
         return None, 0  # Words of somebody else, or the policy's words in another form.
@@ -167,7 +170,10 @@ def place_of(stages: Stages, call: PolicyCall, node: Node | None, num_known: int
 def sampling_of(
     own: SamplingParams, tool_parser: str, call: PolicyCall, place: CallPlace, num_left: int
 ) -> SamplingParams:
-    """Returns the settings of a turn: the run's `own` settings, whatever the agent wants. Raises `InvalidArgument`."""
+    """Returns the settings of a turn: the run's `own` settings, regardless of the agent's settings.
+
+    Raises `InvalidArgument`.
+    """
     unknown = [text for text in call.stop_strings if text not in own.stop_strings]
     if unknown:
         raise InvalidArgument(f"stop: {unknown[0]!r:.60} is not among the run's sampling.stop_strings")
@@ -180,7 +186,10 @@ def sampling_of(
 
 
 def readable(message: ChatMessage) -> ChatMessage:
-    """Returns an answer for its client, with the calls that have a name and arguments. Other calls stay text."""
+    """Returns the form of an answer for the agent's client, with the calls that have a name and arguments.
+
+    Other calls stay text.
+    """
     calls = tuple(call for call in message.tool_calls if _is_readable(call))
     if len(calls) == len(message.tool_calls):
         return message

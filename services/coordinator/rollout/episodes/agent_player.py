@@ -48,9 +48,12 @@ _HOLD_S = 30.0
 _RETRY_S = 1.0
 """Seconds after which to call again in a longer pause."""
 _MAX_PROMPT_TOKENS = 1 << 19
-"""Most tokens in the prompts of all segments. A learner gets them in one message, and they may fill half of it."""
+"""Most tokens in the prompts of all segments.
+
+A learner gets these tokens in one message, of which the tokens may fill half.
+"""
 _MAX_REFUSED = 256
-"""Number of refused calls after which an episode ends as if it had reached a limit."""
+"""Number of refused calls after which an episode ends as if the episode had reached a limit."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +67,7 @@ class _Said:
     digest: bytes | None
     """The digest of the conversation up to the answer; None if the context is tokens."""
     opened_thought: str
-    """As in `EpisodeTurn`."""
+    """The field of the same name in `EpisodeTurn`."""
 
 
 class AgentPlayer(Player):
@@ -82,7 +85,7 @@ class AgentPlayer(Player):
         """Turns of the episode by the id of their call, in the order of sampling."""
         self._num_calls = self._num_turns = self._num_auxiliary = self._num_tool_calls = self._num_refused = 0
         self._num_arriving = self._num_prompt_arriving = 0
-        """Tokens of calls in flight: those that they will add to a segment, and the prompts of new segments."""
+        """Tokens of calls in flight: tokens that the calls will add to a segment, and the prompts of new segments."""
         self._was_paused = False
 
     @property
@@ -153,7 +156,7 @@ class AgentPlayer(Player):
         await stream.reply(call.call_id, reply)
 
     async def _reply(self, call: PolicyCall) -> PolicyAnswer | PolicyRefusal:
-        """Samples a turn. Raises `InvalidArgument` for a call that makes no sense."""
+        """Samples a turn. Raises `InvalidArgument` for an invalid call."""
         if not await self._unpaused():
             return PolicyRefusal(RefusalReason.PAUSED, "the run is paused: call again", _RETRY_S)
         digests = await self._parts.stages.beside(lambda: list(digests_of(call.tools, call.messages)))
@@ -222,7 +225,7 @@ class AgentPlayer(Player):
         )
 
     def _claim(self, call: PolicyCall, continued: Node | None, by: int) -> None:
-        """Counts a call that is in flight or answered, or stops counting it."""
+        """Counts a call as in flight or answered, or reverses the count."""
         if call.is_auxiliary:
             self._num_auxiliary += by
         else:

@@ -85,7 +85,7 @@ class EpisodePlayer(Player):
 
     @property
     def _is_last(self) -> bool:
-        """Whether a limit was reached before the last turn, which was the policy's last word."""
+        """Whether a limit was reached before the last turn of the policy."""
         transcript = self._transcript
         before = transcript.turns[:-1]
         return self._limits.reached(len(before), transcript.num_calls) is not None
@@ -101,7 +101,7 @@ class EpisodePlayer(Player):
             raise BrokenEpisode(f"the answer to turn {len(transcript.turns)}: {error.message}") from None
 
     async def _next_turn(self) -> PolicyTurn | None:
-        """Samples a turn. Returns it for the environment; None if the episode ends with it."""
+        """Samples a turn. Returns the turn for the environment; None if the episode ends with the turn."""
         transcript, number = self._transcript, len(self._transcript.turns) + 1
         limit = self._limits.reached(number - 1, transcript.num_calls)
         seed = turn_seed(self._seed, number)
@@ -127,7 +127,7 @@ class EpisodePlayer(Player):
         return PolicyTurn(number, message, sampled.finish_reason, sampled.num_tokens, thought)
 
     def _message(self, sampled: Completion, number: int, before: Int32Array) -> tuple[ChatMessage, str]:
-        """Returns the message, and the mark of the thought in which it begins."""
+        """Returns the message, and the mark of the thought in which the message begins."""
         stage = self._stage
         message = turn_message(
             stage.renderer,
@@ -142,7 +142,7 @@ class EpisodePlayer(Player):
 
 
 def _trace_tool_calls(span: Span, observation: Observation) -> None:
-    """Adds a span for each tool call of an answer, one after the other, the last of them up to now."""
+    """Adds a span for each tool call of an answer. The spans follow each other, and the last span ends now."""
     parent, ended_s_ago = trace.traceparent_of(span), 0.0
     for outcome in reversed(observation.tool_outcomes):
         trace.past_span(

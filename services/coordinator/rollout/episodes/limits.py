@@ -1,4 +1,4 @@
-"""The limits of an episode: whether another turn follows, how long it may be, and when the time is over."""
+"""The limits of an episode: whether another turn follows, how long the turn may be, and when the time is over."""
 
 import asyncio
 import contextlib
@@ -13,9 +13,9 @@ class StopReason(StrEnum):
     """Why an episode ended, as ledger, metrics and the environment know it."""
 
     DONE = "done"
-    """The environment ended it."""
+    """The environment ended the episode."""
     NO_CALL = "no_call"
-    """The policy called no tool, and the environment had nothing to say."""
+    """The policy called no tool, and the environment did not answer."""
     MAX_TURNS = "max_turns"
     MAX_TOOL_CALLS = "max_tool_calls"
     MAX_TOKENS = "max_tokens"
@@ -39,7 +39,7 @@ class EpisodeLimits:
     max_tool_calls: int
     max_turn_tokens: int | None
     max_tokens: int
-    """Most tokens of the policy and the environment after the prompt."""
+    """Maximum number of tokens of the policy and the environment after the prompt."""
 
     @classmethod
     def of(cls, config: RunConfig, num_prompt_tokens: int, max_completion_tokens: int) -> "EpisodeLimits":
@@ -53,7 +53,7 @@ class EpisodeLimits:
         )
 
     def reached(self, num_turns: int, num_calls: int) -> StopReason | None:
-        """Returns the limit that this many answered turns, with this many calls, have reached."""
+        """Returns the limit that an episode with this number of answered turns and calls has reached."""
         if num_turns >= self.max_turns:
             return StopReason.MAX_TURNS
         return StopReason.MAX_TOOL_CALLS if num_calls >= self.max_tool_calls else None
@@ -73,7 +73,7 @@ _POLL_S = 0.25
 
 
 class EpisodeClock:
-    """Measures the wall time of an episode, and ends the block under it when the time is over."""
+    """Measures the wall time of an episode, and ends the block of `limit` when the time is over."""
 
     def __init__(self, limit_s: float, running_s: Callable[[], float]) -> None:
         """`running_s` is a clock that stops in a pause."""
@@ -81,13 +81,13 @@ class EpisodeClock:
         self._running_s = running_s
         self._used_s = 0.0
         self._since = running_s()
-        """When the clock last started; meaningless while it is stopped."""
+        """Time at which the clock last started; meaningless while the clock is stopped."""
         self._num_waits = 0
         """Number of blocks that have stopped the clock; several calls of an agent wait at the same time."""
 
     @property
     def used_s(self) -> float:
-        """The time so far."""
+        """The time that the clock shows, in seconds."""
         return self._used_s + (0.0 if self._num_waits else self._running_s() - self._since)
 
     @contextlib.contextmanager

@@ -21,7 +21,7 @@ from shoal.wire.episodes import tool_outcome_from_wire
 from shoal.wire.scores import outcome_from_wire
 
 _MAX_DURATION_S = 7 * 86400.0
-"""Longer than any episode."""
+"""Maximum duration in an environment's message. It is longer than any episode."""
 _MAX_NAME_CHARS = 100
 _MAX_DETAIL_CHARS = 500
 _MAX_METRICS = 64
@@ -40,7 +40,10 @@ class EpisodeStart:
     call_timeout_s: float
     max_context_tokens: int = 0
     num_sharing: int = 1
-    """Episodes that may share its process, in which blocking calls run one after the other."""
+    """Maximum number of episodes that may share a process of the environment.
+
+    In a process, blocking calls run one after the other.
+    """
 
 
 @dataclass(frozen=True)
@@ -48,7 +51,7 @@ class PolicyTurn:
     """A turn of the policy, as the environment sees it."""
 
     number: int
-    """From 1."""
+    """The number of the turn, from 1."""
     message: ChatMessage
     finish_reason: FinishReason
     num_tokens: int
@@ -81,7 +84,7 @@ class EpisodeResult:
 
 
 class BrokenEpisode(Exception):
-    """Raised when the environment says that it broke."""
+    """Raised when the environment reports that it broke."""
 
 
 def start_to_wire(start: EpisodeStart, replay: Sequence[PolicyTurn]) -> pb.EpisodeStart:
@@ -179,11 +182,11 @@ class PolicyCall:
 
     call_id: str
     messages: tuple[ChatMessage, ...]
-    """The context; empty if `token_ids` is the context."""
+    """The messages of the context; empty if `token_ids` is the context."""
     tools: tuple[ToolDefinition, ...]
     token_ids: Int32Array
     max_tokens: int
-    """The agent's own limit; 0 if it sets none."""
+    """The agent's own limit of tokens; 0 if the agent sets no limit."""
     stop_token_ids: tuple[int, ...]
     stop_strings: tuple[str, ...]
     is_auxiliary: bool

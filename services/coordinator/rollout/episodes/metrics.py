@@ -11,7 +11,7 @@ from shoal.rollout import Completion, Episode, Prompt
 from shoal.scores import ScoreOutcome
 
 UNKNOWN_TOOL = "unknown"
-"""The name that stands for all calls of unknown tools."""
+"""The name under which all calls of unknown tools are counted."""
 
 
 class _Call(NamedTuple):
@@ -25,7 +25,7 @@ Played = tuple[Prompt, Completion]
 
 
 def played(judged: Iterable[tuple[Prompt, Iterable[Completion]]]) -> list[Played]:
-    """Returns the episodes among completions, each with its prompt."""
+    """Returns those completions that are episodes, each with its prompt."""
     return [
         (prompt, completion)
         for prompt, completions in judged
@@ -41,7 +41,7 @@ def evaluation_metrics(episodes: Sequence[Played]) -> dict[str, float]:
 
 
 def episode_metrics(played: Sequence[Played]) -> dict[str, float]:
-    """Computes the metrics of episodes; {} without one."""
+    """Computes the metrics of episodes; {} without episodes."""
     if not played:
         return {}
     episodes = [episode for _, completion in played if (episode := completion.episode) is not None]
@@ -87,7 +87,7 @@ def _malformed_rate(episodes: Sequence[Episode]) -> float:
 
 
 def _tools(calls: Sequence[Sequence[_Call]]) -> dict[str, float]:
-    """The metrics of each tool, and of all: open-instruct's names."""
+    """The metrics of each tool, and of all tools, under open-instruct's names."""
     of_all = [call for made in calls for call in made]
     by_tool: dict[str, list[_Call]] = {}
     for call in of_all:
@@ -102,7 +102,7 @@ def _tools(calls: Sequence[Sequence[_Call]]) -> dict[str, float]:
 
 
 def _environments(played: Sequence[Played]) -> dict[str, float]:
-    """The means of the environments' own numbers, over the episodes that have them."""
+    """The mean of each metric that an environment defines, over the episodes that have the metric."""
     values: dict[str, list[float]] = {}
     for prompt, completion in played:
         assert prompt.environment is not None and completion.episode is not None

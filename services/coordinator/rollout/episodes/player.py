@@ -1,4 +1,7 @@
-"""The common part of all episodes. They are played to their end, again after a loss, and never past their time."""
+"""The common part of all episodes.
+
+An episode is played to its end, is repeated after a loss, and never exceeds its time limit.
+"""
 
 import asyncio
 import contextlib
@@ -75,14 +78,14 @@ class Player(ABC):
 
     @property
     def _is_excused(self) -> bool:
-        """Whether the run, not the environment, is the cause of a failure."""
+        """Whether the cause of a failure is the run rather than the environment."""
         return False
 
     async def play(self) -> Completion:
-        """Plays the episode to its end. A failure ends in the outcome FAILED.
+        """Plays the episode to its end.
 
-        Raises `InvalidArgument` for a task that the environment refuses, and `FailedPrecondition` if no worker is
-        connected within coordinator.worker_timeout_s.
+        After a failure the outcome is FAILED. Raises `InvalidArgument` for a task that the environment refuses, and
+        `FailedPrecondition` if no worker is connected within coordinator.worker_timeout_s.
         """
         try:
             async with self._clock.limit():
@@ -101,7 +104,7 @@ class Player(ABC):
         return self._completion(replace(_NO_RESULT, detail=detail), stop, is_truncated=stop is StopReason.TIMEOUT)
 
     async def _play_until_it_ends(self) -> EpisodeResult:
-        """Plays the episode, and once more after each loss of its environment."""
+        """Plays the episode, and repeats it after each loss of its environment."""
         async for _ in self._lost:
             error: EnvironmentLost | BrokenEpisode
             try:
@@ -123,7 +126,7 @@ class Player(ABC):
         raise AssertionError("unreachable")
 
     async def _play_where_there_is_room(self) -> EpisodeResult:
-        """Plays the episode at a service; waits while too many are open, so that it is not begun."""
+        """Plays the episode at a service. Waits while the episode cannot begin because too many episodes are open."""
         while True:
             try:
                 async with contextlib.AsyncExitStack() as stack:
@@ -140,7 +143,7 @@ class Player(ABC):
 
 
 def checked(result: EpisodeResult) -> EpisodeResult:
-    """Returns the result. Raises `BrokenEpisode` if it says that the environment broke."""
+    """Returns the result. Raises `BrokenEpisode` if the result reports that the environment broke."""
     if result.outcome is ScoreOutcome.FAILED:
         raise BrokenEpisode(result.detail)
     return result

@@ -1,4 +1,4 @@
-"""The parts with which episodes of one environment are played: its tools, the renderer, the parser of tool calls."""
+"""The parts for playing episodes of one environment: its tools, the renderer, and the parser of tool calls."""
 
 import asyncio
 import copy
@@ -41,11 +41,11 @@ class Stage:
     shows_tools: bool
     """Whether the chat template gets the tools."""
     is_agent: bool = False
-    """Whether it calls the policy itself."""
+    """Whether the environment is an agent, which calls the policy itself."""
 
 
 class Stages:
-    """The environments of a run, by name. It is empty before `open`, and for a run without environments."""
+    """The environments of a run, by name. The table is empty before `open`, and for a run without environments."""
 
     def __init__(
         self, config: RunConfig, tokenizer: Any, stop_token_ids: Sequence[int] = (), time_s: float | None = None
@@ -110,9 +110,9 @@ class Stages:
         )
 
     def renderer_for(self, tools: tuple[ToolDefinition, ...]) -> TurnRenderer:
-        """Returns a renderer for the tools that an agent offers the policy. Call it in `beside`.
+        """Returns a renderer for the tools that an agent offers to the policy.
 
-        Raises `InvalidArgument` for tools that cannot be offered.
+        Call it in `beside`. Raises `InvalidArgument` for tools that cannot be offered.
         """
         key = json.dumps([asdict(tool) for tool in tools], sort_keys=True)
         if key not in self._renderers:
@@ -161,7 +161,7 @@ class EpisodeParts:
 def plain_renderer(
     config: RunConfig, tokenizer: Any, stop_token_ids: Sequence[int], time_s: float | None
 ) -> TurnRenderer:
-    """Returns the renderer of a run's episodes, without tools. Raises as the renderer does."""
+    """Returns the renderer of a run's episodes, without tools. Raises the errors of the renderer."""
     settings = config.model.chat_template_kwargs
     return TurnRenderer(tokenizer, (), settings, stop_token_ids, config.episodes.inline_results, time_s)
 

@@ -1,4 +1,5 @@
-"""The environments of a run at its reward services, the streams of episodes to them, and what the end of one means."""
+"""The environments of a run at its reward services, the streams of episodes to them, and the meaning of a stream's "
+"end."""
 
 import asyncio
 import contextlib
@@ -35,9 +36,10 @@ from shoal.v1 import environment_pb2_grpc
 from shoal.wire.conversations import tool_from_wire
 
 GRACE_S = 30.0
-"""Seconds that an answer may take in addition to the calls into its process, for example to start a process."""
+"""Seconds that an answer may take in addition to the calls into the environment's process, for example for its start.
+"""
 _LAST_WORDS_S = 1.0
-"""Seconds in which a stream may say why it ends, once its service is lost."""
+"""Seconds within which a stream may still report why it ends, after its service is lost."""
 _NOT_THE_EPISODES = frozenset({ErrorReason.NOT_READY, ErrorReason.SHUTTING_DOWN})
 """Reasons for which a service ends any episode."""
 
@@ -46,7 +48,7 @@ class EnvironmentLost(WorkFailed):
     """The stream of an episode ended without its result. The episode may be played again."""
 
     def __init__(self, worker: str, reason: str, *, is_loss: bool = True, retry_after_s: float | None = None) -> None:
-        """With `retry_after_s` too many episodes were open, and this one may begin after that time."""
+        """If `retry_after_s` is set, too many episodes were open, and this episode may begin after that time."""
         super().__init__(worker, reason, is_loss=is_loss)
         self.retry_after_s = retry_after_s
 
@@ -55,7 +57,7 @@ class EpisodeStream:
     """An episode at its environment.
 
     The methods raise `EnvironmentLost` when the stream has ended, `BrokenEpisode` when the environment broke, and
-    `InvalidArgument` for a task that it refuses.
+    `InvalidArgument` for a task that the environment refuses.
     """
 
     def __init__(
@@ -71,17 +73,17 @@ class EpisodeStream:
         """Whether the stream had ended before the last request, or its service was lost."""
 
     async def first(self) -> Observation:
-        """Begins the episode. Returns the answer to the start, or to the last turn that is played again."""
+        """Begins the episode. Returns the answer to the start, or to the last repeated turn."""
         request = pb.RunEpisodeRequest(start=start_to_wire(self._start, self._replay))
         return await self._observation(request, len(self._replay), num_calls=1 + len(self._replay))
 
     async def answer(self, turn: PolicyTurn) -> Observation:
-        """Sends a turn. Returns what the environment answers."""
+        """Sends a turn. Returns the environment's answer."""
         request = pb.RunEpisodeRequest(turn=turn_to_wire(turn))
         return await self._observation(request, turn.number, num_calls=1)
 
     async def next_call(self) -> PolicyCall | EpisodeResult:
-        """Waits for a call of an agent, or the result. The time limit of the episode is the only limit."""
+        """Waits for a call of an agent, or the result. The only time limit is that of the episode."""
         response = await self._read(None)
         if response.HasField("result"):
             return result_from_wire(response.result)
@@ -156,7 +158,7 @@ class EpisodeStream:
             lost.cancel()
 
     async def _failure(self, error: ShoalError) -> Exception:
-        """Returns the meaning of an error of the stream, and marks a service that is gone as lost."""
+        """Returns the meaning of an error of the stream. Marks a service that has ended as lost."""
         if isinstance(error, InvalidArgument) or error.reason == ErrorReason.UNIMPLEMENTED:
             return error
         is_told_to_end = isinstance(error, Aborted) and error.reason == ErrorReason.SHUTTING_DOWN
@@ -173,13 +175,13 @@ class EpisodeStream:
 
 
 def _retrieve(work: "asyncio.Future[Any]") -> None:
-    """Retrieves an error for which nobody waits anymore; asyncio would report it."""
+    """Retrieves an error for which no task waits anymore, since asyncio would report the error."""
     if not work.cancelled():
         work.exception()
 
 
 STREAM_TIMEOUT_S = 7 * 86400.0
-"""The episode has a deadline of its own."""
+"""Timeout of an episode's stream. It is longer than any episode, since the episode has its own deadline."""
 
 
 @dataclass(frozen=True)
@@ -190,7 +192,7 @@ class EnvironmentInfo:
     tools: tuple[ToolDefinition, ...]
     is_deterministic: bool
     unavailable: str
-    """The reason why it cannot work at the service; empty if it can."""
+    """The reason why the environment cannot work at the service; empty if it can."""
     is_agent: bool = False
     """Whether it calls the policy itself."""
 

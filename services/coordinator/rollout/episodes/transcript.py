@@ -30,7 +30,7 @@ class Transcript:
         self.num_tokens = 0
         """Tokens after the prompt."""
         self._num_observed = -1
-        """Turns that the environment has answered; -1 before its first words."""
+        """Number of turns that the environment has answered; -1 before the environment's first message."""
 
     @property
     def context(self) -> Int32Array:
@@ -63,7 +63,7 @@ class Transcript:
         opened_thought: str,
         number: int = 0,
     ) -> None:
-        """Adds a turn; `opened_thought` and `number` as in `EpisodeTurn`."""
+        """Adds a turn. `opened_thought` and `number` are the fields of `EpisodeTurn`."""
         start = self.num_tokens
         self._add(run, is_sampled=True)
         end = self.num_tokens
@@ -71,7 +71,7 @@ class Transcript:
         self.turns.append(turn)
 
     def forget_last_turn(self) -> None:
-        """Removes the last turn, and everything since the turn before it."""
+        """Removes the last turn, and everything after the previous turn."""
         self.turns.pop()
         end = self.turns[-1].end if self.turns else 0
         while self.num_tokens > end:
@@ -80,7 +80,7 @@ class Transcript:
             self.turns[-1] = replace(self.turns[-1], observations=(), tool_outcomes=())
 
     def pay(self, turn: int, reward: float) -> None:
-        """Gives a turn, counted from 0, its reward."""
+        """Sets the reward of a turn, counted from 0."""
         self.turns[turn] = replace(self.turns[turn], reward=reward)
 
     def observed(self, observation: Observation) -> None:
@@ -110,7 +110,7 @@ class Transcript:
         masks = [np.full(part.num_tokens, is_sampled) for part, is_sampled in self._runs]
         outcome, detail = result.outcome, result.detail
         if outcome is ScoreOutcome.SCORED and not any(turn.end > turn.start for turn in self.turns):
-            outcome, detail = ScoreOutcome.UNSCORABLE, "no turn of the policy fits behind what the environment says"
+            outcome, detail = ScoreOutcome.UNSCORABLE, "no turn of the policy fits after the environment's message"
         return Completion(
             sample_index=self._sample_index,
             token_ids=run.token_ids,

@@ -1,4 +1,4 @@
-"""The turns of an episode, sampled on the same generator as long as it serves, and on another afterward."""
+"""The turns of an episode, sampled on the same generator as long as that generator serves, and then on another."""
 
 import asyncio
 import contextlib
@@ -39,7 +39,7 @@ class TurnSampler:
     """Samples the turns of one episode. Keeps the episode's generator until its block ends, for the prefix cache.
 
     A turn goes back to that generator without waiting for room. So only episodes that have not begun wait. Turns that
-    are sampled at the same time share one room.
+    are sampled at the same time share the room of one episode.
     """
 
     def __init__(self, parts: EpisodeParts, clock: EpisodeClock, episode: EpisodeRequest) -> None:
@@ -62,7 +62,7 @@ class TurnSampler:
 
     @property
     def is_paused(self) -> bool:
-        """Whether the run is paused. For an evaluation it is not paused until the run stands still."""
+        """Whether the run is paused. An evaluation is paused only when the run stands still."""
         return self._parts.pause.is_paused if self._version is None else self._parts.pause.stands_still
 
     async def unpaused(self) -> None:
@@ -89,7 +89,7 @@ class TurnSampler:
         raise AssertionError("unreachable")
 
     async def _call(self, request: TurnRequest, progress: GroupProgress, call_id: str) -> Completion:
-        """Samples a turn by one call. Raises `WorkFailed`."""
+        """Samples a turn with one call. Raises `WorkFailed`."""
         binding = await self._place()
         try:
             return await self._receive(request, progress, call_id, binding)
@@ -101,7 +101,10 @@ class TurnSampler:
 
     @property
     def _report_every_tokens(self) -> int:
-        """The tokens between two reports; 0 for no reports, if the turn must be sampled whole, and in evaluations."""
+        """The number of tokens between two reports.
+
+        It is 0 (no reports) if the turn must be sampled whole, and in evaluations.
+        """
         is_whole = self._parts.config().run.deterministic or self._version is not None
         return 0 if is_whole else self._parts.config().generator.report_every_tokens
 
@@ -183,7 +186,7 @@ class BatchedTurnSampler(TurnSampler):
         return completion
 
     async def _call(self, request: TurnRequest, progress: GroupProgress, call_id: str) -> Completion:
-        """Returns when the whole batch is sampled. Raises `WorkFailed` when any of it failed."""
+        """Returns when the whole batch is sampled. Raises `WorkFailed` when any turn of the batch failed."""
         async with contextlib.AsyncExitStack() as stack:
             with self._clock.stopped():
                 room = self._parts.generators.room(1, priority=self._priority, version=self._version, seat=self._seat)

@@ -23,7 +23,7 @@ class RateChange:
     rate_before: float
     rate: float
     interval: Interval
-    """A 95 % interval of the change, paired by question."""
+    """A 95 % confidence interval of the change, paired by question."""
     num_questions: int
 
     @property
@@ -80,7 +80,7 @@ class _Evaluation:
 class EvaluationHistory:
     """The file `evaluations.jsonl` of a run: each question's share of correct answers, in each evaluation.
 
-    Evaluations are compared by the same meaning of correct and over the same questions. So a resume that changes
+    Only evaluations with the same meaning of correct and the same questions are compared. So a resume that changes
     `reward.correct`, or finds other data, starts a new comparison.
     """
 
@@ -94,7 +94,7 @@ class EvaluationHistory:
         """The digests of the data of each evaluation, by its step."""
 
     def keep_until(self, step: int) -> None:
-        """Removes the evaluations of later steps, which a restore discards."""
+        """Removes the evaluations of later steps, since a restore discards these steps."""
         rows = self._file.keep_until(step)
         self._data = _data_of(rows)
         self._firsts = []
@@ -103,11 +103,11 @@ class EvaluationHistory:
                 self._remember(_Evaluation(row["step"], row[_RATES], self._data[row["step"]]))
 
     def is_comparable(self, step: int, data: Mapping[str, str]) -> bool:
-        """Whether the evaluation of a step had the same questions as an evaluation of `data`, as far as known."""
+        """Whether the evaluation of a step used the same questions as an evaluation of `data`, as far as is known."""
         return _are_same(self._data.get(step, {}), data)
 
     def _remember(self, evaluation: _Evaluation) -> _Evaluation:
-        """Returns the first evaluation with the same data, which may be `evaluation` itself."""
+        """Returns the first evaluation with the data of `evaluation`, which may be `evaluation` itself."""
         first = next((one for one in self._firsts if _are_same(one.data, evaluation.data)), None)
         if first is None:
             self._firsts.append(evaluation)
@@ -137,14 +137,16 @@ class EvaluationHistory:
 
 
 def steps_with_other_questions(path: Path) -> list[int]:
-    """Returns the steps whose evaluation had other questions than the previous evaluation, from `evaluations.jsonl`."""
+    """Returns the steps whose evaluation used different questions than the previous one, from `evaluations.jsonl`."""
     data = sorted(_data_of(StepFile(path).read()).items())
     return [step for (_, before), (step, now) in itertools.pairwise(data) if not _are_same(before, now)]
 
 
 def _data_of(rows: Sequence[Mapping[str, Any]]) -> dict[int, Mapping[str, str]]:
-    """Returns the digests of the data of each evaluation, by its step. A line without digests has those of the next
-    line with digests."""
+    """Returns the digests of the data of each evaluation, by its step.
+
+    A line without digests gets the digests of the next line that has digests.
+    """
     data: Mapping[str, str] = {}
     return {row["step"]: (data := row.get(_DATA) or data) for row in reversed(rows)}
 

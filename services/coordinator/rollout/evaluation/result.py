@@ -18,7 +18,7 @@ from shoal.scores import Score, ScoreOutcome
 
 @dataclass(frozen=True)
 class AnsweredQuestion:
-    """A question with its answers; it has none if no generator finished in time."""
+    """A question with its answers. The question has no answers if no generator finished in time."""
 
     prompt: Prompt
     completions: Sequence[Completion]
@@ -33,7 +33,7 @@ class AnsweredQuestion:
 
     @cached_property
     def correct(self) -> list[bool]:
-        """Whether each answer that could be judged is correct; empty where nobody says which are."""
+        """Whether each answer that could be judged is correct; empty if nothing decides correctness."""
         verdicts = [is_correct(self.reward, score) for score in self.scored]
         return [verdict for verdict in verdicts if verdict is not None]
 
@@ -70,7 +70,7 @@ class EvaluationResult:
     sampling_s: float
     """Seconds from the first question to the last token."""
     ks: tuple[int, ...] = ()
-    """The k of pass@k; if empty, the powers of 2 and `num_samples`."""
+    """The values of k for pass@k; if empty, the powers of 2 and `num_samples`."""
     left_out: Mapping[str, int] = field(default_factory=dict)
     """The number of omitted questions, by reason."""
 
@@ -81,12 +81,12 @@ class EvaluationResult:
 
     @cached_property
     def correct(self) -> list[bool]:
-        """Whether each answer that could be judged is correct; empty where nobody says which are."""
+        """Whether each answer that could be judged is correct; empty if nothing decides correctness."""
         return [verdict for question in self.answered for verdict in question.correct]
 
     @property
     def correct_rate(self) -> float:
-        """Share of the scored answers that are correct; 0 without any."""
+        """Share of the scored answers that are correct; 0 without scored answers."""
         return _mean(self.correct)
 
     @cached_property
@@ -108,12 +108,13 @@ class EvaluationResult:
 
     @property
     def mean_reward(self) -> float:
-        """Mean reward of the scored answers; 0 without any."""
+        """Mean reward of the scored answers; 0 without scored answers."""
         return _mean(score.reward for score in self.scored)
 
     @cached_property
     def mean_reward_interval(self) -> Interval | None:
-        """The 95 % confidence interval of the mean over questions of their mean rewards; None if these are equal."""
+        """The 95 % confidence interval of the mean of the questions' mean rewards; None if all mean rewards are "
+        "equal."""
         return reward_interval(
             [fmean(score.reward for score in question.scored) for question in self.answered if question.scored]
         )
@@ -125,9 +126,10 @@ class EvaluationResult:
 
     @property
     def majority(self) -> list[float] | None:
-        """`AnsweredQuestion.majority` of each question with all its answers scored, as for the largest k of pass@k.
+        """`AnsweredQuestion.majority` of each question whose answers are all scored, as for the largest k of pass@k.
 
-        None with one or two answers, whose majority says no more than one answer, and if a question has no majority.
+        None if a question has no majority. Also None with one or two answers, whose majority is no better than one
+        answer.
         """
         return self._majority(self.answered)
 
@@ -137,7 +139,7 @@ class EvaluationResult:
         return found if self.num_samples > 2 and found and len(found) == len(whole) else None
 
     def metrics(self) -> dict[str, float]:
-        """Computes the metrics, by name; docs/metrics.md gives their meaning. Unmeasured ones are absent."""
+        """Computes the metrics, by name; docs/metrics.md gives their meaning. Unmeasured metrics are absent."""
         num_requested = len(self.answered) * self.num_samples
         metrics = {
             "eval/num_prompts": float(len(self.answered)),
@@ -213,7 +215,7 @@ def _mean(values: Iterable[float]) -> float:
 def mean_parts(prefix: str, scored: Sequence[Score]) -> dict[str, float]:
     """Returns the mean of each part of the rewards of scored completions, as metrics whose names begin with `prefix`.
 
-    A part that a completion lacks is 0 there.
+    A part that a completion lacks counts as 0.
     """
     by_part: dict[str, list[float]] = {}
     for score in scored:

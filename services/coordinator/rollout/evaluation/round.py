@@ -26,7 +26,7 @@ from shoal.scores import Score, ScoreOutcome
 _log = logging.getLogger(__name__)
 
 _PRIORITY = -1
-"""Before groups for training, since the train step waits for the answers."""
+"""Priority of evaluations, which come before groups for training, since the train step waits for the answers."""
 
 
 @dataclass(frozen=True)
@@ -36,11 +36,11 @@ class _Question:
     name: str
     prompt: Prompt
     seeds: Sequence[int]
-    """One for each answer."""
+    """The seeds, one for each answer."""
     seat: Seat | None
-    """In a deterministic run; None for episodes."""
+    """The seat of the question in a deterministic run; None for episodes."""
     turns: Sequence[EpisodeTurns | None]
-    """The part of each of its episodes in the rounds of turns; None without `run.deterministic`."""
+    """The part of each episode of the question in the rounds of turns; None without `run.deterministic`."""
 
 
 @dataclass
@@ -116,7 +116,10 @@ class EvaluationRound:
         return seats_of(chosen, name=f"{self.name}/{kind}", num_completions=num_samples, config=self.parts.config())
 
     def _slots(self) -> AbstractAsyncContextManager[None]:
-        """Returns the slot of a question in sampling. Questions of a batch need none, since all have to be there."""
+        """Returns the slot of a question in sampling.
+
+        Questions of a batch need no slot, since all must be sampled together.
+        """
         if self.parts.config().run.deterministic:
             return contextlib.nullcontext()
         # As many as the generators decode at the same time: more would only delay training's groups in their queues.
@@ -124,8 +127,10 @@ class EvaluationRound:
         return asyncio.Semaphore(max(1, num_at_once // self.parts.config().evaluation.samples_per_prompt))
 
     async def _sample(self, question: _Question, lost: LostWork) -> tuple[Completion, ...]:
-        """Samples the answers to one question, all of the evaluated version; none after two timeouts, or too many
-        losses."""
+        """Samples the answers to one question, all with the evaluated version.
+
+        Returns no answers after two timeouts, or too many losses.
+        """
         pause, num_timeouts = self.parts.pause, 0
         once = self._sample_once if question.prompt.environment is None else self._play
         async for number in lost:
@@ -147,7 +152,7 @@ class EvaluationRound:
         return ()
 
     async def _play(self, question: _Question, name: str) -> tuple[Completion, ...]:
-        """Plays the episodes of one question. None of them has an answer if the environment refuses the task."""
+        """Plays the episodes of one question. No episode has an answer if the environment refuses the task."""
         prompt, config = question.prompt, self.parts.config()
         episodes = [
             EpisodeRequest(
