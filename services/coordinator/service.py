@@ -1,4 +1,4 @@
-"""CoordinatorService: translates rpcs into calls of the runs and the registry, and their results to the wire."""
+"""CoordinatorService: translates rpcs into calls of the runs and the registry, and the results into messages."""
 
 import asyncio
 from collections.abc import AsyncIterator

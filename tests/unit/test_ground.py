@@ -95,7 +95,7 @@ def test_data_that_need_a_judge_are_refused_where_none_is_configured(tmp_path: P
     values = load_config(ROOT / "configs" / "quickstart.toml").model_dump(exclude_unset=True)
     values["data"] = {"sources": [{"path": str(rows)}]}
     values.pop("evaluation", None)
-    with pytest.raises(InvalidArgument, match=r"reward\.judge\.base_url: is unset.*general-quality_ref"):
+    with pytest.raises(InvalidArgument, match=r"reward\.judge\.base_url: .*unset.*general-quality_ref"):
         preflight(parse_config(values))
     values["reward"] = {"judge": {"base_url": "http://127.0.0.1:8000/v1", "model": "judge"}}
     assert len(preflight(parse_config(values)).prompts) == 1

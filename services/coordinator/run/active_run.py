@@ -1,4 +1,4 @@
-"""An active run: its attempts, one after the other, until it ends.
+"""An active run: the attempts of the run, one after the other, until the run ends.
 
     inputs -> attempt -> FINISHED, STOPPED, or FAILED with an error that every attempt would meet
                 | the learner is lost, or a killed coordinator is back
@@ -40,11 +40,15 @@ from shoal.quantities import counted
 _log = logging.getLogger(__name__)
 
 MAX_PAUSE_S = 30.0
-"""Longest pause before a restart. The first restart after a new step has none, the second 1 s, and so on, doubled."""
+"""Maximum pause before a restart.
+
+The first restart after a new step has no pause, the second 1 s, and each further pause is twice as long.
+"""
 
 
 def count_restart(record: RunRecord, max_restarts: int, reason: str) -> float:
-    """Counts a restart since the last new step in the run's record, and returns the pause before it in seconds.
+    """Counts a restart since the last new step in the run's record, and returns the pause before the restart in
+    seconds.
 
     Raises `FailedPrecondition` with the reasons of all restarts if there were too many.
     """
@@ -74,11 +78,12 @@ class ActiveRun:
         restart_reason: str = "",
         learner_folder: Path | None = None,
     ) -> None:
-        """`inputs` are loaded when the run is driven if they are left out.
+        """If `inputs` are left out, they are loaded when the run is driven.
 
         `learner_folder` has the learner's part of the checkpoints, if it is not the run's folder.
 
-        `restart_reason` is given for a run that continues by itself: its next attempt counts as a restart.
+        `restart_reason` is given for a run that continues automatically: the next attempt of this run counts as a
+        restart.
         """
         controls, live_config = RunControls(), LiveConfig(config)
         report = Report(record, events, live_config)
@@ -102,7 +107,7 @@ class ActiveRun:
 
     @property
     def updates(self) -> ConfigUpdates:
-        """The changes of the run's configuration. Raises `Unavailable` before its data are loaded."""
+        """The changes of the run's configuration. Raises `Unavailable` before the run's data are loaded."""
         if self._updates is None:
             raise Unavailable("the run loads its data; ask again in a moment")
         return self._updates
@@ -113,7 +118,7 @@ class ActiveRun:
         return self.parts.config() if self._updates is None else self._updates.stored
 
     async def evaluate(self) -> EvaluationResult:
-        """Requests an evaluation, as `Evaluations.request`. Raises `Unavailable` before the first attempt."""
+        """Requests an evaluation with `Evaluations.request`. Raises `Unavailable` before the first attempt."""
         if self._attempt is None:
             raise Unavailable("the run loads its data; ask again in a moment")
         return await self._attempt.evaluations.request()
@@ -151,7 +156,7 @@ class ActiveRun:
         step, checkpoint_id = self.record.policy_version, self.record.last_checkpoint_id
         message = f"{state.lower()} after step {step}"
         if state is RunState.STOPPED and step > 0 and not checkpoint_id.endswith(f"{step:08d}"):
-            message += f", without the learner; a resume goes on from {checkpoint_id or 'the beginning'}"
+            message += f", without the learner; a resume continues from {checkpoint_id or 'the beginning'}"
         return message
 
     async def _drive_attempts(self) -> RunState:
@@ -190,18 +195,21 @@ class ActiveRun:
             self.events.add("notice", note)
         before = self.record.inputs or Checkpoints(self.record.folder).inputs()
         if changes := changed_inputs(self.parts.config(), before, inputs.digests):
-            message = f"{'; '.join(changes)}; evaluations are compared only with those of the same questions"
+            message = f"{'; '.join(changes)}; evaluations are compared only with evaluations of the same questions"
             self.events.add("inputs_changed", message, changes=changes)
         elif not before and self.record.attempt > 0:
             self.events.add(
                 "notice",
-                "the run was started by a version of Shoal that kept no digests of data and model: whether they have "
-                "changed since is not known; from now on it is",
+                "the run was started by a version of Shoal that kept no digests of data and model: changes "
+                "since then are unknown; later changes will be known",
             )
         self.record.inputs_read(inputs.digests)
 
     async def _begin_restart(self) -> bool:
-        """Waits for the time of the next attempt and counts it; returns False if the run is to stop instead."""
+        """Waits for the time of the next attempt, and counts the attempt.
+
+        Returns False if the run is to stop instead.
+        """
         pause_s = count_restart(self.record, self._max_restarts, self._restart_reason)
         self.parts.report.restarting(self._restart_reason, pause_s, self._max_restarts)
         if not await self.parts.controls.unless_stopped(asyncio.sleep(pause_s, True), by=tuple(StopMode)):

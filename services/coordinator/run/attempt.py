@@ -1,4 +1,4 @@
-"""An attempt of a run: the wiring of its parts, and its life from the first worker to the exported model.
+"""An attempt of a run: the connection of its parts, and its phases from the first worker to the exported model.
 
 Each attempt has its own ledger, sampler and weight versions. Workers, requests and events belong to the run
 (active_run.py), so generators and reward services stay loaded from one attempt to the next.
@@ -86,7 +86,7 @@ class Attempt:
     async def run(self) -> RunState:
         """Drives the attempt; returns the run's final state.
 
-        Raises `FailedPrecondition` (LEARNER_LOST) if the learner is lost, from which another attempt may recover.
+        Raises `FailedPrecondition` (LEARNER_LOST) if the learner is lost. Another attempt may recover from this loss.
         """
         try:
             async with first_error(asyncio.TaskGroup()) as tasks:
@@ -113,7 +113,9 @@ class Attempt:
                 await self._ledger.close()
 
     async def _wake_when_learner_leaves(self) -> None:
-        """Wakes the loop once the learner is about to leave, so that it first saves a checkpoint at a boundary."""
+        """Wakes the loop once the learner is about to leave, so that the loop first saves a checkpoint at a step
+        boundary.
+        """
         await self._run.fleet.until_learner_leaves()
         self._run.controls.changed.notify()
 
@@ -146,7 +148,9 @@ class Attempt:
         self._run.record.save()
 
     async def _prepare(self) -> RunLoop:
-        """Waits for workers, recovers the run's state, publishes its version, and builds the loop from there."""
+        """Waits for workers, recovers the run's state, publishes the policy version, and builds the loop that continues
+        from it.
+        """
         await self._full_disk.written(self._save_record)  # No later attempt has the same number.
         async with first_error(asyncio.TaskGroup()) as tasks:
             tasks.create_task(self._run.fleet.wait_until_ready())
@@ -167,7 +171,10 @@ class Attempt:
         return loop
 
     async def _recovered(self) -> Progress:
-        """Recovers ledger and learner; returns their progress. Meanwhile checks files that training does not need."""
+        """Recovers the ledger and the learner, and returns their progress.
+
+        Starts the check of files that training does not need.
+        """
         progress, manifest = await recover(
             self._run, self._policy, self._checkpoints, self._ledger, self._mirroring, self._full_disk
         )
@@ -234,7 +241,7 @@ class Attempt:
 
 
 def _rollout_parts(run: RunParts, inputs: PreparedInputs) -> tuple[EpisodeParts, RolloutParts]:
-    """Connects what samples and scores to the workers of a run."""
+    """Connects the parts that sample and score to the workers of a run."""
     config, pause = run.config(), run.controls
     generators = GeneratorPool(
         run.fleet,

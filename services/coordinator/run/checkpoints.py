@@ -56,7 +56,7 @@ class WrittenCheckpoint:
     version: WeightVersion
     next_order_number: int
     moment: Moment
-    """The moment of the ledger; close it."""
+    """The captured state of the ledger, which must be closed after use."""
     former: CheckpointManifest | None
     """The replaced checkpoint, whose learner files the new checkpoint uses."""
     keep: Sequence[str]
@@ -100,9 +100,9 @@ class Checkpoints:
     ) -> WrittenCheckpoint | None:
         """Captures ledger and learner at a step boundary with this progress; both may continue afterward.
 
-        The commit deletes older checkpoints, except the last `keep_last`, including this one, and that of `best_step`.
-        Returns None if the last checkpoint is of this boundary. If only skipped steps came after the last checkpoint,
-        the learner is unchanged, and its files are kept.
+        The commit deletes older checkpoints, except the last `keep_last` (including this one) and the checkpoint of
+        `best_step`. Returns None if the last checkpoint is of this boundary. If only skipped steps came after the last
+        checkpoint, the learner is unchanged, and its files are kept.
 
         Raises `ResourceExhausted` if a disk is full; then nothing is captured.
         """
@@ -163,7 +163,7 @@ class Checkpoints:
             self._mirroring.offer(contents, written.keep_last, written.best)
 
     def load_manifest(self, checkpoint_id: str) -> CheckpointManifest:
-        """Reads the manifest of a committed checkpoint. Raises `DataLoss` if it cannot be read."""
+        """Reads the manifest of a committed checkpoint. Raises `DataLoss` if the manifest cannot be read."""
         return read_manifest(self._folder / checkpoint_id)
 
     def load_checked(self, checkpoint_id: str) -> CheckpointManifest:
@@ -242,7 +242,8 @@ class Checkpoints:
                 pass
 
     def _kept(self, keep_last: int, best: Collection[str]) -> list[str]:
-        """Returns the committed checkpoints to keep: the last, the best, and those that are being mirrored."""
+        """Returns the committed checkpoints to keep: the last ones, the best, and checkpoints that are being "
+        "mirrored."""
         held = self._mirroring.held if self._mirroring is not None else set()
         return kept_of(self.committed(), keep_last, {*best, *held})
 
@@ -259,7 +260,7 @@ class Checkpoints:
 def check_num_steps(before: RunConfig, config: RunConfig, checkpoints: Checkpoints) -> None:
     """Raises `InvalidArgument` if a change ends the run before the step from which it is resumed.
 
-    A number of steps of 0 is not known yet: it is counted with the prompts.
+    A number of steps of 0 means that the number is not yet known: it is computed from the number of prompts.
     """
     manifests = checkpoints.manifests()
     if not manifests or config.run.num_steps in (0, before.run.num_steps):
@@ -290,7 +291,7 @@ def _make_room(snapshot: Path) -> None:
 
 
 def _delete_snapshots(folder: Path) -> None:
-    """Deletes the files that a killed coordinator has left of a checkpoint; the learner deletes its own part."""
+    """Deletes the checkpoint files that a killed coordinator has left behind. The learner deletes its own files."""
     for name in (SNAPSHOT, OTHER_SNAPSHOT):
         (folder / name).unlink(missing_ok=True)
     with contextlib.suppress(OSError):

@@ -13,18 +13,18 @@ class RunCommands:
     """Carries out commands: sets the controls, reports the state, pauses and resumes the generators."""
 
     def __init__(self, controls: RunControls, record: RunRecord, report: Report) -> None:
-        """The record of a run that the coordinator before left paused has the reason."""
+        """The reason of the pause; if an earlier coordinator left the run paused, the run's record has the reason."""
         self._controls = controls
         self._record = record
         self._report = report
         self._publisher: Publisher | None = None
         self._rewards: RewardPool | None = None
         self._pauses_itself = False
-        """Whether the run paused itself, and will resume by itself."""
+        """Whether the run paused itself, and will resume automatically."""
         self.is_interrupted = False
-        """Whether the coordinator ends, so that the run continues at its next start."""
+        """Whether the coordinator ends, so that the run continues at the coordinator's next start."""
         self._working: tuple[RunState, str] = (RunState.STARTING, "resumed")
-        """State and message of the run while it is neither paused nor stopping."""
+        """State and message of the run when it is neither paused nor stopping."""
         self._pause_reason = (record.message if record.state is RunState.PAUSED else "paused").removesuffix(_WAITING)
 
     def attempt_begins(self, publisher: Publisher, rewards: RewardPool) -> None:
@@ -47,7 +47,7 @@ class RunCommands:
             self.enter(RunState.RUNNING, f"training from step {policy_version}")
 
     def enter(self, state: RunState, message: str, *, pauses_itself: bool = False) -> None:
-        """Notes the state of the run, and reports it."""
+        """Records the state of the run, and reports the state."""
         self._record.enter(state, message, pauses_itself=pauses_itself)
         self._record.try_to_save()
         self._report.state()
@@ -60,13 +60,13 @@ class RunCommands:
         await self._pause(reason)
 
     async def pause_itself(self, reason: str) -> None:
-        """Pauses the run until `end_own_pause`, unless it is paused."""
+        """Pauses the run until `end_own_pause`, unless the run is already paused."""
         if not self._controls.is_paused:
             self._pauses_itself = True
             await self._pause(reason, pauses_itself=True)
 
     async def end_own_pause(self) -> None:
-        """Resumes a run that paused itself, unless somebody has paused or resumed it since."""
+        """Resumes a run that paused itself, unless the run has been paused or resumed by a command since then."""
         if self._pauses_itself:
             await self._resume()
 
@@ -110,26 +110,34 @@ class RunCommands:
     def interrupt(self) -> None:
         """Requests the end of the attempt at the next step boundary, from which the coordinator's next start continues.
 
-        The reported state stays, since the next start begins in it.
+        The reported state stays unchanged, since the next start begins with this state.
         """
         self.is_interrupted = self._controls.stop is None
         self._controls.request_stop(StopMode.NOW)
 
     async def save_checkpoint(self) -> str:
-        """Requests a checkpoint at the next step boundary, waits for it, and returns its name."""
+        """Requests a checkpoint at the next step boundary, waits until it is written, and returns the checkpoint's
+        name.
+        """
         return await self._controls.request_checkpoint()
 
     async def stay_paused(self) -> None:
-        """Pauses the generators again after a publish, which lets them sample, if the run was paused meanwhile."""
+        """Pauses the generators again after a publish if the run was paused meanwhile.
+
+        A publish lets the generators sample.
+        """
         if self._controls.stands_still:
             await self._pause_generators()
 
     async def follow_pause(self) -> None:
-        """Pauses or resumes the generators as the run is: those that join may come from an attempt that was paused."""
+        """Pauses the generators if the run is paused, else resumes them.
+
+        Generators that join may come from a paused attempt.
+        """
         await (self._pause_generators() if self._controls.stands_still else self._resume_generators())
 
     async def begin_evaluation(self) -> None:
-        """Lets the generators sample answers if the run is paused; they sample nothing for training then."""
+        """Lets the generators sample answers if the run is paused. They then sample nothing for training."""
         if self._controls.stands_still:
             self._controls.begin_evaluation_in_pause()
             await self._resume_generators()

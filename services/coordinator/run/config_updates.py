@@ -1,12 +1,12 @@
-"""Changes of an active run's configuration: checked and stored when requested, applied where they may be.
+"""Changes of an active run's configuration: they are checked and stored when requested, and applied when possible.
 
     request -> config.json, event "config_changed"; what does not alter training changes at once
     apply   -> at the next step boundary: checkpoint, learner, the configuration that all parts share, "config_applied"
 
 `config.json` has the values from the request on, so they outlive the coordinator. The checkpoint before the change
-keeps a restore from training earlier steps again with them. What still waits when the coordinator ends takes effect
-where its next start restores the run. The ledger has the configuration that its steps had, so each restore finds what
-is new, and records it there once, whenever the process died.
+keeps a restore from training earlier steps again with them. Changes that still wait when the coordinator ends take
+effect at the step where the coordinator's next start restores the run. The ledger has the configuration of its steps.
+So each restore finds new values, and records each change once, whenever the process died.
 """
 
 from collections.abc import Mapping, Sequence
@@ -36,26 +36,30 @@ class ConfigUpdates:
     """The changes of an active run's configuration."""
 
     config: LiveConfig
-    """Shared with all parts of the run. Nothing else changes it."""
+    """The configuration, shared with all parts of the run. Only this class changes it."""
     record: RunRecord
     events: EventLog
     num_prompts: int
-    """Prompts of the data, by which epochs are counted."""
+    """Number of prompts of the data, from which epochs are counted."""
     is_closed: bool = False
     """Whether the last step is taken, so that no change could have an effect."""
     stored: RunConfig = field(init=False)
-    """The configuration with all changes, also those that wait for the next step."""
+    """The configuration with all changes, including changes that wait for the next step."""
     left: Mapping[str, str] = field(default_factory=dict)
-    """Changes that waited when the coordinator ended, as `changed_fields`; all parts have them from their start on."""
+    """Changes that waited when the coordinator ended, in the form of `changed_fields`.
+
+    All parts have these changes from the start.
+    """
 
     def __post_init__(self) -> None:
         self.stored = self.config()
 
     def request(self, changes: Mapping[str, Any] | Struct, mask: Sequence[str], etag: str) -> list[pb.ConfigChange]:
-        """Checks and stores changes, and applies those that do not wait for the next step; returns what has changed.
+        """Checks and stores changes, and applies changes that need not wait for the next step.
 
-        Values that the run has already change nothing. Raises `InvalidArgument` for a change that an active run cannot
-        take, `Aborted` when the configuration is not that of `etag`, and `FailedPrecondition` after the last step.
+        Returns the changed fields. A value that the run already has changes nothing. Raises `InvalidArgument` for a
+        change that an active run cannot take, `Aborted` when the configuration does not have the tag `etag`, and
+        `FailedPrecondition` after the last step.
         """
         changed = with_counted_steps(updated_config(self.stored, changes, mask), self.num_prompts)
         fields = changed_fields(self.stored, changed)
@@ -70,7 +74,7 @@ class ConfigUpdates:
         if self.is_closed:
             raise FailedPrecondition(
                 f"run {self.record.run_id} has taken its last step, {self.record.policy_version}, and is about to end: "
-                "resume it with the changes when it has ended",
+                "after its end, resume the run with the changes",
                 reason=ErrorReason.RUN_ENDED,
             )
         if changed.run.num_steps != self.stored.run.num_steps:
@@ -94,19 +98,19 @@ class ConfigUpdates:
         if num_steps < least:
             raise invalid(
                 "run.num_steps",
-                f"must be at least {least}, since step {least - 1} may be under way (given: {num_steps}); to end the "
-                "run earlier, stop it",
+                f"must be at least {least}, since step {least - 1} may be in progress (given: {num_steps}); to end the "
+                "run earlier, stop the run",
             )
 
     @property
     def waiting(self) -> RunConfig | None:
-        """The configuration of the next step, if it differs from that of the last one."""
+        """The configuration of the next step, if it differs from the configuration of the last step."""
         if self.stored == self.config():
             return None
         return self.stored if changed_fields(self.config(), self.stored) else None
 
     def apply(self, waiting: RunConfig, policy_version: int) -> Mapping[str, str]:
-        """Applies changes that waited, once the learner has them; returns their fields, as `changed_fields`."""
+        """Applies waiting changes, once the learner has them. Returns their fields, in the form of `changed_fields`."""
         waiting = only_at_once(waiting, self.stored)  # Those that came since then are in use already.
         fields = changed_fields(self.config(), waiting)
         self.config.current = waiting
@@ -116,14 +120,17 @@ class ConfigUpdates:
 
     @property
     def trained(self) -> Mapping[str, Any]:
-        """The configuration of the next step as the ledger keeps it: without what does not alter training."""
+        """The configuration of the next step in the form that the ledger keeps: without fields that do not alter
+        training.
+        """
         return dump_config(without_at_once(self.config()))
 
     def restored(self, policy_version: int, before: Mapping[str, Any] | None) -> Mapping[str, str]:
-        """Reports the changes that waited when the coordinator ended, once the run is restored.
+        """Reports, after a restore of the run, the changes that waited when the coordinator ended.
 
-        `before` is the configuration of the steps that the ledger has; None where it has none. Returns what has changed
-        since then, as `changed_fields`: also what was applied after the checkpoint, and what came with a resume.
+        `before` is the configuration of the steps in the ledger; None if the ledger has none. Returns the fields that
+        have changed since then, in the form of `changed_fields`. These include changes that were applied after the
+        checkpoint, and changes that a resume brought.
         """
         left, self.left = self.left, {}
         if left:
@@ -140,9 +147,9 @@ class ConfigUpdates:
 
 
 async def left_waiting(events: Path) -> dict[str, str]:
-    """Returns the changes that were requested and neither applied nor overridden since, as `changed_fields`.
+    """Returns the requested changes that have neither been applied nor overridden, in the form of `changed_fields`.
 
-    Reads the run's events. Raises as `read_events` does.
+    Reads the run's events. Raises the errors of `read_events`.
     """
     left: dict[str, str] = {}
     async for event in follow_events(events, lambda: False, kinds=("config_changed", "config_applied")):

@@ -13,27 +13,33 @@ ResultT = TypeVar("ResultT")
 
 
 class StopMode(StrEnum):
-    """When a run that is stopped ends."""
+    """The time at which a stopped run ends."""
 
     NOW = "now"
     """At the next step boundary."""
     DRAIN = "drain"
-    """Once everything in flight has been trained on."""
+    """After all groups in flight have been trained on."""
 
 
 class RunControls(Pause):
-    """Pauses a run, and holds the requests to it; its loops read them where they can obey."""
+    """Pauses a run, and keeps the requests to the run.
+
+    The run's loops read the requests at points where they can be fulfilled.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.stop: StopMode | None = None
         self.checkpoint_requests: list[asyncio.Future[str]] = []
-        """Each receives the name of the checkpoint that was written for it."""
+        """Requests for checkpoints. Each request receives the name of the checkpoint that was written for it."""
         self.evaluation_requests: list[asyncio.Future[EvaluationResult]] = []
-        """Each receives the result of an evaluation that began after the request."""
+        """Requests for evaluations. Each request receives the result of an evaluation that began after the request."""
 
     def request_stop(self, mode: StopMode) -> None:
-        """Requests the end of the run. NOW overrides DRAIN, not the reverse. Ends a pause: to drain, a run must run."""
+        """Requests the end of the run.
+
+        NOW overrides DRAIN, not the reverse. Ends a pause, since a paused run cannot drain.
+        """
         if self.stop is not StopMode.NOW:
             self.stop = mode
         self.resume()
@@ -47,7 +53,7 @@ class RunControls(Pause):
         return self._add_request(self.evaluation_requests)
 
     def _add_request(self, waiting: "list[asyncio.Future[ResultT]]") -> "asyncio.Future[ResultT]":
-        """Adds a request, which leaves the list when it is answered or its caller has gone."""
+        """Adds a request. The request leaves the list when it is answered or when its caller has gone."""
 
         def remove(request: "asyncio.Future[ResultT]") -> None:
             with contextlib.suppress(ValueError):  # An evaluation has taken it.
@@ -84,9 +90,9 @@ class RunControls(Pause):
     async def unless_stopped(
         self, work: Coroutine[Any, Any, ResultT], *, by: Collection[StopMode] = (StopMode.NOW,)
     ) -> ResultT | None:
-        """Returns the result of the work; cancels it and returns None if the run is to stop in a mode of `by`.
+        """Returns the result of the work. If the run is to stop in a mode of `by`, cancels the work and returns None.
 
-        The work has ended in both cases.
+        When this function returns, the work has ended.
         """
         task = asyncio.create_task(work)
         try:

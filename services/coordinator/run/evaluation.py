@@ -24,7 +24,7 @@ from shoal.errors import FailedPrecondition, ShoalError
 
 
 class Evaluations:
-    """Runs the evaluations of a run: when they are due or requested, one at a time, each reported once."""
+    """Runs the due and the requested evaluations of a run, one at a time, and reports each evaluation once."""
 
     def __init__(
         self, run: RunParts, parts: RolloutParts, version: CurrentVersion, boundary: StepBoundary, held_out: HeldOut
@@ -34,15 +34,18 @@ class Evaluations:
         self._version = version
         self._boundary = boundary
         self.held_out = held_out
-        """The questions; an attempt leaves out those that cannot be asked before the first evaluation."""
+        """The questions. Before the first evaluation, an attempt removes questions that cannot be asked."""
         self._last_round: asyncio.Task[None] | None = None
         self._rounds: set[asyncio.Task[None]] = set()
-        """Unfinished evaluations: at most one is being sampled, the others are being scored."""
+        """Unfinished evaluations. At most one evaluation is being sampled; the other evaluations are being scored."""
         self._num_rounds = 0
         self._begun: set[int] = set()
-        """Steps whose policy is evaluated already, or being scored: a skipped step leads to the same policy again."""
+        """Steps whose policy is already evaluated, or whose answers are being scored.
+
+        A skipped step does not change the policy.
+        """
         self.blocked_s = 0.0
-        """Total time that the training loop has stood still for evaluations, pauses apart."""
+        """Total time for which the training loop has waited for evaluations, without pauses."""
 
     async def request(self) -> EvaluationResult:
         """Requests an evaluation at the next step boundary, and waits for the result.
@@ -58,13 +61,16 @@ class Evaluations:
         return await self._run.controls.request_evaluation()
 
     async def run_if_due(self) -> None:
-        """Evaluates the policy if the configuration asks for it at this step, unless that is done; see `run`."""
+        """Evaluates the policy if the configuration asks for an evaluation at this step that has not been done; see
+        `run`.
+        """
         is_due = self._run.config().evaluation.is_due(self._version.policy_version, self._run.config().run.num_steps)
         if is_due and self._run.controls.stop is None:
             await self._run_once()
 
     async def run_last(self) -> None:
-        """Evaluates the policy that a stopped run ends with, if there are questions, unless it is evaluated already."""
+        """Evaluates the final policy of a stopped run if there are questions, unless this policy is already "
+        "evaluated."""
         if self.held_out.prompts:
             await self._run_once()
 
@@ -112,12 +118,12 @@ class Evaluations:
             await running
 
     async def finish(self) -> None:
-        """Waits until all answers are scored and reported; raises the error that prevented it."""
+        """Waits until all answers are scored and reported. Raises the error that prevented this."""
         if self._last_round is not None:
             await self._last_round
 
     async def cancel(self) -> None:
-        """Cancels the unfinished evaluations; they have no result."""
+        """Cancels the unfinished evaluations, which then have no result."""
         rounds, self._last_round = list(self._rounds), None
         for running in rounds:
             running.cancel()
@@ -129,7 +135,7 @@ class Evaluations:
         requests: Sequence["asyncio.Future[EvaluationResult]"],
         after: "asyncio.Task[None] | None",
     ) -> None:
-        """Completes one evaluation, reports it `after` the one before, and answers its requests."""
+        """Completes one evaluation, reports it `after` the previous evaluation, and answers its requests."""
         error: BaseException = FailedPrecondition("the evaluation was canceled: the run is ending")
         try:
             async with self._run.report.shown_alive(

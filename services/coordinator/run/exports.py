@@ -1,4 +1,4 @@
-"""Exports while training goes on: when the model of a step is written, and which exports are kept."""
+"""Exports during training: when the model of a step is written, and which exports are kept."""
 
 import asyncio
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from shoal.paths import step_name
 
 @dataclass(frozen=True)
 class Exports:
-    """Writes the models of steps between two steps, and keeps the last ones and the best."""
+    """Writes the model of a step before the next step begins. Keeps the last exports and the best export."""
 
     run: RunParts
     learner: LearnerClient
@@ -23,9 +23,9 @@ class Exports:
     full_disk: FullDisk
 
     async def write_if_due(self) -> None:
-        """Writes the model of the step just taken, if it is due and not written yet, and deletes older exports.
+        """Writes the model of the last step if an export is due and not yet written, and deletes older exports.
 
-        A run that must stop now leaves this to its resume.
+        A run that must stop now leaves the export to its resume.
         """
         settings, step = self.run.config().checkpoint, self.run.record.policy_version
         every = settings.export_every_steps
@@ -42,7 +42,7 @@ class Exports:
         self.run.report.export_kept(path, kept, best_step, metric=settings.export_best_metric)
 
     async def _values(self) -> Mapping[int, float]:
-        """Reads the metric to choose by, once earlier evaluations are scored."""
+        """Reads the metric that chooses the best export, once earlier evaluations are scored."""
         metric = self.run.config().checkpoint.export_best_metric
         if not metric:
             return {}

@@ -1,4 +1,4 @@
-"""Full disks: the run stands still until there is room, and goes on by itself."""
+"""Full disks: the run waits until there is room, and then continues automatically."""
 
 import contextlib
 from collections.abc import Awaitable, Callable
@@ -19,7 +19,7 @@ MIN_PAUSE_S, MAX_PAUSE_S = 1.0, 30.0
 
 
 class FullDisk:
-    """Repeats writes that met a full disk, and keeps the run paused meanwhile."""
+    """Repeats writes that failed because of a full disk, and keeps the run paused meanwhile."""
 
     def __init__(self, controls: RunControls, commands: RunCommands, folder: Path) -> None:
         """A lock in the run's `folder` shows readers that the run waits, since its record may not fit on the disk."""
@@ -34,9 +34,9 @@ class FullDisk:
         self._lock: RunLock | None = None
 
     async def written(self, write: Callable[[], Awaitable[ResultT]]) -> ResultT:
-        """Returns the result of `write`, which is repeated while it raises that a disk is full.
+        """Returns the result of `write`. Repeats `write` while it raises that a disk is full.
 
-        Any request to the run repeats it at once. Raises the error of the disk where the run is to stop now.
+        Any request to the run causes an immediate repetition. Raises the error of the disk if the run is to stop now.
         """
         try:
             return await write()
@@ -68,7 +68,7 @@ class FullDisk:
             self._changed.notify()
 
     def _show(self) -> None:
-        """Holds the lock while a write waits. Without it, only the coordinator says that the run is paused."""
+        """Holds the lock while a write waits. Without the lock, only the coordinator reports that the run is paused."""
         if self._num_waiting and self._lock is None:
             with contextlib.suppress(ShoalError):
                 self._lock = RunLock(self._folder, DISK_LOCK)
@@ -80,7 +80,9 @@ class FullDisk:
         """Pauses the run while a write waits, forever."""
         while True:
             while self._num_waiting and self._controls.stop is not StopMode.NOW:
-                await self._commands.pause_itself(f"{self._message}: the run is paused, and goes on once there is room")
+                await self._commands.pause_itself(
+                    f"{self._message}: the run is paused, and continues once there is room"
+                )
                 if self._num_waiting:
                     await self._changed.wait()
             await self._commands.end_own_pause()

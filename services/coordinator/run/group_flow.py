@@ -1,4 +1,4 @@
-"""The way of the groups of an attempt: from a prompt through the sampler to the slot where they settle."""
+"""The path of the groups of an attempt: from a prompt through the sampler to the slot in which the group settles."""
 
 from dataclasses import dataclass
 
@@ -25,7 +25,8 @@ def last_order_number(
 ) -> int:
     """Returns the last group that a run needs, as far as is known now.
 
-    That is the last group of the steps still to take, or of those in flight when the run began to drain.
+    It is the last group of the remaining steps. If the run drains, it is the last group that was in flight when the
+    drain began.
     """
     if controls.stop is StopMode.DRAIN and buffer.window_is_issued:
         return buffer.window_end - 1

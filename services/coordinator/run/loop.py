@@ -75,7 +75,7 @@ class RunLoop:
                 task.add_done_callback(beside.discard)
 
     def why_learned(self) -> str:
-        """Says how the policy has shown that nothing is left to learn from its prompts; empty while something is."""
+        """Describes how the policy has shown that it has nothing left to learn from its prompts; empty until then."""
         if self.groups.prompt_order.are_learned:
             return f"the policy has learned every prompt to grpo.easy_rate ({self.run.config().grpo.easy_rate:g})"
         if num_groups := self.steps.num_learned_groups:
@@ -85,7 +85,7 @@ class RunLoop:
     async def _admitted(self) -> Sequence[int]:
         """Waits for a free slot and returns its group; in a deterministic run, the groups of the next round.
 
-        Once the policy has learned all prompts, the run trains on what is in flight and ends.
+        Once the policy has learned all prompts, the run trains on the groups in flight and ends.
         """
         is_round = self.run.config().run.deterministic
         order_numbers = await self.groups.buffer.admit_round() if is_round else [await self.groups.buffer.admit()]
@@ -103,7 +103,8 @@ class RunLoop:
         await self.groups.buffer.settle(order_number, group, has_signal=group.is_trained)
 
     async def _train(self) -> None:
-        """Takes the next groups in order, steps, publishes, releases, saves, evaluates; until the last step."""
+        """Until the last step: takes the next groups in order, trains, publishes, releases slots, saves and "
+        "evaluates."""
         self.steps.metrics.begin_training()
         await self.exports.write_if_due()
         await self.evaluations.run_if_due()
@@ -129,20 +130,23 @@ class RunLoop:
         await self.run.controls.unless_stopped(self.evaluations.finish())
 
     async def _has_another_step(self) -> bool:
-        """Returns whether steps are left, once changes of their number are applied."""
+        """Returns whether steps are left, after changes of the number of steps are applied."""
         await self.steps.take_over_changes()
         self.steps.updates.is_closed = self.policy.step >= self.run.config().run.num_steps
         return not self.steps.updates.is_closed
 
     async def _save_if_due(self) -> None:
-        """Writes a checkpoint of the step just taken if it is due; that of the last step before it is evaluated."""
+        """Writes a checkpoint of the last step if one is due.
+
+        The checkpoint of a run's final step precedes its evaluation.
+        """
         if self.policy.step == self.run.config().run.num_steps:
             await self.saving.save()
         else:
             await self.saving.save_if_due(self.run.config().checkpoint.every_steps)
 
     def _describe_groups(self) -> str:
-        """Describes how many groups of the next step have settled; nothing in a pause."""
+        """Describes how many groups of the next step have settled. Returns nothing during a pause."""
         num_groups = self.groups.buffer.window_end - self.groups.buffer.next_to_take
         num_settled = num_groups - len(self.groups.buffer.waiting_for())
         if self.run.controls.stands_still:
@@ -153,7 +157,7 @@ class RunLoop:
     async def _next_groups(self) -> Sequence[JudgedGroup] | None:
         """Waits at the boundary between two steps for the next groups; None when the run must stop.
 
-        Changes of the configuration that came meanwhile are applied first: they may widen the window.
+        Changes of the configuration that arrived meanwhile are applied first, since a change may widen the window.
         """
         while True:
             goes_on = await self.boundary.wait_while_paused()

@@ -1,4 +1,4 @@
-"""The policy of an attempt: the learner trains it, and the publisher brings its weights to the generators."""
+"""The policy of an attempt: the learner trains the policy, and the publisher sends its weights to the generators."""
 
 import asyncio
 from dataclasses import dataclass
@@ -16,20 +16,21 @@ from shoal.rollout import TrainBatch, WeightVersion
 
 @dataclass(frozen=True)
 class Policy:
-    """Trains and publishes the policy, and knows which version of it the learner has."""
+    """Trains and publishes the policy, and keeps the version that the learner has."""
 
     version: CurrentVersion
     learner: LearnerClient
     publisher: Publisher
     gate: SamplingGate
-    """Keeps groups from being sampled during a publish, where no weights are updated in flight."""
+    """Keeps groups from being sampled during a publish, unless weights are updated in flight."""
     lock: asyncio.Lock
-    """Taken by a step and by a catch-up: in the middle of a step, the learner would broadcast weights that are newer
-    than their version."""
+    """A lock that a step and a catch-up take: in the middle of a step, the learner would broadcast weights that are
+    newer than their version.
+    """
 
     @classmethod
     def of_attempt(cls, run: RunParts, full_disk: FullDisk, canary: Int32Array) -> Self:
-        """Makes the policy of the record's attempt, at its version 0. `canary` is that of `Publisher`."""
+        """Makes the policy of the record's attempt, at version 0. `canary` is the parameter of `Publisher`."""
         learner = LearnerClient(run.fleet, run.config, run.events)
 
         async def reserve_epoch() -> int:
@@ -45,7 +46,7 @@ class Policy:
 
     @property
     def step(self) -> int:
-        """The train steps that the learner's weights have seen."""
+        """The number of train steps in the learner's weights."""
         return self.version.policy_version
 
     async def train(self, batch: TrainBatch, *, generators_sleep: bool) -> StepResult:

@@ -1,4 +1,4 @@
-"""Recovery: takes ledger and learner to where an attempt begins."""
+"""Recovery: restores the ledger and the learner to the step at which an attempt begins."""
 
 import asyncio
 from functools import partial
@@ -22,12 +22,12 @@ from shoal.rollout import WeightVersion
 async def recover(
     run: RunParts, policy: Policy, checkpoints: Checkpoints, ledger: Ledger, mirroring: Mirroring, full_disk: FullDisk
 ) -> tuple[Progress, CheckpointManifest | None]:
-    """Opens the ledger; in a later attempt than the first, restores ledger and learner from the last checkpoint before.
+    """Opens the ledger; in a later attempt than the first, restores ledger and learner from the previous checkpoint.
 
-    Sets the policy's version to the learner's. Returns the progress of the run, and the checkpoint, if there is one.
-    Reports each checkpoint that is damaged; the mirror's newest is restored then, or the one before it where the mirror
-    has no newer one. Raises `DataLoss` when none is whole, and `FailedPrecondition` when the learner's version is not
-    the ledger's.
+    Sets the policy's version to the learner's version. Returns the progress of the run, and the checkpoint, if there is
+    one. Reports each damaged checkpoint. In this case the newest checkpoint of the mirror is restored, or the previous
+    checkpoint if the mirror has no newer one. Raises `DataLoss` when no checkpoint is whole, and `FailedPrecondition`
+    when the learner's version is not the ledger's.
     """
     record, version, learner, written = run.record, policy.version, policy.learner, full_disk.written
     attempt, manifest = record.attempt, None
@@ -54,7 +54,7 @@ async def recover(
 async def _load_newest_whole(
     run: RunParts, learner: LearnerClient, checkpoints: Checkpoints, mirroring: Mirroring
 ) -> tuple[CheckpointManifest, WeightVersion]:
-    """Loads the newest checkpoint whose files are all as they were written into the learner."""
+    """Loads the newest checkpoint with only unchanged files into the learner."""
 
     async def load(checkpoint_id: str) -> tuple[CheckpointManifest, WeightVersion]:
         manifest = await asyncio.to_thread(checkpoints.load_checked, checkpoint_id)

@@ -13,7 +13,7 @@ from shoal.config.live import LiveConfig
 
 @dataclass(frozen=True)
 class RunParts:
-    """The record, controls, workers and reports of a run, which outlive its attempts."""
+    """The record, controls, workers and reports of a run. These parts outlive the attempts of the run."""
 
     record: RunRecord
     config: LiveConfig

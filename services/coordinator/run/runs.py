@@ -1,4 +1,4 @@
-"""The runs of a data folder; at most one of them is active, and others may wait for its end."""
+"""The runs of a data folder. At most one run is active, and other runs may wait for its end."""
 
 import asyncio
 import contextlib
@@ -44,12 +44,15 @@ from shoal.wire import invalid
 _log = logging.getLogger(__name__)
 
 MAX_WAITING = 500
-"""Runs that may wait for the active one. Each holds the lock of its folder, an open file."""
+"""Maximum number of runs that may wait for the active run.
+
+Each waiting run holds the lock of its folder, an open file.
+"""
 
 
 @dataclass(frozen=True)
 class _OpenRun:
-    """A run whose folder this coordinator holds: the active one, or one that waits."""
+    """A run whose folder this coordinator has locked: the active run, or a waiting run."""
 
     record: RunRecord
     config: RunConfig
@@ -65,7 +68,7 @@ class Runs:
     ) -> None:
         """`name` tells this coordinator from others that share the data folder.
 
-        `learner_data_dir` is the learner's data folder as this machine sees it, by default the same one.
+        `learner_data_dir` is the path of the learner's data folder on this machine, by default the data folder itself.
         """
         self.folders = RunFolders(data_dir)
         self.address = ""
@@ -75,7 +78,7 @@ class Runs:
         self._registry = registry
         self._active: ActiveRun | None = None
         self._queue: list[_OpenRun] = []
-        """Runs that wait for the end of the active one, in order."""
+        """Runs that wait for the end of the active run, in order."""
         self._past_logs = PastLogs()
         self._is_closing = False
         self._driving: asyncio.Task[None] | None = None
@@ -138,14 +141,14 @@ class Runs:
             return begun
 
     def take_up(self) -> None:
-        """Goes on with the run that this coordinator drove when it ended, if there is one, and with those that waited.
+        """Continues the run that this coordinator drove before its last end, if there is one, and the waiting runs.
 
-        Call it before the first rpc is served, so that whoever follows the run finds it active.
+        Call this function before the first rpc is served, so that clients that follow the run find it active.
         """
         found, damaged = self.folders.left()
         for folder, error in damaged:
             _log.error(
-                "a run cannot be read, and does not go on", extra={"folder": str(folder), "error": error.message}
+                "a run cannot be read, and does not continue", extra={"folder": str(folder), "error": error.message}
             )
         left = [record for record in found if record.coordinator == self._name]
         go_on = partial(self._begin, inputs=None, restart_reason="the coordinator ended", is_stored=True)
@@ -160,14 +163,14 @@ class Runs:
         try:
             begin(record, record.load_config())
         except ShoalError as error:
-            _log.error("the run cannot go on", extra={"run_id": record.run_id, "error": error.message})
+            _log.error("the run cannot continue", extra={"run_id": record.run_id, "error": error.message})
             if isinstance(error, DataLoss):  # A person has to repair it, and sees here what is wrong.
                 record.enter(RunState.FAILED, error.message)
                 record.try_to_save()
 
     def _wait(self, record: RunRecord, config: RunConfig, *, is_stored: bool = False) -> RunRecord:
-        """Puts a run behind those that wait."""
-        record.enter(RunState.QUEUED, "waits for the end of the runs before it")
+        """Puts a run at the end of the queue of waiting runs."""
+        record.enter(RunState.QUEUED, "waits for the end of earlier runs")
         waiting = self._open(record, config, is_stored=is_stored)
         waiting.events.add("state", record.message, state=record.state.value, policy_version=record.policy_version)
         self._queue.append(waiting)
@@ -181,7 +184,7 @@ class Runs:
             self._drive(waiting, None)
 
     def withdraw(self, run_id: str) -> RunRecord | None:
-        """Ends a run that waits, STOPPED; returns None if none of that name does."""
+        """Ends a waiting run with the state STOPPED. Returns None if no run of that name waits."""
         waiting = self._waiting(run_id)
         if waiting is None:
             return None
@@ -210,12 +213,14 @@ class Runs:
         return record
 
     def _open(self, record: RunRecord, config: RunConfig, *, is_stored: bool) -> _OpenRun:
-        """Takes the folder of a run, and writes its record there.
+        """Locks the folder of a run, and writes the run's record there.
 
-        Where it `is_stored` already, a disk that is full may keep it as it is: the run waits for room by itself.
+        If the record `is_stored` already, a full disk may keep it unchanged: the run itself then waits for room.
         """
         if self._is_closing:
-            raise Unavailable("the coordinator ends; start the run when it is back", reason=ErrorReason.ENDING)
+            raise Unavailable(
+                "the coordinator is ending; start the run when the coordinator is back", reason=ErrorReason.ENDING
+            )
         with writing(record.folder / "run.json"):
             record.folder.mkdir(parents=True, exist_ok=True)
             lock = RunLock(record.folder)
@@ -260,7 +265,8 @@ class Runs:
             follow = f"{self._active.record.command('run watch')} follows it; " if self._active else ""
             name = self._active.record.run_id if self._active else "another one"
             raise FailedPrecondition(
-                f"a run is active: {name}; {follow}stop it first, or queue the new one with --queue of shoal run start",
+                f"a run is active: {name}; {follow}stop the active run first, or queue the new run with --queue of "
+                "shoal run start",
                 reason=ErrorReason.RUN_ACTIVE,
             )
         async with self._starting:
@@ -298,8 +304,8 @@ class Runs:
     def config_of(self, record: RunRecord) -> RunConfig | None:
         """Returns the configuration of a run that `find` returned, if this coordinator has it in memory.
 
-        It has that of the active run, or of the last run, and those of the waiting runs. So these runs can be described
-        although their folders may be gone.
+        In memory are the configurations of the active or the last run, and of the waiting runs. So these runs can be
+        described although their folders may be gone.
         """
         if self._active is not None and record is self._active.record:
             return self._active.stored_config
@@ -307,7 +313,7 @@ class Runs:
         return None if waiting is None else waiting.config
 
     def watch(self, run_id: str, after_sequence: int, *, batches: bool) -> AsyncIterator[bytes]:
-        """Yields the events of a run after one, until the run ends, as `EventLog.watch` does."""
+        """Yields the events of a run after a given event, until the run ends; see `EventLog.watch`."""
         record = self.find(run_id)
         if self._active is not None and self._active.record.run_id == record.run_id:
             return self._active.events.watch(after_sequence, batches=batches)
@@ -319,9 +325,9 @@ class Runs:
         return (WatchRunResponse(event=event).SerializeToString() async for event in followed)
 
     async def close(self, grace_s: float) -> None:
-        """Interrupts the active run with a checkpoint, and waits for that for at most `grace_s` seconds.
+        """Interrupts the active run with a checkpoint, for which it waits at most `grace_s` seconds.
 
-        The run goes on at the next start of the coordinator, and those that wait begin after it.
+        The run continues at the next start of the coordinator, and the waiting runs begin after the active run.
         """
         self._is_closing = True
         for waiting in self._queue:

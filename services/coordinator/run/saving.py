@@ -1,12 +1,15 @@
-"""Saving: which checkpoints an attempt writes, and when; one that is due is finished beside the steps after it.
+"""Saving: which checkpoints an attempt writes, and when.
+
+A due checkpoint is finished during the steps after it.
 
     step boundary                        beside the steps after it
     the ledger's moment is taken,        the learner's ranks sync and digest their files,
     the learner's ranks write      ->    the moment is copied, the manifest commits both
 
-At most one is being finished. Whatever needs a checkpoint waits for it: the next one, a change of the configuration, a
-learner that was told to end, the end of the run. An attempt that ends without its learner gives it up: without its
-manifest it does not exist. At a step boundary ledger and learner agree, and requests for checkpoints are answered.
+At most one checkpoint is being finished at a time. Everything that needs a checkpoint waits until it is finished: the
+next checkpoint, a change of the configuration, a learner that was told to end, and the end of the run. An attempt that
+ends without its learner abandons an unfinished checkpoint, which does not exist without its manifest. At a step
+boundary ledger and learner agree, and requests for checkpoints are answered.
 """
 
 import asyncio
@@ -40,14 +43,14 @@ class _Save:
     written: WrittenCheckpoint
     best_step: int | None
     began: float
-    """Time at which training stopped for it, in `time.monotonic()`."""
+    """Time at which training stopped for the checkpoint, in `time.monotonic()`."""
     pause_s: float
-    """Time until training went on."""
+    """Time in seconds until training continued."""
 
 
 @dataclass
 class Saving:
-    """Writes the checkpoints of an attempt. Call what begins one at a step boundary."""
+    """Writes the checkpoints of an attempt. Call methods that begin a checkpoint only at a step boundary."""
 
     run: RunParts
     policy: Policy
@@ -55,20 +58,23 @@ class Saving:
     ledger: Ledger
     full_disk: FullDisk
     num_failed: int = field(init=False, default=0)
-    """Checkpoints in a row for which there was no room."""
+    """Number of checkpoints in a row for which there was no room on the disk."""
     retry_step: int | None = field(init=False, default=None)
-    """The step at which the next one is tried then: after one step, two, four, and so on."""
+    """The step at which a checkpoint is tried again after a full disk: after one step, two, four, and so on."""
     _finishing: "asyncio.Task[None] | None" = field(init=False, default=None)
     _is_committing: bool = field(init=False, default=False)
     _failure: Exception | None = field(init=False, default=None)
-    """Why a checkpoint could not be finished, unless a disk was full."""
+    """The reason why a checkpoint could not be finished, unless a disk was full."""
 
     async def save(self) -> str:
-        """Writes a checkpoint and returns its name, as `save_now`; waits while a disk is full."""
+        """Writes a checkpoint with `save_now`, and returns its name. Waits while a disk is full."""
         return await self.full_disk.written(self.save_now)
 
     async def save_now(self) -> str:
-        """Writes, commits and reports a checkpoint, unless the last one is of this boundary; returns its name."""
+        """Writes, commits and reports a checkpoint, unless the last checkpoint is of this boundary.
+
+        Returns the name.
+        """
         await self.settle()
         self.raise_failure()
         save = await self._write()
@@ -78,9 +84,9 @@ class Saving:
         return save.written.checkpoint_id
 
     async def save_if_due(self, every_steps: int) -> None:
-        """Writes a checkpoint every so many steps, and finishes it beside the steps after it.
+        """Writes a checkpoint at the configured interval of steps, and finishes it during the steps after it.
 
-        Reports a full disk, and tries again after more steps: training needs no checkpoint, and goes on meanwhile.
+        Reports a full disk, and tries again after more steps: training needs no checkpoint, and continues meanwhile.
         """
         step = self.policy.step
         if step % every_steps and step != self.retry_step:
@@ -98,7 +104,7 @@ class Saving:
     async def try_to_save(self) -> None:
         """Writes a checkpoint before the run fails, if ledger and learner agree. Raises nothing.
 
-        One that could not be finished may be why it fails: what was wrong then may be over.
+        A checkpoint that could not be finished may be the cause of the failure, but this cause may no longer exist.
         """
         self._failure = None
         try:
@@ -109,24 +115,24 @@ class Saving:
             _log.warning("no checkpoint could be written before the end: %s", error)
 
     async def settle(self) -> None:
-        """Waits until no checkpoint is being finished, whatever comes of it."""
+        """Waits until no checkpoint is being finished. Ignores failures."""
         if self._finishing is not None:
             await asyncio.gather(self._finishing, return_exceptions=True)
 
     def raise_failure(self) -> None:
-        """Raises why a checkpoint could not be finished beside training."""
+        """Raises the error because of which a checkpoint could not be finished during training."""
         if self._failure is not None:
             raise self._failure
 
     async def abandon(self) -> None:
-        """Gives up a checkpoint that waits for the learner; waits for one that is being committed."""
+        """Abandons a checkpoint that waits for the learner. Waits for a checkpoint that is being committed."""
         if self._finishing is not None:
             if not self._is_committing:
                 self._finishing.cancel()
             await asyncio.gather(self._finishing, return_exceptions=True)
 
     async def _write(self) -> _Save | None:
-        """Captures ledger and learner as they are; None if the last checkpoint is of this boundary."""
+        """Captures the present ledger and learner. Returns None if the last checkpoint is of this boundary."""
         began = time.monotonic()
         progress = await self.ledger.progress()
         steps = [*self.checkpoints.steps(), progress.policy_version]
@@ -148,7 +154,7 @@ class Saving:
         return None
 
     def _best_of(self, steps: Sequence[int]) -> int | None:
-        """Returns the step with the best value of `checkpoint.best_metric`; None without one."""
+        """Returns the step with the best value of `checkpoint.best_metric`; None if no step has a value."""
         settings = self.run.config().checkpoint
         if not settings.best_metric:
             return None
@@ -203,7 +209,7 @@ class Saving:
 
 @dataclass
 class StepBoundary:
-    """Waits while the run stands still, and answers requests for checkpoints."""
+    """Waits while the run is paused, and answers requests for checkpoints."""
 
     controls: RunControls
     fleet: Fleet
@@ -213,8 +219,8 @@ class StepBoundary:
         """Returns True once the run is not paused, or is to be evaluated, and False when it must stop now.
 
         Answers requests for checkpoints meanwhile. Raises `FailedPrecondition` (LEARNER_LOST) when the learner was told
-        to end, after a checkpoint. Calls `before_checkpoint` before each. Raises why a checkpoint could not be finished
-        beside training.
+        to end, after a checkpoint. Calls `before_checkpoint` before each checkpoint. Raises the error because of which
+        a checkpoint could not be finished during training.
         """
         while True:
             self.saving.raise_failure()
@@ -231,16 +237,16 @@ class StepBoundary:
             await self.controls.changed.wait()
 
     async def _part_with_learner(self) -> ShoalError:
-        """Saves what only the learner has; returns the error that ends the attempt, of which no step is lost then."""
+        """Saves the steps that only the learner has. Returns the error that ends the attempt."""
         try:
             checkpoint_id = await self.saving.save_now()
         except ShoalError as error:
             if error.reason == ErrorReason.LEARNER_LOST:
                 return error
             return self.fleet.part_with_learner(
-                f"it was told to end, and no checkpoint could be written: {error.message}"
+                f"the learner was told to end, and no checkpoint could be written: {error.message}"
             )
-        return self.fleet.part_with_learner(f"it was told to end, and {checkpoint_id} has all its steps")
+        return self.fleet.part_with_learner(f"the learner was told to end, and {checkpoint_id} has all its steps")
 
     async def _answer(self, request: "asyncio.Future[str]") -> None:
         # It stays among those that wait meanwhile: if the run ends, it is refused with the run's error.

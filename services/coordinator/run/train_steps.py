@@ -49,7 +49,9 @@ class TrainSteps:
         self.updates = updates
         self.metrics = metrics
         self.num_learned_groups = 0
-        """Groups that ended the run, since all their completions are right; 0 before, and in other runs."""
+        """Number of groups that ended the run, since all their completions are right; 0 before the end, and in other
+        runs.
+        """
         self._run = run
         self._policy = policy
         self._groups = groups
@@ -67,7 +69,7 @@ class TrainSteps:
     async def take(self, groups: Sequence[JudgedGroup], timer: StepTimer) -> bool:
         """Takes one step over groups, and publishes its weights; returns whether it was applied.
 
-        Raises `FailedPrecondition` when too many in a row were not (`SkippedSteps`).
+        Raises `FailedPrecondition` when too many steps in a row were not applied (`SkippedSteps`).
         """
         # The learner finishes a step that it has begun, so its end is written even if the run fails in the meantime.
         self._taking = asyncio.create_task(self._take(groups, timer))
@@ -86,8 +88,9 @@ class TrainSteps:
     async def take_over_changes(self) -> None:
         """Applies changes of the configuration that wait for the next step; first writes a checkpoint.
 
-        So a restore never goes back before a change. Groups that were judged before it are judged again: what a step
-        trains on depends on its configuration alone, as after a restore, which samples them anew.
+        So a restore never goes back to a step before a change. Groups that were judged before the change are judged
+        again, so that the training data of a step depends only on its configuration. The same is true after a restore,
+        which samples such groups again.
         """
         while (waiting := self.updates.waiting) is not None:  # Others may be requested meanwhile.
             if self._policy.step > 0:
@@ -107,7 +110,8 @@ class TrainSteps:
     async def _may_publish(self, step: FinishedStep) -> bool:
         """Waits while the run is paused, and until the gate is clear; returns False when the run must stop now.
 
-        Reports the step before a checkpoint that is requested meanwhile: a restore would not repeat it.
+        Before a checkpoint that is requested meanwhile, reports the last step, since a restore would not repeat that
+        step.
         """
         controls, gate = self._run.controls, self._policy.gate
         async with self._run.report.shown_alive(
@@ -135,7 +139,7 @@ class TrainSteps:
         was_interrupted = not self._taking.done()
         try:
             async with self._run.report.shown_alive(
-                "an error ended the attempt", lambda: "waiting for the step under way"
+                "an error ended the attempt", lambda: "waiting for the end of the running step"
             ):
                 step = await self._taking
             if step is not None:
@@ -145,12 +149,12 @@ class TrainSteps:
                 _log.warning("the last step failed too, or could not be reported: %s", error)
 
     def abandon(self) -> None:
-        """Cancels a step that is still under way, where its learner is lost."""
+        """Cancels a running step if its learner is lost."""
         if self._taking is not None:
             self._taking.cancel()
 
     async def _take(self, groups: Sequence[JudgedGroup], timer: StepTimer) -> FinishedStep | None:
-        """Trains on groups and writes that to the ledger; returns None for a step that was not applied."""
+        """Trains on groups, and records the step in the ledger. Returns None for a step that was not applied."""
         plan, kl = await self._plan(groups)
         skip_reason, learner_metrics = await self._train(groups, plan)
         if skip_reason:
@@ -172,7 +176,7 @@ class TrainSteps:
         )
 
     def _report(self, step: FinishedStep, publish: PublishReport | None) -> None:
-        """Reports a step, once."""
+        """Reports a step exactly once."""
         if self._taking is None:
             return
         self._taking = None
@@ -194,7 +198,7 @@ class TrainSteps:
         return plan, kl
 
     async def _train(self, groups: Sequence[JudgedGroup], plan: StepPlan) -> tuple[str, dict[str, float]]:
-        """Trains the learner; returns why the step was not applied, empty if it was, and the learner's metrics."""
+        """Trains the learner. Returns why the step was not applied (empty if it was), and the learner's metrics."""
         if not plan.batch.groups:
             return empty_reason(groups), {}
         sleeps = self._run.config().generator.sleep_while_training
@@ -202,7 +206,7 @@ class TrainSteps:
         return result.skip_reason, dict(result.metrics)
 
     async def _skip(self, groups: Sequence[JudgedGroup], reason: str, plan: StepPlan) -> None:
-        """Drops the groups of a step that was not applied. The version stays."""
+        """Drops the groups of a step that was not applied. The policy version stays unchanged."""
         self._skipped.add(groups)
         wasted = [(group.order_number, DropReason.SKIPPED_STEP) for group in plan.trained]
         await self._write(groups, (), [*plan.dropped, *wasted], plan.moments)

@@ -90,7 +90,7 @@ async def test_prompts_with_malformed_labels_are_left_out_and_counted_with_drop(
 
 async def test_data_without_a_usable_label_is_refused(cluster: Cluster, model: Path, tmp_path: Path) -> None:
     run, _ = await run_with(cluster, model, tmp_path, "drop", ["many", "many"], ["5"])
-    assert run.state == pb.RUN_STATE_FAILED and "None is left" in run.message, run.message
+    assert run.state == pb.RUN_STATE_FAILED and "No row is left" in run.message, run.message
 
 
 async def test_prompts_with_malformed_labels_are_kept_with_keep(cluster: Cluster, model: Path, tmp_path: Path) -> None:

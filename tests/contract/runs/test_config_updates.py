@@ -106,7 +106,7 @@ async def test_an_update_after_the_last_step_is_refused_and_changes_nothing(
     export, refusals = ScriptedLearner.ExportModel, []
 
     async def export_late(self: ScriptedLearner, request: Any, context: Any) -> Any:
-        with pytest.raises(FailedPrecondition, match="resume it") as caught:
+        with pytest.raises(FailedPrecondition, match="resume the run") as caught:
             await update(cluster, {"run": {"num_steps": 9}})
         refusals.append(caught.value)
         return await export(self, request, context)

@@ -15,7 +15,7 @@ Digests = Mapping[str, Mapping[str, str]]
 def changed_inputs(config: RunConfig, before: Digests, now: Digests) -> list[str]:
     """Describes the acceptable changes: of held-out questions, and with `run.changed_data` "accept" of the data.
 
-    Sources that the configuration itself has changed do not count.
+    Sources that a change of the configuration has replaced do not count.
 
     Raises `FailedPrecondition` (INPUTS_CHANGED) for anything else: the ledger names prompts by their rows, and a
     checkpoint belongs to its model.
@@ -29,12 +29,12 @@ def changed_inputs(config: RunConfig, before: Digests, now: Digests) -> list[str
     if refused:
         changes = [change for found in refused.values() for change in found]
         consent = (
-            "; to go on with other rows in the places of those that the ledger names: --set run.changed_data=accept"
+            "; to continue with other rows in place of the rows that the ledger names: --set run.changed_data=accept"
             if [*refused] == [TRAINING]
             else ""
         )
         raise FailedPrecondition(
-            f"the run was made from something else than is there now: {'; '.join(changes)}. Put back what was there, "
+            f"the inputs of the run have changed: {'; '.join(changes)}. Restore the earlier inputs, "
             f"or start a new run{consent}",
             reason=ErrorReason.INPUTS_CHANGED,
         )
@@ -42,11 +42,14 @@ def changed_inputs(config: RunConfig, before: Digests, now: Digests) -> list[str
 
 
 def _changes(field: str, before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """Describes the differences of sources that are in both: others come from a change of the configuration."""
+    """Describes the differences of sources that are both in `before` and in `now`.
+
+    Other differences come from a change of the configuration.
+    """
     is_model = field in (MODEL, TOKENIZER)
     names = sorted(before.keys() | now.keys() if is_model and before and now else before.keys() & now.keys())
     return [
-        f"{field}: {name} is another one (digest {_short(before.get(name))}, now {_short(now.get(name))})"
+        f"{field}: {name} has changed (digest {_short(before.get(name))}, now {_short(now.get(name))})"
         for name in names
         if before.get(name) != now.get(name)
     ]

@@ -1,7 +1,8 @@
-"""The check of environments at the start of a run: whether the reward service has them, and prompts with their tools.
+"""The check of environments at the start of a run: whether the reward service has the environments, and whether the
+prompts fit with the tools.
 
-The tools of an environment are known only from its code, which a reward service has. So prompts are rendered with them
-once a service is connected.
+The tools of an environment are known only from its code, which a reward service has. So prompts are rendered with the
+tools once a service is connected.
 """
 
 from collections.abc import Mapping, Sequence
@@ -66,20 +67,23 @@ def _check_deterministic(infos: Sequence[EnvironmentInfo]) -> None:
     """Raises `InvalidArgument` for an environment whose episodes are not reproducible."""
     for info in infos:
         if not info.is_deterministic or info.is_agent:
-            what = "is an agent, which asks when it likes" if info.is_agent else "is not deterministic"
+            what = "is an agent, which may call the policy at any time" if info.is_agent else "is not deterministic"
             raise InvalidArgument(
-                f"environments.{info.name} {what}, and run.deterministic is true: set that to false, or use another "
-                "environment"
+                f"environments.{info.name} {what}, and run.deterministic is true: set run.deterministic to false, "
+                "or use another environment"
             )
 
 
 def _too_long(kind: str, prompts: Sequence[Prompt], limit: int, events: EventLog) -> frozenset[str]:
-    """Returns the ids of prompts that are too long, and reports their number. Raises `InvalidArgument` if all are."""
+    """Returns the ids of prompts that are too long, and reports their number.
+
+    Raises `InvalidArgument` if all prompts are too long.
+    """
     too_long = frozenset(prompt.prompt_id for prompt in prompts if len(prompt.token_ids) > limit)
     if too_long:
         message = f"{len(too_long)} of {len(prompts)} {kind} have more than data.max_prompt_tokens ({limit}) tokens"
         if len(too_long) == len({prompt.prompt_id for prompt in prompts}):
-            raise InvalidArgument(f"{message} with the tools of their environment: raise it")
+            raise InvalidArgument(f"{message} with the tools of their environment: raise that limit")
         events.add("prompts_left_out", f"left out: {message} with their tools", num_left_out=len(too_long))
     return too_long
 
@@ -91,7 +95,9 @@ def _usable(listed: dict[str, EnvironmentInfo], name: str, prompt: Prompt) -> En
             f"has: {', '.join(sorted(listed)) or 'none'}"
         )
     if listed[name].unavailable:
-        raise InvalidArgument(f"environments.{name}: it cannot work at the reward service: {listed[name].unavailable}")
+        raise InvalidArgument(
+            f"environments.{name}: the environment cannot work at the reward service:  {listed[name].unavailable}"
+        )
     return listed[name]
 
 
@@ -108,10 +114,11 @@ def _stage_of(prompt: Prompt, stages: Stages) -> Stage | None:
 
 
 async def _note_another_rendering(name: str, stages: Stages, prompt: Prompt, events: EventLog) -> None:
-    """Tries two turns. Notes if their tokens differ from those of the whole conversation. That is not a fault: training
-    uses the tokens of the turns.
+    """Tries two turns.
 
-    Raises `InvalidArgument` for a chat template that cannot render such turns.
+    Adds a note if the tokens of the turns differ from the tokens of the whole conversation. Such a difference is not a
+    fault: training uses the tokens of the turns. Raises `InvalidArgument` for a chat template that cannot render such
+    turns.
     """
     stage = stages[name]
     try:
@@ -125,20 +132,23 @@ async def _note_another_rendering(name: str, stages: Stages, prompt: Prompt, eve
 
 
 async def _check_room(table: str, limit: int, prompts: Sequence[Prompt], stages: Stages) -> None:
-    """Raises `InvalidArgument` if no episode has room for a turn and its beginning. An agent's has no beginning."""
+    """Raises `InvalidArgument` if no episode has room for a turn and the turn's beginning.
+
+    An agent's turn has no beginning.
+    """
     named = {one.environment.environment: one for one in prompts if one.environment}
     for name, prompt in named.items():
         renderer = stages[name].renderer
         num_tokens = len(await stages.beside(partial(renderer.opening, prompt.messages, ())))
         if num_tokens >= limit and not stages[name].is_agent:
             raise InvalidArgument(
-                f"{table}.max_completion_tokens ({limit}) has no room for a turn of an episode behind the {num_tokens} "
-                "tokens with which the chat template begins one: raise it"
+                f"{table}.max_completion_tokens ({limit}) has no room for a turn of an episode after the {num_tokens} "
+                "tokens with which the chat template begins a turn: raise the limit"
             )
 
 
 def _note_missing_tools(before: Sequence[Prompt], after: Sequence[Prompt], stages: Stages, events: EventLog) -> None:
-    """Notes once for each environment that the chat template does not write its tools, although it should."""
+    """Adds a note for each environment whose tools the chat template does not write, although it should."""
     noted: set[str] = set()
     for old, new in zip(before, after, strict=True):
         stage = _stage_of(new, stages)

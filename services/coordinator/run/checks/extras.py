@@ -1,4 +1,7 @@
-"""The optional packages that each part needs beyond the base install, found without importing them."""
+"""The optional packages that each part needs beyond the base install.
+
+The module looks for a package without importing it.
+"""
 
 import importlib.util
 from collections.abc import Sequence
@@ -16,9 +19,9 @@ class Extra:
     name: str
     needed_for: str
     modules: tuple[str, ...]
-    """Top-level modules that it installs."""
+    """Top-level modules that the extra installs."""
     install: str
-    """The command that installs it."""
+    """The command that installs the extra."""
 
     def missing(self) -> list[str]:
         """Returns the modules that are not installed."""
@@ -29,7 +32,8 @@ GENERATOR = Extra(
     "generator",
     "the generator",
     ("vllm", "xxhash"),
-    "pip install 'shoal[generator]' where there is a GPU, else pip install --no-deps -r requirements/generator-cpu.txt",
+    "with a GPU: pip install 'shoal[generator]'; without a GPU: pip install --no-deps -r "
+    "requirements/generator-cpu.txt",
 )
 LEARNER = Extra(
     "learner",

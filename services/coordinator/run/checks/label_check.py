@@ -34,7 +34,7 @@ class MalformedLabel:
 
 
 class Labels:
-    """The labels of some prompts, each once."""
+    """The labels of some prompts, each label once."""
 
     def __init__(self, prompts: Sequence[Prompt]) -> None:
         self._uses: list[tuple[str, int]] = []
@@ -78,7 +78,7 @@ async def unusable_prompts(
     except FailedPrecondition as error:
         if error.reason != ErrorReason.UNIMPLEMENTED:
             raise
-        events.add("labels_not_checked", f"labels are not checked before they are used: {error.message}")
+        events.add("labels_not_checked", f"labels are not checked before their use: {error.message}")
         return frozenset()
     for message, count in left_out(data, malformed, prompts, questions):
         events.add("prompts_left_out", message, num_left_out=count)
@@ -88,9 +88,10 @@ async def unusable_prompts(
 def left_out(
     data: DataConfig, malformed: Sequence[MalformedLabel], prompts: Sequence[Prompt], questions: Sequence[Prompt]
 ) -> list[tuple[str, int]]:
-    """Returns a message and a count for the prompts that are left out, and for the held-out questions.
+    """Returns a message and a count for the prompts that are left out, and for the held-out questions that are left
+    out.
 
-    Raises `InvalidArgument` if `data.malformed_labels` refuses them, and if none is left.
+    Raises `InvalidArgument` if `data.malformed_labels` refuses malformed labels, and if no prompt or question is left.
     """
     found = []
     for kind, group in (("prompts", prompts), ("held-out questions", questions)):
@@ -103,6 +104,6 @@ def left_out(
         if data.malformed_labels == "refuse":
             raise InvalidArgument(f'{message}. Correct the rows, or leave them out with data.malformed_labels = "drop"')
         if len(among) == len(ids):
-            raise InvalidArgument(f"{message}. None is left: correct the rows, or name another verifier")
+            raise InvalidArgument(f"{message}. No row is left: correct the rows, or name another verifier")
         found.append((f"left out: {message}", len(among)))
     return found

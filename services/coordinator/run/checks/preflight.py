@@ -1,4 +1,4 @@
-"""Preflight: checks of model and data before anything heavy starts."""
+"""Preflight: checks of model and data before a run starts its expensive work."""
 
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -43,11 +43,11 @@ class PreparedInputs:
     """The model's tokenizer and the data, loaded and checked."""
 
     tokenizer: Any
-    """A `transformers` tokenizer."""
+    """A tokenizer of the package `transformers`."""
     prompts: PromptSet
     """The prompts to train on."""
     held_out: HeldOut
-    """Held-out questions, none of which is in `prompts`; empty without `evaluation.sources`."""
+    """Held-out questions, none of which is in `prompts`. Empty without `evaluation.sources`."""
     stop_token_ids: tuple[int, ...]
     """Tokens that end a completion."""
     time_s: float | None = None
@@ -57,7 +57,7 @@ class PreparedInputs:
     notes: tuple[str, ...] = ()
     """Notes on settings that may be unintended."""
     verifiers_to_ask_for: tuple[str, ...] = ()
-    """Verifiers in the data that only a reward service can know, which is asked once it is registered."""
+    """Verifiers in the data that only a reward service may know. The service is asked after its registration."""
 
     @property
     def evaluation_prompts(self) -> tuple[Prompt, ...]:
@@ -66,11 +66,11 @@ class PreparedInputs:
 
 
 def preflight(config: RunConfig, time_s: float | None = None) -> PreparedInputs:
-    """Loads tokenizer and data, and checks that they fit each other and the model.
+    """Loads the tokenizer and the data, and checks that both fit each other and the model.
 
-    `time_s` is the time of the run's start, which the chat template gets. Loads no weights and needs no torch; digests
-    read some of them. Refuses a verifier that no reward service has, except where only the reward service can ask for
-    it, at a server of `reward.servers`.
+    `time_s` is the time of the run's start, which the chat template gets. Loads no weights and needs no torch, but
+    reads some weights for digests. Refuses a verifier that no reward service has, except where only the reward service
+    can ask for it, at a server of `reward.servers`.
 
     Raises `InvalidArgument`, with the field at fault, for a missing model, a tokenizer of another model, no prompt, no
     prompt that is short enough, no evaluation question that is not trained on, a verifier of `reward.correct` that no
@@ -124,7 +124,7 @@ def preflight(config: RunConfig, time_s: float | None = None) -> PreparedInputs:
 
 
 def _notes_on_publishes(config: RunConfig) -> tuple[str, ...]:
-    """Returns a note for a deadline that ends publishes of the model's weights."""
+    """Returns a note if a deadline is too short for a publish of the model's weights."""
     given, model = config.weights.timeout_s, config.model
     if given is None or config.generator.lora == "adapter":
         return ()
@@ -172,14 +172,16 @@ def _check_judges(config: RunConfig, prompts: Sequence[Prompt]) -> None:
         for truth in prompt.ground_truths:
             if truth.verifier in MODEL_VERIFIERS and not config.reward.model.is_given:
                 raise InvalidArgument(
-                    f"reward.model.path: is unset, as is reward.model.base_url, and {row_name(prompt.prompt_id)} has "
+                    "reward.model.path: both reward.model.path and reward.model.base_url are unset, and "
+                    f"{row_name(prompt.prompt_id)} has "
                     f"the label {truth.verifier!r}, which a reward model scores; set one of the two: a sequence "
                     "classification model, or the address of a server that has one"
                 )
             if truth.verifier in JUDGE_VERIFIERS and not config.reward.judge.base_url:
                 raise InvalidArgument(
-                    f"reward.judge.base_url: is unset, and {row_name(prompt.prompt_id)} has the label "
-                    f"{truth.verifier!r}, which a language model judges; set it to an OpenAI-compatible endpoint, as "
+                    f"reward.judge.base_url: the field is unset, and {row_name(prompt.prompt_id)} has the label "
+                    f"{truth.verifier!r}, which a language model judges; set reward.judge.base_url to an "
+                    "OpenAI-compatible endpoint, as "
                     'in "http://127.0.0.1:8000/v1", and reward.judge.model to the model\'s name there'
                 )
 
@@ -191,8 +193,8 @@ def _check_correct(config: RunConfig, named: Collection[str], prompts: Sequence[
     if unused := [name for name in reward.correct if name not in named]:
         raise InvalidArgument(
             f"reward.correct: no row names the verifier {unused[0]!r}; rows name: "
-            f"{', '.join(sorted(named)) or 'none'}; list those that say whether an answer is correct, or leave the "
-            "field out"
+            f"{', '.join(sorted(named)) or 'none'}; list the verifiers that decide whether an answer is correct, "
+            "or leave the field out"
         )
     judges = {truth.verifier for prompt in prompts for truth in prompt.ground_truths}
     plays = any(prompt.environment is not None for prompt in prompts)
@@ -214,9 +216,10 @@ def check_weights(config: RunConfig) -> Path:
 
 
 def check_adapted_layers(config: RunConfig, folder: Path) -> str:
-    """Checks the names in `learner.lora.target_modules`. Returns why it could not check them; empty if it could.
+    """Checks the names in `learner.lora.target_modules`.
 
-    Raises `InvalidArgument` for a name that matches no linear layer of the model in the folder.
+    Returns why the names could not be checked; empty if they were checked. Raises `InvalidArgument` for a name that
+    matches no linear layer of the model in the folder.
     """
     if not config.learner.lora.is_on:
         return ""
@@ -250,7 +253,9 @@ def _fields(left_out: Collection[str]) -> str:
     if not left_out:
         return ""
     names = ", ".join(sorted(left_out))
-    return f"messages in the data have fields that the chat template does not read, so no prompt has them: {names}"
+    return (
+        f"messages in the data have fields that the chat template does not read, so prompts lack these fields: {names}"
+    )
 
 
 def _missing_bos(tokenizer: Any, prompts: Sequence[Prompt]) -> str:
@@ -261,8 +266,10 @@ def _missing_bos(tokenizer: Any, prompts: Sequence[Prompt]) -> str:
     if not without:
         return ""
     return (
-        f"{without} of {len(prompts)} prompts do not begin with {tokenizer.bos_token}, with which the tokenizer begins "
-        "any text, and most such models answer badly without it: let the chat template (model.chat_template, else the "
+        f"{without} of {len(prompts)} prompts do not begin with {tokenizer.bos_token}, with which the tokenizer "
+        "begins any text, "
+        "and most models of such tokenizers answer badly without this token:  let the chat template "
+        "(model.chat_template, else the "
         "tokenizer's own) begin with {{ bos_token }}"
     )
 
@@ -273,5 +280,5 @@ def _clock(model: ModelConfig, tokenizer: Any, prompt: Prompt) -> str:
         return ""
     return (
         "the chat template writes the time (strftime_now): all prompts of a run have the time at which it was started, "
-        "also once it is resumed; whoever uses the model later has another one"
+        "also after the run is resumed; prompts in later use of the model have another time"
     )
