@@ -28,20 +28,21 @@ _PICKLED = "eJ"
 
 class CodeOptions(Section):
     timeout_s: float = Field(default=1.0, gt=0)
-    """Longest time for the program and one test; open-instruct's `code_max_execution_time`."""
+    """Longest time for the program and one test (open-instruct's `code_max_execution_time`)."""
     total_timeout_s: float = Field(default=8.0, gt=0)
-    """Longest time for all tests of one completion; tests that are not finished by then are not passed. Keep it two
-    seconds below `reward.timeout_s`, which makes the completion FAILED."""
+    """Longest time for all tests of one completion. Tests that are not finished by then are not passed. Keep this time
+    two seconds below `reward.timeout_s`, which makes the completion FAILED."""
     memory_mib: int = Field(default=512, ge=64)
-    """Address space of the program."""
+    """Address space of the program, in MiB."""
     pass_rate_threshold: float = Field(default=0.0, ge=0, le=1)
-    """Share of passed tests below which the value is 0; open-instruct's `code_pass_rate_reward_threshold`."""
+    """Share of passed tests below which the value is 0 (open-instruct's `code_pass_rate_reward_threshold`)."""
     partial_credit: bool = True
-    """The value is the share of passed tests; otherwise 1 if all pass, else 0."""
+    """Make the value the share of passed tests. Otherwise the value is 1 if all tests pass, else 0."""
     reward_speed: bool = False
-    """A passed test counts the share of its time that is left; open-instruct's `code_apply_perf_penalty`."""
+    """Count for each passed test only the share of its time limit that is left (open-instruct's
+    `code_apply_perf_penalty`)."""
     any_tag: bool = False
-    """Drop any word after the opening backticks, not just "python"."""
+    """Drop any word after the opening backticks, not only "python"."""
 
     @property
     def reaches_1(self) -> bool:

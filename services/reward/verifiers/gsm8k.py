@@ -41,8 +41,9 @@ _SOLUTION_MARK = "####"
 
 class Gsm8kOptions(Section):
     equality: Literal["number", "text"] = "number"
-    """`number`: 5.0 equals 5. `text`: the last number equals the label letter for letter, as in open-instruct, where
-    5.0 does not equal 5; every comma between digits is dropped."""
+    """How the last number is compared with the label. With `number`, 5.0 equals 5. With `text`, the last number must
+    equal the label letter for letter, as in open-instruct, so 5.0 does not equal 5; every comma between digits is
+    dropped first."""
 
 
 def verify(completion: str, label: Any, options: Gsm8kOptions = Gsm8kOptions()) -> Verdict:

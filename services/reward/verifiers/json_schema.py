@@ -24,7 +24,7 @@ _LARGEST_DOUBLE = Decimal(sys.float_info.max)
 
 class JsonSchemaOptions(Section):
     timeout_s: float = Field(default=2.0, gt=0)
-    """Longest time for validating one completion; past it the completion is UNSCORABLE."""
+    """Longest time for validating one completion. After this time the completion is UNSCORABLE."""
 
 
 def load() -> None:

@@ -24,22 +24,22 @@ _DELIMITED = re.compile(r"(?<!\\)\$|\\boxed|\\\(|\\\[")
 
 class MathOptions(Section):
     extraction: list[Literal["latex", "expr", "string"]] = Field(default=["latex", "expr"], min_length=1)
-    """Forms in which answer and label are looked for: LaTeX, plain expressions, single letters A to D."""
+    """Forms in which the verifier looks for answer and label: LaTeX, plain expressions, single letters A to D."""
     boxed_match_priority: int = Field(default=50, ge=-1)
-    """Rank of boxed answers: below 50 before announced ones, above 50 behind them, at 50 the later one counts; -1 reads
-    boxes like other formulas."""
+    """Rank of boxed answers. Below 50, boxed answers come before announced answers; above 50, after announced answers.
+    At 50 the later answer counts. With -1, boxes are read like other formulas."""
     float_rounding: int = Field(default=6, ge=0)
-    """Decimals to which numbers are compared; for numbers below 0.001, significant digits."""
+    """Number of decimals to which numbers are compared. For numbers below 0.001, the number of significant digits."""
     strict: bool = True
-    """Whether names of variables matter, and a tuple is no answer where the label is a set."""
+    """Whether names of variables matter. If true, a tuple is also no answer to a label that is a set."""
     allow_set_relation_comparison: bool = False
-    """Whether an inequality equals the interval or set of its solutions if the label is the interval or set."""
+    """Whether an inequality equals the interval or set of its solutions if the label is such an interval or set."""
     answer_tags: bool = False
-    """Read only the last `<answer>...</answer>`, if there is one, also without LaTeX around its answer: for prompts
-    that ask for R1's format."""
+    """Read only the last `<answer>...</answer>` if there is one, also if the answer in the tags has no LaTeX around it.
+    Suits prompts that ask for R1's format."""
     timeout_s: float = Field(default=5.0, gt=0)
-    """Longest time for reading and comparing one answer; past it the completion is UNSCORABLE. Keep it below
-    `reward.timeout_s`, which kills the process."""
+    """Longest time for reading and comparing one answer. After this time the completion is UNSCORABLE. Keep this time
+    below `reward.timeout_s`, which kills the process."""
 
 
 def load() -> None:

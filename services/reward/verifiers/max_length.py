@@ -13,7 +13,7 @@ from shoal.quantities import counted
 
 class LengthOptions(Section):
     max_length_tokens: int = Field(default=32768, ge=1)
-    """Tokens of difference that cost 1; open-instruct's `max_length_verifier_max_length`."""
+    """Number of tokens of difference that lower the value by 1 (open-instruct's `max_length_verifier_max_length`)."""
 
 
 def verify(completion: str, label: Any, options: LengthOptions = LengthOptions(), *, num_tokens: int) -> Verdict:

@@ -109,11 +109,12 @@ _SINGLE = re.compile(r"(?<![A-Za-z])[A-Za-z](?![A-Za-z])")
 
 class MultipleChoiceOptions(Section):
     strict: bool = False
-    """Accept only an answer in a box, in <answer> tags, after "answer is" or "answer:", or a correction of it."""
+    """Accept only an answer in a box, in <answer> tags, or after "answer is" or "answer:", or a correction of such an
+    answer."""
     values: Literal["unit", "loose", "soft", "strict"] = "unit"
-    """Values of a right letter in a box, a right one elsewhere, a wrong one in a box, and the rest: 1, 1, 0, 0
-    (`unit`); or those of ROLL's crossthinkqa: 1, 1, -1, -1 (`loose`), 1, 0.5, -0.5, -1 (`soft`), 1, -1, -1, -1
-    (`strict`)."""
+    """Values of a right letter in a box, a right letter elsewhere, a wrong letter in a box, and anything else. `unit`
+    gives 1, 1, 0, 0. The others are the values of ROLL's crossthinkqa: `loose` gives 1, 1, -1, -1, `soft` gives 1, 0.5,
+    -0.5, -1, and `strict` gives 1, -1, -1, -1."""
 
 
 def verify(completion: str, label: Any, options: MultipleChoiceOptions = MultipleChoiceOptions()) -> Verdict:

@@ -21,7 +21,7 @@ def load() -> None:
 
 class ReasoningGymOptions(Section):
     timeout_s: float = Field(default=5.0, gt=0)
-    """Longest time for a task's scorer on one answer; past it the completion is UNSCORABLE."""
+    """Longest time for a task's scorer on one answer. After this time the completion is UNSCORABLE."""
 
 
 def verify(completion: str, label: Any, options: ReasoningGymOptions = ReasoningGymOptions()) -> Verdict:

@@ -13,7 +13,7 @@ from shoal.config.tables.section import Section
 
 class RegexOptions(Section):
     timeout_s: float = Field(default=1.0, gt=0)
-    """Longest time for one search; past it the completion is UNSCORABLE."""
+    """Longest time for one search. After this time the completion is UNSCORABLE."""
 
 
 def verify(completion: str, label: Any, options: RegexOptions = RegexOptions()) -> Verdict:

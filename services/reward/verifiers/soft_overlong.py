@@ -14,7 +14,7 @@ class SoftOverlongOptions(Section):
     max_length_tokens: int = Field(default=4096, ge=1)
     """Length from which the full penalty applies."""
     soft_cache_tokens: int = Field(default=1024, ge=0)
-    """Tokens before that over which the penalty grows."""
+    """Number of tokens before `max_length_tokens` over which the penalty grows."""
 
 
 def verify(

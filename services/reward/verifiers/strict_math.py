@@ -24,7 +24,7 @@ from shoal.config.tables.section import Section
 
 class StrictMathOptions(Section):
     timeout_s: float = Field(default=5.0, gt=0)
-    """Longest time for comparing one answer; past it the completion is UNSCORABLE."""
+    """Longest time for comparing one answer. After this time the completion is UNSCORABLE."""
 
 
 def load() -> None:

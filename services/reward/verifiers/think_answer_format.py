@@ -12,7 +12,7 @@ _FENCE = "```"
 
 class ThinkAnswerOptions(Section):
     code_language: str = ""
-    """Language of a fenced block that the answer must contain; empty requires none."""
+    """Language of a fenced block that the answer must contain. If empty, no block is required."""
 
 
 def verify(completion: str, label: Any, options: ThinkAnswerOptions = ThinkAnswerOptions()) -> Verdict:

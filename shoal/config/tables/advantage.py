@@ -17,52 +17,55 @@ class AdvantageConfig(Section):
     describes the estimators of papers and other systems in these terms."""
 
     baseline: Baseline = "group_mean"
-    """Baseline that is subtracted from a reward: the mean of its group (GRPO, arXiv:2402.03300), of the other
-    completions in the group (RLOO, arXiv:2402.14740), of the batch, or of all rewards of the run so far
-    (`running_mean`, ROLL); the mean weighted by length (OPO, arXiv:2505.23585); or the reward of an additional greedy
-    completion of the prompt (ReMax, arXiv:2310.10505). `second_best` rewards only the best of a group, by its lead
-    (pass@k training, arXiv:2503.19595)."""
+    """Baseline that is subtracted from a reward. `group_mean` is the mean of the completion's group (GRPO,
+    arXiv:2402.03300), `leave_one_out` the mean of the other completions in the group (RLOO, arXiv:2402.14740).
+    `batch_mean` is the mean of the batch, `running_mean` the mean of all rewards of the run so far (ROLL).
+    `length_weighted` is the group's mean weighted by length (OPO, arXiv:2505.23585). `greedy` is the reward of an
+    additional greedy completion of the prompt (ReMax, arXiv:2310.10505). `second_best` rewards only the best completion
+    of a group, by its lead over the second best (pass@k training, arXiv:2503.19595)."""
     scale: Scale = "group_std"
-    """Divisor of the difference: a standard deviation (`running_std`: of all rewards of the run so far, including
-    these), the share of nonzero rewards in the batch (`nonzero_share`: GPG, arXiv:2504.02546), or none (Dr. GRPO,
-    arXiv:2503.20783)."""
+    """Divisor of the difference between reward and baseline: a standard deviation, the share of nonzero rewards in the
+    batch (`nonzero_share`: GPG, arXiv:2504.02546), or none (Dr. GRPO, arXiv:2503.20783). `running_std` is the standard
+    deviation of all rewards of the run so far, including the rewards of the current batch."""
     std_ddof: Literal[0, 1] = 1
-    """Number subtracted from the count in the variance."""
+    """Number subtracted from the count of rewards in the variance."""
     std_eps: Annotated[float, NEXT_STEP] = Field(default=1e-6, ge=0)
-    """Added to the standard deviation."""
+    """Number added to the standard deviation."""
     per_verifier: bool = False
     """Normalize the scores of each verifier separately, then sum them with their weights (GDPO, arXiv:2601.05242)."""
     batch_normalize: bool = False
-    """Then center over the completions of the batch and divide by their standard deviation."""
+    """After `baseline` and `scale`, center the results over the completions of the batch and divide them by their
+    standard deviation."""
     batch_std_eps: Annotated[float, NEXT_STEP] = Field(default=1e-4, ge=0)
-    """Added to the standard deviation of `batch_normalize`."""
+    """Number added to the standard deviation of `batch_normalize`."""
     whiten: bool = False
-    """Then center over all completion tokens of the batch and divide by their standard deviation
-    (REINFORCE++, arXiv:2501.03262)."""
+    """After `batch_normalize`, center the advantages over all completion tokens of the batch and divide them by their
+    standard deviation (REINFORCE++, arXiv:2501.03262)."""
     whiten_ddof: Literal[0, 1] = 1
     """Number subtracted from the count of tokens in the variance of `whiten`."""
     whiten_eps: Annotated[float, NEXT_STEP] = Field(default=1e-8, ge=0)
-    """Added to the variance of `whiten`."""
+    """Number added to the variance of `whiten`."""
     batch_per_verifier: bool = False
-    """Take all statistics of the batch (`batch_mean`, `batch_std`, `nonzero_share`, `batch_normalize`, `whiten`) over
-    the prompts of one verifier at a time, for data of several tasks (ROLL's domains)."""
+    """Compute all statistics of the batch (`batch_mean`, `batch_std`, `nonzero_share`, `batch_normalize`, `whiten`)
+    separately for the prompts of each verifier, for data of several tasks (ROLL's domains)."""
     reward_min: Annotated[float | None, NEXT_STEP] = None
-    """Lower bound of rewards, applied first (TRL's `reward_clip_range`)."""
+    """Lower bound of rewards, applied before all other parts of the advantage (TRL's `reward_clip_range`)."""
     reward_max: Annotated[float | None, NEXT_STEP] = None
-    """Upper bound of rewards, applied first."""
+    """Upper bound of rewards, applied before all other parts of the advantage."""
     reward_clip: Annotated[float | None, NEXT_STEP] = Field(default=None, gt=0)
-    """Clamp rewards to plus or minus this after `baseline` and `scale` (ROLL's `reward_clip`)."""
+    """Clamp rewards to plus or minus this value after `baseline` and `scale` (ROLL's `reward_clip`)."""
     partial_rewards: bool = False
-    """Compute the reward from the verifiers that scored a completion when others failed (TRL). Otherwise the completion
-    has no reward and is not trained on. A failure never counts as 0."""
+    """If some verifiers of a completion failed, compute the reward from the verifiers that scored the completion (TRL).
+    Otherwise the completion has no reward and is not trained on. A failure never counts as 0."""
     step_rewards: bool = False
-    """Add the verifiers' scores of single steps: compared and scaled over all steps of the group, each counts for every
-    token up to the end of its step (process supervision, arXiv:2402.03300)."""
+    """Add the verifiers' scores of single steps to the advantages (process supervision, arXiv:2402.03300). Step scores
+    are compared and scaled over all steps of the group. The score of a step counts for every token up to the end of the
+    step."""
     clip: Annotated[float | None, NEXT_STEP] = Field(default=None, gt=0)
-    """Clamp advantages to plus or minus this, applied last."""
+    """Clamp advantages to plus or minus this value, after all other parts of the advantage."""
     discount: Annotated[float, NEXT_STEP] = Field(default=1.0, gt=0, le=1)
-    """Discount factor per token, going back from the last token, which has the completion's reward; it also applies to
-    the KL in the reward (`kl.reward_level` "token")."""
+    """Discount factor per token, going back from the last token, which has the completion's reward. The factor also
+    applies to the KL in the reward (`kl.reward_level` "token")."""
 
     @property
     def is_running(self) -> bool:

@@ -10,24 +10,27 @@ Level = Literal["token", "sequence_sum", "sequence_mean", "sequence_max"]
 
 
 class FilterConfig(Section):
-    """One test that tokens must pass. d = proximal - behavior log-probability, of a token or over its sequence."""
+    """One test that tokens must pass. d is the proximal minus the behavior log-probability, of a token or over its
+    sequence."""
 
     statistic: Literal["ratio", "k2", "k3", "tv", "binary_kl", "probability_difference", "probability_distance"] = (
         "ratio"
     )
-    """In this order: exp(d); d^2/2; exp(d) - d - 1; |exp(d) - 1|; the KL divergence of the token against all others
-    (p log(p/q) + (1-p) log((1-p)/(1-q)), p behavior and q proximal); exp(proximal) - exp(behavior); its absolute
-    value."""
+    """Statistic that is tested. `ratio` is exp(d), `k2` is d^2/2, `k3` is exp(d) - d - 1, and `tv` is |exp(d) - 1|.
+    `binary_kl` is the KL divergence of the token against all other tokens (p log(p/q) + (1-p) log((1-p)/(1-q)), with p
+    behavior and q proximal). `probability_difference` is exp(proximal) - exp(behavior), and `probability_distance` is
+    the absolute value of this difference."""
     level: Level = "token"
-    """One value per token, or one per completion: the sum, the mean or the maximum over its tokens. The ratio is
-    exponentiated last: exp(sum d) is the completion's ratio, exp(mean d) its geometric mean."""
+    """Whether there is one value per token or one value per completion: the sum, the mean or the maximum over the
+    completion's tokens. The ratio is exponentiated last: exp(sum d) is the completion's ratio, exp(mean d) its
+    geometric mean."""
     low: float | None = None
-    """A token or completion below this fails."""
+    """A token or completion with a value below this bound fails."""
     high: float | None = None
-    """A token or completion above this fails."""
+    """A token or completion with a value above this bound fails."""
     only_harmful: bool = False
-    """Drop a failing token only if the step would push it further away: d and the advantage have the same sign (VACO,
-    arXiv:2603.01365)."""
+    """Drop a failing token only if the step would push the token further away: d and the advantage have the same sign
+    (VACO, arXiv:2603.01365)."""
     reject: bool = False
     """Also remove dropped tokens from the divisor of the loss."""
 
@@ -46,19 +49,20 @@ class FilterConfig(Section):
 
 class CorrectionConfig(Section):
     """Importance weights exp(proximal - behavior) on the policy loss, without a gradient. A token without a behavior
-    log-probability has d = 0 and is counted."""
+    log-probability has d = 0, and the metrics count such tokens."""
 
     weight: Literal["none", "token", "sequence", "geometric"] = "none"
-    """Weight of a token: its own ratio; the product of the ratios in its completion; or their geometric mean."""
+    """Weight of a token. `token` is the token's own ratio, `sequence` the product of the ratios in its completion, and
+    `geometric` the geometric mean of these ratios."""
     weight_low: float | None = Field(default=None, gt=0, lt=1)
     """Lower bound of the weights."""
     weight_high: float = Field(default=2.0, ge=0)
-    """Upper bound of the weights (TIS), above 1; 0 is no bound."""
+    """Upper bound of the weights (TIS), above 1. 0 sets no bound."""
     normalize: bool = False
-    """Divide the weights by their mean over the tokens of the step, or over its completions with sequence and geometric
-    weights."""
+    """Divide the weights by their mean over the tokens of the step. With `sequence` and `geometric` the mean is over
+    the completions of the step."""
     filters: list[FilterConfig] = Field(default_factory=list)
-    """Tests; a token that fails any of them is dropped (IcePop: ratio, token, low 0.5, high 5)."""
+    """Tests of tokens. A token that fails any test is dropped (IcePop: ratio, token, low 0.5, high 5)."""
 
     @model_validator(mode="after")
     def _parts_fit(self) -> Self:

@@ -1,4 +1,4 @@
-"""Custom verifiers and those of other servers: the tables `reward.custom.<name>` and `reward.servers.<name>`."""
+"""Custom verifiers and verifiers of other servers: the tables `reward.custom.<name>` and `reward.servers.<name>`."""
 
 import importlib.metadata
 import re
@@ -23,29 +23,30 @@ class CustomVerifierConfig(Section):
     """A custom verifier: one Python function, in a file or in an installed package (docs/rewards.md)."""
 
     file: str = ""
-    """A Python file on the reward service's machine. A relative path in a TOML file begins at that file's folder, with
-    `--set` at the current one."""
+    """A Python file on the reward service's machine. A relative path in a TOML file is relative to the folder of the
+    TOML file. A relative path given with `--set` is relative to the current folder."""
     function: str = "score"
-    """The function in `file`."""
+    """Name of the function in `file`."""
     entry_point: str = ""
-    """In place of `file`: a function of a package that is installed where the reward service runs,
+    """In place of `file`: a function of a package that is installed where the reward service runs, in the form
     "package.module:function". A function that the package registers in the group `shoal.verifiers` needs no table."""
     convention: Literal["shoal", "trl", "trl_text", "verl"] = "shoal"
-    """How the function is called. "shoal" gives it those of docs/rewards.md's arguments that it takes. "verl" calls
-    verl's `compute_score(data_source, solution_str, ground_truth, extra_info)`: the label must be a table with
-    `ground_truth`, and `data_source` and `extra_info` if the function reads them (`label_columns` of the source); the
-    result is a number, or a table with `score_key`. "trl" calls a reward function of TRL's GRPOTrainer,
-    `f(prompts, completions, **columns)`, with lists of one completion: prompts and completions are lists of messages,
-    as for conversational data, and texts with "trl_text". Of its file it runs only what the function needs."""
+    """How the function is called. With "shoal" the function gets those arguments in docs/rewards.md that its signature
+    has. "verl" calls verl's `compute_score(data_source, solution_str, ground_truth, extra_info)`. The label must then
+    be a table with `ground_truth`, and with `data_source` and `extra_info` if the function reads them (`label_columns`
+    of the source). The result is a number, or a table with `score_key`. "trl" calls a reward function of TRL's
+    GRPOTrainer, `f(prompts, completions, **columns)`, with lists of one completion. With "trl", prompts and completions
+    are lists of messages, as for conversational data; with "trl_text" they are texts. "trl" and "trl_text" run only the
+    part of the file that the function needs."""
     score_key: str = Field(default="score", min_length=1)
-    """The entry of a result's table that is the score, in the convention "verl". So one function can be several
-    verifiers, a part of its table each; it is called for each of them."""
+    """Entry of the result's table that is the score, with the convention "verl". So one function can serve several
+    verifiers, each with its own entry of the table. The function is called once for each verifier."""
     arguments: dict[str, Any] = Field(default_factory=dict)
     """Further arguments of each call, by name."""
     reload: bool | None = None
-    """Use the new code when the file changes, without a restart. A version that does not work is not used: the last
-    good one stays in use. If unset, `shoal train` turns it on for the files of a new run, and it is off elsewhere; a
-    resumed run keeps its value. `shoal run resume` reads the code again in both cases."""
+    """Use the new code when the file changes, without a restart. If a new version does not work, the last working
+    version stays in use. If unset, reloading is on for the files of a new run of `shoal train`, and off elsewhere; a
+    resumed run keeps its value. `shoal run resume` reads the code again in any case."""
 
     @field_validator("file")
     @classmethod
@@ -82,17 +83,18 @@ class RewardServerConfig(Section):
     (docs/rewards.md)."""
 
     address: str
-    """host:port of the server, as the reward service reaches it."""
+    """Address of the server as host:port, as the reward service reaches the server."""
     verifiers: list[str] = Field(default_factory=list)
-    """The verifiers of the server that are used. If empty, all that it lists; these are known only once the reward
-    service has asked the server, so labels are then checked when the run starts, not before."""
+    """The verifiers of the server that are used. If empty, all verifiers that the server lists are used. The names are
+    then known only once the reward service has asked the server, so labels are checked when the run starts, not
+    before."""
     timeout_s: float = Field(default=60.0, gt=0)
-    """Longest time for one verifier on one completion, all attempts and the pauses between them included; past it the
-    outcome is FAILED."""
+    """Longest time for one verifier on one completion, including all attempts and the pauses between attempts. After
+    this time the outcome is FAILED."""
     max_attempts: int = Field(default=4, ge=1)
-    """Largest number of calls for one completion, if the server is away or busy."""
+    """Maximum number of calls for one completion if the server is away or busy."""
     max_concurrent: int = Field(default=64, ge=1)
-    """Largest number of calls that one reward service has open at the server; others wait."""
+    """Maximum number of calls that one reward service has open at the server. Other calls wait."""
 
     @field_validator("address")
     @classmethod

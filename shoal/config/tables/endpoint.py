@@ -1,4 +1,4 @@
-"""Settings of any server that is asked over HTTP, with requests that may be retried."""
+"""Settings of any server that Shoal calls over HTTP, with requests that may be retried."""
 
 import re
 from urllib.parse import urlsplit
@@ -12,17 +12,17 @@ class EndpointConfig(Section):
     base_url: str = ""
     """Address of the server."""
     api_key_env: str = ""
-    """Environment variable of the reward service that holds the key; if unset, no key is sent. The key itself does not
+    """Environment variable of the reward service that has the key. If unset, no key is sent. The key itself does not
     belong in a configuration."""
     timeout_s: float = Field(default=60.0, gt=0)
     """Longest time for one request."""
     total_timeout_s: float = Field(default=180.0, gt=0)
-    """Longest time for one question, all attempts and the pauses between them included; past it the outcome is
-    FAILED."""
+    """Longest time for one question, including all attempts and the pauses between attempts. After this time the
+    outcome is FAILED."""
     max_attempts: int = Field(default=4, ge=1)
-    """Largest number of requests for one question, if the server is busy, broken or silent."""
+    """Maximum number of requests for one question if the server is busy, broken or silent."""
     max_concurrent: int = Field(default=32, ge=1)
-    """Largest number of questions that one reward service has open at the server; others wait."""
+    """Maximum number of questions that one reward service has open at the server. Other questions wait."""
 
     @field_validator("base_url")
     @classmethod

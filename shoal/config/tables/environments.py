@@ -31,7 +31,7 @@ BUILT_IN_ENVIRONMENTS = frozenset(
 """Names of the environments that come with Shoal (services/reward/environments/builtin)."""
 
 UNBOUNDED_ENVIRONMENT = "verifiers"
-"""The one of them whose settings may name any installed code."""
+"""The built-in environment whose settings may name any installed code."""
 
 _FILE = re.compile(r"(.+\.py):([A-Za-z_]\w*)", re.DOTALL)
 
@@ -40,32 +40,34 @@ class EnvironmentConfig(Section):
     """An environment that the data may name (docs/environments.md)."""
 
     name: str
-    """Name by which the data call it: 1 to 63 characters of a-z, 0-9, "_" and "-"."""
+    """Name of the environment in the data: 1 to 63 characters of a-z, 0-9, "_" and "-"."""
     source: str = ""
-    """The code: the name of an environment that comes with Shoal, "file.py:Class", or "package.module:Class". In place
-    of a class there may be a list of functions, the tools. A relative path in a TOML file begins at that file's folder,
-    with `--set` at the current one. By default the environment of that `name` that comes with Shoal."""
+    """The code: the name of an environment that comes with Shoal, "file.py:Class", or "package.module:Class". A list of
+    functions, the tools, may take the place of the class. A relative path in a TOML file is relative to the folder of
+    the TOML file; a relative path given with `--set` is relative to the current folder. By default the source is the
+    environment named `name` that comes with Shoal."""
     server: str = ""
-    """In place of `source`: host:port of a server that offers `shoal.v1.EnvironmentService`, with an environment of
-    that `name`, as the reward service reaches it."""
+    """In place of `source`: host:port of a server that offers `shoal.v1.EnvironmentService` and has an environment
+    named `name`. The reward service must reach the server at this address."""
     settings: dict[str, Any] = Field(default_factory=dict)
-    """Keyword arguments of the class."""
+    """Keyword arguments of the environment's class."""
     interpreter: str = ""
-    """Python executable that runs the code, an absolute path; version 3.11 or later, without further packages of ours.
-    By default that of the reward service."""
+    """Absolute path of the Python executable that runs the code. Needs Python 3.11 or later, and no packages of Shoal.
+    By default the interpreter of the reward service runs the code."""
     episodes_per_process: int = Field(default=16, ge=1)
-    """Largest number of episodes that share a process. With 1 each episode gets a new process."""
+    """Maximum number of episodes that share a process. With 1 each episode gets a new process."""
     max_episodes: int = Field(default=256, ge=1)
-    """Largest number of episodes that one reward service has open at once; more are refused with
+    """Maximum number of episodes that one reward service has open at once. Further episodes are refused with
     RESOURCE_EXHAUSTED, and begin when others have ended."""
     max_observation_chars: int = Field(default=65_536, ge=64, le=500_000)
-    """Largest number of characters of what the environment says to one turn. The middle of more is cut out, with a
-    note in its place."""
+    """Maximum number of characters that the environment says to one turn. The middle of a longer text is cut out, with
+    a note in its place."""
     max_memory_gib: float = Field(default=4.0, ge=0.25, le=1_048_576)
     """Address space that each process may have, in GiB."""
     reload: bool = False
-    """Use the new code when the file changes: for episodes that begin from then on. A version that does not work, or
-    that lacks a tool of the former one, is not used. `shoal run resume` reads the code again in any case."""
+    """Use the new code when the file changes, for episodes that begin after the change. A new version that does not
+    work, or that lacks a tool of the former version, is not used. `shoal run resume` reads the code again in any
+    case."""
 
     @field_validator("name")
     @classmethod

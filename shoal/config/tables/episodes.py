@@ -9,7 +9,7 @@ from shoal.errors import InvalidArgument
 
 ToolParser = Literal["hermes", "tag", "call_tool", "qwen3_xml", "pythonic", "llama3_json", "regex"]
 PARSERS_THAT_STOP = ("tag", "call_tool")
-"""Forms whose calls end a turn by a text of theirs."""
+"""Forms of tool calls whose own closing text ends a turn."""
 
 
 class EpisodesConfig(Section):
@@ -19,48 +19,51 @@ class EpisodesConfig(Section):
     """
 
     tool_parser: ToolParser = "hermes"
-    """Form of the tool calls in what the policy says: `hermes` (Hermes, Qwen 2.5 and 3), `qwen3_xml` (Qwen3-Coder),
+    """Form of the tool calls in the policy's text: `hermes` (Hermes, Qwen 2.5 and 3), `qwen3_xml` (Qwen3-Coder),
     `pythonic` (Llama 4, Olmo 3), `llama3_json` (Llama 3), `tag`, as in `<python>1 + 1</python>`, `call_tool`, as in
     `<call_tool name="python">1 + 1</call_tool>` (DR Tulu), or `regex`, a form of your own (docs/tool-calls.md)."""
     tool_pattern: str = ""
-    """Of `regex`: a regular expression of the package `regex` that finds a call, with the group `name` for the tool,
-    and `arguments` for a JSON object or `argument` for the first required parameter, such as
-    `CALL (?P<name>[a-z]+): (?P<argument>[^\\n]*)`. Without `name` an environment needs a single tool."""
+    """A regular expression of the package `regex` that finds a call. Applies with `tool_parser` `regex`. The group
+    `name` is the tool, and the group `arguments` is a JSON object; in its place the group `argument` is the first
+    required parameter. An example is `CALL (?P<name>[a-z]+): (?P<argument>[^\\n]*)`. Without the group `name` the
+    environment must have a single tool."""
     tools_in_prompt: bool = True
-    """Hand the tools of the environment to the chat template, which writes them into the prompt. Otherwise the data say
-    how tools are called."""
+    """Hand the tools of the environment to the chat template, which writes the tools into the prompt. Otherwise the
+    data has to state how tools are called."""
     inline_results: str = ""
-    """Text that a tool's result becomes, with `{result}`, in the policy's own turn, which goes on behind it, such as
-    `"<output>\\n{result}\\n</output>\\n"` (open-instruct's `legacy`, Search-R1). Empty, the chat template writes
-    results as turns of their own. Calls have to end what is sampled: those of the forms `tag` and `call_tool` do, those
-    of others where `sampling.stop_strings` says so (docs/tool-calls.md)."""
+    """Text that contains the result of a tool as `{result}` and is put into the policy's own turn, such as
+    `"<output>\\n{result}\\n</output>\\n"` (open-instruct's `legacy`, Search-R1). The turn continues after this text. If
+    empty, the chat template writes results as turns of their own. The sampled text has to end with the call. Calls of
+    the forms `tag` and `call_tool` end the sampled text; calls of other forms do so if `sampling.stop_strings` has
+    their end (docs/tool-calls.md)."""
     max_turns: int = Field(default=8, ge=1, le=1000)
-    """Maximum number of turns that the environment answers. After the last one the policy may say one more thing if it
-    was given the results of tool calls."""
+    """Maximum number of turns that the environment answers. If the last of these answers has results of tool calls, the
+    policy may say one more thing."""
     max_tool_calls: int = Field(default=64, ge=1, le=10_000)
-    """Maximum number of tool calls in an episode; those beyond are not carried out. After the last one the policy may
+    """Maximum number of tool calls in an episode. Further calls are not carried out. After the last call the policy may
     say one more thing."""
     max_turn_tokens: int | None = Field(default=None, ge=1)
-    """Maximum length of a turn; unset, a turn may take what is left of the episode. A turn that is cut off here is
-    answered like any other."""
+    """Maximum length of a turn. If unset, a turn may take all remaining tokens of the episode. A turn that this limit
+    cuts off is answered like any other turn."""
     timeout_s: Annotated[float, AT_ONCE] = Field(default=1800.0, gt=0)
-    """Wall time of an episode, after which it is FAILED; pauses, and waits for a generator, do not count."""
+    """Longest wall time of an episode. After this time the episode is FAILED. Pauses and waits for a generator do not
+    count."""
     call_timeout_s: float = Field(default=60.0, gt=0, le=86_400)
-    """Wall time of one call into the environment, at most a day."""
+    """Longest wall time of one call into the environment, at most a day."""
     max_losses: Annotated[int, AT_ONCE] = Field(default=3, ge=1)
-    """Times that an episode may lose its environment before it is FAILED, counted anew when it has come a turn further.
-    Before that it is played again: from its recorded turns where the environment is deterministic, else from the
-    beginning."""
+    """Number of times that an episode may lose its environment before the episode is FAILED. The count begins anew when
+    the episode has come a turn further. Up to this number the episode is played again: from its recorded turns if the
+    environment is deterministic, else from the beginning."""
     truncated: Literal["score", "mask"] = "score"
-    """Treatment of episodes that a limit ended: `score` trains on them with the reward that they get, `mask` does not
-    train on them; they count in the statistics of their group."""
+    """Treatment of episodes that a limit ended. `score` trains on such episodes with the reward that they get. `mask`
+    does not train on them, but they count in the statistics of their group."""
     turn_rewards: Literal["sum", "last", "tokens"] = "sum"
-    """What becomes of the rewards of turns: their sum, or the last of them, is added to the reward of the episode; or
-    each counts for the `tokens` up to the end of its turn alone, compared over all turns of the group and discounted
-    with `turn_discount`."""
+    """Use of the rewards of turns. `sum` adds the sum of the turns' rewards to the reward of the episode, and `last`
+    adds the last turn's reward. With `tokens` the reward of a turn counts only for the tokens up to the end of this
+    turn. These rewards are compared over all turns of the group and discounted with `turn_discount`."""
     turn_discount: Annotated[float, NEXT_STEP] = Field(default=1.0, gt=0, le=1)
-    """Of `turn_rewards = "tokens"`: discount factor per turn, going back from the last turn, whose end has the reward
-    of the episode. `advantage.discount` is per token, and applies besides."""
+    """Discount factor per turn, going back from the last turn, at whose end the reward of the episode is added. Applies
+    with `turn_rewards = "tokens"`. `advantage.discount` is per token, and applies in addition."""
 
     @model_validator(mode="after")
     def _discounts_what_it_has(self) -> Self:

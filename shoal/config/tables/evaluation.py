@@ -16,33 +16,35 @@ class EvaluationConfig(Section):
     evaluation come from one policy version: no train step runs while they are sampled."""
 
     sources: list[SourceConfig] = Field(default_factory=list)
-    """Sources of the questions; without any there is no evaluation."""
+    """Sources of the questions. Without sources there is no evaluation."""
     num_prompts: int = Field(default=200, ge=1)
-    """Number of questions: the first in the sources that are not among the training prompts."""
+    """Number of questions. The evaluation takes the first questions of the sources that are not among the training
+    prompts."""
     held_out: bool = True
-    """Leave out questions that are trained on. `false` includes them, as open-instruct does: then a rate also measures
-    memorization."""
+    """Leave out questions that are trained on. `false` includes such questions, as open-instruct does, so that the
+    correct rate also measures memorization."""
     every_steps: Annotated[int, AT_ONCE] = Field(default=0, ge=0)
-    """Train steps between evaluations; 0 evaluates only at the end. The policy of the last step, and that of a drained
-    run, is always evaluated; that of a run that stops at once is not."""
+    """Train steps between evaluations. 0 evaluates only at the end. The policy of the last step and the policy of a
+    drained run are always evaluated. The policy of a run that stops at once is not evaluated."""
     on_start: bool = True
     """Also evaluate the policy before training, as step 0."""
     samples_per_prompt: int = Field(default=1, ge=1)
-    """Answers per question. With n of them the correct rate is avg@n."""
+    """Answers per question. With n answers the correct rate is avg@n."""
     pass_at_k: list[int] = Field(default_factory=list)
-    """The k of pass@k, each at most `samples_per_prompt`; empty means 1, 2, 4, ... and `samples_per_prompt`."""
+    """Values of k for pass@k, each at most `samples_per_prompt`. If empty, the values are 1, 2, 4, ... and
+    `samples_per_prompt`."""
     temperature: float = Field(default=0.0, ge=0, le=2)
-    """Divisor of the logits; 0 always takes the likeliest token, and the least above it is 0.01, as for vLLM."""
+    """Divisor of the logits. 0 always takes the likeliest token. The smallest value above 0 is 0.01, as for vLLM."""
     max_completion_tokens: int | None = Field(default=None, ge=1)
-    """Maximum length of an answer; unset is `sampling.max_completion_tokens`."""
+    """Maximum length of an answer. If unset, the maximum is `sampling.max_completion_tokens`."""
     top_p: float = Field(default=1.0, gt=0, le=1)
     """Sample from the likeliest tokens that together have this probability."""
     top_k: int = Field(default=0, ge=0)
-    """Sample from this many likeliest tokens; 0 means all."""
+    """Sample from this many likeliest tokens. 0 samples from all tokens."""
     min_p: float = Field(default=0.0, ge=0, le=1)
     """Sample from tokens with at least this share of the likeliest token's probability."""
     stop_strings: list[Annotated[str, Field(min_length=1)]] | None = None
-    """Texts that end an answer; unset is `sampling.stop_strings`."""
+    """Texts that end an answer. If unset, the texts of `sampling.stop_strings` end an answer."""
 
     @model_validator(mode="after")
     def _answers_differ(self) -> Self:

@@ -18,25 +18,26 @@ _DOUBLED = re.compile(r"\{\{\s*[A-Za-z_]*\s*\}\}")
 
 class JudgeConfig(EndpointConfig):
     base_url: str = ""
-    """Address of the judge, up to the version: any server with OpenAI's chat completions, for example
-    `http://127.0.0.1:8000/v1`. If unset, data whose labels need a judge are refused."""
+    """Address of the judge, up to the version, for example `http://127.0.0.1:8000/v1`. The judge may be any server with
+    OpenAI's chat completions. If unset, data whose labels need a judge is refused."""
     model: str = ""
-    """Name of the judge's model at that server."""
+    """Name of the judge's model at the server."""
     template: str = ""
-    """Question of `llm_judge`, with the placeholders {question}, {answer}, {reference} and {rubric}, of which {answer}
-    is required; if unset, Shoal's own. Instructions on how to answer are added."""
+    """Question of `llm_judge`, with the placeholders {question}, {answer}, {reference} and {rubric}. {answer} is
+    required. If unset, Shoal's own question is used. Shoal adds instructions on how to answer."""
     min_score: float = 0.0
-    """Score of `llm_judge` that counts as 0."""
+    """Score of `llm_judge` that becomes the value 0."""
     max_score: float = 10.0
-    """Score of `llm_judge` that counts as 1."""
+    """Score of `llm_judge` that becomes the value 1."""
     temperature: float = Field(default=0.0, ge=0)
     """Temperature of the judge; open-instruct's is 1."""
     max_tokens: int = Field(default=2048, ge=1)
-    """Longest answer of the judge, its thoughts included."""
+    """Maximum length of the judge's answer in tokens, including its thoughts."""
     json_mode: bool = False
     """Request JSON only, if the server supports `response_format`."""
     cache_size: int = Field(default=10_000, ge=0)
-    """Verdicts that one reward service caches, so that an identical question is asked once; 0 for none."""
+    """Number of verdicts that one reward service caches, so that an identical question is asked only once. 0 disables
+    the cache."""
     input_price: float = Field(default=0.0, ge=0)
     """Price of a million tokens that the judge reads, in any currency."""
     output_price: float = Field(default=0.0, ge=0)

@@ -8,33 +8,39 @@ from shoal.config.tables.section import NEXT_STEP, Fixed, Section
 
 
 class KlConfig(Section):
-    """The KL divergence between the policy and a reference: the initial model, or one that follows the policy."""
+    """The KL divergence between the policy and a reference. The reference is the initial model, or a model that follows
+    the policy."""
 
     coef: Annotated[float, NEXT_STEP] = Field(default=0.0, ge=0)
     """Weight of the KL divergence. At 0 no reference is loaded, unless `reference` is "always"."""
     place: Literal["loss", "reward"] = "loss"
     """Add the KL to the loss of each token, or subtract it from the reward before advantages are computed."""
     reward_level: Literal["token", "completion"] = "token"
-    """With place "reward": `token` subtracts the KL at each token, discounted from there on (`advantage.discount`),
-    from the completion's advantage, which is computed without it (ROLL, OpenRLHF). `completion` subtracts its sum from
-    the completion's reward, before rewards are compared (verl's GRPO, TRL's RLOO)."""
+    """How the KL enters the reward with place "reward". `token` subtracts the KL at each token, discounted from this
+    token on (`advantage.discount`), from the completion's advantage, which is computed without the KL (ROLL, OpenRLHF).
+    `completion` subtracts the sum of the KL from the completion's reward, before rewards are compared (verl's GRPO,
+    TRL's RLOO)."""
     estimator: Literal["k1", "k2", "k3", "abs", "ratio_k1"] = "k3"
-    """With d = logp - reference: d, d^2/2, exp(-d) + d - 1, |d|, ratio x d (joschu.net/blog/kl-approx). open-instruct's
-    estimators 0 to 3 are k1, k2, k3, ratio_k1."""
+    """Estimator of the KL. With d = logp - reference, `k1` is d, `k2` is d^2/2, `k3` is exp(-d) + d - 1, `abs` is |d|,
+    and `ratio_k1` is ratio x d (joschu.net/blog/kl-approx). open-instruct's estimators 0 to 3 are k1, k2, k3,
+    ratio_k1."""
     gradient: Literal["plain", "straight_through", "off_policy", "bias_corrected", "score_function"] = "plain"
-    """Gradient of the KL: the estimator's own; k2's (verl's "+"); k2's times the ratio, at most 10 (OpenRLHF); that of
-    the estimator times the differentiable ratio (TRL); or the estimator's plus that of the sampling probability
-    (NeMo-RL)."""
+    """Gradient of the KL. `plain` is the estimator's own gradient, and `straight_through` the gradient of k2 (verl's
+    "+"). `off_policy` is the gradient of k2 times the ratio, at most 10 (OpenRLHF). `bias_corrected` is the gradient of
+    the estimator times the differentiable ratio (TRL). `score_function` is the estimator's gradient plus the gradient
+    of the sampling probability (NeMo-RL)."""
     input_clamp: Annotated[float | None, NEXT_STEP] = Field(default=None, gt=0)
-    """Clamp d to plus or minus this (open-instruct: 40)."""
+    """Clamp d to plus or minus this value (open-instruct: 40). d is the log-probability minus the reference's
+    log-probability."""
     output_clamp: Annotated[float | None, NEXT_STEP] = Field(default=None, gt=0)
-    """Clamp the estimate to plus or minus this (verl, ROLL: 10)."""
+    """Clamp the estimate of the KL to plus or minus this value (verl, ROLL: 10)."""
     reference: Literal["auto", "always", "never"] = "auto"
-    """Load the reference if `coef` is above 0 (`auto`), always, for the metrics, or never, which needs coef 0."""
+    """When the reference is loaded. `auto` loads the reference if `coef` is above 0. `always` also loads the reference
+    at `coef` 0, for the metrics. `never` needs `coef` 0."""
     reference_update_steps: Annotated[
         int | None, Fixed("the checkpoint holds a reference that follows the policy at this pace, or none")
     ] = Field(default=None, ge=1)
-    """Train steps between updates of the reference; unset never updates it."""
+    """Train steps between updates of the reference. If unset, the reference is never updated."""
     reference_alpha: float = Field(default=0.6, gt=0, le=1)
     """Share of the policy in an update of the reference: reference = (1 - alpha) x reference + alpha x policy (TR-DPO,
     arXiv:2404.09656)."""
@@ -42,7 +48,7 @@ class KlConfig(Section):
     """Target of the KL (mean over completions of their token means), to which the coefficient adapts
     (arXiv:1909.08593)."""
     horizon: int = Field(default=10_000, ge=1)
-    """Completions over which the coefficient adapts."""
+    """Number of completions over which the coefficient adapts to `target`."""
 
     @model_validator(mode="after")
     def _parts_fit(self) -> Self:

@@ -26,24 +26,29 @@ WarmupShape = Literal["linear", "cosine", "1-sqrt"]
 
 class LearnerConfig(Section):
     zero_stage: Annotated[Literal[0, 1, 2, 3] | None, _SHARDED] = None
-    """DeepSpeed ZeRO stage, which decides what is sharded over the ranks: nothing, optimizer, + gradients,
-    + parameters. Unset is 0 on one rank, which has nothing to share, and 2 on several or with `offload_optimizer`; a
-    run that is resumed on another number of ranks keeps the stage of its checkpoint."""
+    """DeepSpeed ZeRO stage. The stage decides what is sharded over the ranks: nothing (0), the optimizer state (1),
+    also the gradients (2), also the parameters (3). If unset, the stage is 0 on one rank, which has nothing to share,
+    and 2 on several ranks or with `offload_optimizer`. A run that is resumed on another number of ranks keeps the stage
+    of its checkpoint."""
     compute_dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Type of forward and backward. `auto` is bfloat16, but float32 on a CPU without instructions for bfloat16. Trained
-    weights and optimizer are always float32."""
+    """Type of the forward and backward passes. `auto` is bfloat16, but float32 on a CPU without instructions for
+    bfloat16. Trained weights and optimizer state are always float32."""
     offload_optimizer: Annotated[bool, _SHARDED] = False
-    """Keep float32 weights and optimizer in the host's memory and update them there; needs a ZeRO stage above 0."""
+    """Keep float32 weights and optimizer state in the host's memory and update them on the host. Needs a ZeRO stage
+    above 0."""
     offload_parameters: Annotated[bool, _SHARDED] = False
-    """Keep sharded parameters in the host's memory until they are used; needs ZeRO stage 3 and `offload_optimizer`."""
+    """Keep sharded parameters in the host's memory until the parameters are used. Needs ZeRO stage 3 and
+    `offload_optimizer`."""
     zero_hpz_partition_size: Annotated[int, _SHARDED] = Field(default=1, ge=1)
-    """Ranks that together keep a second copy of the parameters for the backward pass, so that gathering them stays
-    within a node (ZeRO++, arXiv:2306.10209; DeepSpeed's zpg). Needs ZeRO stage 3; must divide the ranks; 1 is off."""
+    """Number of ranks that together keep a second copy of the parameters for the backward pass, so that gathering the
+    parameters stays within a node (ZeRO++, arXiv:2306.10209; DeepSpeed's zpg). Needs ZeRO stage 3. The number of
+    learner ranks must be divisible by this number. 1 disables the copy."""
     sequence_parallel_size: Annotated[int, _SHARDED] = Field(default=1, ge=1)
-    """Ranks that share the tokens of each packed row (DeepSpeed Ulysses, arXiv:2309.14509). Needs ZeRO stage 3;
-    must divide the ranks and the model's attention heads."""
+    """Number of ranks that share the tokens of each packed row (DeepSpeed Ulysses, arXiv:2309.14509). Needs ZeRO stage
+    3. The number of learner ranks and the number of the model's attention heads must be divisible by this number."""
     pack_tokens: int = Field(default=4096, ge=1)
-    """Maximum number of tokens in one packed row, over all ranks that share it. A longer sequence gets its own row."""
+    """Maximum number of tokens in one packed row, over all ranks that share the row. A longer sequence gets its own
+    row."""
     logits_chunk_tokens: int = Field(default=1024, ge=1)
     """Number of tokens whose logits are in memory at once."""
     learning_rate: Annotated[float, NEXT_STEP] = Field(default=1e-6, gt=0)
@@ -61,10 +66,11 @@ class LearnerConfig(Section):
     fused_adam: Annotated[bool, _SHARDED] = True
     """Run AdamW as one kernel over all parameters, on GPU and CPU."""
     max_grad_norm: float = Field(default=1.0, ge=0)
-    """Largest global norm of the gradients, which are scaled down to it; 0 is no limit."""
+    """Maximum global norm of the gradients. Gradients with a larger norm are scaled down to this norm. 0 sets no
+    limit."""
     lr_scheduler: Scheduler = "constant"
-    """Learning rate schedule over the run's optimizer steps, as in `transformers.get_scheduler`. All but "constant"
-    have a warm-up."""
+    """Learning rate schedule over the run's optimizer steps, as in `transformers.get_scheduler`. All schedules except
+    "constant" have a warm-up."""
     warmup_steps: int = Field(default=0, ge=0)
     """Optimizer steps during which the learning rate rises from 0; skipped steps do not count."""
     warmup_ratio: float | None = Field(default=None, ge=0, lt=1)
@@ -75,38 +81,38 @@ class LearnerConfig(Section):
             "cosine", "cosine_with_restarts", "cosine_with_min_lr", "cosine_warmup_with_min_lr", "warmup_stable_decay"
         ),
     ] = Field(default=None, gt=0)
-    """Number of cosine waves; unset is 0.5, one fall from the peak to the end. With cosine_with_restarts the number of
-    falls, a whole number; unset is 1."""
+    """Number of cosine waves. If unset, the number is 0.5, which is one fall from the peak to the end. With
+    cosine_with_restarts this is the number of falls, a whole number, and 1 if unset."""
     lr_min_ratio: Annotated[
         float | None, OptionOf("cosine_with_min_lr", "cosine_warmup_with_min_lr", "polynomial", "warmup_stable_decay")
     ] = Field(default=None, ge=0, lt=1)
-    """Final learning rate as a share of the peak. cosine_with_min_lr and cosine_warmup_with_min_lr need it; with
-    polynomial and warmup_stable_decay unset is 0."""
+    """Final learning rate as a share of the peak. cosine_with_min_lr and cosine_warmup_with_min_lr need this field.
+    With polynomial and warmup_stable_decay the share is 0 if unset."""
     lr_warmup_start_ratio: Annotated[float | None, OptionOf("cosine_warmup_with_min_lr")] = Field(
         default=None, ge=0, lt=1
     )
-    """Learning rate at the first step of cosine_warmup_with_min_lr, as a share of the peak, which the last warm-up step
-    reaches; unset is 1 / warm-up steps."""
+    """Learning rate at the first step of cosine_warmup_with_min_lr, as a share of the peak. The last warm-up step
+    reaches the peak. If unset, the share is 1 / warm-up steps."""
     lr_power: Annotated[float, OptionOf("polynomial")] = Field(default=1.0, gt=0)
-    """Exponent of the schedule polynomial."""
+    """Exponent of the `polynomial` schedule."""
     lr_timescale: Annotated[int | None, OptionOf("inverse_sqrt")] = Field(default=None, ge=1)
-    """Steps in which inverse_sqrt falls by the square root of 2; unset is the number of warm-up steps, or 10,000
-    without a warm-up."""
+    """Number of steps in which the learning rate of inverse_sqrt falls by the square root of 2. If unset, the number is
+    the number of warm-up steps, or 10,000 without a warm-up."""
     lr_decay_steps: Annotated[int | None, OptionOf("warmup_stable_decay")] = Field(default=None, ge=1)
     """Optimizer steps of the decay at the end of warmup_stable_decay, which needs this field."""
     lr_warmup_shape: Annotated[WarmupShape, OptionOf("warmup_stable_decay")] = "linear"
-    """Shape of the rise in warmup_stable_decay."""
+    """Shape of the learning rate's rise in warmup_stable_decay."""
     lr_decay_shape: Annotated[WarmupShape, OptionOf("warmup_stable_decay")] = "cosine"
-    """Shape of the fall in warmup_stable_decay."""
+    """Shape of the learning rate's fall in warmup_stable_decay."""
     gradient_checkpointing: bool = False
-    """Recompute activations in the backward pass: less memory, more time."""
+    """Recompute activations in the backward pass. This takes less memory and more time."""
     attention: Literal["auto", "sdpa", "flash_attention_2", "eager"] = "auto"
-    """Attention implementation. `auto` is flash_attention_2 where it can compute: on a GPU of compute capability 8.0,
-    with flash-attn 2.6, in bfloat16, for heads of size 256 at most. Elsewhere it is sdpa."""
+    """Attention implementation. `auto` is flash_attention_2 if it can compute: on a GPU of compute capability 8.0, with
+    flash-attn 2.6, in bfloat16, for heads of at most size 256. Otherwise `auto` is sdpa."""
     freeze: Annotated[list[str], _SHARDED] = Field(default_factory=list)
     """Prefixes of the names of parameters that are not trained, for example `["model.embed_tokens",
-    "model.layers.0."]`: no gradient, no optimizer state, no place in a checkpoint. They are published and exported as
-    they are."""
+    "model.layers.0."]`. Such parameters have no gradient, no optimizer state and no place in a checkpoint, and are
+    published and exported unchanged."""
     lora: LoraConfig = LoraConfig()
 
     def stage_on(self, num_ranks: int) -> Literal[0, 1, 2, 3]:

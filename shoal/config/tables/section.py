@@ -13,7 +13,7 @@ _NUMBERS = (int, float, int | None, float | None)
 class Fixed:
     """Marks a field, or a whole table, that keeps its value when a run is resumed: `Annotated[int, Fixed("why")]`.
 
-    Any other field may change then, and takes effect from the first step of the resumed run.
+    A field without this mark may change at a resume, and takes effect from the first step of the resumed run.
     """
 
     reason: str
@@ -23,8 +23,8 @@ class Fixed:
 class Live:
     """Marks a field, or a whole table, that may change while a run is active: `Annotated[int, Live("at once")]`.
 
-    "at once" is for what does not alter training, "next step" for what does: it changes between two train steps, after
-    a checkpoint. Every other field that is not `Fixed` changes when a run is resumed.
+    "at once" is for fields that do not alter training. "next step" is for fields that do: such a field changes between
+    two train steps, after a checkpoint. Every other field that is not `Fixed` changes when a run is resumed.
     """
 
     when: Literal["at once", "next step"]

@@ -78,20 +78,21 @@ BUILT_IN_VERIFIERS = RULE_VERIFIERS | JUDGE_VERIFIERS | MODEL_VERIFIERS
 
 class CodeOptions(Section):
     timeout_s: float = Field(default=1.0, gt=0)
-    """Longest time for the program and one test; open-instruct's `code_max_execution_time`."""
+    """Longest time for the program and one test (open-instruct's `code_max_execution_time`)."""
     total_timeout_s: float = Field(default=8.0, gt=0)
-    """Longest time for all tests of one completion; tests that are not finished by then are not passed. Keep it two
-    seconds below `reward.timeout_s`, which makes the completion FAILED."""
+    """Longest time for all tests of one completion. Tests that are not finished by then are not passed. Keep this time
+    two seconds below `reward.timeout_s`, which makes the completion FAILED."""
     memory_mib: int = Field(default=512, ge=64)
-    """Address space of the program."""
+    """Address space of the program, in MiB."""
     pass_rate_threshold: float = Field(default=0.0, ge=0, le=1)
-    """Share of passed tests below which the value is 0; open-instruct's `code_pass_rate_reward_threshold`."""
+    """Share of passed tests below which the value is 0 (open-instruct's `code_pass_rate_reward_threshold`)."""
     partial_credit: bool = True
-    """The value is the share of passed tests; otherwise 1 if all pass, else 0."""
+    """Make the value the share of passed tests. Otherwise the value is 1 if all tests pass, else 0."""
     reward_speed: bool = False
-    """A passed test counts the share of its time that is left; open-instruct's `code_apply_perf_penalty`."""
+    """Count for each passed test only the share of its time limit that is left (open-instruct's
+    `code_apply_perf_penalty`)."""
     any_tag: bool = False
-    """Drop any word after the opening backticks, not just "python"."""
+    """Drop any word after the opening backticks, not only "python"."""
 
     @property
     def reaches_1(self) -> bool:
@@ -101,8 +102,9 @@ class CodeOptions(Section):
 
 class Gsm8kOptions(Section):
     equality: Literal["number", "text"] = "number"
-    """`number`: 5.0 equals 5. `text`: the last number equals the label letter for letter, as in open-instruct, where
-    5.0 does not equal 5; every comma between digits is dropped."""
+    """How the last number is compared with the label. With `number`, 5.0 equals 5. With `text`, the last number must
+    equal the label letter for letter, as in open-instruct, so 5.0 does not equal 5; every comma between digits is
+    dropped first."""
 
 
 class InstructionOptions(Section):
@@ -117,41 +119,42 @@ class InstructionOptions(Section):
 
 class JsonSchemaOptions(Section):
     timeout_s: float = Field(default=2.0, gt=0)
-    """Longest time for validating one completion; past it the completion is UNSCORABLE."""
+    """Longest time for validating one completion. After this time the completion is UNSCORABLE."""
 
 
 class MathOptions(Section):
     extraction: list[Literal["latex", "expr", "string"]] = Field(default=["latex", "expr"], min_length=1)
-    """Forms in which answer and label are looked for: LaTeX, plain expressions, single letters A to D."""
+    """Forms in which the verifier looks for answer and label: LaTeX, plain expressions, single letters A to D."""
     boxed_match_priority: int = Field(default=50, ge=-1)
-    """Rank of boxed answers: below 50 before announced ones, above 50 behind them, at 50 the later one counts; -1 reads
-    boxes like other formulas."""
+    """Rank of boxed answers. Below 50, boxed answers come before announced answers; above 50, after announced answers.
+    At 50 the later answer counts. With -1, boxes are read like other formulas."""
     float_rounding: int = Field(default=6, ge=0)
-    """Decimals to which numbers are compared; for numbers below 0.001, significant digits."""
+    """Number of decimals to which numbers are compared. For numbers below 0.001, the number of significant digits."""
     strict: bool = True
-    """Whether names of variables matter, and a tuple is no answer where the label is a set."""
+    """Whether names of variables matter. If true, a tuple is also no answer to a label that is a set."""
     allow_set_relation_comparison: bool = False
-    """Whether an inequality equals the interval or set of its solutions if the label is the interval or set."""
+    """Whether an inequality equals the interval or set of its solutions if the label is such an interval or set."""
     answer_tags: bool = False
-    """Read only the last `<answer>...</answer>`, if there is one, also without LaTeX around its answer: for prompts
-    that ask for R1's format."""
+    """Read only the last `<answer>...</answer>` if there is one, also if the answer in the tags has no LaTeX around it.
+    Suits prompts that ask for R1's format."""
     timeout_s: float = Field(default=5.0, gt=0)
-    """Longest time for reading and comparing one answer; past it the completion is UNSCORABLE. Keep it below
-    `reward.timeout_s`, which kills the process."""
+    """Longest time for reading and comparing one answer. After this time the completion is UNSCORABLE. Keep this time
+    below `reward.timeout_s`, which kills the process."""
 
 
 class LengthOptions(Section):
     max_length_tokens: int = Field(default=32768, ge=1)
-    """Tokens of difference that cost 1; open-instruct's `max_length_verifier_max_length`."""
+    """Number of tokens of difference that lower the value by 1 (open-instruct's `max_length_verifier_max_length`)."""
 
 
 class MultipleChoiceOptions(Section):
     strict: bool = False
-    """Accept only an answer in a box, in <answer> tags, after "answer is" or "answer:", or a correction of it."""
+    """Accept only an answer in a box, in <answer> tags, or after "answer is" or "answer:", or a correction of such an
+    answer."""
     values: Literal["unit", "loose", "soft", "strict"] = "unit"
-    """Values of a right letter in a box, a right one elsewhere, a wrong one in a box, and the rest: 1, 1, 0, 0
-    (`unit`); or those of ROLL's crossthinkqa: 1, 1, -1, -1 (`loose`), 1, 0.5, -0.5, -1 (`soft`), 1, -1, -1, -1
-    (`strict`)."""
+    """Values of a right letter in a box, a right letter elsewhere, a wrong letter in a box, and anything else. `unit`
+    gives 1, 1, 0, 0. The others are the values of ROLL's crossthinkqa: `loose` gives 1, 1, -1, -1, `soft` gives 1, 0.5,
+    -0.5, -1, and `strict` gives 1, -1, -1, -1."""
 
 
 class FormatOptions(Section):
@@ -166,12 +169,12 @@ class FormatOptions(Section):
 
 class ReasoningGymOptions(Section):
     timeout_s: float = Field(default=5.0, gt=0)
-    """Longest time for a task's scorer on one answer; past it the completion is UNSCORABLE."""
+    """Longest time for a task's scorer on one answer. After this time the completion is UNSCORABLE."""
 
 
 class RegexOptions(Section):
     timeout_s: float = Field(default=1.0, gt=0)
-    """Longest time for one search; past it the completion is UNSCORABLE."""
+    """Longest time for one search. After this time the completion is UNSCORABLE."""
 
 
 class RepetitionOptions(Section):
@@ -185,17 +188,17 @@ class SoftOverlongOptions(Section):
     max_length_tokens: int = Field(default=4096, ge=1)
     """Length from which the full penalty applies."""
     soft_cache_tokens: int = Field(default=1024, ge=0)
-    """Tokens before that over which the penalty grows."""
+    """Number of tokens before `max_length_tokens` over which the penalty grows."""
 
 
 class StrictMathOptions(Section):
     timeout_s: float = Field(default=5.0, gt=0)
-    """Longest time for comparing one answer; past it the completion is UNSCORABLE."""
+    """Longest time for comparing one answer. After this time the completion is UNSCORABLE."""
 
 
 class ThinkAnswerOptions(Section):
     code_language: str = ""
-    """Language of a fenced block that the answer must contain; empty requires none."""
+    """Language of a fenced block that the answer must contain. If empty, no block is required."""
 
 
 class VerifiersConfig(Section):

@@ -1,4 +1,4 @@
-"""The `[weights]` table: the publish of weights to generators."""
+"""The `[weights]` table: how weights are published to generators."""
 
 from typing import Literal
 
@@ -12,31 +12,35 @@ _PUBLISH_S, _PUBLISHED_BYTES_PER_S = 60.0, 1e8
 
 class WeightsConfig(Section):
     backend: Literal["auto", "gloo", "nccl"] = "auto"
-    """Transport of the broadcast group; `auto` is nccl if the learner has its own GPU, else gloo."""
+    """Transport of the broadcast group. `auto` is nccl if the learner has its own GPU, else gloo."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """Type of the tensors on the wire. `auto` is `generator.dtype`; where that is "auto" too, it is the model's own, or
-    float32 from a learner on a CPU without instructions for that type."""
+    """Type of the tensors on the wire. `auto` is `generator.dtype`. If `generator.dtype` is "auto" too, the type is the
+    model's own type, or float32 from a learner on a CPU without instructions for the model's type."""
     store_port: int = Field(default=0, ge=0, le=65535)
-    """Port of the group's TCPStore on the learner; 0 takes a free one. Set it if there is a firewall in between."""
+    """Port of the group's TCPStore on the learner. With 0 the learner takes a free port. Set the port if there is a
+    firewall between learner and generators."""
     inflight_updates: bool = True
-    """Update weights under running completions, which pause and continue with the new weights. `false` lets each
-    publish wait until no completion is being sampled, so that every completion is drawn from a single policy; the
-    generators then idle until the longest one has ended."""
+    """Update weights under running completions, which pause and continue with the new weights. With `false` each
+    publish waits until no completion is being sampled, so that every completion is drawn from a single policy. The
+    generators then idle until the longest completion has ended."""
     timeout_s: float | None = Field(default=None, gt=0)
-    """Deadline of one publish attempt. Unset is 60 s and 10 s for each GB of weights. After it the group is aborted,
-    and a new one serves the generators that are not at fault."""
+    """Deadline of one publish attempt. If unset, the deadline is 60 s plus 10 s for each GB of weights. After the
+    deadline the group is aborted, and a new group serves the generators that are not at fault."""
     ready_timeout_s: float = Field(default=5.0, gt=0)
-    """Time for generators to pause and be ready to receive; slower ones are left out of the epoch. While a publish
-    takes longer, generators are asked for their status as often, and left out if they do not answer. One that answers
-    and hangs is left out after ten times as long as the last publish took, and 7 s more than this time at least."""
+    """Time for generators to pause and be ready to receive. Slower generators are left out of the epoch. During a
+    longer publish each generator is asked for its status at this interval, and is left out if it does not answer. A
+    generator that answers but hangs is left out after ten times as long as the last publish took, and at least 7 s more
+    than this time."""
     max_failed_loads: int = Field(default=5, ge=1)
-    """Loads in a row that a generator may fail. It is left out of the first and tried again alone after pauses of 5 s,
-    10 s, and so on up to 300 s; after the last it is quarantined, and gets no weights until it registers again."""
+    """Number of loads in a row that a generator may fail. After the first failure the generator is left out, and is
+    tried again alone after pauses of 5 s, 10 s, and so on up to 300 s. After the last failure the generator is
+    quarantined, and gets no weights until it registers again."""
     canary_tolerance: float | None = Field(default=None, gt=0)
-    """Largest accepted difference between engine and learner on the canary prompt: mean absolute difference of the
-    log-probabilities, in nats. Above it the load has failed. Unset, it is 0.001 where both compute in float32, else
-    0.4: correct weights differ by up to 1e-5 in float32 and 0.14 in bfloat16. After the first load of an engine, twice
-    what there was before and an eighth of the tolerance is accepted."""
+    """Largest accepted difference between engine and learner on the canary prompt: the mean absolute difference of the
+    log-probabilities, in nats. Above this tolerance the load has failed. If unset, the tolerance is 0.001 if engine and
+    learner both compute in float32, else 0.4. Correct weights differ by up to 1e-5 in float32 and 0.14 in bfloat16.
+    After the first load of an engine, twice the difference before the load plus an eighth of the tolerance is
+    accepted."""
 
     def timeout_for(self, num_bytes: int) -> float:
         """Returns the deadline of a publish of that many bytes, in seconds."""
