@@ -20,12 +20,13 @@ HEADER = """\
 <!-- Written by tools/metrics_docs.py from shoal/telemetry/run_metric_table.py; change the table there. -->
 
 Each line of `metrics.jsonl` is one train step or one evaluation: `step`, and the metrics below. `WatchRun` sends the
-same values in the attribute `metrics` of its `step` and `evaluation` events, `shoal run status` shows those of the last
-step, and `[tracking]` sends them to TensorBoard, Weights & Biases and trackio under the same names. Names known from
-open-instruct mean the same here. OpenTelemetry's metrics are separate: [telemetry.md](telemetry.md).
+same values in the attribute `metrics` of its `step` and `evaluation` events, `shoal run status` shows the values of the
+last step, and `[tracking]` sends the metrics to TensorBoard, Weights & Biases and trackio under the same names. A name
+known from open-instruct has the meaning that it has there. OpenTelemetry's metrics are separate:
+[telemetry.md](telemetry.md).
 
 A part in angle brackets stands for a name from the run. A metric that was not measured, or is not finite, is absent. A
-metric whose meaning ends with a condition appears only under that condition; every other one is in each line of its
+metric whose meaning ends with a condition appears only under that condition. Every other metric is in each line of its
 kind.
 """
 

@@ -29,7 +29,8 @@ CONFIG_HEADER = '''\
 """The names of the built-in verifiers and their options: the table `reward.verifiers`.
 
 Written by tools/verifier_docs.py from the declarations in services/reward, which this library cannot import; change
-those and run `make docs`. The names are the labels of the data's verifier column, open-instruct's among them.
+those declarations and run `make docs`. The names are the labels of the data's verifier column, including
+open-instruct's labels.
 """
 
 from typing import Literal
@@ -46,12 +47,18 @@ def config_module() -> str:
     unlabeled = [*(name for name, label in JUDGED_LABELS.items() if label.label_is == "ignored"), *models]
     names = "\n".join(
         [
-            _names("RULE_VERIFIERS", ALL_VERIFIERS, "Judged by a rule, in the reward service's pool."),
-            _names("JUDGE_VERIFIERS", judged, "Judged by a language model, so they need `reward.judge`."),
-            _names("MODEL_VERIFIERS", models, "Scored by a reward model, so they need `reward.model`."),
-            _names("UNLABELED_VERIFIERS", unlabeled, "They read no label, so data may omit it."),
-            _names("ZERO_AT_BEST", _with_best("zero"), "Their best value is 0: penalties, and what judges nothing."),
-            _names("MEASURES", [*_with_best("measure"), *models], "They reach 1, which calls nothing correct."),
+            _names("RULE_VERIFIERS", ALL_VERIFIERS, "Verifiers that judge by a rule, in the reward service's pool."),
+            _names(
+                "JUDGE_VERIFIERS", judged, "Verifiers whose judge is a language model, so they need `reward.judge`."
+            ),
+            _names("MODEL_VERIFIERS", models, "Verifiers that are reward models, so they need `reward.model`."),
+            _names("UNLABELED_VERIFIERS", unlabeled, "Verifiers that read no label, so data may omit the label."),
+            _names("ZERO_AT_BEST", _with_best("zero"), "Verifiers whose best value is 0: penalties and `passthrough`."),
+            _names(
+                "MEASURES",
+                [*_with_best("measure"), *models],
+                "Verifiers whose value 1 does not mean that a completion is correct.",
+            ),
             "BUILT_IN_VERIFIERS = RULE_VERIFIERS | JUDGE_VERIFIERS | MODEL_VERIFIERS\n",
         ]
     )

@@ -1,10 +1,10 @@
-"""Step metrics of the learner: its part of the table in `shoal.telemetry.run_metric_table`.
+"""Step metrics of the learner: the learner's part of the table in `shoal.telemetry.run_metric_table`.
 
 In the formulas, sums run over the tokens of the applied mini-batches, in every epoch and on all ranks, independent of
-packing; n is the number of these tokens and m the number of their completions. For a token, p is its log-probability
-under the policy at the time of training, b the log-probability that p is compared with (`loss.baseline`: behavior or
-proximal; p itself where unknown), e the engine's, q the reference's, all at the sampling temperature; r = exp(p - b);
-d = p - q; A is the advantage.
+packing; n is the number of these tokens and m the number of their completions. For a token, p is the log-probability
+of the token under the policy at the time of training. b is the log-probability that p is compared with
+(`loss.baseline`: behavior or proximal; p itself if unknown). e is the engine's log-probability and q the reference's.
+All are at the sampling temperature. r = exp(p - b); d = p - q; A is the advantage.
 """
 
 from shoal.telemetry.run_metrics import ALWAYS, TRAINED, WITH_REFERENCE, MetricSection, Presence
@@ -35,20 +35,20 @@ LOSS = MetricSection(
     TRAINED(
         "policy/clipfrac_low",
         "share",
-        "clipped by the lower bound; for PPO r < 1 - `clip_low` where A < 0",
+        "tokens clipped by the lower bound; for PPO r < 1 - `clip_low` if A < 0",
         "tokens / n",
     ),
     TRAINED(
         "policy/clipfrac_high",
         "share",
-        "clipped by the upper bound; for PPO r > 1 + `clip_high` where A > 0",
+        "tokens clipped by the upper bound; for PPO r > 1 + `clip_high` if A > 0",
         "tokens / n",
     ),
-    TRAINED("policy/clipfrac_dual", "share", "clipped by `loss.dual_clip`", "tokens / n"),
+    TRAINED("policy/clipfrac_dual", "share", "tokens clipped by `loss.dual_clip`", "tokens / n"),
     TRAINED(
         "policy/entropy_avg",
         "nats",
-        "mean entropy of the policy's distribution at each token, over its support where sampling is restricted",
+        "mean entropy of the policy's distribution at each token, over the token's support if sampling is restricted",
         "sum of entropies / n",
     ),
     TRAINED(
@@ -64,7 +64,7 @@ LOSS = MetricSection(
     ALWAYS(
         "optim/num_refused",
         "mini-batches",
-        "skipped because loss or gradient was not finite, or every token was rejected",
+        "mini-batches skipped because loss or gradient was not finite, or every token was rejected",
     ),
     ALWAYS("lr", "", "learning rate of the last optimizer step"),
 )
@@ -72,12 +72,12 @@ LOSS = MetricSection(
 KL = MetricSection(
     "Divergence from the reference",
     "",
-    WITH_REFERENCE("objective/kl0_avg", "nats", "mean per token, open-instruct's estimator 0", "sum d / n"),
-    WITH_REFERENCE("objective/kl1_avg", "nats", "mean per token, open-instruct's estimator 1", "sum d^2 / 2 / n"),
+    WITH_REFERENCE("objective/kl0_avg", "nats", "mean KL per token, open-instruct's estimator 0", "sum d / n"),
+    WITH_REFERENCE("objective/kl1_avg", "nats", "mean KL per token, open-instruct's estimator 1", "sum d^2 / 2 / n"),
     WITH_REFERENCE(
-        "objective/kl2_avg", "nats", "mean per token, open-instruct's estimator 2", "sum (exp(-d) + d - 1) / n"
+        "objective/kl2_avg", "nats", "mean KL per token, open-instruct's estimator 2", "sum (exp(-d) + d - 1) / n"
     ),
-    WITH_REFERENCE("objective/kl3_avg", "nats", "mean per token, open-instruct's estimator 3", "sum r d / n"),
+    WITH_REFERENCE("objective/kl3_avg", "nats", "mean KL per token, open-instruct's estimator 3", "sum r d / n"),
     WITH_REFERENCE("objective/kl_coef", "", "coefficient of the KL term in this step; adapts with `kl.target`"),
     WITH_REFERENCE(
         "loss/kl_avg",
@@ -89,16 +89,20 @@ KL = MetricSection(
 
 GAP = MetricSection(
     "Engine, learner, correction",
-    "The gap is measured before the first update of the step, so at staleness 0 it is the difference of the two "
-    "implementations. It excludes tokens without a log-probability from the engine; their weight is 1.",
+    "The gap is measured before the first update of the step, so at staleness 0 the gap is the difference between the "
+    "two implementations. Tokens without a log-probability from the engine are excluded; their weight is 1.",
     TRAINED(
         "val/logprob_gap_mean",
         "nats",
         "absolute difference of a token's log-probability between engine and learner: mean",
         "mean abs(p - e)",
     ),
-    TRAINED("val/logprob_gap_max", "nats", "absolute difference: maximum", "max abs(p - e)"),
-    TRAINED("val/logprob_gap_std", "nats", "absolute difference: standard deviation", "ddof 1"),
+    TRAINED(
+        "val/logprob_gap_max", "nats", "absolute difference of a token's log-probability: maximum", "max abs(p - e)"
+    ),
+    TRAINED(
+        "val/logprob_gap_std", "nats", "absolute difference of a token's log-probability: standard deviation", "ddof 1"
+    ),
     TRAINED("val/num_missing_behavior_logprobs", "tokens", "tokens without a log-probability from the engine"),
     KNOWN("mismatch/kl", "nats", "KL divergence of the learner from the engine, estimator k1", "mean (e - p)"),
     KNOWN(
@@ -120,14 +124,14 @@ GAP = MetricSection(
     KNOWN(
         "mismatch/log_perplexity_difference",
         "nats",
-        "log-perplexity of the learner minus that of the engine",
+        "log-perplexity of the learner minus log-perplexity of the engine",
         "mean (mean e - mean p)",
     ),
     KNOWN("mismatch/weight_mean", "", "mean importance weight, truncated at 2", "mean min(exp(p - e), 2)"),
     KNOWN(
         "mismatch/effective_sample_size",
         "share",
-        "effective sample size of these weights, as a share of the tokens",
+        "effective sample size of the truncated importance weights, as a share of the tokens",
         "1 / mean ((w / mean w)^2)",
     ),
     TRAINED("val/rho_weight", "", "mean weight by `[correction]`, with 0 for dropped tokens"),
@@ -146,8 +150,8 @@ WORK = MetricSection(
     ALWAYS("val/num_loss_tokens", "tokens", "tokens that count in the loss"),
     ALWAYS(
         "other/packed_ratio",
-        "rows a completion",
-        "packed rows per completion; at 0.1 packing saves nine of ten forwards",
+        "rows per completion",
+        "packed rows per completion; at 0.1 packing saves nine of ten forward passes",
         "rows of one epoch / completions",
     ),
     ALWAYS(

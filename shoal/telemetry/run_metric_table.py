@@ -1,4 +1,4 @@
-"""The table of a run's metrics: those of the coordinator, for train steps and evaluations.
+"""The table of a run's metrics: metrics of the coordinator, for train steps and evaluations.
 
 The learner's part is in `shoal.telemetry.learner_metric_table`.
 """
@@ -8,16 +8,16 @@ from dataclasses import replace
 from shoal.telemetry.learner_metric_table import LEARNER
 from shoal.telemetry.run_metrics import ALWAYS, TRAINED, MetricSection, Presence
 
-VARYING = Presence("with six questions or more, whose rewards differ")
+VARYING = Presence("with at least six questions whose rewards differ")
 JUDGED = Presence("when a verifier or an environment says what is correct")
 SCORED = Presence("when a completion was scored")
 COMPARED = Presence(
-    "with more than two answers a question, where one verifier of each compares answers with each other"
+    "with more than two answers per question, if each question has a verifier that compares answers with each other"
 )
 SAMPLED = Presence("when a completion came back")
 REPEATED = Presence("from the second evaluated step on")
-MEASURED = Presence("where it applies")
-SEEN = Presence("once a generator has reported it")
+MEASURED = Presence("when the metric applies")
+SEEN = Presence("once a generator has reported a value")
 PLAYED = Presence("when prompts name environments")
 PUBLISHED = Presence("unless the run stopped before the publish")
 WITH_KL = Presence(
@@ -34,11 +34,11 @@ KL_IN_REWARD = Presence(
 
 REWARDS = MetricSection(
     "Rewards",
-    "Over all completions that the step consumed, trained on or not. A completion without a reward, because it is "
-    "unscorable or its verifier failed, counts in no metric.",
+    "These metrics cover all completions that the step consumed, trained on or not. A completion without a reward, "
+    "because it is unscorable or its verifier failed, counts in no metric.",
     SCORED("objective/scores", "reward", "mean reward of the scored completions"),
     SCORED("objective/scores_mean", "reward", "`objective/scores` under another name"),
-    SCORED("objective/reward_std", "reward", "standard deviation of these rewards", "ddof 0"),
+    SCORED("objective/reward_std", "reward", "standard deviation of the rewards of scored completions", "ddof 0"),
     SCORED(
         "objective/rlhf_reward",
         "reward",
@@ -54,7 +54,7 @@ REWARDS = MetricSection(
     JUDGED(
         "objective/verifiable_correct_rate",
         "share",
-        "correct completions, among the scored ones of which a verifier or an environment says it",
+        "correct completions, as a share of the scored completions for which correctness is decided",
     ),
     SCORED("objective/<verifier>_reward", "value", "mean value of one verifier"),
     SCORED("objective/<verifier>_correct_rate", "share", "completions with a value of at least 1 from one verifier"),
@@ -71,7 +71,7 @@ REWARDS = MetricSection(
     SCORED("batch/percent_solved_mean", "share", "mean over groups of their reward as a share of the maximum reward"),
     JUDGED("other/unsolved_batch_size_ratio", "share", "scored completions that are not correct"),
     RUNNING("objective/running_reward_mean", "reward", "mean of all rewards that steps have compared so far"),
-    RUNNING("objective/running_reward_std", "reward", "standard deviation of these rewards"),
+    RUNNING("objective/running_reward_std", "reward", "standard deviation of all rewards compared so far"),
     TRAINED("val/advantages_mean", "advantage", "mean advantage of the tokens trained on"),
     TRAINED("val/advantages_min", "advantage", "smallest advantage"),
     TRAINED("val/advantages_max", "advantage", "largest advantage"),
@@ -80,7 +80,7 @@ REWARDS = MetricSection(
 
 COMPLETIONS = MetricSection(
     "Completions and data",
-    "Over all completions that the step consumed, trained on or not.",
+    "These metrics cover all completions that the step consumed, trained on or not.",
     SAMPLED("val/sequence_lengths", "tokens", "mean length of a completion"),
     SAMPLED("val/sequence_lengths_min", "tokens", "shortest completion"),
     SAMPLED("val/sequence_lengths_max", "tokens", "longest completion"),
@@ -100,7 +100,7 @@ COMPLETIONS = MetricSection(
     ALWAYS("batch/filtered_prompts", "groups", "groups without a signal: all rewards are equal"),
     ALWAYS("batch/filtered_prompts_zero", "groups", "groups without a signal with rewards of 0"),
     ALWAYS("batch/filtered_prompts_solved", "groups", "groups without a signal with the maximum reward"),
-    ALWAYS("batch/filtered_prompts_nonzero", "groups", "the other groups without a signal"),
+    ALWAYS("batch/filtered_prompts_nonzero", "groups", "groups without a signal with any other reward"),
     ALWAYS(
         "batch/filtered_prompts_pct",
         "share",
@@ -110,7 +110,7 @@ COMPLETIONS = MetricSection(
     ALWAYS(
         "batch/all_wrong_prompts",
         "groups",
-        "groups trained on whose completions are all wrong, and differ in other parts of their rewards alone: "
+        "groups trained on whose completions are all wrong and differ only in other parts of their rewards: "
         "length, style, verifiers that do not say what is correct",
     ),
     ALWAYS("batch/refills", "groups", "groups that active sampling took beyond `grpo.groups_per_step`"),
@@ -125,13 +125,13 @@ COMPLETIONS = MetricSection(
     ALWAYS("staleness/max", "steps", "staleness of the groups trained on: maximum"),
     ALWAYS("staleness/mean", "steps", "staleness of the groups trained on: mean"),
     ALWAYS("episode", "completions", "completions consumed since the start of the run"),
-    ALWAYS("epoch", "passes", "passes over the data; 2.7 is 70 % of the third"),
+    ALWAYS("epoch", "passes", "passes over the data; 2.7 is 70 % of the third pass"),
 )
 
 EPISODES = MetricSection(
     "Episodes",
-    "Over the episodes that the step consumed, trained on or not (docs/episodes.md). The names under `tools/` and "
-    "`env/` are those of open-instruct.",
+    "These metrics cover the episodes that the step consumed, trained on or not (docs/episodes.md). The names under "
+    "`tools/` and `env/` are open-instruct's names.",
     PLAYED("episodes/turns", "turns", "mean number of turns of the policy"),
     PLAYED("episodes/segments", "segments", "mean number of segments, the contexts of the policy"),
     PLAYED(
@@ -141,21 +141,23 @@ EPISODES = MetricSection(
     ),
     PLAYED("episodes/turns_max", "turns", "largest number of turns"),
     PLAYED("episodes/tool_calls", "calls", "mean number of tool calls that were answered"),
-    PLAYED("time/tools", "s", "mean time in tools, a whole episode"),
+    PLAYED("time/tools", "s", "mean time in tools over a whole episode"),
     PLAYED(
-        "episodes/malformed_call_rate", "share", "calls that cannot be read, or name no tool, or do not fit its schema"
+        "episodes/malformed_call_rate",
+        "share",
+        "calls that cannot be read, name no known tool, or do not fit the tool's schema",
     ),
     PLAYED("episodes/policy_tokens", "tokens", "mean number of sampled tokens"),
-    PLAYED("episodes/environment_tokens", "tokens", "mean number of tokens between what was sampled"),
+    PLAYED("episodes/environment_tokens", "tokens", "mean number of tokens between the sampled parts of an episode"),
     PLAYED("episodes/truncated_rate", "share", "episodes that a limit ended"),
     PLAYED("episodes/failed_rate", "share", "episodes whose environment, or whose workers, failed for good"),
     PLAYED(
         "tools/<tool>/avg_calls_per_rollout",
         "calls",
-        "answered calls of one tool, an episode; `aggregate` is all tools, `unknown` whatever is none",
+        "answered calls of one tool per episode; `aggregate` is all tools, `unknown` is calls of no known tool",
     ),
-    PLAYED("tools/<tool>/failure_rate", "share", "these calls that failed"),
-    PLAYED("tools/<tool>/avg_runtime", "s", "mean time of these calls"),
+    PLAYED("tools/<tool>/failure_rate", "share", "answered calls of the tool that failed"),
+    PLAYED("tools/<tool>/avg_runtime", "s", "mean time of the tool's answered calls"),
     PLAYED("env/<environment>/<metric>", "", "mean of a number that the environment reports"),
 )
 
@@ -163,27 +165,29 @@ TIME = MetricSection(
     "Time, throughput, waiting",
     "Seconds are by the coordinator's clock. Rates and waiting shares cover the time since the last applied step, "
     "including evaluations in between.",
-    ALWAYS("time/step", "s", "one step, from the wait for its groups to the publish of its weights, no pause"),
-    ALWAYS("time/waiting_for_groups", "s", "part of the step: until all its groups were sampled and scored"),
-    ALWAYS("time/training", "s", "part of the step: in the learner"),
-    ALWAYS("time/publishing", "s", "part of the step: until the generators had the new weights"),
+    ALWAYS("time/step", "s", "one step, from the wait for its groups to the publish of its weights, without pauses"),
+    ALWAYS("time/waiting_for_groups", "s", "part of the step: the wait until all its groups were sampled and scored"),
+    ALWAYS("time/training", "s", "part of the step: training in the learner"),
+    ALWAYS("time/publishing", "s", "part of the step: the publish, until the generators had the new weights"),
     PUBLISHED("time/weights_broadcast", "s", "part of publishing: the broadcast itself"),
     PUBLISHED("time/weights_pause", "s", "longest pause of a generator for the publish"),
-    PUBLISHED("other/published_bytes", "bytes", "the published tensors: the model's, or its adapters'"),
+    PUBLISHED(
+        "other/published_bytes", "bytes", "size of the published tensors, which are the model's or the adapters'"
+    ),
     SAMPLED(
         "time/<verifier>_scoring",
         "s",
         "mean time of one verifier for a completion, by the reward service's clock, without the wait",
     ),
-    SAMPLED("time/<verifier>_scoring_p95", "s", "95th percentile of these times"),
-    SAMPLED("time/<verifier>_scoring_max", "s", "longest of these times"),
-    ALWAYS("time/from_scratch", "s", "time since the coordinator started or resumed the run, pauses apart"),
+    SAMPLED("time/<verifier>_scoring_p95", "s", "95th percentile of one verifier's times"),
+    SAMPLED("time/<verifier>_scoring_max", "s", "longest of one verifier's times"),
+    ALWAYS("time/from_scratch", "s", "time since the coordinator started or resumed the run, without pauses"),
     ALWAYS(
         "time/effective_share",
         "share",
-        "the run's time so far, pauses apart, in which it took steps that no attempt had taken before",
+        "share of the run's time so far, without pauses, in which the run took steps that no attempt had taken before",
     ),
-    ALWAYS("generator_tokens_per_second_step", "tokens/s", "completion tokens from all generators"),
+    ALWAYS("generator_tokens_per_second_step", "tokens/s", "completion tokens that all generators returned"),
     ALWAYS(
         "reward_tokens_per_second_step", "tokens/s", "completion tokens that came back scored from all reward services"
     ),
@@ -201,14 +205,14 @@ TIME = MetricSection(
     ALWAYS(
         "usage/generator_seats",
         "share",
-        "completions in sampling, of those that all generators can sample at once; mean over the time of the step",
+        "completions in sampling, as a share of what all generators can sample at once; mean over the step's time",
         "mean completions / (`generator.max_num_seqs` x generators)",
     ),
     SEEN(
         "usage/kv_cache",
         "share",
         "key-value cache in use; mean over the generators and their heartbeats since the last step (every 3 s, each "
-        "of the seconds before it), or the last one's value",
+        "of the seconds before it), or the value of the last heartbeat",
     ),
 )
 
@@ -224,15 +228,15 @@ EVALUATION = MetricSection(
         "`evaluation` event has each number",
     ),
     ALWAYS("eval/num_completions", "answers", "requested answers", "questions x `evaluation.samples_per_prompt`"),
-    ALWAYS("eval/unscored_rate", "share", "answers without a reward; they count in no other metric"),
+    ALWAYS("eval/unscored_rate", "share", "answers without a reward, which count in no other metric"),
     SCORED("eval/scores", "reward", "mean reward of the answers"),
     VARYING(
         "eval/scores_low",
         "reward",
-        "lower end of its 95 % confidence interval (empirical likelihood), with the mean rewards of the questions as "
-        "the sample, whose range it does not leave",
+        "lower end of the 95 % confidence interval of `eval/scores` (empirical likelihood); the mean rewards of the "
+        "questions are the sample, and the interval stays within their range",
     ),
-    VARYING("eval/scores_high", "reward", "upper end of that interval"),
+    VARYING("eval/scores_high", "reward", "upper end of the 95 % confidence interval of `eval/scores`"),
     JUDGED("eval/verifiable_correct_rate", "share", "correct answers; avg@n, with n = `evaluation.samples_per_prompt`"),
     JUDGED(
         "eval/verifiable_correct_rate_low",
@@ -244,14 +248,14 @@ EVALUATION = MetricSection(
     REPEATED(
         "eval/correct_rate_change",
         "share",
-        "`eval/verifiable_correct_rate` minus that of the run's first evaluation, over questions scored in both",
+        "change of `eval/verifiable_correct_rate` since the run's first evaluation, over questions scored in both",
     ),
     REPEATED(
         "eval/correct_rate_change_low",
         "share",
-        "lower end of its 95 % confidence interval, paired by question; with 0 inside, the change is within noise",
+        "lower end of the change's 95 % confidence interval, paired by question; with 0 inside, the change is noise",
     ),
-    REPEATED("eval/correct_rate_change_high", "share", "upper end of that interval"),
+    REPEATED("eval/correct_rate_change_high", "share", "upper end of the change's 95 % confidence interval"),
     JUDGED(
         "eval/pass_at_<k>",
         "share",
@@ -262,26 +266,26 @@ EVALUATION = MetricSection(
     JUDGED(
         "eval/pass_at_<k>_low",
         "share",
-        "lower end of its 95 % confidence interval (Wilson), with the questions as the sample",
+        "lower end of the 95 % confidence interval of pass@k (Wilson), with the questions as the sample",
     ),
-    JUDGED("eval/pass_at_<k>_high", "share", "upper end of that interval"),
+    JUDGED("eval/pass_at_<k>_high", "share", "upper end of the 95 % confidence interval of pass@k"),
     COMPARED(
         "eval/maj_at_<k>",
         "share",
         "share of questions whose most frequent answer is correct, k being `evaluation.samples_per_prompt`; mean "
         "over questions with k scored answers. An answer that was not found has no vote",
-        "of answers that are equally frequent, the mean (arXiv:2206.14858)",
+        "if several answers are equally frequent, their mean (arXiv:2206.14858)",
     ),
     COMPARED(
         "eval/maj_at_<k>_low",
         "share",
-        "lower end of its 95 % confidence interval (Wilson), with the questions as the sample",
+        "lower end of the 95 % confidence interval of maj@k (Wilson), with the questions as the sample",
     ),
-    COMPARED("eval/maj_at_<k>_high", "share", "upper end of that interval"),
+    COMPARED("eval/maj_at_<k>_high", "share", "upper end of the 95 % confidence interval of maj@k"),
     SCORED("eval/source/<source>/scores", "reward", "mean reward of the answers to the questions of one source"),
     JUDGED("eval/source/<source>/correct_rate", "share", "correct answers to the questions of one source"),
-    JUDGED("eval/source/<source>/correct_rate_low", "share", "lower end of its 95 % confidence interval"),
-    JUDGED("eval/source/<source>/correct_rate_high", "share", "upper end of that interval"),
+    JUDGED("eval/source/<source>/correct_rate_low", "share", "lower end of the source's 95 % confidence interval"),
+    JUDGED("eval/source/<source>/correct_rate_high", "share", "upper end of the source's 95 % confidence interval"),
     JUDGED("eval/source/<source>/pass_at_<k>", "share", "pass@k of the questions of one source"),
     COMPARED("eval/source/<source>/maj_at_<k>", "share", "maj@k of the questions of one source"),
     SCORED("eval/reward/<part>", "reward", "mean of one part of the reward; the parts sum to `eval/scores`"),
@@ -320,7 +324,7 @@ DISTANCE = MetricSection(
 )
 
 COORDINATOR = (REWARDS, COMPLETIONS, TIME)
-"""The coordinator's part of a step's metrics."""
+"""The coordinator's part of the metrics of a step."""
 
 TABLE = (REWARDS, DISTANCE, *LEARNER, COMPLETIONS, EPISODES, TIME, EVALUATION)
 """The whole table, in the order of the page."""

@@ -1,7 +1,8 @@
 """The names of the built-in verifiers and their options: the table `reward.verifiers`.
 
 Written by tools/verifier_docs.py from the declarations in services/reward, which this library cannot import; change
-those and run `make docs`. The names are the labels of the data's verifier column, open-instruct's among them.
+those declarations and run `make docs`. The names are the labels of the data's verifier column, including
+open-instruct's labels.
 """
 
 from typing import Literal
@@ -43,7 +44,7 @@ RULE_VERIFIERS = frozenset(
         "up_to_max_length",
     }
 )
-"""Judged by a rule, in the reward service's pool."""
+"""Verifiers that judge by a rule, in the reward service's pool."""
 
 JUDGE_VERIFIERS = frozenset(
     {
@@ -59,19 +60,19 @@ JUDGE_VERIFIERS = frozenset(
         "rubric",
     }
 )
-"""Judged by a language model, so they need `reward.judge`."""
+"""Verifiers whose judge is a language model, so they need `reward.judge`."""
 
 MODEL_VERIFIERS = frozenset({"reward_model"})
-"""Scored by a reward model, so they need `reward.model`."""
+"""Verifiers that are reward models, so they need `reward.model`."""
 
 UNLABELED_VERIFIERS = frozenset({"general-quality", "general-safety", "reward_model"})
-"""They read no label, so data may omit it."""
+"""Verifiers that read no label, so data may omit the label."""
 
 ZERO_AT_BEST = frozenset({"passthrough", "repetition_penalty", "soft_overlong"})
-"""Their best value is 0: penalties, and what judges nothing."""
+"""Verifiers whose best value is 0: penalties and `passthrough`."""
 
 MEASURES = frozenset({"max_length", "reasoning_steps", "reward_model"})
-"""They reach 1, which calls nothing correct."""
+"""Verifiers whose value 1 does not mean that a completion is correct."""
 
 BUILT_IN_VERIFIERS = RULE_VERIFIERS | JUDGE_VERIFIERS | MODEL_VERIFIERS
 
