@@ -242,9 +242,13 @@ EVALUATION = MetricSection(
         "eval/verifiable_correct_rate_low",
         "share",
         "lower end of the 95 % confidence interval of `eval/verifiable_correct_rate` (Wilson); the more the answers "
-        "to a question agree, the fewer draws they count as",
+        "to a question agree, the fewer independent draws these answers count as",
     ),
-    JUDGED("eval/verifiable_correct_rate_high", "share", "upper end of that interval"),
+    JUDGED(
+        "eval/verifiable_correct_rate_high",
+        "share",
+        "upper end of the 95 % confidence interval of `eval/verifiable_correct_rate`",
+    ),
     REPEATED(
         "eval/correct_rate_change",
         "share",

@@ -16,12 +16,12 @@ from shoal.config.tables.section import Section
 
 class InstructionOptions(Section):
     strict_wording: bool = False
-    """Judge by the wording of an instruction wherever open-instruct's checker differs from it; docs/rewards.md lists
-    the differences."""
+    """Judge by the wording of an instruction wherever open-instruct's checker differs from the wording. docs/rewards.md
+    lists the differences."""
     timeout_s: float = Field(default=5.0, gt=0)
-    """Time limit for checking one answer. Past it, for example because a label's keyword is a regular expression with
-    catastrophic backtracking, the completion is UNSCORABLE. Keep it below `reward.timeout_s`, which kills the
-    process."""
+    """Time limit for checking one answer. After this time the completion is UNSCORABLE, for example because a label's
+    keyword is a regular expression with catastrophic backtracking. Keep this time below `reward.timeout_s`, which kills
+    the process."""
 
 
 def load() -> None:
