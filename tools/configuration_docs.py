@@ -25,14 +25,15 @@ HEADER = """\
 
 <!-- Written by tools/configuration_docs.py from shoal/config; change the docstrings there. -->
 
-One TOML file configures a run. `shoal train` and `shoal run start` read it, and `--set section.field=value` on the
-command line overrides it. Unknown keys are errors. Every service receives the same configuration as JSON, and the run's
-folder keeps it as `config.json`. `shoal config show FILE` prints it with every default filled in. `shoal config check
-FILE` validates it; `--deep` also loads the tokenizer and the data.
+One TOML file configures a run. `shoal train` and `shoal run start` read this file, and `--set section.field=value` on
+the command line overrides a field. Unknown keys are errors. Every service receives the same configuration as JSON, and
+the run's folder has the configuration as `config.json`. `shoal config show FILE` prints the configuration with every
+default filled in. `shoal config check FILE` validates the file; `--deep` also loads the tokenizer and the data.
 
 A changed value takes effect when a run is resumed with `--set` ([operations.md](operations.md#resuming-with-changes)).
-*Live* fields also change while a run is active, by `shoal run update`: at once, or from the next step on
-([operations.md](operations.md#changing-an-active-run)). *Fixed* fields keep the value that the run began with.
+*Live* fields may also change while a run is active, by `shoal run update`: at once, or from the next step on
+([operations.md](operations.md#changing-an-active-run)). *Fixed* fields keep the value that they had at the start of the
+run.
 """
 _BOUNDS: tuple[tuple[type[Any], str, str], ...] = (
     (Ge, "ge", "at least {}"),

@@ -20,7 +20,7 @@ Scheduler = Literal[
     "inverse_sqrt",
     "warmup_stable_decay",
 ]
-_SHARDED = Fixed("the files of the checkpoint depend on it")
+_SHARDED = Fixed("the files of the checkpoint depend on this value")
 WarmupShape = Literal["linear", "cosine", "1-sqrt"]
 
 

@@ -14,9 +14,9 @@ RUN_NAME = re.compile(rf"[a-z0-9][a-z0-9._-]{{0,{MAX_RUN_NAME_CHARS - 1}}}")
 class RunSection(Section):
     """The `[run]` table."""
 
-    name: Annotated[str, Fixed("the run has its name")] = "run"
+    name: Annotated[str, Fixed("the id of the run begins with the name")] = "run"
     """Prefix of the run id: at most 63 lower-case letters, digits, dots, underscores and dashes."""
-    seed: Annotated[int, Fixed("the order of the prompts in the ledger follows from it")] = Field(
+    seed: Annotated[int, Fixed("the order of the prompts in the ledger follows from the seed")] = Field(
         default=0, ge=0, lt=2**53
     )
     """Seed of the data order, of every completion and of the learner."""
