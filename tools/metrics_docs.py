@@ -21,8 +21,8 @@ HEADER = """\
 
 Each line of `metrics.jsonl` is one train step or one evaluation: `step`, and the metrics below. `WatchRun` sends the
 same values in the attribute `metrics` of its `step` and `evaluation` events, `shoal run status` shows the values of the
-last step, and `[tracking]` sends the metrics to TensorBoard, Weights & Biases and trackio under the same names. A name
-known from open-instruct has the meaning that it has there. OpenTelemetry's metrics are separate:
+last step, and `[tracking]` sends the metrics to TensorBoard, Weights & Biases and trackio under the same names. Names
+known from open-instruct have the same meaning as in open-instruct. OpenTelemetry's metrics are separate:
 [telemetry.md](telemetry.md).
 
 A part in angle brackets stands for a name from the run. A metric that was not measured, or is not finite, is absent. A

@@ -12,7 +12,7 @@ from shoal.config.tables.section import Section
 from shoal.config.tables.verifiers import BUILT_IN_VERIFIERS
 
 ENTRY_POINT_GROUP = "shoal.verifiers"
-"""Group in which installed packages register verifiers: the entry point's name is the verifier's."""
+"""Group in which installed packages register verifiers. The name of the entry point is the name of the verifier."""
 
 NAME = re.compile(r"[a-z0-9_][a-z0-9_-]{0,62}")
 OBJECT = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")

@@ -99,12 +99,12 @@ class SourceConfig(Section):
 
     @property
     def verifiers(self) -> list[str]:
-        """The verifiers of every row, where the source and not its rows names them."""
+        """The verifiers of every row, if the source and not its rows names the verifiers."""
         return [self.verifier] if isinstance(self.verifier, str) else self.verifier or []
 
     @property
     def names_environments(self) -> bool:
-        """Whether its prompts may be played in an environment."""
+        """Whether prompts of the source may be played in an environment."""
         return self.environment is not None or self.environment_column is not None
 
 

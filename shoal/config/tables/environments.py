@@ -122,23 +122,25 @@ class EnvironmentConfig(Section):
 
     @property
     def code(self) -> str:
-        """`source`, or its default."""
+        """The code of the environment: `source`, or `name` by default."""
         return self.source or self.name
 
     @property
     def file(self) -> str:
-        """The Python file of the code; empty if it is none."""
+        """The Python file of the environment's code. Empty if the code is not in a file."""
         match = _FILE.fullmatch(self.code)
         return match[1] if match else ""
 
     @property
     def module(self) -> str:
-        """The module of an installed package; empty if the code is of a file, or comes with Shoal."""
+        """The module of an installed package that has the environment's code. Empty if the code is in a file or comes
+        with Shoal."""
         return "" if self.server or self.file or self.code in BUILT_IN_ENVIRONMENTS else self.code.partition(":")[0]
 
     @property
     def parts(self) -> list[tuple[str, str, dict[str, Any]]]:
-        """Its built-in environments: place of the settings, name, and settings. Only a `toolbox` has several."""
+        """The built-in environments of the table, each as place of the settings, name, and settings. Only a `toolbox`
+        has several environments."""
         if self.code not in BUILT_IN_ENVIRONMENTS:
             return []
         if self.code != "toolbox":
@@ -151,12 +153,12 @@ class EnvironmentConfig(Section):
 
     @property
     def object_name(self) -> str:
-        """The class, or the list of functions, in the file or module."""
+        """Name of the class, or of the list of functions, in the file or module."""
         return self.code.rpartition(":")[2]
 
 
 def _check_address(place: str, settings: Mapping[str, Any]) -> None:
-    """Raises `ValueError` for secrets in settings, which are stored with the run. No message repeats them."""
+    """Raises `ValueError` for secrets in settings, which are stored with the run. No message repeats a secret."""
     key = settings.get("api_key_env", "")
     if not isinstance(key, str) or not re.fullmatch(r"([A-Za-z_][A-Za-z_0-9]*)?", key):
         raise ValueError(f"{place}.api_key_env must be the name of an environment variable, not the key")
@@ -170,8 +172,8 @@ def _check_address(place: str, settings: Mapping[str, Any]) -> None:
 
 
 def _check_program(place: str, settings: Mapping[str, Any]) -> None:
-    """Raises `ValueError` for a command, or names of variables, that are no lists of texts: whoever allows them reads
-    them as such."""
+    """Raises `ValueError` for a command, or for names of variables, that are not lists of texts. The code that allows
+    commands and variables reads lists of texts."""
     for name in ("command", "variables"):
         value = settings.get(name, [])
         if not isinstance(value, list) or not all(isinstance(item, str) and item for item in value):

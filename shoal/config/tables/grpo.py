@@ -76,20 +76,21 @@ class GrpoConfig(Section):
 
     @property
     def completions_per_step(self) -> int:
-        """Completions of one train step: open-instruct's effective batch size."""
+        """Number of completions in one train step (open-instruct's effective batch size)."""
         return self.groups_per_step * self.group_size
 
     @property
     def optimizer_steps_per_step(self) -> int:
-        """Optimizer steps of one train step."""
+        """Number of optimizer steps in one train step."""
         return self.num_epochs * self.num_mini_batches
 
     @property
     def max_groups_in_flight(self) -> int:
-        """Groups between their issue and the publish of the weights trained on them (see `shoal.grpo.staleness`)."""
+        """Maximum number of groups between their issue and the publish of the weights trained on the groups (see
+        `shoal.grpo.staleness`)."""
         return (self.max_staleness + 1) * self.groups_per_step
 
     @property
     def max_refill_groups(self) -> int:
-        """Groups that one step may sample to replace those without signal."""
+        """Maximum number of groups that one step may sample in place of groups without a signal."""
         return self.max_refills * self.groups_per_step if self.active_sampling else 0

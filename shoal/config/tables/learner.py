@@ -122,7 +122,8 @@ class LearnerConfig(Section):
         return 2 if num_ranks > 1 or self.offload_optimizer else 0
 
     def check_schedule(self, num_warmup_steps: int, num_optimizer_steps: int) -> None:
-        """Raises ValueError for parts of warmup_stable_decay that do not fit the run; 0 steps are not known yet."""
+        """Raises ValueError for parts of warmup_stable_decay that do not fit the run. With 0 as the number of optimizer
+        steps, which means that the number is not known yet, nothing is checked."""
         if self.lr_scheduler != "warmup_stable_decay" or not num_optimizer_steps:
             return
         if num_warmup_steps + (self.lr_decay_steps or 0) > num_optimizer_steps:

@@ -19,7 +19,7 @@ _NAMES_ELSEWHERE = {
     "use_rslora": "rslora",
     "load_in_4bit": 'quantization = "nf4"',
 }
-"""Names of peft, TRL, verl and Unsloth -> those of this table."""
+"""Names of options in peft, TRL, verl and Unsloth, and the names of the same options in this table."""
 _UNAVAILABLE = {
     "use_dora": "DoRA",
     "modules_to_save": "training other modules beside the adapters",

@@ -145,8 +145,9 @@ class RewardConfig(Section):
         return names
 
     def says_correct(self, verifier: str) -> bool:
-        """Returns whether a verifier takes part in the verdict: those that `reward.correct` names, and without names
-        those that can reach 1, but for measures of length and style, and reward models."""
+        """Returns whether a verifier takes part in the verdict "correct". The verifiers that `reward.correct` names
+        take part. If `reward.correct` is empty, all verifiers whose value can reach 1 take part, except measures of
+        length and style, and reward models."""
         return (
             verifier in self.correct
             if self.correct
@@ -155,13 +156,13 @@ class RewardConfig(Section):
 
     @property
     def verifiers_here(self) -> frozenset[str]:
-        """Names of verifiers that are known without asking a server."""
+        """Names of verifiers that are known without a call to a server."""
         declared = [name for server in self.servers.values() for name in server.verifiers]
         return BUILT_IN_VERIFIERS | installed_verifiers() | self.custom.keys() | frozenset(declared)
 
     @property
     def known_verifiers(self) -> frozenset[str] | None:
-        """Names that data may use; None where a server has yet to list its own."""
+        """Names of verifiers that data may use. None if a server has not yet listed its verifiers."""
         return self.verifiers_here if all(server.verifiers for server in self.servers.values()) else None
 
     @property
@@ -179,6 +180,6 @@ class RewardConfig(Section):
 
 
 def _reaches_1(options: VerifiersConfig, verifier: str) -> bool:
-    """Returns whether the best value of a verifier is at least 1, with the options that it has. Nothing is known of
-    custom verifiers and those of other servers: they may."""
+    """Returns whether the best value of a verifier is at least 1, with the verifier's options. The best values of
+    custom verifiers and verifiers of other servers are unknown, so the result for these verifiers is true."""
     return verifier not in ZERO_AT_BEST and getattr(getattr(options, verifier, None), "reaches_1", True)

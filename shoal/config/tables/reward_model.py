@@ -93,7 +93,8 @@ class RewardModelConfig(EndpointConfig):
 
     @property
     def remote_code(self) -> str:
-        """The model whose own code is to run: `path`, with @ and `revision` if that is given; empty if none is."""
+        """The model whose own code is run: `path`, followed by @ and `revision` if a revision is given. Empty if no
+        such code is run."""
         if not (self.path and self.trust_remote_code):
             return ""
         return f"{self.path}@{self.revision}" if self.revision else self.path
