@@ -1,4 +1,4 @@
-"""A program that is run on inputs, and its outputs compared.
+"""A program that is run on inputs, and whose outputs are compared.
 
 It runs in a sandbox, as that of `code`.
 """

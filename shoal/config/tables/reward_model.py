@@ -28,7 +28,7 @@ class RewardModelConfig(EndpointConfig):
     """Hub revision of `path`. If unset, the default branch is used."""
     trust_remote_code: bool = False
     """Run the Python code that comes with `path`, as `model.trust_remote_code` does for the policy. The operator of the
-    reward service has to allow it (`--allow-remote-code`)."""
+    reward service has to allow the code (`--allow-remote-code`)."""
     device: str = Field(default="cpu", pattern=r"^(cpu|cuda(:[0-9]+)?)$")
     """Device of `path`: `cpu`, `cuda`, or one of several GPUs, such as `cuda:1`. Reward services that `shoal train`
     starts share the GPUs with learner and generators."""

@@ -206,7 +206,7 @@ class VerifiersConfig(Section):
     code: CodeOptions = CodeOptions()
     """A program that is run against tests of its functions."""
     code_stdio: CodeOptions = CodeOptions()
-    """A program that is run on inputs, and its outputs compared."""
+    """A program that is run on inputs, and whose outputs are compared."""
     gsm8k: Gsm8kOptions = Gsm8kOptions()
     """The last number of a completion (GSM8K, arXiv:2110.14168)."""
     ifeval: InstructionOptions = InstructionOptions()
