@@ -1,4 +1,7 @@
-"""The events of a log in pages: the newest in memory, older ones read again for watchers that begin there."""
+"""The events of a log in pages.
+
+The newest pages are in memory; older pages are read again for watchers that begin there.
+"""
 
 import asyncio
 from collections import deque
@@ -12,16 +15,16 @@ from shoal.v1 import coordinator_pb2 as pb
 
 PAGE_BYTES = 64 << 10
 KEPT_BYTES = 4 << 20
-"""Most bytes of the newest events in memory, enough for about a thousand steps."""
+"""Maximum number of bytes of the newest events in memory, enough for about a thousand steps."""
 _NUM_READ_AGAIN = 8
-"""Older pages in memory, for watchers that follow each other."""
+"""Number of older pages in memory, for watchers that read the same pages one after the other."""
 _EVENT_BYTES = 128
 """Bytes that an event takes in memory in addition to its contents."""
 _EVENT_TAG = bytes([pb.WatchRunResponse.EVENT_FIELD_NUMBER << 3 | 2])
 
 
 class EventPage:
-    """Events in a row, each serialized once for all watchers."""
+    """Consecutive events, each serialized once for all watchers."""
 
     def __init__(self) -> None:
         self.sequences: list[int] = []
@@ -30,7 +33,7 @@ class EventPage:
         self.num_bytes = 0
 
     def add(self, event: pb.RunEvent) -> None:
-        """Adds an event behind the others."""
+        """Appends an event."""
         self.sequences.append(event.sequence)
         self.events.append(pb.WatchRunResponse(events=[event]).SerializeToString())
         self.num_bytes += len(self.events[-1]) + _EVENT_BYTES
@@ -43,7 +46,7 @@ class EventPage:
     def batch(self, start: int) -> tuple[bytes, int]:
         """Returns a `WatchRunResponse` with the events from `start` on in `events`, and the index behind them.
 
-        They are as many as fit into 64 KiB, and one at least.
+        The response has as many events as fit into 64 KiB, but at least one.
         """
         end, num_bytes = start + 1, len(self.events[start])
         while end < len(self.events) and (num_bytes := num_bytes + len(self.events[end])) <= PAGE_BYTES:
@@ -77,7 +80,7 @@ class EventPages:
         self._kept_bytes = 0
         self._read_again: deque[EventPage] = deque(maxlen=_NUM_READ_AGAIN)
         self._in_memory: WeakValueDictionary[int, EventPage] = WeakValueDictionary()
-        """All pages that anybody holds, slow watchers included: none is in memory twice."""
+        """All pages that are in use, also by slow watchers, so that no page is in memory twice."""
         self._reading = asyncio.Lock()
         self.last_sequence = 0
         if path.exists():
@@ -125,9 +128,9 @@ class EventPages:
         )
 
     async def page(self, number: int) -> EventPage:
-        """Returns a page, from the file where it is no longer in memory: one at a time, for all that wait for it.
+        """Returns a page. Reads the page from the file if it is no longer in memory, once for all who wait for it.
 
-        Raises `DataLoss` when the file cannot be read, or has something else there than was written.
+        Raises `DataLoss` when the file cannot be read, or its contents differ from what was written.
         """
         if (page := self._in_memory.get(number)) is not None:
             return page

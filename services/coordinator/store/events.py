@@ -1,4 +1,4 @@
-"""The event log of a run: one event a line, in the JSON form of `RunEvent`."""
+"""The event log of a run, with one event per line, in the JSON form of `RunEvent`."""
 
 import asyncio
 import json
@@ -31,7 +31,7 @@ _SEQUENCE = re.compile(rb'\{"sequence": (\d+),')
 _READ_BYTES = 1 << 20
 """Bytes read at once from a followed file."""
 _TURN_S = 0.0005
-"""Pause before the turn of a watcher that is not alone."""
+"""Pause in seconds before the turn of a watcher if there are several watchers."""
 
 
 class EventLog:
@@ -76,10 +76,9 @@ class EventLog:
         """Yields the events after a sequence number, including future ones, until the log is closed.
 
         Each is a serialized `WatchRunResponse` with one event or, with `batches`, with all that are there. A watcher
-        that reads slowly gets them later, and skips none: what has left the memory is read from the file.
-
-        Raises `Unavailable` at the end of the coordinator for a run that goes on at its next start, and `DataLoss` when
-        the file cannot be read.
+        that reads slowly gets events later, but skips none: events that are no longer in memory are read from the file.
+        Raises `Unavailable` at the end of the coordinator for a run that continues at the coordinator's next start, and
+        `DataLoss` when the file cannot be read.
         """
         number, index = self._pages.first_after(after_sequence), 0
         while True:
@@ -100,7 +99,10 @@ class EventLog:
                     break  # The page that grows.
                 number, index = number + 1, 0
             if self._closed and self._goes_on:
-                raise Unavailable("the coordinator ends; the run goes on at its next start", reason=ErrorReason.ENDING)
+                raise Unavailable(
+                    "the coordinator is ending; the run continues at the coordinator's next start",
+                    reason=ErrorReason.ENDING,
+                )
             if self._closed:
                 return
             await changed.wait()
@@ -115,10 +117,10 @@ class EventLog:
 
 
 class _Turns:
-    """Lets one watcher after the other go on, in the order in which they ask.
+    """Lets one watcher after the other continue, in the order of their requests.
 
     Between two watchers the event loop does everything else that is ready. So a thousand watchers of one event delay
-    the run's own work by the time of one, not of a thousand. All watchers together get at most 2,000 turns a second; a
+    the run's own work only by the time of one watcher. All watchers together get at most 2,000 turns a second; a
     watcher that is alone waits for nothing.
     """
 
@@ -137,7 +139,7 @@ class _Turns:
 
 
 class PastLogs:
-    """Opens the logs of runs that have ended, each once for all who watch it. Methods belong to one event loop."""
+    """Opens the logs of runs that have ended, each log once for all its watchers. Methods belong to one event loop."""
 
     def __init__(self) -> None:
         self._logs: WeakValueDictionary[tuple[Path, int, int], EventLog] = WeakValueDictionary()
@@ -145,7 +147,7 @@ class PastLogs:
         self._opening = asyncio.Lock()
 
     async def watch(self, path: Path, after_sequence: int, *, batches: bool) -> AsyncIterator[bytes]:
-        """Yields the events of a log after one, as `EventLog.watch`."""
+        """Yields the events of a log after a given event; see `EventLog.watch`."""
         async with self._opening:
             state = await asyncio.to_thread(_state_of, path)
             log = self._logs.get(state)
@@ -164,10 +166,10 @@ def _state_of(path: Path) -> tuple[Path, int, int]:
 
 
 def read_events(path: Path) -> list[pb.RunEvent]:
-    """Reads the events so far; none if there is no file.
+    """Reads the existing events; none if there is no file.
 
-    Leaves out a line that is not whole, as a killed process or a full disk leaves it. Raises `FailedPrecondition` for
-    the events of another version of Shoal.
+    Leaves out an incomplete line, which a killed process or a full disk may leave. Raises `FailedPrecondition` for the
+    events of another version of Shoal.
     """
     return read_events_from(path, 0)[0]
 
@@ -222,12 +224,12 @@ def _plain(attributes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _is_up_to(sequence: int, line: bytes) -> bool:
-    """Whether a line is of an event up to a sequence number."""
+    """Whether a line has an event up to a sequence number."""
     return sequence > 0 and (found := _SEQUENCE.match(line)) is not None and int(found[1]) <= sequence
 
 
 def _parse(line: bytes, path: Path) -> pb.RunEvent | None:
-    """Returns the event of a line; None for a line that is not whole."""
+    """Returns the event of a line; None for an incomplete line."""
     try:
         values = parse_json(line)
     except ValueError:
@@ -236,7 +238,7 @@ def _parse(line: bytes, path: Path) -> pb.RunEvent | None:
         return json_format.ParseDict(values, pb.RunEvent())
     except json_format.ParseError:
         raise FailedPrecondition(
-            f"another version of Shoal wrote {path}, whose events this one does not read: read them with that "
-            "version; to resume the run without its past events, rename the file",
+            f"another version of Shoal wrote {path}, whose events this version cannot read: read the events "
+            "with that version; to resume the run without its past events, rename the file",
             reason=ErrorReason.EVENTS_VERSION,
         ) from None

@@ -1,9 +1,10 @@
 """The ledger: what became of every prompt of a run.
 
-A SQLite database in the run's folder. Each group goes ISSUED -> SAMPLED -> SCORED -> TRAINED, or to DROPPED from
-any of the first three; every transition is kept. `segments/` beside it has what grows with the run: texts, tokens and
-verdicts. From the next checkpoint on it also has the rows of groups that steps have used up. The database has the
-places of all these. It is used on one thread beside the event loop; only a snapshot is copied on another.
+A SQLite database in the run's folder. Each group goes ISSUED -> SAMPLED -> SCORED -> TRAINED, or to DROPPED from any of
+the first three; every transition is kept. The folder `segments/` beside the database has the data that grow with the
+run: texts, tokens and verdicts. From the next checkpoint on, `segments/` also has the rows of groups that steps have
+used up. The database has the places of all these data. It is used on one thread beside the event loop; only a snapshot
+is copied on another.
 
 This file holds the statements that write; `rows` and `progress` turn values into rows; `tables/` holds the tables, and
 what goes from them to segments. `rollouts` reads what was written, for people.
@@ -52,9 +53,10 @@ class Ledger:
         attempt: int,
         written: Callable[[Callable[[], Awaitable[None]]], Awaitable[None]] = lambda write: write(),
     ) -> None:
-        """Names the database; `open` opens or creates it. Transitions are stamped with `attempt`.
+        """Names the database; `open` opens or creates it.
 
-        `written` awaits each write, and may repeat those that raise that the disk is full.
+        Transitions are stamped with `attempt`. `written` awaits each write, and may repeat a write that raises that the
+        disk is full.
         """
         self.path = path
         self._attempt = attempt
@@ -66,7 +68,7 @@ class Ledger:
     async def open(self) -> Progress:
         """Opens the database; returns the progress of the run.
 
-        Raises `FailedPrecondition` for one of another version of Shoal, and `DataLoss` for a damaged one.
+        Raises `FailedPrecondition` for a database of another version of Shoal, and `DataLoss` for a damaged database.
         """
         return await self._run(self._open)
 
@@ -110,9 +112,9 @@ class Ledger:
         policy_version: int,
         detail: str,
     ) -> None:
-        """Records that a prompt was issued; when it is issued again, deletes what became of it before.
+        """Records that a prompt was issued. If the prompt is issued again, deletes the earlier results of its group.
 
-        A restored ledger has groups that were dropped before their step, and that are issued again.
+        A restored ledger may have groups that were dropped before their step. Such groups are issued again.
         """
 
         def write(connection: sqlite3.Connection) -> None:
@@ -152,7 +154,7 @@ class Ledger:
     async def scored(
         self, order_number: int, scores: Iterable[Score], policy_version: int, greedy: Score | None = None
     ) -> None:
-        """Records that all completions of a group were scored, and its greedy one, if there is one."""
+        """Records that all completions of a group were scored, including the greedy completion, if there is one."""
         all_scores = list(scores)
 
         def write(connection: sqlite3.Connection) -> None:
@@ -166,7 +168,7 @@ class Ledger:
         await self._write(write)
 
     async def rejected(self, order_number: int, scores: Sequence[Score]) -> None:
-        """Records the scores of a group that is to be scored again, so that its failures can be looked at meanwhile."""
+        """Records the scores of a group that is to be scored again, so that the failures can be inspected meanwhile."""
         await self._write(lambda connection: self._add_scores(connection, order_number, scores))
 
     def _add_scores(self, connection: sqlite3.Connection, order_number: int, scores: Sequence[Score]) -> None:
@@ -178,7 +180,7 @@ class Ledger:
         )
 
     async def dropped(self, order_number: int, reason: str, policy_version: int) -> None:
-        """Records that a group is not trained on, whatever becomes of the next step."""
+        """Records that a group is not trained on, regardless of the result of the next step."""
 
         await self._write(lambda connection: self._drop(connection, order_number, reason, policy_version + 1))
 
@@ -217,7 +219,7 @@ class Ledger:
     async def config_changed(self, policy_version: int, fields: Mapping[str, str], config: Mapping[str, Any]) -> None:
         """Records the configuration of the steps after `policy_version`, and what is new in it; each text names both.
 
-        `fields` is empty where the steps before had the same.
+        `fields` is empty if the earlier steps had the same configuration.
         """
         row = (self._attempt, policy_version, time.time(), json.dumps(dict(fields)))
 
@@ -234,7 +236,7 @@ class Ledger:
         """Takes the database's present state, which the caller writes with `write` and closes.
 
         First moves the groups that steps have used up to blocks. The tokens of groups that were trained on or dropped
-        go; text and scores stay.
+        are deleted; text and scores are kept.
         """
         # One transaction a block: others need not wait for the next one.
         while await self._run(lambda connection: move_to_block(connection, self._segments)):

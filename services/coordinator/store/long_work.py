@@ -1,4 +1,4 @@
-"""Events that show that long work goes on."""
+"""Events that show that long work is still running."""
 
 import asyncio
 import time
@@ -11,7 +11,7 @@ from shoal.quantities import format_duration
 FIRST_AFTER_S = 5.0
 EVERY_S = 15.0
 SLOW_STEP_S = 30.0
-"""A part of a train step that takes longer is shown: steps have a line of their own."""
+"""Seconds after which a part of a train step is shown. Steps have their own line, so shorter parts are not shown."""
 
 
 @asynccontextmanager
@@ -20,7 +20,7 @@ async def shown_alive(
 ) -> AsyncIterator[None]:
     """Adds an event `progress` now and then while the body runs: after 5 s (or `first_after_s`), then every 15 s.
 
-    `work` names the work: "writing checkpoint step-00000010". `state` describes how far it is. While it returns
+    `work` names the work: "writing checkpoint step-00000010". `state` describes how far it is. While `state` returns
     nothing, for example in a pause, there is no event.
     """
     first_s = FIRST_AFTER_S if first_after_s is None else first_after_s

@@ -14,7 +14,7 @@ class Progress:
 
     policy_version: int
     next_order_number: int
-    """The first group that no step has used up: a resumed run issues groups from here on."""
+    """The first group that no step has used up. A resumed run issues groups from this group on."""
     num_episodes: int
     """Completions that steps have used up."""
     kl_coef: float | None = None
@@ -25,7 +25,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class IssueState:
-    """The prompts that were issued, and those that are not issued again."""
+    """The prompts that were issued, and the prompts that are not issued again."""
 
     assigned: dict[int, int]
     """Positions in the data's endless order, by order number, of the groups that no step has used up."""
@@ -36,7 +36,7 @@ class IssueState:
 
 
 def read_progress(connection: sqlite3.Connection) -> Progress:
-    """Reads the progress; that of a new run where there is none."""
+    """Reads the progress. Returns the progress of a new run if none is recorded."""
     row = connection.execute(
         "SELECT policy_version, next_order_number, num_episodes, kl_coef, reward_count, reward_mean,"
         " reward_squares FROM progress"

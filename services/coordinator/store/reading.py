@@ -1,6 +1,6 @@
 """Reading access to a ledger that another process may be writing.
 
-It writes no data. SQLite may create or update `ledger.sqlite-shm` beside a log that a killed coordinator left.
+Reading changes no data. SQLite may create or update `ledger.sqlite-shm` beside a log that a killed coordinator left.
 """
 
 import sqlite3
@@ -15,11 +15,11 @@ from shoal.errors import DataLoss, FailedPrecondition
 
 @contextmanager
 def reading(path: Path) -> Iterator[sqlite3.Connection | None]:
-    """Opens a ledger for the duration of a block, on the block's thread; it reads the state of one moment.
+    """Opens a ledger for the duration of a block, on the block's thread, in the state of one moment.
 
-    Gives None while there is no ledger, or a ledger without tables. A writer never waits for it. Raises
-    `FailedPrecondition` for a ledger of another version of Shoal or one that cannot be opened, and `DataLoss` for a
-    damaged one.
+    Yields None while there is no ledger, or the ledger has no tables. A writer never waits for this reader. Raises
+    `FailedPrecondition` for a ledger of another version of Shoal or a ledger that cannot be opened, and `DataLoss` for
+    a damaged ledger.
     """
     if not path.exists():
         yield None
@@ -46,9 +46,9 @@ def reading(path: Path) -> Iterator[sqlite3.Connection | None]:
 
 @contextmanager
 def interpreting(path: Path) -> Iterator[None]:
-    """Surrounds code that makes values of a ledger's rows, and nothing else. Raises `DataLoss` where they make none.
+    """Surrounds code that only converts a ledger's rows to values. Raises `DataLoss` if a row cannot be converted.
 
-    SQLite itself finds only some damage: it gives back any bytes that a row holds.
+    SQLite itself finds only some damage: SQLite returns any bytes that a row has.
     """
     try:
         yield

@@ -13,13 +13,14 @@ from shoal.error_reasons import ErrorReason
 from shoal.errors import FailedPrecondition, ResourceExhausted, ShoalError
 
 NUM_SET_ASIDE = 3
-"""Ledgers of earlier attempts that stay: a run that restarts by itself may have many attempts."""
+"""Number of ledgers of earlier attempts that are kept, since a run that restarts automatically may have many attempts.
+"""
 
 
 def set_aside(ledger: Path, attempt: int) -> None:
-    """Copies the ledger of the attempt before `attempt` beside it, to be inspected later; deletes older ones.
+    """Copies the ledger of the attempt before `attempt` to a file beside it, for later inspection.
 
-    Raises as `replace_ledger`.
+    Deletes older copies. Raises the errors of `replace_ledger`.
     """
     if not ledger.exists():
         return
@@ -39,10 +40,10 @@ def set_aside(ledger: Path, attempt: int) -> None:
 
 
 def replace_ledger(ledger: Path, snapshot: Path | None) -> None:
-    """Replaces the contents of a ledger by those of a snapshot; without one, by nothing.
+    """Replaces the contents of a ledger by the contents of a snapshot.
 
-    Raises `ResourceExhausted` when the disk is full or fails, and `FailedPrecondition` when a file cannot be opened;
-    the ledger then has its former contents.
+    Without a snapshot, deletes the contents. Raises `ResourceExhausted` when the disk is full or fails, and
+    `FailedPrecondition` when a file cannot be opened; the ledger then has its former contents.
     """
     _copy(":memory:" if snapshot is None else str(snapshot), ledger)
 

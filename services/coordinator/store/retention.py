@@ -15,6 +15,8 @@ def best_of(steps: Sequence[int], values: Mapping[int, float], *, is_lowest: boo
 
 
 def kept_of(written: Sequence[T], keep_last: int, others: Collection[T | None] = ()) -> list[T]:
-    """Returns the written ones that are kept, oldest first: the last `keep_last`, and `others`; all if that is 0."""
+    """Returns the written steps that are kept, oldest first: the last `keep_last`, and `others`; all if `keep_last` is
+    0.
+    """
     last = written[-keep_last:]
     return [each for each in written if each in last or each in others]

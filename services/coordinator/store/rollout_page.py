@@ -6,9 +6,14 @@ from shoal.v1 import rollout_pb2
 
 MAX_PAGE_BYTES = MAX_MESSAGE_BYTES * 3 // 4
 MAX_TEXT_BYTES = 1 << 20
-"""Longer texts are cut, so that a rollout with its group's prompt fits into a message."""
+"""Maximum size of a text in bytes.
+
+Longer texts are cut, so that a rollout with the prompt of its group fits into a message.
+"""
 _MAX_DETAIL_CHARS = 1000
-"""Where what verifiers said of a rollout is longer than a text, its parts are cut to this."""
+"""Maximum length of one verifier's detail in characters if the details of a rollout together exceed the maximum size of
+a text.
+"""
 
 
 class Page:
@@ -48,7 +53,7 @@ def _size(rollout: pb.Rollout) -> int:
 
 
 def _shorten(group: pb.RolloutGroup) -> None:
-    """Cuts texts that are too long for a page, and says how long they were."""
+    """Cuts texts that are too long for a page, and states their former lengths."""
     if num_bytes := _excess(group.prompt_text):
         group.prompt_text, group.prompt_text_bytes = _begin(group.prompt_text), num_bytes
     for rollout in group.rollouts:
@@ -65,7 +70,7 @@ def _shorten(group: pb.RolloutGroup) -> None:
 
 
 def _shorten_episode(episode: rollout_pb2.Episode) -> None:
-    """Cuts what was said to the same length each, so that all of it fits."""
+    """Cuts the details to equal lengths, so that all details fit."""
     turns = episode.turns
     messages = [*episode.first_messages, *(message for turn in turns for message in (turn.message, *turn.observations))]
     messages += [message for segment in episode.segments for message in segment.messages]

@@ -25,7 +25,7 @@ class ListingPlace:
 
     order_number: int
     reward: float | None
-    """Mean reward of the group, -inf without one; None where the listing is in the order of issue."""
+    """Mean reward of the group, or -inf if the group has none. None if the listing is in the order of issue."""
 
 
 @dataclass(frozen=True)
@@ -37,11 +37,11 @@ class OrderRange:
 
 
 class RolloutQuery:
-    """A request of `ListRollouts`, to be asked of a ledger, one part after the other.
+    """A request of `ListRollouts`, which is evaluated on each part of a ledger in turn.
 
-    The token of a page has what its place depends on in addition to the request. It has the order number and mean
-    reward of the first group, and how many of that group's rollouts were on pages before. It also has the limits that
-    `last` stood for when the first page was listed.
+    The token of a page has the facts on which the place of the page depends in addition to the request: the order
+    number and mean reward of the first group, and how many rollouts of that group were on earlier pages. The token also
+    has the limits that `last` meant when the first page was listed.
     """
 
     def __init__(self, ledger: WholeLedger, request: pb.ListRolloutsRequest) -> None:
@@ -57,12 +57,12 @@ class RolloutQuery:
             self._start, self.num_listed, self._limits = self._parse(request.page_token)
         else:
             self.num_listed = 0
-            """Rollouts of the page's first group that were on pages before."""
+            """Number of rollouts of the page's first group that were on earlier pages."""
             self._start = ListingPlace(0, inf if self._is_by_reward else None)
             self._limits = self._last_issued(request.last) if request.last else None
 
     def places(self, limit: int) -> list[ListingPlace]:
-        """Returns the places of the page's first groups, `limit` at most."""
+        """Returns the places of the page's first groups, at most `limit`."""
         condition, values = self._condition, list(self._values)
         if self._limits is not None:
             condition += " AND order_number BETWEEN ? AND ?"

@@ -24,7 +24,7 @@ LEDGER = "ledger.sqlite"
 
 
 def count_groups(folder: Path) -> dict[str, int]:
-    """Counts the groups of a run's folder by state; nothing before there is a ledger."""
+    """Counts the groups of a run's folder by state. Returns no counts if there is no ledger yet."""
     counts = Counter[str]()
     for state, _, count in _counts(folder):
         counts[state] += count
@@ -32,7 +32,7 @@ def count_groups(folder: Path) -> dict[str, int]:
 
 
 def count_drop_reasons(folder: Path) -> dict[str, int]:
-    """Counts the dropped groups of a run's folder by reason; nothing before there is a ledger."""
+    """Counts the dropped groups of a run's folder by reason. Returns no counts if there is no ledger yet."""
     counts = Counter[str]()
     for state, reason, count in _counts(folder):
         if state == "DROPPED":
@@ -48,7 +48,7 @@ def _counts(folder: Path) -> list[tuple[str, str, int]]:
 def whole_ledger(folder: Path) -> sqlite3.Connection:
     """Copies the ledger of a run's folder, used-up groups included, to a database in memory, for questions in SQL.
 
-    Raises `NotFound` before there is a ledger, and what `reading` raises.
+    Raises `NotFound` if there is no ledger yet, and the errors of `reading`.
     """
     with reading(folder / LEDGER) as connection, interpreting(folder / LEDGER):
         if connection is None:
@@ -57,7 +57,7 @@ def whole_ledger(folder: Path) -> sqlite3.Connection:
 
 
 def list_rollouts(folder: Path, request: pb.ListRolloutsRequest) -> pb.ListRolloutsResponse:
-    """Answers `ListRollouts` from a run's folder. Raises `InvalidArgument`, and what `reading` raises."""
+    """Answers `ListRollouts` from a run's folder. Raises `InvalidArgument`, and the errors of `reading`."""
     size = page_size(request.page_size, default=20, largest=100)
     response = pb.ListRolloutsResponse()
     with reading(folder / LEDGER) as connection:
@@ -85,7 +85,7 @@ def list_rollouts(folder: Path, request: pb.ListRolloutsRequest) -> pb.ListRollo
 
 
 def _group(connection: sqlite3.Connection, order_number: int) -> pb.RolloutGroup:
-    """Reads one group with its completions, without what is in segments."""
+    """Reads one group with its completions, without the data in segments."""
     group = connection.execute(
         "SELECT group_id, prompt_id, prompt_text, trace_id, state, drop_reason, train_step, staleness FROM groups"
         " WHERE order_number = ?",
@@ -112,7 +112,7 @@ def _group(connection: sqlite3.Connection, order_number: int) -> pb.RolloutGroup
 
 
 def _add_payloads(group: pb.RolloutGroup, connection: sqlite3.Connection, segments: Path) -> None:
-    """Adds texts and verdicts to a group. Where a segment is lost or damaged, the texts say so instead."""
+    """Adds texts and verdicts to a group. If a segment is lost or damaged, the texts state this instead."""
     rollouts = {rollout.sample_index: rollout for rollout in group.rollouts}
 
     def read(kind: PayloadKind) -> bytes:

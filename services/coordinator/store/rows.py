@@ -1,4 +1,4 @@
-"""Rows of the ledger: groups and completions as they are written."""
+"""Rows of the ledger: groups and completions in the form in which they are written."""
 
 import json
 from dataclasses import dataclass
@@ -24,7 +24,9 @@ class TrainedGroup:
 
     order_number: int
     staleness: int
-    """Train steps between the oldest weights that sampled a token of the group and those that were trained."""
+    """Number of train steps between the oldest weights that sampled a token of the group and the weights that were
+    trained.
+    """
     rollouts: tuple[Rollout, ...]
     """The completions that were trained on, with the rewards, advantages and weights that the learner received."""
 

@@ -1,4 +1,4 @@
-"""The runs of a data folder, as anybody can read them: no coordinator is needed, and none is disturbed."""
+"""The runs of a data folder, read without a coordinator and without disturbing one."""
 
 import os
 import re
@@ -40,7 +40,7 @@ class RunFolders:
     def left(self) -> tuple[list[RunRecord], list[tuple[Path, DataLoss]]]:
         """Returns the runs that have not ended and that no coordinator drives, newest first.
 
-        Returns the folders of damaged runs as well, each with what is wrong with it.
+        Also returns the folders of damaged runs, each with a description of the damage.
         """
         records, damaged = self._read(_load_left)
         return _newest_first([record for record in records if record is not None]), damaged
@@ -58,9 +58,10 @@ class RunFolders:
         return loaded, damaged
 
     def make_way(self, run_id: str) -> str:
-        """Gives a run that FAILED before its first step another name, so that a new run can have its own.
+        """Renames a run that FAILED before its first step, so that a new run can have the name.
 
-        Returns that name; empty for a run that has come further, or that may go on, which keeps its name.
+        Returns the changed name. Returns an empty name for a run that took a step or may continue, since such a run
+        keeps its name.
         """
         try:
             record = RunRecord.load_as_left(self.data_dir / run_id)
@@ -79,7 +80,7 @@ class RunFolders:
     def find(self, run_id: str) -> RunRecord:
         """Returns a run by name; an empty name means one that is active, or else the newest.
 
-        Raises `NotFound`, and `DataLoss` where the record of that name cannot be read.
+        Raises `NotFound`, and `DataLoss` if the record of that name cannot be read.
         """
         if run_id:
             if RUN_NAME.fullmatch(run_id) and holds_run(self.data_dir / run_id):
@@ -101,8 +102,8 @@ class RunFolders:
 def locate_run(run: str, data_dir: Path) -> tuple[Path, str]:
     """Returns the data folder and the name of a run, which is given by its name or by the path of its folder.
 
-    A name that no run in `data_dir` has may be a folder here. An empty name, and one that no run has, is returned with
-    `data_dir`.
+    A name that no run in `data_dir` has may be a folder here. An empty name, or a name that no run has, is returned
+    with `data_dir`.
 
     Raises `NotFound` for a path that is not the folder of a run, and `InvalidArgument` for a folder whose name no run
     can have.
@@ -145,8 +146,8 @@ def _newest_first(records: Sequence[RunRecord]) -> list[RunRecord]:
 def describe(record: RunRecord, config: RunConfig | None = None) -> pb.Run:
     """Returns a run as a message, with its configuration, by default that of its folder, and the number of its groups.
 
-    Leaves the number out for a ledger that is damaged, which a resume restores, and for one of another version of
-    Shoal. Raises `DataLoss` for a lost configuration.
+    Leaves out the number for a damaged ledger, which a resume restores, and for a ledger of another version of Shoal.
+    Raises `DataLoss` for a lost configuration.
     """
     try:
         num_groups = count_groups(record.folder)

@@ -13,17 +13,21 @@ from shoal.paths import why_unread
 LOCK = "lock"
 TRAIN_LOCK = "train.lock"
 DISK_LOCK = "full-disk.lock"
-"""Held while the run waits for room on a disk: then its record cannot say so, and a lock takes no room."""
+"""The lock that is taken while the run waits for room on a disk.
+
+The record of the run cannot be written then, and a lock needs no room.
+"""
 _LOCK_ATTEMPTS = 5
 _LOCK_PAUSE_S = 0.02
-"""A process that asks whether a run is driven holds the lock for microseconds."""
+"""Number of tries to take a lock: a process that asks whether a run is driven has the lock for microseconds."""
 
 
 class RunLock:
-    """Marks a run as driven by a coordinator. The kernel releases the lock when the process ends, however it ends.
+    """Marks a run as driven by a coordinator.
 
-    Several coordinators may share a data folder, each with its own run. `shoal train` holds a lock of its own, since it
-    writes into the run's folder before its coordinator does.
+    The kernel releases the lock when the process ends for any reason. Several coordinators may share a data folder,
+    each with its own run. `shoal train` has a separate lock, since the command writes into the run's folder before its
+    coordinator does.
     """
 
     def __init__(
@@ -46,15 +50,15 @@ class RunLock:
 
 
 def is_driven(folder: Path) -> bool:
-    """Whether a coordinator drives the run in a folder. Writes nothing.
+    """Whether a coordinator drives the run in a folder.
 
-    Raises `DataLoss` where the lock cannot be opened.
+    Writes nothing. Raises `DataLoss` if the lock cannot be opened.
     """
     return is_held(folder / LOCK)
 
 
 def is_held(path: Path) -> bool:
-    """Whether a process has a lock. Raises `DataLoss` where it cannot be opened."""
+    """Whether a process has a lock. Raises `DataLoss` if the lock cannot be opened."""
     try:
         with path.open() as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -30,11 +30,11 @@ _log = logging.getLogger(__name__)
 
 RECORD = "run.json"
 TRAIN_NAME = "shoal-train-"
-"""Begins the name of each coordinator of `shoal train`. Once that has ended, no other coordinator has the name."""
+"""The prefix of the name of each coordinator of `shoal train`. After this coordinator ends, no other has its name."""
 
 
 def holds_run(folder: Path) -> bool:
-    """Whether a folder is that of a run, also of one that has lost files, or that this user may not read."""
+    """Whether a folder is the folder of a run, even if the run has lost files or this user may not read them."""
     try:
         has_file = any((folder / name).exists() for name in (RECORD, "ledger.sqlite"))
         return has_file or any(folder.glob("checkpoints/*/manifest.json"))
@@ -48,7 +48,7 @@ def data_dir_option(data_dir: Path) -> str:
 
 
 def new_run_id(name: str) -> str:
-    """Makes a run id of a `run.name` and the time, cut to the longest id that is allowed."""
+    """Makes a run id from `run.name` and the time, cut to the maximum length of an id."""
     stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
     return f"{name[: MAX_RUN_NAME_CHARS - 1 - len(stamp)]}-{stamp}"
 
@@ -86,7 +86,7 @@ class RunRecord:
     state: RunState = RunState.STARTING
     message: str = ""
     pauses_itself: bool = False
-    """Whether it is PAUSED by itself: its next start does not begin paused."""
+    """Whether the run PAUSED itself. The next start of such a run does not begin paused."""
     attempt: _Count = 0
     policy_version: _Count = 0
     num_steps: _Count = 0
@@ -95,17 +95,17 @@ class RunRecord:
     exported_steps: list[int] = field(default_factory=list)
     """The steps whose models are in the run's exports, in order."""
     coordinator: str = ""
-    """Name of the coordinator that drives the run, and takes it up again at its start if it was killed."""
+    """Name of the coordinator that drives the run. After a kill, the restarted coordinator continues the run."""
     address: str = ""
     """The coordinator's address on its own machine, as host:port; empty if unknown."""
     furthest_step: _Count = 0
-    """The last step that any attempt has trained; those up to it are repeated after a restore."""
+    """The last step that any attempt has trained. Steps up to this one may be repeated after a restore."""
     restart_reasons: list[str] = field(default_factory=list)
-    """Why the run was restarted, for each restart since `furthest_step` was trained."""
+    """The reason of each restart since `furthest_step` was trained."""
     weight_epoch: _Count = 0
-    """The last epoch that a broadcast group of this run was named by."""
+    """The epoch of the last broadcast group of this run."""
     inputs: dict[str, dict[str, str]] = field(default_factory=dict)
-    """SHA-256 of what the run is made from, by field of the configuration and name of a file, data set or task."""
+    """SHA-256 of the run's inputs, by field of the configuration and name of a file, data set or task."""
     metrics: dict[str, float] = field(default_factory=dict)
     """The metrics of the last step."""
 
@@ -116,33 +116,37 @@ class RunRecord:
         write_atomically(self.folder / RECORD, json.dumps(values, indent=2) + "\n")
 
     def try_to_save(self) -> None:
-        """Writes `run.json` if that is possible. The events still show how the run ended."""
+        """Writes `run.json` if possible. Without it, the events still show how the run ended."""
         with contextlib.suppress(ShoalError):
             self.save()
 
     def _save_soon(self) -> None:
-        """Writes `run.json`, later where the disk is full. Raises `FailedPrecondition` when it is lost or read-only."""
+        """Writes `run.json`.
+
+        If the disk is full, leaves the file to a later save. Raises `FailedPrecondition` when the folder is lost or
+        read-only.
+        """
         try:
             self.save()
         except ResourceExhausted as error:
             _log.error("run.json waits for the next step: %s", error.message)
 
     def enter(self, state: RunState, message: str, *, pauses_itself: bool = False) -> None:
-        """Notes the state of the run; the caller saves it."""
+        """Sets the state of the run; the caller saves the record."""
         self.state, self.message, self.pauses_itself = state, message, pauses_itself
 
     def opened(self, coordinator: str, address: str, num_steps: int) -> None:
-        """Notes which coordinator holds the run's folder; the coordinator saves the record."""
+        """Sets the coordinator that drives the run; the coordinator saves the record."""
         self.coordinator, self.address, self.num_steps = coordinator, address, num_steps
 
     def resumed(self) -> None:
-        """Notes that a person resumes the run; the caller saves it."""
+        """Records that a person resumes the run; the caller saves the record."""
         self.attempt += 1
         self.restart_reasons = []
         self.enter(RunState.STARTING, "")
 
     def restart_counted(self, reason: str) -> None:
-        """Notes a restart since `furthest_step` was trained."""
+        """Adds a restart since `furthest_step` was trained."""
         self.restart_reasons.append(f"attempt {self.attempt} at step {self.policy_version}: {reason}")
 
     def attempt_begins(self) -> None:
@@ -150,21 +154,23 @@ class RunRecord:
         self.attempt += 1
 
     def inputs_read(self, digests: Mapping[str, Mapping[str, str]]) -> None:
-        """Notes what the run is made from; the attempt saves it."""
+        """Sets the digests of the run's inputs; the attempt saves the record."""
         self.inputs = {field: dict(each) for field, each in digests.items()}
 
     def interrupted(self) -> None:
-        """Saves, if possible, that the coordinator ends, and that the run goes on at its next start."""
-        self.message = f"the coordinator ended after step {self.policy_version}; the run goes on at its next start"
+        """Saves, if possible, that the coordinator ends, and that the run continues at the coordinator's next start."""
+        self.message = (
+            f"the coordinator ended after step {self.policy_version}; the run continues at the coordinator's next start"
+        )
         self.try_to_save()
 
     def restored(self, step: int, checkpoint_id: str) -> None:
-        """Notes the step that an attempt begins at."""
+        """Sets the step at which an attempt begins."""
         self.policy_version, self.last_checkpoint_id = step, checkpoint_id
         self.exported_steps = [exported for exported in self.exported_steps if exported <= step]
 
     def step_taken(self, step: int) -> None:
-        """Notes a step that the learner has taken, and that is not reported yet."""
+        """Records a step that the learner has taken and that is not yet reported."""
         self.policy_version = step
 
     def step_trained(self, step: int, metrics: dict[str, float]) -> None:
@@ -185,7 +191,7 @@ class RunRecord:
         self._save_soon()
 
     def num_steps_changed(self, num_steps: int) -> None:
-        """Saves another number of steps."""
+        """Saves a changed number of steps."""
         self.num_steps = num_steps
         self.save()
 
@@ -203,7 +209,7 @@ class RunRecord:
         return f"shoal {words} {self.run_id}{data_dir_option(self.folder.parent)}"
 
     def resume_command(self) -> str:
-        """Returns the command that resumes the run once it has ended, where it ran before."""
+        """Returns the command that resumes an ended run, on the coordinator or in the folder where it ran before."""
         is_of_train = self.coordinator.startswith(TRAIN_NAME) or not self.address
         return self.folder_command("train --resume") if is_of_train else self.command("run resume")
 
@@ -227,10 +233,16 @@ class RunRecord:
         is_left = not record.state.has_ended and not is_driven(folder)
         if not is_left and record.state in (RunState.STARTING, RunState.RUNNING) and is_held(folder / DISK_LOCK):
             record.state = RunState.PAUSED
-            record.message = "a disk that the run writes to is full: the run is paused, and goes on once there is room"
+            record.message = (
+                "a disk that the run writes to is full: the run is paused, and continues once there is room"
+            )
         if is_left:
             record.state = RunState.FAILED
-            returns = "" if record.coordinator.startswith(TRAIN_NAME) else "it goes on at that one's next start, or "
+            returns = (
+                ""
+                if record.coordinator.startswith(TRAIN_NAME)
+                else "the run continues at the next start of that coordinator, or  "
+            )
             record.message = (
                 f"the coordinator ended at step {record.policy_version}; {returns}resume with: "
                 f"{record.folder_command('train --resume')}"
@@ -292,7 +304,7 @@ _ADAPTER = TypeAdapter(RunRecord)
 
 
 def _first_line(error: ValueError | TypeError) -> str:
-    """Describes an error in a line: of a wrong value, its field and what is wrong with it."""
+    """Describes an error in one line. For an invalid value, names the field and the fault."""
     if isinstance(error, ValidationError):
         details = error.errors()[0]
         return f"{'.'.join(map(str, details['loc']))}: {details['msg']}"
@@ -300,8 +312,8 @@ def _first_line(error: ValueError | TypeError) -> str:
 
 
 def _cure(folder: Path) -> str:
-    """Says how a run gets a file back that nothing else in its folder has."""
+    """Describes how to restore a file that cannot be derived from other files in the run's folder."""
     return (
-        f"restore the file from a copy, or, if the run has a mirror, rename {folder} and take the run from there: "
-        f"shoal train --resume {folder.name} --set checkpoint.mirror=URL{data_dir_option(folder.parent)}"
+        f"restore the file from a copy, or, if the run has a mirror, rename {folder} and fetch the run from the "
+        f"mirror: shoal train --resume {folder.name} --set checkpoint.mirror=URL{data_dir_option(folder.parent)}"
     )

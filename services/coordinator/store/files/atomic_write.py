@@ -7,9 +7,10 @@ from services.coordinator.store.files.disk_errors import writing
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Replaces the text of a file. After a crash it holds either the old text or the new one.
+    """Replaces the text of a file.
 
-    Raises `ResourceExhausted` when the disk is full, and `FailedPrecondition` when it cannot be written otherwise.
+    After a crash the file has either the old text or the new text. Raises `ResourceExhausted` when the disk is full,
+    and `FailedPrecondition` when it cannot be written otherwise.
     """
     temporary = path.with_name(path.name + ".tmp")
     with writing(path):

@@ -1,4 +1,4 @@
-"""Errors of writing: a full disk, which may get room again, and everything else, which a person has to repair."""
+"""Errors of writing: a full disk, which may have room later, and other errors, which a person has to fix."""
 
 import errno
 import sqlite3

@@ -1,4 +1,7 @@
-"""A file of lines that is only appended to. A full disk leaves no half of a line in it, and loses none."""
+"""A file to which lines are only appended.
+
+A full disk neither leaves an incomplete line in the file nor loses a line.
+"""
 
 import logging
 import os
@@ -15,7 +18,7 @@ class LineFile:
         self._waiting: list[str] = []
 
     def cut(self) -> None:
-        """Removes a last line that was not written to its end, as a killed process leaves it. Raises `OSError`."""
+        """Removes an incomplete last line, which a killed process may leave. Raises `OSError`."""
         if not self.path.exists() or not self.path.stat().st_size:
             return
         with self.path.open("rb") as file:
@@ -31,7 +34,10 @@ class LineFile:
         return bool(self._waiting)
 
     def add(self, line: str) -> None:
-        """Appends a line. A line that cannot be written waits for the next line: no run ends because of its reports."""
+        """Appends a line.
+
+        A line that cannot be written waits for the next line, so that no run ends because of its reports.
+        """
         was_behind = self.is_behind
         self._waiting.append(line + "\n")
         try:

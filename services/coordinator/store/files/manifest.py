@@ -1,4 +1,4 @@
-"""The manifest of a checkpoint: its parts with their digests. It commits the checkpoint."""
+"""The manifest of a checkpoint: the parts of the checkpoint with their digests. The manifest commits the checkpoint."""
 
 import json
 from collections.abc import Mapping
@@ -18,9 +18,12 @@ from shoal.wire.json_form import json_form
 
 MANIFEST = "manifest.json"
 DISCARDED = "manifest.damaged.json"
-"""The new name of the manifest of a damaged checkpoint, which is no checkpoint from then on."""
+"""The new name of a damaged checkpoint's manifest. The rename makes the folder no longer a checkpoint."""
 SNAPSHOT, OTHER_SNAPSHOT = "ledger.sqlite", "ledger-2.sqlite"
-"""The ledger's snapshot, and its name where one replaces the other: the manifest says which of the two counts."""
+"""The names of the ledger's snapshot.
+
+Two names exist because one snapshot may replace another; the manifest names the valid one.
+"""
 
 
 @dataclass(frozen=True)
@@ -43,7 +46,7 @@ class CheckpointManifest:
 
     @property
     def age(self) -> tuple[int, int, int]:
-        """The order of checkpoints: attempt, step, and the groups that are used up."""
+        """The order of checkpoints: by attempt, step, and the number of used-up groups."""
         return self.attempt, self.policy_version, self.next_order_number
 
 
@@ -79,7 +82,7 @@ def write_manifest(folder: Path, manifest: CheckpointManifest) -> None:
 
 
 class _StoredManifest(BaseModel):
-    """A manifest as it lies on disk, with its types."""
+    """A manifest in the form of its file, with types."""
 
     model_config = ConfigDict(strict=True)
 
@@ -95,7 +98,7 @@ class _StoredManifest(BaseModel):
 
 
 def _parse(text: bytes) -> CheckpointManifest:
-    """Raises ValueError, or `json_format.ParseError`, for a text that is no manifest."""
+    """Raises ValueError, or `json_format.ParseError`, for a text that is not a manifest."""
     try:
         stored = _StoredManifest.model_validate_json(text)
     except ValidationError as error:

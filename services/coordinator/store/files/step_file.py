@@ -1,4 +1,4 @@
-"""Files of JSON lines, one for each train step or evaluation: `metrics.jsonl` and `evaluations.jsonl` of a run."""
+"""Files with a JSON line for each train step or evaluation: `metrics.jsonl` and `evaluations.jsonl` of a run."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -11,7 +11,10 @@ from shoal.parsing import parse_json
 
 
 class StepFile:
-    """One JSON object a line, with its step, in the order of the final lineage's steps."""
+    """A file with one JSON object per line.
+
+    Each object has its step, and lines are in the order of the final lineage's steps.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -1,4 +1,7 @@
-"""The payloads of a group, which grow with its tokens, as records: messages of the contract, each behind its length."""
+"""The payloads of a group, which grow with its tokens, as records.
+
+A record has messages of the contract, each after its length.
+"""
 
 import io
 from collections.abc import Iterable, Sequence
@@ -45,7 +48,7 @@ def prompt_record(prompt: Prompt) -> bytes:
 
 
 def text_record(completions: Iterable[Completion]) -> bytes:
-    """Makes the record of the completions' texts, and of what was said in their episodes."""
+    """Makes the record of the completions' texts, and of the messages in their episodes."""
     return _join(
         rollout_pb2.Completion(
             sample_index=each.sample_index,
@@ -57,17 +60,17 @@ def text_record(completions: Iterable[Completion]) -> bytes:
 
 
 def token_record(completions: Iterable[Completion]) -> bytes:
-    """Makes the record of what the learner needs of the completions."""
+    """Makes the record of the parts of the completions that the learner needs."""
     return _join(completion_to_wire(completion, with_text=False, with_words=False) for completion in completions)
 
 
 def score_record(scores: Iterable[Score]) -> bytes:
-    """Makes the record of the scores with what the verifiers said."""
+    """Makes the record of the scores, with the details of the verifiers."""
     return _join(map(score_to_wire, scores))
 
 
 def token_advantage_record(rollouts: Iterable[Rollout]) -> bytes:
-    """Makes the record of the advantages of single tokens; an empty one where no rollout has them."""
+    """Makes the record of the advantages of single tokens. The record is empty if no rollout has such advantages."""
     return _join(
         learner_pb2.TrainRollout(
             completion=rollout_pb2.Completion(sample_index=rollout.completion.sample_index),

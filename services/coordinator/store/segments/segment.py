@@ -1,6 +1,6 @@
-"""One segment: an append-only file of records, each behind a frame of its length and its checksum.
+"""One segment: an append-only file of records, each after a frame with the record's length and checksum.
 
-A record is read by its place, which the ledger has. Bytes that no place names do not count. A killed process or a full
+A record is read by its place, which the ledger has. Bytes outside of all places are ignored. A killed process or a full
 disk may leave a part of a record. The next record overwrites that part, or the part stays behind the last record.
 Records of a transaction that failed are removed.
 """
@@ -21,7 +21,7 @@ _FRAME = struct.Struct("<II")
 
 @dataclass(frozen=True)
 class RecordPlace:
-    """Where a record is."""
+    """The place of a record."""
 
     segment: int
     """The segment's number."""
@@ -50,10 +50,13 @@ class Mark:
 
 
 class Segment:
-    """A segment that is being written. Its digest grows with it, so that nothing is read again to be hashed."""
+    """A segment that is being written.
+
+    Its digest is updated with each record, so that nothing is read again for hashing.
+    """
 
     def __init__(self, path: Path) -> None:
-        """Creates the file. Raises `OSError`, `FileExistsError` for one that exists."""
+        """Creates the file. Raises `OSError`, which is `FileExistsError` for an existing file."""
         self.path = path
         self.num_bytes = 0
         self._digest = hashlib.sha256()

@@ -40,13 +40,13 @@ class SegmentWriter:
     """Appends records to the segments of a run. Not thread-safe, `sync` excepted."""
 
     def __init__(self, folder: Path) -> None:
-        """Names the folder, which is made with the first record."""
+        """Names the folder, which is created with the first record."""
         self._folder = folder
         self._open: dict[Series, tuple[int, Segment]] = {}
         self._ended: dict[str, SegmentDigest] = {}
         self._unsynced: set[str] = set()
         self.last_number = 0
-        """The last segment that the ledger knows of, whose file may be gone: no number is used twice."""
+        """Number of the last segment in the ledger, whose file may be gone. No number is used twice."""
 
     def append(self, series: Series, record: bytes) -> RecordPlace:
         """Appends a record to a series. Raises `OSError` as `Segment.append` does."""
@@ -60,9 +60,9 @@ class SegmentWriter:
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
-        """Removes what the block has appended if it raises, since no ledger will have the places.
+        """If the block raises, removes the records that the block has appended, since no ledger will have their places.
 
-        A segment that ended meanwhile keeps it.
+        A segment that ended meanwhile keeps such records.
         """
         marks = {number: segment.mark() for number, segment in self._open.values()}
         try:
@@ -90,9 +90,9 @@ class SegmentWriter:
         return [*self._ended.values(), *(segment.digest() for _, segment in self._open.values())]
 
     def sync(self, digests: Collection[SegmentDigest]) -> None:
-        """Syncs what `digests` describe to disk, on any thread. A segment that has ended is synced once.
+        """Syncs the segments of `digests` to disk, on any thread.
 
-        Raises `OSError`.
+        An ended segment is synced only once. Raises `OSError`.
         """
         names = {digest.name for digest in digests} & self._unsynced
         for path in [*(self._folder / name for name in sorted(names)), *([self._folder] if names else ())]:

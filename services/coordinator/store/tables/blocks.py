@@ -19,7 +19,7 @@ from shoal.errors import DataLoss
 
 GROUPS_PER_BLOCK = 32
 LOST = "LOST"
-"""The state of a group whose block is damaged or missing, for those who read it."""
+"""The state that readers get for a group whose block is damaged or missing."""
 
 _ROWS = (
     ("groups", "TRUE"),
@@ -27,7 +27,7 @@ _ROWS = (
     ("transitions", "TRUE"),
     ("payloads", "kind NOT IN ('tokens', 'token_advantages')"),
 )
-"""The rows of each table that a block has. The tokens of its groups are no longer needed."""
+"""The condition on the rows of each table that a block has. The tokens of used-up groups are no longer needed."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ def _empty() -> sqlite3.Connection:
 class WholeLedger:
     """A ledger with its blocks, as one connection sees it: parts that have the same tables.
 
-    Each part can be read until the next one is taken. A block that cannot be read has its groups as LOST, with the
+    Each part can be read until the next one is taken. The groups of a block that cannot be read are LOST, with the
     reason in place of their prompts.
     """
 
@@ -161,7 +161,7 @@ class WholeLedger:
 
 
 def _opened(block: Block, segments: Path) -> sqlite3.Connection:
-    """Opens the image of a block; one with lost groups where it cannot be read."""
+    """Opens the image of a block. If the block cannot be read, opens an image with LOST groups."""
     path = segments / segment_name(Series.GROUPS, block.place.segment)
     try:
         image = sqlite3.connect(":memory:")

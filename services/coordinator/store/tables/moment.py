@@ -1,4 +1,4 @@
-"""A moment of the ledger: its state, which can be copied while later transactions change it."""
+"""A moment of the ledger: the state at that time, which can be copied while later transactions change the ledger."""
 
 import sqlite3
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from services.coordinator.store.segments.segment import SegmentDigest
 
 
 class Moment:
-    """The state of the database at a moment; close it."""
+    """The state of the database at a moment. It must be closed after use."""
 
     def __init__(self, database: Path, segments: Sequence[SegmentDigest]) -> None:
         """`segments` are those that the database needs now."""
@@ -20,7 +20,10 @@ class Moment:
         self._reader.execute("SELECT 1 FROM sqlite_master").fetchone()
 
     def copy(self, path: Path) -> None:
-        """Writes a database file without a write-ahead log, so that its digest covers everything. From any thread."""
+        """Writes a database file without a write-ahead log, so that its digest covers everything.
+
+        Works on any thread.
+        """
         with closing(sqlite3.connect(path)) as target:
             self._reader.backup(target)
             # Without it the copy has the room of the groups that have left. A container may have no other disk.
@@ -29,5 +32,5 @@ class Moment:
             target.execute("PRAGMA journal_mode = DELETE")
 
     def close(self) -> None:
-        """Lets the state go. From any thread."""
+        """Releases the state. Works on any thread."""
         self._reader.close()

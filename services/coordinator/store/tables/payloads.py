@@ -1,4 +1,4 @@
-"""The ledger's tables of the segments, and of the places of groups' payloads in them."""
+"""The ledger's tables of the segments, and of the places of payloads in segments."""
 
 import sqlite3
 from collections.abc import Sequence
@@ -30,9 +30,9 @@ def has_payload(connection: sqlite3.Connection, order_number: int, kind: Payload
 
 
 def read_payload(connection: sqlite3.Connection, segments: Path, order_number: int, kind: PayloadKind) -> bytes | None:
-    """Reads a payload; None where the group has none, or its ledger is older than payloads.
+    """Reads a payload; None if the group has none, or if the ledger is older than payloads.
 
-    Raises `DataLoss` when its segment is missing or damaged.
+    Raises `DataLoss` when the segment of the payload is missing or damaged.
     """
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if version < PAYLOADS_VERSION:
@@ -68,9 +68,9 @@ def forget_used_tokens(connection: sqlite3.Connection) -> None:
 
 
 def name_segments(connection: sqlite3.Connection, writer: SegmentWriter) -> Sequence[SegmentDigest]:
-    """Writes the digests of the segments as they are now; returns those of all that the ledger needs.
+    """Writes the present digests of the segments. Returns the digests of all segments that the ledger needs.
 
-    These are all segments of text and groups, and those of tokens that a group still has.
+    Needed are all segments of text and groups, and the segments of tokens that a group still has.
     """
     connection.executemany(
         "INSERT OR REPLACE INTO segments VALUES (?, ?, ?)",

@@ -1,7 +1,4 @@
-"""The tables of the ledger, and their version.
-
-Those of groups are also the tables of a block (blocks.py).
-"""
+"""The tables of the ledger, and their version. The tables of groups are also the tables of a block (blocks.py)."""
 
 import sqlite3
 from pathlib import Path
@@ -21,7 +18,10 @@ A ledger of the version before is read, and gets the new tables when its run is 
 texts in the columns that newer groups leave empty.
 """
 BLOCKS_VERSION = 4
-"""The first version whose used-up groups are in segments. Those of an older ledger go there at its next checkpoint."""
+"""The first version whose used-up groups are in segments.
+
+Used-up groups of an older ledger move to segments at its next checkpoint.
+"""
 OLDEST_VERSION = 2
 """The oldest version that is read."""
 
@@ -135,20 +135,21 @@ _DROP_TOKENS = """
 UPDATE completions SET token_ids = NULL, behavior_logprobs = NULL, token_advantages = NULL, support_token_ids = NULL,
     support_counts = NULL WHERE token_ids IS NOT NULL;
 """
-"""Groups that an older ledger has tokens of are issued again when their run is resumed."""
+"""Deletes tokens in an older ledger. The groups of these tokens are issued again when their run is resumed."""
 
 INDEXES = """
 CREATE INDEX IF NOT EXISTS completions_by_outcome ON completions (order_number, outcome, reward);
 CREATE INDEX IF NOT EXISTS transitions_of_group ON transitions (order_number);
 """
-"""For readers, who would otherwise read whole rows to find an outcome or a reward, and to move groups to a block.
+"""Indexes for the move of groups to a block, and for readers, who would otherwise read whole rows to find an outcome or
+a reward.
 
-They are no part of the version: a ledger without them is the same, but slower.
+Indexes are not part of the version: a ledger without indexes has the same contents, but is slower.
 """
 
 
 def create_tables(connection: sqlite3.Connection, path: Path) -> None:
-    """Creates the tables in a new file, those that an older file lacks, and missing indexes in any.
+    """Creates the tables of a new file, missing tables of an older file, and missing indexes.
 
     Raises `FailedPrecondition` for a file of a version that is not read.
     """
@@ -166,9 +167,9 @@ def check_version(connection: sqlite3.Connection, path: Path) -> int:
     if not OLDEST_VERSION <= version <= SCHEMA_VERSION:
         age = "an older" if version < OLDEST_VERSION else "a newer"
         raise FailedPrecondition(
-            f"the ledger {path} has version {version} of its tables, and this Shoal reads versions {OLDEST_VERSION} to "
-            f"{SCHEMA_VERSION}: {age} Shoal wrote it. Resume the run with that one, or start a new run, from this "
-            "one's model if it was exported",
+            f"the ledger {path} has version {version} of its tables, and this Shoal reads versions {OLDEST_VERSION} "
+            f"to {SCHEMA_VERSION}: {age} Shoal wrote the ledger. Resume the run with that version, or start a new "
+            "run, from the model of this run if it was exported",
             reason=ErrorReason.LEDGER_VERSION,
             metadata={"found": str(version), "known": str(SCHEMA_VERSION)},
         )
