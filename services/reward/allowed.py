@@ -1,7 +1,8 @@
-"""The code and keys that runs may use on this reward service. Its operator decides, not the run's configuration.
+"""The code and keys that runs may use on this reward service.
 
-A run names code to load and keys to send. Without these lists, anyone who may start a run could load any file and
-function on the service's machine, and send any variable of its environment to their own server.
+The operator of the service decides on this, not the configuration of a run. A run names code to load and keys to send.
+Without these lists, anyone who may start a run could load any file and function on the service's machine, and send any
+variable of its environment to their own server.
 """
 
 import argparse
@@ -39,13 +40,13 @@ class Allowed:
     api_keys: tuple[tuple[str, str], ...] = ()
     """Environment variables with keys, each with its allowed base URL; a longer path is allowed too."""
     reward_servers: tuple[str, ...] = ()
-    """Addresses of servers that get this service's token. Other servers are asked without it."""
+    """Addresses of servers that get this service's token. Other servers are asked without a token."""
     interpreters: tuple[str, ...] = ()
     """Executables that may run environments, in addition to the service's own."""
     programs: tuple[tuple[str, ...], ...] = ()
     """Programs that environments may start, with all arguments: with other arguments an interpreter runs any code."""
     variables: tuple[str, ...] = ()
-    """Environment variables that these programs may get."""
+    """Environment variables that programs of environments may get."""
     remote_code: tuple[str, ...] = ()
     """Reward models whose own code may run: a folder or hub name as in the run, with @ and the revision if the run has
     one. On a hub, anyone may propose a revision of a model."""

@@ -23,7 +23,10 @@ _InstrumentT = TypeVar("_InstrumentT")
 
 
 def _once(make: Callable[[_NameT], _InstrumentT]) -> Callable[[_NameT], _InstrumentT]:
-    """Makes each instrument once. Unlike `cache` alone it keeps the types, so that mypy checks the kind of a name."""
+    """Makes each instrument once.
+
+    Unlike `cache` alone, this function keeps the types, so that mypy checks the kind of a name.
+    """
     return cache(make)
 
 

@@ -28,24 +28,24 @@ class AttributeName(_Documented):
 
 @dataclass(frozen=True)
 class MetricName:
-    """The name of a metric, with its unit and meaning. Its class is the metric's kind."""
+    """The name of a metric, with its unit and meaning. The class of the name is the metric's kind."""
 
     name: str
     unit: str
-    """In UCUM: "s", "By", or the counted thing in braces, such as "{token}"."""
+    """The unit in UCUM: "s", "By", or the counted thing in braces, such as "{token}"."""
     meaning: str
 
 
 class CounterName(MetricName):
-    """The name of a metric that only rises."""
+    """The name of a counter, a metric that only rises."""
 
 
 class GaugeName(MetricName):
-    """The name of a metric that keeps the last value."""
+    """The name of a gauge, a metric that keeps the last value."""
 
 
 class HistogramName(MetricName):
-    """The name of a metric that keeps the distribution of durations, in seconds."""
+    """The name of a histogram, a metric that keeps the distribution of durations, in seconds."""
 
 
 # One trace for each group: issue, sample, score, train step, publish.

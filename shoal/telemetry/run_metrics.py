@@ -13,7 +13,10 @@ from shoal.config import RunConfig
 
 @dataclass(frozen=True)
 class RunMetric:
-    """A metric. A part of its name in angle brackets stands for names of the run: verifiers, sources, numbers."""
+    """A metric.
+
+    A part of the name in angle brackets represents names or numbers of the run: verifiers, sources, values of k.
+    """
 
     name: str
     unit: str
@@ -30,10 +33,10 @@ class RunMetric:
 
 @dataclass(frozen=True)
 class Presence:
-    """The condition under which a line has a metric. Tables of metrics call it to describe such a metric."""
+    """The condition under which a line has a metric. Tables of metrics call the condition to describe such a metric."""
 
     condition: str
-    """The condition for the page; empty means always."""
+    """The condition in words for the page; empty means always."""
     is_required: Callable[[RunConfig], bool] = lambda config: False
     """Whether a run with this configuration reports the metric in every line of its kind."""
 
@@ -57,7 +60,7 @@ WITH_REFERENCE = Presence(
 
 
 def undocumented(names: Collection[str], sections: Sequence[MetricSection]) -> list[str]:
-    """Returns the names that the table does not have."""
+    """Returns those of `names` that the table does not have."""
     patterns = [metric.pattern for section in sections for metric in section.metrics]
     return sorted(name for name in names if not any(pattern.fullmatch(name) for pattern in patterns))
 

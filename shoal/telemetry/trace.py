@@ -13,7 +13,7 @@ from opentelemetry.util.types import AttributeValue
 _PROPAGATOR = TraceContextTextMapPropagator()
 
 TRACER = trace.get_tracer("shoal")
-"""The tracer of this process. It becomes that of the provider that `setup` sets."""
+"""The tracer of this process. After `setup`, the tracer belongs to the provider that `setup` sets."""
 
 
 def traceparent_of(span: Span) -> str:
@@ -24,7 +24,8 @@ def traceparent_of(span: Span) -> str:
 
 
 def context_from(traceparent: str) -> Context:
-    """Returns a context whose new spans are children of `traceparent`; an empty context if it is empty or malformed."""
+    """Returns a context whose new spans are children of `traceparent`; an empty context for an empty or malformed "
+    "one."""
     return _PROPAGATOR.extract({"traceparent": traceparent}, Context())
 
 

@@ -1,4 +1,4 @@
-"""The KL divergence from the reference policy, where it is part of the reward."""
+"""The KL divergence from the reference policy, for runs in which the KL is part of the reward."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -39,8 +39,8 @@ class RewardKl:
 class RewardKlController:
     """Measures the KL divergence from the reference, and adapts its coefficient after each step.
 
-    The policy's log-probabilities are those that the engine reported: the distribution that the tokens were drawn
-    from.
+    The policy's log-probabilities are those that the engine reported, since the tokens were drawn from that
+    distribution.
     """
 
     def __init__(self, config: LiveConfig, learner: LearnerClient) -> None:

@@ -1,4 +1,4 @@
-"""Steps in a row that were not applied: how many, and when there are too many to go on.
+"""Consecutive steps that were not applied: how many there are, and when there are too many to continue.
 
 By default a run ends that will not train on anything. `grpo.max_skipped_steps` sets another limit.
 
@@ -30,7 +30,9 @@ MAX_REFUSED_STEPS = 3
 numbers that are not finite do not get better by themselves."""
 
 MIN_FAILED_STEPS = 3
-"""Skipped steps in a row before failed prompts end a run: of a few prompts, one step may ask all."""
+"""Minimum number of skipped steps in a row before failed prompts end a run, since one step may ask all of a few
+prompts.
+"""
 
 MIN_GROUPS_WITHOUT_SIGNAL = 100
 """Groups in a row, of at least three steps, that end a run if nothing can be learned from any of them. By the rule of
@@ -60,7 +62,7 @@ def _listed(counts: "Counter[DropReason]") -> str:
 
 
 class SkippedSteps:
-    """Counts the steps in a row that were not applied, and ends a run that will not train on anything."""
+    """Counts the steps in a row that were not applied, and ends a run that is not expected to train again."""
 
     def __init__(self, config: LiveConfig, prompt_order: PromptOrder, *, look: str = "shoal run rollouts") -> None:
         """`look` is the command that lists the run's groups."""
@@ -70,16 +72,16 @@ class SkippedSteps:
         self.num_in_a_row = 0
         """Steps in a row that were not applied."""
         self.num_refused = 0
-        """Steps in a row that the learner refused; one without a group to train on ends the row."""
+        """Number of steps in a row that the learner refused. A step without a group to train on ends the row."""
         self._failures = Counter[DropReason]()
-        """By reason: groups in a row that failed."""
+        """Number of groups in a row that failed, by reason."""
         self._failed_prompts = set[str]()
-        """The prompts of those groups."""
+        """The prompts of the groups in a row that failed."""
         self._silent = SilentGroups()
-        """Groups in a row that have rewards, and nothing to learn from."""
+        """Groups in a row that have rewards but no signal."""
 
     def end_row(self) -> None:
-        """Notes that a step was applied."""
+        """Records that a step was applied."""
         self.num_in_a_row = self.num_refused = 0
         self._silent = SilentGroups()
         self._forget_failures()
@@ -109,7 +111,7 @@ class SkippedSteps:
     def raise_if_too_many(self, reason: str, unscored: str = "") -> None:
         """Raises `FailedPrecondition` (STEPS_SKIPPED) where the run ends with the step that was added last.
 
-        `reason` says why that one was not applied, and `unscored` which of its completions have no reward.
+        `reason` describes why that step was not applied, and `unscored` which of its completions have no reward.
         """
         if self._prompt_order.are_learned:
             return
@@ -161,7 +163,7 @@ _ALIKE = "neither all right nor all wrong: a finer reward or a larger grpo.group
 
 
 class SilentGroups:
-    """Counts groups that have rewards and nothing to learn from."""
+    """Counts groups that have rewards but no signal."""
 
     def __init__(self) -> None:
         self._by_kind = Counter[str]()

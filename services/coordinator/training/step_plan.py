@@ -24,11 +24,11 @@ _NO_REWARDS = Moments()
 
 @dataclass
 class _Sample:
-    """A completion that is trained on, and what its loss is made of."""
+    """A completion that is trained on, with the inputs of its loss."""
 
     group: JudgedGroup
     index: int
-    """Its place among the group's completions."""
+    """The completion's index in its group."""
     advantage: float
     weight: float = 1.0
     rewards_T: Float64Array | None = None
@@ -41,7 +41,9 @@ class _Sample:
         return self.group.settled.completions[self.index]
 
     def rollout(self) -> Rollout:
-        """Returns it with an advantage for each token if they differ; their mean stands for the whole."""
+        """Returns the completion with an advantage for each token if these differ; their mean is then the advantage of
+        the completion.
+        """
         rollout = Rollout(self.completion, self.advantage, self.weight, self.group.rewards.rewards[self.index])
         if self.advantages_T is None:
             return rollout
@@ -54,14 +56,14 @@ class _Sample:
 
 @dataclass(frozen=True)
 class StepPlan:
-    """The groups of one step, sorted into those that are trained on and those that are not."""
+    """The groups of one step, divided into groups that are trained on and groups that are not."""
 
     batch: TrainBatch
     trained: tuple[TrainedGroup, ...]
     dropped: tuple[tuple[int, DropReason], ...]
-    """Order number and reason of each group that is not trained on, without those dropped before they were scored."""
+    """Order number and reason of each group that is not trained on, without groups that were dropped before scoring."""
     moments: Moments = _NO_REWARDS
-    """The moments of all rewards that the run has compared, those of this step included."""
+    """The moments of all rewards that the run has compared, including the rewards of this step."""
 
 
 def plan_step(

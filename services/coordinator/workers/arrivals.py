@@ -1,4 +1,4 @@
-"""The workers that are not members of a run yet: those that load, that failed to, and that restart for it.
+"""The workers that are not yet members of a run: workers that load, that failed to load, or that restart for the run.
 
 shoal/worker/reexec.py describes the restart of a worker for its next run.
 """
@@ -31,12 +31,15 @@ from shoal.worker.reexec import MAX_END_S
 
 CONFIGURE_TIMEOUT_S = 30.0
 RESTART_TIMEOUT_S = MAX_END_S + 60.0
-"""Longest wait for a worker that restarts. Its program takes seconds to start, on a busy machine longer."""
+"""Maximum wait in seconds for a worker that restarts.
+
+Its program takes seconds to start, or longer on a busy machine.
+"""
 _NOT_BACK = f"it restarted, and has not registered again within {RESTART_TIMEOUT_S:.0f} s"
 
 
 class Arrivals:
-    """Configures workers as they come, and knows what still has to be waited for."""
+    """Configures workers as they register, and knows for which workers the run still has to wait."""
 
     def __init__(
         self,
@@ -62,7 +65,7 @@ class Arrivals:
         """The workers that are loading, by worker id."""
         self._failures: dict[str, tuple[WorkerRecord, ShoalError]] = {}
         self._restarting: dict[str, tuple[WorkerRecord, float]] = {}
-        """Workers that restart for this run, and their deadlines. They come back under other ids."""
+        """Workers that restart for this run, and their deadlines. After the restart a worker has another id."""
 
     @property
     def are_loading(self) -> bool:
@@ -75,7 +78,7 @@ class Arrivals:
         return bool(self._restarting)
 
     def knows(self, worker_id: str) -> bool:
-        """Returns whether a worker loads, or has failed to."""
+        """Returns whether a worker is loading, or has failed to load."""
         return worker_id in self._loading or worker_id in self._failures
 
     def begin(self, record: WorkerRecord) -> None:
@@ -84,7 +87,7 @@ class Arrivals:
         self._loading[record.worker_id] = asyncio.create_task(self._load(record))
 
     def forget(self, alive: Collection[str]) -> None:
-        """Forgets the failures of workers that are lost, and gives up those whose restart takes too long."""
+        """Forgets the failures of lost workers, and no longer waits for workers whose restart takes too long."""
         for worker_id in list(self._failures):
             if worker_id not in alive:
                 del self._failures[worker_id]

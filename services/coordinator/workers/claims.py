@@ -1,4 +1,4 @@
-"""Claims of groups to room on a generator, and the room that they got."""
+"""Claims of groups to room on a generator, and the room that the groups received."""
 
 import asyncio
 from collections.abc import Callable
@@ -10,13 +10,13 @@ from shoal.v1 import generator_pb2
 
 
 class Binding:
-    """The room of a group on one generator: the completions that it waits for there."""
+    """The room of a group on one generator: the number of completions that the group awaits there."""
 
     def __init__(self, member: Member, num_completions: int, freed: Callable[[], None]) -> None:
         """`freed` is called when there is more room."""
         self.member = member
         self.place: generator_pb2.GroupBatch | None = None
-        """Its place in a batch, if it belongs to one."""
+        """The place of the room in a batch, if the group belongs to a batch."""
         self._num_completions = 0
         self._freed = freed
         self.resize(num_completions)

@@ -1,10 +1,13 @@
-"""Deadlines that the configuration leaves open: from tokens, and from the rates that the run has shown."""
+"""Deadlines that the configuration leaves unset.
+
+They follow from the number of tokens, and from the rates measured in the run.
+"""
 
 from shoal.config.run import RunConfig
 
 _LEAST_SAMPLING_S, _LEAST_STEP_S = 600.0, 3600.0
 _TOKEN_S = 0.1
-"""Seconds a token of one completion. Full engines take 0.03 s (a 7B model on an H100)."""
+"""Seconds per token of one completion. Full engines take 0.03 s per token (a 7B model on an H100)."""
 _TRAINED_TOKEN_S = 0.001
 _SLOWER = 5.0
 """A call may take this many times as long as the slowest recent token implies."""
@@ -14,7 +17,7 @@ _FORGETS = 0.98
 
 
 class Pace:
-    """The longest time that a token took of late, in seconds; 0 before the first."""
+    """The longest recent time per token, in seconds; 0 before the first token."""
 
     def __init__(self) -> None:
         self.token_s = 0.0

@@ -1,4 +1,4 @@
-"""The workers that serve a run: its members as they come, change and are lost."""
+"""The workers that serve a run: the members of the run as they join, change and are lost."""
 
 import asyncio
 
@@ -34,7 +34,7 @@ class Fleet:
         self._reaching: dict[str, asyncio.Task[None]] = {}
         """By worker id, the calls that wait for members that are out of reach."""
         self._learner_loss = ""
-        """Why the attempt's learner was lost; empty while it is not."""
+        """The reason why the attempt's learner was lost; empty while the learner is not lost."""
         self.changed = Signal()
         """Notified when a member came, went, or changed `serving`."""
         self.gpu_turns = GpuTurns(
@@ -50,12 +50,12 @@ class Fleet:
 
     @property
     def generators(self) -> list[Member]:
-        """The generators that stay: a leaving generator gets neither weights nor groups."""
+        """The generators that are not leaving: a leaving generator gets neither weights nor groups."""
         return [member for member in self._of_kind(worker_pb2.WORKER_KIND_GENERATOR) if not member.is_leaving]
 
     @property
     def rewards(self) -> list[Member]:
-        """The reward services that stay."""
+        """The reward services that are not leaving."""
         return [member for member in self._of_kind(worker_pb2.WORKER_KIND_REWARD) if not member.is_leaving]
 
     @property

@@ -29,7 +29,7 @@ from shoal.wire import batch_to_wire, float32_from_wire, int32_to_wire, version_
 ResultT = TypeVar("ResultT")
 
 CONTROL_TIMEOUT_S = 30.0
-"""For calls that do not run a model."""
+"""Timeout of calls that do not run a model."""
 MAX_CALLS = 5
 """Times that a call is made to a learner that still serves after the connection broke."""
 PAUSE_S = 1.0
@@ -91,7 +91,7 @@ class LearnerClient:
 
     @property
     def _storage_timeout_s(self) -> float:
-        """For calls that write or read a whole model."""
+        """Timeout of calls that write or read a whole model."""
         return self._config().checkpoint.timeout_s
 
     async def version(self) -> WeightVersion:
@@ -156,7 +156,7 @@ class LearnerClient:
     async def publish_weights(
         self, epoch: int, canary: weights_pb2.Canary, within_s: float
     ) -> learner_pb2.PublishWeightsResponse:
-        """Broadcasts the current weights, within that time."""
+        """Broadcasts the current weights, within `timeout_s`."""
         request = learner_pb2.PublishWeightsRequest(epoch=epoch, canary=canary)
         request.timeout.FromNanoseconds(round(within_s * 1e9))
         # The learner enforces the deadline itself; this one is for a learner that does not answer at all.

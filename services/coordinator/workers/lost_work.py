@@ -1,4 +1,4 @@
-"""Work that workers lose: how often it failed, when it is tried again, and when it is given up.
+"""Work that workers lose: how often the work failed, when it is tried again, and when it is abandoned.
 
     async for number in lost_work:  # After a pause, and once the run goes on.
         try:
@@ -61,10 +61,10 @@ class LostWork:
         return self._num_tries - 1
 
     def count(self, error: WorkFailed, progress: int = 0) -> bool:
-        """Counts a failure, if it is a loss; returns whether the work is to be given up.
+        """Counts a failure if it is a loss.
 
-        `progress` is how far the work had come, in any unit. A loss at a later point than all earlier losses counts as
-        the first again, since a kill from outside may come at any point.
+        Returns whether the work is to be abandoned. `progress` is how far the work had come, in any unit. A loss at a
+        later point than all earlier losses counts as the first again, since a kill from outside may come at any point.
         """
         if error.is_loss:
             if progress > self._furthest:

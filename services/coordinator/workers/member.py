@@ -1,4 +1,4 @@
-"""A worker of a run: its record, channel and stub, and what the run knows of it."""
+"""A worker of a run: its record, channel and stub, and the run's knowledge about the worker."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -24,7 +24,7 @@ from shoal.v1 import (
 STATUS_TIMEOUT_S = 5.0
 """Workers promise to answer `GetStatus` within a second; the rest is for a busy machine."""
 POLL_S = 0.25
-"""Between two status calls to a worker that is loading its model."""
+"""Seconds between two status calls to a worker that is loading its model."""
 
 
 FIRST_PAUSE_S, MAX_PAUSE_S = 5.0, 300.0
@@ -40,9 +40,12 @@ class Standing:
 
     num_failures: int = 0
     retry_at: float = 0.0
-    """Time before which no weights are published to it."""
+    """Time before which no weights are published to the generator."""
     is_quarantined: bool = False
-    """Whether it gets no weights any more. Only another registration ends that, since it makes a new member."""
+    """Whether the generator gets no weights anymore.
+
+    Only another registration ends this, since it makes a new member.
+    """
     is_in_doubt: bool = False
     """Whether it must load weights again before it serves, even if it has the current weights: the canary then shows
     whether its engine works."""
@@ -77,7 +80,7 @@ class Member:
     """Work that it has been sent and has not delivered, by which calls are routed: completions of a generator, groups
     of a reward service."""
     serving: bool = False
-    """Whether it may be called. A generator without the current weights may not."""
+    """Whether the worker may be called. A generator without the current weights may not be called."""
     notice: str = ""
     """The last status message of a working reward service; empty when all is well."""
     version: WeightVersion | None = None
@@ -85,11 +88,17 @@ class Member:
     standing: Standing = field(default_factory=Standing)
     """The failed loads of a generator."""
     is_leaving: bool = False
-    """Whether its process was told to end."""
+    """Whether the worker's process was told to end."""
     is_out_of_reach: bool = False
-    """Whether it did not answer, while its lease lasts. It serves nothing until it answers again."""
+    """Whether the worker did not answer, although its lease is valid.
+
+    The worker serves nothing until it answers again.
+    """
     lost: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set once it is lost: a group that it samples goes on elsewhere, and does not wait for the call to end."""
+    """Set once the worker is lost.
+
+    A group that it samples then continues elsewhere, and does not wait for the call to end.
+    """
     watching: "asyncio.Task[None] | None" = None
     """Waits for the end of its process."""
 
@@ -99,7 +108,7 @@ class Member:
 
     @property
     def is_connected(self) -> bool:
-        """Whether there is a connection to its process. The end of a process breaks it at once."""
+        """Whether there is a connection to the worker's process. The end of a process breaks the connection at once."""
         return self.channel.get_state() is grpc.ChannelConnectivity.READY
 
     def stop_watching(self) -> None:

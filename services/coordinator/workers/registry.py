@@ -66,7 +66,7 @@ class WorkerRecord:
     lost: bool = field(init=False, default=False)
     loss_reason: str = field(init=False, default="")
     quarantine: str = field(init=False, default="")
-    """The reason why its run gives it no weights any more; empty while it gets weights."""
+    """The reason why the run gives the generator no weights anymore; empty while the generator gets weights."""
 
 
 class WorkerRegistry:
@@ -76,7 +76,7 @@ class WorkerRegistry:
         self._clock = clock
         self._records: dict[str, WorkerRecord] = {}
         self.changed = Signal()
-        """Notified when a worker came, was lost, or changed its state."""
+        """Notified when a worker registered, was lost, or changed its state."""
 
     def register(
         self,

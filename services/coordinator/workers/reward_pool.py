@@ -38,7 +38,7 @@ AnswerT = TypeVar("AnswerT")
 
 LIST_TIMEOUT_S = 30.0
 RELOAD_TIMEOUT_S = 150.0
-"""A service lets each custom verifier import for two minutes."""
+"""Timeout of a call that imports code. A service allows each custom verifier two minutes for its import."""
 LABELS_TIMEOUT_S = 600.0
 """For one request of `_MAX_REQUEST_LABELS`; a label of `math` takes some milliseconds, any other far less."""
 _MAX_REQUEST_LABELS, _MAX_REQUEST_BYTES = 512, 1 << 20

@@ -17,13 +17,13 @@ class ListedVerifier:
 
     name: str
     reads: str
-    """The parts of prompt and completion that it reads."""
+    """The parts of prompt and completion that the verifier reads."""
     description: str
-    """A description of its input, its value, and the range of the value."""
+    """A description of the verifier's input, its value, and the range of the value."""
     unavailable: str = ""
-    """The reason why it cannot work here; empty if it can."""
+    """The reason why the verifier cannot work here; empty if it can."""
     code_digest: str = ""
-    """SHA-256, in hex, of its code, if the code does not come with Shoal."""
+    """SHA-256, in hex, of the verifier's code, if the code does not come with Shoal."""
 
 
 class Scorer(Protocol):
@@ -31,7 +31,7 @@ class Scorer(Protocol):
 
     @property
     def names(self) -> Collection[str]:
-        """Names of its verifiers. No two scorers share a name."""
+        """Names of the scorer's verifiers. No two scorers share a name."""
         ...
 
     def unavailable(self, name: str) -> str:
@@ -39,11 +39,11 @@ class Scorer(Protocol):
         ...
 
     async def start(self) -> None:
-        """Makes it ready to score. Raises a `ShoalError` that names the unusable part."""
+        """Prepares the scorer. Raises a `ShoalError`, whose message names the unusable part."""
         ...
 
     async def close(self) -> None:
-        """Releases all its resources. Open completions are FAILED."""
+        """Releases all resources of the scorer. Open completions are FAILED."""
         ...
 
     async def score(self, truth: GroundTruth, prompt: Prompt, completion: rollout_pb2.Completion) -> VerifierScore:
@@ -56,7 +56,7 @@ class Scorer(Protocol):
         ...
 
     async def describe(self) -> Sequence[ListedVerifier]:
-        """Describes all its verifiers."""
+        """Describes all verifiers of the scorer."""
         ...
 
 

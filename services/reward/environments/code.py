@@ -37,7 +37,7 @@ class EnvironmentCode:
 
     @property
     def is_built_in(self) -> bool:
-        """Whether it comes with Shoal."""
+        """Whether the environment comes with Shoal."""
         return self.module.startswith(f"{_BUILT_IN}.")
 
     def message(self) -> dict[str, Any]:

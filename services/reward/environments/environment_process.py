@@ -20,12 +20,12 @@ from services.reward.process.frames import Message
 _log = logging.getLogger(__name__)
 
 LOAD_TIMEOUT_S = 120.0
-"""Longest time of importing the code."""
+"""Maximum time in seconds to import the code."""
 _GRACE_S = 1.0
 """Time after a call's limit at which the process is ended. The process itself ends calls that wait, but not calls that
 compute. Both limits grow by the computing time of other calls."""
 _BEGIN_TIMEOUT_S = 60.0
-"""Longest time in which a process neither runs nor begins a call that it has."""
+"""Maximum time in seconds in which a process with a call neither runs nor begins the call."""
 _ROOT = Path(__file__).resolve().parents[3]
 _BOOT = """
 import sys, types

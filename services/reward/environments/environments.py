@@ -138,7 +138,7 @@ class Environments:
         await asyncio.gather(*(environment.close() for environment in self._environments.values()))
 
     def describe(self) -> list[environment_pb2.EnvironmentInfo]:
-        """Describes them, by name."""
+        """Describes the environments, by name."""
         return [self._environments[name].info for name in sorted(self._environments)]
 
     async def play(self, start: environment_pb2.EpisodeStart, requests: Requests) -> Responses:

@@ -38,7 +38,7 @@ class EpisodeFailed(Exception):
 
 
 class CallerLeft(Exception):
-    """The caller is gone, and needs no result."""
+    """The caller has left, and needs no result."""
 
 
 @dataclass(frozen=True)

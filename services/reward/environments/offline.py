@@ -4,7 +4,7 @@ The command line runs it, because it cannot import a service. Each command reads
 
 * `load` reads {"config": the whole RunConfig}, loads its environments, as a service does when it is configured, and
   writes the tools of each by its name, or the reason if it cannot work here.
-* `serve` reads a line with the same. What cannot be used is listed as unavailable. It serves
+* `serve` reads a line with the same document. Environments that cannot be used are listed as unavailable. It serves
   `shoal.v1.EnvironmentService` on a free port of 127.0.0.1, writes {"address"} as a line, and ends with stdin.
 * `check` reads {"config": with one environment, "task", "tools", "seed", "texts"} and writes what it found
   (checking.py).

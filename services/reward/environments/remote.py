@@ -31,7 +31,7 @@ SERVICE = "shoal.v1.EnvironmentService"
 _LIST_TIMEOUT_S = 10.0
 _PAUSE_S = 0.2
 _EPISODE_TIMEOUT_S = 86_400.0
-"""A long limit: the caller ends an episode long before."""
+"""Time limit of an episode's call. The caller ends an episode long before."""
 
 
 class RemoteEnvironment:
@@ -83,7 +83,7 @@ class RemoteEnvironment:
         await self._channel.close()
 
     async def play(self, first: environment_pb2.EpisodeStart, requests: Requests) -> Responses:
-        """Plays one episode there. An error of the server's own is an outcome, FAILED."""
+        """Plays one episode at the server. An error inside the server gives the outcome FAILED."""
 
         async def forwarded() -> AsyncIterator[environment_pb2.RunEpisodeRequest]:
             yield environment_pb2.RunEpisodeRequest(start=first)

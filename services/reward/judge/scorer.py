@@ -17,7 +17,7 @@ class JudgeScorer:
     NAMES = (*JUDGED_LABELS, "rubric")
 
     def __init__(self, config: JudgeConfig, keep_thoughts: Collection[str] = ()) -> None:
-        """`keep_thoughts` is that of `reward`."""
+        """`keep_thoughts` is the field of `reward`."""
         self._config = config
         self._keep_thoughts = keep_thoughts
         self._judge: Judge | None = None
@@ -29,7 +29,7 @@ class JudgeScorer:
         return None if self._judge is None else self._judge.counts
 
     def unavailable(self, name: str) -> str:
-        return "" if self._config.base_url else f"it needs a judge; {MISSING}"
+        return "" if self._config.base_url else f"the verifier needs a judge; {MISSING}"
 
     async def start(self) -> None:
         if self._config.base_url:

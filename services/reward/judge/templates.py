@@ -32,7 +32,7 @@ class Template:
 
     @property
     def placeholders(self) -> frozenset[str]:
-        """Names of its placeholders."""
+        """Names of the template's placeholders."""
         return frozenset(found[1] for found in PLACEHOLDER.finditer(self.text))
 
     def messages(self, values: Mapping[str, str]) -> list[dict[str, str]]:

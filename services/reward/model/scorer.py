@@ -55,7 +55,7 @@ class ModelScorer:
         self.names: Collection[str] = self.NAMES
 
     def unavailable(self, name: str) -> str:
-        return "" if self._config.is_given else f"it needs a model; {MISSING}"
+        return "" if self._config.is_given else f"the verifier needs a reward model; {MISSING}"
 
     async def start(self) -> None:
         """Returns when the model answers. Raises `InvalidArgument` or `Unavailable` with the reason if it does not."""

@@ -1,4 +1,4 @@
-"""Publishing weights to the generators, and what happens when one of them fails.
+"""Publishing weights to the generators, and the handling of generators that fail.
 
     publish -> pass over all generators -> all loaded
                      | some failed: those at fault are left out at once; event log and fault_finding.py say why
@@ -39,7 +39,7 @@ from shoal.wire import float32_from_wire, int32_to_wire, version_from_wire
 
 LEAVE_TIMEOUT_S = 5.0
 CANARY_TOKENS = 32
-"""Tokens of the canary prompt: enough to reach every layer, few enough to cost nothing."""
+"""Number of tokens of the canary prompt, which are enough to reach every layer and cost almost nothing."""
 
 
 @dataclass
@@ -48,7 +48,7 @@ class PublishReport:
 
     version: WeightVersion
     loaded: list[str] = field(default_factory=list)
-    """Names of the generators that have the version now."""
+    """Names of the generators that have the version after the publish."""
     duration_s: float = 0.0
     pause_s: float = 0.0
     """Longest pause of a generator."""

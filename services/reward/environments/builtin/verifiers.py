@@ -17,12 +17,12 @@ from shoal.environment import Agent, Broken, InvalidTask, Policy
 class Verifiers(Agent):
     """A task set of the package `verifiers` (v1, 0.4 or later), which runs in a Python of its own (`interpreter`).
 
-    The settings are those of verifiers' environments: `taskset`, such as {"id": "gsm8k"}, `agent` with its harness,
+    The settings are those of the package's environments: `taskset`, such as {"id": "gsm8k"}, `agent` with its harness,
     runtime and limits, `timeout`, and so on. Its agent calls the policy.
 
     Task: {"index": 3}, a task's place in the task set; without it the seed draws one. The reward is the one that the
-    task set gives the agent (their mean where several are trained); errors of verifiers fail the episode. Metrics are
-    the task set's metrics and rewards, and `num_turns`.
+    task set gives the agent (the mean of their rewards if several agents are trained). An error in the package fails
+    the episode. Metrics are the task set's metrics and rewards, and `num_turns`.
     """
 
     def __init__(self, taskset: Mapping[str, Any] | None = None, **config: Any) -> None:
@@ -30,11 +30,14 @@ class Verifiers(Agent):
 
     def unavailable(self) -> str:
         if importlib.util.find_spec("verifiers") is None:
-            return "verifiers is not installed in this Python: pip install verifiers, or name another `interpreter`"
+            return (
+                "the package `verifiers` is not installed in this Python: pip install verifiers, "
+                "or name another `interpreter`"
+            )
         return ""
 
     async def tools(self) -> list[Any]:
-        """Returns no tools. Raises `ValueError` for settings that verifiers does not take."""
+        """Returns no tools. Raises `ValueError` for settings that the package `verifiers` does not accept."""
         if not self.unavailable():
             _tasks(self._config).at(0)
         return []
@@ -44,7 +47,7 @@ class Verifiers(Agent):
         self._task = _tasks(self._config).chosen(task, seed)
 
     async def run(self, task: dict[str, Any], seed: int, policy: Policy) -> float | None:
-        """Lets verifiers play one of its episodes. Raises `Broken`."""
+        """Lets the package `verifiers` play one of its episodes. Raises `Broken`."""
         environment = _environment(self._config)
         with _key_in_environment(policy.api_key) as variable:
             context = _context(policy, variable)
@@ -105,13 +108,13 @@ def _loaders() -> Any:
 
 
 def _environment(config: str) -> Any:
-    """Returns an environment of verifiers for one episode. It has the servers of its agents."""
+    """Returns an environment of the package `verifiers` for one episode, with the servers of its agents."""
     return _loaders().load_environment(_loaders().resolve_env_config(json.loads(config)))
 
 
 @functools.cache
 def _tasks(config: str) -> _Tasks:
-    """Returns the tasks, which all episodes of the process share. Raises the errors of verifiers."""
+    """Returns the tasks, which all episodes of the process share. Raises the errors of the package `verifiers`."""
     return _Tasks(_environment(config).taskset)
 
 
@@ -124,7 +127,9 @@ def _context(policy: Policy, key_variable: str) -> Any:
 
 @contextlib.contextmanager
 def _key_in_environment(key: str) -> Iterator[str]:
-    """Puts an episode's key into an environment variable, the only place from which verifiers' clients read a key."""
+    """Puts an episode's key into an environment variable, since clients of the package `verifiers` read a key only
+    there.
+    """
     variable = f"SHOAL_POLICY_KEY_{uuid.uuid4().hex}"
     os.environ[variable] = key
     try:

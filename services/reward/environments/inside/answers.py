@@ -21,7 +21,7 @@ _MAX_DETAIL_CHARS = 500
 
 
 class BadAnswer(Exception):
-    """A method returned a value that is no answer. The message describes the value."""
+    """A method returned an invalid value. The message describes the value."""
 
 
 def observation_of(value: Any, max_chars: int) -> dict[str, Any]:
