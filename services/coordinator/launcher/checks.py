@@ -43,7 +43,7 @@ def check_ports(config: RunConfig) -> None:
     if coordinator_port and coordinator_port == store_port:
         raise InvalidArgument(
             f"weights.store_port: port {store_port} is also launch.coordinator_port; on one machine the two ports "
-            "must differ:  "
+            "must differ: "
             "choose another port, or 0 for any free port"
         )
 

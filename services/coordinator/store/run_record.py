@@ -241,7 +241,7 @@ class RunRecord:
             returns = (
                 ""
                 if record.coordinator.startswith(TRAIN_NAME)
-                else "the run continues at the next start of that coordinator, or  "
+                else "the run continues at the next start of that coordinator, or "
             )
             record.message = (
                 f"the coordinator ended at step {record.policy_version}; {returns}resume with: "

@@ -63,7 +63,7 @@ def find_model(record: RunRecord, learner_folder: Path, step: int | None) -> Ste
     wanted = max(found) if step is None else step
     if wanted not in found:
         raise NotFound(
-            f"run {record.run_id} has neither an export nor a checkpoint of step {wanted}; these steps have one:  "
+            f"run {record.run_id} has neither an export nor a checkpoint of step {wanted}; these steps have one: "
             f"{', '.join(map(str, sorted(found)))}",
             reason=ErrorReason.NO_SUCH_CHECKPOINT,
         )

@@ -86,7 +86,7 @@ def resume(
         print_run(client.start_run(address, resume_request(run, overrides or [])), output)
     elif overrides:
         raise FailedPrecondition(
-            "--set changes a run that has ended and resumes it, so name the run; to change an active run:  "
+            "--set changes a run that has ended and resumes it, so name the run; to change an active run: "
             + shlex.join(
                 ["shoal", "run", "update", *([run] if run else []), *_set(overrides), "--coordinator", address]
             )

@@ -96,7 +96,7 @@ def _usable(listed: dict[str, EnvironmentInfo], name: str, prompt: Prompt) -> En
         )
     if listed[name].unavailable:
         raise InvalidArgument(
-            f"environments.{name}: the environment cannot work at the reward service:  {listed[name].unavailable}"
+            f"environments.{name}: the environment cannot work at the reward service: {listed[name].unavailable}"
         )
     return listed[name]
 

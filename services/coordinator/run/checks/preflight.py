@@ -268,7 +268,7 @@ def _missing_bos(tokenizer: Any, prompts: Sequence[Prompt]) -> str:
     return (
         f"{without} of {len(prompts)} prompts do not begin with {tokenizer.bos_token}, with which the tokenizer "
         "begins any text, "
-        "and most models of such tokenizers answer badly without this token:  let the chat template "
+        "and most models of such tokenizers answer badly without this token: let the chat template "
         "(model.chat_template, else the "
         "tokenizer's own) begin with {{ bos_token }}"
     )
