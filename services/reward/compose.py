@@ -45,7 +45,7 @@ class Output:
 
     @property
     def ended(self) -> bool:
-        """Whether it ended by itself."""
+        """Whether the completion ended by itself."""
         return self.finish_reason is FinishReason.STOP
 
 

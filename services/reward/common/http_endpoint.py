@@ -202,8 +202,9 @@ class HttpEndpoint:
     def _cure_of_key(self) -> str:
         name = self._config.api_key_env
         if name:
-            return f"it refuses the key in {name} ({self._section}.api_key_env): start the service with another key"
-        return f"it requires a key: set {self._section}.api_key_env to the environment variable that has it"
+            key = f"the key in {name} ({self._section}.api_key_env)"
+            return f"the server refuses {key}: start the service with another key"
+        return f"the server requires a key: set {self._section}.api_key_env to the environment variable that has it"
 
     def _read(self, content: bytes, read: Callable[[Any], T]) -> T:
         try:

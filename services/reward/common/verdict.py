@@ -26,7 +26,7 @@ class Unscorable(Exception):
 
 
 class Broken(Exception):
-    """The verifier gave no verdict. The message describes its behavior."""
+    """The verifier gave no verdict. The message describes the verifier's behavior."""
 
 
 def acceptable_texts(label: Any) -> list[str]:

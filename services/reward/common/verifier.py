@@ -36,7 +36,7 @@ class Verifier:
     load: Callable[[], None] = lambda: None
     """Imports what `verify` needs. Called once in each process, outside any deadline of a completion."""
     package: str = ""
-    """A package that it needs."""
+    """A package that the verifier needs."""
     extra: str = "reward"
     """The extra of Shoal that installs `package`."""
     same_answers: str = ""
@@ -48,7 +48,7 @@ class Verifier:
 
     @property
     def summary(self) -> str:
-        """The first line of its module's docstring."""
+        """The first line of the docstring of the verifier's module."""
         return (inspect.getdoc(inspect.getmodule(self.verify)) or "").partition("\n")[0]
 
     @property
@@ -58,10 +58,10 @@ class Verifier:
 
     @cached_property
     def missing_package(self) -> str:
-        """The way to install the package that it needs; empty if the package is installed."""
+        """The way to install the verifier's package; empty if the package is installed."""
         if not self.package or importlib.util.find_spec(self.package) is not None:
             return ""
-        return f"it needs the package {self.package}: pip install 'shoal[{self.extra}]'"
+        return f"the verifier needs the package {self.package}: pip install 'shoal[{self.extra}]'"
 
     def judge(
         self,

@@ -60,7 +60,7 @@ class CustomVerifier:
     description: str = ""
     digest: str = ""
     unavailable: str = ""
-    """The reason why it cannot be called. Set only for a package's verifier that no configuration names."""
+    """The reason why the verifier cannot be called. Set only for a package's verifier that no configuration names."""
 
 
 def read_code(name: str, table: "CustomVerifierConfig") -> Code:

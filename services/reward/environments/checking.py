@@ -70,8 +70,8 @@ async def check(
             raise InvalidArgument(f"{config.code}: {error}") from None
         if info["is_agent"]:
             raise InvalidArgument(
-                f"{config.code} is an agent: it calls the policy itself, so no turns can be played to it. Play it "
-                f"with: shoal env play {shlex.quote(config.code)}"
+                f"{config.code} is an agent: an agent calls the policy itself, so the check cannot send turns. "
+                f"Play the agent with: shoal env play {shlex.quote(config.code)}"
             )
         if info["unavailable"]:
             raise InvalidArgument(f"{config.code} cannot work here: {info['unavailable']}")
@@ -193,11 +193,14 @@ def _report(info: Message, runs: Sequence[_Played], files: Sequence[str]) -> dic
     ]
     problems += dict.fromkeys((*first.problems, *second.problems))
     if differences and info["is_deterministic"]:
-        problems.append(f"is_deterministic is true, and what it answers differs: {', '.join(differences[:_MAX_SHOWN])}")
+        problems.append(
+            "is_deterministic is true, but the answers of the environment differ: "
+            f"{', '.join(differences[:_MAX_SHOWN])}"
+        )
     if left["processes"]:
-        problems.append(f"it leaves processes behind: {'; '.join(left['processes'][:_MAX_SHOWN])}")
+        problems.append(f"the environment leaves processes behind: {'; '.join(left['processes'][:_MAX_SHOWN])}")
     if left["files"]:
-        problems.append(f"it leaves files behind: {', '.join(left['files'][:_MAX_SHOWN])}")
+        problems.append(f"the environment leaves files behind: {', '.join(left['files'][:_MAX_SHOWN])}")
     if left["threads"] or left["open_files"] > _NUM_EPISODES:
         problems.append(f"it leaves {left['threads']} threads and {left['open_files']} open files behind")
     return {

@@ -129,7 +129,7 @@ class Environments:
             )
 
     def watch(self) -> None:
-        """Begins to take new code, for the tables with `reload`."""
+        """Starts the watch for changed code, for the tables with `reload`."""
         for environment in self._environments.values():
             environment.watch()
 

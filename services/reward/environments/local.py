@@ -51,7 +51,7 @@ class LocalEnvironment:
         """A new version of the file that is not used, with the reason; empty if there is none."""
         self._pool: EnvironmentPool | None = None
         self._former: list[EnvironmentPool] = []
-        """The pools of former code."""
+        """The pools of processes with earlier code."""
         self._endpoint = PolicyEndpoint()
         """The endpoint at which agents call the policy."""
         self._finding = asyncio.Lock()

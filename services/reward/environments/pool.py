@@ -61,7 +61,7 @@ class EnvironmentPool:
             except ProcessLost as lost:
                 self.leave(process)
                 if attempt == max_starts or self._is_closing:
-                    raise CallFailed("cannot_load", f"no process of it starts: {lost}") from None
+                    raise CallFailed("cannot_load", f"no process of the environment starts: {lost}") from None
                 await asyncio.sleep(_START_PAUSE_S * attempt)
             except BaseException:
                 self.leave(process)

@@ -20,7 +20,7 @@ _MAX_SEED = 2**53
 
 
 def start_from_wire(message: environment_pb2.EpisodeStart) -> Start:
-    """Reads a start. Raises `InvalidArgument` that names the field."""
+    """Reads a start. Raises `InvalidArgument`, whose message names the field."""
     if not 0 <= message.seed < _MAX_SEED:
         raise invalid("start.seed", f"must be in [0, 2^53) (given: {message.seed})")
     timeout_s = message.call_timeout_s or _DEFAULT_CALL_TIMEOUT_S

@@ -40,14 +40,17 @@ class _Graded:
 
 @dataclass
 class JudgeCounts:
-    """Counts since the judge was made."""
+    """Counts since the creation of the judge."""
 
     num_questions: int = 0
-    """Verdicts requested."""
+    """Number of requested verdicts."""
     num_asked: int = 0
-    """Questions sent to the endpoint. The cache answered the others, or they shared an open question."""
+    """Number of questions sent to the endpoint.
+
+    The other verdicts came from the cache or from an open question that was shared.
+    """
     num_open: int = 0
-    """Questions that are open at the endpoint now."""
+    """Number of questions that are now open at the endpoint."""
     most_open: int = 0
     """Largest number of questions that were open at once."""
     input_tokens: int = 0
@@ -243,7 +246,8 @@ def _key(template: Template, values: Mapping[str, str]) -> bytes:
 
 
 MISSING = (
-    "reward.judge.base_url: is unset, and a label needs a judge; set it to an OpenAI-compatible endpoint, "
+    "reward.judge.base_url: the field is unset, and a label needs a judge; set the field to an OpenAI-compatible "
+    "endpoint, "
     'such as "http://127.0.0.1:8000/v1", and reward.judge.model to the judge\'s name there'
 )
 """The reason why labels that need a judge cannot be used."""

@@ -44,9 +44,9 @@ class Job:
     """Time at which a process last took it."""
     attempts: int = 0
     position: int = 0
-    """Its number in the order of arrival."""
+    """The completion's number in the order of arrival."""
     is_late: bool = False
-    """Whether its slice ended before it was judged."""
+    """Whether the completion's slice ended before it was judged."""
     was_put_off: bool = False
     """Whether it is judged anew, without a slice."""
     arguments: Callable[[frozenset[str]], Message] | None = None
@@ -89,7 +89,10 @@ class _Group:
     num_open: int = 0
     """Completions without an outcome."""
     lead: int = 0
-    """Number of completions judged within their slice, minus late ones. Below 0 the group waits behind others."""
+    """Number of completions judged within their slice, minus late completions.
+
+    Below 0 the group waits behind other groups.
+    """
 
 
 @dataclass(eq=False)

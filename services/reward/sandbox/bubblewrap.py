@@ -20,7 +20,10 @@ from services.reward.sandbox.limits import SandboxLimits, rlimits
 
 _INSIDE = Path(__file__).parent / "inside"
 _MAY_MOUNT = "CAP_SYS_ADMIN"
-"""The capability of a sandbox's first process inside the sandbox. It gives it up in all processes that it starts."""
+"""The capability of a sandbox's first process inside the sandbox.
+
+The processes that it starts give up the capability.
+"""
 CODE = "/shoal"
 """The folder of the code of `inside` in a sandbox."""
 _START_TIMEOUT_S = 30.0
@@ -42,7 +45,7 @@ _EXPENDABLE = ["/bin/sh", "-c", 'echo 1000 >/proc/self/oom_score_adj 2>/dev/null
 
 
 class SandboxUnavailable(Exception):
-    """No sandbox can be started here. The message has the reason and the cure."""
+    """No sandbox can be started here. The message has the reason and the remedy."""
 
 
 class SandboxLost(Exception):
@@ -116,7 +119,7 @@ def _system_folders() -> list[str]:
 
 
 class Sandbox:
-    """A sandbox with a warm interpreter. It dies with this process, even on `kill -9`."""
+    """A sandbox with a warm interpreter. The sandbox dies with this process, even on `kill -9`."""
 
     def __init__(self, limits: SandboxLimits) -> None:
         """Starts the sandbox. Raises `SandboxUnavailable` if that fails."""

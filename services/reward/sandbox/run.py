@@ -55,7 +55,7 @@ class TestResult:
 
     passed: bool
     detail: str
-    """The reason of a failure, only for people: part of it comes from the program."""
+    """The reason of a failure, only for people, since part of the text comes from the program."""
     seconds: float
     output: str = ""
     """The printed output of a program of the kind OUTPUT."""
@@ -126,7 +126,7 @@ def _run(job: dict[str, Any], limits: SandboxLimits, deadline: float, results: l
 
 
 def _keep(limits: SandboxLimits, sandbox: Sandbox) -> None:
-    """Keeps the latest sandbox, and one for the other verifier, whose limits may differ."""
+    """Keeps the latest sandbox, and a second sandbox for the other verifier, whose limits may differ."""
     while len(_kept) > 1:
         _kept.pop(next(iter(_kept))).close()
     _kept[limits] = sandbox
@@ -139,7 +139,10 @@ def close() -> None:
 
 
 def check() -> None:
-    """Starts a sandbox and tries to break out of it. Raises `SandboxUnavailable` if it fails to start or to contain."""
+    """Starts a sandbox and tries to break out of it.
+
+    Raises `SandboxUnavailable` if the sandbox does not start or does not contain the attempt.
+    """
     try:
         # Run it twice: the second run must find no trace of the first.
         results = run_tests(

@@ -1,4 +1,4 @@
-"""A sandbox with a shell and its own folder, from outside. It ends with this process, and its folder with it."""
+"""A sandbox with a shell and its own folder, from outside. The sandbox and its folder end with this process."""
 
 import asyncio
 import contextlib
@@ -40,7 +40,7 @@ class Said:
     output: str
     """The output of both streams, without the middle if it is longer than the limit."""
     code: int | None
-    """Exit status; None if it was killed at the time limit."""
+    """Exit status; None if the command was killed at the time limit."""
     num_restored: int = 0
     """Number of kept files that were restored before a check."""
 
@@ -152,7 +152,7 @@ class Shell:
         return answer
 
     async def _watch(self, pid: int) -> None:
-        """Ends the sandbox if its processes together take too much memory. The kernel limits only each process."""
+        """Ends the sandbox if its processes together take too much memory. The kernel limits only single processes."""
         limit_mib = self._limits.memory_mib
         while True:
             await asyncio.sleep(_WATCH_S)

@@ -10,7 +10,7 @@ _NO_INTEGER = -0.1
 
 
 class GuessNumber(Environment):
-    """A number that is to be guessed with a tool, which says whether it is higher or lower.
+    """A number that the policy must guess with a tool, which answers whether the number is higher or lower.
 
     Task: {"number": 42}; without it the number is drawn from the seed, between the settings `min_val` and `max_val`.
     Rewards, as in open-instruct: each guess 1 - distance / (max_val - min_val), at least 0, so 1 for the number, which

@@ -26,11 +26,11 @@ class OfferedTool:
     name: str
     """The name that the policy calls."""
     tool: str
-    """Its name at the server."""
+    """The tool's name at the server."""
     parameters: tuple[str, ...] | None = None
-    """The parameters that the policy may give; None for all that `arguments` does not have."""
+    """The parameters that the policy may give; None for all parameters that `arguments` does not have."""
     arguments: Mapping[str, Any] = field(default_factory=dict)
-    """Arguments that the server gets if the policy does not give them."""
+    """Arguments that the server gets when the policy does not give them."""
 
     def definition(self, there: Mapping[str, ToolDefinition]) -> ToolDefinition:
         """Returns the definition for the policy; the server's tools `there` describe the arguments.
@@ -95,14 +95,14 @@ def _are_texts(value: Any) -> bool:
 class Mcp(Environment):
     """The tools of an MCP server: a program that is started (`command`, a list), or one that is reached at `url`.
 
-    Each episode has a connection of its own, and with `command` a server of its own. `tools` names those that are
-    offered, by default all; or it is a table of `OfferedTool`, by the names that the policy calls. A program gets few
-    environment variables: those that `variables` names besides. A server at a `url` gets the key in the variable
-    `api_key_env` as a bearer token. A call may take `timeout_s`. `results` is the form in which the policy reads them:
-    "text", as the server says them, or "dr_tulu", as documents with ids (see `dr_tulu_results`).
+    Each episode has its own connection, and with `command` its own server. `tools` has the names of the offered tools,
+    by default all tools; or `tools` is a table of `OfferedTool`, by the names that the policy calls. A program gets a
+    few environment variables, and the variables that `variables` names. A server at a `url` gets the key in the
+    variable `api_key_env` as a bearer token. A call may take `timeout_s`. `results` is the form in which the policy
+    reads results: "text", the server's text, or "dr_tulu", documents with ids (see `dr_tulu_results`).
 
-    It rewards nothing: verifiers of the data do. A call that fails is told to the policy; a server that ends fails the
-    episode.
+    The environment gives no rewards: the verifiers of the data give them. The policy reads the error of a failed call;
+    if the server ends, the episode fails.
     """
 
     def __init__(

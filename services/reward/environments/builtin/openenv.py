@@ -12,21 +12,20 @@ from shoal.environment import Broken, Environment, Observation, Turn
 from shoal.rollout import ToolOutcome
 
 _SEEDS = 2**32
-"""Seeds are below this, because numpy takes no larger ones."""
+"""Seeds are below this number, because numpy takes no larger seeds."""
 
 
 class OpenEnv(Environment):
-    """An environment of an OpenEnv server at `base_url`. Each episode has a session of its own there.
+    """An environment of an OpenEnv server at `base_url`.
 
-    What the policy does there is one of three: `action` names the field of the action that gets the text of each turn
-    without its thoughts; or, with `mcp`, the policy calls the tools of the environment; or it calls one tool, named by
-    `tool`, whose arguments are the fields of the action.
-
-    `observation` names the field of observations that the policy reads, by default all of them, as JSON. The fields of
-    the task go into `reset`, beside the seed. Rewards and ends are the server's. An action that does not fit is told to
-    the policy; an exception in the environment fails the episode, unless `tells_errors`. `is_deterministic` says that
-    the environment is. An answer may take `timeout_s`, and a server without room for a session is asked again for
-    `wait_s`. A server gets the key in the variable `api_key_env` as a bearer token.
+    Each episode has its own session at the server. The policy acts in one of three ways: `action` names the field of
+    the action that gets the text of each turn without its thoughts; or, with `mcp`, the policy calls the tools of the
+    environment; or it calls one tool, named by `tool`, whose arguments are the fields of the action. `observation`
+    names the field of observations that the policy reads, by default all of them, as JSON. The fields of the task go
+    into `reset`, beside the seed. The server decides rewards and the ends of episodes. If an action is invalid, the
+    policy reads the error; an exception in the environment fails the episode, unless `tells_errors`. `is_deterministic`
+    declares that the environment is deterministic. An answer may take `timeout_s`, and a server without room for a
+    session is asked again for `wait_s`. A server gets the key in the variable `api_key_env` as a bearer token.
 
     Metrics: `steps`, `refused`.
     """

@@ -14,7 +14,8 @@ _TASK = {"files": dict, "editable": list, "setup": str, "check": str}
 
 
 class Sandbox(Environment):
-    """A shell and a folder, /testbed, in a sandbox of its own: no network, and of this machine its programs alone.
+    """A shell and a folder, /testbed, in a separate sandbox, without a network and with only the programs of this
+    machine.
 
     Task, all of it optional: {"files": {"main.py": "...", "test.sh": "..."}, "editable": ["main.py"], "setup": "a
     command that prepares the folder", "check": "a command that ends with 0 if the work is done"}. A turn without a tool

@@ -16,7 +16,7 @@ class Search(WebTool):
     `service` is the form of the requests: "serper", "s2" (Semantic Scholar's snippets), or "plain", for a server of
     one's own, which gets {"query": ..., "num_results": ...} and answers {"results": [{"title", "url", "text"}]}.
 
-    It rewards nothing: verifiers of the data do.
+    The environment gives no rewards: the verifiers of the data give them.
     """
 
     def __init__(

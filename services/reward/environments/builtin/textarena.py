@@ -11,7 +11,7 @@ from typing import Any
 from shoal.environment import Broken, Environment, InvalidTask, Observation, Turn
 
 _MAX_MOVES = 1000
-"""Most moves of opponents between two turns of the policy."""
+"""Maximum number of moves of opponents between two turns of the policy."""
 _RAW = "-raw"
 _PLAYER_ACTION = "PLAYER_ACTION"
 
@@ -85,7 +85,10 @@ class TextArena(Environment):
         self._played = None
 
     def _heard(self) -> str | None:
-        """Lets the others move until the policy's turn. Returns the messages for the policy, or None at the end."""
+        """Lets the other players move until the policy's turn.
+
+        Returns the messages for the policy, or None at the end.
+        """
         for _ in range(_MAX_MOVES):
             player, messages = self._played.get_observation()
             if player == 0:

@@ -14,11 +14,12 @@ from shoal.rollout import ToolOutcome
 
 
 class Toolbox(Environment):
-    """Several environments with tools as one: `tools` is a list of tables, each with the `source` of one that comes
-    with Shoal, and its settings.
+    """Several environments with tools as one: `tools` is a list of tables, each with the `source` of an environment
+    that comes with Shoal, and its settings.
 
-    `environment` is another such table, for what is played beside the tools: it gets the task, says the first words,
-    and answers the turns without a call. Rewards of a turn add up; most tools give none, and verifiers of the data do.
+    `environment` is another such table, for an environment that is played beside the tools: this environment gets the
+    task, gives the first message, and answers the turns without a call. Rewards of a turn are added; most tools give no
+    rewards, and the verifiers of the data give them.
     """
 
     def __init__(self, tools: Sequence[Mapping[str, Any]] = (), environment: Mapping[str, Any] | None = None) -> None:

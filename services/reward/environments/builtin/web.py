@@ -17,7 +17,7 @@ T = TypeVar("T")
 class WebTool(Environment):
     """An environment whose tool asks an HTTP endpoint.
 
-    An episode has its own connections, which end with it.
+    An episode has its own connections, which end with the episode.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class WebTool(Environment):
         """Returns `read` of the endpoint's answer.
 
         Raises `ToolError` for errors that the policy may learn from, and `Broken` for an outage. With `outage_is_told`
-        an outage is a `ToolError` too, since a page may be the reason.
+        an outage is also a `ToolError`, since a page may be the reason.
         """
         try:
             return await self._endpoint.ask(body, read)

@@ -1,4 +1,4 @@
-"""Fields of requests, checked."""
+"""Checks of the fields of requests."""
 
 from collections.abc import Collection, Mapping
 from typing import Any

@@ -11,7 +11,7 @@ from services.reward.environments.endpoint.refusals import Refused, ended, refus
 from shoal.v1 import environment_pb2 as pb
 
 MAX_CALL_BYTES = 3 << 20
-"""Three quarters of the largest message."""
+"""Maximum size of a call in bytes: three quarters of the largest message."""
 _MAX_IN_FLIGHT = 256
 
 
@@ -26,7 +26,7 @@ class _Asked:
     num_waiting: int = 0
     """Requests that wait for the reply: a client may ask again before its first request is seen to have ended."""
     is_read: bool = False
-    """Whether a request got the reply."""
+    """Whether a request received the reply."""
 
     @property
     def is_orphaned(self) -> bool:
@@ -42,7 +42,7 @@ class Session:
         self.key = secrets.token_urlsafe(24)
         self.max_context_tokens = max_context_tokens
         self.limit: pb.PolicyRefusal | None = None
-        """The reason why no further call is answered."""
+        """The reason why no further call is answered; empty while calls are answered."""
         self._send = send
         self._numbers = itertools.count(1)
         self._asked: dict[str, _Asked] = {}

@@ -18,7 +18,7 @@ from shoal.environment.tools import marked_tools
 
 
 class CannotLoad(Exception):
-    """The code cannot be played as an environment. The message says why."""
+    """The code cannot be played as an environment. The message gives the reason."""
 
 
 class FunctionTools(Environment):

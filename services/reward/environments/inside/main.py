@@ -44,7 +44,7 @@ class TimedLoop(asyncio.SelectorEventLoop):
         self.busy_s = 0.0
         """The time that all callbacks have taken."""
         self.after_each: Callable[[], None] = lambda: None
-        """Called after each callback."""
+        """A function that is called after each callback."""
 
     def call_soon(
         self,
@@ -52,7 +52,7 @@ class TimedLoop(asyncio.SelectorEventLoop):
         *args: *_Arguments,
         context: Context | None = None,
     ) -> asyncio.Handle:
-        """As in every event loop. All steps of tasks come through here."""
+        """Overrides the method of every event loop through which all steps of tasks pass."""
         return super().call_soon(self._timed, callback, *args, context=context)
 
     def _timed(self, callback: Callable[[*_Arguments], object], *args: *_Arguments) -> None:
@@ -72,7 +72,7 @@ class CallClock:
     compute, up to a bound."""
 
     def __init__(self, loop: TimedLoop, timeout_s: float, max_others_s: float) -> None:
-        """`max_others_s` is the longest time that it stands still."""
+        """`max_others_s` is the maximum time in seconds for which the clock stands still."""
         self._loop, self._timeout_s, self._max_others_s = loop, timeout_s, max_others_s
         self._began_s, self._busy_before_s = loop.time(), loop.busy_s
         self.own_s = 0.0

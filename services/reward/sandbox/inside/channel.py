@@ -13,7 +13,7 @@ Message = dict[str, Any]
 
 
 class Closed(Exception):
-    """The other side is gone."""
+    """The process at the other end has ended."""
 
 
 class Unreadable(Exception):

@@ -17,7 +17,7 @@ _SHOWN_LINES = 4
 
 
 class Wrong(Exception):
-    """The command cannot be done. The message says why."""
+    """The command cannot be carried out. The message gives the reason."""
 
 
 def view(path: str, view_range: list[int] | None = None) -> str:

@@ -1,6 +1,7 @@
-"""The process that decides which tests pass. It has the tests, and the program's process does not.
+"""The process that decides which tests pass.
 
-It gets one job, writes the verdict of each test to a pipe that the program's process does not have, and ends.
+This process has the tests; the program's process does not. The examiner gets one job, writes the verdict of each test
+to a pipe that the program's process does not have, and ends.
 """
 
 import builtins
@@ -36,7 +37,7 @@ _DIGITS = re.compile(r"[0-9]+")
 
 
 class _OutOfTime(BaseException):
-    """Not an Exception, so that no `except Exception` of a test catches it."""
+    """The time is over. Not an Exception, so that no `except Exception` of a test catches it."""
 
 
 class _Failed(Exception):

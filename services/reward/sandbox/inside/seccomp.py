@@ -57,7 +57,7 @@ _IOCTL, _IOCTL_COMMANDS = (16, 29), (0x8901, 0x8902)
 
 
 def is_supported() -> bool:
-    """Returns whether the numbers of this machine's calls are known."""
+    """Returns whether the numbers of this machine's system calls are known."""
     return platform.machine() in _ARCHITECTURES
 
 

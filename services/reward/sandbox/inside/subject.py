@@ -1,6 +1,6 @@
-"""The process in which the program runs. The examiner trusts only the values that it returns.
+"""The process in which the program runs. The examiner trusts only the values that this process returns.
 
-It gets the program and never the tests. Of a test it sees only the arguments of its calls.
+This process gets the program and never the tests. It sees only the arguments of a test's calls.
 """
 
 import builtins

@@ -1,6 +1,7 @@
-"""Values as JSON, between examiner and subject. Plain data is copied; any other object stays on its side.
+"""Values as JSON, between examiner and subject.
 
-Decoding cannot run code, since only the types below exist.
+Plain data is copied; any other object stays in its own process. Decoding cannot run code, since only the types below
+exist.
 """
 
 import base64
@@ -12,7 +13,7 @@ from fractions import Fraction
 from typing import Any
 
 Reference = Callable[[Any], dict[str, Any]]
-"""Returns the other side's name of an object that cannot be copied."""
+"""Returns the name under which the other process knows an object that cannot be copied."""
 
 _DICTS: dict[str, Callable[[Any], Any]] = {
     "dict": dict,
