@@ -1,4 +1,4 @@
-r"""Batches of a deterministic run: groups that one generator samples together, with nothing beside them, all or none.
+r"""Batches of a deterministic run: groups that one generator samples together, all or none, and without other work.
 
     groups enter, in any order -> all are in -> a generator is idle -> it samples them -> all have ended -> all go on
                        ^                                                      |
@@ -30,8 +30,8 @@ def seats_of(
 ) -> dict[MemberT, "Seat"]:
     """Divides groups into batches, and returns the seat of each member of a group; none if the run needs none.
 
-    There is a batch for each generator, or more if a generator cannot sample its part at once. `num_completions` is
-    the number of completions of a group; `name` is one that no other batches have.
+    There is a batch for each generator, or more if a generator cannot sample its part at once. `num_completions` is the
+    number of completions of a group; `name` is a name that no other batches have.
     """
     if not config.run.deterministic or not groups:
         return {}
@@ -50,7 +50,7 @@ class Batch:
     """The members of a batch: groups, and whatever else is sampled with them."""
 
     def __init__(self, name: str, members: Sequence[Hashable]) -> None:
-        """`name` is one that no other batch has."""
+        """`name` is a name that no other batch has."""
         self.name = name
         self._members = list(members)
         self._num_trials = 0
@@ -88,7 +88,7 @@ class Trial:
 
     def __init__(self, batch_id: str) -> None:
         self.claim: Claim | None = None
-        """Its claim to a generator, once it has begun."""
+        """The claim of the try to a generator, once the try has begun."""
         self.begun = asyncio.Event()
         self._batch_id = batch_id
         self._sizes: dict[Hashable, int] = {}
@@ -132,7 +132,7 @@ class Trial:
         except TimeoutError:
             if not scope.expired():
                 raise
-            raise WorkFailed("its batch", "another group of it ended early", is_loss=False) from None
+            raise WorkFailed("its batch", "another group of the batch ended early", is_loss=False) from None
         finally:
             del self._scopes[member]
             if not self.begun.is_set():
@@ -154,19 +154,19 @@ class Seat:
     batch: Batch
     member: Hashable
     worker_id: str = ""
-    """The generator that sampled it; empty before."""
+    """The generator that sampled the member; empty before."""
     completions: list[Completion] = field(default_factory=list)
     """Its completions, once the batch is sampled: what fails later, such as scoring, samples nothing again."""
 
     @property
     def is_sampled(self) -> bool:
-        """Whether its batch is sampled."""
+        """Whether the batch of the member is sampled."""
         return bool(self.worker_id)
 
     def keep(self, worker_id: str, completions: Sequence[Completion]) -> None:
-        """Keeps what a generator has sampled."""
+        """Keeps the completions that a generator has sampled."""
         self.worker_id, self.completions = worker_id, list(completions)
 
     def leave(self) -> None:
-        """Gives the seat up."""
+        """Gives up the seat."""
         self.batch.leave(self.member)

@@ -1,4 +1,4 @@
-"""Whether the process of a worker is still there, told before its lease expires.
+"""Whether the process of a worker still exists, found out before the worker's lease expires.
 
 When a process ends, its connections break and its port refuses others, both at once. A network that fails breaks
 connections too, but then nothing refuses: the lease decides, and a worker that is back in time has lost nothing.
@@ -19,10 +19,13 @@ from shoal.rpc.channel import connect
 
 POLL_S = 0.5
 MAX_REFUSALS = 3
-"""Refused connections in a row that show the end of a process. One alone may be a firewall that is set anew."""
+"""Number of refused connections in a row that show the end of a process.
+
+A single refusal may come from a firewall that is reconfigured.
+"""
 CONNECT_TIMEOUT_S = 2.0
 ENDING_S = 3.0
-"""Longest time from the FAILED of a worker that ends until it refuses calls."""
+"""Maximum time from the state FAILED of a worker that ends until the worker refuses calls."""
 
 
 async def until_gone(member: Member) -> None:
@@ -37,7 +40,10 @@ async def until_gone(member: Member) -> None:
 
 
 async def is_ending(member: Member) -> bool:
-    """Whether a worker that FAILED ends its process, which is then started again; one that cannot load stays."""
+    """Whether a worker that FAILED ends its process, which is then started again.
+
+    A worker that cannot load keeps running.
+    """
     for _ in range(round(ENDING_S / STATUS_POLL_S)):
         await asyncio.sleep(STATUS_POLL_S)
         try:
@@ -64,7 +70,10 @@ async def _refuses(address: str) -> bool:
 
 
 CALL_TIMEOUT_S = 2.0
-"""Below the 5 s within which a worker expects its registration to be answered."""
+"""Timeout of a call to a holder of a lease.
+
+It is below the 5 s within which a worker expects an answer to its registration.
+"""
 
 
 async def check_displaced(registry: WorkerRegistry, worker_id: str, address: str, registering: Holder) -> None:

@@ -1,4 +1,7 @@
-"""The generators of a run as one: bind a group to the one with room for it, and sample the group there."""
+"""The pool of a run's generators.
+
+The pool binds a group to a generator with room for it, and samples the group there.
+"""
 
 import asyncio
 import bisect
@@ -46,7 +49,7 @@ _NOT_THE_GROUPS = frozenset(
         ErrorReason.BATCH_BROKEN,
     }
 )
-"""Reasons for which a generator drops any group, so that the group has no part in the failure."""
+"""Reasons for which a generator drops any group, so that the group is not the cause of the failure."""
 
 
 async def _as_it_is(completion: Completion) -> Completion:
@@ -54,13 +57,14 @@ async def _as_it_is(completion: Completion) -> Completion:
 
 
 class GeneratorPool:
-    """All generators of a run. Each group goes to the least loaded one that has room, as a whole."""
+    """All generators of a run. Each whole group goes to the least loaded generator that has room."""
 
     def __init__(
         self, fleet: Fleet, *, max_num_seqs: int, wait_timeout_s: float, running_s: Callable[[], float]
     ) -> None:
         """`max_num_seqs`: completions that a generator samples at once; `wait_timeout_s`: longest wait for a generator
-        with current weights; `running_s`: a clock that stands still in a pause."""
+        with current weights; `running_s`: a clock that stops during a pause.
+        """
         self._fleet = fleet
         self._max_num_seqs = max_num_seqs
         self._wait_timeout_s = wait_timeout_s
@@ -82,9 +86,10 @@ class GeneratorPool:
         return self._max_num_seqs * len(self._fleet.generators)
 
     def take_kv_cache_use(self) -> float | None:
-        """Returns the share of the key-value caches in use, mean over the generators and the time since the last call.
+        """Returns the share of the key-value caches in use, as a mean over the generators and the time since the last
+        call.
 
-        None before a generator has reported it.
+        None before a generator has reported its share.
         """
         shares = [member.record.kv_cache_use.take() for member in self._fleet.generators]
         known = [share for share in shares if share is not None]
@@ -158,7 +163,7 @@ class GeneratorPool:
         return [member for member in generators if version is None or member.version == version]
 
     def _bind(self) -> None:
-        """Binds the groups that wait to generators with room, in order."""
+        """Binds waiting groups to generators with room, in order."""
         for claim in list(self._claims):
             limit = 1 if claim.is_batch else self._max_num_seqs
             roomy = [m for m in self._serving(claim.version) if m.outstanding < limit]
@@ -338,7 +343,7 @@ def _of(asked: Sequence[int], index: int) -> int:
 
 
 def _pause_s(error: ResourceExhausted) -> float:
-    """Returns the pause before a full generator is asked again. Raises `InvalidArgument` where no pause helps."""
+    """Returns the pause before a full generator is asked again. Raises `InvalidArgument` if no pause helps."""
     if error.reason == ErrorReason.MESSAGE_TOO_LARGE:
         raise InvalidArgument(error.message, reason=error.reason) from None
     return error.retry_after_s or 1.0

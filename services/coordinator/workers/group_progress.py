@@ -1,4 +1,6 @@
-"""The progress of one group at generators and reward services, so that no work is done twice, and its completions."""
+"""The progress of one group at generators and reward services, so that no work is done twice, and the group's
+completions.
+"""
 
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import replace
@@ -13,7 +15,10 @@ from shoal.token_run import NO_TOKENS, TokenRun, joined, run_of
 _MAX_PREFIX_BYTES = 2 << 20
 """Size of all prefixes of one request: half of the largest message."""
 _MAX_STEPS = 64
-"""Most tokens that are given up to find a place to continue from; without a place, sampling begins anew."""
+"""Maximum number of tokens that are discarded to find a place from which to continue.
+
+Without a place, sampling starts over.
+"""
 _CONTEXT_TOKENS = 64
 """Tokens before a place that are decoded to know the text there."""
 
@@ -112,7 +117,7 @@ class GroupProgress:
 
 
 def whole_prefix(token_ids: Int32Array) -> int:
-    """Lets a completion go on after all of its first tokens."""
+    """Lets a completion continue after all of its first tokens."""
     return len(token_ids)
 
 

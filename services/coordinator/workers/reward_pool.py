@@ -1,4 +1,4 @@
-"""The reward services of a run as one: score groups, check labels, replace a service that is lost."""
+"""The pool of a run's reward services. The pool scores groups, checks labels, and replaces a lost service."""
 
 import asyncio
 import contextlib
@@ -43,7 +43,7 @@ LABELS_TIMEOUT_S = 600.0
 """For one request of `_MAX_REQUEST_LABELS`; a label of `math` takes some milliseconds, any other far less."""
 _MAX_REQUEST_LABELS, _MAX_REQUEST_BYTES = 512, 1 << 20
 _MAX_LABEL_REQUESTS = 4
-"""Requests in flight, so that all processes of all services have work."""
+"""Number of requests in flight, so that all processes of all services have work."""
 
 
 class RewardPool:
@@ -56,7 +56,7 @@ class RewardPool:
         config: RunConfig,
         running_s: Callable[[], float],
     ) -> None:
-        """`running_s`: clock of `utilization`."""
+        """`running_s` is the clock of `utilization`."""
         self._fleet = fleet
         self._events = events
         self._wait_timeout_s = config.coordinator.worker_timeout_s
@@ -83,7 +83,7 @@ class RewardPool:
                     )
 
     async def ask(self, call: Callable[[Member], Awaitable[AnswerT]]) -> tuple[Member, AnswerT]:
-        """Makes a call to any service, and to another one where that is lost or does not answer.
+        """Makes a call to any service, and to another service if the first is lost or does not answer.
 
         Returns the service that answered, and its answer. Raises the errors of the call, and of `choose`.
         """
@@ -97,7 +97,7 @@ class RewardPool:
                 await self.leave(member, error)
 
     async def reload_verifiers(self, *, keeps_tools: bool = False) -> None:
-        """Has every reward service read the code of custom verifiers and environments again.
+        """Makes every reward service reload the code of custom verifiers and environments.
 
         Raises `InvalidArgument` if it cannot be used, with `keeps_tools` also where an environment loses a tool. A
         service without this call, or without an answer, is left as it is.
@@ -185,7 +185,7 @@ class RewardPool:
                 self._log_repeat(group_id, member, error)
 
     async def leave(self, member: Member, error: ShoalError) -> None:
-        """Takes a service out of service after it ended a call, or the call broke."""
+        """Removes a service from use after it ended a call, or the call broke."""
         if isinstance(error, Aborted):  # It was told to end, and hands back what it has not begun.
             self._fleet.leaves(member)
         elif isinstance(error, Unavailable | DeadlineExceeded):
@@ -220,9 +220,9 @@ class RewardPool:
     async def _score_at(
         self, member: Member, prompt: Prompt, group: GrowingGroup, timeout_s: float, scores: dict[int, Score]
     ) -> None:
-        """Adds the missing scores, each as it arrives."""
+        """Adds each missing score as it arrives."""
         num_tokens: dict[int, int] = {}
-        """Lengths of the completions that were sent."""
+        """The lengths of the sent completions in tokens."""
         is_open = True
 
         async def requests() -> AsyncIterator[reward_pb2.ScoreGroupRequest]:
@@ -286,7 +286,7 @@ class VerifierCode:
     """Follows the code digests in scores, for each reward service and verifier."""
 
     def __init__(self, events: EventLog, *, settle_s: float, clock: Callable[[], float] = time.monotonic) -> None:
-        """`settle_s`: time after a change in which scores of the former code are no change back."""
+        """`settle_s` is the time after a change in which scores of the former code do not count as another change."""
         self._events = events
         self._settle_s = settle_s
         self._clock = clock

@@ -1,4 +1,4 @@
-"""Utilization of a kind of worker, from the work that the coordinator has sent and not got back."""
+"""Utilization of a kind of worker, measured by the work that the coordinator has sent and not received back."""
 
 import time
 from collections.abc import Callable
@@ -15,7 +15,7 @@ class Window:
     num_tokens: int
     """Completion tokens that came back."""
     mean_out: float
-    """Completions that were outstanding, mean over `duration_s`."""
+    """Mean number of outstanding completions over `duration_s`."""
 
     @property
     def idle_share(self) -> float:
@@ -71,7 +71,7 @@ class Utilization:
 
 
 class Samples:
-    """Values that come now and then, of which a reader takes the mean."""
+    """Values that arrive at irregular times, of which a reader takes the mean."""
 
     def __init__(self) -> None:
         self._sum = 0.0

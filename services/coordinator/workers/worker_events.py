@@ -1,4 +1,4 @@
-"""The events of a run's workers: who joined, leaves, is lost, and what a service has to say."""
+"""The events of a run's workers: workers that joined, leave or are lost, and status messages of services."""
 
 from collections.abc import Sequence
 
@@ -26,7 +26,7 @@ class WorkerEvents:
         )
 
     def add_end(self, member: Member, reason: str) -> None:
-        """Adds the end of a worker: that it has left, where it was told to end, else that it is lost."""
+        """Adds the event of a worker's end: the worker has left if it was told to end, else it is lost."""
         if member.is_leaving and member.record.kind != worker_pb2.WORKER_KIND_LEARNER:
             self.add("worker_left", member.record, "has left")
         else:
@@ -47,12 +47,16 @@ class WorkerEvents:
 
 
 def missing_message(kinds: Sequence[Kind], timeout_s: float, gap: str) -> str:
-    """Says that no worker of some kinds came in time, and what to do. `gap` describes those that load or lack."""
+    """Describes that no worker of some kinds joined in time, and what to do.
+
+    `gap` describes loading and missing workers.
+    """
     *others, last = (f"no {NAMES[kind]}" for kind in kinds)
     names = f"{', '.join(others)} and {last}" if others else last
     return (
         f"{names} registered and loaded within coordinator.worker_timeout_s ({timeout_s:.0f} s)"
-        f"{f': {gap}' if gap else ''}. See the log of a worker that is loading, and raise that limit if it needs "
-        "longer; start one that is not registered with --coordinator set to this coordinator's address, and see its "
-        "log if it is running"
+        f"{f': {gap}' if gap else ''}. See the log of a worker that is loading, and raise that limit if the worker "
+        "needs longer; start a worker that is not registered with --coordinator set to this coordinator's address, "
+        "and see the log "
+        "of the worker if it is running"
     )

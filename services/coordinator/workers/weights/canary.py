@@ -1,9 +1,10 @@
 """The canary: a prompt whose log-probabilities show whether an engine has the learner's weights.
 
-The hashes of a publish prove what arrived, and the canary what the engine computes with it. How far correct weights
-differ depends on the types in which both compute, and in the lower ones on the model. So a reading has three limits: of
-the difference itself; of its growth by the first load, which brings an engine weights that are those of its files or
-close to them; and an engine has to move when the learner does.
+The hashes of a publish prove what arrived, and the canary what the engine computes with it. The difference that correct
+weights cause depends on the number types of engine and learner, and for types of low precision also on the model. So a
+reading has three limits. The first is on the difference itself. The second is on the growth of the difference by the
+first load, whose weights equal those of the engine's files or are close to them. The third demands that the engine's
+log-probabilities change when those of the learner change.
 """
 
 from dataclasses import dataclass
@@ -19,7 +20,8 @@ from shoal.wire import float32_from_wire
 
 _GROWTH = 2.0
 _GROWTH_SHARE = 0.125
-"""The first load may leave `_GROWTH` times the difference that there was, and this share of the tolerance."""
+"""After the first load, the difference may be `_GROWTH` times the earlier difference plus this share of the tolerance.
+"""
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,7 @@ class Precision:
     """The effect of the number type of engine and learner on log-probabilities, in nats."""
 
     tolerance: float
-    """Largest mean difference that correct weights cause, with room to spare."""
+    """Largest mean difference that correct weights cause, with a margin."""
     motion: float
     """Change of the learner's log-probability of a token after which an engine with its weights has changed as well."""
 

@@ -1,7 +1,7 @@
-"""Which members of a broken publish are at fault.
+"""Finds the members of a broken publish that are at fault.
 
-One member that dies, stalls or is slow breaks the collective for all, and each of them reports an error. The publisher
-leaves out the one that is at fault, and repeats the pass with the others.
+One member that dies, stalls or is slow breaks the collective for all members, and each member reports an error. The
+publisher leaves out the member that is at fault, and repeats the pass with the other members.
 """
 
 import asyncio
@@ -23,11 +23,11 @@ _OF_THE_GROUP = frozenset(
         ErrorReason.OLD_EPOCH,
     }
 )
-"""Reasons that any member reports when another one fails."""
+"""Reasons that any member reports when another member fails."""
 
 
 async def at_fault(members: Sequence[Member], failures: Failures) -> Failures:
-    """Returns the members that broke a pass, with their errors; empty if nothing tells them from the others.
+    """Returns the members that broke a pass, with their errors; empty if these members cannot be identified.
 
     They are, in this order: those with an error that is not the group's; those whose ranks the group missed; those
     that do not answer.
@@ -39,7 +39,7 @@ async def at_fault(members: Sequence[Member], failures: Failures) -> Failures:
 
 
 def is_of_group(error: ShoalError) -> bool:
-    """Returns whether an error says that the group broke, and not why."""
+    """Returns whether an error reports that the group broke, but not why."""
     return error.reason in _OF_THE_GROUP
 
 
@@ -49,7 +49,7 @@ async def silent(members: Sequence[Member]) -> Failures:
     failures: Failures = {}
     for member, answer in zip(members, answers, strict=True):
         if isinstance(answer, ShoalError):
-            failures[member.record.worker_id] = Unavailable(f"it does not answer: {answer.message}")
+            failures[member.record.worker_id] = Unavailable(f"the member does not answer: {answer.message}")
         elif isinstance(answer, BaseException):
             raise answer
     return failures

@@ -51,11 +51,12 @@ class PublishReport:
     """Names of the generators that have the version after the publish."""
     duration_s: float = 0.0
     pause_s: float = 0.0
-    """Longest pause of a generator."""
+    """The longest pause of a generator in seconds."""
     broadcast_s: float = 0.0
     num_bytes: int = 0
     canary_gap: float = 0.0
-    """Mean absolute difference between engine and learner on the canary's log-probabilities; the worst generator."""
+    """Mean absolute difference between engine and learner on the canary's log-probabilities, for the worst generator.
+    """
 
 
 class Publisher:
@@ -106,7 +107,7 @@ class Publisher:
 
     @property
     def has_late(self) -> bool:
-        """Whether a generator that serves nothing may get weights now."""
+        """Whether a generator that does not serve may get weights now."""
         return bool(self._late())
 
     def _late(self) -> list[Member]:
@@ -189,7 +190,10 @@ class Publisher:
         )
 
     async def _pass(self, version: WeightVersion, members: list[Member], report: PublishReport) -> Failures:
-        """Makes one pass over some generators, and leaves out those that are at fault. Returns these."""
+        """Makes one pass over some generators, and leaves out the generators that are at fault.
+
+        Returns the ones left out.
+        """
         failures: Failures = {}
         if self._group is None or members != self._group.members:
             failures = await self._form_group(members)
@@ -261,7 +265,7 @@ class Publisher:
                 self._first[worker_id] = float32_from_wire(response.logprobs, "logprobs")
 
     def _leave_out(self, version: WeightVersion, member: Member, error: ShoalError) -> None:
-        """Counts a failed load of a generator, and says what follows."""
+        """Counts a failed load of a generator, and reports the consequence."""
         now = asyncio.get_running_loop().time()
         pause_s = member.standing.load_failed(now, max_failures=self._config.max_failed_loads)
         facts: dict[str, Any] = {"worker_id": member.record.worker_id, "address": member.record.address}
@@ -283,8 +287,8 @@ class Publisher:
             self._events.add(
                 "worker_quarantined",
                 f"{member.name} failed {counted(member.standing.num_failures, 'load')} in a row "
-                "(weights.max_failed_loads) and gets no weights any more; restart it: it is tried again once it has "
-                "registered again",
+                "(weights.max_failed_loads) and gets no weights anymore; restart the generator: it gets weights again "
+                "after it has registered again",
                 **facts,
                 reason=error.reason,
             )
@@ -319,7 +323,7 @@ class Publisher:
             await self._call("Sleep", generator_pb2.SleepRequest(), self._reachable)
 
     async def wake(self) -> None:
-        """Ends `sleep`. Before a publish, because waking takes longer than `weights.ready_timeout_s` may allow."""
+        """Ends `sleep`. Call it before a publish, because waking may take longer than `weights.ready_timeout_s`."""
         async with self.lock:
             await self._call("Wake", generator_pb2.WakeRequest(), self._reachable)
 

@@ -24,7 +24,8 @@ from shoal.weights.manifest import num_bytes_of
 from shoal.wire import version_to_wire
 
 _GRACE_S = 2.0
-"""Time after a deadline that a generator or the learner keeps itself, in which it can say why it failed."""
+"""Extra seconds after a deadline that a generator or the learner observes itself, in which it can report why it failed.
+"""
 _MUCH_SLOWER = 10.0
 """A pass may take this many times as long as the last pass."""
 
@@ -39,7 +40,10 @@ class CheckedLoad:
 
 @dataclass(frozen=True)
 class TransferResult:
-    """The outcome of a transfer. A member in neither table was ready, or not yet, when others failed."""
+    """The outcome of a transfer.
+
+    A member in neither table did not fail, and did not load either, because others failed.
+    """
 
     failures: Failures
     loaded: dict[str, CheckedLoad] = field(default_factory=dict)
@@ -54,15 +58,15 @@ class WeightGroup:
 
     epoch: int
     members: Sequence[Member]
-    """In rank order."""
+    """The members in rank order."""
     timeout_s: float
-    """Deadline of a transfer."""
+    """The deadline of a transfer."""
 
 
 async def form_group(
     learner: LearnerClient, members: Sequence[Member], epoch: int, config: WeightsConfig
 ) -> tuple[WeightGroup | None, Failures]:
-    """Makes the group of an epoch. Returns None, and the members that did not join, where not all have."""
+    """Makes the group of an epoch. If not all members joined, returns None and the members that did not join."""
     world_size = 1 + sum(member.record.num_weight_ranks for member in members)
     rendezvous, manifest = await learner.create_weight_group(epoch, world_size)
     timeout_s = config.timeout_for(num_bytes_of(manifest))
@@ -182,7 +186,7 @@ class Transfer:
         return await unless_silent(waiting, still_loading, self._config.ready_timeout_s)
 
     async def _broken_broadcast(self, error: ShoalError, found: Failures) -> Failures:
-        """Returns why each member did not load. None of them did: a broadcast reaches all or none."""
+        """Returns why each member did not load. No member loaded, since a broadcast reaches all members or none."""
         # Generators notice a broken collective within moments; the next epoch aborts it for those that do not.
         await asyncio.wait(self._tasks.values(), timeout=1.0)
         failures = _failures(self._tasks)
