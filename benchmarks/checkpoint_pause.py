@@ -94,7 +94,7 @@ def take_step(commands: LearnerCommands) -> float:
     """Takes a step on all ranks; returns its duration."""
     began = time.monotonic()
     learner = commands.learner
-    assert commands.train_step(make_batch(f"step-{learner.num_optimizer_steps}", learner.version)).applied
+    assert learner.step(make_batch(f"step-{learner.num_optimizer_steps}", learner.version)).applied
     return time.monotonic() - began
 
 

@@ -157,8 +157,8 @@ def run_rank(folder: Path) -> None:
     work: dict[str, Callable[[], object]] = {
         "load": lambda: commands.configure("run", config),
         "score": score,
-        "first step": lambda: commands.train_step(make_batch("first", commands.learner.version)),
-        "second step": lambda: commands.train_step(make_batch("second", commands.learner.version)),
+        "first step": lambda: commands.learner.step(make_batch("first", commands.learner.version)),
+        "second step": lambda: commands.learner.step(make_batch("second", commands.learner.version)),
         "publish": lambda: commands.publish_weights(learner_pb2.PublishWeightsRequest(epoch=1), None),
         "save": save,
         "restore": restore,

@@ -156,14 +156,16 @@ def plain_values(values: Mapping[str, Any] | Struct) -> Mapping[str, Any]:
     return {name: whole_numbers(value) for name, value in plain.items()}
 
 
-def whole_numbers(value: Any) -> Any:
-    """Converts numbers without a fraction to whole numbers. A Struct has no integers: without this, a setting of
-    somebody's class would be 5.0 where the file has 5."""
-    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
+def whole_numbers(value: Any, *, below: float = 2**53) -> Any:
+    """Converts numbers without a fraction to whole numbers, if they are below a bound.
+
+    A Struct has no integers. Without this conversion a setting of somebody's class would be 5.0 where the file has 5.
+    """
+    if isinstance(value, float) and value.is_integer() and abs(value) < below:
         return int(value)
     if isinstance(value, dict):
-        return {name: whole_numbers(item) for name, item in value.items()}
-    return [whole_numbers(item) for item in value] if isinstance(value, list) else value
+        return {name: whole_numbers(item, below=below) for name, item in value.items()}
+    return [whole_numbers(item, below=below) for item in value] if isinstance(value, list) else value
 
 
 def _check_depth(values: Mapping[str, Any]) -> None:

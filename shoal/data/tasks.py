@@ -1,5 +1,6 @@
 """Rows from tasks that generate questions: Shoal's own (sums, products, numbers to guess), and reasoning-gym's."""
 
+import math
 import random
 from collections.abc import Iterator
 from typing import Any
@@ -131,7 +132,7 @@ def _reasoning_gym(source: SourceConfig) -> Iterator[tuple[str, Any, str]]:
         near = similar_names(task, [ARITHMETIC, MULTIPLICATION, GUESSING, *DATASETS])
         hint = f"did you mean {' or '.join(near)}?" if near else "see reasoning-gym's gallery for the names"
         raise InvalidArgument(f"there is no task {task!r}; {hint}")
-    options = {key: whole_numbers(value) for key, value in source.task_options.items()}
+    options = {key: whole_numbers(value, below=math.inf) for key, value in source.task_options.items()}
     try:
         questions = create_dataset(task, seed=source.task_seed, size=source.task_size, **options)
     except (TypeError, ValueError, AssertionError) as error:

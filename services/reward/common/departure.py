@@ -34,7 +34,12 @@ class Departure:
 
     async def finished(self, tasks: Collection["asyncio.Task[None]"]) -> None:
         """Waits for all tasks, and raises their first error; cancels them and raises `Aborted` at `end`."""
-        await _before(self._over, asyncio.gather(*tasks))
+        await _before(self._over, _gathered(tasks))
+
+
+async def _gathered(tasks: Collection["asyncio.Task[None]"]) -> None:
+    # In a coroutine: a gather that is canceled itself reports an exception that was never retrieved.
+    await asyncio.gather(*tasks)
 
 
 async def _before(event: asyncio.Event, work: Awaitable[T]) -> T:

@@ -137,7 +137,8 @@ class CustomScorer:
         """Stops watching the files."""
         for task in self._watching:
             task.cancel()
-        await asyncio.gather(*self._watching, return_exceptions=True)
+        if self._watching:
+            await asyncio.wait(self._watching)
 
     async def score(self, truth: GroundTruth, prompt: Prompt, completion: rollout_pb2.Completion) -> VerifierScore:
         return await self._pool.judge_custom(truth.verifier, CustomArguments(truth, prompt, completion).values)

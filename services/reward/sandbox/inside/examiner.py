@@ -32,6 +32,7 @@ _EXIT_PATIENCE_S = 0.5
 # A program that used less than this share of its time on the processor had to wait, or waited on its own. It is run
 # once more, with this many times the time.
 _STARVED, _MORE_PATIENCE = 0.5, 3
+# Numbers as programs print them. With zeros in front, as in "0011", it might be a number or a text.
 _NUMBER = re.compile(r"[+-]?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,9})?")
 _DIGITS = re.compile(r"[0-9]+")
 
@@ -250,7 +251,6 @@ def _converse(given: bytes, to_program: int, from_program: int, deadline: float,
                 raise _Failed(f"more than {max_bytes} bytes of output")
 
 
-# Numbers as programs print them. With zeros in front, as in "0011", it might be a number or a text.
 def same_output(got: str, wanted: str) -> bool:
     """Compares two outputs line by line, without white space around the lines and the whole; numbers by value."""
     got_lines, wanted_lines = _lines(got), _lines(wanted)

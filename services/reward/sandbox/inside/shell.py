@@ -39,7 +39,6 @@ def main() -> None:
     sys.path.insert(0, settings["code"])
     from services.reward.sandbox.inside import namespaces
     from services.reward.sandbox.inside.channel import Channel, Closed
-    from services.reward.sandbox.inside.shell import KeptFiles
 
     for device in settings["devices"]:
         namespaces.make_read_only(device)
