@@ -30,9 +30,9 @@ from shoal.rollout import EnvironmentTask, GroundTruth
 from shoal.similar_names import similar_names
 
 PASSTHROUGH = "passthrough"
-"""open-instruct's name for no verifier, in data whose rewards come from an environment."""
+"""The name by which open-instruct states that a row has no verifier, in data whose rewards come from an environment."""
 _MAX_EXACT = 2**53
-"""A double represents every whole number below this exactly."""
+"""A double represents every whole number below this limit exactly."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Conversation:
     ground_truths: tuple[GroundTruth, ...]
     environment: EnvironmentTask | None = None
     left_out: frozenset[str] = frozenset()
-    """Fields about the messages, such as `timestamp`, which chat templates do not get."""
+    """Fields about the messages, such as `timestamp`. Chat templates do not get these fields."""
 
     @property
     def question(self) -> str:
@@ -63,10 +63,10 @@ def conversation_of(
 ) -> Conversation:
     """Reads a row by the columns that the source names.
 
-    A final message of the assistant, the reference answer, is left out. A system prompt of the source replaces the
-    row's own.
+    A final message of the assistant is the reference answer, and is left out. A system prompt of the source replaces
+    the system prompt of the row.
 
-    Raises `InvalidArgument`, which names the row and what is wrong with it.
+    Raises `InvalidArgument`, which names the row and the fault.
     """
     _check_columns_beside(row, source)
     column = source.messages_column
@@ -84,7 +84,9 @@ def conversation_of(
 
 
 def _check_columns_beside(row: Row, source: SourceConfig) -> None:
-    """Raises `InvalidArgument` for a row with media, such as images: the question would be asked without them."""
+    """Raises `InvalidArgument` for a row with media, such as images: without the media the question would be
+    incomplete.
+    """
     read = {*wanted_columns(source), *optional_columns(source)}
     for column in media_columns(row.values, read):
         if not is_empty(row.values[column]):
@@ -107,7 +109,7 @@ def ground_truths_of(
 ) -> tuple[GroundTruth, ...]:
     """Reads the verifiers and labels of a row, with the names and weights that `reward` gives.
 
-    A verifier that reads no label needs none.
+    A verifier that reads no label needs no label.
 
     Raises `InvalidArgument` for a row without label or verifier, or with an unknown verifier.
     """
@@ -136,7 +138,8 @@ def ground_truths_of(
             labels = [label] * len(verifiers)
     if len(names) != len(labels):
         raise InvalidArgument(
-            f"{row.where}: {len(names)} verifiers for {len(labels)} labels; give one label for each verifier"
+            f"{row.where}: the row has {len(names)} verifiers for {len(labels)} labels; give one label for each "
+            "verifier"
         )
     return tuple(
         GroundTruth(
@@ -151,7 +154,7 @@ def ground_truths_of(
 def _verifier(
     row: Row, name: str, known_verifiers: Collection[str] | None, reward: RewardConfig, other: str | None
 ) -> str:
-    """Returns the verifier of a name; `other` replaces names that `reward.remap` does not have."""
+    """Returns the verifier that a name in the data means; `other` replaces names that `reward.remap` does not have."""
     name = name.lower()
     name = reward.remap.get(name, other or name)
     if known_verifiers is not None and name not in known_verifiers:
@@ -173,8 +176,8 @@ def unknown_verifier(name: str, known_verifiers: Collection[str]) -> str:
 def _label(row: Row, label: Any, column: str) -> Any:
     """Converts a label to a value that fits a `google.protobuf.Value`, whose numbers are doubles.
 
-    A number that is an answer becomes the text that was written. A number inside an object stays a number if a double
-    represents it.
+    A number that is itself the label becomes its text in the data. A number inside an object stays a number if a double
+    represents the number exactly.
     """
     if label is None:
         raise InvalidArgument(f"{row.where}: {column} is null; give each row a label, which answers are compared with")
@@ -198,7 +201,7 @@ def _label(row: Row, label: Any, column: str) -> Any:
 
 
 def _text_of(number: float) -> str:
-    """Returns the text of a number, as it was written, in full.
+    """Returns the text of a number as written in the data, with all digits.
 
     Programs write 72.0 for 72 and 1e-05 for 0.00001, which no person chose. An answer has no exponent either, so an
     exponent is written out if the double equals the text.

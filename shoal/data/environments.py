@@ -16,7 +16,9 @@ from shoal.rollout import EnvironmentTask
 _NOT_THE_TASKS = frozenset({"env_name", "is_text_env", "max_steps"})
 """Keys of open-instruct's `env_config` that no environment reads."""
 _MAX_DEPTH = 24
-"""Most levels of a task, with the task itself. Each takes three levels of a message, and protobuf reads a hundred."""
+"""The most levels of a task, including the task itself. Each level takes three levels of a message, and protobuf reads
+at most a hundred.
+"""
 _WHOLE_NUMBER = re.compile(r"-?[0-9]{1,15}")
 
 
@@ -24,7 +26,8 @@ def environment_of(row: Row, source: SourceConfig, known_environments: Collectio
     """Reads a row's environment (in any case of letters), task and tools; returns None without an environment.
 
     Raises `InvalidArgument`, which names the row, for an unknown environment, a task that is not a JSON table, or tools
-    that are not a list of names. Whether the environment has these tools is known only after its code is loaded.
+    that are not a list of names. Whether the environment has the tools is checked later, when the code of the
+    environment is loaded.
     """
     found = _named(row, source) if source.names_environments else None
     if found is None:
@@ -33,16 +36,16 @@ def environment_of(row: Row, source: SourceConfig, known_environments: Collectio
 
 
 def refuse_tools(row: Row, column: str) -> None:
-    """Raises `InvalidArgument` for a row that defines tools but has no environment: no prompt would show them."""
+    """Raises `InvalidArgument` for a row that defines tools but has no environment: no prompt would show the tools."""
     value = row.values.get(column) if column else None
     if isinstance(value, str) and value.lstrip().startswith("["):
         with contextlib.suppress(ValueError):
             value = parse_json(value)
     if isinstance(value, list) and any(isinstance(tool, Mapping) and not is_empty(tool) for tool in value):
         raise InvalidArgument(
-            f"{row.where}: the column {column!r} defines tools, which a prompt without an environment does not show: "
-            "give the source an environment that has them, or write them into the messages and unset the column "
-            '(tools_column = "")'
+            f"{row.where}: the column {column!r} defines tools, but a prompt without an environment does not show "
+            "tools: give the source an environment that has the tools, or write the tools into the messages and unset "
+            'the column (tools_column = "")'
         )
 
 
@@ -74,14 +77,15 @@ def _known(row: Row, found: EnvironmentTask, known_environments: Collection[str]
 
 def _configured(row: Row, value: Mapping[str, Any] | list[Any], column: str) -> EnvironmentTask | None:
     """Reads open-instruct's `env_config`: a table with `env_name`, a list of such tables, or a table with such a list
-    as `env_configs`. The rest of the table is the task. Returns None if it names no environment."""
+    as `env_configs`. The rest of the table is the task. Returns None if the value names no environment.
+    """
     entries = value if isinstance(value, list) else value.get("env_configs", [value])
     named = [entry for entry in entries or () if isinstance(entry, Mapping) and entry.get("env_name")]
     if len(named) > 1:
         names = ", ".join(str(entry["env_name"]) for entry in named)
         raise InvalidArgument(
-            f"{row.where}: {column} names several environments ({names}), and a prompt is played in one; "
-            'source = "toolbox" offers the tools of several'
+            f"{row.where}: {column} names several environments ({names}), but each prompt has one environment; "
+            'source = "toolbox" offers the tools of several environments'
         )
     if not named:
         return None
@@ -124,7 +128,7 @@ def _tools(row: Row, column: str) -> tuple[str, ...] | None:
 
 
 def _json_value(row: Row, value: Any, column: str, depth: int = 1) -> Any:
-    """Returns a value in the form of a `google.protobuf.Value`. Raises `InvalidArgument` if it has no such form."""
+    """Returns a value in the form of a `google.protobuf.Value`. Raises `InvalidArgument` without such a form."""
     if isinstance(value, Mapping | list) and depth > _MAX_DEPTH:
         raise InvalidArgument(f"{row.where}: {column} is nested deeper than {_MAX_DEPTH} levels; make the task flatter")
     if isinstance(value, Mapping):
@@ -141,6 +145,6 @@ def _json_value(row: Row, value: Any, column: str, depth: int = 1) -> Any:
     if value is None or (isinstance(value, bool | int | float) and is_exact and is_finite):
         return value
     raise InvalidArgument(
-        f"{row.where}: {column} holds {value!r:.40}, which JSON cannot carry: use text, whole numbers below 2^53 "
+        f"{row.where}: {column} holds {value!r:.40}, which JSON cannot represent: use text, whole numbers below 2^53 "
         "and finite numbers"
     )

@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 
 _BATCH_ROWS = 10_000
 _MEDIA_ROWS = 64
-"""Rows of media that are examined together. Each row may have megabytes."""
+"""The number of rows with media that are examined together. Each row may have megabytes."""
 
 _Convert = Callable[[Any], Any]
 
 
 def read_files(source: SourceConfig) -> RowSource:
-    """Reads all rows of the files that `source.path` names, in order. Messages count the lines and rows of each file
-    from 1.
+    """Reads all rows of the files that `source.path` names, in order. Error messages count the lines and rows of each
+    file from 1.
 
     Raises `InvalidArgument` for a file that is missing, of another kind, or malformed (with the line).
     """
@@ -49,7 +49,7 @@ def read_files(source: SourceConfig) -> RowSource:
 
 
 def _read_file(name: str, source: SourceConfig, digests: dict[str, str]) -> list[Row]:
-    """Reads the rows of one file, and adds its digest."""
+    """Reads the rows of one file, and adds the digest of the file."""
     if "://" in name:
         raise InvalidArgument(
             f"data source {name}: `path` of a source names a file on the coordinator's machine, not a URL; download "
@@ -76,7 +76,7 @@ def _read_file(name: str, source: SourceConfig, digests: dict[str, str]) -> list
     except OSError as error:
         raise InvalidArgument(f"data source {path} cannot be read: {why_unread(error)}") from None
     if not rows:
-        raise InvalidArgument(f"data source {path} is empty: it needs at least one row")
+        raise InvalidArgument(f"data source {path} is empty: a data source needs at least one row")
     return rows
 
 
@@ -104,18 +104,20 @@ def _object(line: bytes, where: str, *, is_first: bool) -> dict[str, Any]:
         return values
     if is_first and line.lstrip().startswith(b"["):
         raise InvalidArgument(
-            f"{where}: the file begins with '[': it is one JSON array, and JSONL has one object in each line, without "
-            "brackets and commas around them; convert it with: jq -c '.[]' ARRAY.json > ROWS.jsonl"
+            f"{where}: the file begins with '[', so the file is one JSON array, but JSONL has one object on each line, "
+            "without brackets and commas around the objects; convert the file with: jq -c '.[]' ARRAY.json > "
+            "ROWS.jsonl"
         )
     problem = _to_delete(line) or problem or f"each line must be one JSON object (found: {type(values).__name__})"
     if line.strip() in (b"{", b"[", b"}", b"]"):
-        problem += "; JSONL has each object whole in one line: convert it with: jq -c . FILE.json > ROWS.jsonl"
+        problem += "; in JSONL each object is whole on one line: convert the file with: jq -c . FILE.json > ROWS.jsonl"
     raise InvalidArgument(f"{where}: {problem}")
 
 
 def _to_delete(line: bytes) -> str:
-    """Describes a comma, or what else stands in a line besides its object, with the cure; empty for a line that is
-    wrong elsewhere."""
+    """Describes what a line has besides its object, such as a comma, with the cure. The result is empty for a line with
+    any other fault.
+    """
     text = line.decode("utf-8", "replace").rstrip()
     try:
         value, end = json.JSONDecoder().raw_decode(text, len(text) - len(text.lstrip()))
@@ -131,9 +133,9 @@ def _to_delete(line: bytes) -> str:
         return ""
     column = len(text) - len(rest) + 1
     if rest.lstrip(", \t").startswith("{"):
-        return f"another object begins behind the first, at column {column}: put each into a line of its own"
+        return f"another object begins after the first, at column {column}: put each object on a separate line"
     return (
-        f"delete {rest!r:.40} behind the object, at column {column}: JSONL has nothing between the objects of its lines"
+        f"delete {rest!r:.40} after the object, at column {column}: JSONL has nothing between the objects of its lines"
     )
 
 
@@ -161,8 +163,8 @@ def read_dataset(source: SourceConfig) -> RowSource:
     """Reads all rows of one split of a data set: a hub name, a folder of data files, or a folder that
     `Dataset.save_to_disk` wrote.
 
-    Raises `InvalidArgument` when it does not exist, cannot be reached or lacks a column, and when the package
-    `datasets` is not installed.
+    Raises `InvalidArgument` when the data set does not exist, cannot be reached or lacks a column. Also raises
+    `InvalidArgument` when the package `datasets` is not installed.
     """
     name = source.dataset
     assert name is not None
@@ -197,13 +199,14 @@ def read_dataset(source: SourceConfig) -> RowSource:
         for number, values in enumerate(values for batch in batches for values in _rows_of(batch))
     ]
     if not rows:
-        raise InvalidArgument(f"data set {label} is empty: it needs at least one row")
+        raise InvalidArgument(f"data set {label} is empty: a data set needs at least one row")
     return RowSource(label, rows, {label: digest_of_rows(rows)})
 
 
 def _rows_of(batch: "pyarrow.RecordBatch") -> Iterator[dict[str, Any]]:
-    """Yields the rows of a batch. A number of 16 or 32 bits becomes the shortest decimal with these bits: 0.1, not
-    0.10000000149011612."""
+    """Yields the rows of a batch. A floating-point number of 16 or 32 bits becomes the shortest decimal that rounds to
+    the number: 0.1, not 0.10000000149011612.
+    """
     conversions = {field.name: convert for field in batch.schema if (convert := _conversion(field.type)) is not None}
     values: dict[str, Any]
     for values in batch.to_pylist():
@@ -211,8 +214,9 @@ def _rows_of(batch: "pyarrow.RecordBatch") -> Iterator[dict[str, Any]]:
 
 
 def _media_in(schema: "pyarrow.Schema", read: Collection[str]) -> list[str]:
-    """Returns the columns of media that are not in `read`. It recognizes them by name, or by Hugging Face's types of
-    images, sounds and videos."""
+    """Returns the columns of media that are not in `read`. Columns of media are recognized by their names, or by
+    Hugging Face's types of images, sounds and videos.
+    """
     named = media_columns(schema.names, read)
     return [field.name for field in schema if field.name in named or (field.name not in read and _is_media(field.type))]
 
@@ -226,7 +230,9 @@ def _is_media(kind: "pyarrow.DataType") -> bool:
 
 
 def _check_media(column: str, parts: Iterable["pyarrow.Array"], rows: str) -> None:
-    """Raises `InvalidArgument` for the first row with a value in a column of media. `rows` begins the row's name."""
+    """Raises `InvalidArgument` for the first row with a value in a column of media. `rows` is the first part of the
+    row's name.
+    """
     number = 0
     for part in parts:
         for value in part:
@@ -236,7 +242,9 @@ def _check_media(column: str, parts: Iterable["pyarrow.Array"], rows: str) -> No
 
 
 def _conversion(kind: "pyarrow.DataType") -> _Convert | None:
-    """Returns a function that converts narrow numbers in values of a type to decimals; None if the type has none."""
+    """Returns a function that converts narrow numbers in values of a type to decimals; None if the type has no narrow
+    numbers.
+    """
     import pyarrow
 
     if pyarrow.types.is_float16(kind) or pyarrow.types.is_float32(kind):

@@ -7,7 +7,7 @@ from shoal.parsing import parse_json, unique_keys
 
 
 class WrittenNumber(float):
-    """A number with a fraction or an exponent, with its text."""
+    """A number with a fraction or an exponent, and the text of the number."""
 
     text: str
 
@@ -18,7 +18,7 @@ class WrittenNumber(float):
 
     @property
     def is_exact(self) -> bool:
-        """Whether the double equals the number in the text: 18.90 does, 0.12345678901234567890 does not."""
+        """Whether the double equals the number in the text: true for 18.90, false for 0.12345678901234567890."""
         try:
             return Decimal(self.text) == Decimal(repr(float(self)))
         except ArithmeticError:  # The exponent is too large for a decimal.
@@ -32,6 +32,7 @@ class WrittenNumber(float):
 
 
 def parse_json_text(text: str) -> Any:
-    """Parses a JSON text of the data. Raises `ValueError`, even for a key that an object has twice: one of the two
-    values would be lost."""
+    """Parses a JSON text of the data. Raises `ValueError` for other texts, and for a key that an object has twice: one
+    of the two values would be lost.
+    """
     return parse_json(text, object_pairs_hook=unique_keys, parse_float=WrittenNumber)

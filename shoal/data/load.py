@@ -1,4 +1,4 @@
-"""From sources to prompts."""
+"""Loading of prompts from data sources."""
 
 import itertools
 import json
@@ -45,9 +45,9 @@ def load_prompts(
     """Reads every source, mixes them, applies the chat template and drops prompts that are too long.
 
     `reward` gives the names and weights of verifiers. `known_verifiers` and `known_environments` are the names that
-    rows may use; None allows any verifier. `tokenizer` saves loading the model's tokenizer again. The chat template
-    sees `time_s` as its time. If a row gives several prompts, for example because a file is in two sources or in
-    `beside`, their ids differ: "q.jsonl#2:6" is another prompt of the row of "q.jsonl:6".
+    rows may use; None allows any verifier. With `tokenizer` the model's tokenizer is not loaded again. The chat
+    template sees `time_s` as the current time. If a row gives several prompts, for example because a file is in two
+    sources or in `beside`, the ids of the prompts differ: "q.jsonl#2:6" is another prompt of the row of "q.jsonl:6".
 
     Raises `InvalidArgument` for an empty source, a malformed row (with file and line), an unknown verifier or
     environment, a failing chat template, and when every prompt is too long.
@@ -93,8 +93,8 @@ def load_prompts(
 
 def _all_too_long(lengths: Sequence[int], limit: int) -> InvalidArgument:
     return InvalidArgument(
-        f"data.max_prompt_tokens: every prompt is longer than {limit} tokens ({len(lengths)} of them, the shortest has "
-        f"{min(lengths)}); raise the limit"
+        f"data.max_prompt_tokens: every prompt is longer than {limit} tokens (there are {len(lengths)} prompts, and "
+        f"the shortest has {min(lengths)} tokens); raise the limit"
     )
 
 
@@ -106,7 +106,7 @@ def first_conversations(
 ) -> dict[str, Conversation]:
     """Returns the first conversation that names each of `verifiers`. A verifier that no row names has no entry.
 
-    Needs no tokenizer. Raises the errors of `load_prompts` for the rows that it reads.
+    Needs no tokenizer. Raises the errors of `load_prompts` for the rows that are read.
     """
     found: dict[str, Conversation] = {}
     for source in sources:
@@ -170,12 +170,13 @@ def _asked(conversation: Conversation) -> str:
 
 
 def check_verifier_names(reward: RewardConfig, known_verifiers: Collection[str] | None) -> None:
-    """Raises `InvalidArgument` for settings of unknown verifiers, which would have no effect, and for too large
-    weights."""
+    """Raises `InvalidArgument` for settings of unknown verifiers, which would have no effect, and for weights that are
+    too large.
+    """
     for name, weight in reward.weights.items():
         if abs(weight) > MAX_WEIGHT:
             raise InvalidArgument(
-                f"reward.weights.{name} must be at most {MAX_WEIGHT:g} either way (given: {weight:g})"
+                f"reward.weights.{name} must be from -{MAX_WEIGHT:g} to {MAX_WEIGHT:g} (given: {weight:g})"
             )
     fields: dict[str, Collection[str]] = {
         "reward.weights": reward.weights,
@@ -223,10 +224,11 @@ def _labeled_rows(rows: RowSource, source: SourceConfig) -> RowSource:
 
 
 def _select_rows(source: SourceConfig, name: str, num_rows: int) -> list[int]:
-    """Returns the numbers of the rows to use, in file order. After the last row it starts again from the first row.
+    """Returns the numbers of the rows to use, in file order. After the last row the first row follows again.
 
-    Uses `count` rows, or `fraction` of the rows, or all. Whole passes use every row; the remainder is drawn without
-    replacement. The draw depends only on the source, so that runs with different seeds train on the same prompts.
+    Uses `count` rows, or `fraction` of the rows, or all. Whole passes use every row; the rows of the last, partial pass
+    are drawn without replacement. The draw depends only on the source, so that runs with different seeds train on the
+    same prompts.
 
     Raises `InvalidArgument` when a fraction selects no row.
     """
@@ -236,7 +238,7 @@ def _select_rows(source: SourceConfig, name: str, num_rows: int) -> list[int]:
         wanted = int(source.fraction * num_rows)
         if wanted == 0:
             raise InvalidArgument(
-                f"data source {name}: fraction {source.fraction} of {counted(num_rows, 'row')} selects none"
+                f"data source {name}: fraction {source.fraction} of {counted(num_rows, 'row')} selects no row"
             )
     else:
         wanted = num_rows
@@ -255,5 +257,5 @@ def _tokenize(
         token_ids += tokenizer(texts[start : start + _BATCH], add_special_tokens=False)["input_ids"]
     for conversation, ids in zip(conversations, token_ids, strict=True):
         if not ids:
-            raise InvalidArgument(f"{conversation.where}: the prompt has no tokens: its text is empty")
+            raise InvalidArgument(f"{conversation.where}: the prompt has no tokens, because the prompt's text is empty")
     return list(zip(texts, token_ids, strict=True))

@@ -1,4 +1,4 @@
-"""Prompt sets: prompts in an endless order, whose only state is a position."""
+"""Prompt sets: prompts in an endless order. The only state is a position in the order."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -22,11 +22,12 @@ class PromptSet:
     prompts: Sequence[Prompt]
     questions: Sequence[str]
     """The question of each prompt, with the task of its environment, but without system messages and template. Prompts
-    that ask the same have equal questions."""
+    with the same content have equal questions.
+    """
     num_dropped_too_long: int = 0
     """Prompts left out because they have more than `data.max_prompt_tokens` tokens."""
     digests: Mapping[str, str] = field(default_factory=dict)
-    """SHA-256 of each file, data set and task that the prompts come from, by its name."""
+    """SHA-256 of each file, data set and task from which the prompts come, by its name."""
     left_out: frozenset[str] = frozenset()
     """Fields about messages, such as `timestamp`, that are in the data but in no prompt."""
     seed: int = 0
@@ -37,7 +38,9 @@ class PromptSet:
         return len(self.prompts)
 
     def at(self, position: int) -> Prompt:
-        """Returns the prompt at a position (from 0) of the endless order. It depends only on seed and position."""
+        """Returns the prompt at a position (from 0) of the endless order. The prompt depends only on the seed and the
+        position.
+        """
         if position < 0:
             raise ValueError(f"position must be at least 0 (given: {position})")
         number_of_pass, index = divmod(position, len(self.prompts))
@@ -59,17 +62,18 @@ _WHY_LEFT_OUT = {
 
 @dataclass(frozen=True)
 class HeldOut:
-    """The held-out questions of a run, and the number of omitted questions."""
+    """The held-out questions of a run, and how many questions were omitted."""
 
     prompts: tuple[Prompt, ...] = ()
     num_wanted: int = 0
-    """`evaluation.num_prompts`"""
+    """The number of questions that `evaluation.num_prompts` asks for."""
     left_out: Mapping[str, int] = field(default_factory=dict)
-    """The number of questions omitted before the last asked question, by reason. Each reason has a question.
+    """The number of questions that were omitted before the last question that is asked, by reason. A question counts
+    for exactly one reason.
     """
 
     def without(self, reason: str, prompt_ids: Collection[str]) -> "HeldOut":
-        """Omits the questions with some ids, for a reason."""
+        """Omits the questions with the given ids, for a reason."""
         kept = tuple(prompt for prompt in self.prompts if prompt.prompt_id not in prompt_ids)
         num_left_out = self.left_out.get(reason, 0) + len(self.prompts) - len(kept)
         return HeldOut(kept, self.num_wanted, {**self.left_out, **({reason: num_left_out} if num_left_out else {})})
@@ -79,20 +83,21 @@ class HeldOut:
         listed = "".join(f", {count} {_WHY_LEFT_OUT[reason]}" for reason, count in self.left_out.items())
         total = sum(self.left_out.values())
         why = f", and {total} are left out: {listed.removeprefix(', ')}" if total else ""
-        return f"{len(self.prompts)} held-out questions are asked of {self.num_wanted} (evaluation.num_prompts){why}"
+        return f"{len(self.prompts)} held-out questions are asked instead of {self.num_wanted} "
+        f"(evaluation.num_prompts){why}"
 
     @property
     def lacks_questions(self) -> bool:
-        """Whether fewer questions are asked than the configuration wants, because some are omitted."""
+        """Whether fewer questions are asked than the configuration wants, because some questions are omitted."""
         return len(self.prompts) < self.num_wanted and bool(self.left_out)
 
 
 def held_out_prompts(candidates: PromptSet, trained_on: Iterable[str], num_prompts: int) -> HeldOut:
     """Returns the first `num_prompts` different questions, in order, that are not in `trained_on`, or fewer if there
-    are not enough. Counts the candidates that are omitted before the last question that is asked.
+    are not enough. Also counts the candidates that are omitted before the last question that is asked.
 
-    Each row with an environment is a different question, even if words and tasks are equal, because the environment's
-    draws differ.
+    Each row with an environment is a different question, even if words and tasks are equal, because the draws of the
+    environment differ.
 
     Raises `InvalidArgument` when no question is left.
     """
@@ -112,8 +117,8 @@ def held_out_prompts(candidates: PromptSet, trained_on: Iterable[str], num_promp
             chosen.append(prompt)
     if not chosen:
         raise InvalidArgument(
-            f"evaluation.sources: all {len(candidates)} questions are among the training prompts; "
-            "give another task_seed, split or file, or set evaluation.held_out to false to ask them anyway"
+            f"evaluation.sources: all {len(candidates)} questions are among the training prompts; give another "
+            "task_seed, split or file, or set evaluation.held_out to false to ask these questions anyway"
         )
     return HeldOut(
         tuple(chosen), num_prompts, {reason: left_out[reason] for reason in _WHY_LEFT_OUT if left_out[reason]}

@@ -18,11 +18,12 @@ def render(
     """Returns the text of each conversation, in order. The chat template sees `variables`, and `time_s` as the time
     (now by default).
 
-    A text ends with the beginning of the policy's turn. With an environment it does not, since the environment speaks
-    first.
+    A text ends with the beginning of the policy's turn. With an environment a text does not, since the environment
+    speaks first.
 
-    Raises `InvalidArgument`, with the row, if there is no template, or if it fails, does not end in time, takes too
-    much memory, omits tool calls, or would write fields that the conversation omits.
+    Raises `InvalidArgument`, with the row, if there is no template. Also raises `InvalidArgument` if the template
+    fails, does not end in time, takes too much memory, omits tool calls, or would write fields that the conversation
+    omits.
     """
     if not tokenizer.chat_template:
         raise InvalidArgument(
@@ -69,8 +70,9 @@ def _outcomes(template: BoundedTemplate, dialogues: Sequence[Dialogue]) -> list[
 def _check_calls_are_written(
     template: BoundedTemplate, conversations: Sequence[Conversation], texts: Sequence[str]
 ) -> None:
-    """Raises `InvalidArgument` for calls that the template omits, as many templates silently do: the text without the
-    calls is the same."""
+    """Raises `InvalidArgument` for calls that the template omits, as many templates silently do. Such a template writes
+    the same text with and without the calls.
+    """
     calling = [
         (conversation, text)
         for conversation, text in zip(conversations, texts, strict=True)
@@ -81,15 +83,18 @@ def _check_calls_are_written(
         if without == text:
             raise _refusal(
                 conversation,
-                "leaves out the tool_calls of messages: choose another template, or write the calls into the content",
+                "leaves out the tool_calls of messages: choose another template, or write the tool calls into the "
+                "content",
             )
 
 
 def _check_others_are_not(
     template: BoundedTemplate, conversations: Sequence[Conversation], texts: Sequence[str]
 ) -> None:
-    """Raises `InvalidArgument` for fields that the conversations omit although the template would write them: the text
-    with the fields differs. Tries the first conversation for each set of fields and roles."""
+    """Raises `InvalidArgument` for fields that the conversations omit although the template would write the fields.
+    With such a field the template writes a different text. Tries the first conversation for each set of fields and
+    roles.
+    """
     tried = {
         (name, *(message.role for message in conversation.messages)): (conversation, text)
         for conversation, text in reversed([*zip(conversations, texts, strict=True)])
@@ -101,8 +106,8 @@ def _check_others_are_not(
         if outcome != text:
             raise _refusal(
                 conversation,
-                f"reads the field {kind[0]} of messages, which Shoal omits: remove it from the data, move its words "
-                "into the content, or choose a template that does not read it",
+                f"reads the field {kind[0]} of messages, which Shoal omits: remove the field from the data, move the "
+                "field's words into the content, or choose a template that does not read the field",
             )
 
 

@@ -15,7 +15,7 @@ _MEDIA_COLUMN = re.compile(
     r"(image|img|picture|photo|audio|video)s?(_?(url|path|file|bytes|base64|data)s?)?|pixel_values|multi_?modal_data",
     re.IGNORECASE,
 )
-"""Names by which data have media beside their text: `images`, `image_url`, `video_path`."""
+"""Names by which data have media in addition to text: `images`, `image_url`, `video_path`."""
 _MEDIA = re.compile(r"image|audio|video", re.IGNORECASE)
 
 
@@ -24,12 +24,12 @@ class Row:
     """One record of a source."""
 
     number: int
-    """Index in the source, from 0; part of the prompt id."""
+    """Index of the row in the source, from 0. The index is part of the prompt id."""
     where: str
     """Location for error messages, counted from 1: "questions.jsonl:7", "questions.parquet row 7"."""
     values: Mapping[str, Any]
     is_of_table: bool = False
-    """Whether the row comes from columns, which have a null for each name that only other rows have."""
+    """Whether the row comes from columns. Such a row has a null for each name that only other rows have."""
 
 
 @dataclass(frozen=True)
@@ -37,14 +37,14 @@ class RowSource:
     """A source with its rows, in their original order."""
 
     name: str
-    """The source's name, the same on every machine and in every run; it is the first half of a prompt id."""
+    """The source's name, the same on every machine and in every run. The name is the first half of a prompt id."""
     rows: list[Row]
     digests: Mapping[str, str] = dataclass_field(default_factory=dict)
-    """SHA-256 of each file that the rows were read from, by its name; if there is no file, of the rows."""
+    """SHA-256 of each file from which the rows were read, by its name. If there is no file, SHA-256 of the rows."""
 
 
 def digest_of_rows(rows: Iterable[Row]) -> str:
-    """Returns the SHA-256 of the values of rows that come from no local file."""
+    """Returns the SHA-256 of the values of rows that do not come from a local file."""
     digest = hashlib.sha256()
     for row in rows:
         digest.update(json.dumps(row.values, sort_keys=True, default=repr).encode("ascii") + b"\n")
@@ -52,7 +52,7 @@ def digest_of_rows(rows: Iterable[Row]) -> str:
 
 
 def row_name(prompt_id: str) -> str:
-    """Returns the source of a prompt, for messages: "questions.jsonl:6" gives "questions.jsonl row 7".
+    """Returns the location of a prompt's row, for messages: "questions.jsonl:6" gives "questions.jsonl row 7".
 
     The index in an id counts from 0; rows count from 1, without blank lines.
     """
@@ -77,7 +77,7 @@ def column_of(row: Row, name: str) -> Any:
 
 
 def wanted_columns(source: SourceConfig) -> list[str]:
-    """Returns the columns that prompts are made from."""
+    """Returns the columns from which prompts are made."""
     if source.names_environments:  # The whole reward may come from the environment.
         return [source.messages_column, *([source.environment_column] if source.environment_column else [])]
     # Columns that together make a label may be absent.
@@ -128,7 +128,7 @@ def present_columns(source: SourceConfig, present: Collection[str], where: str) 
 
 
 def unicode_of(row: Row, text: str, column: str) -> str:
-    """Returns a text of a row. Raises `InvalidArgument` for half of a character, which no protobuf message carries."""
+    """Returns a text of a row. Raises `InvalidArgument` for a lone surrogate, which no protobuf message can carry."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
@@ -139,13 +139,15 @@ def unicode_of(row: Row, text: str, column: str) -> str:
 
 
 def kind_of_media(name: Any) -> str:
-    """Returns the medium that a field, or the type of a part, names: "image" for image_url; empty for none."""
+    """Returns the medium that the name of a field or the type of a part means: "image" for image_url; empty for no
+    medium.
+    """
     found = _MEDIA.search(name) if isinstance(name, str) else None
     return found[0].lower() if found else ""
 
 
 def media_refusal(kind: str) -> str:
-    """Returns why a medium is refused."""
+    """Returns the reason for which a medium is refused."""
     return f"training on {'images' if kind == 'image' else kind} is not available; use data whose questions are text"
 
 
@@ -158,7 +160,7 @@ def refuse_media_column(where: str, column: str) -> None:
     """Raises `InvalidArgument` for a row that has a value in a column of media."""
     why = media_refusal(kind_of_media(column) or "image")
     raise InvalidArgument(
-        f"{where}: the column {column!r} holds media, which the prompt would not show: {why}, or remove the column if "
+        f"{where}: the column {column!r} has media, which the prompt would not show: {why}, or remove the column if "
         "the questions make sense without it"
     )
 

@@ -1,4 +1,6 @@
-"""Rows from tasks that generate questions: Shoal's own (sums, products, numbers to guess), and reasoning-gym's."""
+"""Rows from tasks that generate questions: Shoal's own tasks (sums, products, numbers to guess), and the tasks of the
+package `reasoning-gym`.
+"""
 
 import math
 import random
@@ -15,7 +17,7 @@ from shoal.similar_names import similar_names
 
 ARITHMETIC = "arithmetic"
 MULTIPLICATION = "multiplication"
-"""Products for the environment `calculator`, with an example of how it is called."""
+"""Products for the environment `calculator`, with an example of a call of the environment's tool."""
 GUESSING = "guessing"
 """Numbers from 1 to 5 for three guesses in the environment `guess_number`, with two games as examples."""
 _EXAMPLE = (
@@ -45,8 +47,8 @@ _EXAMPLE_OF_GUESSING = (
 def make_task(source: SourceConfig) -> RowSource:
     """Generates `task_size` questions of a task from `task_seed`, each with its verifier and label.
 
-    The settings of the source name the columns. Raises `InvalidArgument` for an unknown task or option, or a size that
-    the task cannot reach.
+    The settings of the source name the columns. Raises `InvalidArgument` for an unknown task or option, or a size for
+    which the task has too few questions.
     """
     assert source.task is not None
     name = f"{source.task}@{source.task_seed}"
@@ -93,7 +95,7 @@ def _arithmetic(source: SourceConfig) -> Iterator[tuple[str, Any, str]]:
 
 
 def _multiplication(source: SourceConfig, name: str) -> Iterator[Row]:
-    """Generates different products of two numbers from 10 to 99; the task for the environment is {"a", "b"}."""
+    """Generates different products of two numbers from 10 to 99. The environment's task is {"a", "b"}."""
     if source.task_options:
         raise InvalidArgument(f"task multiplication has no options (given: {sorted(source.task_options)[0]!r})")
     if source.task_size > 90 * 90:
@@ -111,7 +113,7 @@ def _multiplication(source: SourceConfig, name: str) -> Iterator[Row]:
 
 
 def _guessing(source: SourceConfig, name: str) -> Iterator[Row]:
-    """Generates games of guessing a number from 1 to 5; the task for the environment is {"number"}."""
+    """Generates games of guessing a number from 1 to 5. The environment's task is {"number"}."""
     if source.task_options:
         raise InvalidArgument(f"task guessing has no options (given: {sorted(source.task_options)[0]!r})")
     numbers = random.Random(f"guessing:{source.task_seed}")
@@ -130,13 +132,13 @@ def _reasoning_gym(source: SourceConfig) -> Iterator[tuple[str, Any, str]]:
         raise InvalidArgument(f"task {task}: reasoning-gym is not installed: pip install 'shoal[tasks]'") from None
     if task not in DATASETS:
         near = similar_names(task, [ARITHMETIC, MULTIPLICATION, GUESSING, *DATASETS])
-        hint = f"did you mean {' or '.join(near)}?" if near else "see reasoning-gym's gallery for the names"
+        hint = f"did you mean {' or '.join(near)}?" if near else "the gallery of reasoning-gym lists the names"
         raise InvalidArgument(f"there is no task {task!r}; {hint}")
     options = {key: whole_numbers(value, below=math.inf) for key, value in source.task_options.items()}
     try:
         questions = create_dataset(task, seed=source.task_seed, size=source.task_size, **options)
     except (TypeError, ValueError, AssertionError) as error:
-        raise InvalidArgument(f"task {task} refuses its options {options}: {error}") from None
+        raise InvalidArgument(f"task {task} refuses the options {options}: {error}") from None
     for entry in questions:
         label = {"task": task, "options": entry_to_text(options), "entry": entry_to_text(entry)}
         yield entry["question"], label, "reasoning_gym"

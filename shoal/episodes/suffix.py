@@ -1,8 +1,8 @@
 """The tokens between two turns of an episode.
 
-The policy's own tokens are never rendered again: a template drops thoughts, trims, and writes calls in another form,
-and the same text has many tokenizations. So only the new messages are rendered, after a stand-in for the sampled
-answer, and only the text after the stand-in is tokenized.
+The policy's own tokens are never rendered again. A template drops thoughts, trims text, and writes calls in another
+form, and one text has many tokenizations. So only the new messages are rendered, after a placeholder for the sampled
+answer, and only the text after the placeholder is tokenized.
 """
 
 import contextlib
@@ -47,7 +47,7 @@ class TurnRenderer:
         and the time that the template sees (now by default).
 
         Raises `InvalidArgument` for a template that does not end the policy's turn with a special token, unless results
-        are inline.
+        of tools are inline.
         """
         self._tokenizer = tokenizer
         self._template = BoundedTemplate(tokenizer, variables or {}, time_s)
@@ -63,7 +63,7 @@ class TurnRenderer:
         self._use(tools)
 
     def with_tools(self, tools: Sequence[ToolDefinition]) -> "TurnRenderer":
-        """Returns a renderer with other tools that shares the template's process. Raises the constructor's errors."""
+        """Returns a renderer with other tools that uses the same template process. Raises the constructor's errors."""
         other = copy.copy(self)
         other._use(tools)
         return other
@@ -76,7 +76,7 @@ class TurnRenderer:
         """The token that ends a turn of the policy. Completions of an episode stop at it."""
 
     def close(self) -> None:
-        """Ends the process of the template. The next call starts it again."""
+        """Ends the process of the template. The next call starts the process again."""
         self._template.close()
 
     def prompt(self, messages: Sequence[ChatMessage]) -> str:
@@ -94,8 +94,8 @@ class TurnRenderer:
         """Returns the tokens between an episode's prompt and the first turn: the environment's first messages, if any,
         and the beginning of the policy's turn.
 
-        Raises `InvalidArgument` if the template refuses or omits a message, or changes the prompt once a message
-        follows it.
+        Raises `InvalidArgument` if the template refuses or omits a message, or changes the prompt when a message
+        follows the prompt.
         """
         self._check_roles(messages)
         before = self._prompt(prompt)
@@ -104,8 +104,8 @@ class TurnRenderer:
         )
         if not whole.startswith(before):
             raise InvalidArgument(
-                "model.chat_template: it changes the prompt once a message follows it, so an episode cannot "
-                f"continue the prompt's tokens: {_difference(before, whole)}"
+                "model.chat_template: the template changes the prompt when a message follows the prompt, so an "
+                f"episode cannot continue the prompt's tokens: {_difference(before, whole)}"
             )
         before_ids, whole_ids = self.encode(before), self.encode(whole)
         if whole_ids[: len(before_ids)] == before_ids:
@@ -114,7 +114,7 @@ class TurnRenderer:
 
     def observation(self, last_token: int, calls: Sequence[ToolCall], messages: Sequence[ChatMessage]) -> list[int]:
         """Returns the tokens between two turns: the end of the policy's turn (unless `last_token`, the last sampled
-        token, ended it), all new messages, and the beginning of the policy's next turn.
+        token, ended the turn), all new messages, and the beginning of the policy's next turn.
 
         With `inline_results`, results of tools come first, inside the policy's turn, which continues if there are no
         other messages. `calls` are the turn's calls, which results of tools answer. Raises `InvalidArgument` if the
@@ -139,7 +139,9 @@ class TurnRenderer:
         return token_ids[1:] if self._has_ended(last_token) else token_ids
 
     def is_final(self, token_ids: Sequence[int]) -> bool:
-        """Whether no result can follow a turn: the policy ended it, and `inline_results` must follow a call at once."""
+        """Whether no result can follow a turn, because the policy ended the turn and `inline_results` must follow a
+        call immediately.
+        """
         return bool(self._inline_results) and len(token_ids) > 0 and self._has_ended(token_ids[-1])
 
     def _has_ended(self, last_token: int) -> bool:
@@ -153,19 +155,21 @@ class TurnRenderer:
         return str(self._tokenizer.decode(token_ids, skip_special_tokens=False, clean_up_tokenization_spaces=False))
 
     def opened_thought(self, token_ids: Sequence[int]) -> str:
-        """Returns the mark of the thought that a turn begins in, given the tokens right before it; empty if in none.
+        """Returns the opening mark of the thought in which a turn begins, given the tokens right before the turn. The
+        result is empty if the turn begins outside of a thought.
 
-        Some templates write the mark themselves, so the policy does not.
+        Some templates write the opening mark themselves. Then the policy does not write the mark.
         """
         return opened_thought(str(self._tokenizer.decode(list(token_ids), skip_special_tokens=False)))
 
     def whole(self, messages: Sequence[ChatMessage]) -> list[int]:
-        """Returns the tokens of a whole conversation, tokenized at once, up to the policy's next turn."""
+        """Returns the tokens of a whole conversation, tokenized in one pass, up to the policy's next turn."""
         return self.encode(self._render([self._of_data(message) for message in messages], begins_turn=True))
 
     def beginning(self, messages: Sequence[ChatMessage]) -> list[int]:
-        """Returns the tokens of another program's conversation, up to the policy's next turn. Its texts cannot become
-        special tokens. Raises `InvalidArgument` if the template refuses a message."""
+        """Returns the tokens of another program's conversation, up to the policy's next turn. The texts of the
+        conversation cannot become special tokens. Raises `InvalidArgument` if the template refuses a message.
+        """
         return self.encode(self._render([self._escape(message) for message in messages], begins_turn=True))
 
     def encode(self, text: str) -> list[int]:
@@ -185,7 +189,7 @@ class TurnRenderer:
     def written(
         self, before: Sequence[ChatMessage], answer: ChatMessage, behind: Sequence[ChatMessage], otherwise: str
     ) -> str:
-        """Returns an answer as the template writes it between messages, with its calls in the template's form.
+        """Returns an answer as the template writes it between messages, with calls in the template's form.
 
         Returns `otherwise` if the template writes different text before the answer.
         """
@@ -195,7 +199,7 @@ class TurnRenderer:
         return text[len(begun) : end] if text.startswith(begun) and end >= 0 else otherwise
 
     def _behind_answer(self, calls: Sequence[ToolCall], messages: Sequence[ChatMessage]) -> str:
-        """Returns the text from the end of the policy's turn on."""
+        """Returns the text from the end of the policy's turn to the end."""
         new = [self._escape(message) for message in messages]
         text = None
         if calls and any(message.role == "tool" for message in messages):
@@ -209,14 +213,15 @@ class TurnRenderer:
         start = behind.find(self.end_of_turn_text)
         if start < 0:
             raise InvalidArgument(
-                f"model.chat_template: it does not end the policy's turn with {self.end_of_turn_text} before messages "
-                f"of {' and '.join(sorted({message.role for message in messages}))}"
+                f"model.chat_template: the template does not end the policy's turn with {self.end_of_turn_text} before "
+                f"messages of {' and '.join(sorted({message.role for message in messages}))}"
             )
         return behind[start:]
 
     def _find_end_of_turn(self) -> str:
         """Returns the text of the token between an answer and a user's message. With `inline_results` a template may
-        have no such token; then the token that ends any text ends the answer."""
+        have no such token; then the token that ends any text also ends the answer.
+        """
         text = self._render([*STAND_IN, {"role": "user", "content": "-"}], begins_turn=True)
         behind = text.rpartition(ANSWER)[2].lstrip()
         found = first_token(self._tokenizer, behind)
@@ -226,10 +231,10 @@ class TurnRenderer:
             if self._inline_results and self._tokenizer.eos_token:
                 return str(self._tokenizer.eos_token)
             raise InvalidArgument(
-                "model.chat_template: it has no end of turn, which episodes need: after the policy's answer comes "
-                f"{behind[:40]!r}, and no special token ends the answer. Choose a template that ends each answer with "
-                'such a token, as model.chat_template = "chatml" does, or put results of tools into the policy\'s turn '
-                "(episodes.inline_results)"
+                "model.chat_template: the template has no end of turn, which episodes need: after the policy's answer "
+                f"comes {behind[:40]!r}, and no special token ends the answer. Choose a template that ends each "
+                'answer with such a token, as model.chat_template = "chatml" does, or put results of tools into the '
+                "policy's turn (episodes.inline_results)"
             )
         return found
 
@@ -240,7 +245,8 @@ class TurnRenderer:
 
     def _check_roles(self, messages: Sequence[ChatMessage]) -> None:
         """Raises `InvalidArgument` for a role whose messages the template silently omits, as many templates do, or
-        writes inside the policy's turn."""
+        writes inside the policy's turn.
+        """
         roles = [message.role for message in messages]
         for role in {*roles}:
             if not _ROLE.fullmatch(role):  # Templates compare the role, so it cannot be escaped.
@@ -263,14 +269,15 @@ class TurnRenderer:
                 whole = self._render([*_stand_in_with(calls), *map(for_template, trials)], begins_turn=True)
                 if all(trial.content in whole for trial in trials):
                     return (
-                        f"it writes results of tools before the end of the policy's turn ({self.end_of_turn_text}), as "
-                        "those of Gemma 4 and gpt-oss do, but an episode continues only after that end: set "
+                        "the template writes results of tools before the end of the policy's turn "
+                        f"({self.end_of_turn_text}), as the templates of Gemma 4 and gpt-oss do, but an episode "
+                        "continues only after that end: set "
                         'model.chat_template to a template that gives results their own turn, such as "chatml", or let '
                         "the environment answer calls with messages of a user"
                     )
         return (
-            f"it leaves out the environment's messages of the role {role!r} after the policy's turn: "
-            "choose a template that writes them, or another role in the environment"
+            f"the template leaves out the environment's messages of the role {role!r} after the policy's turn: choose "
+            "a template that writes these messages, or another role in the environment"
         )
 
     def _render(self, messages: Sequence[Mapping[str, Any]], begins_turn: bool) -> str:
@@ -289,15 +296,15 @@ class TurnRenderer:
         return outcome
 
     def _escape(self, message: ChatMessage) -> dict[str, Any]:
-        """Returns an environment's message for the template. Its texts cannot become special tokens."""
+        """Returns an environment's message for the template. The texts of the message cannot become special tokens."""
         return {**self._escape_texts(for_template(message)), "role": message.role}
 
     def _of_data(self, message: ChatMessage) -> dict[str, Any]:
-        """Returns a message of the data for the template. Its special tokens are intended."""
+        """Returns a message of the data for the template. Special tokens in the message are intended."""
         return for_template(replace(message, content=self._meant(message.content)))
 
     def _meant(self, text: str) -> str:
-        """Returns a text with intended special tokens in the form that escaped texts have."""
+        """Returns a text with intended special tokens in the form in which other texts are escaped."""
         return text.replace(_PLACE, f"{_PLACE}{self._escaped.index(_PLACE)}{_PLACE}")
 
     def _escape_texts(self, value: Any) -> Any:
@@ -310,7 +317,7 @@ class TurnRenderer:
 
 
 def _stand_in_with(calls: Sequence[ToolCall]) -> list[dict[str, Any]]:
-    """Returns the stand-in with as many calls as the policy made."""
+    """Returns the placeholder for an answer, with as many calls as the policy made."""
     functions = [openai_call(call, {"-": ANSWER}) for call in calls]
     return [STAND_IN[0], STAND_IN[1] | {"tool_calls": functions}]
 

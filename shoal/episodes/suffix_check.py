@@ -1,7 +1,8 @@
-"""A comparison of a conversation rendered turn by turn, as in an episode, with the same conversation rendered at once.
+"""A comparison of a conversation rendered turn by turn, as in an episode, with the same conversation rendered in one
+pass.
 
-They need not be equal: a template may drop thoughts, or close the last answer differently. If they differ, the policy
-sees other tokens in training than in later use, when a conversation is rendered at once.
+The two texts need not be equal: a template may drop thoughts, or close the last answer differently. If the texts
+differ, the policy sees other tokens in training than in later use, when a conversation is rendered in one pass.
 """
 
 from collections.abc import Sequence
@@ -12,7 +13,7 @@ from shoal.episodes.suffix import TurnRenderer
 
 _CONTEXT_TOKENS = 8
 _THOUGHT = "I know.\n</think>\n\n"
-"""The beginning of an answer if the template has opened a thought."""
+"""The beginning of an answer after a template that has opened a thought."""
 _ANSWERS = ("It is 4.", "Then it is 5.")
 
 
@@ -29,13 +30,14 @@ class Difference:
     """The first place where the two renderings of a conversation differ."""
 
     turn: int
-    """The first turn (from 1) whose messages end after the place; 0 for the opening."""
+    """The first turn (from 1) whose messages end after the first difference; 0 for the messages before the first turn.
+    """
     token: int
-    """Number of equal tokens before it."""
+    """Number of equal tokens before the first difference."""
     in_turns: str
-    """The episode's text there."""
+    """The episode's text at the first difference."""
     at_once: str
-    """The text there if the conversation is rendered at once."""
+    """The text at the first difference if the conversation is rendered in one pass."""
 
     def __str__(self) -> str:
         where = f"after turn {self.turn}" if self.turn else "before the first turn"
@@ -46,7 +48,9 @@ class Difference:
 
 
 def trial_turns(tools: Sequence[ToolDefinition]) -> tuple[Turn, ...]:
-    """Returns turns that try a chat template: calls of the first tool with their results, or talk with the user."""
+    """Returns turns with which a chat template is tried: calls of the first tool with their results, or talk with the
+    user.
+    """
     if not tools:
         return tuple(Turn(ChatMessage("assistant", answer), (ChatMessage("user", "Go on."),)) for answer in _ANSWERS)
     turns = []
@@ -60,7 +64,8 @@ def trial_turns(tools: Sequence[ToolDefinition]) -> tuple[Turn, ...]:
 def find_difference(
     renderer: TurnRenderer, prompt: Sequence[ChatMessage], first: Sequence[ChatMessage], turns: Sequence[Turn]
 ) -> Difference | None:
-    """Returns the first difference between an episode's tokens and its conversation rendered at once; None if equal.
+    """Returns the first difference between the tokens of an episode and the same conversation rendered in one pass. The
+    result is None if the tokens are equal.
 
     Raises the errors of the renderer.
     """

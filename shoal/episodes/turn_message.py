@@ -8,11 +8,13 @@ from shoal.episodes.suffix import TurnRenderer
 from shoal.episodes.tool_calls import Parser
 
 _NUM_LAST_TOKENS = 16
-"""More tokens than the begin mark of a thought and the space after it."""
+"""A limit above the number of tokens in the opening mark of a thought and the space after the mark."""
 
 
 def opened_by(renderer: TurnRenderer, before: Int32Array) -> str:
-    """Returns the mark of the thought that the tokens before a turn end in; empty if they end in none."""
+    """Returns the opening mark of the thought in which the tokens before a turn end. The result is empty if the tokens
+    end outside of a thought.
+    """
     return renderer.opened_thought(before[-_NUM_LAST_TOKENS:].tolist())
 
 
@@ -26,12 +28,12 @@ def turn_message(
     sampled: Int32Array,
     withheld: Sequence[ToolDefinition] = (),
 ) -> ChatMessage:
-    """Returns the message of turn `number` (from 1), given the tokens `before` it and those `sampled` in it. Calls of
-    `withheld` tools, which the prompt does not offer, are found and refused.
+    """Returns the message of turn `number` (from 1), given the tokens `before` the turn and the tokens `sampled` in the
+    turn. Calls of `withheld` tools, which the prompt does not offer, are found and refused.
 
-    A chat template may begin the turn inside a thought. Then only the end of the thought is sampled. The parser gets
-    this information, since text in a thought is no call; the message has only the sampled text. A turn that no result
-    can follow has no calls.
+    A chat template may begin the turn inside a thought. Then only the end of the thought is sampled. The parser is told
+    that the turn begins in a thought, since text in a thought is no call. The message has only the sampled text. A turn
+    that no result can follow has no calls.
     """
     token_ids = sampled.tolist()
     text = renderer.sampled_text(token_ids)

@@ -3,8 +3,9 @@
 `advantage = (reward - baseline) / scale`, with the baseline and the scale that `[advantage]` names. docs/algorithms.md
 lists the estimators of the papers. `shoal.grpo.token_advantage` computes the advantages of single tokens.
 
-None stands for a completion without a reward: its verifier failed, or it cannot be judged. It takes no part in any
-statistic and gets None back. Sums are exact (`math.fsum`), so that neither order nor grouping of a batch matters.
+The reward None marks a completion whose verifier failed or that cannot be judged. Such a completion takes no part in
+any statistic, and its advantage is None. Sums are exact (`math.fsum`), so that neither order nor grouping of a batch
+matters.
 """
 
 import math
@@ -15,12 +16,12 @@ from shoal.config.tables.advantage import AdvantageConfig
 from shoal.grpo.moments import Moments
 
 Values = Sequence[float | None]
-"""One value for each completion of a group; None if it has no value."""
+"""One value for each completion of a group; None for a completion without a value."""
 
 _NO_MOMENTS = Moments()
 
 WITHIN_GROUP = ("group_mean", "leave_one_out", "second_best", "length_weighted")
-"""Baselines that come from a group's own rewards: equal rewards then have an advantage of exactly 0."""
+"""Baselines that come from a group's own rewards. With these baselines equal rewards have an advantage of exactly 0."""
 
 
 @dataclass(frozen=True)
@@ -31,19 +32,19 @@ class RewardGroup:
     """
 
     rewards: tuple[float | None, ...]
-    """[N] the reward of each completion."""
+    """The reward of each completion, [N]."""
     parts: tuple[tuple[float | None, ...], ...] = ()
-    """[N][K] the value of each verifier; needed with `per_verifier`."""
+    """The value of each verifier for each completion, [N][K]; needed with `per_verifier`."""
     part_weights: tuple[float, ...] = ()
     """The weight of each verifier, [K]."""
     num_tokens: tuple[int, ...] = ()
-    """[N] lengths; needed with baseline "length_weighted"."""
+    """The lengths of the completions, [N]; needed with the baseline "length_weighted"."""
     greedy_reward: float | None = None
     """The reward of the prompt's greedy completion; needed with baseline "greedy"."""
 
 
 def weighted_sum(values: Values, weights: Sequence[float]) -> float | None:
-    """Sums the values that are not None; None when all are."""
+    """Sums the values that are not None; None when all values are None."""
     products = [weight * value for value, weight in zip(values, weights, strict=True) if value is not None]
     return math.fsum(products) if products else None
 
@@ -56,7 +57,7 @@ def completion_advantages(
     The batch's statistics ("batch_mean", "batch_std", "nonzero_share") cover all of `groups`. The run's statistics
     ("running_mean", "running_std") are `moments`, to which `seen_rewards` has already added these groups. A group with
     a single reward, or with equal rewards, gets exactly 0 if the baseline comes from the group itself: in floating
-    point the mean of equal numbers may differ from them, and the division would magnify the difference.
+    point the mean of equal numbers may differ from the numbers, and the division would magnify the difference.
 
     Example: rewards (1, 0, 0) with baseline "group_mean" and scale "none" have the advantages (2/3, -1/3, -1/3).
     """
@@ -69,7 +70,9 @@ def completion_advantages(
 
 
 def seen_rewards(config: AdvantageConfig, groups: Sequence[RewardGroup], moments: Moments) -> Moments:
-    """Adds the groups' rewards, clipped as in the comparison, to the moments of "running_mean" and "running_std"."""
+    """Adds the groups' rewards to the moments of "running_mean" and "running_std". The rewards are clipped as in the
+    comparison.
+    """
     return moments.seen([value for group in _clipped(config, groups) for value in group if value is not None])
 
 
@@ -81,7 +84,7 @@ def batch_normalized(config: AdvantageConfig, advantages: Sequence[Sequence[floa
     """Computes `(a - mean) / (std + batch_std_eps)` over the completions of all groups (ddof 1; GDPO,
     arXiv:2601.05242).
 
-    Equal advantages, and a single one, become exactly 0.
+    Equal advantages, and a single advantage, become exactly 0.
     """
     flat = [value for group in advantages for value in group]
     if len(set(flat)) <= 1:
@@ -91,10 +94,10 @@ def batch_normalized(config: AdvantageConfig, advantages: Sequence[Sequence[floa
 
 
 def has_signal(config: AdvantageConfig, group: RewardGroup) -> bool:
-    """Returns whether the group alone shows that training on it can change the policy.
+    """Returns whether the group's own rewards show that training on the group can change the policy.
 
-    If the baseline comes from the group: its rewards differ (with "second_best": one is above all others; with
-    `per_verifier`: the values of a verifier with a weight differ). "greedy": a reward differs from the greedy
+    A baseline from the group: the rewards differ (with "second_best", one reward is above all others; with
+    `per_verifier`, the values of a verifier with a weight differ). "greedy": a reward differs from the greedy
     completion's reward. "none": a reward is not 0. "batch_mean" and "running_mean": there is any reward.
     """
     clipped = (_clip(reward, config.reward_min, config.reward_max) for reward in group.rewards)
@@ -167,7 +170,9 @@ def _compare(
 
 
 def _has_no_advantage(config: AdvantageConfig, present: Sequence[float], group: RewardGroup, *, is_flat: bool) -> bool:
-    """Returns whether a group's advantages are all 0. `is_flat`: all rewards of the batch, or of the run, are equal."""
+    """Returns whether a group's advantages are all 0. `is_flat` is true if all rewards of the batch, or of the run, are
+    equal.
+    """
     if config.baseline in WITHIN_GROUP:
         return len(set(present)) <= 1
     if config.baseline == "greedy":
@@ -178,7 +183,7 @@ def _has_no_advantage(config: AdvantageConfig, present: Sequence[float], group: 
 def _baseline(
     config: AdvantageConfig, values: Values, group: RewardGroup, wide_mean: float
 ) -> Callable[[int, float], float]:
-    """Returns the baseline as a function of a completion's index and value; only for groups with an advantage.
+    """Returns the baseline as a function of a completion's index and value. Only for groups with an advantage.
 
     `wide_mean` is the mean of the batch, or of the run.
     """

@@ -10,17 +10,18 @@ import math
 from collections.abc import Sequence
 
 _MAX_NODES = 20_000
-"""Nodes that a search visits at most; about 20 ms."""
+"""The most nodes that a search visits, which takes about 20 ms."""
 _MAX_DIFFERENCING = 200_000
-"""Largest product of items and parts for which differencing is tried; its time grows with that product."""
+"""Largest product of items and parts for which differencing is tried; the time of differencing grows with this product.
+"""
 _MAX_EXCHANGES = 1000
-"""Most moves and swaps that improve a partition."""
+"""The most moves and swaps with which a partition is improved."""
 _MAX_PARTNERS = 8
-"""Number of lightest parts that the heaviest part exchanges items with."""
+"""The number of lightest parts with which the heaviest part exchanges items."""
 _MAX_PAIRS = 20_000
-"""Most pairs of items that are examined for one swap."""
+"""The most pairs of items that are examined for one swap."""
 _MAX_EXACT = 16
-"""Most items for which the best partition itself is searched, within `_MAX_NODES`."""
+"""The most items for which the best partition is searched, within `_MAX_NODES`."""
 
 
 def fewest_bins(sizes: Sequence[int], capacity: int) -> list[list[int]]:
@@ -45,10 +46,10 @@ def fewest_bins(sizes: Sequence[int], capacity: int) -> list[list[int]]:
 def balanced_partition(sizes: Sequence[int], num_parts: int, *, same_count: bool = False) -> list[list[int]]:
     """Splits items into parts whose heaviest is about as light as possible; returns the indices in each part.
 
-    The result is the better of the longest item first to the lightest part and of the largest differencing method
-    (Karmarkar and Karp 1982), each improved by moves and swaps between the heaviest part and others. With `same_count`
-    all parts have the same number of items. Then `num_parts` must divide the number of items; otherwise it raises
-    ValueError.
+    Two partitions are computed: one gives the longest item first to the lightest part, the other uses the largest
+    differencing method (Karmarkar and Karp 1982). Moves and swaps between the heaviest part and other parts improve
+    each partition, and the better partition is the result. With `same_count` all parts have the same number of items.
+    Then `num_parts` must divide the number of items; otherwise ValueError is raised.
     """
     if same_count and len(sizes) % num_parts:
         raise ValueError(f"{len(sizes)} items cannot be split into {num_parts} parts of equal number")
@@ -77,7 +78,7 @@ def _lower_bound(sizes: Sequence[int], capacity: int) -> int:
 
 
 def _best_fit(order: Sequence[int], sizes: Sequence[int], capacity: int) -> list[list[int]]:
-    """Puts each item, largest first, into the bin where it leaves the least room."""
+    """Puts each item, largest first, into the bin where the item leaves the least room."""
     bins: list[list[int]] = []
     rooms: list[int] = []
     for item in order:
@@ -125,9 +126,11 @@ def _fullest_subset(sizes: Sequence[int], room: int) -> list[int]:
 
 
 def _search(order: Sequence[int], sizes: Sequence[int], capacity: int, num_bins: int) -> list[list[int]] | None:
-    """Searches depth first for a packing into `num_bins` bins; None if there is none, or the nodes run out.
+    """Searches depth first for a packing into `num_bins` bins. The result is None if there is no such packing, or if
+    the limit of nodes is reached.
 
-    Each item, largest first, goes to every bin in turn, fullest first. Bins with equal room count as one.
+    Each item, largest first, is tried in every bin in turn, fullest bin first. Of several bins with equal room only one
+    is tried.
     """
     rooms = [capacity] * num_bins
     bin_of = [-1] * len(order)
@@ -188,7 +191,9 @@ def longest_first(
 
 
 def _differencing(order: Sequence[int], sizes: Sequence[int], num_parts: int, same_count: bool) -> list[list[int]]:
-    """Merges the two partial partitions whose parts differ most, heavy with light parts, until one is left."""
+    """Merges the two partial partitions whose parts differ most, heavy parts with light parts, until one partition is
+    left.
+    """
     step = num_parts if same_count else 1
     heap = []
     for number, start in enumerate(range(0, len(order), step)):
@@ -209,7 +214,9 @@ def _differencing(order: Sequence[int], sizes: Sequence[int], num_parts: int, sa
 
 
 def _improved(parts: Sequence[Sequence[int]], sizes: Sequence[int], same_count: bool) -> list[list[int]]:
-    """Improves a partition by moves and swaps that make the heavier of two parts lighter, until there are none."""
+    """Improves a partition by moves and swaps that make the heavier of two parts lighter, until there is no such move
+    or swap.
+    """
     result = [list(items) for items in parts]
     loads = [sum(sizes[item] for item in items) for items in result]
     for _ in range(_MAX_EXCHANGES):
@@ -246,7 +253,9 @@ def _improved(parts: Sequence[Sequence[int]], sizes: Sequence[int], same_count: 
 def _best_partition(
     order: Sequence[int], sizes: Sequence[int], parts: Sequence[Sequence[int]], same_count: bool
 ) -> list[list[int]]:
-    """Searches depth first for a better partition, lightest part first. Parts of equal load and count are one."""
+    """Searches depth first for a better partition, lightest part first. Of several parts with equal load and count only
+    one is tried.
+    """
     best = [list(items) for items in parts]
     limit = _heaviest(parts, sizes)
     floor = math.ceil(sum(sizes) / len(parts))

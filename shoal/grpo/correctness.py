@@ -1,6 +1,6 @@
-"""The correctness of completions, by the verifiers that decide it (`reward.correct`).
+"""The correctness of completions, by the verifiers that decide about it (`reward.correct`).
 
-Rewards, drop rules, metrics and evaluations all use it.
+Rewards, drop rules, metrics and evaluations all use this decision.
 """
 
 from collections.abc import Iterable, Sequence
@@ -15,8 +15,9 @@ CORRECT = 1.0
 def deciding_values(
     reward: RewardConfig, parts: Iterable[VerifierScore], environment: float | None
 ) -> tuple[float, ...]:
-    """Returns the values that decide whether a completion is correct: those of the deciding verifiers, or else the
-    reward of its environment; empty if nothing decides."""
+    """Returns the values that decide whether a completion is correct: the values of the deciding verifiers, or else the
+    reward of the environment. The result is empty if neither decides.
+    """
     values = tuple(part.value for part in parts if reward.says_correct(part.verifier))
     return values or (() if environment is None else (environment,))
 

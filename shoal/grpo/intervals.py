@@ -1,4 +1,4 @@
-"""95 % confidence intervals: of a share of correct answers, of its change, and of a mean reward."""
+"""95 % confidence intervals of a share of correct answers, of the change of a rate, and of a mean reward."""
 
 from collections.abc import Sequence
 from math import exp, fsum, log, sqrt
@@ -8,7 +8,7 @@ from typing import NamedTuple
 _Z = 1.959963984540054
 """The number of standard deviations that contain 95 % of a normal distribution."""
 MIN_REWARDS = 6
-"""Fewest questions for which a mean reward has an interval."""
+"""The fewest questions for which a mean reward has an interval."""
 _MAX_LOG_SHIFT = 30.0
 _BISECTIONS = 50
 
@@ -24,10 +24,10 @@ def rate_interval(correct: Sequence[Sequence[bool]]) -> Interval:
     """Computes the Wilson score interval of the share of correct answers, over all answers.
 
     `correct[i][j]` is whether answer j to question i is correct. The questions are the sample. Answers to the same
-    question tend to agree, so they count as fewer draws: the number of draws that would give the share the variance
-    that it has over questions (the design effect of cluster sampling). With one answer a question this is Wilson's
+    question tend to agree, so the answers count as fewer draws: the number of draws for which the share would have its
+    variance over questions (the design effect of cluster sampling). With one answer per question the result is Wilson's
     interval itself (Newcombe 1998, doi:10.1002/(SICI)1097-0258(19980430)17:8<857::AID-SIM777>3.0.CO;2-E). Without
-    answers it is (0, 1).
+    answers the interval is (0, 1).
     """
     answered = [answers for answers in correct if answers]
     num_answers = sum(map(len, answered))
@@ -38,11 +38,11 @@ def rate_interval(correct: Sequence[Sequence[bool]]) -> Interval:
 
 
 def mean_interval(shares: Sequence[float]) -> Interval:
-    """Computes an interval of the mean of shares, one a question, each from 0 to 1.
+    """Computes an interval of the mean of shares, one share per question, each from 0 to 1.
 
-    It is Wilson's interval for the number of draws that would give the mean the variance that it has over questions,
-    but at least one draw a question: an estimate of pass@k from many answers varies less than a single draw. Without
-    shares it is (0, 1).
+    The interval is Wilson's interval for the number of draws that would give the mean its variance over questions, but
+    at least one draw per question: an estimate of pass@k from many answers varies less than a single draw. Without
+    shares the interval is (0, 1).
     """
     if not shares:
         return Interval(0.0, 1.0)
@@ -54,13 +54,13 @@ def mean_interval(shares: Sequence[float]) -> Interval:
 def reward_interval(rewards: Sequence[float]) -> Interval | None:
     """Computes the interval of a mean reward by empirical likelihood, from the mean reward of each question.
 
-    It contains the means of all weightings of these rewards whose likelihood ratio reaches Student's quantile (Owen
-    1988, doi:10.1093/biomet/75.2.237, with the F calibration). So it lies between the smallest and the largest reward,
-    and thus within the possible range of rewards, which only verifiers and environments know. It is as skewed as the
-    rewards.
+    The interval contains the means of all weightings of these rewards whose likelihood ratio reaches Student's quantile
+    (Owen 1988, doi:10.1093/biomet/75.2.237, with the F calibration). So the interval lies between the smallest and the
+    largest reward, and thus within the possible range of rewards, which only verifiers and environments know. The
+    interval is as skewed as the rewards.
 
-    Returns None for fewer than `MIN_REWARDS` questions, since the true mean is often outside the range of so few, and
-    for equal rewards, which show no spread.
+    Returns None for fewer than `MIN_REWARDS` questions, since the true mean is often outside the range of so few
+    rewards. Also returns None for equal rewards, which show no spread.
     """
     if len(rewards) < MIN_REWARDS or min(rewards) == max(rewards):
         return None
@@ -100,7 +100,9 @@ def _wilson(rate: float, num_draws: float) -> Interval:
 
 
 def _num_draws(answered: Sequence[Sequence[bool]], rate: float, num_answers: int) -> float:
-    """Returns the number of independent answers that would vary as much: from one a question up to all answers."""
+    """Returns the number of independent answers that would vary as much as these answers: from one per question to the
+    number of all answers.
+    """
     num_questions = len(answered)
     residuals = fmean((sum(answers) - rate * len(answers)) ** 2 for answers in answered)
     if not residuals:
@@ -113,9 +115,9 @@ def change_interval(changes: Sequence[float]) -> Interval:
     """Computes an interval of the mean change of a rate, from the change of each question between two evaluations.
 
     The change of a question is from -1 to 1. Pairing leaves the difficulty of the questions out, so the interval is
-    narrower than that of two separate rates. To keep the interval valid for few questions, half a question that
-    improved, half a question that got worse and one unchanged question are added (Agresti and Min 2005,
-    doi:10.1002/sim.1781). Without questions it is (-1, 1).
+    narrower than an interval from two separate rates. To keep the interval valid for few questions, half a question
+    that improved, half a question that got worse and one unchanged question are added (Agresti and Min 2005,
+    doi:10.1002/sim.1781). Without questions the interval is (-1, 1).
     """
     if not changes:
         return Interval(-1.0, 1.0)

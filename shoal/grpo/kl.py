@@ -1,4 +1,4 @@
-"""The KL divergence from a reference policy in the reward, and its adaptive coefficient.
+"""The KL divergence from a reference policy as a part of the reward, and the adaptive coefficient of the KL divergence.
 
 Legend: T tokens of a completion.
 """
@@ -12,14 +12,14 @@ from shoal.config.tables.kl import KlConfig
 Float64Array = npt.NDArray[np.float64]
 
 _MAX_CHANGE = 0.2
-"""Bound of the controller's relative error, in either direction."""
+"""The bound of the controller's relative error, in either direction."""
 
 
 def reward_kl(config: KlConfig, logprobs_T: Float32Array, reference_logprobs_T: Float32Array) -> Float64Array:
     """Estimates the KL of each token, [T].
 
     With d = logp - reference, clamped to +-`input_clamp`, the estimate is d (k1), d^2/2 (k2), exp(-d) + d - 1 (k3) or
-    |d| (abs), clamped to +-`output_clamp`. It is 0 where a log-probability is missing.
+    |d| (abs), clamped to +-`output_clamp`. The estimate is 0 for a token whose log-probability is missing.
     """
     d_T = np.nan_to_num(logprobs_T.astype(np.float64) - reference_logprobs_T.astype(np.float64), nan=0.0)
     if config.input_clamp is not None:
@@ -49,9 +49,10 @@ def kl_sums(logprobs_T: Float32Array, reference_logprobs_T: Float32Array) -> Flo
 def adapted_coef(config: KlConfig, coef: float, mean_kl: float, num_completions: int) -> float:
     """Computes the next step's coefficient: `coef x (1 + clip(kl / target - 1, +-0.2) x n / horizon)`.
 
-    Here kl is the mean over n completions of their tokens' mean (arXiv:1909.08593; the mean over tokens as in ROLL and
-    verl, so that the target does not depend on length). Without a target the result is `coef` itself. More completions
-    than the horizon count as the horizon: otherwise one large step could flip the coefficient's sign.
+    Here kl is first averaged over the tokens of each completion, then over n completions (arXiv:1909.08593; ROLL and
+    verl also average over tokens, so that the target does not depend on length). Without a target the result is `coef`
+    itself. More completions than the horizon count as the horizon: otherwise one large step could flip the
+    coefficient's sign.
     """
     if config.target is None:
         return coef

@@ -25,14 +25,14 @@ class GroupLengths:
 
 @dataclass(frozen=True)
 class Piece:
-    """Some completions of one group, after one copy of its prompt."""
+    """Some completions of one group, and one copy of the group's prompt before them."""
 
     group: int
     """Index of the group."""
     completions: tuple[int, ...]
     """Indices of the completions within the group."""
     num_tokens: int
-    """Tokens of the prompt and of these completions."""
+    """The number of tokens of the prompt and of the completions in the piece."""
 
 
 Row = tuple[Piece, ...]
@@ -58,9 +58,9 @@ class PackingPlan:
 def plan_packing(groups: Sequence[GroupLengths], *, max_tokens: int, num_ranks: int) -> PackingPlan:
     """Packs groups into as few forwards as possible, each with one row for every rank.
 
-    No row is longer than `max_tokens`, except a row of a single completion that is longer by itself. The rows of one
-    forward are about equally long, since the ranks wait for each other. Every completion is in exactly one row. The
-    plan depends only on the arguments, so every rank computes the same plan.
+    No row is longer than `max_tokens`, except a row of a single completion that alone exceeds the limit. The rows of
+    one forward are about equally long, since the ranks wait for one another. Every completion is in exactly one row.
+    The plan depends only on the arguments, so every rank computes the same plan.
 
     Raises ValueError if `max_tokens` or `num_ranks` is below 1.
     """
@@ -87,7 +87,7 @@ def plan_packing(groups: Sequence[GroupLengths], *, max_tokens: int, num_ranks: 
 
 
 def _balanced(groups: Sequence[GroupLengths], total: int, max_tokens: int, num_bins: int) -> list[list[Piece]] | None:
-    """Packs at most `num_bins` rows of about the same length; None when a row would be too long."""
+    """Packs at most `num_bins` rows of about equal length; None when a row would be too long."""
     # Give a piece at most an even share of the tokens, so that a large group spreads over the ranks.
     share = math.ceil(total / num_bins)
     pieces = [
@@ -100,7 +100,7 @@ def _balanced(groups: Sequence[GroupLengths], total: int, max_tokens: int, num_b
 
 
 def _cut(index: int, group: GroupLengths, max_tokens: int) -> list[Piece]:
-    """Cuts a group into pieces of about the same length, none longer than `max_tokens` if possible."""
+    """Cuts a group into pieces of about equal length, none longer than `max_tokens` if possible."""
     lengths = group.num_completion_tokens
     if not lengths:
         return []
@@ -130,7 +130,7 @@ def _load(pieces: Sequence[Piece]) -> int:
 
 
 def _join(pieces: Sequence[Piece], groups: Sequence[GroupLengths]) -> Row:
-    """Makes a row in the order of groups; pieces of one group in the same bin become one piece, with one prompt."""
+    """Makes a row in the order of groups; pieces of one group in one bin become a single piece, with one prompt."""
     completions: dict[int, list[int]] = {}
     for piece in pieces:
         completions.setdefault(piece.group, []).extend(piece.completions)

@@ -7,7 +7,7 @@ from shoal.config.run import RunConfig
 from shoal.config.tables.learner import LearnerConfig
 
 _TIMESCALE = 10_000
-"""Timescale of inverse_sqrt without a warm-up, in optimizer steps."""
+"""The timescale of inverse_sqrt without a warm-up, in optimizer steps."""
 
 
 def learning_rate(config: RunConfig, num_steps_taken: int) -> float:
@@ -27,10 +27,10 @@ def learning_rate(config: RunConfig, num_steps_taken: int) -> float:
 def schedule_factor(
     settings: LearnerConfig, num_steps_taken: int, *, num_warmup_steps: int, num_total_steps: int
 ) -> float:
-    """Returns the share of the peak learning rate at an optimizer step, from 0 to 1. The first step has number 0.
+    """Returns the factor of the peak learning rate at an optimizer step, from 0 to 1. The first step has number 0.
 
     Every scheduler but "constant" rises over `num_warmup_steps`, linearly unless `lr_warmup_shape` is set. After the
-    last step of the run a cosine would rise again, as in transformers; no run gets there.
+    last step of the run the rate of a cosine would rise again, as in transformers; no run reaches those steps.
     """
     if settings.lr_scheduler == "constant":
         return 1.0
@@ -60,7 +60,8 @@ def _cosine(settings: LearnerConfig, step: int, num_warmup: int, num_total: int)
 
 def _cosine_one_ahead(settings: LearnerConfig, step: int, num_warmup: int, num_total: int) -> float:
     """Counts the current step as taken. So the rate of the first step is above 0, the last step of the warm-up has the
-    peak rate, and the last step of the run has the lowest rate."""
+    peak rate, and the last step of the run has the lowest rate.
+    """
     if step >= num_warmup:
         return max(0.0, _cosine(settings, step + 1, num_warmup, num_total))
     first = settings.lr_warmup_start_ratio

@@ -6,8 +6,8 @@ import hashlib
 def completion_seed(run_seed: int, order_number: int, sample_index: int) -> int:
     """Derives a seed in [0, 2^53) from the run's seed, the group's order number and the sample's index in the group.
 
-    It is the same on every machine and in every process, so a group that is sampled again draws the same numbers. JSON
-    keeps 53 bits exactly.
+    The seed is equal on every machine and in every process, so a group that is sampled again draws the same numbers.
+    JSON keeps 53 bits exactly.
     """
     return _seed(f"{run_seed}/{order_number}/{sample_index}")
 
@@ -21,31 +21,33 @@ def turn_seed(seed: int, number: int) -> int:
 
 
 def environment_seed(run_seed: int, order_number: int) -> int:
-    """Derives a seed in [0, 2^53) for an environment's draws. It is the same for all samples of a group, which differ
-    in the policy's turns and not in the question."""
+    """Derives a seed in [0, 2^53) for an environment's draws. The seed is equal for all samples of a group, since these
+    samples differ in the policy's turns and not in the question.
+    """
     return _seed(f"{run_seed}/{order_number}/environment")
 
 
 def evaluation_seed(run_seed: int, prompt_id: str, sample_index: int) -> int:
     """Derives a seed in [0, 2^53) for one answer to a held-out question. Training uses other seeds.
 
-    It is the same in every evaluation of the run. Two policies draw the same numbers, so only the policies make the
-    answers differ.
+    The seed is equal in every evaluation of the run. So two policies draw the same numbers, and any difference in the
+    answers comes from the policies.
     """
     return _seed(f"{run_seed}/evaluation/{prompt_id}/{sample_index}")
 
 
 def evaluation_environment_seed(run_seed: int, prompt_id: str) -> int:
-    """Derives a seed in [0, 2^53) for an environment's draws for a held-out question. It is the same in every
-    evaluation, and training never uses it."""
+    """Derives a seed in [0, 2^53) for an environment's draws for a held-out question. The seed is equal in every
+    evaluation, and training never uses the seed.
+    """
     return _seed(f"{run_seed}/evaluation/{prompt_id}/environment")
 
 
 def continuation_seed(seed: int, num_prefix_tokens: int) -> int:
     """Derives a seed in [0, 2^53) for continuing a completion after its first tokens, from the seed of these tokens.
 
-    An engine draws from the beginning of a seed's sequence. With the same seed, the tokens after the prefix would
-    repeat the numbers that drew the prefix. Without a prefix the seed stays.
+    An engine draws from the beginning of a seed's sequence. With an unchanged seed, the tokens after the prefix would
+    repeat the numbers with which the prefix was drawn. Without a prefix the seed does not change.
     """
     return _seed(f"{seed}/after/{num_prefix_tokens}") if num_prefix_tokens else seed
 

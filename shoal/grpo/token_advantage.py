@@ -20,7 +20,8 @@ def uniform_advantages(config: AdvantageConfig, advantages: Sequence[float], num
 
     `num_tokens` counts the tokens of each completion that count in the loss. With `whiten` the advantage is `(a - mean)
     / sqrt(var + whiten_eps)`, with mean and variance over the tokens of all completions, if there are at least two
-    (REINFORCE++, arXiv:2501.03262). It is then clipped to +-`clip`. The function makes no array as long as the batch.
+    (REINFORCE++, arXiv:2501.03262). The advantage is then clipped to +-`clip`. The function makes no array of the
+    batch's length.
     """
     values = list(advantages)
     total = sum(num_tokens)
@@ -42,13 +43,14 @@ def token_advantages(
     token_rewards_T: Sequence[Float64Array | None] = (),
     discounts_T: Sequence[Float64Array] = (),
 ) -> list[Float64Array]:
-    """Computes the advantage of each token of each completion of a batch; 0 where the mask is False.
+    """Computes the advantage of each token of each completion of a batch; the advantage is 0 for tokens whose mask is
+    False.
 
     The reward of a completion's last token that counts is the completion's advantage a, plus the token's entry in
-    `token_rewards_T`; the other tokens have only that entry. The advantage of token t is `R_t = sum over k >= t of
-    discount^(k - t) r_k`. Only tokens that count are numbered, since a tool's tokens are not steps of the policy.
-    `discounts_T` replaces `discount` by a factor after each token: `R_t = r_t + discounts_t R_(t + 1)`. R is whitened
-    and clipped as a is in `uniform_advantages`.
+    `token_rewards_T`; the reward of any other token is only the token's entry. The advantage of token t is `R_t = sum
+    over k >= t of discount^(k - t) r_k`. Only tokens that count are numbered, since a tool's tokens are not steps of
+    the policy. `discounts_T` replaces `discount` by a factor after each token: `R_t = r_t + discounts_t R_(t + 1)`. R
+    is whitened and clipped in the way that `uniform_advantages` whitens and clips a.
     """
     if not token_rewards_T and not discounts_T and config.discount == 1:
         uniform = uniform_advantages(config, advantages, [int(mask.sum()) for mask in masks_T])

@@ -1,4 +1,4 @@
-"""Weights of completions in the loss: harder prompts and shorter answers weigh more (ROLL)."""
+"""Weights of completions in the loss, as in ROLL: harder prompts and shorter answers have larger weights."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,8 @@ def difficulty_weights(correct_shares: Sequence[float]) -> list[float]:
 
 
 def length_weights(num_tokens: Sequence[int]) -> list[float]:
-    """Computes `1.5 - n`, with n the length rescaled to 0 to 1 over the batch; the weights are rescaled to mean 1.
+    """Computes `1.5 - n`, with n the completion's length rescaled to 0 to 1 over the batch. The weights are rescaled to
+    mean 1.
 
     All weights are 1 if all lengths are equal.
     """

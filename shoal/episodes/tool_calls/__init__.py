@@ -1,6 +1,7 @@
-"""Finds tool calls in what a policy said, with one parser for each form in which models write calls.
+"""Tool calls in the text of a policy's turn, with one parser for each form in which models write calls.
 
-A parser never raises. A text that looks like a call and cannot be read becomes a call whose status says so.
+A parser never raises. A text that looks like a call but cannot be read becomes a call with a status that reports the
+fault.
 """
 
 import json
@@ -32,15 +33,15 @@ _FINDERS: dict[str, Finder] = {
     "tag": find_tags,
 }
 PARSERS = (*_FINDERS, "regex")
-"""The names of the forms."""
+"""The names of the forms in which tool calls are written."""
 
 
 @dataclass(frozen=True)
 class ParsedTurn:
-    """What a policy said in a turn."""
+    """The content and the tool calls of a policy's turn."""
 
     content: str
-    """The text without its calls; the whole text if it has no calls."""
+    """The text without the tool calls; the whole text if there are no calls."""
     calls: tuple[ToolCall, ...]
 
 
@@ -50,10 +51,11 @@ class Parser(Protocol):
     def __call__(
         self, text: str, tools: Sequence[ToolDefinition], turn: int, withheld: Sequence[ToolDefinition] = ()
     ) -> ParsedTurn:
-        """Returns what the policy said.
+        """Returns the content and the tool calls of a turn.
 
         `text` keeps special tokens, except the end of the turn. The prompt offers `tools`. The ids of the calls contain
-        the number `turn`. The prompt does not offer `withheld` tools: a call of one is a call of an unknown tool.
+        the number `turn`. The prompt does not offer `withheld` tools: a call of a withheld tool counts as a call of an
+        unknown tool.
         """
 
 
@@ -63,7 +65,7 @@ def make_parser(name: str, pattern: str = "") -> Parser:
     Raises `InvalidArgument` for an unknown form, and for a pattern that cannot be used.
     """
     if name not in PARSERS:
-        raise InvalidArgument(f"no parser of tool calls is called {name!r}; there are {', '.join(PARSERS)}")
+        raise InvalidArgument(f"no parser of tool calls is called {name!r}; the parsers are {', '.join(PARSERS)}")
     find = regex_finder(pattern) if name == "regex" else _FINDERS[name]
 
     def parse(
@@ -75,7 +77,7 @@ def make_parser(name: str, pattern: str = "") -> Parser:
 
 
 def stop_strings(name: str, tools: Sequence[ToolDefinition]) -> tuple[str, ...]:
-    """Returns the texts that end a turn besides the policy's own end of the turn."""
+    """Returns the texts that end a turn, in addition to the policy's own end of the turn."""
     if name == "call_tool":
         return CLOSINGS if tools else ()
     return tuple(f"</{tool.name}>" for tool in tools) if name == "tag" else ()

@@ -18,9 +18,10 @@ _CLOSE = re.compile("|".join(map(re.escape, CLOSINGS)))
 
 
 def find_call_tool(text: str, tools: Sequence[ToolDefinition]) -> Iterator[Found]:
-    """Yields the calls, inside thoughts too: models that search as they think are trained with this form.
+    """Yields the calls, also those inside thoughts: models that search while they think are trained with this form of
+    call.
 
-    Leaves out attributes that are no parameters of the tool. A value is text, or JSON where the tool's schema refuses a
+    Leaves out attributes that are no parameters of the tool. A value is text, or JSON if the tool's schema refuses a
     text.
     """
     by_name = {tool.name: tool for tool in tools}

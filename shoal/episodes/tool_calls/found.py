@@ -1,4 +1,6 @@
-"""What all parsers share: the calls that they find, before any check of the tool, and the reading of JSON and texts."""
+"""The parts that all parsers share: the calls that parsers find, before any check of the tool, and the reading of JSON
+and texts.
+"""
 
 import json
 import re
@@ -14,7 +16,9 @@ from shoal.episodes.tool_calls.schemas import problem_of
 from shoal.parsing import check_depth
 
 MAX_CALLS = 64
-"""The most calls in one turn. The limit also bounds a parser's time on a text that begins calls and never ends them."""
+"""The most calls in one turn. The limit also bounds a parser's time on a text with many beginnings of calls that never
+end.
+"""
 _DECODER = json.JSONDecoder(parse_constant=lambda constant: _refuse_constant(constant))
 
 
@@ -24,13 +28,15 @@ class Found:
 
     start: int
     end: int
-    """One past its last character."""
+    """The index after the last character of the call."""
     name: str = ""
-    """The tool's name; empty if it could not be read."""
+    """The tool's name; empty if the name could not be read."""
     arguments: dict[str, Any] | None = None
-    """None if they could not be read, or if only an unknown tool's schema would name them."""
+    """The arguments of the call. The value is None if the arguments could not be read, or if only an unknown tool's
+    schema would name the arguments.
+    """
     problem: str = ""
-    """Tells the policy what is wrong with the call; empty if nothing is wrong."""
+    """A text that tells the policy what is wrong with the call; empty if nothing is wrong."""
 
 
 Finder = Callable[[str, Sequence[ToolDefinition]], Iterable[Found]]
@@ -38,7 +44,9 @@ Finder = Callable[[str, Sequence[ToolDefinition]], Iterable[Found]]
 
 
 def read_json_at(text: str, start: int) -> tuple[Any, int]:
-    """Returns the JSON value that begins at `start`, and its end. Raises `ValueError` if no JSON can be read there."""
+    """Returns the JSON value that begins at `start`, and the end of the value. Raises `ValueError` if no JSON can be
+    read there.
+    """
     try:
         value, end = _DECODER.raw_decode(text, start)
     except json.JSONDecodeError as error:
@@ -50,7 +58,7 @@ def read_json_at(text: str, start: int) -> tuple[Any, int]:
 
 
 def check_json(value: Any) -> None:
-    """Raises `ValueError` for a value that is nested too deeply, or that has halves of Unicode characters."""
+    """Raises `ValueError` for a value that is nested too deeply, or that contains lone surrogates."""
     try:
         check_depth(value)
         json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
@@ -59,7 +67,9 @@ def check_json(value: Any) -> None:
 
 
 def arguments_of(value: Any) -> dict[str, Any]:
-    """Returns the arguments, given as a JSON object or as its text. Raises `ValueError` for other values."""
+    """Returns the arguments, which are given as a JSON object or as the text of a JSON object. Raises `ValueError` for
+    other values.
+    """
     if isinstance(value, str):
         try:
             value, _ = read_json_at(value.strip(), 0)
@@ -73,7 +83,8 @@ def arguments_of(value: Any) -> dict[str, Any]:
 def call_in_json(value: Any, argument_keys: Sequence[str]) -> tuple[str, dict[str, Any]]:
     """Returns the name and the arguments of a call that is a JSON object.
 
-    The arguments stand under the first of `argument_keys` that the object has. Raises `ValueError` for other values.
+    The arguments are the value of the first of `argument_keys` that the object has. Raises `ValueError` for other
+    values.
     """
     if not isinstance(value, dict):
         raise ValueError("a call must be a JSON object")
@@ -89,7 +100,7 @@ def call_in_json(value: Any, argument_keys: Sequence[str]) -> tuple[str, dict[st
 def search_outside(pattern: re.Pattern[str], text: str, start: int) -> re.Match[str] | None:
     """Returns the first match that begins outside of thoughts; None if there is no such match.
 
-    The search begins at `start`, which is outside of thoughts. A call that a thought mentions is not a call. A mark of
+    The search begins at `start`, which is outside of thoughts. A call inside a thought does not count. A mark of
     thoughts inside a call is part of the call.
     """
     while begun := pattern.search(text, start):
@@ -116,8 +127,8 @@ def end_unread(text: str, start: int, closing: str, opening: re.Pattern[str]) ->
 def only_argument(text: str, tool: ToolDefinition) -> dict[str, Any]:
     """Returns the arguments of a call that gives one value as text.
 
-    The value is that of the tool's first required parameter, else of its first parameter. Raises `ValueError` for a
-    value where the tool has no parameters.
+    The value belongs to the tool's first required parameter, or to the tool's first parameter if none is required.
+    Raises `ValueError` for a value if the tool has no parameters.
     """
     properties = tool.parameters.get("properties") or {}
     name = next(iter([*(tool.parameters.get("required") or ()), *properties]), None)
@@ -131,8 +142,9 @@ def only_argument(text: str, tool: ToolDefinition) -> dict[str, Any]:
 def typed(text: str, parameter: str, tool: ToolDefinition) -> Any:
     """Returns the value of a parameter that was written as text.
 
-    The value is the text itself if the tool's schema accepts a text, else what the text is as JSON or as a literal of
-    Python. A value that the schema accepts in no form is returned too: the check of the arguments refuses it.
+    The value is the text itself if the tool's schema accepts a text. Otherwise the text is read as JSON or as a literal
+    of Python. A value that the schema accepts in no form is also returned, since the check of the arguments refuses
+    such a value later.
     """
     properties = tool.parameters.get("properties") or {}
     # Keeps all properties, since a reference may lead to another parameter, and drops rules about several parameters.

@@ -1,4 +1,4 @@
-"""Reads literals of Python that JSON can express, and true, false, null and none in any case. Runs nothing."""
+"""Reads literals of Python that JSON can express, and true, false, null and none in any case. Runs no code."""
 
 import ast
 from typing import Any

@@ -16,10 +16,10 @@ _KEYS = ("parameters", "arguments")
 
 
 def find_llama3_json(text: str, tools: Sequence[ToolDefinition]) -> Iterator[Found]:
-    """Yields the calls behind the policy's thoughts.
+    """Yields the calls after the policy's thoughts.
 
-    JSON without a name or without parameters is content, since an answer may be JSON. JSON behind <|python_tag|> must
-    be a call.
+    JSON without a name or without parameters is content, since an answer may be JSON. JSON after <|python_tag|> must be
+    a call.
     """
     begun = search_outside(_BEGINNING, text, answer_start(text))
     while begun:
@@ -33,7 +33,7 @@ def find_llama3_json(text: str, tools: Sequence[ToolDefinition]) -> Iterator[Fou
 
 
 def _read(text: str, begun: re.Match[str]) -> Found | None:
-    """Returns the call that begins there; None for JSON that is not a call."""
+    """Returns the call that begins at a place; None for JSON that is not a call."""
     is_tagged = begun[0].startswith("<")
     if not begun[0].endswith(":"):
         return Found(begun.start(), begun.end(), problem="behind <|python_tag|> must come the JSON of a call")

@@ -1,7 +1,7 @@
 """Reads calls written as Python: [search(query="K2"), now()].
 
-The list is the whole answer. Olmo 3 writes one call on each line, between <function_calls> and its closing tag.
-Nothing is run: Python's grammar reads a call, and the arguments must be literals.
+The list is the whole answer. Olmo 3 writes one call on each line, between <function_calls> and its closing tag. No code
+is run: Python's grammar reads a call, and the arguments must be literals.
 """
 
 import ast
@@ -19,7 +19,7 @@ from shoal.parsing import parse_python
 _CLOSE = "</function_calls>"
 _OPENING = re.compile("<function_calls>")
 _MAX_CHARS = 200_000
-"""The longest call. Python's parser needs a hundred times the memory of the text."""
+"""The longest call, in characters. Python's parser needs a hundred times the memory of the text."""
 _CALL = re.compile(r"([A-Za-z_][\w.]*)\(")
 _LIST = re.compile(r"\s*\[\s*(?=[A-Za-z_][\w.]*\()")
 _SPACE = re.compile(r"[\s,;]*")
@@ -34,7 +34,7 @@ _STRING_ENDS = {
 
 
 def find_pythonic(text: str, tools: Sequence[ToolDefinition]) -> Iterator[Found]:
-    """Yields the calls behind the policy's thoughts.
+    """Yields the calls after the policy's thoughts.
 
     A call whose end cannot be found ends before the next line, or the next item of the list, that begins with the name
     of a tool.
@@ -59,7 +59,9 @@ def find_pythonic(text: str, tools: Sequence[ToolDefinition]) -> Iterator[Found]
 
 
 def _with_ends(calls: list[Found], start: int, end: int, problem: str) -> list[Found]:
-    """Returns the calls of a block, extended by the marks around the block. `problem` says what its end lacks."""
+    """Returns the calls of a block, extended by the marks around the block. `problem` states what the end of the block
+    lacks.
+    """
     if not calls:
         return [Found(start, end, problem=problem or "there is no call")]
     calls[0] = replace(calls[0], start=start)
@@ -99,7 +101,7 @@ def _read(text: str, start: int, end: int, following: re.Pattern[str]) -> Found:
 
 
 def _closing(text: str, place: int, end: int) -> int | None:
-    """Returns the place behind the bracket that closes an open one; None if nothing closes it."""
+    """Returns the index after the bracket that closes an open bracket; None if no bracket closes it."""
     depth = 1
     while part := _PARTS.search(text, place, end):
         place = part.end()
@@ -116,7 +118,7 @@ def _closing(text: str, place: int, end: int) -> int | None:
 
 
 def _arguments(call: str) -> dict[str, Any]:
-    """Returns the arguments of a call. Raises `ValueError` if they cannot be read."""
+    """Returns the arguments of a call. Raises `ValueError` if the arguments cannot be read."""
     (statement,) = parse_python(call).body
     node = statement.value if isinstance(statement, ast.Expr) else None
     if not isinstance(node, ast.Call):

@@ -15,11 +15,12 @@ _TIMEOUT_S = 1.0
 def regex_finder(pattern: str) -> Finder:
     """Returns the finder of a pattern of the package `regex`. A dot in the pattern matches line breaks too.
 
-    The group `name` is the tool's name; without this group a prompt must offer exactly one tool. The group `arguments`
-    is a JSON object of all arguments. The group `argument` is the value of the first required parameter. A search that
-    takes longer than a second makes the rest of the text a call that cannot be read. Thoughts are not searched.
+    The group `name` is the tool's name. Without the group `name`, a prompt must offer exactly one tool. The group
+    `arguments` is a JSON object of all arguments. The group `argument` is the value of the first required parameter. A
+    search that takes longer than a second makes the rest of the text a call that cannot be read. Thoughts are not
+    searched.
 
-    Raises `InvalidArgument` for a text that is no pattern, and for a pattern without the groups.
+    Raises `InvalidArgument` for a text that is no pattern, and for a pattern without a group for arguments.
     """
     import regex
 
@@ -31,7 +32,7 @@ def regex_finder(pattern: str) -> Finder:
     if ("arguments" in groups) == ("argument" in groups):
         raise InvalidArgument(
             "episodes.tool_pattern must have the group (?P<arguments>...), for a JSON object, or (?P<argument>...), "
-            f"for one value, and not both (given: {pattern!r})"
+            f"for one value, but not both groups (given: {pattern!r})"
         )
 
     def find(text: str, tools: Sequence[ToolDefinition]) -> Iterator[Found]:

@@ -11,9 +11,9 @@ from shoal.errors import InvalidArgument
 from shoal.parsing import compile_schema
 
 _UNBOUNDED = ("pattern", "patternProperties", "uniqueItems", "unevaluatedItems", "unevaluatedProperties")
-"""Keywords that are not checked here: a policy can write arguments whose check takes hours."""
+"""Keywords that are not checked here, because a policy can write arguments for which the check takes hours."""
 _MAX_COMPARED = 16
-"""The most faults that are compared to name the most telling fault."""
+"""The most faults that are compared in order to report the most helpful fault."""
 
 
 def check_tools(tools: Sequence[ToolDefinition]) -> None:
@@ -62,7 +62,9 @@ def _accept(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[
 
 
 def _additional_properties(check: Any) -> Any:
-    """Returns the check of unknown names. It passes where the schema has patterns of names, which are not checked."""
+    """Returns the check for unknown names of arguments. A schema with patterns of names always passes, since such
+    patterns are not checked.
+    """
 
     def checked(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[Exception]:
         return iter(()) if "patternProperties" in schema else check(validator, value, instance, schema)

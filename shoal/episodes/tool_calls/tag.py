@@ -1,6 +1,6 @@
 """Reads calls as tags with a tool's name: <name>content</name>. The content is the tool's first required parameter.
 
-The `legacy` parser of open-instruct reads this form, and a small model learns it first.
+The `legacy` parser of open-instruct reads this form. Of all forms, a small model learns this form first.
 """
 
 import re
@@ -11,8 +11,8 @@ from shoal.episodes.tool_calls.found import Found, only_argument
 
 
 def find_tags(text: str, tools: Sequence[ToolDefinition]) -> Iterator[Found]:
-    """Yields the calls of the given tools, inside thoughts too: models that search as they think are trained with this
-    form. Other tags are not calls.
+    """Yields the calls of the given tools, also those inside thoughts: models that search while they think are trained
+    with this form of call. Tags with other names are not calls.
     """
     by_name = {tool.name: tool for tool in tools}
     if not by_name:

@@ -317,7 +317,10 @@ def test_prompts_that_are_too_long_are_dropped_and_counted(tmp_path: Path) -> No
             r"rows\.jsonl:2: no verifier.*'gsm9k' \(did you mean 'gsm8k'\?\); known",
         ),
         (b'{"messages": "a", "ground_truth": "4", "dataset": 7}', r"rows\.jsonl:2: dataset must be"),
-        (b'{"messages": "a", "ground_truth": ["4"], "dataset": ["gsm8k", "math"]}', r"jsonl:2: 2 verifiers for 1"),
+        (
+            b'{"messages": "a", "ground_truth": ["4"], "dataset": ["gsm8k", "math"]}',
+            r"jsonl:2: the row has 2 verifiers for 1",
+        ),
         (b'{"messages": "a", "ground_truth": null, "dataset": "gsm8k"}', r"rows\.jsonl:2: ground_truth is null"),
         (b'{"messages": "a", "ground_truth": NaN, "dataset": "gsm8k"}', r"rows\.jsonl:2: ground_truth is nan"),
         (b'{"messages": ' + b"[" * 100_000, r"rows\.jsonl:2: not a line of JSON"),
@@ -329,13 +332,13 @@ def test_prompts_that_are_too_long_are_dropped_and_counted(tmp_path: Path) -> No
             b'{"messages": "a", "ground_truth": {"b": [{"c": 1, "c": 1}]}, "dataset": "gsm8k"}',
             r"rows\.jsonl:2: .* 'c' occurs twice",
         ),
-        (b"{", r"rows\.jsonl:2: not a line of JSON: .*; JSONL has each object whole in one line"),
-        (b'{"messages": "a"}, ', r"rows\.jsonl:2: delete ',' behind the object, at column 18"),
-        (b' {"messages": "a"} ;', r"rows\.jsonl:2: delete ';' behind the object, at column 20"),
+        (b"{", r"rows\.jsonl:2: not a line of JSON: .*; in JSONL each object is whole on one line"),
+        (b'{"messages": "a"}, ', r"rows\.jsonl:2: delete ',' after the object, at column 18"),
+        (b' {"messages": "a"} ;', r"rows\.jsonl:2: delete ';' after the object, at column 20"),
         (b'{"messages": "a",}', r"rows\.jsonl:2: delete the comma before '}', at column 17"),
         (b'{"messages": ["a", ]}', r"rows\.jsonl:2: delete the comma before ']', at column 18"),
-        (b'{"a": 1}{"b": 2}', r"rows\.jsonl:2: another object begins behind the first, at column 9"),
-        (b'{"a": 1}, {"b": 2},', r"rows\.jsonl:2: another object begins behind the first, at column 9"),
+        (b'{"a": 1}{"b": 2}', r"rows\.jsonl:2: another object begins after the first, at column 9"),
+        (b'{"a": 1}, {"b": 2},', r"rows\.jsonl:2: another object begins after the first, at column 9"),
     ],
 )
 def test_a_malformed_row_is_refused_with_file_and_line(tmp_path: Path, line: bytes, message: str) -> None:
@@ -414,7 +417,7 @@ def test_reasoning_gym_generates_questions_with_the_labels_for_its_scorer() -> N
         ({"task": "arithmetic", "task_options": {"max_operand": -1}}, "given: -1"),
         ({"task": "arithmetic", "task_options": {"max_operand": 1}, "task_size": 5}, "only 4 different questions"),
         ({"task": "basic_aritmetic"}, "did you mean basic_arithmetic"),
-        ({"task": "basic_arithmetic", "task_options": {"nonsense": 3}}, "refuses its options.*nonsense"),
+        ({"task": "basic_arithmetic", "task_options": {"nonsense": 3}}, "refuses the options.*nonsense"),
     ],
 )
 def test_an_invalid_task_is_refused_with_the_fix(source: dict[str, Any], message: str) -> None:

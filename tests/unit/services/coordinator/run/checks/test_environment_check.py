@@ -107,7 +107,7 @@ async def test_a_chat_template_without_turns_for_results_serves_where_they_are_i
 
 @pytest.mark.parametrize("template", [families.GEMMA_4, families.GPT_OSS], ids=["gemma_4", "gpt_oss"])
 async def test_a_chat_template_that_writes_results_inside_a_turn_is_refused(template: str) -> None:
-    message = "^environments.research cannot be played: model.chat_template: it writes results of tools before the end"
+    message = "^environments.research cannot be played: model.chat_template: the template writes results of tools"
     with pytest.raises(InvalidArgument, match=message):
         await prepare(template, row(0, None))
 
