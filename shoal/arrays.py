@@ -1,4 +1,6 @@
-"""Types of numpy arrays. A process that judges completions imports shoal/rollout.py, but not numpy."""
+"""Types of numpy arrays. Types of numpy arrays, kept separate because a process that judges completions imports
+shoal/rollout.py but not numpy.
+"""
 
 import numpy as np
 import numpy.typing as npt

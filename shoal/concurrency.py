@@ -10,7 +10,9 @@ ResultT = TypeVar("ResultT")
 
 @asynccontextmanager
 async def first_error(tasks: asyncio.TaskGroup) -> AsyncIterator[asyncio.TaskGroup]:
-    """Enters a task group that raises its first error itself, not in a group, so that callers can catch it by type."""
+    """Enters a task group that raises its first error directly and not in an exception group, so that callers can catch
+    the error by its type.
+    """
     try:
         async with tasks:
             yield tasks
@@ -31,7 +33,7 @@ class Signal:
 
     @property
     def next(self) -> asyncio.Event:
-        """The event of the next change. Take it before reading the state, so that no change is missed."""
+        """The event of the next change. Take the event before reading the state, so that no change is missed."""
         return self._next
 
     async def wait(self, timeout_s: float | None = None) -> None:
@@ -45,7 +47,7 @@ class Signal:
 
 
 async def to_the_end(work: Callable[..., ResultT], *arguments: Any) -> ResultT:
-    """Returns the result of work on a thread. If canceled, first waits for the end of the work."""
+    """Returns the result of work on a thread. A canceled call first waits for the end of the work."""
     running = asyncio.create_task(asyncio.to_thread(work, *arguments))
     try:
         return await asyncio.shield(running)

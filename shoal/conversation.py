@@ -12,7 +12,7 @@ class ToolCallStatus(StrEnum):
     OK = "ok"
     """A call of a known tool with arguments that fit its schema."""
     MALFORMED = "malformed"
-    """The text looks like a call and cannot be read."""
+    """The text looks like a call but cannot be read."""
     UNKNOWN_TOOL = "unknown_tool"
     """The tool is not among those that the prompt offers."""
     BAD_ARGUMENTS = "bad_arguments"
@@ -24,14 +24,14 @@ class ToolCall:
     """A tool call that was found in the policy's sampled text."""
 
     id: str
-    """Identifies the call in its episode."""
+    """The id of the call, which is unique in the episode."""
     name: str
-    """The tool; empty if it could not be read."""
+    """The tool's name; empty if the name could not be read."""
     arguments_json: str
-    """The arguments, a JSON object; empty if they could not be read."""
+    """The arguments as a JSON object; empty if the arguments could not be read."""
     status: ToolCallStatus
     raw: str
-    """The text that the call was read from."""
+    """The text from which the call was read."""
     detail: str = ""
     """The fault of the call, for people and for the policy."""
 
@@ -52,18 +52,18 @@ class ChatMessage:
     """One turn of a conversation."""
 
     role: str
-    """For example "user"."""
+    """The role of the speaker, for example "user"."""
     content: str
     tool_calls: tuple[ToolCall, ...] = ()
     """The calls of an assistant's turn; `content` does not contain them."""
     tool_call_id: str = ""
-    """In a tool's turn, the call that it answers."""
+    """In a tool's turn, the id of the call that the turn answers."""
     name: str = ""
-    """In a tool's turn, the tool; in any other turn, the speaker."""
+    """In a tool's turn, the name of the tool; in any other turn, the name of the speaker."""
 
 
 def words_of(message: ChatMessage) -> str:
-    """Renders a message for people: its content, and its calls as they were written."""
+    """Renders a message for people: its content, and the calls as the policy wrote them."""
     return "\n".join(part for part in (message.content, *(call.raw for call in message.tool_calls)) if part)
 
 
@@ -76,7 +76,7 @@ def question_of(messages: Sequence[ChatMessage]) -> str:
 
 
 def openai_tool(tool: ToolDefinition) -> dict[str, Any]:
-    """Returns a tool in the form of OpenAI's requests, which chat templates take too."""
+    """Returns a tool in the form of OpenAI's requests, which chat templates also take."""
     function = {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
     return {"type": "function", "function": function}
 

@@ -1,7 +1,7 @@
 """The domain's errors.
 
-Code raises these. `shoal.rpc.errors` turns them into a status with details at the edge of a service, and back into the
-same classes at the client.
+All code of Shoal raises these errors. At the edge of a service, `shoal.rpc.errors` turns an error into a status with
+details. At the client, `shoal.rpc.errors` turns the status back into an error of the same class.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,9 +15,9 @@ class FieldViolation:
     """A fault of one field of a request or a configuration."""
 
     field: str
-    """Dotted path, for example "grpo.group_size"."""
+    """Dotted path of the field, for example "grpo.group_size"."""
     description: str
-    """The fault, with the value, and the correction."""
+    """The fault, with the field's value and the correction."""
 
 
 class ShoalError(Exception):
@@ -84,7 +84,7 @@ class Unauthenticated(ShoalError):
 
 
 class PermissionDenied(ShoalError):
-    """The server knows the caller, whose role does not allow the call."""
+    """The server knows the caller, but the caller's role does not allow the call."""
 
     default_reason = ErrorReason.PERMISSION_DENIED
 

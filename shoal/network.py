@@ -5,7 +5,7 @@ import socket
 
 
 def address_toward(host: str, port: int) -> str:
-    """Returns this machine's address for packets to `host`, at which peers there can reach it.
+    """Returns this machine's address for packets to `host`, at which peers of that host can reach this machine.
 
     Sends nothing. Raises OSError when there is no route or the name does not resolve.
     """
@@ -32,8 +32,9 @@ def listening_socket(host: str, port: int) -> socket.socket:
 def reserved_socket(host: str, port: int) -> socket.socket:
     """Opens a socket that is bound to a port but never listens; `port` 0 means a free port.
 
-    While it is open, Linux does not hand out the port as a free port. A server of this machine may still listen there,
-    repeatedly, because both set SO_REUSEADDR. Raises OSError when another socket listens there.
+    While the socket is open, Linux does not give the port to other processes as a free port. A server of this machine
+    may still listen on the port, repeatedly, because server and socket set SO_REUSEADDR. Raises OSError when another
+    socket listens on the port.
     """
     reserved = socket.socket()
     try:
@@ -59,7 +60,9 @@ def holder_of(port: int) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Returns whether a host is an address of this machine that no other machine reaches; False for other names."""
+    """Returns whether a host is an address of this machine that no other machine reaches. The result is False for other
+    names.
+    """
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

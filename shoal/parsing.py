@@ -1,7 +1,8 @@
 """Parsers of untrusted or damaged texts and schemas: every fault is a `ValueError`.
 
 The parsers of the libraries raise other errors for deep nesting, for values that a type does not have, and for a few
-unexpected texts. Values that are nested deeper than `MAX_DEPTH` are refused, since their readers are recursive.
+unexpected texts. Values that are nested deeper than `MAX_DEPTH` are refused, since the code that reads such values is
+recursive.
 """
 
 import ast
@@ -13,8 +14,8 @@ from typing import Any
 
 MAX_DEPTH = 64
 _MAX_VALUES = 1_000_000
-"""Most values of a YAML file: with aliases a few lines can mean more values than a machine holds."""
-_TOO_DEEP = f"it is nested deeper than {MAX_DEPTH} levels"
+"""The most values of a YAML file. With aliases a few lines can mean more values than fit into memory."""
+_TOO_DEEP = f"the value is nested deeper than {MAX_DEPTH} levels"
 
 
 def parse_json(text: str | bytes, **hooks: Any) -> Any:
@@ -34,8 +35,9 @@ class RepeatedKey(ValueError):
 
 
 def unique_keys(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    """Makes an object of its pairs, as an `object_pairs_hook` of `json.loads`. Raises `RepeatedKey`: one of the two
-    values would be lost."""
+    """Makes an object of key-value pairs, as an `object_pairs_hook` of `json.loads`. Raises `RepeatedKey`: one of the
+    two values would be lost.
+    """
     values = dict(pairs)
     if len(values) < len(pairs):
         seen: set[str] = set()
@@ -83,12 +85,12 @@ def check_depth(value: Any) -> None:
             raise ValueError(_TOO_DEEP)
         left -= len(level)
         if left < 0:
-            raise ValueError(f"it has more than {_MAX_VALUES} values, or contains itself")
+            raise ValueError(f"the value has more than {_MAX_VALUES} values, or contains itself")
         inner: list[Any] = []
         for each in level:
             inner += each.values() if isinstance(each, Mapping) else each if isinstance(each, list) else ()
             if len(inner) > left:
-                raise ValueError(f"it has more than {_MAX_VALUES} values, or contains itself")
+                raise ValueError(f"the value has more than {_MAX_VALUES} values, or contains itself")
         level, depth = inner, depth + 1
 
 
@@ -114,7 +116,7 @@ def compile_schema(schema: Any, keywords: Mapping[str, Any]) -> Any:
     except jsonschema.exceptions.SchemaError as error:
         raise ValueError(str(error)) from None
     except importlib.import_module("referencing.exceptions").Unresolvable as error:
-        raise ValueError(f"it refers to something outside of it: {error}") from None
+        raise ValueError(f"the schema refers to something outside of the schema: {error}") from None
     if isinstance(schema, dict):
         # With this key jsonschema would look the class up again after a reference, without `keywords`.
         schema = {name: value for name, value in schema.items() if name != "$schema"}
@@ -123,7 +125,7 @@ def compile_schema(schema: Any, keywords: Mapping[str, Any]) -> Any:
 
 
 def _check_references(schema: Any, resolver: Any) -> None:
-    """Raises `Unresolvable` for a reference, at any depth, to something outside the schema."""
+    """Raises `Unresolvable` for a reference, at any depth, to something outside of the schema."""
     reference = schema.contents.get("$ref") if isinstance(schema.contents, dict) else None
     if isinstance(reference, str):
         resolver.lookup(reference)

@@ -1,4 +1,4 @@
-"""Paths of files that people name, and names of folders that a run itself makes and deletes."""
+"""Paths of files that people name, and names of the folders that a run makes and deletes."""
 
 import re
 from pathlib import Path
@@ -14,7 +14,9 @@ def step_name(step: int) -> str:
 
 
 def is_step_name(name: str) -> bool:
-    """Returns whether a name has the form of `step_name`. Other folders are not the run's: they may be copies."""
+    """Returns whether a name has the form of `step_name`. Folders with other names do not belong to the run, and may be
+    copies.
+    """
     return _STEP_NAME.fullmatch(name) is not None
 
 
@@ -40,9 +42,9 @@ def local_path(text: str, field: str) -> Path:
 
 
 def why_unread(error: Exception) -> str:
-    """Describes why a file cannot be read, to people who know its path: without the path, and without error numbers."""
+    """Describes why a file cannot be read, for people who know the path. The text has no path and no error numbers."""
     if isinstance(error, OSError):
         return error.strerror or str(error)
     if isinstance(error, UnicodeDecodeError):
-        return f"it is not UTF-8 text (byte {error.start + 1} is the first that is not)"
+        return f"the file is not UTF-8 text (the first wrong byte is byte {error.start + 1})"
     return str(error)

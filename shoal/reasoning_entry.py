@@ -1,8 +1,8 @@
-"""reasoning-gym entries as JSON text that restores them exactly.
+"""Entries of the package `reasoning-gym`, as JSON text from which an entry is restored exactly.
 
-Some of its scorers distinguish tuples from lists in the entry's metadata, so plain JSON is not enough. An entry travels
-as one text because numbers of a `google.protobuf.Value` are doubles. This module is outside `shoal.data`, so that
-verifier processes, which start often, need not import that package.
+Some scorers of the package distinguish tuples from lists in the entry's metadata, so plain JSON is not enough. An entry
+travels as one text because numbers of a `google.protobuf.Value` are doubles. This module is outside of `shoal.data`, so
+that verifier processes, which start often, need not import that package.
 """
 
 import json
@@ -20,7 +20,9 @@ def entry_to_text(entry: Any) -> str:
 
 
 def entry_from_text(text: str) -> Any:
-    """Reads the text that `entry_to_text` wrote. Raises ValueError for any other text, also with a key twice."""
+    """Reads the text that `entry_to_text` wrote. Raises ValueError for any other text, and for a text in which a key
+    occurs twice.
+    """
     return json.loads(text, object_pairs_hook=lambda pairs: _untagged(unique_keys(pairs)))
 
 

@@ -1,7 +1,7 @@
-"""The nouns that the services share, as plain Python values.
+"""The values that the services share, as plain Python objects.
 
-All code uses these; `shoal.wire` turns them into messages and back. Shapes: P tokens of a prompt, T tokens of a
-completion.
+All code uses these objects; `shoal.wire` converts them to messages and back. Shapes: P tokens of a prompt, T tokens of
+a completion.
 """
 
 from collections.abc import Mapping
@@ -21,23 +21,23 @@ class WeightVersion:
     """A version of the policy's weights; ordered by attempt, then by policy version. Written "0.12"."""
 
     attempt: int
-    """Number of times the run was restored from a checkpoint."""
+    """The number of times that the run was restored from a checkpoint."""
     policy_version: int
-    """Number of train steps taken; 0 is the start."""
+    """The number of train steps taken; 0 is the start."""
 
     def __str__(self) -> str:
         return f"{self.attempt}.{self.policy_version}"
 
     @classmethod
     def parse(cls, text: str) -> "WeightVersion":
-        """Parses the result of `str`. Raises ValueError for anything else."""
+        """Parses the text that `str` gives. Raises ValueError for any other text."""
         attempt, policy_version = text.split(".")
         return cls(int(attempt), int(policy_version))
 
 
 @dataclass(frozen=True)
 class VersionSpan:
-    """Tokens `start` to `end` (exclusive) of a completion were sampled under `version`."""
+    """A range of a completion's tokens, `start` to `end` (exclusive), that were sampled under `version`."""
 
     version: WeightVersion
     start: int
@@ -45,16 +45,16 @@ class VersionSpan:
 
 
 MAX_WEIGHT = 1e30
-"""Largest magnitude of a weight: with larger weights a sum of rewards could leave the range of a double."""
+"""The largest magnitude of a weight. With larger weights a sum of rewards could exceed the range of a double."""
 
 
 @dataclass(frozen=True)
 class GroundTruth:
-    """A verifier for each completion of a prompt, with its label."""
+    """A verifier for each completion of a prompt, with the verifier's label."""
 
     verifier: str
     label: Any
-    """Any JSON value; each verifier documents its own form."""
+    """The label: any JSON value. Each verifier documents the form of its labels."""
     weight: float = 1.0
 
 
@@ -75,15 +75,15 @@ class Prompt:
     """A prompt, ready for sampling."""
 
     prompt_id: str
-    """Stable across runs: "source:row"."""
+    """The id of the prompt, stable across runs: "source:row"."""
     token_ids: "Int32Array"
-    """[P] the chat-templated prompt."""
+    """The token ids of the chat-templated prompt, [P]."""
     text: str
     ground_truths: tuple[GroundTruth, ...]
     messages: tuple[ChatMessage, ...] = ()
-    """The messages that `text` was rendered from; empty if only the text is known."""
+    """The messages from which `text` was rendered; empty if only the text is known."""
     environment: EnvironmentTask | None = None
-    """The environment of its episodes; None if an episode is one completion."""
+    """The environment of the prompt's episodes; None if an episode is one completion."""
 
     @property
     def question(self) -> str:
@@ -93,7 +93,7 @@ class Prompt:
 
 @dataclass(frozen=True)
 class SamplingParams:
-    """The parameters that completions are sampled with."""
+    """The parameters with which completions are sampled."""
 
     temperature: float
     max_completion_tokens: int
@@ -104,7 +104,7 @@ class SamplingParams:
     stop_strings: tuple[str, ...] = ()
     """Non-empty texts that end a completion. The text itself stays a part of the completion."""
     return_support: bool = False
-    """Return the support of each token with the completion."""
+    """Whether the support of each token is returned with the completion."""
 
 
 class FinishReason(StrEnum):
@@ -113,19 +113,20 @@ class FinishReason(StrEnum):
     STOP = "stop"
     """A stop token was sampled, or a stop string completed."""
     LENGTH = "length"
-    """The completion or the context reached its limit."""
+    """The completion or the context reached its length limit."""
     ABORT = "abort"
-    """The request was aborted before the completion was whole; never trained on."""
+    """The request was aborted before the completion was whole. Such a completion is never trained on."""
 
 
 @dataclass(frozen=True)
 class Support:
-    """The tokens that each token of a completion was drawn from, after top-k, top-p and min-p."""
+    """For each token of a completion, the tokens from which it was drawn, after top-k, top-p and min-p."""
 
     token_ids: "Int32Array"
-    """The supports of all tokens, end to end: in each the sampled token first, then the others."""
+    """The supports of all tokens, one after the other. Each support has the sampled token first, then the other tokens.
+    """
     counts: "Int32Array"
-    """[T] the number of tokens in the support of each token, at least 1."""
+    """The number of tokens in the support of each token, [T], at least 1."""
 
     def part(self, start: int, end: int) -> "Support":
         """Returns the supports of the tokens `start` to `end` (exclusive)."""
@@ -141,21 +142,24 @@ class Completion:
 
     sample_index: int
     token_ids: "Int32Array"
-    """[T], including the stop token or the tokens of the stop string, if one was sampled."""
+    """The token ids, [T], including the stop token or the tokens of the stop string, if one was sampled."""
     behavior_logprobs: "Float32Array"
-    """[T] log-probability of each token under the distribution that it was drawn from; NaN where unknown."""
+    """The log-probability of each token, [T], under the distribution from which the token was drawn; NaN if unknown."""
     finish_reason: FinishReason
     version_spans: tuple[VersionSpan, ...]
-    """In order. They cover 0..T without gaps; in an episode they cover exactly the sampled tokens."""
+    """The versions of the weights, in order. The spans cover 0..T without gaps; in an episode they cover exactly the
+    sampled tokens.
+    """
     seed: int
     text: str = ""
     loss_mask: "BoolArray | None" = None
-    """[T] True where the token counts in the loss; None means that all count."""
+    """Which tokens count in the loss, [T]: True for a token that counts. None means that all tokens count."""
     support: Support | None = None
     """The supports; None if each token was drawn from the whole vocabulary, or if supports were not requested."""
     episode: "Episode | None" = None
-    """How the completion was played, where it has several turns. The tokens of the environment have a log-probability
-    of NaN and do not count in the loss."""
+    """The course of the episode, if the completion has several turns. The tokens of the environment have a
+    log-probability of NaN and do not count in the loss.
+    """
 
     @property
     def num_tokens(self) -> int:
@@ -163,7 +167,7 @@ class Completion:
 
     @property
     def num_bytes(self) -> int:
-        """Size of the arrays."""
+        """The size of the arrays in bytes."""
         arrays = [self.token_ids, self.behavior_logprobs]
         if self.support is not None:
             arrays += [self.support.token_ids, self.support.counts]
@@ -175,7 +179,9 @@ class Completion:
         return min(span.version for span in self.version_spans)
 
     def segments(self, prompt_token_ids: "Int32Array") -> "tuple[EpisodeSegment, ...]":
-        """Returns its segments; a completion without any is one, behind the prompt of its group."""
+        """Returns the segments of the completion. A completion without segments is one segment, after the prompt of its
+        group.
+        """
         if self.episode is not None and self.episode.segments:
             return self.episode.segments
         return (EpisodeSegment(prompt_token_ids, 0, self.num_tokens),)
@@ -183,7 +189,7 @@ class Completion:
 
 @dataclass(frozen=True)
 class ToolOutcome:
-    """What became of a tool call."""
+    """The outcome of a tool call."""
 
     name: str
     ok: bool
@@ -193,25 +199,27 @@ class ToolOutcome:
 
 @dataclass(frozen=True)
 class EpisodeTurn:
-    """One turn of an episode: what the policy sampled, and what came back."""
+    """One turn of an episode: the sampled tokens of the policy, and the answer of the environment."""
 
     start: int
-    """First sampled token in the completion."""
+    """The index of the turn's first sampled token in the completion."""
     end: int
-    """One past the last sampled token."""
+    """The index after the turn's last sampled token."""
     message: ChatMessage
-    """What the policy said."""
+    """The message of the policy."""
     finish_reason: FinishReason
     seed: int
     observations: tuple[ChatMessage, ...] = ()
     reward: float | None = None
-    """None if the environment gave none for the turn."""
+    """The reward of the turn; None if the environment gave no reward for the turn."""
     tool_outcomes: tuple[ToolOutcome, ...] = ()
-    """The outcomes, in the order of the turn's tool calls."""
+    """The outcomes of the turn's tool calls, in the order of the calls."""
     number: int = 0
-    """The turn's place in time among all turns, from 1, if segments may alternate; 0 if turns are in order of time."""
+    """The number of the turn in time order among all turns, from 1, if segments may alternate; 0 if turns are already
+    in the order of time.
+    """
     opened_thought: str = ""
-    """The mark of the thought that the chat template began the turn with; empty without one."""
+    """The mark of the thought with which the chat template began the turn; empty if the template began no thought."""
 
 
 @dataclass(frozen=True)
@@ -219,11 +227,11 @@ class EpisodeSegment:
     """A context of the policy: its prompt, and the tokens `start` to `end` (exclusive) of the completion after it."""
 
     prompt_token_ids: "Int32Array"
-    """[P]"""
+    """The token ids of the prompt, [P]."""
     start: int
     end: int
     messages: tuple[ChatMessage, ...] = ()
-    """The prompt as messages, for people; empty if it was given as tokens."""
+    """The prompt as messages, for people; empty if the prompt was given as tokens."""
 
 
 @dataclass(frozen=True)
@@ -232,42 +240,44 @@ class Episode:
 
     turns: tuple[EpisodeTurn, ...]
     stop_reason: str
-    """"done", "no_call", or the limit that the episode reached."""
+    """The reason for the end of the episode: "done", "no_call", or the limit that the episode reached."""
     is_truncated: bool
-    """Whether a limit ended it."""
+    """Whether a limit ended the episode."""
     outcome: ScoreOutcome
-    """The environment's outcome."""
+    """The environment's outcome of the episode."""
     reward: float | None = None
-    """The reward of the whole episode, in addition to rewards of turns; None if there is none."""
+    """The reward of the whole episode, in addition to rewards of turns; None if there is no such reward."""
     first_messages: tuple[ChatMessage, ...] = ()
     """The environment's messages before the first turn."""
     metrics: Mapping[str, float] = field(default_factory=dict)
-    """The environment's numbers for the metrics."""
+    """The environment's numbers for the metrics, by name."""
     detail: str = ""
     """The cause of a failure, or the environment's findings, for people."""
     segments: tuple[EpisodeSegment, ...] = ()
-    """The segments, in order; they cover the completion. Empty if all of it follows the prompt of its group."""
+    """The segments, in order. Segments cover the completion. Empty if the whole completion follows the prompt of its
+    group.
+    """
     num_auxiliary_turns: int = 0
-    """Turns that are not part of the completion."""
+    """Turns of the episode that are not part of the completion."""
 
     @property
     def turns_in_time(self) -> tuple[EpisodeTurn, ...]:
-        """The turns in the order in which they were sampled, whatever their segments."""
+        """The turns in the order in which they were sampled, in all segments."""
         return tuple(sorted(self.turns, key=lambda turn: turn.number))
 
 
 @dataclass(frozen=True)
 class Rollout:
-    """A completion with the values that it is trained with."""
+    """A completion with the values for its training."""
 
     completion: Completion
     advantage: float
     """The advantage of each token, unless `token_advantages` is set."""
     weight: float = 1.0
-    """Factor of the loss of all tokens."""
+    """The factor of the loss of all tokens."""
     reward: float | None = None
     token_advantages: "Float32Array | None" = None
-    """The advantage of each token, [T], if the tokens' advantages differ."""
+    """The advantage of each token, [T], if tokens have different advantages."""
 
 
 @dataclass(frozen=True)
@@ -276,7 +286,7 @@ class TrainGroup:
 
     group_id: str
     prompt_token_ids: "Int32Array"
-    """[P]"""
+    """The token ids of the prompt, [P]."""
     rollouts: tuple[Rollout, ...]
     traceparent: str = ""
 
@@ -292,7 +302,7 @@ class TrainBatch:
 
     @property
     def num_tokens(self) -> int:
-        """Number of tokens in prompts and completions."""
+        """The number of tokens in prompts and completions."""
         return sum(
             len(group.prompt_token_ids) + sum(rollout.completion.num_tokens for rollout in group.rollouts)
             for group in self.groups

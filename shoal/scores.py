@@ -1,10 +1,12 @@
-"""Scores of completions: the verdict of each verifier, and the reward that they make."""
+"""Scores of completions: the verdict of each verifier, and the reward that follows from the verdicts."""
 
 from dataclasses import dataclass
 from enum import StrEnum
 
 MAX_REWARD = 1e12
-"""Largest magnitude of a reward. Advantages square rewards, and no float holds the squares of much larger ones."""
+"""The largest magnitude of a reward. Advantages square rewards, and a float cannot represent the squares of much larger
+rewards.
+"""
 
 
 class ScoreOutcome(StrEnum):
@@ -22,7 +24,7 @@ class StepScore:
     """A verifier's score of one step of a completion."""
 
     end_char: int
-    """Characters of the completion's text up to the end of the step."""
+    """The number of characters of the completion's text up to the end of the step."""
     value: float
 
 
@@ -33,7 +35,7 @@ class VerifierScore:
     verifier: str
     outcome: ScoreOutcome
     value: float = 0.0
-    """Meaningful only when SCORED."""
+    """The value of the verifier. Meaningful only when the outcome is SCORED."""
     detail: str = ""
     duration_s: float = 0.0
     step_scores: tuple[StepScore, ...] = ()
@@ -41,7 +43,9 @@ class VerifierScore:
     code_digest: str = ""
     """SHA-256, in hex, of the verifier's code, if it is not part of Shoal."""
     answer: str | None = None
-    """The answer, as the same text for equal answers; empty for no answer, None if the verifier does not know."""
+    """The answer in the completion, as a text that is the same for equal answers. Empty for no answer; None if the
+    verifier does not know the answer.
+    """
 
 
 @dataclass(frozen=True)
@@ -49,9 +53,9 @@ class RewardPart:
     """One summand of the reward of a completion."""
 
     name: str
-    """For example "verifiable" or "overlong"."""
+    """The name of the summand, for example "verifiable" or "overlong"."""
     value: float
-    """The amount that it adds to the reward."""
+    """The amount that the summand adds to the reward."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +64,7 @@ class Score:
 
     sample_index: int
     outcome: ScoreOutcome
-    """SCORED only if every verifier scored; else the worst outcome of the verifiers."""
+    """The outcome: SCORED only if every verifier scored, otherwise the worst outcome of the verifiers."""
     reward: float
     """The reward that the table `reward` of the configuration defines; by default the weighted sum of the verifiers'
     values. Meaningful only when SCORED."""

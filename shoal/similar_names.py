@@ -1,18 +1,20 @@
-"""Names that may be meant by one that does not exist."""
+"""Names that may be meant by a name that does not exist."""
 
 import difflib
 from collections.abc import Iterable
 
 _MAX_COMPARED = 200
-"""Characters of a name that are compared with others, which takes quadratic time."""
+"""The number of characters of a name that are compared with other names. The comparison takes quadratic time."""
 _MAX_LONGER = 3
-"""Names that one word or abbreviation may stand for; where it fits more of them, it tells nothing."""
+"""The most names to which one word or abbreviation may refer. A word that fits more names is no useful hint."""
 _MIN_PREFIX = 3
 
 
 def similar_names(name: str, known: Iterable[str], *, most: int = 3, likeness: float = 0.6) -> list[str]:
-    """Returns the known names that may be meant, best first: those that have its words, else those that it abbreviates
-    ("lr" for learning_rate), else the most similar ones, at most `most`, from `likeness` (0 to 1) on."""
+    """Returns the known names that may be meant, best first. Names with the words of the given name are preferred, then
+    names that it abbreviates ("lr" for learning_rate), then the most similar names. The result has at most `most`
+    names, with a similarity of at least `likeness` (0 to 1).
+    """
     name, known = name[:_MAX_COMPARED], list(dict.fromkeys(known))
     for shortens in (_has_words, _has_initials, _begins, _abbreviates):
         longer = [one for one in known if shortens(name, one)]
@@ -35,8 +37,9 @@ def _begins(short: str, name: str) -> bool:
 
 
 def _abbreviates(short: str, name: str) -> bool:
-    """Returns whether each word of `short` has letters of a word of the name in their order, from its first one on, and
-    the words follow one another as in the name."""
+    """Returns whether each word of `short` consists of letters of a word of the name, in their order and from the first
+    letter on. The words must follow one another as in the name.
+    """
     words = iter(name.split("_"))
     return len(short) > 1 and all(any(_has_letters(part, word) for word in words) for part in short.split("_"))
 

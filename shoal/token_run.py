@@ -1,4 +1,4 @@
-"""Consecutive tokens of a completion, as a generator sampled them."""
+"""Consecutive tokens of a completion, in the order in which a generator sampled the tokens."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,16 +11,18 @@ from shoal.rollout import Completion, Support, VersionSpan
 
 @dataclass(frozen=True)
 class TokenRun:
-    """`T` consecutive tokens of a completion: all of them, or some."""
+    """`T` consecutive tokens of a completion: all tokens, or a part."""
 
     token_ids: Int32Array
     """The ids of the tokens, [T]."""
     logprobs: Float32Array
-    """[T] log-probability of each token under the distribution that it was drawn from; NaN where unknown."""
+    """The log-probability of each token, [T], under the distribution from which the token was drawn; NaN if unknown."""
     version_spans: tuple[VersionSpan, ...]
-    """The versions, in order; they cover all sampled tokens. Positions count from the run's first token."""
+    """The versions of the weights, in order. The versions cover all sampled tokens. Positions count from the run's
+    first token.
+    """
     support: Support | None = None
-    """The supports; None if they were not requested."""
+    """The supports of the tokens; None if supports were not requested."""
 
     @property
     def num_tokens(self) -> int:
@@ -28,7 +30,7 @@ class TokenRun:
 
     @property
     def num_bytes(self) -> int:
-        """Size of the arrays."""
+        """The size of the arrays in bytes."""
         support = 0 if self.support is None else self.support.token_ids.nbytes + self.support.counts.nbytes
         return self.token_ids.nbytes + self.logprobs.nbytes + support
 

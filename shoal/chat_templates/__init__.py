@@ -1,15 +1,16 @@
-"""Chat templates: the values of `model.chat_template`, which is Jinja text, a file with it, or one of these names.
+"""Chat templates: the values of `model.chat_template`, which is Jinja text, the path of a file with Jinja text, or one
+of these names.
 
 chatml         <|im_start|>role, the message, <|im_end|>: the format of most models
 tulu           <|user|> or <|assistant|> on its own line before each message, as Tulu's models expect
 tulu_thinker   as tulu; the answer begins with <think>
-tulu_r1        the same, after the instruction of r1_zero; earlier answers lose their thoughts
+tulu_r1        as tulu_thinker, after the instruction of r1_zero; earlier answers lose their thoughts
 zephyr         as tulu, with the end-of-sequence token after every message
 simple         the bare messages, one per line
 simple_space   the bare messages, separated by spaces
 simple_chat    "User: " or "Assistant: " before each message, separated by empty lines; nothing begins the answer
 r1_zero        asks for <think>...</think> <answer>...</answer>; the answer begins with "Assistant: <think>"
-r1_zero_plain  the same; the answer begins with "Assistant:"
+r1_zero_plain  as r1_zero, but the answer begins with "Assistant:"
 r1_zero_boxed  as r1_zero; every message asks for a result in \\boxed{}
 answer_line    the bare messages; asks for a last line "Answer: ..."
 code_block     the bare messages; asks for a program in ```python
@@ -27,7 +28,7 @@ NAMES = tuple(sorted(path.stem for path in _FOLDER.glob("*.jinja")))
 
 
 def template_text(value: str, field: str = FIELD) -> str:
-    """Returns the Jinja text for a value of `model.chat_template`, or of another field like it.
+    """Returns the Jinja text for a value of `model.chat_template`, or of a similar field.
 
     Raises `InvalidArgument` for a value that is neither Jinja text, nor a name, nor a readable file on this machine.
     """
@@ -52,7 +53,7 @@ def _read(path: Path, value: str, field: str) -> str:
     try:
         if path.is_file():  # A device may never end.
             return path.read_text(encoding="utf-8")
-        why = "there is no such file on this machine"
+        why = "the file does not exist on this machine"
     except (OSError, UnicodeDecodeError) as error:
         why = f"the file cannot be read: {why_unread(error)}"
     raise InvalidArgument(

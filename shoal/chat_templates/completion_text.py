@@ -1,4 +1,4 @@
-"""The text of a completion, which verifiers and people read."""
+"""The text of a completion, for verifiers and people."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -7,7 +7,7 @@ from shoal.chat_templates.thoughts import MARKS
 
 
 def text_decoder(tokenizer: Any) -> Callable[[Sequence[int]], str]:
-    """Returns a function that decodes tokens to text. It drops special tokens, except for marks of thoughts.
+    """Returns a function that decodes tokens to text. The function drops special tokens, except for marks of thoughts.
 
     In some models these marks are special tokens. Without them, thoughts would look like the answer. `tokenizer` is a
     tokenizer of transformers.

@@ -1,4 +1,4 @@
-"""Trials of a chat template: the end that it writes after an answer, and whether it writes the time."""
+"""Trials of a chat template: how the template ends an answer, and whether the template writes the time."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,7 +7,7 @@ from shoal.chat_templates.rendering import BoundedTemplate, Dialogue, Unrendered
 from shoal.errors import InvalidArgument
 
 ANSWER = "stand-in-for-a-sampled-answer-5c1e9a"
-"""The content of the stand-in."""
+"""The content of the placeholder for an answer."""
 STAND_IN: tuple[dict[str, Any], ...] = ({"role": "user", "content": "-"}, {"role": "assistant", "content": ANSWER})
 _SOME_TIME_S = 1_000_000_000.25
 _OTHER_TIME_S = _SOME_TIME_S + 7 * 366 * 86400 + 3 * 86400 + 5 * 3600 + 17 * 60 + 13.5
@@ -15,16 +15,17 @@ _OTHER_TIME_S = _SOME_TIME_S + 7 * 366 * 86400 + 3 * 86400 + 5 * 3600 + 17 * 60 
 
 
 def first_token(tokenizer: Any, text: str) -> str | None:
-    """Returns the special token at the beginning of a text, after blanks; None if there is none."""
+    """Returns the special token at the beginning of a text, after blanks; None if there is no such token."""
     added: list[str] = sorted(tokenizer.get_added_vocab(), key=len, reverse=True)
     return next((token for token in added if token.strip() and text.lstrip().startswith(token)), None)
 
 
 def end_of_answer(tokenizer: Any, variables: Mapping[str, Any]) -> int | None:
-    """Returns the token that the chat template writes after a final answer; None if it is not a single token.
+    """Returns the token that the chat template writes after a final answer; None if the end is not a single token.
 
-    After an answer that another turn follows, a template may write another token, which may also end parts of an
-    answer: gpt-oss ends thoughts with it. Returns None too if there is no template, or if it refuses the messages.
+    After an answer that another turn follows, a template may write another token. This token may also end parts of an
+    answer: gpt-oss ends thoughts with it. The result is also None if there is no template, or if the template refuses
+    the messages.
     """
     if not tokenizer.chat_template:
         return None

@@ -1,7 +1,7 @@
 """The texts of conversations. A program with limits applies the chat template.
 
-A template is a program that comes with a model. A single operation of it may never end, or take all memory, and nothing
-in the same process could interrupt it.
+A template is a program that comes with a model. A single operation of a template may never end, or may take all memory,
+and nothing in the same process could interrupt the operation.
 """
 
 import contextlib
@@ -25,11 +25,13 @@ from shoal.quantities import format_bytes
 
 _PROGRAM = Path(template_program.__file__)
 _FIXED_S, _ROW_S = 30.0, 0.1
-"""Longest time of a call, and additional time for each conversation, which usually takes about 0.05 ms."""
+"""The longest time of a call, and the additional time for each conversation, in seconds. A conversation usually takes
+about 0.05 ms.
+"""
 _MEMORY_BYTES = 1 << 30
-"""Largest memory of the program."""
+"""The largest memory of the program."""
 _MAX_CHARS, _MAX_GROWTH = 1 << 20, 16
-"""Most characters of a text: a fixed number, and a number for each character of its messages and tools."""
+"""The most characters of a text: a fixed number, and a number for each character of the text's messages and tools."""
 _ROWS_AT_ONCE = 64
 _READ_BYTES = 1 << 16
 
@@ -39,9 +41,9 @@ class Unrendered:
     """A conversation without a text."""
 
     why: str
-    """The reason, as a verb phrase about the template: "refuses the messages: ..."."""
+    """The reason for which there is no text, as a verb phrase about the template: "refuses the messages: ..."."""
     refusal: str = ""
-    """The template's own message if it refuses the messages, else empty."""
+    """The template's own message if the template refuses the messages, otherwise empty."""
 
 
 @dataclass(frozen=True)
@@ -59,12 +61,14 @@ class Dialogue:
 class BoundedTemplate:
     """A tokenizer's chat template, applied in a separate process. Make one call at a time.
 
-    The process begins with the first call and ends with this object. If it had to be ended, a new process replaces it.
+    The process begins with the first call and ends with this object. If the process had to be ended, a new process
+    replaces it.
     """
 
     def __init__(self, tokenizer: Any, variables: Mapping[str, Any], time_s: float | None = None) -> None:
         """The template sees `variables`, the tokenizer's special tokens, and the time `time_s` (in seconds since 1970,
-        now by default). All texts of this object have the same time."""
+        by default the current time). All texts of this object have the same time.
+        """
         self._given = json.dumps(
             {
                 # If a tokenizer has several named templates, one may be for tools.
@@ -83,8 +87,8 @@ class BoundedTemplate:
     def render(self, dialogues: Sequence[Dialogue]) -> list[str | Unrendered]:
         """Returns the text of each dialogue, in order.
 
-        Returns fewer texts than `dialogues` if the last returned dialogue ended the process: for it the template does
-        not end in time, or takes too much memory.
+        Returns fewer texts than `dialogues` if the last returned dialogue ended the process. For this dialogue the
+        template does not end in time, or takes too much memory.
         """
         within_s = _FIXED_S + _ROW_S * len(dialogues)
         deadline = time.monotonic() + within_s
@@ -118,13 +122,13 @@ class BoundedTemplate:
             self._process.stdin.flush()
 
     def _outcome(self, deadline: float, within_s: float) -> str | Unrendered:
-        """Returns the program's result for the next row. Ends the program if it cannot continue."""
+        """Returns the program's result for the next row. Ends the program if the program cannot continue."""
         assert self._process is not None
         try:
             line = self._line(deadline)
         except TimeoutError:
             self.close()
-            return Unrendered(f"does not end: {within_s:g} s are over")
+            return Unrendered(f"does not end within {within_s:g} s")
         if line is None:
             code = self._process.wait()
             self.close()
@@ -138,7 +142,7 @@ class BoundedTemplate:
         return Unrendered(outcome["problem"]) if "problem" in outcome else str(outcome["text"])
 
     def _line(self, deadline: float) -> bytes | None:
-        """Returns the next line of the program; None if it has ended. Raises `TimeoutError`."""
+        """Returns the next line of the program; None if the program has ended. Raises `TimeoutError`."""
         assert self._process is not None and self._process.stdout is not None
         parts, output = [self._read], self._process.stdout.fileno()
         poll = select.poll()

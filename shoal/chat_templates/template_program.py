@@ -52,7 +52,7 @@ def _outcome(given: Mapping[str, Any], messages: Any, begins_turn: bool, tools: 
         return {"refusal": str(error) or type(error).__name__}
     num_chars = sum(len(message["content"]) for message in messages) + (len(json.dumps(tools)) if tools else 0)
     if len(text) > given["max_chars"] + given["max_growth"] * num_chars:
-        return {"problem": f"makes {len(text)} characters of {num_chars}"}
+        return {"problem": f"writes {len(text)} characters, but the limit is {num_chars}"}
     return {"text": text}
 
 
@@ -69,12 +69,12 @@ def _limit(kind: int, limit: int) -> None:
 
 
 def environment(time_s: float = 0.0) -> Any:
-    """Returns Jinja's environment as transformers sets it up for chat templates, with a fixed time."""
+    """Returns a Jinja environment like the one of transformers for chat templates, but with a fixed time."""
     from jinja2 import TemplateError, ext
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     class Generation(ext.Extension):
-        """The tag of transformers around text that the model has written."""
+        """The tag that transformers allows around text that the model has written."""
 
         tags = {"generation"}  # noqa: RUF012
 

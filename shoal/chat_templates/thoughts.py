@@ -1,4 +1,4 @@
-"""Thoughts in the text of a model. All text outside of them is the answer.
+"""Thoughts in the text of a model. All text outside of thoughts is the answer.
 
 The marks come from the models' own chat templates and from the engines' parsers for these models. Marks that are
 ordinary words, such as Granite's "Here is my thought process:", are not included.
@@ -16,8 +16,9 @@ MARKS = {f"<{tag}>": f"</{tag}>" for tag in _TAGS} | {
     "<|channel>thought": "<channel|>",
     "<|channel|>analysis<|message|>": "<|channel|>final<|message|>",
 }
-"""The mark that begins a thought -> the mark that ends it. Case does not matter in marks of XML form. docs/rewards.md
-names their models."""
+"""The mark that ends a thought, by the mark that begins the thought. Case does not matter in marks of XML form.
+docs/rewards.md names the models of the marks.
+"""
 
 _ENDS = frozenset(MARKS.values())
 _MARK = re.compile(
@@ -41,11 +42,11 @@ def without_thoughts(text: str) -> str:
 
 
 def thoughts(text: str) -> Sequence[tuple[int, int]]:
-    """Returns the begin and end of each thought, including its marks, in order.
+    """Returns the begin and end of each thought, in order. Both include the marks of the thought.
 
     A thought ends with the first matching end mark, or else at the end of the text. An end mark without a begin mark
-    ends a thought that began with the text: the prompt had opened it (`opened_thought`). Outside of thoughts, a mark in
-    quotation marks or backticks has no effect. The time is linear in the text.
+    ends a thought that began with the text: the prompt had opened the thought (`opened_thought`). Outside of thoughts,
+    a mark in quotation marks or backticks has no effect. The time is linear in the length of the text.
     """
     spans: list[tuple[int, int]] = []
     start, closing = 0, ""
@@ -65,8 +66,9 @@ def thoughts(text: str) -> Sequence[tuple[int, int]]:
 
 
 def next_thought(text: str, start: int, before: int) -> tuple[int, int] | None:
-    """Returns the begin and end of the first thought that begins in text[start:before], including its marks; None if
-    there is none. `start` must be outside of thoughts."""
+    """Returns the begin and end of the first thought that begins in text[start:before], including the marks; None if
+    there is no such thought. `start` must be outside of thoughts.
+    """
     for found in _MARK.finditer(text, start, before):
         closing = MARKS.get(_canonical(found[0]))
         if closing is not None and not _is_quoted(found):
@@ -77,7 +79,8 @@ def next_thought(text: str, start: int, before: int) -> tuple[int, int] | None:
 
 def answer_start(text: str) -> int:
     """Returns the begin of the answer, after the thoughts with which a text begins. An end mark without a begin mark
-    ends a thought that the prompt had opened."""
+    belongs to a thought that the prompt had opened.
+    """
     first = _MARK.search(text)
     start = first.end() if first and _canonical(first[0]) in _ENDS and not _is_quoted(first) else 0
     while (thought := next_thought(text, start, len(text))) and not text[start : thought[0]].strip():
@@ -86,8 +89,9 @@ def answer_start(text: str) -> int:
 
 
 def opened_thought(prompt: str) -> str:
-    """Returns the begin mark of the thought that a prompt leaves open for the policy, as chat templates may; empty if
-    there is none."""
+    """Returns the begin mark of the thought that a prompt leaves open for the policy, as chat templates may do. The
+    result is empty if the prompt leaves no thought open.
+    """
     end = prompt[-_LONGEST * 2 :].rstrip()
     return next((mark for mark in MARKS if end.endswith(mark)), "")
 

@@ -1,7 +1,8 @@
 """The configuration of a run: one pydantic model, read from TOML and sent as JSON.
 
-To add a setting, add a field with a docstring to the class of its table in `tables`, read it in the service that needs
-it, and run `make docs`, which writes docs/configuration.md. What several tables ask of one another is in `fits`.
+To add a setting, add a field with a docstring to the class of its table in `tables`, read the field in the service that
+needs the setting, and run `make docs`, which writes docs/configuration.md. Requirements between several tables are in
+`fits`.
 """
 
 import importlib
@@ -15,8 +16,9 @@ __all__ = ["RunConfig", "dump_config", "load_config", "parse_config"]
 
 
 def __getattr__(name: str) -> Any:
-    """Imports a name when it is first used: a process of the verifier pool needs `tables.section`
-    alone, and starts often."""
+    """Imports a name when the name is first used: a process of the verifier pool needs only `tables.section`, and such
+    processes start often.
+    """
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module = importlib.import_module("shoal.config.run" if name == "RunConfig" else "shoal.config.load")

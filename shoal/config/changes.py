@@ -19,11 +19,11 @@ _MAX_VALUE_CHARS = 60
 def changed_config(config: RunConfig, changes: Mapping[str, Any] | Struct) -> RunConfig:
     """Returns the configuration of a run that is resumed with changes.
 
-    `changes` holds the fields to change, nested as in the configuration; null stands for a field's default. Where one
-    of `run.num_steps`, `run.total_episodes` and `run.total_epochs` changes, it replaces the others.
+    `changes` has the fields to change, nested as in the configuration; null means a field's default. If
+    `run.num_steps`, `run.total_episodes` or `run.total_epochs` changes, the changed field replaces the other two.
 
-    Raises `InvalidArgument` for values that are not valid, for fields that a resumed run keeps, and for a new step size
-    of a run that counts episodes.
+    Raises `InvalidArgument` for invalid values, for changes of fields that a resumed run keeps, and for a new step size
+    in a run that counts episodes.
     """
     changed = merged_config(config, changes)
     _check_step_size(config, changed)
@@ -37,7 +37,7 @@ def changed_config(config: RunConfig, changes: Mapping[str, Any] | Struct) -> Ru
 
 
 def merged_config(config: RunConfig, changes: Mapping[str, Any] | Struct) -> RunConfig:
-    """Returns a configuration with changes as those of `changed_config`, whatever they are.
+    """Returns a configuration with changes. The changes have the form of `changed_config`'s, but any field may change.
 
     Raises `InvalidArgument` for values that are not valid.
     """
@@ -50,7 +50,7 @@ def merged_config(config: RunConfig, changes: Mapping[str, Any] | Struct) -> Run
 
 
 def _keep_one_length(run: dict[str, Any], given: Mapping[str, Any]) -> None:
-    """Leaves in the table `[run]`, in place, the length that the changes give, or else the one that it had."""
+    """Keeps in the table `[run]`, in place, the length that the changes give, or else the earlier length."""
     lengths = ("num_steps", "total_episodes", "total_epochs")
     kept = [name for name in lengths if given.get(name) is not None]
     if not kept:
@@ -68,7 +68,7 @@ def changed_fields(before: RunConfig, after: RunConfig) -> dict[str, str]:
 
 
 def changed_values(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, str]:
-    """Returns the fields that differ between dumped configurations, as `changed_fields` does."""
+    """Returns the fields that differ between dumped configurations, in the form of `changed_fields`."""
     old, new = (dict(_leaves(values, "")) for values in (before, after))
     names = [name for name in sorted(old.keys() | new.keys()) if old.get(name) != new.get(name)]
     return {name: f"{_text(name, old)} -> {_text(name, new)}" for name in names}
@@ -80,26 +80,33 @@ def fixed_fields() -> Iterator[tuple[str, str]]:
 
 
 def _check_step_size(config: RunConfig, changed: RunConfig) -> None:
-    """Raises `InvalidArgument` where episodes or epochs would count the steps taken as if they had the new size."""
+    """Raises `InvalidArgument` if episodes or epochs would count the steps taken so far as if these steps had the new
+    size.
+    """
     groups = config.grpo.groups_per_step, changed.grpo.groups_per_step
     completions = config.grpo.completions_per_step, changed.grpo.completions_per_step
     epochs, episodes = changed.run.total_epochs, changed.run.total_episodes
     for what, (before, after), length, counts in (
-        ("grpo.groups_per_step", groups, epochs, f"run.total_epochs ({epochs or 0:g}) counts steps of one size"),
-        ("the completions of a step", completions, episodes, f"run.total_episodes ({episodes}) is divided by one size"),
+        ("grpo.groups_per_step", groups, epochs, f"run.total_epochs ({epochs or 0:g}) counts steps of a single size"),
+        (
+            "the completions of a step",
+            completions,
+            episodes,
+            f"run.total_episodes ({episodes}) is divided by a single step size",
+        ),
     ):
         if before != after and length is not None:
             reason = (
-                f"a resume that changes {what} ({before} -> {after}) needs run.num_steps: {counts}. Give the run's "
-                "whole number of steps, those taken included"
+                f"a resume that changes {what} ({before} -> {after}) needs run.num_steps: {counts}. Give the total "
+                "number of steps of the run, with the steps already taken"
             )
             raise InvalidArgument(reason, violations=[FieldViolation(field="run.num_steps", description=reason)])
 
 
 def why_fixed(name: str, changed: RunConfig) -> str:
-    """Returns why a resumed run keeps a field; empty if it may change."""
+    """Returns why a resumed run keeps a field; empty if the field may change."""
     if name == "kl.coef" and changed.kl.target is not None:
-        return "kl.target adapts it, and the checkpoint holds its present value"
+        return "kl.target adapts the coefficient, and the checkpoint has the coefficient's current value"
     return next((reason for fixed, reason in fixed_fields() if f"{name}.".startswith(f"{fixed}.")), "")
 
 
@@ -110,8 +117,8 @@ def _refusal(refused: Mapping[str, str]) -> str:
     lines = [f"\n  {name}: {reason}" for name, reason in refused.items()]
     kept = [f"\n  {', '.join(names)}: {reason}" for reason, names in others.items()]
     return (
-        f"a resumed run cannot change:{''.join(lines)}\nstart a new run to change them, for example from this one's "
-        f"exported model. Every field may change but:{''.join(kept)}"
+        f"a resumed run cannot change:{''.join(lines)}\nstart a new run to change these fields, for example from "
+        f"this run's exported model. Every field may change except:{''.join(kept)}"
     )
 
 

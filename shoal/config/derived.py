@@ -1,20 +1,22 @@
-"""The values that `shoal config show` prints behind a configuration, and the size of its largest train step."""
+"""The values that `shoal config show` prints after a configuration, and the size of the configuration's largest train
+step.
+"""
 
 from typing import Any
 
 from shoal.config.run import RunConfig
 
 _PROMPT_TOKEN_BYTES = 4
-"""The id, an int32."""
+"""Bytes of a token id, an int32."""
 _TOKEN_BYTES = 4 + 4 + 4 + 1
-"""Bytes of a completion's token: its id, log-probability, advantage and loss mask."""
+"""Bytes of each token of a completion: its id, log-probability, advantage and loss mask."""
 _HEADER_BYTES = 2048
-"""Bytes of a message that do not grow with its tokens: names, version spans, trace context."""
+"""Bytes of a message that do not depend on its number of tokens: names, version spans, trace context."""
 _HEADROOM = 2
 
 
 def derived_values(config: RunConfig) -> dict[str, Any]:
-    """Returns what follows from a configuration, in the terms of docs/glossary.md."""
+    """Returns the values that follow from a configuration, in the terms of docs/glossary.md."""
     grpo, generator = config.grpo, config.generator
     per_optimizer_step = grpo.completions_per_step // grpo.num_mini_batches
     engine_gpus = generator.tensor_parallel_size * generator.pipeline_parallel_size
@@ -41,7 +43,9 @@ def derived_values(config: RunConfig) -> dict[str, Any]:
 
 
 def max_step_bytes(config: RunConfig) -> int:
-    """Returns the most that the learner accepts as one train step: twice what its groups take at full length."""
+    """Returns the largest size in bytes that the learner accepts as one train step: twice the size of the step's groups
+    at full length.
+    """
     grpo, sampling = config.grpo, config.sampling
     completion = sampling.max_completion_tokens * (_TOKEN_BYTES + _support_bytes(sampling.top_k))
     num_messages = 1 + grpo.groups_per_step + grpo.completions_per_step
@@ -50,5 +54,7 @@ def max_step_bytes(config: RunConfig) -> int:
 
 
 def _support_bytes(top_k: int) -> int:
-    """Returns what the support of a token takes: its count, and the ids of up to `top_k` tokens and its own."""
+    """Returns the bytes of a token's support: the count, and the ids of up to `top_k` tokens and of the sampled
+    token.
+    """
     return 4 + 4 * (top_k + 1) if top_k else 0

@@ -1,4 +1,4 @@
-"""The number of train steps that `run.total_epochs` stands for, which the data decide."""
+"""The number of train steps that `run.total_epochs` means. The number depends on the data."""
 
 import math
 
@@ -9,26 +9,27 @@ from shoal.quantities import counted
 
 
 def with_counted_steps(config: RunConfig, num_prompts: int) -> RunConfig:
-    """Returns the configuration with `run.num_steps` counted, where it has `run.total_epochs`.
+    """Returns the configuration. If it has `run.total_epochs`, `run.num_steps` is computed from the data.
 
     A pass has as many steps as there are whole batches of prompts in the data, as in other trainers; the next pass
-    begins with those that are left.
+    begins with the prompts that are left.
 
-    Raises `InvalidArgument` for data of less than one batch, and where `run.num_steps` has another number.
+    Raises `InvalidArgument` for data of less than one batch, and if `run.num_steps` has another number.
     """
     if config.run.total_epochs is None:
         return config
     per_epoch = num_prompts // config.grpo.groups_per_step
     if per_epoch < 1:
         raise _refused(
-            f"counts passes of whole batches, and the data have {counted(num_prompts, 'prompt')} for batches of "
+            f"counts passes of whole batches, but the data have {counted(num_prompts, 'prompt')} for batches of "
             f"{config.grpo.groups_per_step}: lower grpo.groups_per_step, or give run.num_steps instead"
         )
     num_steps = math.ceil(config.run.total_epochs * per_epoch)
     if config.run.num_steps not in (0, num_steps):
         raise _refused(
             f"({config.run.total_epochs:g}, which is {counted(num_steps, 'step')} of {config.grpo.groups_per_step} of "
-            f"{counted(num_prompts, 'prompt')}) and run.num_steps ({config.run.num_steps}) differ: give one of them"
+            f"{counted(num_prompts, 'prompt')}) and run.num_steps ({config.run.num_steps}) differ: give only one of "
+            "the two fields"
         )
     values = dump_config(config)
     values["run"]["num_steps"] = num_steps

@@ -12,7 +12,9 @@ _MAY_HOLD_KEYS = tuple([table, field] for table in ("judge", "model") for field 
 
 
 def all_fields(section: type[BaseModel], prefix: str = "") -> list[str]:
-    """Returns the dotted names of all fields that can be written down; tables with free names have none below them."""
+    """Returns the dotted names of all fields that a configuration file can contain. Tables with free names contribute
+    only their own name.
+    """
     names = []
     for name, field in section.model_fields.items():
         names.append(f"{prefix}{name}")
@@ -23,14 +25,14 @@ def all_fields(section: type[BaseModel], prefix: str = "") -> list[str]:
 
 
 def may_hold_key(location: Sequence[str]) -> bool:
-    """Returns whether a field may contain a key by mistake: messages do not repeat its value."""
+    """Returns whether a field may contain a key by mistake. Messages do not repeat the value of such a field."""
     return list(location[-2:]) in _MAY_HOLD_KEYS
 
 
 def takes_as_text(location: Sequence[str], value: Any) -> bool:
-    """Returns whether the field at a location in RunConfig takes a value of TOML as the text that it was read from.
+    """Returns whether the field at a location in RunConfig takes a TOML value as the literal text in the file.
 
-    A field of text does. One that also takes a list of texts does, unless the value is a list.
+    A text field takes the literal text. A field that also takes a list of texts does so unless the value is a list.
     """
     if isinstance(value, str):
         return False
@@ -40,8 +42,9 @@ def takes_as_text(location: Sequence[str], value: Any) -> bool:
 
 
 def annotation_at(location: Sequence[str]) -> Any:
-    """Returns the type of the field at a location in RunConfig, or of the item of a list or table there; None without
-    one."""
+    """Returns the type of the field at a location in RunConfig, or of the item of a list or table there; None if there
+    is no such field.
+    """
     section = _section_at(location[:-1])
     if section is not None:
         field = section.model_fields.get(location[-1])
@@ -56,7 +59,9 @@ def _kinds(annotation: Any) -> tuple[Any, ...]:
 
 
 def listed(value: Any, location: Sequence[str] = ()) -> Any:
-    """Returns values with a list wherever RunConfig has one and overrides named all of its items: {"0": x} is [x]."""
+    """Returns values with a list wherever RunConfig has a list and overrides named all items of the list: {"0": x}
+    becomes [x].
+    """
     if not isinstance(value, Mapping):
         return value
     items = {str(key): listed(item, [*location, str(key)]) for key, item in value.items()}

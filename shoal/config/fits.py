@@ -1,4 +1,4 @@
-"""Checks that tables fit together: each function raises `ValueError` for tables that do not."""
+"""Checks that tables fit together. Each function raises `ValueError` for tables that do not fit."""
 
 from collections.abc import Callable, Collection
 
@@ -8,7 +8,7 @@ from shoal.config.tables.generator import ADAPTER_RANKS
 
 
 def check_fits(config: RunTables) -> None:
-    """Raises `ValueError` for the first thing by which tables do not fit together."""
+    """Raises `ValueError` for the first reason for which the tables do not fit together."""
     for check in _CHECKS:
         check(config)
 
@@ -20,7 +20,7 @@ def _check_context(config: RunTables) -> None:
         table = "sampling" if longest == config.max_sequence_tokens else "evaluation"
         raise ValueError(
             f"generator.max_model_len ({given}) must be at least data.max_prompt_tokens + "
-            f"{table}.max_completion_tokens ({longest}): raise it, or leave it unset"
+            f"{table}.max_completion_tokens ({longest}): raise generator.max_model_len, or leave this field unset"
         )
 
 
@@ -49,13 +49,13 @@ def _check_queues(config: RunTables) -> None:
 def _check_algorithm(config: RunTables) -> None:
     if config.grpo.group_size == 1 and config.advantage.baseline in ("group_mean", "leave_one_out", "second_best"):
         raise ValueError(
-            f"grpo.group_size: must be at least 2 with advantage.baseline {config.advantage.baseline!r} (given: 1): "
-            "a group of one has nothing to compare with"
+            f"grpo.group_size: must be at least 2 with advantage.baseline {config.advantage.baseline!r} (given: 1): a "
+            "group of one completion has no other completion to compare with"
         )
     if config.advantage.per_verifier and config.kl.place == "reward" and config.kl.reward_level == "completion":
         raise ValueError(
-            'kl.reward_level "completion" subtracts the KL from the reward of a completion, and '
-            'with advantage.per_verifier there is no single reward: use "token"'
+            'kl.reward_level "completion" subtracts the KL from the reward of a completion, but with '
+            'advantage.per_verifier there is no single reward: set kl.reward_level to "token"'
         )
     for name, is_on in (
         ("advantage.per_verifier", config.advantage.per_verifier),
@@ -69,8 +69,8 @@ def _check_algorithm(config: RunTables) -> None:
             )
     if config.correction.is_on and config.loss.baseline == "behavior":
         raise ValueError(
-            "loss.baseline: correction compares the proximal policy with the behavior policy: set it to "
-            '"proximal"; with "behavior" the ratio itself already uses the engine\'s probabilities'
+            "loss.baseline: correction compares the proximal policy with the behavior policy: set "
+            'loss.baseline to "proximal"; with "behavior" the ratio itself already uses the engine\'s probabilities'
         )
 
 
@@ -86,7 +86,9 @@ def _check_overlong(config: RunTables) -> None:
 
 
 def _check_best_metrics(config: RunTables) -> None:
-    """Raises `ValueError` for a metric of evaluations where what is kept by it is not evaluated."""
+    """Raises `ValueError` for a metric of evaluations if the checkpoints or exports that are kept by the metric are not
+    evaluated.
+    """
     settings, evaluation = config.checkpoint, config.evaluation
     for name, metric, every_steps, kind in (
         ("best_metric", settings.best_metric, settings.every_steps, "every_steps"),
@@ -95,8 +97,8 @@ def _check_best_metrics(config: RunTables) -> None:
         every = evaluation.every_steps
         if metric.startswith("eval/") and (not evaluation.sources or not every or every_steps % every):
             raise ValueError(
-                f"checkpoint.{name} {metric!r} is measured in evaluations, and only an evaluated step has it: set "
-                f"evaluation.sources, and evaluation.every_steps to a divisor of checkpoint.{kind} ({every_steps}; "
+                f"checkpoint.{name} {metric!r} is measured in evaluations, so only an evaluated step has this metric: "
+                f"set evaluation.sources, and evaluation.every_steps to a divisor of checkpoint.{kind} ({every_steps}; "
                 f"given: {every})"
             )
     if settings.best_metric.startswith("eval/") and settings.keep_last < 2:
@@ -111,8 +113,8 @@ def _check_mini_batches(config: RunTables) -> None:
     ranks = config.data_parallel_size
     if completions < ranks:
         raise ValueError(
-            f"an optimizer step has {completions} completions for {ranks} ranks, too few for one each: raise "
-            "grpo.groups_per_step, or lower launch.num_learner_ranks or grpo.num_mini_batches"
+            f"an optimizer step has {completions} completions for {ranks} ranks, which is less than one completion per "
+            "rank: raise grpo.groups_per_step, or lower launch.num_learner_ranks or grpo.num_mini_batches"
         )
 
 
@@ -122,8 +124,8 @@ def _check_ranks(config: RunTables) -> None:
         if num_ranks % getattr(config.learner, name):
             raise ValueError(
                 f"learner.{name} ({getattr(config.learner, name)}) must divide the learner's ranks, "
-                f"launch.num_learner_ranks ({num_ranks}): set these to the ranks that are started, "
-                "also with torchrun"
+                f"launch.num_learner_ranks ({num_ranks}): set launch.num_learner_ranks to the number of ranks that are "
+                "started, also with torchrun"
             )
 
 
@@ -132,29 +134,31 @@ def _check_schedule(config: RunTables) -> None:
 
 
 def _check_adapters(config: RunTables) -> None:
-    """Raises `ValueError` for settings with which an engine cannot get its policy as an adapter."""
+    """Raises `ValueError` for settings with which an engine cannot receive its policy as an adapter."""
     generator, lora, weights = config.generator, config.learner.lora, config.weights
     if generator.lora == "merged":
         return
     if not lora.is_on:
         raise ValueError(
-            f'generator.lora "adapter" needs learner.lora.rank above 0 (it is {lora.rank}): otherwise the learner '
-            "trains the whole model"
+            f'generator.lora "adapter" needs learner.lora.rank above 0 (the rank is {lora.rank}): otherwise the '
+            "learner trains the whole model"
         )
     unfit = {
         f"learner.lora.rank {lora.rank}: vLLM takes at most {ADAPTER_RANKS[-1]}": lora.rank > ADAPTER_RANKS[-1],
-        f'learner.lora.quantization "{lora.quantization}": the adapters belong to the quantized model, and '
-        "generators have the model itself": lora.quantization != "none",
-        "generator.keep_stale_kv: each completion keeps its version, and its cache with it": generator.keep_stale_kv,
+        f'learner.lora.quantization "{lora.quantization}": the adapters belong to the quantized model, but '
+        "generators have the original model": lora.quantization != "none",
+        "generator.keep_stale_kv: each completion keeps its version and its cache": generator.keep_stale_kv,
         "weights.backend nccl: adapters are received while the engine's own NCCL is in use": weights.backend == "nccl",
     }
     for reason, is_so in unfit.items():
         if is_so:
-            raise ValueError(f'generator.lora "adapter" does not go with {reason}; change that, or use "merged"')
+            raise ValueError(
+                f'generator.lora "adapter" does not go with {reason}; change this setting, or use "merged"'
+            )
 
 
 def _check_deterministic(config: RunTables) -> None:
-    """Raises `ValueError` for settings with which a resumed run would not equal one that was never interrupted."""
+    """Raises `ValueError` for settings with which a resumed run would differ from a run without interruption."""
     if not config.run.deterministic:
         return
     generator, learner = config.generator, config.learner
@@ -162,17 +166,17 @@ def _check_deterministic(config: RunTables) -> None:
         "run.num_threads, for example 1: the order in which numbers are added depends on the number of threads": (
             config.run.num_threads is None
         ),
-        f"grpo.max_staleness 0 (it is {config.grpo.max_staleness}): above 0, completions meet new weights at a moment "
-        "that no two runs share": config.grpo.max_staleness > 0,
-        f"environments.max_episodes {_num_episodes(config)} for every environment, as many as are played at once: an "
-        "episode takes its turns together with all others": any(
+        f"grpo.max_staleness 0 (the value is {config.grpo.max_staleness}): above 0, completions get new weights at a "
+        "moment that differs between runs": config.grpo.max_staleness > 0,
+        f"environments.max_episodes {_num_episodes(config)} for every environment, the number of episodes that are "
+        "played at the same time: an episode takes its turns together with all other episodes": any(
             environment.max_episodes < _num_episodes(config) for environment in config.environments
         ),
         f'generator.dtype "float32" (it is "{generator.dtype}")': generator.dtype != "float32",
         f'learner.compute_dtype "float32" (it is "{learner.compute_dtype}")': learner.compute_dtype != "float32",
         f'weights.dtype "auto" or "float32" (it is "{config.weights.dtype}")': config.weights.dtype
         not in ("auto", "float32"),
-        f'weights.backend "auto" or "gloo" (it is "{config.weights.backend}"), since it runs on CPUs': (
+        f'weights.backend "auto" or "gloo" (it is "{config.weights.backend}"), since the run uses CPUs': (
             config.weights.backend == "nccl"
         ),
         f'generator.lora "merged" (it is "{generator.lora}"): an adapter is loaded while completions are sampled': (
@@ -183,15 +187,15 @@ def _check_deterministic(config: RunTables) -> None:
             f"generator.{name} 1 (it is {getattr(generator, name)})": getattr(generator, name) > 1
             for name in ("tensor_parallel_size", "pipeline_parallel_size")
         },
-        "launch.single_gpu false, since it runs on CPUs": config.launch.single_gpu,
-        "generator.sleep_while_training false, since it runs on CPUs": generator.sleep_while_training,
+        "launch.single_gpu false, since the run uses CPUs": config.launch.single_gpu,
+        "generator.sleep_while_training false, since the run uses CPUs": generator.sleep_while_training,
     }
     if needed := [need for need, is_wrong in wrong.items() if is_wrong]:
         raise ValueError(f"run.deterministic needs {'; and '.join(needed)}")
 
 
 def _num_episodes(config: RunTables) -> int:
-    """Returns how many episodes may be under way at once; 0 for a run without any."""
+    """Returns how many episodes may be under way at the same time; 0 for a run without episodes."""
     if not config.plays_episodes:
         return 0
     in_training = config.grpo.groups_per_step * (config.grpo.group_size + 1)
@@ -219,17 +223,19 @@ def _check_episodes(config: RunTables) -> None:
     parser = config.episodes.tool_parser
     if config.episodes.inline_results and parser not in PARSERS_THAT_STOP and not config.sampling.stop_strings:
         raise ValueError(
-            f"episodes.inline_results goes on behind a call, which does not end what is sampled with tool_parser "
-            f'"{parser}": use {" or ".join(map(repr, PARSERS_THAT_STOP))}; name what ends a call in '
-            "sampling.stop_strings; or leave it empty, and the chat template writes results"
+            f'episodes.inline_results continues a turn after a call, but with tool_parser "{parser}" a call does not '
+            f"end the sampling: use {' or '.join(map(repr, PARSERS_THAT_STOP))}; or name the end of a call in "
+            "sampling.stop_strings; or leave episodes.inline_results empty, so that the chat template writes "
+            "results"
         )
     advantage = config.advantage
     if config.episodes.turn_rewards == "tokens" and (
         advantage.baseline in ("greedy", "second_best", "length_weighted") or advantage.is_running
     ):
         raise ValueError(
-            'episodes.turn_rewards "tokens" compares the rewards of single turns, which advantage.baseline '
-            f"{advantage.baseline!r} and scale {advantage.scale!r} do not: use baseline group_mean, or turn_rewards sum"
+            'episodes.turn_rewards "tokens" compares the rewards of single turns, but advantage.baseline '
+            f"{advantage.baseline!r} and scale {advantage.scale!r} do not compare these rewards: use baseline "
+            "group_mean, or turn_rewards sum"
         )
 
 
@@ -248,19 +254,22 @@ def _check_names(config: RunTables) -> None:
 
 
 def why_unfiltered(config: RunTables, verifiers: Collection[str]) -> str:
-    """Returns why groups cannot be filtered by what these verifiers call correct; empty if they can, or need not be."""
+    """Returns why groups cannot be filtered by the correctness that these verifiers decide. The result is empty if
+    groups can be filtered, or need not be.
+    """
     if config.grpo.filter_groups_by != "correct" or any(config.reward.says_correct(name) for name in verifiers):
         return ""
     return (
-        'grpo.filter_groups_by: "correct" needs a verifier that says what is correct, and none of '
-        f'{", ".join(sorted(verifiers))} does: set it to "reward", or name in reward.correct those whose value of 1 '
-        "means so"
+        'grpo.filter_groups_by: "correct" needs a verifier that decides what is correct, but none of '
+        f'{", ".join(sorted(verifiers))} does so: set the field to "reward", or name in reward.correct the verifiers '
+        'whose value of 1 means "correct"'
     )
 
 
 def _check_filter(config: RunTables) -> None:
-    """Raises `ValueError` where groups are filtered by what is correct, and none of the verifiers that the sources name
-    says it. Where rows name verifiers or environments, the data decide."""
+    """Raises `ValueError` if groups are filtered by correctness, and none of the verifiers that the sources name
+    decides about correctness. If rows name verifiers or environments, the data decide.
+    """
     sources = config.data.sources
     if any(source.verifier is None or source.names_environments for source in sources):
         return
@@ -273,8 +282,8 @@ def _check_filter(config: RunTables) -> None:
 def _check_single_gpu(config: RunTables) -> None:
     if config.generator.sleep_while_training and config.grpo.max_staleness > 0:
         raise ValueError(
-            f"generator.sleep_while_training needs grpo.max_staleness 0 (it is {config.grpo.max_staleness}): above "
-            "0 the generator samples while the learner trains"
+            f"generator.sleep_while_training needs grpo.max_staleness 0 (the value is {config.grpo.max_staleness}): "
+            "above 0 the generator samples while the learner trains"
         )
     if not config.launch.single_gpu:
         return
@@ -285,21 +294,21 @@ def _check_single_gpu(config: RunTables) -> None:
         "generator.pipeline_parallel_size": config.generator.pipeline_parallel_size,
     }.items():
         if count > 1:
-            raise ValueError(f"launch.single_gpu takes one of each: {name} is {count}; set it to 1")
+            raise ValueError(f"launch.single_gpu needs exactly one of each process: {name} is {count}; set {name} to 1")
     if config.weights.backend == "nccl":
         raise ValueError("launch.single_gpu: NCCL refuses two members on one GPU; set weights.backend to gloo or auto")
     if config.generator.gpu_memory_utilization >= 0.9:
         raise ValueError(
-            "launch.single_gpu: the learner needs a part of the GPU: set generator.gpu_memory_utilization below "
-            f"0.9, for example 0.4 (it is {config.generator.gpu_memory_utilization})"
+            "launch.single_gpu: the learner needs a part of the GPU: set generator.gpu_memory_utilization below 0.9, "
+            f"for example 0.4 (the value is {config.generator.gpu_memory_utilization})"
         )
 
 
 def _check_reference(config: RunTables) -> None:
     if config.learner.lora.is_on and config.kl.reference_update_steps is not None:
         raise ValueError(
-            "kl.reference_update_steps: with learner.lora the reference is the model without its adapters, which "
-            "does not follow the policy; unset it, or set learner.lora.rank to 0"
+            "kl.reference_update_steps: with learner.lora the reference is the model without its adapters, which does "
+            "not follow the policy; unset kl.reference_update_steps, or set learner.lora.rank to 0"
         )
 
 

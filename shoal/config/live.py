@@ -16,9 +16,9 @@ from shoal.errors import FieldViolation, InvalidArgument
 
 @dataclass
 class LiveConfig:
-    """Holds the configuration of an active run, which a change replaces.
+    """The configuration of an active run, which a change replaces.
 
-    The parts of the run share it, and call it at each use.
+    The parts of the run share this object, and call it at each use.
     """
 
     current: RunConfig
@@ -28,15 +28,15 @@ class LiveConfig:
 
 
 def live_fields() -> Iterator[tuple[str, Live]]:
-    """Yields each field and table that may change while a run is active, and when it does."""
+    """Yields each field and table that may change while a run is active, and states when the change takes effect."""
     return marked_fields(Live, RunConfig)
 
 
 def updated_config(config: RunConfig, changes: Mapping[str, Any] | Struct, mask: Sequence[str] = ()) -> RunConfig:
     """Returns the configuration of an active run with changes.
 
-    `changes` is as for `merged_config`. `mask` holds the dotted names of the fields to take from it, all if it is
-    empty; a field that it names and `changes` lacks gets its default.
+    `changes` has the form of `merged_config`'s argument. `mask` has the dotted names of the fields to take from
+    `changes`; an empty mask means all fields. A field that the mask names and `changes` lacks gets its default.
 
     Raises `InvalidArgument` for values that are not valid, and for fields that cannot change while a run is active.
     """
@@ -46,12 +46,12 @@ def updated_config(config: RunConfig, changes: Mapping[str, Any] | Struct, mask:
 
 
 def check_live(config: RunConfig, changed: RunConfig) -> None:
-    """Raises `InvalidArgument` where two configurations differ in a field that cannot change in an active run."""
+    """Raises `InvalidArgument` if two configurations differ in a field that cannot change in an active run."""
     fields = changed_fields(config, changed)
-    fixed = {name: f"no run changes it: {why}" for name in fields if (why := why_fixed(name, changed))}
+    fixed = {name: f"no run changes this field: {why}" for name in fields if (why := why_fixed(name, changed))}
     resumed = {name: "changes only when the run is resumed" for name in fields if when_live(name) is None}
     if changed.kl.needs_reference != config.kl.needs_reference:
-        resumed["kl.coef"] = "loads or drops the reference policy, which only a resume does"
+        resumed["kl.coef"] = "a change loads or drops the reference policy, which only a resume can do"
     if refused := resumed | fixed:
         raise InvalidArgument(
             _refusal(refused, fixed),
@@ -60,11 +60,11 @@ def check_live(config: RunConfig, changed: RunConfig) -> None:
 
 
 def _refusal(refused: Mapping[str, str], fixed: Mapping[str, str]) -> str:
-    """Says what is refused, and what to do: stop and resume the run, or, for `fixed` fields, begin a new one."""
+    """States the refused changes and the cure: stop and resume the run, or begin a new run for `fixed` fields."""
     lines = [f"\n  {name}: {reason}" for name, reason in refused.items()]
     cures = [
-        (set(refused) - set(fixed), "stop the run, and resume it with --set"),
-        (set(fixed), "start a new run, for example from this one's exported model"),
+        (set(refused) - set(fixed), "stop the run, and resume the run with --set"),
+        (set(fixed), "start a new run, for example from this run's exported model"),
     ]
     told = [f"to change {', '.join(sorted(names))}, {cure}" for names, cure in cures if names]
     known = ", ".join(name for name, _ in live_fields())
@@ -84,7 +84,7 @@ def differs_in_live(config: RunConfig, changed: RunConfig) -> bool:
 
 
 def when_live(name: str) -> Live | None:
-    """Returns when a field changes in an active run; None if it does not."""
+    """Returns when a field changes in an active run; None if the field does not change."""
     return next((live for field, live in live_fields() if f"{name}.".startswith(f"{field}.")), None)
 
 
@@ -99,7 +99,9 @@ def only_at_once(config: RunConfig, changed: RunConfig) -> RunConfig:
 
 
 def without_at_once(config: RunConfig) -> RunConfig:
-    """Returns `config` with defaults for what changes at once: the coordinator alone reads it, and no worker."""
+    """Returns `config` with defaults for the fields that change immediately. Only the coordinator reads these fields,
+    and no worker does.
+    """
     for name, live in live_fields():
         if live.when == "at once":
             section, field = name.split(".")
@@ -113,7 +115,7 @@ def _with_field(config: RunConfig, section: str, field: str, value: Any) -> RunC
 
 
 def _masked(changes: Mapping[str, Any], mask: Sequence[str]) -> dict[str, Any]:
-    """Returns the fields of a mask as changes, null where `changes` lacks them."""
+    """Returns the fields of a mask as changes, with null for a field that `changes` lacks."""
     masked: dict[str, Any] = {}
     for path in mask:
         _check_known(path)
@@ -129,8 +131,8 @@ def _masked(changes: Mapping[str, Any], mask: Sequence[str]) -> dict[str, Any]:
     unmasked = [name for name in changed_names(changes) if not any(f"{name}.".startswith(f"{path}.") for path in mask)]
     if unmasked:
         raise InvalidArgument(
-            f"config: {', '.join(unmasked)} is given, and update_mask does not name it: name it there, or leave the "
-            "mask empty to change all fields that are given"
+            f"config: {', '.join(unmasked)} is given, but update_mask does not name this field: add the field to "
+            "update_mask, or leave the mask empty to change all fields that are given"
         )
     return masked
 
@@ -142,7 +144,7 @@ def _check_known(path: str) -> None:
             return
         if name not in section.model_fields:
             raise InvalidArgument(
-                f"update_mask: {path!r} is not a field of a configuration; write it as in the configuration, for "
+                f"update_mask: {path!r} is not a field of a configuration; write the name as in the configuration, for "
                 "example learner.learning_rate",
                 violations=[FieldViolation(field="update_mask", description=f"{path!r} is not a field")],
             )
@@ -150,7 +152,7 @@ def _check_known(path: str) -> None:
 
 
 def changed_names(changes: Mapping[str, Any], path: str = "") -> Iterator[str]:
-    """Yields the dotted names of the fields that changes hold."""
+    """Yields the dotted names of the fields in changes."""
     for name, value in changes.items():
         if isinstance(value, Mapping) and value:
             yield from changed_names(value, f"{path}{name}.")

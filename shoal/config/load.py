@@ -1,4 +1,4 @@
-"""Reads, checks and writes a RunConfig."""
+"""Reading, checking and writing of a RunConfig."""
 
 import hashlib
 import json
@@ -26,14 +26,16 @@ from shoal.paths import why_unread
 from shoal.similar_names import similar_names
 
 UNKNOWN_KEY = "unknown key"
-"""Begins the description of a violation: no field has that name."""
+"""The beginning of the description of a violation if no field has the name."""
 _NEAR, _NEAR_TABLE = 0.6, 0.7
-"""Likeness from which another name is meant, of a field and of a table: most unknown tables are no misspelled ones."""
+"""The least likeness at which another name is suggested, for a field and for a table. Most unknown tables are not
+misspelled names.
+"""
 _MAX_ELSEWHERE = 3
 _MAX_NUMBER = 2**53
-"""Whole numbers travel as doubles, which hold no larger ones exactly."""
+"""The largest whole number: numbers travel as doubles, which represent no larger whole number exactly."""
 _SHAPES = {"model_type": "a table", "dict_type": "a table", "list_type": "a list"}
-"""The TOML words for the types of pydantic's errors about shapes."""
+"""The TOML words for the shapes of values, by the types of pydantic's errors."""
 _PYTHON = {"True": True, "False": False}
 _NAMED = re.compile(r"([a-z_]+(?:\.[a-z_]+)+): (.*)", re.DOTALL)
 
@@ -41,7 +43,7 @@ _NAMED = re.compile(r"([a-z_]+(?:\.[a-z_]+)+): (.*)", re.DOTALL)
 def load_config(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
     """Reads a TOML file and applies overrides of the form "a.b=value".
 
-    Raises `InvalidArgument`, which names each wrong field, its value and what it should be.
+    Raises `InvalidArgument`, which names each wrong field, its value and the values that are allowed.
     """
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -56,9 +58,9 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
 
 
 def load_overrides(overrides: Sequence[str]) -> dict[str, Any]:
-    """Reads overrides of the form "a.b=value" alone, as nested values that JSON can hold.
+    """Reads only overrides of the form "a.b=value", as nested values that JSON can represent.
 
-    Raises `InvalidArgument` for one that is not of this form.
+    Raises `InvalidArgument` for an override of another form.
     """
     values: dict[str, Any] = {}
     _override(values, overrides)
@@ -69,7 +71,9 @@ def load_overrides(overrides: Sequence[str]) -> dict[str, Any]:
 
 
 def _override(values: dict[str, Any], overrides: Sequence[str]) -> None:
-    """Applies overrides in place, and replaces the names of files by what other machines and a resume can use."""
+    """Applies overrides in place. Replaces the names of files by values that other machines and a resumed run can
+    use.
+    """
     for override in overrides:
         apply_override(values, override)
     _check_depth(values)
@@ -82,7 +86,9 @@ def _override(values: dict[str, Any], overrides: Sequence[str]) -> None:
 
 
 def _inline_chat_template(model: Any, field: str) -> None:
-    """Replaces the path of a template by its text: other machines, and a resume, may not have the file."""
+    """Replaces the path of a template by the template's text, since other machines and a resumed run may not have the
+    file.
+    """
     template = model.get("chat_template") if isinstance(model, dict) else None
     if isinstance(template, str) and is_file_name(template):
         model["chat_template"] = template_text(template, field)
@@ -91,9 +97,10 @@ def _inline_chat_template(model: Any, field: str) -> None:
 def apply_override(values: dict[str, Any], override: str) -> None:
     """Sets one dotted key of a nested mapping, in place.
 
-    The value is read as TOML, or as a string if it is no TOML, so that paths need no quotes. For a field that takes
-    nothing but text it is text: a revision may look like a number, and a name like a date. True and False, as Python
-    writes them, are booleans: in a free table a template or a task would take the text "False" for true.
+    The value is read as TOML, or as a string if the value is no TOML, so that paths need no quotes. For a field that
+    takes only text the value stays text: a revision may look like a number, and a name may look like a date. True and
+    False, as Python writes them, are booleans: in a free table a template or a task would take the text "False" for
+    true.
     """
     key, equals, text = override.partition("=")
     parts = [part.strip() for part in key.split(".")]
@@ -117,21 +124,21 @@ def apply_override(values: dict[str, Any], override: str) -> None:
 def _item(table: Any, part: str, name: str) -> Any:
     found = table[list_index(table, part, name)] if isinstance(table, list) else table.setdefault(part, {})
     if not isinstance(found, dict | list):
-        raise InvalidArgument(f"--set cannot go below {name}: it is a value, not a table")
+        raise InvalidArgument(f"--set cannot set a field below {name}, which is a value and not a table")
     return found
 
 
 def list_index(table: list[Any], part: str, name: str) -> int:
     """Reads an index into a list. Raises `InvalidArgument`, with the list's name, for any other text."""
     if not part.isdecimal() or int(part) >= len(table):
-        raise InvalidArgument(f"--set {name}: {part!r} is no index into a list of {len(table)}")
+        raise InvalidArgument(f"--set {name}: {part!r} is no index into a list of {len(table)} items")
     return int(part)
 
 
 def parse_config(values: Mapping[str, Any] | Struct) -> RunConfig:
-    """Validates plain values, or the Struct that a configuration travels as.
+    """Validates plain values, or the Struct in which a configuration travels.
 
-    Raises `InvalidArgument`, which names each wrong field, its value and what it should be.
+    Raises `InvalidArgument`, which names each wrong field, its value and the values that are allowed.
     """
     plain = plain_values(values)
     _check_depth(plain)
@@ -176,7 +183,7 @@ def _check_depth(values: Mapping[str, Any]) -> None:
 
 
 def _check_travels(value: Any, name: str = "") -> None:
-    """Refuses numbers and texts that a Struct cannot hold, also in free tables such as `task_options`."""
+    """Refuses numbers and texts that a Struct cannot represent, also in free tables such as `task_options`."""
     if isinstance(value, Mapping):
         for key, item in value.items():
             _check_travels(str(key), name)
@@ -185,9 +192,9 @@ def _check_travels(value: Any, name: str = "") -> None:
         for number, item in enumerate(value):
             _check_travels(item, f"{name}.{number}")
     elif isinstance(value, str) and any("\ud800" <= character <= "\udfff" for character in value):
-        raise _not_valid(name, "is not valid Unicode: it has a lone surrogate")
+        raise _not_valid(name, "is not valid Unicode, because the text has a lone surrogate")
     elif isinstance(value, int) and abs(value) > _MAX_NUMBER:
-        raise _not_valid(name, f"must be at most {_MAX_NUMBER} either way, if it is a whole number")
+        raise _not_valid(name, f"must be from -{_MAX_NUMBER} to {_MAX_NUMBER} if the value is a whole number")
     elif isinstance(value, float) and not math.isfinite(value):
         raise _not_valid(name, f"must be a finite number (given: {value})")
 
@@ -198,7 +205,7 @@ def _not_valid(name: str, description: str) -> InvalidArgument:
 
 
 def without_nulls(value: Any) -> Any:
-    """Drops nulls, since absent and null mean the same."""
+    """Drops nulls, since a null means the same as an absent field."""
     if isinstance(value, Mapping):
         return {key: without_nulls(item) for key, item in value.items() if item is not None}
     if isinstance(value, list):
@@ -230,12 +237,14 @@ def _violation(details: ErrorDetails) -> FieldViolation:
 
 
 def _shown(value: Any) -> str:
-    """Returns a value for a message: dates and times as TOML writes them."""
+    """Returns a value for a message: dates and times are written as in TOML."""
     return str(value) if isinstance(value, date | time) else repr(value)
 
 
 def _list_of(value: Any) -> str:
-    """Returns the list of texts that may be meant: also of [a, b], of which a shell has taken the quotation marks."""
+    """Returns the list of texts that may be meant by a value. The value may also be [a, b], from which a shell has
+    removed the quotation marks.
+    """
     is_bare = isinstance(value, str) and value.startswith("[") and value.endswith("]")
     return (
         f"[{', '.join(_quoted(item.strip()) for item in value[1:-1].split(','))}]" if is_bare else f"[{_quoted(value)}]"
@@ -247,8 +256,10 @@ def _quoted(value: Any) -> str:
 
 
 def _hint(location: Sequence[str]) -> str:
-    """Returns the fields that may be meant by one that does not exist: of its name elsewhere, unless fields of its
-    section begin with it; else similar ones of its section, else all of its section."""
+    """Returns the fields that may be meant by a field that does not exist. Fields with this name in other sections come
+    first, unless fields of its section begin with the name. Otherwise the result has similar fields of its section, or
+    else all fields of the section.
+    """
     name, known = location[-1], field_names(location[:-1])
     elsewhere = [field for field in all_fields(RunConfig) if field.rpartition(".")[2] == name]
     longer = [field for field in known if field.startswith(f"{name}_")]
@@ -267,14 +278,14 @@ def dump_config(config: RunConfig) -> dict[str, Any]:
 
 
 def config_struct(config: RunConfig) -> Struct:
-    """Returns the resolved configuration as the Struct that it travels as."""
+    """Returns the resolved configuration as the Struct in which the configuration travels."""
     return json_format.ParseDict(dump_config(config), Struct())
 
 
 def config_digest(config: RunConfig) -> str:
-    """Returns the SHA-256 of the resolved configuration as it travels, in hex.
+    """Returns the SHA-256, in hex, of the resolved configuration in the form in which it travels.
 
-    As it travels, because a whole number in a free table becomes a double: 3 and 3.0 are the same.
+    In this form a whole number in a free table becomes a double, so 3 and 3.0 have equal digests.
     """
     traveled = json_format.MessageToDict(config_struct(config))
     canonical = json.dumps(traveled, sort_keys=True, separators=(",", ":"))

@@ -1,17 +1,17 @@
-"""Notes on settings that are allowed, and do less than they seem to."""
+"""Notes on settings that are allowed but do less than expected."""
 
 from shoal.config.run import RunConfig
 from shoal.config.tables.verifiers import MEASURES, ZERO_AT_BEST
 from shoal.quantities import counted
 
 _TOKEN_S = 0.03
-"""Seconds per token of a completion in an engine that is full of completions (a 7B model on an H100)."""
+"""Seconds per token of a completion, in an engine that is full of completions (a 7B model on an H100)."""
 _TOKENS_PER_S = 10_000.0
 """Tokens per second of a learner on one GPU (1.5B parameters on an H200)."""
 
 
 def notes_on(config: RunConfig) -> list[str]:
-    """Describes the settings that have no effect, or less than they promise, each with its cure."""
+    """Describes the settings that have no effect, or less than they promise, each with a cure."""
     kinds = (_without_effect, _beyond_determinism, _signal_of_wrong_answers, _too_short, _beyond_the_run)
     return [note for kind in kinds for note in kind(config)]
 
@@ -21,15 +21,15 @@ def _without_effect(config: RunConfig) -> list[str]:
     periods = {
         "checkpoint.export_every_steps": (
             config.checkpoint.export_every_steps,
-            "no step is exported, only the trained model at the end; lower it, or set it to 0",
+            "no step is exported, only the trained model at the end; lower the field, or set the field to 0",
         ),
         "evaluation.every_steps": (
             config.evaluation.every_steps if config.evaluation.sources else 0,
-            "only the policies of the beginning and the end are evaluated; lower it, or set it to 0",
+            "only the policies of the beginning and the end are evaluated; lower the field, or set the field to 0",
         ),
         "kl.reference_update_steps": (
             config.kl.reference_update_steps or 0,
-            "the reference stays the model of the beginning; lower it, or unset it",
+            "the reference stays the initial model; lower the field, or unset the field",
         ),
     }
     return [
@@ -40,27 +40,32 @@ def _without_effect(config: RunConfig) -> list[str]:
 
 
 def _too_short(config: RunConfig) -> list[str]:
-    """Names deadlines that end what the lengths ask for, at the rates of a full engine and of a learner on a GPU."""
+    """Describes deadlines that are too short for the configured lengths, at the rates of a full engine and of a learner
+    on a GPU.
+    """
     given, notes = config.coordinator, []
     num_tokens = config.grpo.completions_per_step * config.max_sequence_tokens
     sampling_s, step_s = _TOKEN_S * config.max_completion_tokens, num_tokens / _TOKENS_PER_S
     if given.sampling_timeout_s is not None and given.sampling_timeout_s < sampling_s:
         notes.append(
-            f"coordinator.sampling_timeout_s: {given.sampling_timeout_s:g} s is less than a completion of "
-            f"{config.max_completion_tokens} tokens takes at {1e3 * _TOKEN_S:g} ms a token ({sampling_s:.0f} s); "
-            "groups with long completions would be dropped, and the policy would become brief: unset it, or raise it"
+            f"coordinator.sampling_timeout_s: {given.sampling_timeout_s:g} s is less than the time of a completion of "
+            f"{config.max_completion_tokens} tokens at {1e3 * _TOKEN_S:g} ms a token ({sampling_s:.0f} s); groups with "
+            "long completions would be dropped, and the policy would learn to be brief: unset the field, or raise the "
+            "field"
         )
     if given.train_step_timeout_s is not None and given.train_step_timeout_s < step_s:
         notes.append(
-            f"coordinator.train_step_timeout_s: {given.train_step_timeout_s:g} s is less than a step of up to "
-            f"{num_tokens} tokens takes at {_TOKENS_PER_S:g} tokens/s ({step_s:.0f} s); the learner would "
-            "be taken for one that hangs: unset it, or raise it"
+            f"coordinator.train_step_timeout_s: {given.train_step_timeout_s:g} s is less than the time of a step of up "
+            f"to {num_tokens} tokens at {_TOKENS_PER_S:g} tokens/s ({step_s:.0f} s); the learner would be considered "
+            "hung: unset the field, or raise the field"
         )
     return notes
 
 
 def _beyond_the_run(config: RunConfig) -> list[str]:
-    """Names a warm-up that does not end within the run, and waves of which the run's steps see nothing."""
+    """Describes a warm-up that does not end within the run, and waves that are too short for the run's steps to
+    follow.
+    """
     total, warmup = config.num_optimizer_steps, config.num_warmup_steps
     if not total or config.learner.lr_scheduler == "constant":
         return []
@@ -68,20 +73,21 @@ def _beyond_the_run(config: RunConfig) -> list[str]:
     if warmup < total and 2 * waves > max(left, 1):
         return [
             f"learner.lr_num_cycles: {waves:g} waves or falls have less than two optimizer steps each, of the {left} "
-            "that the schedule has for them, so the learning rate does not follow them; lower it, or raise "
-            "run.num_steps"
+            "steps that the schedule has for waves, so the learning rate does not follow the waves; lower the field, "
+            "or raise run.num_steps"
         ]
     if warmup < total:
         return []
     field = "warmup_steps" if config.learner.warmup_steps else "warmup_ratio"
     return [
-        f"learner.{field}: the learning rate rises for {counted(warmup, 'optimizer step')}, and the run has {total}, "
-        f"so it ends at about {(total - 1) / warmup:.0%} of learner.learning_rate; lower it, or raise run.num_steps"
+        f"learner.{field}: the learning rate rises for {counted(warmup, 'optimizer step')}, but the run has {total}, "
+        f"so the learning rate ends at about {(total - 1) / warmup:.0%} of learner.learning_rate; lower the field, or "
+        "raise run.num_steps"
     ]
 
 
 def _beyond_determinism(config: RunConfig) -> list[str]:
-    """Names the parts of a deterministic run whose answers Shoal does not determine."""
+    """Describes the parts of a deterministic run whose answers Shoal does not determine."""
     reward = config.reward
     if not config.run.deterministic:
         return []
@@ -93,15 +99,17 @@ def _beyond_determinism(config: RunConfig) -> list[str]:
     }
     if found := [name for name, is_used in judges.items() if is_used]:
         return [
-            f"run.deterministic: a resumed run equals one that was not interrupted only if the values of "
-            f"{' and '.join(found)} depend on prompt and completion alone, without chance, clock or load; where they "
-            "do not, use verifiers that compute"
+            "run.deterministic: a resumed run equals one that was not interrupted only if the values of "
+            f"{' and '.join(found)} depend only on prompt and completion, and not on chance, clock or load; otherwise "
+            "use verifiers that compute their values"
         ]
     return []
 
 
 def _signal_of_wrong_answers(config: RunConfig) -> list[str]:
-    """Names the parts of the reward that tell completions apart though all of a group are wrong."""
+    """Describes the parts of the reward that distinguish completions of a group even if all of the completions are
+    wrong.
+    """
     grpo, reward = config.grpo, config.reward
     if grpo.keep_zero_signal or grpo.filter_groups_by == "correct" or grpo.difficulty_low is not None:
         return []
@@ -119,7 +127,8 @@ def _signal_of_wrong_answers(config: RunConfig) -> list[str]:
     if not (found := [name for name, is_used in shaping.items() if is_used]):
         return []
     return [
-        f"{' and '.join(found)}: a group whose completions are all wrong has a signal by this alone, so it is trained "
-        f"on{' and not replaced by active_sampling' if grpo.active_sampling else ''}; grpo.difficulty_low = 0 leaves "
+        f"{' and '.join(found)}: a group whose completions are all wrong still has a "
+        "signal from this part of the reward, so the group is trained on"
+        f"{' and not replaced by active_sampling' if grpo.active_sampling else ''}; grpo.difficulty_low = 0 leaves "
         'such groups out, and grpo.filter_groups_by = "correct" also groups that are all right'
     ]

@@ -12,7 +12,8 @@ from shoal.quantities import counted
 class RunConfig(RunTables):
     """Everything that determines a run, one section per concern.
 
-    Each service receives all of it and reads the sections that it needs, so that nothing is copied.
+    Each service receives the whole configuration and reads the sections that the service needs, so that no setting is
+    copied.
     """
 
     @model_validator(mode="after")
@@ -34,13 +35,14 @@ class RunConfig(RunTables):
         if "num_steps" in self.run.model_fields_set and self.run.num_steps != num_steps:
             raise ValueError(
                 f"run.num_steps ({self.run.num_steps}) and run.total_episodes ({self.run.total_episodes}, which is "
-                f"{counted(num_steps, 'step')} of {counted(per_step, 'completion')}) differ: give one of them"
+                f"{counted(num_steps, 'step')} of {counted(per_step, 'completion')}) differ: give only one of the two "
+                "fields"
             )
         return self._with_steps(num_steps)
 
     def _with_steps_of_epochs(self) -> Self:
         if self.run.total_episodes is not None:
-            raise ValueError("run.total_epochs: give it or run.total_episodes, not both")
+            raise ValueError("run.total_epochs and run.total_episodes are both given: give only one of the two fields")
         if "num_steps" not in self.run.model_fields_set:
             # The data decide; shoal.config.epochs counts them.
             return self._with_steps(0)

@@ -1,4 +1,4 @@
-"""RunTables: all tables of a configuration, and what follows from several of them."""
+"""RunTables: all tables of a configuration, and the values that follow from several tables."""
 
 import math
 from typing import Annotated
@@ -29,7 +29,7 @@ from shoal.config.tables.weights import WeightsConfig
 
 
 class RunTables(Section):
-    """The tables of a run, each valid by itself; `RunConfig` are tables that also fit together."""
+    """The tables of a run, each valid on its own. The tables of a `RunConfig` also fit together."""
 
     run: RunSection = RunSection()
     model: Annotated[ModelConfig, Fixed("the checkpoint holds the weights of this model")]
@@ -57,12 +57,14 @@ class RunTables(Section):
     def _environments_have_one_name_each(cls, environments: list[EnvironmentConfig]) -> list[EnvironmentConfig]:
         names = [environment.name for environment in environments]
         if twice := sorted({name for name in names if names.count(name) > 1}):
-            raise ValueError(f"{twice[0]!r} is the name of two tables: choose another name for one")
+            raise ValueError(f"{twice[0]!r} is the name of two tables: choose another name for one of the tables")
         return environments
 
     @property
     def loads_reference(self) -> bool:
-        """Whether the learner loads a second model as the reference. Adapters need none: the frozen model is there."""
+        """Whether the learner loads a second model as the reference. Adapters need no second model, since the frozen
+        model is the reference.
+        """
         return self.kl.needs_reference and not self.learner.lora.is_on
 
     @property
@@ -72,7 +74,9 @@ class RunTables(Section):
 
     @property
     def data_parallel_size(self) -> int:
-        """Learner ranks that process different rows: the ranks divided by those that share each row."""
+        """Learner ranks that process different rows: the number of ranks, divided by the number of ranks that share
+        each row.
+        """
         return self.launch.num_learner_ranks // self.learner.sequence_parallel_size
 
     @property
@@ -99,7 +103,7 @@ class RunTables(Section):
 
     @property
     def has_stop_strings(self) -> bool:
-        """Whether engines have to look for strings in what they sample."""
+        """Whether engines have to look for strings in the sampled text."""
         tags = self.plays_episodes and self.episodes.tool_parser in PARSERS_THAT_STOP
         return bool(self.sampling.stop_strings or tags or (self.evaluation.sources and self.evaluation.stop_strings))
 

@@ -1,4 +1,4 @@
-"""Conversations: reads one row as messages with ground truths."""
+"""Conversations, each read from one row as messages with ground truths."""
 
 import math
 from collections.abc import Collection, Mapping

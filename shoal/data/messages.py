@@ -1,5 +1,6 @@
-"""Messages of rows: their texts and tool calls. A field that no chat template would get is refused, unless it is only
-about a message."""
+"""Messages of rows: their texts and tool calls. A field that no chat template would get is refused, unless the field
+only describes the message.
+"""
 
 import json
 from collections.abc import Collection, Mapping
@@ -19,15 +20,15 @@ _FORMS = "a text, or a list of parts such as {'type': 'text', 'text': 'Hello'}"
 _IDS = frozenset(("id", "message_id", "parent_id", "turn_id", "conversation_id", "uuid"))
 _TIMES = frozenset(("timestamp", "created", "created_at", "create_time", "updated_at", "update_time"))
 _ABOUT = _IDS | _TIMES | {"metadata", "weight"}
-"""Fields that name, date or weigh a message, and are not part of its words."""
+"""Fields that name, date or weigh a message, and are not part of the message's words."""
 _THOUGHTS = frozenset(("reasoning_content", "reasoning", "thinking", "thoughts"))
 _CURES = {
     "function_call": "write the call as tool_calls, which chat templates render",
     "from": "messages have role and content, not from and value",
     **dict.fromkeys(
         _THOUGHTS,
-        "put the thought into the content in the form of the model's chat template, or leave it out: most templates "
-        "drop the thoughts of earlier turns",
+        "put the thought into the content in the form of the model's chat template, or leave the thought out: most "
+        "templates drop the thoughts of earlier turns",
     ),
 }
 
@@ -42,8 +43,8 @@ def messages_of(
 
     Raises `InvalidArgument`, with the row and the message, for content that the prompt would lack: media such as
     images, a call that cannot be read, and words or values in a field other than role, content, tool_calls,
-    tool_call_id and name. Other fields may have numbers, booleans and nulls, which mean nothing to a model. Fields
-    about a message, such as its id or time, are omitted.
+    tool_call_id and name. Numbers, booleans and nulls in other fields are allowed, since they mean nothing to a model.
+    Fields about a message, such as its id or time, are omitted.
     """
     if isinstance(value, str):
         value = _parsed_messages(row, value, column) or [{"role": "user", "content": value}]
@@ -59,7 +60,8 @@ def messages_of(
 
 def _parsed_messages(row: Row, text: str, column: str) -> list[Any] | None:
     """Returns the messages of a JSON text; None for any other text, which is a question. Raises `InvalidArgument` for
-    messages that have a key twice."""
+    messages in which a key occurs twice.
+    """
     if not text.lstrip().startswith("["):
         return None
     try:
@@ -88,7 +90,7 @@ class _Reader:
 
     def message(self, message: Any) -> ChatMessage:
         if not isinstance(message, Mapping) or not isinstance(role := message.get("role"), str):
-            raise self._refusal(f"needs a role, a text, and a content (found: {message!r:.80})")
+            raise self._refusal(f"needs a content, and a role that is a text (found: {message!r:.80})")
         self._refuse_others(message, _MESSAGE | _ABOUT, "")
         calls = self._calls(message.get("tool_calls"))
         content = message.get("content")
@@ -112,9 +114,7 @@ class _Reader:
         if media := kind_of_media(kind):
             raise self._refusal(f"has content of the type {kind!r:.40}: {media_refusal(media)}")
         if kind != "text" or not isinstance(text, str):
-            raise self._refusal(
-                f"has a part of its content that is not text: {part!r:.80}; the content must be {_FORMS}"
-            )
+            raise self._refusal(f"has content with a part that is not text: {part!r:.80}; the content must be {_FORMS}")
         self._refuse_others(part, _PART, f".content[{index}]")
         return self._unicode(text)
 
@@ -128,7 +128,7 @@ class _Reader:
         return tuple(self._call(call, f".tool_calls[{index}]") for index, call in enumerate(value))
 
     def _call(self, call: Any, place: str) -> ToolCall:
-        """Reads a call in the form of OpenAI's messages, or its function alone."""
+        """Reads a call in the form of OpenAI's messages, or only the function of such a call."""
         function = call.get("function", call) if isinstance(call, Mapping) else None
         if not isinstance(function, Mapping) or not isinstance(name := function.get("name"), str) or not name:
             raise self._refusal(
@@ -136,7 +136,9 @@ class _Reader:
                 f"'add', 'arguments': {{'a': 1}}}}}} (found: {call!r:.80})"
             )
         if (kind := call.get("type")) not in (None, "function"):
-            raise self._refusal(f"{place[1:]} is of the type {kind!r:.40}; calls of functions are rendered")
+            raise self._refusal(
+                f"{place[1:]} is of the type {kind!r:.40}; only calls of the type 'function' are rendered"
+            )
         if function is call:
             self._refuse_others(call, _CALL | _FUNCTION, place)
         else:
@@ -171,15 +173,15 @@ class _Reader:
         return self._unicode(value or "")
 
     def _refuse_others(self, values: Mapping[str, Any], known: Collection[str], place: str) -> None:
-        """Raises `InvalidArgument` for a field whose words or values no prompt would have."""
+        """Raises `InvalidArgument` for a field whose words or values would be in no prompt."""
         for name, value in values.items():
             if name in known or _says_nothing(value):
                 continue
             field = f"{place}.{name}"[1:]
             if media := kind_of_media(name):
                 raise self._refusal(f"has the field {field}: {media_refusal(media)}")
-            cure = _CURES.get(name, "remove it from the data, or move its words into the content")
-            raise self._refusal(f"has the field {field} ({value!r:.60}), which no prompt would have: {cure}")
+            cure = _CURES.get(name, "remove the field from the data, or move the field's words into the content")
+            raise self._refusal(f"has the field {field} ({value!r:.60}), which would be in no prompt: {cure}")
 
     def _unicode(self, text: str) -> str:
         return unicode_of(self._row, text, self._place)

@@ -1,7 +1,7 @@
 """The classes for writing environments: `from shoal.environment import Environment, Observation, Turn, tool`.
 
 docs/environments.md is the tutorial. This package needs only the standard library. So an environment can run in another
-Python, with its own packages and without Shoal's.
+Python installation, with its own packages and without Shoal's packages.
 """
 
 from shoal.environment.agent import Agent, Policy

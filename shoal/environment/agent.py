@@ -11,19 +11,21 @@ class Policy:
     """The policy that is trained, behind an HTTP endpoint in the form of OpenAI's, for one episode."""
 
     base_url: str
-    """Ends with "/v1". Append `/chat/completions` or `/models`, or replace "/v1" by `/inference/v1/generate`."""
+    """The URL of the endpoint, which ends with "/v1". Append `/chat/completions` or `/models`, or replace "/v1" by
+    `/inference/v1/generate`.
+    """
     api_key: str
     """The key, which is valid only in this episode."""
     max_context_tokens: int
-    """Longest context, including the tokens that are sampled after it."""
+    """The longest context in tokens, including the tokens that are sampled after it."""
     model: str = "policy"
     auxiliary_model: str = "auxiliary"
     """Another name of the policy. Answers under this name are not trained on."""
 
 
 class Agent(Environment):
-    """An environment whose episodes are runs of a program. The program calls the policy as often as it likes, with any
-    messages. The policy's answers are recorded where they are sampled, and trained on.
+    """An environment whose episodes are runs of a program. The program calls the policy any number of times, with any
+    messages. The policy's answers are recorded when they are sampled, and are trained on.
 
     Example:
         class Doubling(Agent):
@@ -37,7 +39,8 @@ class Agent(Environment):
     """
 
     turn_rewards: dict[str, float]
-    """Rewards of turns, by the `id` of the policy's answer, next to the episode's reward. Read when the episode ends.
+    """Rewards of turns, by the `id` of the policy's answer, in addition to the episode's reward. The rewards are read
+    when the episode ends.
     """
 
     def __new__(cls, *arguments: Any, **settings: Any) -> Self:

@@ -14,43 +14,48 @@ from shoal.rollout import FinishReason, ToolOutcome
 
 
 class InvalidTask(Exception):
-    """Raised by `reset`: the task is not for this environment. The message says why."""
+    """Raised by `reset` if the task is not for this environment. The message states why."""
 
 
 class Unscorable(Exception):
-    """Raised by any method: this task cannot be judged, through no fault of the policy. The message says why."""
+    """Raised by any method if this task cannot be judged, through no fault of the policy. The message states why."""
 
 
 class Broken(Exception):
-    """Raised by any method or tool: a resource of the environment is broken, through no fault of the policy. The
-    episode is FAILED, and the message says why."""
+    """Raised by any method or tool if a resource of the environment is broken, through no fault of the policy. The
+    episode is FAILED, and the message states why.
+    """
 
 
 class ToolError(Exception):
-    """Raised by a tool: the policy gets the message as the answer. So it does for any other exception except `Broken`
-    and `Unscorable`; that answer also names the class."""
+    """Raised by a tool if the policy is to get the message as the answer. Any other exception except `Broken` and
+    `Unscorable` also becomes an answer, and such an answer also names the exception's class.
+    """
 
 
 @dataclass(frozen=True)
 class Turn:
-    """The policy's words in a turn."""
+    """The content of a turn of the policy."""
 
     number: int
     """The number of the turn, from 1."""
     text: str
     """The text, without the tool calls."""
     tool_calls: tuple[ToolCall, ...] = ()
-    """The tool calls that were found, including calls that cannot be carried out: see their `status`."""
+    """The tool calls that were found, including calls that cannot be carried out. The `status` of a call states whether
+    the call can be carried out.
+    """
     finish_reason: FinishReason = FinishReason.STOP
     """Why sampling ended; LENGTH if a limit cut the turn off."""
     num_tokens: int = 0
     opened_thought: str = ""
-    """The mark of the thought that the chat template begins the turn with, such as "<think>"; empty without one. `text`
-    does not have it."""
+    """The mark of the thought with which the chat template begins the turn, such as "<think>"; empty if the template
+    begins no thought. `text` does not contain this mark.
+    """
 
     @property
     def answer(self) -> str:
-        """The policy's words outside of its thoughts. Read a guess or a result from these."""
+        """The policy's words outside of its thoughts. Read a guess or a result from this text."""
         return without_thoughts(self.opened_thought + self.text)
 
 
@@ -72,7 +77,7 @@ class Observation:
 
 
 Answer: TypeAlias = Observation | Said | None
-"""The value of a method: None says nothing, and only an `Observation` has a reward."""
+"""The value that a method returns. None means no message, and only an `Observation` has a reward."""
 
 
 class Environment:
@@ -95,17 +100,21 @@ class Environment:
     """
 
     is_deterministic: bool = False
-    """Whether the same settings, task, seed and turns always give the same answers, in every process. If so, an episode
-    whose process dies continues in another process, which repeats its turns."""
+    """Whether the same settings, task, seed and turns always give the same answers, in every process. If the answers
+    are always the same, an episode whose process dies continues in another process, which repeats the turns of the
+    episode.
+    """
     tools: "Sequence[Callable[..., Any] | ToolDefinition] | Callable[[], Any]" = ()
     """The tools, in addition to methods marked with `@tool`: functions, described by their signature and docstring, or
-    definitions of tools that `step` carries out itself. May be a method that returns them."""
+    definitions of tools that `step` carries out itself. The field may also be a method that returns the tools.
+    """
 
     prompt: tuple[ChatMessage, ...]
-    """The conversation that the policy reads before the first turn; set before `reset`."""
+    """The conversation that the policy reads before the first turn. Set this field before `reset`."""
     offered_tools: frozenset[str] | None
-    """Names of the tools that the policy is offered in this episode; None for all. Set before `reset`. Calls of other
-    tools are marked as calls of unknown tools."""
+    """Names of the tools that the policy is offered in this episode; None for all tools. Set this field before `reset`.
+    Calls of other tools are marked as calls of unknown tools.
+    """
     metrics: dict[str, float]
     """Numbers of the episode for the metrics, by name; read when the episode ends."""
     reward: float | None
@@ -127,18 +136,22 @@ class Environment:
         """
 
     def step(self, turn: Turn) -> "Answer | Awaitable[Answer]":
-        """Answers a turn. By default it carries out the tool calls."""
+        """Answers a turn. The default implementation carries out the tool calls."""
         return self.call_tools(turn)
 
     def close(self) -> Any:
-        """Frees the episode's resources. Called once, however the episode ends, unless its process dies."""
+        """Frees the episode's resources. Called once for every end of the episode, unless the process of the episode
+        dies.
+        """
 
     def unavailable(self) -> str:
-        """Returns why the environment cannot work on this machine; empty if it can. Called before all episodes."""
+        """Returns why the environment cannot work on this machine; empty if the environment can work. Called before all
+        episodes.
+        """
         return ""
 
     async def call_tools(self, turn: Turn) -> Observation:
-        """Carries out the tool calls of a turn, one after the other; a message answers each.
+        """Carries out the tool calls of a turn, one after the other; a message answers each call.
 
         A call that cannot be carried out, or whose tool raises, is answered with the error. A tool returns a text, a
         value that is written as JSON, or an `Observation`. The rewards of observations add up to the turn's reward, and
@@ -161,8 +174,9 @@ class Environment:
         return Observation(messages, sum(rewards) if rewards else None, False, tuple(outcomes))
 
     async def listed_tools(self) -> dict[str, tuple[ToolDefinition, Callable[..., Any] | None]]:
-        """Returns each tool with its function; None if `step` carries it out. Raises `ValueError` for a function whose
-        arguments cannot be described, and for two tools with the same name."""
+        """Returns each tool with its function; None if `step` carries the tool out. Raises `ValueError` for a function
+        whose arguments cannot be described, and for two tools with the same name.
+        """
         listed = self.tools
         if callable(listed):
             listed = listed()
@@ -172,7 +186,7 @@ class Environment:
         for item in (*marked_tools(self), *listed):
             described = item if isinstance(item, ToolDefinition) else definition(item)
             if described.name in tools:
-                raise ValueError(f"two tools have the name {described.name!r}: rename one of them")
+                raise ValueError(f"two tools have the name {described.name!r}: rename one of the two tools")
             tools[described.name] = (described, None if isinstance(item, ToolDefinition) else item)
         return tools
 

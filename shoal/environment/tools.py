@@ -26,7 +26,7 @@ def tool(method: _Function) -> _Function:
 
 
 def marked_tools(environment: object) -> Iterator[Callable[..., Any]]:
-    """Yields the methods that are marked with `tool`, in the order in which they are written, bases first."""
+    """Yields the methods that are marked with `tool`, in the order of their definitions, base classes first."""
     names = [name for cls in reversed(type(environment).__mro__) for name in vars(cls)]
     for name in dict.fromkeys(names):
         if getattr(getattr(type(environment), name, None), _MARK, False):
@@ -50,7 +50,9 @@ def definition(function: Callable[..., Any]) -> ToolDefinition:
     required: list[str] = []
     for parameter in inspect.signature(function).parameters.values():
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
-            raise ValueError(f"the tool {name} takes {parameter.name!r} by position: tools are called by name")
+            raise ValueError(
+                f"the tool {name} takes {parameter.name!r} by position, but the arguments of tools are given by name"
+            )
         schema = _schema(hints.get(parameter.name, Any), f"{name}: {parameter.name}")
         if parameter.name in about:
             schema = schema | {"description": about[parameter.name]}
@@ -81,7 +83,9 @@ def _docstring(text: str) -> tuple[str, dict[str, str]]:
 
 
 def _schema(annotation: Any, where: str) -> dict[str, Any]:
-    """Returns the JSON schema of a type. Raises `ValueError`, which begins with `where`, if it has none."""
+    """Returns the JSON schema of a type. Raises `ValueError`, whose message begins with `where`, if the type has no
+    schema.
+    """
     if annotation in (Any, inspect.Parameter.empty):
         return {}
     if annotation in _TYPES:

@@ -16,11 +16,12 @@ from shoal.models.layers_in_files import layers_in_files
 from shoal.models.model_folder import read_json
 
 _TIMEOUT_S = 120.0
-"""Importing torch and transformers takes 10 s on a slow machine, building a large model 2 s."""
+"""Importing torch and transformers takes 10 s on a slow machine, and building a large model takes 2 s."""
 
 
 def check_adapter_targets(folder: Path, names: list[str], *, trust_remote_code: bool = False) -> str:
-    """Checks that each name means linear layers of the model in a folder. Returns why it could not; empty if it could.
+    """Checks that each name means linear layers of the model in a folder. Returns why the check was not possible; empty
+    if it was possible.
 
     Raises the errors of `shoal.models.linear_layers.find_targets`.
     """
@@ -36,7 +37,10 @@ def check_adapter_targets(folder: Path, names: list[str], *, trust_remote_code: 
     except FailedPrecondition as error:
         if refusal is not None:
             raise refusal from None
-        return f"learner.lora.target_modules cannot be checked here, so the learner checks it at its start: {error}"
+        return (
+            "learner.lora.target_modules cannot be checked here, so the learner checks the names when it starts: "
+            f"{error}"
+        )
     return ""
 
 

@@ -24,8 +24,8 @@ def choose_targets(names: list[str], linear: Collection[str], others: Mapping[st
     """
     if not linear:
         raise InvalidArgument(
-            f"learner.lora: a {model} has no linear layers, and only these can have an adapter: train the model itself "
-            "(rank 0), or choose another model"
+            f"learner.lora: a {model} has no linear layers, and only linear layers can have an adapter: train the "
+            "model itself (rank 0), or choose another model"
         )
     if names == [ALL_LINEAR]:
         return list(linear)

@@ -1,4 +1,4 @@
-"""The types in which a machine computes and exports."""
+"""The types in which a machine computes and in which it exports weights."""
 
 import logging
 
@@ -8,10 +8,11 @@ _log = logging.getLogger(__name__)
 
 
 def settled_dtype(field: str, asked: str, usual: str, *, on_cpu: bool) -> str:
-    """Returns the type that a field asks for: with "auto" `usual`, or float32 on a CPU without instructions for that.
+    """Returns the type that a field asks for: with "auto" `usual`, or float32 on a CPU without instructions for
+    `usual`.
 
     torch computes a type without instructions in software: bfloat16 took 116 times as long as float32 on a CPU that has
-    only AVX2. A field that names such a type gets it, with a warning.
+    only AVX2. A field that names a type without instructions gets this type, with a warning.
     """
     dtype = usual if asked == "auto" else asked
     if not on_cpu or has_instructions(dtype):
@@ -19,8 +20,8 @@ def settled_dtype(field: str, asked: str, usual: str, *, on_cpu: bool) -> str:
     if asked == "auto":
         return "float32"
     _log.warning(
-        "%s is %s, and this CPU has no instructions for it: a step may take 100 times as long as in float32; set it to "
-        '"auto" or "float32"',
+        "%s is %s, and this CPU has no instructions for it: a step may take 100 times as long as in float32; set the "
+        'field to "auto" or "float32"',
         field,
         dtype,
     )
@@ -37,10 +38,10 @@ def has_instructions(dtype: str) -> bool:
 
 
 def export_dtype(config: RunConfig, model_dtype: str, *, on_cpu: bool) -> str:
-    """Returns the type of an export: that of the model's files, or float32 if the generators sample in float32.
+    """Returns the type of an export: the type of the model's files, or float32 if the generators sample in float32.
 
-    bfloat16 drops most of what a short training adds to a weight. So an export that is coarser than what the generators
-    had would not be the policy that was evaluated.
+    bfloat16 drops most of what a short training adds to a weight. So an export with less precision than the generators'
+    weights would not be the policy that was evaluated.
     """
     sampled: str = config.generator.dtype
     if sampled == "auto":

@@ -1,8 +1,8 @@
 """The tensors of a model's files, if transformers names or divides the parameters differently.
 
 transformers keeps all experts of a layer in one parameter, and the files have a matrix for each expert. vLLM's loader
-is made for the files. It does not know transformers' names for the experts of Mixtral, for example. So a publish sends
-the tensors of the files.
+expects the names in the files. For example, this loader does not know transformers' names for the experts of Mixtral.
+So a publish sends the tensors of the files.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -49,8 +49,8 @@ class FileNames:
             for file_name, tensor in self._converted(name, torch.empty(shape, device="meta")):
                 if file_name in found:
                     raise InvalidArgument(
-                        f"model.path: {self._name} cannot be trained: its files make one tensor, {file_name}, of "
-                        f"several parameters, among them {name}"
+                        f"model.path: {self._name} cannot be trained: the model's files combine several parameters, "
+                        f"including {name}, into one tensor, {file_name}"
                     )
                 found[file_name] = tuple(tensor.shape)
         return found
@@ -70,7 +70,9 @@ class FileNames:
 
 
 def _used(conversions: list[Any], names: Collection[str]) -> list[Any]:
-    """Returns the conversions that apply to tensors of these names. transformers marks a conversion when it renames."""
+    """Returns the conversions that apply to tensors of these names. transformers marks a conversion when a tensor is
+    renamed.
+    """
     from transformers.core_model_loading import WeightConverter, rename_source_key
 
     converters = [conversion for conversion in conversions if isinstance(conversion, WeightConverter)]

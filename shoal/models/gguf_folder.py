@@ -1,6 +1,6 @@
 """Converts a GGUF file to a Hugging Face folder, with numpy alone.
 
-transformers can load a GGUF file itself, but it needs torch even for the tokenizer, and takes seconds each time. The
+transformers can load a GGUF file itself, but needs torch even for the tokenizer, and takes seconds each time. The
 coordinator and the reward service have no torch. So the file is converted once, into a folder that every library reads.
 This module has its own writer of safetensors, since the library's writer needs bfloat16, which numpy lacks.
 

@@ -6,7 +6,8 @@ from shoal.errors import InvalidArgument
 
 
 def head_sizes(config: Any) -> list[int]:
-    """Lists the sizes of the attention heads in a configuration of transformers, each once, the smallest first.
+    """Lists the sizes of the attention heads in a configuration of transformers. Each size occurs once, and the
+    smallest size is first.
 
     Most models have a single size. If layers differ, as in Gemma 4, the configuration refuses to name a common size.
     """
@@ -26,5 +27,5 @@ def check_heads(num_heads: int, size: int) -> None:
         fitting = ", ".join(str(number) for number in range(1, num_heads + 1) if num_heads % number == 0)
         raise InvalidArgument(
             f"learner.sequence_parallel_size ({size}) must divide the model's attention heads ({num_heads}): each rank "
-            f"computes attention for its share of the heads. Use one of {fitting} for this model"
+            f"computes attention for its share of the heads. For this model use one of {fitting}"
         )

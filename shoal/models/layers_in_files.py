@@ -1,8 +1,9 @@
 """The linear layers of a model, by the names of the tensors in its files, without torch.
 
-This works for architectures whose modules have the names of their tensors, even after transformers has loaded them.
-They are listed here, and a test compares each with the model that transformers builds. In other architectures
-transformers renames or fuses tensors (its `conversion_mapping`), or the layers are not `nn.Linear` (GPT-2).
+The method works for architectures whose modules have the names of their tensors, even after transformers has loaded the
+model. These architectures are listed here, and a test compares each with the model that transformers builds. In other
+architectures transformers renames or fuses tensors (its `conversion_mapping`), or the layers are not `nn.Linear`
+(GPT-2).
 """
 
 from pathlib import Path
@@ -20,9 +21,9 @@ _LAYERS = dict.fromkeys(
     ),
     "model.layers.",
 ) | {"gpt_neox": "gpt_neox.layers."}  # fmt: skip
-"""Type of a model -> beginning of the names of its blocks' tensors."""
+"""The beginning of the names of a model's blocks, by the type of the model."""
 _MAX_HEADER_BYTES = 100_000_000
-"""Limit of the format (github.com/huggingface/safetensors)."""
+"""The largest header that the safetensors format allows (github.com/huggingface/safetensors)."""
 
 
 def layers_in_files(folder: Path) -> dict[str, tuple[int, int]] | None:

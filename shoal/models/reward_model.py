@@ -63,11 +63,13 @@ def _label_names(values: Mapping[str, Any]) -> list[str]:
 
 
 def paying_label(config: RewardModelConfig, num_labels: int, names: Sequence[str] = ()) -> int:
-    """Returns the index of the label that is the reward. Raises `InvalidArgument` when settings and labels conflict."""
+    """Returns the index of the label that is the reward. Raises `InvalidArgument` when the settings and the labels
+    conflict.
+    """
     known = f"{num_labels} labels" + (f": {', '.join(names)}" if names else "")
     if config.label is None and num_labels > 1:
         raise InvalidArgument(
-            f"reward.model.label: is unset, and the model has {known}; name the label that is the reward"
+            f"reward.model.label is unset, and the model has {known}; name the label that is the reward"
         )
     label = 0 if config.label is None else config.label
     if isinstance(label, str):
@@ -76,7 +78,8 @@ def paying_label(config: RewardModelConfig, num_labels: int, names: Sequence[str
         label = names.index(label)
     if label >= num_labels:
         raise InvalidArgument(
-            f"reward.model.label: {label} is beyond the model's {known}; give 0 to {num_labels - 1}, or leave it unset"
+            f"reward.model.label: {label} is beyond the model's {known}; give 0 to {num_labels - 1}, or leave the "
+            "field unset"
         )
     if config.value == "softmax" and num_labels == 1:
         raise InvalidArgument("reward.model.value: softmax over a single label is always 1; use logit or sigmoid")
@@ -90,8 +93,9 @@ def _tokenizer(config: RewardModelConfig, folder: Path) -> Any:
         tokenizer.chat_template = template_text(config.chat_template, _TEMPLATE)
     if not tokenizer.chat_template:
         raise InvalidArgument(
-            f"{_TEMPLATE}: is unset, and the tokenizer of {config.path} has none; name the template that the model was "
-            'trained with, for example "chatml", or "simple" for the bare messages, one per line'
+            f"{_TEMPLATE} is unset, and the tokenizer of {config.path} has no chat template; name the "
+            'template that the model was trained with, for example "chatml", or "simple" for the bare '
+            "messages, one per line"
         )
     (text,) = rendered(tokenizer, [_TRIAL])
     if isinstance(text, Unrendered):
@@ -101,18 +105,20 @@ def _tokenizer(config: RewardModelConfig, folder: Path) -> Any:
 
 
 def _check_special_tokens(config: RewardModelConfig, tokenizer: Any, text: str) -> None:
-    """Refuses a missing classification token, and a beginning that would appear twice in an input."""
+    """Refuses a setting with which an input would lack the classification token, and a setting with which the beginning
+    of an input would appear twice.
+    """
     token_ids = tokenizer(text, add_special_tokens=config.add_special_tokens)["input_ids"]
     wanted = tokenizer("", add_special_tokens=True)["input_ids"][:1]
     if tokenizer.cls_token_id in wanted and token_ids[:1] != wanted:
         raise InvalidArgument(
-            f"reward.model.add_special_tokens: false, but an input of {config.path} begins with "
-            f"{tokenizer.cls_token}, which the chat template does not write; set it to true"
+            f"reward.model.add_special_tokens: false, but an input of {config.path} begins with {tokenizer.cls_token}, "
+            "which the chat template does not write; set the field to true"
         )
     if config.add_special_tokens and wanted and token_ids[:2] == wanted * 2:
         raise InvalidArgument(
             f"reward.model.add_special_tokens: true, but the chat template writes {tokenizer.decode(wanted)} itself, "
-            "so it would appear twice; set it to false"
+            "so these tokens would appear twice; set the field to false"
         )
 
 
@@ -123,18 +129,21 @@ def _longest(config: RewardModelConfig, values: Mapping[str, Any], tokenizer: An
     known = [int(limit) for limit in limits if isinstance(limit, int | float) and 0 < limit < _MAX_TOKENS]
     if not known and config.max_length_tokens is None:
         raise InvalidArgument(
-            f"reward.model.max_length_tokens: is unset, and the files of {config.path} give no maximum length; set it"
+            f"reward.model.max_length_tokens is unset, and the files of {config.path} give no maximum length; set this "
+            "field"
         )
     if known and (config.max_length_tokens or 0) > min(known):
         raise InvalidArgument(
             f"reward.model.max_length_tokens: {config.max_length_tokens} exceeds the {min(known)} tokens that "
-            f"{config.path} supports; lower it, or leave it unset"
+            f"{config.path} supports; lower the field, or leave it unset"
         )
     return config.max_length_tokens or min(known)
 
 
 def rendered(tokenizer: Any, conversations: Sequence[Sequence[Mapping[str, str]]]) -> list[str | Unrendered]:
-    """Renders conversations that end with an answer, as the model sees them, each independently of the others."""
+    """Renders conversations that end with an answer, in the form that the model sees. Each conversation is rendered
+    independently of the others.
+    """
     outcomes: list[str | Unrendered] = []
     while rest := conversations[len(outcomes) :]:
         outcomes += render_texts(tokenizer, [Dialogue(messages, begins_turn=False) for messages in rest], {})

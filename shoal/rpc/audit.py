@@ -1,6 +1,6 @@
 """The record of calls that only operators may make: the caller, the rpc, the run and the result.
 
-It has no contents of messages, since they may be confidential.
+The record has no contents of messages, since the contents may be confidential.
 """
 
 import asyncio
@@ -24,11 +24,12 @@ class OperatorCall:
     """A call that has ended."""
 
     rpc: str
-    """The name of the rpc, without its service: "StopRun"."""
+    """The name of the rpc, without the service: "StopRun"."""
     run_id: str
-    """The run of the request, else of the response; empty if neither names a run, or if the caller is refused."""
+    """The run that the request names, or else the response. Empty if neither names a run, or if the caller is refused.
+    """
     caller: Caller | None
-    """The caller; None if the server does not know it, or knows no callers at all."""
+    """The caller; None if the server does not know the caller, or does not check callers."""
     peer: str
     """The caller's address, as gRPC writes it."""
     code: grpc.StatusCode

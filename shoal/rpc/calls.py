@@ -1,4 +1,4 @@
-"""Calls of a client: deadline, trace, errors of the domain."""
+"""Calls of a client, with a deadline, a trace, and the errors of the domain."""
 
 import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Generator, Iterable
@@ -61,7 +61,7 @@ class Call:
     """A call in flight, with the methods of the matching call class of `grpc.aio`.
 
     Awaiting and iterating raise `shoal.errors`, the error of the source of the requests, or CancelledError after
-    `cancel`. A stream of responses is canceled with its last reference, so `break` cancels it.
+    `cancel`. A stream of responses is canceled with its last reference, so `break` cancels the stream.
     """
 
     # The generator must not refer to this object: a cycle would keep both alive until the next garbage collection.
@@ -95,7 +95,7 @@ class Call:
         await _result(self._inner.wait_for_connection(), self._ending)
 
     def cancel(self) -> bool:
-        """Cancels the call. Returns False if it has ended."""
+        """Cancels the call. Returns False if the call has already ended."""
         self._ending.canceled_by_caller = True
         return bool(self._inner.cancel())
 
@@ -141,7 +141,9 @@ class _Ending:
         self._known = asyncio.Event()
 
     def record(self, call: Any) -> None:
-        """Records the status that gRPC has set. gRPC sets it again when a write finds the call ended (see below)."""
+        """Records the status that gRPC has set. gRPC sets the status again when a write finds that the call has ended
+        (see below).
+        """
         status = grpc.aio.AioRpcError(
             _now(call.code()), trailing_metadata=_now(call.trailing_metadata()), details=_now(call.details())
         )
@@ -205,7 +207,7 @@ def _now(known: Coroutine[Any, Any, _T]) -> _T:
 class _Requests:
     """The requests of a stream, and the error of their source.
 
-    gRPC cancels the call after such an error, and the caller would mistake that for its own cancellation.
+    gRPC cancels the call after such an error, and the caller would mistake this cancellation for its own.
     """
 
     def __init__(self, source: AsyncIterable[Any] | Iterable[Any]) -> None:

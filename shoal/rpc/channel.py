@@ -46,7 +46,7 @@ def connect(address: str, service_full_name: str, credentials: auth.Credentials 
 
 
 class Connection:
-    """A gRPC channel, with its first credentials. It closes when it is retired and its last call has ended."""
+    """A gRPC channel, with its first credentials. The channel closes when it is retired and its last call has ended."""
 
     def __init__(self, inner: grpc.aio.Channel) -> None:
         self.inner = inner
@@ -66,7 +66,7 @@ class Connection:
         return call
 
     def retire(self) -> None:
-        """Takes no more calls, and lets current calls end."""
+        """Accepts no more calls, and lets current calls end."""
         self._is_retired = True
         self._close_if_idle()
 
@@ -113,7 +113,7 @@ class Channel(grpc.aio.Channel):
         return () if token is None else (("authorization", f"Bearer {token.value()}"),)
 
     def _current(self) -> Connection:
-        """Returns the connection for a new call. It is a new connection if the certificates have changed."""
+        """Returns the connection for a new call. The connection is new if the certificates have changed."""
         if self._credentials.tls is not None and self._credentials.tls.current() is not self._files:
             self._connection.retire()
             self._connection = self._open()

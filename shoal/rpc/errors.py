@@ -1,8 +1,9 @@
 """Translation between the errors of the domain and gRPC statuses, in both directions.
 
-Reason and metadata travel as `google.rpc.ErrorInfo` in the domain "shoal", violations as `BadRequest`, a delay as
-`RetryInfo`, the message as the status message. A status without these details, from another peer or from gRPC
-itself (refused, timed out), becomes the matching error with a message that names the method and the address.
+A reason and metadata are sent as `google.rpc.ErrorInfo` in the domain "shoal". Violations are sent as `BadRequest`, a
+delay is sent as `RetryInfo`, and the message is sent as the status message. A status without these details, from
+another peer or from gRPC itself (refused, timed out), becomes the matching error with a message that names the method
+and the address.
 """
 
 import re
@@ -104,8 +105,12 @@ def to_status(error: ShoalError) -> Abort:
 
 
 def internal_status(method: str) -> Abort:
-    """Returns the status of a defect. It has no details, since they may be confidential; the log has them."""
-    return to_status(Internal(f"{method} failed because of a defect in the service; its log has the details"))
+    """Returns the status of a defect. The status has no details, since the details may be confidential; the log has the
+    details.
+    """
+    return to_status(
+        Internal(f"{method} failed because of a defect in the service; the log of the service has the details")
+    )
 
 
 def from_rpc_error(error: grpc.aio.AioRpcError, *, method: str, address: str, timeout_s: float) -> ShoalError:
@@ -145,7 +150,7 @@ def _without_details(
         return DeadlineExceeded(f"{method} at {address} did not end within {timeout_s:g} s")
     if error.code() is grpc.StatusCode.UNIMPLEMENTED:
         return FailedPrecondition(
-            f"{address} does not offer {method}: it is another service, or another version of it",
+            f"{address} does not offer {method}: the address serves another service, or another version of the service",
             reason=ErrorReason.UNIMPLEMENTED,
         )
     if too_large := _TOO_LARGE.search(details):
@@ -162,7 +167,9 @@ def _without_details(
 
 
 def _status_of(error: grpc.aio.AioRpcError) -> status_pb2.Status:
-    """Returns the status with details from the trailers; an empty status if there is none, or if it is unreadable."""
+    """Returns the status with details from the trailers; an empty status if there are no details, or if the details are
+    unreadable.
+    """
     for key, value in error.trailing_metadata() or ():
         if key == _DETAILS_KEY and isinstance(value, bytes):
             try:

@@ -1,7 +1,7 @@
 """`python -m shoal.rpc.healthcheck HOST:PORT [SERVICE]`: health of a service as an exit code.
 
-Container runtimes whose gRPC probes are missing or cannot speak TLS run it every few seconds, so it imports little.
-With `--tls-dir` it shows the certificate of the service that it probes.
+Container runtimes whose gRPC probes are missing or cannot speak TLS run this program every few seconds, so the program
+imports little. With `--tls-dir` the program shows the certificate of the service that is probed.
 """
 
 import argparse

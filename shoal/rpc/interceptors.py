@@ -1,4 +1,4 @@
-"""The server side of every call: trace, permission, limit, errors."""
+"""The server side of every call: trace, permission, limits, errors."""
 
 import asyncio
 import inspect
@@ -43,9 +43,10 @@ class ServiceInterceptor(grpc.aio.ServerInterceptor):
     """Continues the caller's trace, refuses callers without permission and calls above the limit, and turns exceptions
     into statuses.
 
-    One interceptor does all this because the order matters: the span must be open when the error becomes a status, so
-    that it gets the status, and callers must be refused before their request is read. Streaming handlers are async
-    generators and are closed before the call ends, so that their `finally` runs when a caller disconnects.
+    One interceptor does all of these tasks because the order matters. The span must be open when the error becomes a
+    status, so that the span gets the status. Callers must be refused before their request is read. Streaming handlers
+    are async generators and are closed before the call ends, so that the generators' `finally` runs when a caller
+    disconnects.
     """
 
     def __init__(self, credentials: Credentials, limits: ServerLimits, audit: Record | None = None) -> None:
@@ -117,10 +118,11 @@ class ServiceInterceptor(grpc.aio.ServerInterceptor):
         return self._receiving(handler, method, answer, stream)
 
     def _receiving(self, handler: _Handler, method: str, unary: Any, stream: Any) -> _Handler:
-        """Returns a handler that begins before its request has arrived, and reads it when `unary` or `stream` asks.
+        """Returns a handler that begins before its request has arrived, and reads the request when `unary` or `stream`
+        asks for the request.
 
-        gRPC then sees all requests as streams. Otherwise it would read and parse a single request before Shoal's code
-        runs, even for callers without permission, and wait for it forever.
+        With such a handler gRPC sees all requests as streams. Otherwise gRPC would read and parse a single request
+        before Shoal's code runs, even for callers without permission, and wait for the request forever.
         """
 
         def receiver(requests: AsyncIterator[Any]) -> Receive:
@@ -139,14 +141,18 @@ class ServiceInterceptor(grpc.aio.ServerInterceptor):
         return grpc.stream_unary_rpc_method_handler(receiving_unary, *codec)
 
     async def _receive_one(self, requests: AsyncIterator[Any], method: str) -> Any:
-        """Returns the only request of a call. Raises `DeadlineExceeded`, and `InvalidArgument` if it is missing."""
+        """Returns the only request of a call. Raises `DeadlineExceeded` if the request is late, and `InvalidArgument`
+        if the request is missing.
+        """
         try:
             return await self._receive_first(requests, f"{method}: the request")
         except StopAsyncIteration:
             raise InvalidArgument(f"{method}: the call ended without a request") from None
 
     async def _receive_stream(self, requests: AsyncIterator[Any], method: str) -> AsyncIterator[Any]:
-        """Returns the requests of a call. Reading the first request raises `DeadlineExceeded` if it is late."""
+        """Returns the requests of a call. Reading the first request raises `DeadlineExceeded` if this request is
+        late.
+        """
         return _Stream(requests, partial(self._receive_first, requests, f"{method}: the first message of the stream"))
 
     async def _receive_first(self, requests: AsyncIterator[Any], what: str) -> Any:
@@ -204,7 +210,7 @@ class ServiceInterceptor(grpc.aio.ServerInterceptor):
 
 
 class _Stream:
-    """The requests of a call. The first request is received by a different function."""
+    """The requests of a call. A different function receives the first request."""
 
     def __init__(self, requests: AsyncIterator[Any], receive_first: Callable[[], Awaitable[Any]]) -> None:
         self._requests = requests

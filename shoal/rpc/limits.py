@@ -1,4 +1,4 @@
-"""Limits of a server: the resources that callers may use at once, and for how long."""
+"""Limits of a server: the resources that callers may use at the same time, and for how long."""
 
 import resource
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ CALLS: Mapping[str, int] = {
     # Open to callers without credentials.
     "/grpc.health.v1.Health/Watch": 256,
 }
-"""Most concurrent calls of each method whose number depends on the load, or that takes much memory.
+"""The most concurrent calls of each method whose number of calls depends on the load, or that takes much memory.
 
 All other methods control or describe the service and must reach a busy service: heartbeats, status, pause, a new
 version of the weights.
@@ -39,16 +39,17 @@ class ServerLimits:
     """The limits of one server."""
 
     calls: Mapping[str, int] = field(default_factory=lambda: CALLS)
-    """More calls of a method at once are refused with RESOURCE_EXHAUSTED (TOO_MANY_CALLS)."""
+    """The most concurrent calls by method. Further calls are refused with RESOURCE_EXHAUSTED (TOO_MANY_CALLS)."""
     request_timeout_s: float = 60.0
-    """Time for the request of a call, or the first request of a stream, to arrive. The later requests of a stream have
-    only the deadline of the call."""
+    """The time within which the request of a call, or the first request of a stream, must arrive. The later requests of
+    a stream have only the deadline of the call.
+    """
     handshake_timeout_s: int = 20
-    """Time for a new connection to finish the handshakes of TLS and HTTP/2."""
+    """The time within which a new connection must finish the handshakes of TLS and HTTP/2."""
     streams: int = 8192
-    """Most concurrent calls of one connection; further calls wait at the client."""
+    """The most concurrent calls of one connection. Further calls wait at the client."""
     connections: int = field(default_factory=_default_connections)
-    """Most connections at once; further ones are closed."""
+    """The most concurrent connections. Further connections are closed."""
 
     def options(self) -> list[tuple[str, str | int]]:
         """Returns the limits that gRPC enforces, as options of its server."""

@@ -1,11 +1,13 @@
 """gRPC options of servers and channels. Both ends of a connection must agree on most of them."""
 
 MAX_MESSAGE_BYTES = 4 << 20
-"""Largest message: gRPC's default, so that any client can call the services. Larger data is streamed."""
+"""The size of the largest message: gRPC's default, so that any client can call the services. Larger data is streamed.
+"""
 
 MAX_METADATA_BYTES = 256 << 10
-"""Largest headers or trailers. Trailers contain errors with their details. With gRPC's default of 8 KiB an error about
-the size would replace a long error."""
+"""The size of the largest headers or trailers. Trailers contain errors with their details. With gRPC's default of 8 KiB
+a long error would be replaced by an error about the size.
+"""
 
 _KEEPALIVE_TIME_S = 30
 _KEEPALIVE_TIMEOUT_S = 10

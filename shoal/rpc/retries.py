@@ -1,11 +1,11 @@
 """Retry policies of the rpcs. To change whether or how a call is retried, change only this file.
 
-Retries happen inside gRPC, before the caller sees an error: all rpcs but NOT_RETRIED, with the policy of
+Retries happen inside gRPC, before the caller sees an error. All rpcs except NOT_RETRIED are retried, with the policy of
 `service_config`.
 
-Callers also act after an error, apart from these policies. The coordinator repeats a call to a learner that still
-serves (services/coordinator/workers/learner_client.py). It sends the unfinished work of a lost worker to another
-worker, and waits as long as a full queue asks (`generator_pool.py` and `reward_pool.py` in the same folder).
+Callers also act after an error, independently of these policies. The coordinator repeats a call to a learner that still
+serves (services/coordinator/workers/learner_client.py). The coordinator sends the unfinished work of a lost worker to
+another worker, and waits as long as a full queue asks (`generator_pool.py` and `reward_pool.py` in the same folder).
 """
 
 import json
@@ -13,16 +13,17 @@ import json
 from shoal.rpc.auth.permissions import SERVICES
 
 NOT_RETRIED = frozenset({"StartRun", "TrainStep", "LoadWeights", "PublishWeights"})
-"""The rpcs that the contract does not call safe to retry with the same request, or that gRPC cannot retry.
+"""The rpcs that are not retried. The contract does not call these rpcs safe to retry with the same request, or gRPC
+cannot retry them.
 
-A repeat of `StartRun` finds its own run active. `TrainStep` is too large for gRPC's retry buffer. `LoadWeights` and
-`PublishWeights` are each one pass of collectives with other members, and a repeat needs a new epoch. gRPC retries a
+A repeat of `StartRun` would find its own run active. `TrainStep` is too large for gRPC's retry buffer. `LoadWeights`
+and `PublishWeights` are each one pass of collectives with other members, and a repeat needs a new epoch. gRPC retries a
 stream only until the first message of the response has arrived.
 """
 
 
 def service_config(service_full_name: str) -> str:
-    """Returns gRPC's service config, as JSON. gRPC makes at most five attempts: about 1.5 s in all."""
+    """Returns gRPC's service config, as JSON. gRPC makes at most five attempts within about 1.5 s in all."""
     names = [name for name in SERVICES.get(service_full_name, ()) if name not in NOT_RETRIED]
     if not names:
         return "{}"

@@ -74,7 +74,7 @@ class RpcServer:
         self._lag_watch: asyncio.Task[None] | None = None
 
     def add(self, add_to_server: Callable[[Any, grpc.aio.Server], None], servicer: Any, service_full_name: str) -> None:
-        """Adds a service, before `start`. It is NOT_SERVING until `set_serving`."""
+        """Adds a service, before `start`. The service is NOT_SERVING until `set_serving`."""
         self._services.append((add_to_server, servicer, service_full_name))
 
     @property
@@ -85,8 +85,8 @@ class RpcServer:
     async def open(self) -> None:
         """Opens the port, after all services are added. Clients that connect wait until `start`.
 
-        Raises FailedPrecondition (PORT_IN_USE, CREDENTIALS), and InvalidArgument for an address that this machine does
-        not have, and for the wildcard address unless that is allowed.
+        Raises FailedPrecondition (PORT_IN_USE, CREDENTIALS). Raises InvalidArgument for an address that this machine
+        does not have, and for the wildcard address unless the wildcard address is allowed.
         """
         self._check_address()
         interceptor = ServiceInterceptor(self._credentials, self._limits, self._audit)
@@ -107,7 +107,7 @@ class RpcServer:
         self._server = server
 
     async def start(self) -> None:
-        """Opens the port, if it is not open, and starts to serve. Raises the errors of `open`."""
+        """Opens the port, if the port is not open yet, and starts to serve. Raises the errors of `open`."""
         if self._server is None:
             await self.open()
         assert self._server is not None
@@ -118,15 +118,15 @@ class RpcServer:
         host = host_of(self._listen)
         if is_wildcard(host) and not self._allow_wildcard_address:
             raise InvalidArgument(
-                f"--listen {self._listen} is every interface of this machine: name the address of one interface, or "
+                f"--listen {self._listen} means every interface of this machine: name the address of one interface, or "
                 "add --allow-wildcard-address if the network around the machine is private"
             )
         if is_loopback(host) or self._credentials.tls is not None:
             return
         if self._credentials.tokens is not None:
             raise FailedPrecondition(
-                f"--tokens-file without --tls-dir: on {self._listen} tokens would travel in plaintext; add --tls-dir, "
-                "or listen on 127.0.0.1",
+                f"--tokens-file is given without --tls-dir, but on {self._listen} tokens would travel in plaintext; "
+                "add --tls-dir, or listen on 127.0.0.1",
                 reason=ErrorReason.CREDENTIALS,
             )
         _log.warning(
@@ -187,7 +187,9 @@ class RpcServer:
 
 
 def _listen_error(listen: str) -> FailedPrecondition | InvalidArgument:
-    """Returns why the port cannot be opened. gRPC does not report it, so this function opens the port itself."""
+    """Returns why the port cannot be opened. gRPC does not report the reason, so this function opens the port
+    itself.
+    """
     host, _, port = listen.rpartition(":")
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
@@ -211,7 +213,9 @@ def _listen_error(listen: str) -> FailedPrecondition | InvalidArgument:
 
 
 async def watch_lag() -> None:
-    """Measures the lag of the loop forever. Warns above a second: then the loop runs work that belongs in a thread."""
+    """Measures the lag of the loop forever. Warns about a lag above one second, which means that the loop runs work
+    that belongs in a thread.
+    """
     while True:
         began = time.monotonic()
         await asyncio.sleep(_PROBE_S)

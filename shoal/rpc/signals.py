@@ -3,4 +3,4 @@
 import signal
 
 RESTART_SIGNAL = signal.SIGUSR1
-"""It is not SIGTERM: a supervisor's SIGTERM at the same moment must still end the process for good."""
+"""The signal is not SIGTERM, because a supervisor's SIGTERM at the same moment must still end the process for good."""

@@ -3,8 +3,8 @@
 Sampling is bound by memory: for each token of the completions that an engine samples together, a GPU reads all weights
 once, and the keys and values of each completion. So its rate is in bytes per second. Training is bound by arithmetic:
 six operations per parameter and trained token (eight with checkpointing, which runs the forward pass twice). Both rates
-transfer to other models far better than tokens per second do, but they are only a first guess: `shoal train` prints the
-actual time of a step, and `--measured` takes the rates from such a run.
+transfer to other models far better than tokens per second do, but the rates are only a first guess: `shoal train`
+prints the actual time of a step, and `--measured` takes the rates from such a run.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,8 @@ from shoal.suggest.memory import engine_bytes
 from shoal.suggest.shape import ModelShape, model_shape
 
 _MIN_STEPS = 3
-"""Smallest number of steps to measure: the first step includes the start, and a single other step is not enough."""
+"""The smallest number of steps to measure. The first step includes the start, and a single further step is not enough.
+"""
 
 
 @dataclass(frozen=True)
@@ -43,11 +44,11 @@ class Rates:
     step_s: float = 0.0
     """Other seconds of each step: reading results, publishing weights."""
     length_share: float = 0.5
-    """Mean length of a completion, as a share of the maximum."""
+    """Mean length of a completion, as a share of the maximum length."""
     prompt_share: float = 0.5
-    """Mean length of a prompt, as a share of the maximum."""
+    """Mean length of a prompt, as a share of the maximum length."""
     trained_share: float = 1.0
-    """Share of the completions that are trained on, which are those of groups with a signal."""
+    """Share of the completions that are trained on. These completions belong to groups with a signal."""
 
 
 H100 = Rates(
@@ -112,7 +113,9 @@ def step_time(config: RunConfig, shape: ModelShape, rates: Rates) -> StepTime:
 
 
 def seats_in_use(config: RunConfig) -> float:
-    """Returns the number of completions that an engine can sample at a time: those in flight, up to its seats."""
+    """Returns the number of completions that an engine can sample at a time: the completions in flight, up to the seats
+    of the engine.
+    """
     in_flight = config.grpo.max_groups_in_flight * config.grpo.group_size
     return min(config.generator.max_num_seqs, in_flight / config.launch.num_generators)
 
@@ -120,7 +123,7 @@ def seats_in_use(config: RunConfig) -> float:
 def pass_bytes(config: RunConfig, shape: ModelShape, num_sequences: float, context_tokens: float) -> float:
     """Returns the bytes that each GPU of an engine reads for one token of each completion.
 
-    `context_tokens` is the mean number of tokens before it.
+    `context_tokens` is the mean number of tokens before the token.
     """
     generator = config.generator
     gpus = generator.tensor_parallel_size * generator.pipeline_parallel_size
@@ -147,10 +150,10 @@ def rates_of_run(folder: Path) -> Rates:
         rows = [row for row in map(parse_json, lines) if isinstance(row, dict) and "time/step" in row]
     except FileNotFoundError as error:
         raise InvalidArgument(
-            f"--measured {folder}: is not the folder of a run: there is no {Path(error.filename).name} in it"
+            f"--measured {folder} is not the folder of a run: there is no {Path(error.filename).name} in it"
         ) from None
     except (OSError, ValueError) as error:
-        raise InvalidArgument(f"--measured {folder}: is not the folder of a run: {why_unread(error)}") from None
+        raise InvalidArgument(f"--measured {folder} is not the folder of a run: {why_unread(error)}") from None
     if len(rows) < _MIN_STEPS:
         raise InvalidArgument(f"--measured {folder}: has {len(rows)} train steps, and at least {_MIN_STEPS} are needed")
     try:

@@ -14,10 +14,10 @@ from shoal.suggest.shape import ModelShape
 
 GIB = 2**30
 RUNTIME_BYTES = int(1.5 * GIB)
-"""CUDA context, kernels and graphs, in each process that uses a GPU."""
+"""Memory of the CUDA context, kernels and graphs, in each process that uses a GPU."""
 _FLOAT32, _BFLOAT16 = 4, 2
 _FOUR_BITS = 0.5 + _FLOAT32 / 64
-"""Bytes of a weight in 4 bits: its code, and its share of the scale of 64 weights."""
+"""Bytes of a weight in 4 bits: the weight's code, and its share of the scale that 64 weights have in common."""
 _ADAM_STATES = 2
 _BUCKET_ELEMENTS = 50_000_000
 """Number of gradients that DeepSpeed reduces at once; `services/learner/engine/deepspeed_settings.py` sets it."""
@@ -54,12 +54,13 @@ class Memory:
 def learner_memory(config: RunConfig, shape: ModelShape) -> Memory:
     """Estimates the memory of one learner rank.
 
-    Trained weights, gradients and AdamW's two moments are float32 at every stage; from stage 1 on a rank has another
-    copy of the weights that it updates. The ranks share the optimizer and that copy (stage 1), also the gradients (2),
-    also the weights (3). Below stage 2 gradients are complete until the step. bfloat16 casts weights when they are used
-    and keeps the casts until the backward pass; at stage 3 weights are gathered as casts.
+    Trained weights, gradients and AdamW's two moments are float32 at every stage; from stage 1 on a rank has a second
+    copy of the weights that the rank updates. The ranks divide among themselves the optimizer and this copy (from stage
+    1), the gradients (from stage 2) and the weights (stage 3). Below stage 2 gradients are complete until the step.
+    bfloat16 casts weights when they are used and keeps the casts until the backward pass; at stage 3 weights are
+    gathered as casts.
 
-    With adapters all this is for the adapters. The frozen model is in the type that it computes in, or in 4 bits.
+    With adapters, these rules apply to the adapters. The frozen model is in its compute type, or in 4 bits.
     """
     learner = config.learner
     num_ranks = config.launch.num_learner_ranks
@@ -152,8 +153,8 @@ def _attention_share(config: RunConfig) -> float:
 
 
 def _output_layer(config: RunConfig, shape: ModelShape, compute: int) -> float:
-    """Estimates a chunk of logits (their gradient overwrites it), two blocks of the chunk in float32, and the layer's
-    gradient, as sum and addend.
+    """Estimates a chunk of logits (which the gradient of the logits overwrites), two blocks of the chunk in float32,
+    and the layer's gradient, as sum and addend.
 
     A frozen layer has no gradient.
     """

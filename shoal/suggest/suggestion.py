@@ -18,8 +18,9 @@ _GROUPS = 8
 _PROMPT_TOKENS = 512
 _RANKS = (2, 4, 8, 16, 32, 64)
 _ADAPTERS: dict[str, Any] = {"learner.lora.rank": 16, "learner.lora.alpha": 32, "learner.learning_rate": 5e-5}
-"""AdamW moves a weight by about the learning rate in a step: 250 steps at 5e-5 add up to 0.0125, and the 20 of
-configs/quickstart-lora.toml, from 1e-3 down to 0, to 0.0105."""
+"""Learning rate of adapters. AdamW moves a weight by about the learning rate in a step: 250 steps at 5e-5 add up to
+0.0125. The 20 steps of configs/quickstart-lora.toml, from 1e-3 down to 0, add up to 0.0105.
+"""
 _FREE_SHARE = 0.9
 """Usable share of a GPU's memory: the runtime and fragmentation take the rest."""
 
@@ -38,17 +39,18 @@ class Suggestion:
 def suggest(task: str, gpu_memory_gb: float, model: str, rates: Rates = H100) -> Suggestion:
     """Chooses a configuration, and estimates the time of a step at these rates.
 
-    Starts from the task's values. Below 24 GB it halves the group and doubles the number of groups, so that a step has
-    as many completions. Then it chooses the least sharding that fits. It tries everything on one GPU, then one learner
-    rank; on GPUs below 24 GB also adapters on a frozen model, at last in 4 bits; then the fewest ZeRO 3 learner ranks.
-    Generators get as much tensor parallelism as the weights need.
+    Starts from the task's values. Below 24 GB the group is halved and the number of groups is doubled, so that a step
+    still has the same number of completions. Then the least sharding that fits is chosen. The function first tries all
+    services on one GPU, then one learner rank. On GPUs below 24 GB the function also tries adapters on a frozen model,
+    finally in 4 bits. The last choice is the fewest ZeRO 3 learner ranks. Generators get as much tensor parallelism as
+    the weights need.
 
     Raises `InvalidArgument` for an unknown task, a model of unknown size, and a model that does not fit.
     """
     if task not in TASKS:
-        raise InvalidArgument(f"--task {task!r}: known: {', '.join(TASKS)}")
+        raise InvalidArgument(f"--task {task!r} is unknown; the known tasks are {', '.join(TASKS)}")
     if not gpu_memory_gb > 0:
-        raise InvalidArgument(f"--gpu-memory-gb {gpu_memory_gb:g}: must be above 0")
+        raise InvalidArgument(f"--gpu-memory-gb {gpu_memory_gb:g} must be above 0")
     shape, chosen = model_shape(model), TASKS[task]
     budget = gpu_memory_gb * 1e9 * _FREE_SHARE - RUNTIME_BYTES
     for placement in _placements(is_small=gpu_memory_gb <= SMALL_GPU_GB):

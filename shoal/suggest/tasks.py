@@ -1,4 +1,4 @@
-"""Tasks: starting values from Unsloth's guide to GRPO, or from its ranges where it gives no value."""
+"""Tasks: starting values from Unsloth's guide to GRPO, or from the guide's ranges if the guide gives no value."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ class Task:
     learning_rate: float
     dataset: str
     reasons: dict[str, str]
-    """Reason for each value, by field."""
+    """The reason for each value, by field."""
 
 
 _GUIDE = "the guide's value for this task"

@@ -1,4 +1,4 @@
-"""The tensors of a LoRA adapter in a publish: their names, which are peft's, and their shapes."""
+"""The names and shapes of the tensors of a LoRA adapter in a publish. The names are those that peft uses."""
 
 from collections.abc import Mapping
 

@@ -17,7 +17,7 @@ ARRIVED = "here"
 CONNECTED = "met"
 """The stage of a rank that is connected to all others."""
 LEFT = "left"
-"""The stage of a rank that has left the group, because it was aborted."""
+"""The stage of a rank that has left the group because the group was aborted."""
 _ABORT_KEY = "abort"
 _MISSING_KEY = "missing"
 
@@ -35,16 +35,16 @@ def received(load_id: str) -> str:
 def open_store(host: str, port: int, *, timeout_s: float) -> "TCPStore":
     """Opens the store through which a group forms, as a client. The learner's rank 0 serves the store.
 
-    Raises `Unavailable` when it cannot be reached within `timeout_s`.
+    Raises `Unavailable` when the store cannot be reached within `timeout_s`.
     """
     return _open(host, port, "reached", timeout_s)
 
 
 def serve_store(host: str | None, port: int, *, timeout_s: float) -> "TCPStore":
-    """Serves the store through which a group forms, in rank 0 of the learner; on a free port if `port` is 0.
+    """Serves the store through which a group forms, in rank 0 of the learner. A `port` of 0 takes a free port.
 
-    It listens on the interface of `host`, or on every interface if `host` is None. Read `.port`. Raises `Unavailable`
-    when the port is taken.
+    The store listens on the interface of `host`, or on every interface if `host` is None. Read `.port` for the port.
+    Raises `Unavailable` when the port is taken.
     """
     if host is None:
         return _open("127.0.0.1", port, "opened", timeout_s, is_master=True)
@@ -94,27 +94,27 @@ class GroupBoard:
         return self._has(f"{stage}/{rank}" for rank in ranks)
 
     def have_not_reached(self, stage: str, ranks: Iterable[int]) -> list[int]:
-        """Returns the ranks of `ranks` that have not reached a stage."""
+        """Returns those of `ranks` that have not reached a stage."""
         return [rank for rank in ranks if not self._has([f"{stage}/{rank}"])]
 
     def post_missing(self, ranks: Iterable[int]) -> None:
-        """Posts, before an abort, which ranks are the reason for it."""
+        """Posts, before an abort, which ranks caused the abort."""
         self._post(_MISSING_KEY, ",".join(map(str, ranks)))
 
     def missing(self) -> dict[str, str]:
-        """Returns the metadata for an error that names the missing ranks; empty if none are known."""
+        """Returns the metadata for an error that names the missing ranks; empty if no missing ranks are known."""
         if not self._has([_MISSING_KEY]):
             return {}
         with _store_errors():
             return missing_ranks(self.store.get(_MISSING_KEY).decode().split(","))
 
     def abort(self, reason: str) -> None:
-        """Posts that every member must abort the group. The first reason stays."""
+        """Posts that every member must abort the group. Later reasons do not replace the first reason."""
         if self.abort_reason() is None:
             self._post(_ABORT_KEY, reason)
 
     def abort_reason(self) -> str | None:
-        """Returns why the group was aborted; None if it was not."""
+        """Returns why the group was aborted; None if the group was not aborted."""
         if not self._has([_ABORT_KEY]):
             return None
         with _store_errors():

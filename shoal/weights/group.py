@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 _POLL_S = 0.05
 _WATCH_S = 0.2
 _ROLL_CALL_S = 1.0
-"""Time for the members of an aborted group to leave it: they notice within `_WATCH_S`."""
+"""Time for the members of an aborted group to leave the group. Members notice an abort within `_WATCH_S`."""
 
 
 class BroadcastGroup:
@@ -48,8 +48,8 @@ class BroadcastGroup:
     ) -> None:
         """`device` holds the tensors that nccl broadcasts, for example "cuda:0"; gloo uses the CPU.
 
-        gloo listens on `hostname`, an address of this machine that the other members reach. If it is unset or not
-        local, gloo listens on this machine's address toward the store.
+        gloo listens on `hostname`, an address of this machine that the other members reach. If `hostname` is unset or
+        not local, gloo listens on this machine's address toward the store.
         """
         self.rendezvous = rendezvous
         self.rank = rank
@@ -61,9 +61,9 @@ class BroadcastGroup:
         self._closed = threading.Event()
 
     def connect(self) -> None:
-        """Blocks until every member has arrived, then connects to them.
+        """Blocks until every member has arrived, then connects to the members.
 
-        Raises `DeadlineExceeded` when a member does not arrive within the rendezvous' `timeout_s`, and `Unavailable`
+        Raises `DeadlineExceeded` when a member does not arrive within the rendezvous' `timeout_s`. Raises `Unavailable`
         when a member ends meanwhile or the group is aborted.
         """
         _in_background(self._watch)
@@ -105,8 +105,8 @@ class BroadcastGroup:
         """Waits for a broadcast.
 
         `deadline` is a time of `time.monotonic()`; by default it is the rendezvous' `timeout_s` from now. Raises
-        `DeadlineExceeded` past it, and `Unavailable` when a member ended or the group was aborted. Either error
-        aborts the group for all members.
+        `DeadlineExceeded` after the deadline, and `Unavailable` when a member ended or the group was aborted. Either
+        error aborts the group for all members.
         """
         if deadline is None:
             deadline = time.monotonic() + self.rendezvous.timeout_s
@@ -120,16 +120,17 @@ class BroadcastGroup:
             raise
 
     def abort(self, reason: str) -> None:
-        """Aborts the group for all members: calls that use it raise `Unavailable`. Any thread may call it."""
+        """Aborts the group for all members: calls that use the group raise `Unavailable`. Any thread may call it."""
         if self._aborted is None and not self._closed.is_set():
             self._aborted = reason
             _in_background(self._post_abort, f"rank {self.rank}: {reason}")
         self.close()
 
     def missing_after_abort(self) -> dict[str, str]:
-        """Waits a moment until the others have left an aborted group; returns metadata that names those still in it.
+        """Waits a moment until the others have left an aborted group. Returns metadata that names the members still in
+        the group.
 
-        The metadata is empty if all others stay, since then the fault may be here.
+        The metadata is empty if all other members stay, since then the fault may be in this process.
         """
         others = range(1, self.rendezvous.world_size)
         deadline = time.monotonic() + _ROLL_CALL_S
@@ -141,7 +142,7 @@ class BroadcastGroup:
         return missing_ranks(missing) if len(missing) < len(others) else {}
 
     def close(self) -> None:
-        """Leaves the group. Safe to repeat."""
+        """Leaves the group. Repeated calls are safe."""
         self._closed.set()
         if self._backend is not None:
             # In a list, so that this frame keeps no reference to the backend.
@@ -191,7 +192,7 @@ class BroadcastGroup:
             raise self._unavailable(f"lost a member: {first_line(error)}") from error
 
     def _sleep(self, work: "Work") -> None:
-        """Sleeps until the next check, or until the work has ended."""
+        """Sleeps until the next check, or until the broadcast has ended."""
         if self.rendezvous.backend == "nccl":
             time.sleep(0.0005)
             return
@@ -202,7 +203,9 @@ class BroadcastGroup:
             pass
 
     def _watch(self) -> None:
-        """Watches for an abort by another member. It runs in a thread, because a store may hang with its host."""
+        """Watches for an abort by another member. The watch runs in a thread, because a store may hang together with
+        its host.
+        """
         while not self._closed.wait(_WATCH_S):
             try:
                 reason = self.board.abort_reason()
@@ -227,8 +230,8 @@ class BroadcastGroup:
     def _cloned_store(self) -> Any:
         """Returns a separate connection to the store for the backend.
 
-        The backend waits in it for the addresses of its peers, and a connection serves one call at a time. If the
-        connection were shared, a dead member would block this group's board and the boards of later epochs.
+        The backend waits in this connection for the addresses of the peers, and a connection serves one call at a time.
+        If the connection were shared, a dead member would block this group's board and the boards of later epochs.
         """
         return self.board.store.clone()
 
@@ -259,10 +262,10 @@ class BroadcastGroup:
 
 
 def _dispose_in_background(backends: list[Any]) -> None:
-    """Ends the backend in the list, which this empties.
+    """Ends the backend in the list, and empties the list.
 
-    Gloo cannot be interrupted: its destructor waits for the timeout of the last operation. NCCL's abort may block
-    for as long as its proxy thread does. Neither may block the caller.
+    Gloo cannot be interrupted: its destructor waits for the timeout of the last operation. NCCL's abort may block for
+    as long as NCCL's proxy thread blocks. Neither wait may block the caller.
     """
 
     def dispose() -> None:

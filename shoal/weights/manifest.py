@@ -13,13 +13,13 @@ ELEMENT_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 """Element types of broadcasts, and their sizes in bytes."""
 
 BUCKET_BYTES = 4 << 20
-"""Neighbors in the manifest share a broadcast up to this size; a larger tensor has its own broadcast.
+"""The largest size of a broadcast that neighbors in the manifest share. A larger tensor has its own broadcast.
 
-Each small broadcast costs a round trip, but copying a large tensor into a bucket costs more than it saves.
+Each small broadcast costs a round trip, but copying a large tensor into a bucket costs more than the copy saves.
 """
 
 _ALIGNMENT = 16
-"""Tensors of a bucket begin at multiples of this many bytes, so that each can be viewed as its type."""
+"""Tensors of a bucket begin at multiples of this many bytes, so that each tensor can be viewed in its type."""
 
 
 @dataclass(frozen=True)
@@ -47,9 +47,9 @@ class Bucket:
 
     tensors: tuple[TensorSpec, ...]
     offsets: tuple[int, ...]
-    """First byte of each tensor in the broadcast."""
+    """The first byte of each tensor in the broadcast."""
     num_bytes: int
-    """Size of the broadcast, alignment included."""
+    """The size of the broadcast in bytes, with alignment."""
 
 
 @dataclass(frozen=True)
@@ -60,12 +60,12 @@ class Manifest:
 
     @property
     def num_bytes(self) -> int:
-        """Size of all tensors."""
+        """The size of all tensors in bytes."""
         return sum(spec.num_bytes for spec in self.tensors)
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 over names, types and shapes, in hex. Equal digests mean equal manifests."""
+        """The SHA-256 over names, types and shapes, in hex. Equal digests mean equal manifests."""
         lines = (f"{spec.name} {spec.dtype} {','.join(map(str, spec.shape))}\n" for spec in self.tensors)
         return hashlib.sha256("".join(lines).encode()).hexdigest()
 

@@ -14,7 +14,7 @@ class Rendezvous:
 
     run_id: str
     epoch: int
-    """Rises by one with every change of the membership."""
+    """The number of the epoch. Rises by one with every change of the membership."""
     store_host: str
     """Host of the TCPStore, reachable from every member."""
     store_port: int
@@ -23,7 +23,9 @@ class Rendezvous:
     backend: str
     """"gloo" or "nccl"."""
     timeout_s: float
-    """Seconds that the rendezvous, and one pass of broadcasts, may take before the group is aborted."""
+    """Seconds that the rendezvous may take before the group is aborted. The same limit applies to one pass of
+    broadcasts.
+    """
 
     def to_wire(self) -> weights_pb2.WeightRendezvous:
         return weights_pb2.WeightRendezvous(**asdict(self))

@@ -15,10 +15,12 @@ if TYPE_CHECKING:
     from torch.distributed import Work
 
 _NUM_IN_FLIGHT = 4
-"""Concurrent broadcasts: enough to keep the link busy while one bucket is hashed and loaded."""
+"""The number of concurrent broadcasts, which is enough to keep the link busy while one bucket is hashed and loaded."""
 
 _BYTES_IN_FLIGHT = 256 << 20
-"""Above this many bytes, broadcasts run one at a time: buffers take the memory that model and caches leave free."""
+"""The size in bytes above which broadcasts run one at a time, since their buffers take the memory that model and caches
+leave free.
+"""
 
 
 def send_weights(
@@ -32,8 +34,8 @@ def send_weights(
 
     `tensors` yields (name, tensor) in manifest order. Tensors may be on any device and of any floating type, and are
     cast to the manifest's type. Each tensor is read before the next one is taken, so a generator may gather and free
-    them one by one; only the last few stay alive until they are sent. The pass may take `within_s`, by default the
-    rendezvous' `timeout_s`.
+    the tensors one by one. Only the last few tensors stay alive until they are sent. The pass may take `within_s`, by
+    default the rendezvous' `timeout_s`.
 
     Returns the hashes, in manifest order. Raises the errors of `BroadcastGroup.wait`, and `DataLoss` when the tensors
     differ from the manifest.
@@ -58,7 +60,8 @@ def send_weights(
 def receive_weights(
     group: BroadcastGroup, manifest: Manifest
 ) -> Iterator[tuple[TensorSpec, "torch.Tensor", TensorHash]]:
-    """Receives the tensors of a manifest in order, each with the hash of its bytes. Any rank but 0 calls it.
+    """Receives the tensors of a manifest in order, each with the hash of its bytes. Every rank except rank 0 calls this
+    function.
 
     The first item waits for the first broadcasts: call `next` only when the sender may start. Each tensor is on the
     group's device and belongs to the caller. The pass may take the rendezvous' `timeout_s`. Raises the errors of
@@ -98,7 +101,7 @@ def _may_start(bucket: Bucket, in_flight: list[int]) -> bool:
 
 
 def _fill(bucket: Bucket, source: Iterator[tuple[str, "torch.Tensor"]], device: str) -> "torch.Tensor":
-    """Returns the bytes of a bucket as one uint8 tensor: a view if it holds one tensor, else a copy."""
+    """Returns the bytes of a bucket as one uint8 tensor: a view if the bucket has one tensor, otherwise a copy."""
     import torch
 
     if len(bucket.tensors) == 1:
@@ -119,8 +122,8 @@ def _next_tensor(source: Iterator[tuple[str, "torch.Tensor"]], spec: TensorSpec,
     if tensor is None or name != spec.name or tuple(tensor.shape) != spec.shape:
         found = name if tensor is None else f"{name} {list(tensor.shape)}"
         raise DataLoss(
-            f"the manifest expects {spec.name} {list(spec.shape)}, but the sender has {found}: the model changed "
-            "after the group was created",
+            f"the manifest expects the tensor {spec.name} with shape {list(spec.shape)}, but the sender has {found}: "
+            "the model changed after the group was created",
             reason=ErrorReason.MANIFEST_MISMATCH,
         )
     return tensor.detach().to(device=device, dtype=getattr(torch, spec.dtype))

@@ -31,7 +31,7 @@ def spans_to_wire(spans: Iterable[VersionSpan]) -> list[rollout_pb2.VersionSpan]
 def completion_to_wire(
     completion: Completion, *, with_text: bool = True, with_words: bool = True, with_prompts: bool = True
 ) -> rollout_pb2.Completion:
-    """Makes the message of a completion. The flags leave out its text or parts of its episode."""
+    """Makes the message of a completion. The flags leave out the text, or parts of the episode."""
     mask, support, episode = completion.loss_mask, completion.support, completion.episode
     return rollout_pb2.Completion(
         sample_index=completion.sample_index,

@@ -63,7 +63,7 @@ def tool_to_wire(tool: ToolDefinition) -> environment_pb2.ToolDefinition:
 
 
 def tool_from_wire(message: environment_pb2.ToolDefinition) -> ToolDefinition:
-    """Reads a tool. Its schema has the same order in every process, since prompts are rendered with it.
+    """Reads a tool. The schema has the same order in every process, since prompts are rendered with the schema.
 
     Raises `InvalidArgument` for a schema with a number that JSON does not have.
     """

@@ -14,8 +14,8 @@ from shoal.wire.scores import outcome_from_wire, outcome_to_wire
 def episode_to_wire(episode: Episode, *, with_words: bool = True, with_prompts: bool = True) -> rollout_pb2.Episode:
     """Makes the message of an episode.
 
-    With `with_words` it has all texts, with `with_prompts` the tokens that the policy read before each segment. Both
-    may be long, and only a learner needs the prompts.
+    With `with_words` the message has all texts. With `with_prompts` the message has the tokens that the policy read
+    before each segment. Texts and prompts may be long, and only a learner needs the prompts.
     """
     return rollout_pb2.Episode(
         first_messages=map(chat_message_to_wire, episode.first_messages) if with_words else (),
@@ -34,8 +34,8 @@ def episode_to_wire(episode: Episode, *, with_words: bool = True, with_prompts: 
 def episode_from_wire(message: rollout_pb2.Episode, num_tokens: int) -> Episode:
     """Reads the episode of a completion of `num_tokens` tokens.
 
-    Raises `InvalidArgument` for turns that are not in order, or that lie outside of the completion, and for segments
-    that do not cover it.
+    Raises `InvalidArgument` for turns that are not in order or that lie outside of the completion, and for segments
+    that do not cover the completion.
     """
     end = 0
     for turn in message.turns:

@@ -1,4 +1,4 @@
-"""Finish reasons as numbers of the contract."""
+"""Finish reasons as numbers of the protobuf contract."""
 
 from shoal.rollout import FinishReason
 from shoal.v1 import rollout_pb2
@@ -16,5 +16,5 @@ finish_reason_to_wire = _TO_WIRE.__getitem__
 
 
 def finish_reason_from_wire(number: rollout_pb2.FinishReason.ValueType) -> FinishReason:
-    """Reads a finish reason. Raises `InvalidArgument` when it is not set, or unknown."""
+    """Reads a finish reason. Raises `InvalidArgument` when the finish reason is not set or unknown."""
     return value_of(_FROM_WIRE, number, "completion.finish_reason")

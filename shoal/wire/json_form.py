@@ -1,8 +1,8 @@
 """The JSON form of messages, in which Shoal prints and stores messages of the contract.
 
-It is the JSON of proto3, but complete and with numbers as numbers: every field is present under its name in the
-contract, null if it is absent; 64-bit integers are numbers; timestamps always have six decimals; maps are sorted. Any
-protobuf library can parse it.
+The form is the JSON of proto3, but complete and with numbers as numbers. Every field is present under its name in the
+contract, and is null if absent. 64-bit integers are numbers, timestamps always have six decimals, and maps are sorted.
+Any protobuf library can parse this form.
 """
 
 import base64
@@ -80,7 +80,7 @@ def _any_value(message: Value) -> Any:
 
 
 def _number(value: float) -> float | str:
-    """Returns a number, or the name of a number that JSON lacks."""
+    """Returns a number, or the name of a number that JSON cannot represent."""
     if math.isfinite(value):
         return value
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"

@@ -1,4 +1,4 @@
-"""Page sizes and page tokens, the same in every listing."""
+"""Page sizes and page tokens, which work the same way in every listing."""
 
 from shoal.errors import InvalidArgument
 from shoal.wire.fields import invalid

@@ -10,7 +10,7 @@ from shoal.wire.completions import run_from_wire, spans_to_wire
 from shoal.wire.fields import invalid
 
 _MESSAGE_BYTES = 1 << 20
-"""Size of the parts in one message: a quarter of the largest message."""
+"""The size in bytes of the parts in one message: a quarter of the largest message."""
 
 
 def parts_to_wire(parts: Iterable[tuple[int, int, TokenRun]]) -> Iterator[list[generator_pb2.CompletionPart]]:
@@ -67,7 +67,9 @@ def prefixes_to_wire(prefixes: Mapping[int, Int32Array]) -> list[generator_pb2.C
 def prefixes_from_wire(
     messages: Iterable[generator_pb2.CompletionPrefix], *, num_completions: int, max_tokens: int
 ) -> dict[int, Int32Array]:
-    """Reads prefixes by sample index. A prefix must be shorter than `max_tokens`, the limit of a completion."""
+    """Reads prefixes, each with its sample index as the key. A prefix must be shorter than `max_tokens`, the limit of a
+    completion.
+    """
     prefixes: dict[int, Int32Array] = {}
     for position, message in enumerate(messages):
         field = f"prefixes[{position}]"
@@ -80,7 +82,7 @@ def prefixes_from_wire(
         if len(token_ids) >= max_tokens:
             raise invalid(
                 f"{field}.token_ids",
-                f"has {len(token_ids)} tokens, not fewer than the limit of {max_tokens}",
+                f"has {len(token_ids)} tokens, but must have fewer than the limit of {max_tokens}",
             )
         prefixes[message.sample_index] = token_ids
     return prefixes

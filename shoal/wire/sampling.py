@@ -24,7 +24,10 @@ def sampling_from_wire(message: rollout_pb2.SamplingParams) -> SamplingParams:
     if message.max_completion_tokens < 1:
         raise invalid("sampling.max_completion_tokens", f"must be at least 1 (given: {message.max_completion_tokens})")
     if "" in message.stop_strings:
-        raise invalid("sampling.stop_strings", "must not be empty: every completion would end with its first token")
+        raise invalid(
+            "sampling.stop_strings",
+            "must not be empty: with an empty text every completion would end with its first token",
+        )
     if message.return_support and (message.top_k < 1 or message.temperature == 0):
         raise invalid(
             "sampling.return_support",

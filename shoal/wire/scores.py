@@ -16,7 +16,7 @@ outcome_to_wire = _OUTCOME_TO_WIRE.__getitem__
 
 
 def outcome_from_wire(number: rollout_pb2.ScoreOutcome.ValueType, field: str) -> ScoreOutcome:
-    """Reads an outcome. Raises `InvalidArgument`, which names the field, when it is not set, or unknown."""
+    """Reads an outcome. Raises `InvalidArgument`, which names the field, when the outcome is not set or unknown."""
     return value_of(_OUTCOME_FROM_WIRE, number, field)
 
 

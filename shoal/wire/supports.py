@@ -11,11 +11,11 @@ from shoal.wire.arrays import int32_from_wire
 from shoal.wire.fields import invalid
 
 _PART_BYTES = 1 << 20
-"""Largest part of a support in one message: a quarter of the largest message."""
+"""The largest part of a support in one message, in bytes: a quarter of the largest message."""
 
 
 def support_from_wire(ids: bytes, counts: bytes, token_ids: Int32Array, field: str) -> Support:
-    """Reads the supports of `token_ids`. `field` is the beginning of the names of the two fields."""
+    """Reads the supports of `token_ids`. `field` is the common beginning of the names of the two fields."""
     support = Support(int32_from_wire(ids, f"{field}_token_ids"), int32_from_wire(counts, f"{field}_counts"))
     if len(support.counts) != len(token_ids):
         raise invalid(f"{field}_counts", f"{len(support.counts)} values for {len(token_ids)} tokens")
@@ -46,7 +46,9 @@ def supports_from_wire(
     for index, sequence in enumerate(sequences):
         num_tokens = len(counts[index]) // 4
         if num_tokens >= len(sequence):
-            raise invalid("support_counts", f"{num_tokens} values; the first of {len(sequence)} tokens is not scored")
+            raise invalid(
+                "support_counts", f"has {num_tokens} values; only the first of {len(sequence)} tokens is not scored"
+            )
         last = sequence[len(sequence) - num_tokens :]
         supports.append(support_from_wire(ids[index], counts[index], last, "support"))
     return tuple(supports)
@@ -55,7 +57,7 @@ def supports_from_wire(
 def detach_support(message: rollout_pb2.Completion) -> Iterator[bytes]:
     """Removes from a completion the part of its support that exceeds one message.
 
-    Yields it in parts. The messages before the completion must carry them, in this order.
+    Yields the removed support in parts. The messages before the completion must carry these parts, in this order.
     """
     ids = message.support_token_ids
     num_detached = max(0, (len(ids) - 1) // _PART_BYTES * _PART_BYTES)

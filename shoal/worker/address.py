@@ -23,7 +23,9 @@ def advertised_address(*, listen: str, port: int, advertise: str | None, coordin
 
 
 def listening_interface(listen: str) -> str | None:
-    """Returns the address at which a process listens, with its weight plane; None if it listens on every address."""
+    """Returns the address on which a process listens, also with its weight plane; None if the process listens on every
+    address.
+    """
     host = host_of(listen)
     return None if is_wildcard(host) else host
 
@@ -42,7 +44,7 @@ def _host_toward(peer: str) -> str:
 
 
 def _split(address: str) -> tuple[str, int | None]:
-    """Returns the host without brackets, and the port if there is one."""
+    """Returns the host without brackets, and the port if the text has a port."""
     if address.startswith("["):
         host, _, rest = address[1:].partition("]")
         return host, int(rest[1:]) if rest else None

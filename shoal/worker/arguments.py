@@ -14,7 +14,7 @@ class WorkerArguments:
     """The addresses, folders and files of a worker."""
 
     coordinator: str
-    """host:port of the coordinator; it need not be up."""
+    """host:port of the coordinator. The coordinator need not be running yet."""
     listen: str
     """host:port to listen on; port 0 takes a free port."""
     advertise: str | None
@@ -26,17 +26,17 @@ class WorkerArguments:
     log_file: Path | None
     """File for the logs; None is stderr."""
     parent_pid: int | None = None
-    """Process whose end ends this process; None if there is none."""
+    """The process whose end ends this process; None if there is no such process."""
     tls_dir: Path | None = None
-    """Folder with this process' certificate; None is no TLS."""
+    """The folder with this process' certificate; None means no TLS."""
     tokens_file: Path | None = None
-    """File of the callers' tokens; with None, TLS certificates identify callers."""
+    """The file of the callers' tokens. With None, TLS certificates identify callers."""
     allow_wildcard_address: bool = False
-    """Whether `listen` may be every interface."""
+    """Whether the process may listen on every interface."""
 
 
 def add_worker_options(parser: argparse.ArgumentParser) -> None:
-    """Adds the options. Most default to an environment variable, so that containers need no command line."""
+    """Adds the options. Most options default to an environment variable, so that containers need no command line."""
     group = parser.add_argument_group("worker")
     coordinator = _environment("SHOAL_COORDINATOR")
     group.add_argument(
@@ -92,7 +92,9 @@ def add_worker_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_grace_option(parser: argparse.ArgumentParser, waits_for: str, *, default_s: float) -> None:
-    """Adds `--grace-s`: the longest wait of a worker that was told to end. `waits_for` completes its help."""
+    """Adds `--grace-s`: the longest wait of a worker that was told to end. `waits_for` completes the option's help
+    text.
+    """
     parser.add_argument(
         "--grace-s",
         type=seconds,
@@ -123,7 +125,7 @@ def host_port(text: str) -> str:
 
 
 def seconds(text: str) -> float:
-    """Checks a time that is not negative and ends."""
+    """Checks a time: a finite number that is not negative."""
     value = float(text)
     if not 0 <= value < math.inf:
         raise argparse.ArgumentTypeError(f"{text} is not a number of seconds, at least 0")

@@ -1,13 +1,11 @@
 """Lifecycle of a worker: idempotent configuration, states, refusals, status.
 
-    IDLE     not configured. `Configure` begins a load.
-    LOADING  loading in the background, after `Configure` has returned.
-    READY    the load succeeded.
-    FAILED   the load failed, and `Configure` begins another one; or the worker cannot continue, and its process ends.
-    LEAVING  the process was told to end, and finishes its work; `Configure` is refused.
+IDLE     not configured. `Configure` begins a load. LOADING  loading in the background, after `Configure` has returned.
+READY    the load succeeded. FAILED   the load failed, and `Configure` begins another load; or the worker cannot
+continue, and its process ends. LEAVING  the process was told to end, and finishes its work; `Configure` is refused.
 
 A repeat with the same configuration changes nothing while the worker is LOADING or READY. For another configuration the
-service either loads within the process, or restarts it (shoal/worker/reexec.py).
+service either loads within the process, or restarts the process (shoal/worker/reexec.py).
 """
 
 import asyncio
@@ -41,7 +39,9 @@ class Lifecycle:
     """The run that a worker serves, and its state. Methods belong to one event loop, except `fail` and `progress`."""
 
     def __init__(self, worker: str, reexec: Reexec | None = None) -> None:
-        """`worker` names the service in messages, for example "the learner". Without `reexec` it cannot restart."""
+        """`worker` names the service in messages, for example "the learner". Without `reexec` the worker cannot
+        restart.
+        """
         self._worker = worker
         self._reexec = reexec
         self._state: State = _IDLE
@@ -61,7 +61,7 @@ class Lifecycle:
 
     @property
     def run_id(self) -> str:
-        """The run that the worker is configured for; empty before the first."""
+        """The run that the worker is configured for; empty before the first configuration."""
         return self._run_id
 
     @property
@@ -76,7 +76,7 @@ class Lifecycle:
 
     @property
     def restarts_by_launcher(self) -> bool:
-        """Whether the process is about to end so that its launcher starts it again."""
+        """Whether the process is about to end with the request that its launcher start it again."""
         return self._reexec is not None and self._reexec.is_left_to_launcher
 
     def is_configured(self, run_id: str, config: RunConfig) -> bool:
@@ -92,10 +92,11 @@ class Lifecycle:
         return is_same and (self._is_ending or self._state in (_LOADING, _READY))
 
     def load(self, run_id: str, config: RunConfig, work: Callable[[], Awaitable[None]], *, message: str) -> None:
-        """Takes a configuration and loads it in the background: LOADING now, READY or FAILED when `work` ends.
+        """Takes a configuration and loads it in the background. The state is LOADING now, and READY or FAILED when
+        `work` ends.
 
-        An earlier load that still runs is canceled; `work` begins when its cleanup has ended. `message` describes
-        the work in the status.
+        An earlier load that still runs is canceled; `work` begins when its cleanup has ended. `message` describes the
+        work in the status.
         """
         earlier = self._loading
         if earlier is not None:
@@ -105,7 +106,7 @@ class Lifecycle:
         self._loading = asyncio.create_task(self._load(work, earlier))
 
     def adopt(self, run_id: str, config: RunConfig) -> None:
-        """Takes a configuration that the current load, finished or not, serves without change."""
+        """Takes a configuration for which the current load, finished or not, serves without change."""
         self._run_id, self._digest = run_id, config_digest(config)
         self._read_digest = config_digest(without_at_once(config))
 
@@ -135,7 +136,9 @@ class Lifecycle:
                 self._state, self._message = state, message
 
     def fail(self, reason: str) -> None:
-        """Ends the process as FAILED: the worker cannot continue. Any thread may call it; the first reason stays."""
+        """Ends the process as FAILED: the worker cannot continue. Any thread may call it; later reasons do not replace
+        the first reason.
+        """
         with self._ending:
             if self._is_ending:
                 return
@@ -149,7 +152,9 @@ class Lifecycle:
             os.kill(os.getpid(), signal.SIGTERM)
 
     def leave(self) -> bool:
-        """Shows LEAVING, because the process was told to end; returns False if it ends or restarts by itself."""
+        """Shows the state LEAVING, because the process was told to end. Returns False if the process ends or restarts
+        on its own.
+        """
         with self._ending:
             if self._is_ending:
                 return False
@@ -173,7 +178,7 @@ class Lifecycle:
         return Unavailable(f"{self._worker} is ending{message}", reason=ErrorReason.ENDING)
 
     def not_ready(self) -> FailedPrecondition:
-        """Returns the error of a call that needs a load that has not ended."""
+        """Returns the error for a call that needs a load which has not ended."""
         state = worker_pb2.WorkerState.Name(self._state).removeprefix("WORKER_STATE_")
         message = f": {self._message}" if self._message else ""
         return FailedPrecondition(f"{self._worker} is {state}, not READY{message}", reason=ErrorReason.NOT_READY)
@@ -202,4 +207,4 @@ async def _wait_for_end(task: "asyncio.Task[None] | None") -> None:
 
 
 def silent(description: str) -> None:
-    """Shows nothing. For ranks whose status nobody sees."""
+    """Shows nothing, for ranks whose status nobody sees."""

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 HEARTBEAT_S = 3.0
-"""Seconds between heartbeats; a lease lasts five of them."""
+"""Seconds between heartbeats. A lease lasts as long as five such intervals."""
 LEAVING_HEARTBEAT_S = 1.0
-"""Seconds between the heartbeats of a LEAVING worker, which ends as soon as the coordinator releases it."""
+"""Seconds between the heartbeats of a LEAVING worker, which ends as soon as the coordinator releases the worker."""
 _NUM_GONE = 3
 """Failed heartbeats in a row after which a LEAVING worker considers its coordinator gone."""
 _POLL_S = 0.25
@@ -42,7 +42,7 @@ class Service(Protocol):
 
     @property
     def add_to_server(self) -> Callable[[Any, grpc.aio.Server], None]:
-        """`add_<X>ServiceServicer_to_server` of the stubs."""
+        """The function `add_<X>ServiceServicer_to_server` of the stubs."""
 
 
 class WorkerService(Service, Protocol):
@@ -54,17 +54,17 @@ class WorkerService(Service, Protocol):
 
     @property
     def num_weight_ranks(self) -> int:
-        """Number of the worker's ranks in a broadcast group; 0 unless it is a generator."""
+        """The number of the worker's ranks in a broadcast group; 0 for workers other than generators."""
 
     def status(self) -> worker_pb2.WorkerStatus:
-        """Returns state and load. Called several times a second, so it must be cheap and must not block.
+        """Returns state and load. Called several times a second, so the method must be cheap and must not block.
 
         The health of the service is SERVING while the state is READY. A worker that cannot continue sets the state
         FAILED and sends itself SIGTERM; the process then ends with exit code 1.
         """
 
     async def close(self) -> None:
-        """Ends everything that the service started. Called when no call is in flight."""
+        """Ends all work that the service started. Called when no call is in flight."""
 
 
 class Membership:
@@ -72,8 +72,8 @@ class Membership:
 
     Worker and coordinator may start in any order, and either may restart. Each heartbeat tries again if the coordinator
     does not answer, and registers again if the coordinator does not know the worker. A change of state is reported at
-    once, and a FAILED worker reports that in its last heartbeat. A LEAVING worker does not register again: a
-    coordinator that no longer knows it, or is gone, does not need it.
+    once, and a FAILED worker reports its state in its last heartbeat. A LEAVING worker does not register again, since a
+    coordinator that no longer knows the worker, or that is gone, does not need the worker.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class Membership:
         self._registered_ranks: int | None = None
         """Number of weight ranks in the last registration; None while the coordinator does not know the worker."""
         self._reported: set[tuple[str, str]] = set()
-        """Kinds of errors since the last heartbeat that arrived."""
+        """The kinds of errors since the last successful heartbeat."""
 
     async def keep(self) -> None:
         """Runs until canceled, or until no coordinator needs a LEAVING worker.
@@ -197,7 +197,7 @@ class Membership:
 async def wait_for_other_state(
     service: WorkerService, known: worker_pb2.WorkerState.ValueType, *, at_most_s: float
 ) -> worker_pb2.WorkerState.ValueType:
-    """Returns the service's state as soon as it differs from `known`, at the latest after `at_most_s`."""
+    """Returns the service's state as soon as the state differs from `known`, at the latest after `at_most_s`."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + at_most_s
     while True:

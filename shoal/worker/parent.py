@@ -1,4 +1,4 @@
-"""Ends a process with its parent."""
+"""Ends a process when its parent ends."""
 
 import ctypes
 import multiprocessing

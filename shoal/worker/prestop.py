@@ -1,8 +1,8 @@
 """`python -m shoal.worker.prestop`: a preStop hook that delays the end of a worker while its coordinator ends.
 
-When a whole deployment is deleted, all pods are told to end at once. But the coordinator first finishes its train step
-and lets the learner write a checkpoint. So a worker waits only if its coordinator is ending. If only this worker was
-told to end, it ends at once.
+When a whole deployment is deleted, all pods are told to end at the same time. But the coordinator first finishes its
+train step and lets the learner write a checkpoint. So a worker waits only if the coordinator is ending. If only this
+worker was told to end, the worker ends at once.
 """
 
 import argparse
@@ -21,12 +21,14 @@ from shoal.worker.arguments import host_port
 
 COORDINATOR_SERVICE = "shoal.v1.CoordinatorService"
 AT_MOST_S = 270.0
-"""Longest wait: more than the `--grace-s` of a coordinator in deploy/."""
+"""The longest wait: longer than the `--grace-s` of a coordinator in deploy/."""
 _CALL_S = 5.0
 
 
 def main() -> int:
-    """Returns 0 when the worker may end, 1 without usable credentials. A container ends whatever its hook returns."""
+    """Returns 0 when the worker may end, 1 without usable credentials. A container ends whatever the exit code of its
+    hook.
+    """
     parser = argparse.ArgumentParser(
         prog="python -m shoal.worker.prestop", description="Waits while the coordinator is ending."
     )
@@ -59,7 +61,8 @@ def main() -> int:
 
 
 async def wait_for_end(coordinator: str, *, settle_s: float, at_most_s: float, poll_s: float = 1.0) -> str:
-    """Waits while the coordinator drains, at most `at_most_s`; returns a description of its state afterwards.
+    """Waits while the coordinator drains, at most `at_most_s`; returns a description of the coordinator's state
+    afterwards.
 
     Connects at once, since the coordinator's name may go away before its process does.
     """

@@ -1,4 +1,4 @@
-"""A worker process: serve, register, show health, end."""
+"""A worker process: it serves calls, registers, shows its health, and ends."""
 
 import asyncio
 import json
@@ -37,10 +37,10 @@ async def run_worker(
     """Serves and registers until SIGTERM or SIGINT. Returns the exit code of the process.
 
     The code is 0 after a drain, and 1 if the worker could not start, was refused by the coordinator, or ended FAILED.
-    Once the worker serves, it writes one JSON line with its address to stdout. `reexec` belongs to a service that can
-    restart; the caller calls its `finish`. After a signal `drain` finishes work that would be lost with the process.
-    Meanwhile the worker serves and sends heartbeats; it stops waiting when the coordinator has released it. `beside`
-    has further services of the same server, with the health of `service`.
+    When the worker begins to serve, it writes one JSON line with its address to stdout. `reexec` belongs to a service
+    that can restart; the caller calls `reexec.finish`. After a signal `drain` finishes work that would be lost with the
+    process. During the drain the worker serves and sends heartbeats; the wait ends when the coordinator has released
+    the worker. `beside` has further services of the same server, with the health of `service`.
     """
     if arguments.parent_pid is not None:
         die_with_parent(parent_pid=arguments.parent_pid)
@@ -125,7 +125,9 @@ async def _serve(
 
 
 async def _drain_until(parted: "asyncio.Task[None]", drain: Callable[[], Awaitable[None]]) -> None:
-    """Drains, at most until the coordinator has released the worker. A failed drain is logged and over."""
+    """Drains, at most until the coordinator has released the worker. A drain that fails is logged, and is not
+    repeated.
+    """
     draining = asyncio.ensure_future(drain())
     try:
         await asyncio.wait([draining, parted], return_when=asyncio.FIRST_COMPLETED)

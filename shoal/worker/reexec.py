@@ -1,21 +1,23 @@
 """Restart of a worker's program, for a run that the process cannot take over.
 
 An engine or a process group leaves device memory, hanging threads and sockets behind. The kernel frees all of these at
-once when the process executes another program. So a worker that cannot take a run over answers `Configure` with
-STARTING_OVER, ends as after SIGTERM, and restarts. It is started again in these ways:
+once when the process executes another program. So a worker that cannot take over a run answers `Configure` with
+STARTING_OVER, ends as after SIGTERM, and restarts. Each kind of worker is restarted in its own way:
 
-* A generator, and a learner that started its ranks itself (`shoal train`, compose): the process itself. It executes
-  the command line that it was started with (`Program.execute`). The pid, a fixed port and the log file stay, so the
+* A generator, and a learner that started its ranks itself (`shoal train`, compose): the process restarts itself. The
+  process executes its own command line (`Program.execute`). The pid, a fixed port and the log file stay, so the
   supervisor of `shoal train`, Docker and Kubernetes see no exit and restart nothing.
-* A learner under torchrun: torchrun. A rank cannot restart alone, so all ranks end with RESTART_EXIT_CODE, and the
-  torchrun of each machine starts its ranks again, as often as its `--max-restarts` allows. If no restart is left, the
-  learner refuses the run with OTHER_CONFIGURATION instead.
+* A learner under torchrun: torchrun restarts the learner. A rank cannot restart alone, so all ranks end with
+  RESTART_EXIT_CODE, and the torchrun of each machine starts its ranks again, as often as its `--max-restarts` allows.
+  If no restart is left, the learner refuses the run with OTHER_CONFIGURATION instead.
 * A reward service never restarts this way: it replaces its verifiers within the process.
 
-The restarted worker registers under another id. The coordinator waits for it (services/coordinator/workers/fleet.py).
+The restarted worker registers under another id. The coordinator waits for the restarted worker
+(services/coordinator/workers/fleet.py).
 
-A worker that fails ends with exit code 1. Then the supervisor of `shoal train` starts it again
-(services/coordinator/launcher/supervisor.py); in a container the restart policy does, under torchrun torchrun.
+A worker that fails ends with exit code 1. Then the supervisor of `shoal train` starts the worker again
+(services/coordinator/launcher/supervisor.py). In a container the restart policy starts the worker again, and under
+torchrun torchrun does so.
 """
 
 import contextlib
@@ -37,17 +39,18 @@ from shoal.rpc.signals import RESTART_SIGNAL
 _log = logging.getLogger(__name__)
 
 RESTART_EXIT_CODE = 75
-"""Exit code of learner ranks that makes torchrun start them again: EX_TEMPFAIL of sysexits.h."""
+"""The exit code with which learner ranks make torchrun start them again: EX_TEMPFAIL of sysexits.h."""
 _RETRY_AFTER_S = 15.0
-"""Retry delay for the caller: calls in flight have 10 s to end, and the program takes seconds to start."""
+"""The retry delay for the caller. Calls in flight have 10 s to end, and the program takes seconds to start."""
 MAX_END_S = 60.0
-"""Time after which the process restarts, whatever still runs in it. An orderly end takes at most 20 s, and a few
-seconds more if learner ranks must be killed."""
+"""The time after which the process restarts, even if work still runs in it. An orderly end takes at most 20 s, and a
+few seconds more if learner ranks must be killed.
+"""
 
 
 @dataclass(frozen=True)
 class Program:
-    """The command line and the environment that this process was started with."""
+    """The command line and the environment of this process at its start."""
 
     executable: str
     arguments: tuple[str, ...]
@@ -55,7 +58,9 @@ class Program:
 
     @classmethod
     def of_this_process(cls) -> "Program":
-        """Returns the program of this process. Call it first: later code may change the environment."""
+        """Returns the program of this process. Call this function first, since later code may change the
+        environment.
+        """
         _reap_earlier_children()
         return cls(sys.executable, tuple(sys.orig_argv[1:]), dict(os.environ))
 
@@ -80,7 +85,9 @@ class Program:
 
 
 class Reexec:
-    """The restart of this process. A refusal begins it, and it finishes after the orderly end of the process."""
+    """The restart of this process. A refusal begins the restart, and the restart finishes after the orderly end of the
+    process.
+    """
 
     def __init__(
         self,
@@ -89,8 +96,8 @@ class Reexec:
         exit_code: int | None = None,
         end: Callable[[], None] = lambda: os.kill(os.getpid(), RESTART_SIGNAL),
     ) -> None:
-        """`program` is executed in the end. With an `exit_code` the process ends with that code instead, and its
-        launcher starts it again.
+        """`program` is executed at the end of the process. With an `exit_code` the process instead ends with this code,
+        and its launcher starts it again.
 
         `end` begins the orderly end of the process.
         """
@@ -110,7 +117,7 @@ class Reexec:
         return self.is_due and self._exit_code is not None
 
     def begin(self, because: str) -> Unavailable:
-        """Begins the restart and returns the error to raise. The first reason stays; a repeat changes nothing."""
+        """Begins the restart and returns the error to raise. A repeated call changes nothing, not even the reason."""
         if not self.is_due:
             self._because = because
             _log.info("restarting", extra={"because": because})
@@ -123,7 +130,7 @@ class Reexec:
     def refusal(self) -> Unavailable:
         """Returns the error that refuses a call because the process restarts."""
         return Unavailable(
-            f"{self._because}: it restarts, and registers again within seconds as another worker",
+            f"{self._because}: the worker restarts, and registers again within seconds as another worker",
             reason=ErrorReason.STARTING_OVER,
             retry_after_s=_RETRY_AFTER_S,
         )
@@ -133,7 +140,9 @@ class Reexec:
         self._because = ""
 
     def finish(self, exit_code: int) -> int:
-        """Executes the program if a restart is due, else returns the exit code. It is the last call of the process."""
+        """Executes the program if a restart is due, else returns the exit code. This call is the last of the
+        process.
+        """
         if not self.is_due:
             return exit_code
         if self._exit_code is not None:
@@ -152,8 +161,8 @@ class Reexec:
 def _reap_earlier_children() -> None:
     """Reaps the children of the program that ran in this process before.
 
-    They end with that program, in some cases only when it is replaced, and stay zombies until their parent waits for
-    them.
+    These children end with the earlier program, in some cases only when the program is replaced. They stay zombies
+    until their parent waits for them.
     """
     for child in psutil.Process().children():
         threading.Thread(target=_wait_for, args=(child.pid,), daemon=True).start()

@@ -119,7 +119,7 @@ async def test_what_vllm_cannot_take_is_unscorable_and_cut_where_that_is_asked_f
 
 async def test_settings_that_do_not_fit_the_served_model_are_refused_at_the_start(url: str) -> None:
     for settings, message in (
-        ({"base_url": url}, "reward.model.label: is unset, and the model has 3 labels"),
+        ({"base_url": url}, "reward.model.label is unset, and the model has 3 labels"),
         ({"base_url": url, "label": 0, "name": "another"}, "answered 404"),
         ({"base_url": f"{url}/v1", "label": 0}, "answered 404: .*runner pooling"),
     ):

@@ -232,13 +232,13 @@ def test_what_cannot_score_is_refused_with_field_value_and_cure(folders: dict[st
     (tmp_path / "mute" / "chat_template.jinja").unlink()
     endless = changed(folders["one"], tmp_path / "endless", max_position_embeddings=None)
     for settings, message in [
-        ({"path": str(tmp_path / "nowhere")}, r"reward.model.path: there is no folder .*nowhere"),
+        ({"path": str(tmp_path / "nowhere")}, r"reward.model.path: the folder .*nowhere"),
         ({"path": str(causal)}, r"reward.model.path: .* is LlamaForCausalLM, .* ends in ForSequenceClassification"),
         ({"path": headless, "label": 0}, r"reward.model.path: the weights in .* lack score.weight"),
-        ({"path": mute}, r"reward.model.chat_template: is unset, .* has none"),
+        ({"path": mute}, r"reward.model.chat_template is unset, .* has no chat template"),
         ({"path": one, "chat_template": "{{ nothing.at.all }}"}, r"reward.model.chat_template: .* template refuses"),
         ({"path": one, "max_length_tokens": 4096}, "reward.model.max_length_tokens: 4096 exceeds the 2048"),
-        ({"path": three}, r"reward.model.label: is unset, and the model has 3 labels: bad, middling, good"),
+        ({"path": three}, r"reward.model.label is unset, and the model has 3 labels: bad, middling, good"),
         ({"path": three, "label": "best"}, r"reward.model.label: the model has no label 'best'; it has 3 labels: bad"),
         ({"path": three, "label": 3}, "reward.model.label: 3 is beyond .* give 0 to 2"),
         ({"path": one, "value": "softmax"}, "reward.model.value: softmax over a single label"),
@@ -252,7 +252,7 @@ def test_what_cannot_score_is_refused_with_field_value_and_cure(folders: dict[st
             Runner(RewardModelConfig(**settings))
     tokenizer = Path(endless) / "tokenizer_config.json"
     tokenizer.write_text(json.dumps(json.loads(tokenizer.read_text()) | {"model_max_length": 10**30}))
-    with pytest.raises(InvalidArgument, match=r"reward.model.max_length_tokens: is unset"):
+    with pytest.raises(InvalidArgument, match=r"reward.model.max_length_tokens is unset"):
         Runner(RewardModelConfig(path=endless))
 
 
@@ -306,7 +306,7 @@ async def test_the_service_scores_by_a_model_beside_it_and_outlives_it(folders: 
             assert model.num_restarts == 1
             status = await configured(client, {"path": str(folders["three"])})
             assert status.state == worker_pb2.WORKER_STATE_FAILED, status
-            assert status.message.startswith("reward.model.label: is unset"), status.message
+            assert status.message.startswith("reward.model.label is unset"), status.message
     finally:
         await service.close()
 
@@ -366,4 +366,4 @@ def test_a_file_is_scored_and_the_configuration_checked_before_a_run(
     code, out, error = shoal(*check, "--set", f"reward.model.path={folders['one']}")
     assert code == 0 and f"{folders['one']}" in out, error
     code, _, error = shoal(*check, "--set", f"reward.model.path={folders['three']}")
-    assert code == 2 and "reward.model.label: is unset" in error, error
+    assert code == 2 and "reward.model.label is unset" in error, error

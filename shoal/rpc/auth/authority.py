@@ -1,4 +1,4 @@
-"""Issues certificates for development and small private networks. Larger networks have their own authority."""
+"""Issues certificates for development and small private networks. Larger networks have their own authorities."""
 
 import datetime
 import ipaddress
@@ -28,7 +28,7 @@ AUTHORITY_DAYS = 3650
 CERTIFICATE_DAYS = 365
 LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
 _CLOCK_SKEW = datetime.timedelta(minutes=5)
-"""Certificates become valid a little before now, for machines whose clock is slow."""
+"""The time by which certificates become valid before now, for machines whose clock is slow."""
 
 
 class Authority:
@@ -86,7 +86,7 @@ class Authority:
     ) -> None:
         """Writes tls.crt, tls.key and ca.crt of one process into a folder, over earlier files.
 
-        `hosts` are the names and addresses at which others reach the process.
+        `hosts` are the names and addresses at which other processes reach this process.
         """
         key = ec.generate_private_key(ec.SECP256R1())
         uses = [ExtendedKeyUsageOID.CLIENT_AUTH]
@@ -117,8 +117,8 @@ class Authority:
 def issue_all(folder: Path, hosts: Sequence[str]) -> list[Path]:
     """Writes certificates for all services and roles into folders below `folder`. Returns these folders.
 
-    The first call makes the authority in `folder/ca`, and later calls use it again. The coordinator's certificate names
-    `hosts` and the hosts of its earlier certificate. Raises `FailedPrecondition` for damaged files.
+    The first call makes the authority in `folder/ca`, and later calls use the same authority again. The coordinator's
+    certificate names `hosts` and the hosts of its earlier certificate. Raises `FailedPrecondition` for damaged files.
     """
     authority = Authority.open(folder / "ca")
     of_coordinator = dict.fromkeys([*hosts, *_earlier_hosts(folder / "coordinator" / CERTIFICATE), *LOCAL_HOSTS])
@@ -144,8 +144,8 @@ def _earlier_hosts(path: Path) -> list[str]:
         return []
     except (ValueError, x509.ExtensionNotFound):
         raise FailedPrecondition(
-            f"{path} is no certificate of a coordinator, whose hosts a renewal keeps: remove it, and name them with "
-            "--host",
+            f"{path} is no certificate of a coordinator, but a renewal keeps the hosts in this certificate: remove the "
+            "file, and name the hosts with --host",
             reason=ErrorReason.CREDENTIALS,
         ) from None
     addresses = map(str, names.get_values_for_type(x509.IPAddress))
@@ -153,7 +153,7 @@ def _earlier_hosts(path: Path) -> list[str]:
 
 
 def write_private(path: Path, content: bytes) -> None:
-    """Writes a file that only its owner can read. A reader sees the old content or the new content, never a mixture."""
+    """Writes a file that only its owner can read. A reader sees either the old or the new content, never a mixture."""
     _write(path, content, mode=0o600)
 
 
@@ -209,6 +209,6 @@ def _key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 def _damaged(folder: Path) -> FailedPrecondition:
     return FailedPrecondition(
-        f"{folder} has files that are no authority made by `shoal certs`: choose another folder, or remove them",
+        f"{folder} has files that are no authority made by `shoal certs`: choose another folder, or remove the files",
         reason=ErrorReason.CREDENTIALS,
     )

@@ -52,5 +52,5 @@ def _identify(context: "grpc.aio.ServicerContext[Any, Any]", credentials: Creden
         raise Unauthenticated("the call carries no token: send the metadata `authorization: Bearer TOKEN`")
     caller = credentials.tokens.caller(header.removeprefix(_SCHEME).strip())
     if caller is None:
-        raise Unauthenticated("the token is not valid here: it is not in the server's --tokens-file")
+        raise Unauthenticated("the token is not valid here: the server's --tokens-file does not have the token")
     return caller

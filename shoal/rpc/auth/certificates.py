@@ -1,4 +1,4 @@
-"""Checks certificates: their owner, their validity, their key and their issuer."""
+"""Checks of certificates: their owner, their validity, their key and their issuer."""
 
 import datetime
 import socket
@@ -15,10 +15,10 @@ from shoal.rpc.auth.permissions import Caller, caller_of_uri
 
 @dataclass(frozen=True)
 class Certificate:
-    """What a process needs to know of a certificate."""
+    """The facts of a certificate that a process needs."""
 
     caller: Caller | None
-    """The role and name in its URI; None without such a URI."""
+    """The role and name in the certificate's URI; None without such a URI."""
     names: tuple[str, ...]
     """The DNS names and addresses at which clients accept a server with this certificate."""
     expires_at: datetime.datetime
@@ -27,8 +27,8 @@ class Certificate:
 def check_pair(certificate_pem: bytes, key_pem: bytes, ca_pem: bytes) -> Certificate:
     """Checks that a certificate is valid now, that the key belongs to it, and that its issuer is known.
 
-    `certificate_pem` may contain intermediate certificates behind the first, and `ca_pem` several authorities. Raises
-    `ValueError`, which says what is wrong.
+    `certificate_pem` may contain intermediate certificates after the first, and `ca_pem` several authorities. Raises
+    `ValueError` with a message that names the fault.
     """
     chain = load("tls.crt", certificate_pem)
     authorities = load("ca.crt", ca_pem)
@@ -42,10 +42,10 @@ def check_pair(certificate_pem: bytes, key_pem: bytes, ca_pem: bytes) -> Certifi
     except UnsupportedAlgorithm:
         raise ValueError("tls.crt has a key of a kind that is not known here") from None
     if not is_its_key:
-        raise ValueError("tls.key is not the key of tls.crt: both must come from the same issue")
+        raise ValueError("tls.key is not the key of tls.crt: tls.key and tls.crt must be issued together")
     now = datetime.datetime.now(datetime.UTC)
     if now > own.not_valid_after_utc:
-        raise ValueError(f"tls.crt expired on {own.not_valid_after_utc:%Y-%m-%d %H:%M} UTC: renew it")
+        raise ValueError(f"tls.crt expired on {own.not_valid_after_utc:%Y-%m-%d %H:%M} UTC: renew the certificate")
     if now < own.not_valid_before_utc:
         raise ValueError(
             f"tls.crt is not valid before {own.not_valid_before_utc:%Y-%m-%d %H:%M} UTC: check this machine's clock"
@@ -58,7 +58,7 @@ def check_pair(certificate_pem: bytes, key_pem: bytes, ca_pem: bytes) -> Certifi
 def names_of_server(address: str, *, timeout_s: float = 5.0) -> tuple[str, ...]:
     """Returns the DNS names and addresses in the certificate that a server shows; empty if it shows no certificate.
 
-    Verifies nothing: the names are for messages alone.
+    The certificate is not verified, since the names are only for messages.
     """
     host, _, port = address.rpartition(":")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -86,7 +86,7 @@ def _facts(certificate: x509.Certificate) -> Certificate:
 
 
 def load(name: str, pem: bytes) -> list[x509.Certificate]:
-    """Reads the certificates in a file. Raises `ValueError`, which says `name`, for a file without certificates."""
+    """Reads the certificates in a file. Raises `ValueError`, which contains `name`, for a file without certificates."""
     try:
         return x509.load_pem_x509_certificates(pem)
     except ValueError:

@@ -1,12 +1,12 @@
-"""The credentials of a process: what it shows to others, and how it knows its callers.
+"""The credentials of a process: the proof of its identity to others, and the means to identify its callers.
 
 A server checks its callers in one of three ways:
 
-* Without `--tls-dir` and without `--tokens-file` it checks nothing, as on the loopback interface of one machine.
-* With `--tls-dir` alone it uses mutual TLS. A client needs a certificate of the same authorities, whose URI names the
-  caller's role.
-* With `--tls-dir` and `--tokens-file` it uses TLS, and each call carries a bearer token. Tokens without TLS are allowed
-  on the loopback interface alone.
+* Without `--tls-dir` and `--tokens-file` the server checks nothing, as on the loopback interface of one machine.
+* With only `--tls-dir` the server uses mutual TLS. A client needs a certificate of the same authorities, whose URI
+  names the caller's role.
+* With `--tls-dir` and `--tokens-file` the server uses TLS, and each call carries a bearer token. Tokens without TLS are
+  allowed only on the loopback interface.
 """
 
 import os
@@ -56,11 +56,12 @@ class Credentials:
 
     @classmethod
     def of_client(cls, tls_dir: Path | None) -> "Credentials":
-        """Returns the credentials of a client, with the token of the environment. Raises like `of_server`."""
+        """Returns the credentials of a client, with the token of the environment. Raises the errors of `of_server`."""
         credentials = cls(TlsFolder(tls_dir) if tls_dir else None, token=_own_token())
         if credentials.tls is not None and credentials.tls.current().certificate is None and credentials.token is None:
             raise credentials.tls.wrong(
-                f"neither {CERTIFICATE} and {KEY} are there, nor a token: add them, or set SHOAL_TOKEN_FILE"
+                f"there are no {CERTIFICATE} and {KEY}, and there is no token: add the two files, or set "
+                "SHOAL_TOKEN_FILE"
             )
         return credentials
 
@@ -69,11 +70,11 @@ def _check_certificate(tls: TlsFolder, role: Role, *, with_tokens: bool) -> None
     """Checks that the certificate is for a server of this role."""
     facts = tls.current().facts
     if facts is None:
-        raise tls.wrong(f"{CERTIFICATE} and {KEY} are missing: a server needs them")
+        raise tls.wrong(f"{CERTIFICATE} and {KEY} are missing, but a server needs these files")
     expected = f"URI spiffe://shoal/{role}/<name>"
     if not with_tokens and (facts.caller is None or facts.caller.role is not role):
-        found = f"is that of {facts.caller}" if facts.caller else "names no role"
-        raise tls.wrong(f"{CERTIFICATE} {found}; this service needs one with the {expected}")
+        found = f"is the certificate of {facts.caller}" if facts.caller else "names no role"
+        raise tls.wrong(f"{CERTIFICATE} {found}; this service needs a certificate with the {expected}")
     if role is Role.WORKER and WORKER_NAME not in facts.names:
         raise tls.wrong(
             f"{CERTIFICATE} lacks the DNS name {WORKER_NAME}, by which a coordinator accepts a worker (it has: "
@@ -84,7 +85,7 @@ def _check_certificate(tls: TlsFolder, role: Role, *, with_tokens: bool) -> None
 def _own_token() -> OwnToken | None:
     path, value = os.environ.get("SHOAL_TOKEN_FILE"), os.environ.get("SHOAL_TOKEN")
     if path and value:
-        raise _half("SHOAL_TOKEN_FILE and SHOAL_TOKEN are both set: unset one")
+        raise _half("SHOAL_TOKEN_FILE and SHOAL_TOKEN are both set: unset one of these variables")
     if path:
         return OwnToken(path=Path(path))
     return OwnToken(value=value) if value else None
@@ -98,7 +99,9 @@ _process = Credentials()
 
 
 def use(credentials: Credentials) -> None:
-    """Sets the credentials of this process. Servers and channels use them unless a caller gives them others."""
+    """Sets the credentials of this process. Servers and channels use these credentials unless a caller gives other
+    credentials.
+    """
     global _process
     _process = credentials
 

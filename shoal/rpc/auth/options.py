@@ -1,4 +1,4 @@
-"""Adds the command-line options that decide who a service is, and who reaches it."""
+"""The command-line options that decide the identity of a service, and who reaches the service."""
 
 import argparse
 import os
@@ -26,7 +26,7 @@ def add_security_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_tls_option(parser: argparse._ActionsContainer, holds: str) -> None:
-    """Adds `--tls-dir`. `holds` says in its help which files the folder holds."""
+    """Adds `--tls-dir`. In the help of the option, `holds` states which files the folder has."""
     parser.add_argument(
         "--tls-dir",
         metavar="FOLDER",

@@ -1,4 +1,4 @@
-"""The table of the roles that may call each rpc. Change permissions here alone."""
+"""The table of the roles that may call each rpc. Change permissions only here."""
 
 import re
 from dataclasses import dataclass
@@ -6,7 +6,9 @@ from enum import StrEnum
 
 
 class Role(StrEnum):
-    """The role of a caller. A certificate names it in its URI, and a tokens file beside the digest of a token."""
+    """The role of a caller. A certificate names the role in its URI, and a tokens file names the role next to the
+    digest of a token.
+    """
 
     COORDINATOR = "coordinator"
     """A coordinator: commands its workers."""
@@ -15,7 +17,7 @@ class Role(StrEnum):
     OPERATOR = "operator"
     """A person or program that starts and steers runs."""
     VIEWER = "viewer"
-    """A person or program that looks on."""
+    """A person or program that only reads."""
 
 
 _SPIFFE = re.compile(r"spiffe://shoal/([a-z]+)/([^/\s]+)")

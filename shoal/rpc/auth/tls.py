@@ -1,4 +1,6 @@
-"""Reads the folder of `--tls-dir`: certificate, key and authorities of this process, again when they change."""
+"""The folder of `--tls-dir`, with certificate, key and authorities of this process. The files are read again when they
+change.
+"""
 
 import logging
 import os
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 CERTIFICATE, KEY, AUTHORITIES = "tls.crt", "tls.key", "ca.crt"
-"""The names that Kubernetes' secrets and cert-manager use."""
+"""The file names that Kubernetes' secrets and cert-manager use."""
 
 WORKER_NAME = "worker.shoal"
 """The DNS name in the certificate of every worker. A coordinator accepts it at any address, since workers come and go,
@@ -33,7 +35,7 @@ class TlsFiles:
 
     authorities: bytes
     certificate: bytes | None
-    """None for a client that identifies itself with a token."""
+    """The certificate and the key; None for a client that identifies itself with a token."""
     key: bytes | None = field(repr=False)
     facts: "Certificate | None"
 
@@ -53,7 +55,7 @@ class TlsFolder:
         self._files = self._read()
 
     def current(self) -> TlsFiles:
-        """Returns the files as they are now, as the same object until they change.
+        """Returns the files in their current state. The same object is returned until the files change.
 
         Returns the earlier files while the new files do not fit together: a renewal may replace the certificate before
         the key.
@@ -70,7 +72,7 @@ class TlsFolder:
             return self._files
 
     def server_credentials(self, *, ask_for_certificates: bool) -> grpc.ServerCredentials:
-        """Returns the credentials of a server. Each new connection uses the files of its moment.
+        """Returns the credentials of a server. Each new connection uses the files as they are at that time.
 
         With `ask_for_certificates` a client needs a certificate of these authorities to connect.
         """
@@ -102,9 +104,9 @@ class TlsFolder:
         authorities = self._bytes(AUTHORITIES)
         if authorities is None:
             if not self._folder.is_dir():
-                raise self.wrong("there is no such folder; make it with `shoal certs`")
+                raise self.wrong("the folder does not exist; make the folder with `shoal certs`")
             inside = sorted(str(path.parent) for path in self._folder.glob(f"*/{CERTIFICATE}"))
-            hint = f"; give one of its folders: {', '.join(inside)}" if inside else ""
+            hint = f"; give one of the folders in this folder: {', '.join(inside)}" if inside else ""
             raise self.wrong(
                 f"{AUTHORITIES} is missing: the certificates of the authorities that issue this system's{hint}"
             )
@@ -115,7 +117,7 @@ class TlsFolder:
                 return TlsFiles(authorities, None, None, None)
             if certificate is None or key is None:
                 there, missing = (KEY, CERTIFICATE) if certificate is None else (CERTIFICATE, KEY)
-                raise self.wrong(f"{there} is there, and {missing} is missing")
+                raise self.wrong(f"the folder has {there}, but {missing} is missing")
             if os.stat(self._folder / KEY).st_mode & (stat.S_IROTH | stat.S_IWOTH):
                 raise self.wrong(f"every user of this machine can read {KEY}: chmod 600 {self._folder / KEY}")
             return TlsFiles(authorities, certificate, key, check_pair(certificate, key, authorities))

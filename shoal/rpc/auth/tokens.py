@@ -1,4 +1,4 @@
-"""Reads bearer tokens: the file of the tokens that a server accepts, and the token of this process."""
+"""Bearer tokens: the file of the tokens that a server accepts, and the token of this process."""
 
 import hashlib
 import logging
@@ -19,12 +19,12 @@ _TOKEN = re.compile(r"[!-~]{16,4096}")
 
 
 def digest_of(token: str) -> str:
-    """Returns the SHA-256 of a token, in hexadecimal. A tokens file has digests alone, so it gives nobody a token."""
+    """Returns the SHA-256 of a token, in hexadecimal. A tokens file has only digests, so the file reveals no token."""
     return hashlib.sha256(token.encode()).hexdigest()
 
 
 class TokensFile:
-    """The file of the tokens that a server accepts. A line has SHA-256, role and name; `#` begins a comment.
+    """The file of the tokens that a server accepts. Each line has a SHA-256, a role and a name; `#` begins a comment.
 
     The file is read again when it changes. Methods may be called from any thread.
     """
@@ -56,7 +56,7 @@ class TokensFile:
         try:
             text = self._path.read_text(encoding="utf-8")
             if os.stat(self._path).st_mode & stat.S_IWOTH:
-                raise _wrong("--tokens-file", self._path, "every user of this machine can write it: chmod o-w")
+                raise _wrong("--tokens-file", self._path, "every user of this machine can write this file: chmod o-w")
         except (OSError, UnicodeDecodeError) as error:
             raise _wrong("--tokens-file", self._path, f"cannot be read: {_text_of(error)}") from None
         callers: dict[str, Caller] = {}
@@ -77,7 +77,9 @@ class TokensFile:
 
 
 class OwnToken:
-    """The token that this process sends, from the environment or from a file, which is read again when it changes."""
+    """The token that this process sends, from the environment or from a file. The file is read again when it
+    changes.
+    """
 
     def __init__(self, *, path: Path | None = None, value: str = "") -> None:
         """Reads the token. Raises `FailedPrecondition` for a file that cannot be read, or that other users can read."""
@@ -86,7 +88,7 @@ class OwnToken:
         self._value = self._read(path) if path else _checked(value.strip(), "SHOAL_TOKEN")
 
     def value(self) -> str:
-        """Returns the token as it is now."""
+        """Returns the current token."""
         if self._path is not None and (signature := signature_of(self._path)) != self._signature:
             self._signature = signature
             try:
@@ -103,7 +105,9 @@ class OwnToken:
         try:
             token = path.read_text(encoding="utf-8").strip()
             if os.stat(path).st_mode & (stat.S_IROTH | stat.S_IWOTH):
-                raise _wrong("SHOAL_TOKEN_FILE", path, f"every user of this machine can read it: chmod 600 {path}")
+                raise _wrong(
+                    "SHOAL_TOKEN_FILE", path, f"every user of this machine can read the file: chmod 600 {path}"
+                )
         except (OSError, UnicodeDecodeError) as error:
             raise _wrong("SHOAL_TOKEN_FILE", path, f"cannot be read: {_text_of(error)}") from None
         return _checked(token, f"SHOAL_TOKEN_FILE {path}")
@@ -124,7 +128,7 @@ def _wrong(option: str, path: Path, what: str) -> FailedPrecondition:
 
 
 def _text_of(error: OSError | UnicodeDecodeError) -> str:
-    return str(error.strerror) if isinstance(error, OSError) else "it is no UTF-8"
+    return str(error.strerror) if isinstance(error, OSError) else "the file is not UTF-8"
 
 
 def signature_of(path: Path) -> tuple[int, int, int]:

@@ -1,4 +1,4 @@
-"""Says why no call reaches a coordinator, and what to change."""
+"""The reason why no call reaches a coordinator, and the change that helps."""
 
 import re
 
@@ -19,7 +19,7 @@ def tls_failure(message: str) -> str:
 def why_unreachable(address: str, message: str, *, uses_tls: bool) -> str:
     """Returns why no call reaches a coordinator, in place of gRPC's message.
 
-    `uses_tls` says whether the caller uses TLS. Asks the server for the names in its certificate if the caller's host
+    `uses_tls` states whether the caller uses TLS. Asks the server for the names in its certificate if the caller's host
     is not among them.
     """
     failure, host = tls_failure(message), host_of(address)
@@ -29,15 +29,15 @@ def why_unreachable(address: str, message: str, *, uses_tls: bool) -> str:
 
         names = ", ".join(names_of_server(address)) or "no host"
         return (
-            f"the certificate of the coordinator at {address} is not for {host}: it is for {names}. Call it by one of "
-            f"these, or issue it for {host} too (shoal certs FOLDER --host {host})"
+            f"the certificate of the coordinator at {address} is not for {host}, but for {names}. Call the coordinator "
+            f"by one of these names, or issue the certificate also for {host} (shoal certs FOLDER --host {host})"
         )
     if failure == _NO_TLS:
         return f"the coordinator at {address} does not use TLS: leave out --tls-dir, and unset SHOAL_TLS_DIR"
     if failure:
         return (
             f"the certificate of the coordinator at {address} is not accepted ({failure}): the ca.crt in --tls-dir or "
-            "SHOAL_TLS_DIR must have the authority that issued it"
+            "SHOAL_TLS_DIR must have the authority that issued the certificate"
         )
-    hint = "" if uses_tls else ", without TLS (with it: --tls-dir or SHOAL_TLS_DIR)"
+    hint = "" if uses_tls else ", without TLS (to use TLS, set --tls-dir or SHOAL_TLS_DIR)"
     return f"no coordinator answers at {address}; is it running there{hint}? ({message})"

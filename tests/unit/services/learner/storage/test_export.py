@@ -41,7 +41,7 @@ def test_an_export_without_a_tokenizer_raises_and_leaves_nothing(tmp_path: Path)
     source = make_tiny_model(tmp_path / "source")
     for name in ("tokenizer.json", "tokenizer_config.json"):
         (source / name).unlink()
-    with pytest.raises(InvalidArgument, match="holds no tokenizer"):
+    with pytest.raises(InvalidArgument, match="contains no tokenizer"):
         export_trained(source, tmp_path / "run" / "model")
     assert not (tmp_path / "run").exists()
 

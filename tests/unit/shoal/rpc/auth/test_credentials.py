@@ -55,7 +55,7 @@ def test_a_whole_folder_is_accepted(folder: Path) -> None:
         (("tls.key",), "tls.crt is there, and tls.key is missing"),
         (("tls.crt",), "tls.key is there, and tls.crt is missing"),
         (("ca.crt",), "ca.crt is missing"),
-        (("tls.crt", "tls.key"), "tls.crt and tls.key are missing: a server needs them"),
+        (("tls.crt", "tls.key"), "tls.crt and tls.key are missing, but a server needs these files"),
         (("tls.crt", "tls.key", "ca.crt"), "ca.crt is missing"),
     ],
 )
@@ -132,7 +132,7 @@ def test_tokens_of_callers_and_the_own_token_belong_together(
 
 async def test_tokens_without_tls_are_for_loopback_alone(tmp_path: Path) -> None:
     tokens = Tokens(tmp_path)
-    with pytest.raises(FailedPrecondition, match="--tokens-file without --tls-dir"):
+    with pytest.raises(FailedPrecondition, match="--tokens-file is given without --tls-dir"):
         await RpcServer(listen="192.0.2.1:0", credentials=tokens.server(None)).start()
     with pytest.raises(FailedPrecondition, match=r"token .*TLS"):
         connect("192.0.2.1:1", "shoal.v1.CoordinatorService", Credentials(token=tokens.client(Role.OPERATOR)))
@@ -143,7 +143,7 @@ def test_a_client_needs_a_certificate_or_a_token(
 ) -> None:
     (tmp_path / "person").mkdir()
     (tmp_path / "person" / "ca.crt").write_bytes(pki.authority.pem)
-    assert "nor a token" in refusal(lambda: Credentials.of_client(tmp_path / "person"))
+    assert "there is no token" in refusal(lambda: Credentials.of_client(tmp_path / "person"))
     monkeypatch.setenv("SHOAL_TOKEN", "a-token-of-the-operator")
     assert Credentials.of_client(tmp_path / "person").token is not None
 
