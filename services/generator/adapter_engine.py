@@ -28,10 +28,11 @@ _GRACE_S = 1.0
 
 
 class AdapterEngine(VllmEngine):
-    """A `VllmEngine` that receives adapters while it samples. Each request keeps the adapter that it began with.
+    """A `VllmEngine` that receives adapters while it samples. Each request keeps the adapter with which the request
+    began.
 
-    Every request has an adapter: on a CPU, vLLM would give a request without one the adapter of another request in its
-    batch. Until the first version arrives, an adapter of zeros does nothing.
+    Every request has an adapter: on a CPU, vLLM would give a request without an adapter the adapter of another request
+    in the same batch. Until the first version arrives, an adapter of zeros does nothing.
     """
 
     loads_while_sampling = True
@@ -50,13 +51,15 @@ class AdapterEngine(VllmEngine):
         return engine
 
     async def _refuse_unused_tensors(self) -> None:
-        """Raises `InvalidArgument` for layers that have no adapter in vLLM, which would silently ignore them."""
+        """Raises `InvalidArgument` for layers that have no adapter in vLLM, because vLLM would silently ignore the
+        adapters of these layers.
+        """
         names = list(self._started.shapes)
         used: list[list[str]] = await self._alive(self._llm.collective_rpc("used_tensors", args=(names,)))
         unused = sorted({layer_of(name) for name in set(names).difference(*used)})
         if unused:
             raise InvalidArgument(
-                f"generator.lora: vLLM has no adapters for {len(unused)} layers of this model, among them {unused[0]}: "
+                f"generator.lora: vLLM has no adapters for {len(unused)} layers of this model, including {unused[0]}: "
                 'set generator.lora to "merged", or leave these layers out of learner.lora.target_modules',
                 reason=ErrorReason.ENGINE_REFUSED,
             )

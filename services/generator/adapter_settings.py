@@ -13,7 +13,7 @@ def adapter_arguments(config: RunConfig, tensors: Iterable[str]) -> dict[str, An
     """Returns the engine's arguments for the adapter with these tensors.
 
     Only the adapter's layers are prepared for adapters, because a prepared layer costs time in every pass. The output
-    head is never prepared: with it, vLLM would fail on scoring calls in a batch.
+    head is never prepared: with a prepared head, vLLM would fail on scoring calls in a batch.
     """
     slots = num_slots(config)
     return {
@@ -26,11 +26,11 @@ def adapter_arguments(config: RunConfig, tensors: Iterable[str]) -> dict[str, An
 
 
 def num_slots(config: RunConfig) -> int:
-    """Returns the number of versions whose completions can be decoded at once.
+    """Returns the number of versions whose completions can be decoded at the same time.
 
-    A completion is trained on at most `grpo.max_staleness` versions later. So the current version and that many older
-    ones can be in flight, and a further version is being loaded. Requests of other versions, of an evaluation for
-    example, wait for a slot.
+    A completion is trained on at most `grpo.max_staleness` versions later. So the current version and
+    `grpo.max_staleness` older versions can be in flight, and a further version may be loading. Requests of other
+    versions, for example of an evaluation, wait for a slot.
     """
     return config.grpo.max_staleness + 2
 

@@ -26,7 +26,7 @@ class Adapter:
 
     version: WeightVersion
     number: int
-    """The adapter's id in the engine. It is unique in this process, even among deleted adapters."""
+    """The adapter's id in the engine. The id is unique in this process, even among deleted adapters."""
     folder: Path
     num_requests: int = 0
 
@@ -37,9 +37,9 @@ class Adapter:
 
     @property
     def request(self) -> "LoRARequest":
-        """The adapter as a request to vLLM names it.
+        """The adapter in the form that a request to vLLM needs.
 
-        Requests with the same adapter name and path share the key-value cache of a prompt. The name is unique, so a
+        Requests with equal adapter names and paths share the key-value cache of a prompt. The name is unique, so a
         version never reads the cache of another version.
         """
         from vllm.lora.request import LoRARequest
@@ -59,7 +59,7 @@ class Adapters:
     """
 
     def __init__(self, llm: "AsyncLLM", config: dict[str, Any], parent: Path) -> None:
-        """Each adapter gets a folder in `parent`, with its tensors and `config`."""
+        """Each adapter gets a folder in `parent`, with the adapter's tensors and `config`."""
         self._llm = llm
         self._config = config
         self._parent = parent
@@ -76,7 +76,7 @@ class Adapters:
         return adapter
 
     async def switch(self, adapter: Adapter) -> None:
-        """Loads an adapter into the engine. All requests that begin from then on get it."""
+        """Loads an adapter into the engine. All requests that begin afterwards get this adapter."""
         await self._llm.add_lora(adapter.request)
         former, self._current = self._current, adapter
         if former is not None:
@@ -84,7 +84,7 @@ class Adapters:
 
     @contextmanager
     def using(self) -> Iterator[Adapter]:
-        """Keeps the current adapter for one request."""
+        """Keeps the current adapter until one request has ended."""
         adapter = self._current
         assert adapter is not None, "an engine begins with an adapter"
         adapter.num_requests += 1

@@ -3,8 +3,8 @@
     groups arrive, in any order -> all are here -> the engine is idle -> they begin together, in order -> all end
                                    \\-> one group ends early: all others are ended
 
-What an engine computes for a token depends, in the last bits, on the other tokens that it computes in the same step. So
-only the same batch, begun in the same way, gives the same completions.
+The values that an engine computes for a token depend, in the last bits, on the other tokens of the same step. So
+completions are reproduced only by an identical batch that begins in the same way.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ class _Batch(Generic[GroupT]):
     groups: dict[int, GroupT] = field(default_factory=dict)
     """The groups that have not ended, by index."""
     num_ended: int = 0
-    """Groups that were sampled to their end."""
+    """The number of groups that were sampled to their end."""
     beginning: asyncio.Task[None] | None = None
 
 
@@ -54,7 +54,7 @@ class Batches(Generic[GroupT]):
         self._beginning = asyncio.Lock()
 
     def enter(self, place: BatchPlace, group: GroupT) -> None:
-        """Adds a group to its batch, which begins when its last group is added. A repeat changes nothing.
+        """Adds a group to its batch, which begins when its last group is added. A repeated call changes nothing.
 
         Raises `InvalidArgument` if another group has the place.
         """
@@ -80,7 +80,7 @@ class Batches(Generic[GroupT]):
             self._break(batch_id, Internal(f"the batch did not begin: {type(error).__name__}: {error}"))
 
     def leave(self, place: BatchPlace, group: GroupT, *, is_complete: bool) -> None:
-        """Removes a group that has ended. If it is not complete, ends the others of its batch."""
+        """Removes a group that has ended. If the group is not complete, ends the other groups of its batch."""
         batch = self._batches.get(place.batch_id)
         if batch is None or batch.groups.get(place.index) is not group:
             return

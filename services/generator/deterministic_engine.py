@@ -1,4 +1,4 @@
-"""The engine of a deterministic run, whose completions end inside the engine alone."""
+"""The engine of a deterministic run, whose completions end only inside the engine."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class DeterministicEngine(VllmEngine):
-    """A `VllmEngine` that samples past stop strings, and cuts completions there when they have ended.
+    """A `VllmEngine` that samples past stop strings, and cuts completions at the stop string after they have ended.
 
     vLLM looks for stop strings outside its engine, which continues to sample meanwhile. So the number of surplus tokens
     depends on the clock. These tokens change the last bits of the other completions in the batch.
@@ -47,9 +47,9 @@ class DeterministicEngine(VllmEngine):
 def num_tokens_to_stop_string(
     token_ids_T: Int32Array, prompt_token_ids: Sequence[int], params: "vllm.SamplingParams", tokenizer: Any
 ) -> int | None:
-    """Returns the number of tokens up to the one that completes a stop string of `params`; None if none does.
+    """Returns the number of tokens up to the token that completes a stop string of `params`; None if no token does.
 
-    `tokenizer` is vLLM's.
+    `tokenizer` is vLLM's tokenizer.
     """
     from vllm.v1.engine.detokenizer import IncrementalDetokenizer
 

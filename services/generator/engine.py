@@ -18,7 +18,7 @@ class Sample:
     """A sampled completion."""
 
     tokens: TokenRun
-    """The tokens, including the stop token, or the tokens of the stop string, if sampled."""
+    """The tokens, including the stop tokenor the tokens of the stop string, if one was sampled."""
     finish_reason: FinishReason
 
 
@@ -27,11 +27,13 @@ class LoadReport:
     """Hashes and times of a load of weights."""
 
     hashes: tuple[TensorHash, ...]
-    """Hashes of the received bytes, in manifest order."""
+    """The hashes of the received bytes, in manifest order."""
     receive_s: float
     """Seconds in which the slowest rank received and hashed the tensors."""
     load_s: float
-    """Seconds in which the slowest rank loaded the received tensors into the model; it samples nothing meanwhile."""
+    """Seconds in which the slowest rank loaded the received tensors into the model. The rank samples nothing during
+    this time.
+    """
 
 
 class Engine(Protocol):
@@ -43,7 +45,7 @@ class Engine(Protocol):
 
     @property
     def loads_while_sampling(self) -> bool:
-        """Whether a load needs no pause, because the requests in flight keep the version that they began with."""
+        """Whether a load needs no pause, because the requests in flight keep the version with which they began."""
 
     @property
     def num_weight_ranks(self) -> int:
@@ -55,11 +57,13 @@ class Engine(Protocol):
 
     @property
     def vocab_size(self) -> int:
-        """Size of the vocabulary. Larger token ids may kill the engine, so the caller refuses them."""
+        """The size of the vocabulary. Token ids beyond the vocabulary may kill the engine, so the caller refuses such
+        ids.
+        """
 
     @property
     def dtype(self) -> str:
-        """Type in which the engine computes, by its name in torch: "bfloat16"."""
+        """The type in which the engine computes, by its name in torch: "bfloat16"."""
 
     @property
     def kv_cache_use(self) -> float | None:
@@ -75,8 +79,9 @@ class Engine(Protocol):
     ) -> Sample:
         """Samples one completion. Waits during a pause. Canceling the call aborts the completion.
 
-        Calls `on_tokens` with the first token, unless the completion ends with it. With `report_every` it also passes
-        the next tokens, about that many at a time, and the last tokens of a completion that `abort_all` dropped.
+        Calls `on_tokens` with the first token, unless the completion ends with the first token. With `report_every` the
+        method also passes the next tokens, about `report_every` tokens at a time, and the last tokens of a completion
+        that `abort_all` dropped.
 
         Raises `InvalidArgument` if the engine refuses the request, and `Aborted` if `abort_all` dropped it.
         """
@@ -85,13 +90,17 @@ class Engine(Protocol):
         """Returns when the engine has all requests whose `sample` was called, in the order of the calls."""
 
     async def score(self, token_ids: Sequence[int]) -> Float32Array:
-        """Returns the [P - 1] log-probabilities of all tokens but the first, at temperature 1. Waits during a pause."""
+        """Returns the log-probabilities of all tokens except the first, [P - 1], at temperature 1. Waits during a
+        pause.
+        """
 
     async def abort_all(self) -> None:
         """Drops every request in flight."""
 
     async def pause(self, *, clear_cache: bool) -> None:
-        """Pauses sampling. With `clear_cache` the requests in flight recompute their key-value cache afterwards."""
+        """Pauses sampling. With `clear_cache` the requests in flight recompute their key-value cache after the
+        pause.
+        """
 
     async def resume(self) -> None:
         """Resumes sampling."""
@@ -106,30 +115,30 @@ class Engine(Protocol):
         """Allocates the memory again, restores the weights, and resumes sampling."""
 
     async def check_manifest(self, manifest: Manifest) -> None:
-        """Raises `InvalidArgument` if the tensors are not those of the model."""
+        """Raises `InvalidArgument` if the tensors differ from the tensors of the model."""
 
     async def join_group(self, rendezvous: Rendezvous, rank_offset: int, manifest: Manifest) -> None:
-        """Joins a broadcast group and leaves an earlier one. Returns when all members have joined.
+        """Joins a broadcast group and leaves an earlier group. Returns when all members have joined.
 
         Raises `DeadlineExceeded` and `Unavailable`.
         """
 
     async def abort_group(self, reason: str) -> None:
-        """Aborts the group for all members: calls that wait in it fail soon. Safe at any time."""
+        """Aborts the group for all members: calls that wait in the group fail soon. Safe at any time."""
 
     async def leave_group(self) -> None:
-        """Leaves the group, if there is one."""
+        """Leaves the group, if the engine is in a group."""
 
     async def load_weights(self, version: WeightVersion, on_ready: Callable[[], None]) -> LoadReport:
         """Receives and loads one version over the group, while paused unless `loads_while_sampling`.
 
         Calls `on_ready` when every rank receives. Raises `Unavailable`, `DeadlineExceeded` and `DataLoss`. After an
-        error, an engine that `loads_while_sampling` keeps its former version. The weights of any other engine are then
-        a mixture of two versions: do not sample until a later load has succeeded.
+        error, an engine that `loads_while_sampling` keeps its former version. After an error, the weights of any other
+        engine are a mixture of two versions: do not sample until a later load has succeeded.
         """
 
     async def died(self) -> str:
-        """Waits until the engine dies without `close`. Returns the known cause."""
+        """Waits until the engine dies other than by `close`. Returns the known cause."""
 
     async def close(self) -> None:
         """Ends the engine and its processes."""

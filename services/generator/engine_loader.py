@@ -1,4 +1,4 @@
-"""The engine of a generator: start, takeover by the next run, end."""
+"""The engine of a generator: its start, its takeover by the next run, and its end."""
 
 import asyncio
 import logging
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 StartEngine = Callable[[RunConfig], Awaitable[Engine]]
 
 _LAST_GRACE_S = 20.0
-"""Time from the engine's death until the process ends, whatever still runs in it."""
+"""The time from the engine's death until the process ends, even if work still runs in the process."""
 
 
 @dataclass
@@ -53,8 +53,8 @@ class EngineLoader:
     def configure(self, run_id: str, config: RunConfig) -> None:
         """Starts the engine for a run, outside the event loop. A repeat with the same configuration changes nothing.
 
-        Another run takes the engine over if it asks for the same engine. Raises `Unavailable` (STARTING_OVER, ENDING)
-        if it asks for another engine, or if the process is about to end or to restart.
+        Another run takes over the engine if this run asks for an equal engine. Raises `Unavailable` (STARTING_OVER,
+        ENDING) if the run asks for a different engine, or if the process is about to end or to restart.
         """
         if self._lifecycle.is_configured(run_id, config):
             return
@@ -63,7 +63,7 @@ class EngineLoader:
             refusal = self._lifecycle.restart(
                 f"the generator serves run {earlier}, whose [model], [generator], sampling.stop_strings, "
                 "evaluation.stop_strings, sampling.top_k, run.deterministic or run.num_threads settings differ from "
-                f"those of run {run_id}"
+                f"the settings of run {run_id}"
             )
             self._drop_requests(f"run {run_id} took the generator over", ErrorReason.OTHER_RUN)
             raise refusal
@@ -121,14 +121,14 @@ class EngineLoader:
 
     @property
     def running(self) -> Running:
-        """The engine. Raises `FailedPrecondition` while there is none."""
+        """The engine. Raises `FailedPrecondition` while there is no engine."""
         if self._running is None or self._lifecycle.state == worker_pb2.WORKER_STATE_FAILED:
             raise self._lifecycle.not_ready()
         return self._running
 
     @property
     def current(self) -> Running | None:
-        """The engine, if there is one."""
+        """The engine, or None if there is no engine."""
         return self._running
 
     @property
@@ -157,7 +157,8 @@ class EngineLoader:
         return self._lifecycle.status(load, loaded=_loaded_state(self._running.weights))
 
     async def drain(self, grace_s: float) -> None:
-        """Lets the completions in flight finish for `grace_s`, and hands the rest back. During a pause none can finish.
+        """Lets the completions in flight finish for `grace_s`, and returns unfinished completions to the caller. During
+        a pause no completion can finish.
 
         The generator shows LEAVING, and refuses new groups.
         """
@@ -177,7 +178,7 @@ class EngineLoader:
 
 
 def _engine_part(config: RunConfig) -> tuple[object, ...]:
-    """Returns the part of a configuration that the engine is made from."""
+    """Returns the part of a configuration that determines the engine."""
     supports = config.sampling.top_k, fits_masks(config)
     adapter = (adapter_config(config), num_slots(config)) if config.generator.lora == "adapter" else None
     threads = config.run.deterministic, config.run.num_threads

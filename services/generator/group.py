@@ -18,13 +18,15 @@ class GroupRequest:
 
     request_id: str
     prompt_token_ids: Int32Array
-    """The prompt, [P]."""
+    """The token ids of the prompt, [P]."""
     sampling: SamplingParams
     seeds: tuple[int, ...]
     place: BatchPlace | None = None
     """The group's place in its batch, if it belongs to a batch."""
     prefixes: Mapping[int, Int32Array] = field(default_factory=dict)
-    """The first tokens of completions, by sample index. Fewer than `sampling.max_completion_tokens`."""
+    """The first tokens of completions, by sample index. Each list has fewer than `sampling.max_completion_tokens`
+    tokens.
+    """
     report_every_tokens: int = 0  # Report an unfinished completion this often; 0: never.
 
     def is_same_as(self, other: "GroupRequest") -> bool:
@@ -40,7 +42,7 @@ class GroupRequest:
 
 @dataclass
 class Update:
-    """The changes of a group since the update before."""
+    """The changes of a group since the previous update."""
 
     has_begun: bool  # Whether the engine has sampled the group's first token since the last update.
     parts: list[tuple[int, int, TokenRun]]
@@ -90,7 +92,7 @@ class Group:
     has_begun: bool = False
     """Whether the engine has sampled a token."""
     runs: dict[int, list[TokenRun]] = field(default_factory=dict)
-    """The tokens of the unfinished completions, by index of the seed; empty if nobody asked for reports."""
+    """The tokens of the unfinished completions, by index of the seed; empty if no caller asked for reports."""
     num_readers: int = 0
     progress: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -100,7 +102,7 @@ class Group:
 
     @property
     def missing(self) -> list[int]:
-        """Indexes of seeds that are neither finished nor being sampled."""
+        """Indexes of seeds whose completions are neither finished nor being sampled."""
         done = {completion.sample_index for completion in self.finished}
         return [index for index in range(len(self.request.seeds)) if index not in done and index not in self.running]
 

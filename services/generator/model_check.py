@@ -24,18 +24,18 @@ class CheckedModel:
     dtype: str
     """Type of the weights in the engine."""
     max_context_tokens: int | None
-    """Maximum context of the model; None if its files do not contain it."""
+    """The maximum context of the model; None if the model's files do not state the maximum."""
 
 
 def checked_model(config: RunConfig) -> CheckedModel:
-    """Finds the model. Raises `InvalidArgument` if it is missing or its context is too short."""
+    """Finds the model. Raises `InvalidArgument` if the model is missing or the model's context is too short."""
     folder = resolve_model(config.model.path, config.model.revision)
     description = model_config(folder)
     longest = description.max_context_tokens
     if longest is not None and config.max_model_len > longest:
         raise InvalidArgument(
             f"model.path: {config.model.path} has a context of {longest} tokens, but generator.max_model_len (unset: "
-            f"data.max_prompt_tokens + sampling.max_completion_tokens) is {config.max_model_len}: lower them",
+            f"data.max_prompt_tokens + sampling.max_completion_tokens) is {config.max_model_len}: lower these fields",
             reason=ErrorReason.ENGINE_REFUSED,
         )
     dtype = config.generator.dtype
@@ -44,7 +44,7 @@ def checked_model(config: RunConfig) -> CheckedModel:
 
 
 def expected_tensors(folder: Path, *, trust_remote_code: bool = False) -> dict[str, tuple[int, ...]]:
-    """Returns name and shape of each tensor of a publish, tied ones once, without loading any.
+    """Returns name and shape of each tensor of a publish. Tied tensors occur once. No tensor is loaded.
 
     Raises `InvalidArgument` for a model that transformers cannot build, and the errors of `FileNames.shapes`.
     """
@@ -76,7 +76,7 @@ def _empty_model(folder: Path, *, trust_remote_code: bool) -> Any:
 
 
 def manifest_violation(manifest: Manifest, shapes: dict[str, tuple[int, ...]]) -> InvalidArgument | None:
-    """Returns why a manifest does not match a model with tensors of these shapes; None if it does."""
+    """Returns why a manifest does not match a model with tensors of these shapes; None if the manifest matches."""
     received = {spec.name: spec.shape for spec in manifest.tensors}
     for name, shape in received.items():
         expected = shapes.get(name)
@@ -86,5 +86,5 @@ def manifest_violation(manifest: Manifest, shapes: dict[str, tuple[int, ...]]) -
             return invalid("manifest.tensors", f"{name} has shape {list(shape)}, not {list(expected)} as in the model")
     missing = [name for name in shapes if name not in received]
     if missing:
-        return invalid("manifest.tensors", f"lacks {len(missing)} tensors of the model, among them {missing[0]!r}")
+        return invalid("manifest.tensors", f"lacks {len(missing)} tensors of the model, including {missing[0]!r}")
     return None

@@ -5,16 +5,18 @@ import multiprocessing
 import os
 
 ENGINE_MARK = "SHOAL_ENGINE_ERRORS"
-"""Environment variable that a generator sets for its engine's processes: the file to which they write errors."""
+"""An environment variable that a generator sets for its engine's processes: the file to which these processes write
+errors.
+"""
 
 BACKEND = "shoal"
-"""Name of the weight-transfer engine, for gloo and nccl."""
+"""The name of the weight-transfer engine, for gloo and nccl."""
 
 
 def register() -> None:
     """Registers the weight transfer. Makes the processes of a generator's engine end with their parent.
 
-    vLLM may call it several times, and in processes that do not belong to Shoal.
+    vLLM may call this function several times, and in processes that do not belong to Shoal.
     """
     from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
 

@@ -1,4 +1,6 @@
-"""Groups in sampling, by request id. Repeats join a group, finished groups stay a while, and none is sampled twice."""
+"""Groups in sampling, by request id. A repeated request joins its group, finished groups are kept for a while, and no
+group is sampled twice.
+"""
 
 import asyncio
 import logging
@@ -37,7 +39,7 @@ class Requests:
         while_paused: Callable[[Callable[[], Awaitable[None]]], Awaitable[None]],
         max_kept_bytes: int = 64 << 20,
     ) -> None:
-        """`capacity` limits the completions in flight. Above `max_kept_bytes` the oldest finished groups go.
+        """`capacity` limits the completions in flight. Above `max_kept_bytes` the oldest finished groups are removed.
 
         `while_paused` awaits a call while the engine is paused, with an empty cache.
         """
@@ -47,7 +49,7 @@ class Requests:
         self._max_kept_bytes = max_kept_bytes
         self._groups: OrderedDict[str, Group] = OrderedDict()
         self._sampling: set[asyncio.Task[None]] = set()
-        """The completions in the engine, including canceled ones until they have left it."""
+        """The number of completions in the engine. A canceled completion counts until it has left the engine."""
         self._batches: Batches[Group] = Batches(self._begin_together, self._fail)
         self._is_draining = False
         self.num_sampled_tokens = 0
@@ -94,16 +96,17 @@ class Requests:
                 self._leave(group)
 
     def drop_all(self, error: ShoalError) -> None:
-        """Ends every group in flight with an error, and forgets the finished ones."""
+        """Ends every group in flight with an error, and forgets the finished groups."""
         for group in list(self._groups.values()):
             self._fail(group, error)
         self._groups.clear()
 
     async def drain(self, grace_s: float) -> None:
-        """Refuses new groups, lets completions in flight finish, and hands the unfinished ones back after `grace_s`.
+        """Refuses new groups, lets completions in flight finish, and returns unfinished completions to the caller after
+        `grace_s`.
 
-        Callers that asked for reports get the tokens of the unfinished completions, then `Aborted`, even if the engine
-        fails meanwhile.
+        Callers that asked for reports get the tokens of the unfinished completions and then `Aborted`, even if the
+        engine fails meanwhile.
         """
         self._is_draining = True
         try:
@@ -117,7 +120,9 @@ class Requests:
                     self._fail(group, _leaving())
 
     async def _until_idle(self, timeout_s: float) -> None:
-        """Waits until the engine samples nothing. It may be idle already: vLLM ends requests as it aborts them."""
+        """Waits until the engine samples nothing. The engine may already be idle, since vLLM ends requests when it
+        aborts them.
+        """
         if self._sampling:
             await asyncio.wait(self._sampling, timeout=timeout_s)
 
@@ -128,7 +133,7 @@ class Requests:
         busy = self.num_in_flight
         if busy + len(missing) > self._capacity:
             raise ResourceExhausted(
-                f"{busy} completions are in flight; with {len(missing)} more there would be over {self._capacity} "
+                f"{busy} completions are in flight; {len(missing)} more would exceed the limit of {self._capacity} "
                 "(generator.max_num_seqs + generator.max_queued_requests)",
                 reason=ErrorReason.QUEUE_FULL,
                 # A group that is larger than the whole queue never fits.
@@ -145,13 +150,13 @@ class Requests:
             task.add_done_callback(self._sampling.discard)
 
     async def _begin_together(self, groups: Sequence[Group]) -> None:
-        """Begins the groups of a batch in order, when the engine samples nothing else.
+        """Begins the groups of a batch in order when the engine samples no other requests.
 
         Raises `InvalidArgument` for a batch that is larger than the queue.
         """
         size = sum(len(group.request.seeds) for group in groups)
         if size > self._capacity:
-            raise invalid("batch", f"has {size} completions, but the generator's queue holds {self._capacity}")
+            raise invalid("batch", f"has {size} completions, but the generator's queue has room for {self._capacity}")
         while self._sampling:
             await asyncio.wait(self._sampling)
 
@@ -221,7 +226,7 @@ class Requests:
         metrics.counter(names.GENERATOR_TOKENS).add(num_tokens)
 
     def _fail(self, group: Group, error: ShoalError) -> None:
-        """Ends a group with an error; a repeat of the request samples it again."""
+        """Ends a group with an error; a repeated request samples the group again."""
         group.error = group.error or error
         self._groups.pop(group.request.request_id, None)
         self._cancel(group)

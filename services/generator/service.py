@@ -1,4 +1,4 @@
-"""GeneratorService over gRPC: it checks requests, calls the engine and builds responses."""
+"""GeneratorService over gRPC. The service checks requests, calls the engine and builds responses."""
 
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -43,7 +43,7 @@ class GeneratorService(GeneratorServiceServicer):
     full_name = "shoal.v1.GeneratorService"
 
     def __init__(self, start_engine: StartEngine, reexec: Reexec) -> None:
-        """`start_engine` starts the engine that a configuration asks for; it may take minutes."""
+        """`start_engine` starts the engine that a configuration asks for. The start may take minutes."""
         self.add_to_server: Callable[[Any, grpc.aio.Server], None] = add_GeneratorServiceServicer_to_server
         self._loader = EngineLoader(start_engine, reexec)
 
@@ -55,7 +55,9 @@ class GeneratorService(GeneratorServiceServicer):
         return self._loader.status()
 
     async def drain(self, grace_s: float) -> None:
-        """Finishes the completions in flight, or hands them back after `grace_s`: the process was told to end."""
+        """Finishes the completions in flight, or returns them to the caller after `grace_s`, because the process was
+        told to end.
+        """
         await self._loader.drain(grace_s)
 
     async def close(self) -> None:
@@ -97,7 +99,7 @@ class GeneratorService(GeneratorServiceServicer):
         if not 1 <= request.rank_offset <= highest:
             raise invalid(
                 "rank_offset",
-                f"must be from 1 to {highest}: the generator takes {running.engine.num_weight_ranks} of "
+                f"must be from 1 to {highest}: the generator has {running.engine.num_weight_ranks} of the "
                 f"{rendezvous.world_size} ranks (given: {request.rank_offset})",
             )
         await running.weights.join(rendezvous, request.rank_offset, Manifest.from_wire(request.manifest))
@@ -197,7 +199,8 @@ def _group_request(request: pb.GenerateGroupRequest, running: Running) -> GroupR
     if len(prompt) + sampling.max_completion_tokens > longest:
         raise invalid(
             "sampling.max_completion_tokens",
-            f"{len(prompt)} prompt tokens and {sampling.max_completion_tokens} more exceed the context of {longest}",
+            f"{len(prompt)} prompt tokens and {sampling.max_completion_tokens} completion tokens exceed the "
+            f"context of {longest} tokens",
         )
     if request.report_every_tokens < 0:
         raise invalid("report_every_tokens", f"must be at least 0 (given: {request.report_every_tokens})")
@@ -237,14 +240,14 @@ def _scorable(data: bytes, field: str, running: Running) -> Int32Array:
 
 
 def _token_ids(data: bytes, field: str, running: Running) -> Int32Array:
-    """Reads tokens, and checks that the vocabulary contains them."""
+    """Reads tokens, and checks that the vocabulary contains the tokens."""
     token_ids = int32_from_wire(data, field)
     _check_vocabulary(token_ids, field, running)
     return token_ids
 
 
 def _check_vocabulary(token_ids: Int32Array, field: str, running: Running) -> None:
-    """Raises `InvalidArgument` for tokens that the vocabulary does not contain: they kill vLLM."""
+    """Raises `InvalidArgument` for tokens that the vocabulary does not contain, because such tokens kill vLLM."""
     size = running.engine.vocab_size
     outside = token_ids[(token_ids < 0) | (token_ids >= size)]
     if len(outside):

@@ -124,8 +124,8 @@ class VllmEngine:
     ) -> Sample:
         if sampling.stop_strings and not self._has_tokenizer:
             raise InvalidArgument(
-                "sampling.stop_strings: this engine was started without a tokenizer, so it cannot find strings; set "
-                "sampling.stop_strings in the configuration of the run"
+                "sampling.stop_strings: this engine was started without a tokenizer, so the engine cannot find "
+                "strings; set sampling.stop_strings in the configuration of the run"
             )
         masks, size = self._returns_masks, self.vocab_size
         make_params = partial(sampling_params, sampling, seed, report_every=report_every, masks=masks, vocab_size=size)
@@ -300,7 +300,7 @@ class VllmEngine:
         return self._board, str(next(self._numbers)), time.monotonic() + self._rendezvous.timeout_s
 
     async def _until(self, board: GroupBoard, is_so: Callable[[], bool], deadline: float) -> None:
-        """Waits until the group's board has a message of the engine's ranks."""
+        """Waits until the group's board has a message from the engine's ranks."""
         while not await asyncio.to_thread(is_so):
             reason = await asyncio.to_thread(board.abort_reason)
             if reason is not None:
@@ -323,12 +323,12 @@ class VllmEngine:
         while True:
             if self._llm.errored and not self._is_closing:
                 errors_logged = self._started.errors()
-                log_end = f"the last error it logged: {errors_logged[-1]}" if errors_logged else "it logged no error"
+                log_end = f"the last error in its log: {errors_logged[-1]}" if errors_logged else "its log has no error"
                 return f"a process of vLLM's engine ended; {log_end}"
             await asyncio.sleep(_DEATH_POLL_S)
 
     async def _alive(self, call: Awaitable[T]) -> T:
-        """Awaits a call to the engine, or its death: after that the call would never return."""
+        """Awaits a call to the engine, or the death of the engine. After the death the call would never return."""
         task = asyncio.ensure_future(call)
         try:
             await asyncio.wait((task, self._death), return_when=asyncio.FIRST_COMPLETED)

@@ -1,9 +1,9 @@
-"""Requests to vLLM and its answers: sampling parameters, samples, log-probabilities, supports.
+"""Requests to vLLM and the answers: sampling parameters, samples, log-probabilities, supports.
 
 Engines with sampling masks return whole supports. Other engines list the highest log-probabilities after top-k, top-p
-and min-p; an excluded token has -infinity.
+and min-p. An excluded token has the log-probability -infinity.
 
-Letters: T tokens of a completion, L listed values of all of them.
+Letters: T tokens of a completion, L listed values of all T tokens.
 """
 
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ def sampling_params(
     """Returns vLLM's parameters for one completion. Raises `ValueError` for values that vLLM refuses.
 
     `report_every` is the number of tokens in each output except the first and the last; 0 means a single output.
-    `masks` tells whether the engine returns sampling masks.
+    `masks` states whether the engine returns sampling masks.
     """
     import vllm
     from vllm.sampling_params import RequestOutputKind
@@ -117,14 +117,16 @@ def read_tokens(output: "vllm.RequestOutput", start: int, *, with_support: bool)
 
 
 def versions_so_far(llm: "AsyncLLM", request_id: str) -> "list[WeightVersionSpan]":
-    """Returns the weight versions of an unfinished request. vLLM itself adds them only to the last output."""
+    """Returns the weight versions of an unfinished request. vLLM itself adds the versions only to the last output."""
     processor = llm.output_processor
     (internal_id,) = processor.external_req_ids[request_id]
     return processor.request_states[internal_id]._weight_version_spans() or []
 
 
 def read_logprobs(output: "vllm.RequestOutput") -> Float32Array:
-    """Returns the [P - 1] log-probabilities of a prompt's tokens but the first, which has no predecessor."""
+    """Returns the log-probabilities of a prompt's tokens, [P - 1], without the first token, which has no
+    predecessor.
+    """
     found = output.prompt_logprobs
     starts = found.start_indices[1:]
     return np.array([found.logprobs[start] for start in starts], dtype=np.float32)
@@ -133,16 +135,16 @@ def read_logprobs(output: "vllm.RequestOutput") -> Float32Array:
 def num_listed(top_k: int) -> int:
     """Returns the number of log-probabilities to request at each token.
 
-    vLLM keeps all tokens whose logit equals the k-th, and in bfloat16 many are equal.
+    vLLM keeps all tokens whose logit equals the k-th largest logit, and in bfloat16 many logits are equal.
     """
     return 2 * top_k
 
 
 def fits_masks(config: RunConfig) -> bool:
-    """Returns whether an engine with sampling masks can serve a run: it refuses requests without top_k.
+    """Returns whether an engine with sampling masks can serve a run. Such an engine refuses requests without top_k.
 
-    A greedy request is one with top_k 1. Answers to held-out questions may be drawn from the whole vocabulary, or from
-    so much of it that their masks would fill the memory, although nobody reads them.
+    A greedy request has top_k 1. Answers to held-out questions may be drawn from the whole vocabulary, or from a part
+    so large that the masks would fill the memory, although no service reads these masks.
     """
     evaluation = config.evaluation
     return config.sampling.is_restricted and (
@@ -169,7 +171,7 @@ def keep_finite_logprobs() -> None:
 
 
 def finite_part(listed: Any, max_columns: int) -> Any:
-    """Returns the log-probabilities of some tokens without the columns after the last finite one.
+    """Returns the log-probabilities of some tokens without the columns after the last finite column.
 
     `listed` is vLLM's `LogprobsLists`. A request gets as many columns as the largest request of its batch.
     """
@@ -180,7 +182,9 @@ def finite_part(listed: Any, max_columns: int) -> Any:
 
 
 def masked_support(token_ids_T: Int32Array, masks: Sequence[Sequence[int]]) -> Support:
-    """Reads vLLM's sampling masks: the ids that were kept for each token. Raises `Internal` if a mask is missing."""
+    """Reads vLLM's sampling masks, which are the ids that were kept for each token. Raises `Internal` if a mask is
+    missing.
+    """
     if len(masks) != len(token_ids_T):
         raise Internal(
             f"vLLM returned {len(masks)} sampling masks for {len(token_ids_T)} tokens", reason=ErrorReason.ENGINE_FAILED
@@ -195,8 +199,8 @@ def masked_support(token_ids_T: Int32Array, masks: Sequence[Sequence[int]]) -> S
 def listed_support(token_ids_T: Int32Array, found: "FlatLogprobs") -> tuple[Support, Float32Array]:
     """Reads the listed finite log-probabilities: the supports, and the tokens' log-probabilities, [T].
 
-    The log-probabilities are normalized over the listed tokens. If more logits are equal than the list has room for,
-    the support ends with the list, and the token counts as drawn from the listed tokens.
+    The log-probabilities are normalized over the listed tokens. If the list has no room for all equal logits, the
+    support ends with the list, and the token counts as drawn from the listed tokens.
     """
     starts_T = np.array(found.start_indices)
     ids_L, values_L = np.array(found.token_ids, dtype=np.int32), np.array(found.logprobs)
@@ -210,7 +214,7 @@ def listed_support(token_ids_T: Int32Array, found: "FlatLogprobs") -> tuple[Supp
 
 
 def _support(token_ids_T: Int32Array, others: Int32Array, position: npt.NDArray[np.int64]) -> Support:
-    """Puts each token before the others of its support; `position` is the token's index for each of `others`."""
+    """Puts each token before the other tokens of its support; `position` is the token's index for each of `others`."""
     num_others_T = np.bincount(position, minlength=len(token_ids_T))
     starts_T = np.cumsum(num_others_T) - num_others_T
     return Support(np.insert(others, starts_T, token_ids_T), (num_others_T + 1).astype(np.int32))

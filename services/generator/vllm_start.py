@@ -34,19 +34,25 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 CPU_BLOCK_TOKENS = 32
-"""Tokens of a key-value block on CPU. vLLM's default, 128, is longer than many prompts: then the completions of a group
-would not share the prompt's cache."""
+"""Tokens of a key-value block on CPU. vLLM's default, 128 tokens, is longer than many prompts, and the completions of a
+group would not share the cache of a shorter prompt.
+"""
 
 _BIASED_ROUTERS = ("ernie4_5_moe", "minimax_m2")
-"""Kinds of models with a router's bias and one group of experts. vLLM does not support this on CPU: it ignores the bias
-of the first kind, and its engine ends at the first request to the second kind."""
+"""Kinds of models with a router's bias and one group of experts. vLLM does not support such models on CPU. vLLM ignores
+the bias of the first kind, and the engine ends at the first request to a model of the second kind.
+"""
 
 _MAX_SOCKET_FOLDER_BYTES = 70
-"""Linux allows 107 bytes for the path of a socket, and vLLM's names (a slash and a UUID) take 37."""
+"""The most bytes of a folder for sockets. Linux allows 107 bytes for the path of a socket, and vLLM's names (a slash
+and a UUID) take 37 bytes.
+"""
 
 
 def prepare_environment() -> None:
-    """Sets the environment variables of vLLM. Call it before vLLM is imported. Variables that are already set stay."""
+    """Sets the environment variables of vLLM. Call this function before vLLM is imported. Variables that are already
+    set are not changed.
+    """
     for name, value in {
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
@@ -63,7 +69,7 @@ def prepare_environment() -> None:
 
 
 def _folder_of_sockets() -> str:
-    """Returns the folder of temporary files, or /tmp if the paths of sockets would be too long there."""
+    """Returns the folder of temporary files, or /tmp if the paths of sockets in this folder would be too long."""
     folder = tempfile.gettempdir()
     is_short = len(os.fsencode(folder)) <= _MAX_SOCKET_FOLDER_BYTES
     return folder if is_short or not os.access("/tmp", os.W_OK | os.X_OK) else "/tmp"
@@ -74,13 +80,14 @@ def _check_sockets_fit() -> None:
     if len(os.fsencode(folder)) > _MAX_SOCKET_FOLDER_BYTES:
         raise FailedPrecondition(
             f"vLLM's sockets would be in {folder}, whose path has more than {_MAX_SOCKET_FOLDER_BYTES} bytes: Linux "
-            "allows 107 for the path of a socket. Set VLLM_RPC_BASE_PATH to a writable folder with a shorter path",
+            "allows 107 bytes for the path of a socket. Set VLLM_RPC_BASE_PATH to a writable folder with a shorter "
+            "path",
             reason=ErrorReason.ENGINE_REFUSED,
         )
 
 
 def import_vllm() -> None:
-    """Imports vLLM, which takes seconds: call it in a thread before the first configuration."""
+    """Imports vLLM, which takes seconds. Call this function in a thread before the first configuration."""
     prepare_environment()
     import vllm.v1.engine.async_llm  # noqa: F401  (for the module cache)
 
@@ -91,7 +98,7 @@ class StartedVllm:
 
     llm: "AsyncLLM"
     shapes: dict[str, tuple[int, ...]]
-    """Shape of each tensor of a publish, of the model or of its adapter, by name."""
+    """The shape of each tensor of a publish, by name. The tensors belong to the model, or to its adapter."""
     error_file: Path
     """File to which the engine's processes write the errors that they log."""
     cache_use: "CacheUse"
@@ -102,7 +109,7 @@ class StartedVllm:
 
     @property
     def folder(self) -> Path:
-        """Folder of the engine's files, which are deleted with it."""
+        """The folder of the engine's files. The files are deleted together with the folder."""
         return self.error_file.parent
 
     def delete_files(self) -> None:
@@ -112,9 +119,9 @@ class StartedVllm:
 def start_vllm(config: RunConfig) -> StartedVllm:
     """Starts the engine's processes and loads the model, which takes from seconds to minutes.
 
-    Raises `InvalidArgument` for a model or a setting that vLLM refuses, `FailedPrecondition` if no folder fits its
-    sockets, `Internal` if the engine logs another reason, and `Unavailable` (ENGINE_DEAD) if a process of the engine
-    ends without an error, for example because it was killed.
+    Raises `InvalidArgument` for a model or a setting that vLLM refuses, `FailedPrecondition` if the paths of the
+    engine's sockets are too long in every folder, `Internal` if the engine logs another reason, and `Unavailable`
+    (ENGINE_DEAD) if a process of the engine ends without an error, for example because it was killed.
     """
     model = checked_model(config)
     trusts = config.model.trust_remote_code
@@ -129,7 +136,8 @@ def start_vllm(config: RunConfig) -> StartedVllm:
     if current_platform.is_cpu():
         if config.generator.sleep_while_training:
             raise InvalidArgument(
-                "generator.sleep_while_training: this generator has no GPU to share with the learner; set it to false",
+                "generator.sleep_while_training: this generator has no GPU to share with the learner; set "
+                "generator.sleep_while_training to false",
                 reason=ErrorReason.ENGINE_REFUSED,
             )
         # vLLM compiles a few small functions even with enforce_eager. On CPU that needs a C++ compiler and seconds.
@@ -170,8 +178,8 @@ def _settle_kernels(config: RunConfig, *, on_cpu: bool) -> None:
         os.environ["OMP_NUM_THREADS"] = str(config.run.num_threads)
     if config.run.deterministic and not on_cpu:
         raise InvalidArgument(
-            "run.deterministic: this generator computes on a GPU, whose sums have no fixed order: set it to false, or "
-            "start a generator with vLLM's build for CPUs",
+            "run.deterministic: this generator computes on a GPU, whose sums have no fixed order: set "
+            "run.deterministic to false, or start a generator with vLLM's build for CPUs",
             reason=ErrorReason.ENGINE_REFUSED,
         )
     if config.run.deterministic:
@@ -198,7 +206,7 @@ def _lines(file: Path) -> list[str]:
 def _engine_arguments(
     config: RunConfig, model: CheckedModel, adapter: dict[str, tuple[int, ...]], *, on_cpu: bool
 ) -> Any:
-    """`adapter` has the shapes of the adapter's tensors; it is empty without one."""
+    """`adapter` has the shapes of the adapter's tensors, and is empty without an adapter."""
     from vllm import AsyncEngineArgs
     from vllm.config import WeightTransferConfig
     from vllm.platforms import current_platform
@@ -254,10 +262,10 @@ def _engine_arguments(
 
 
 def _order_arguments(config: RunConfig) -> dict[str, Any]:
-    """Returns the settings of vLLM's scheduler on which the order of a deterministic run depends.
+    """Returns the settings of vLLM's scheduler that affect the order in a deterministic run.
 
-    Chunked prefills and the prefix cache may stay: they depend only on the requests of a batch, their order, and the
-    cache, which is empty when a batch begins.
+    Chunked prefills and the prefix cache need no change: both depend only on the requests of a batch, the order of the
+    requests, and the cache, which is empty when a batch begins.
     """
     if not config.run.deterministic:
         return {}
@@ -270,7 +278,7 @@ def _order_arguments(config: RunConfig) -> dict[str, Any]:
 
 
 def _tokenizer_arguments(config: RunConfig, model: CheckedModel) -> dict[str, Any]:
-    """Returns the settings of vLLM's tokenizer, which it only needs to find stop strings."""
+    """Returns the settings of vLLM's tokenizer, which vLLM needs only to find stop strings."""
     if not config.has_stop_strings:
         return {"skip_tokenizer_init": True}
     tokenizer = config.model.tokenizer
@@ -287,7 +295,8 @@ def _support_arguments(config: RunConfig, *, on_cpu: bool) -> dict[str, Any]:
 
 
 def _check_fits_cpu(folder: Path, *, trust_remote_code: bool) -> None:
-    """Raises `InvalidArgument` for a model that vLLM would compute wrongly on a CPU, or fail with the first request.
+    """Raises `InvalidArgument` for a model that vLLM would compute wrongly on a CPU, or with which vLLM would fail at
+    the first request.
 
     Such a model has a head size without CPU attention, or a router that vLLM computes differently.
     """
@@ -297,8 +306,8 @@ def _check_fits_cpu(folder: Path, *, trust_remote_code: bool) -> None:
     config = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
     if (kind := config.get_text_config().model_type) in _BIASED_ROUTERS:
         raise InvalidArgument(
-            f"model.path: {folder} is of the kind {kind}, whose routers choose experts by a score with a bias. "
-            "vLLM 0.32 cannot compute that on CPU: use another model, or a GPU",
+            f"model.path: {folder} is of the kind {kind}, whose routers choose experts by a score with a bias. vLLM "
+            "0.32 cannot compute such routers on CPU: use another model, or a GPU",
             reason=ErrorReason.ENGINE_REFUSED,
         )
     supported = CPUAttentionBackend.get_supported_head_sizes()
@@ -314,7 +323,8 @@ def _check_fits_cpu(folder: Path, *, trust_remote_code: bool) -> None:
 def in_permanent_thread(work: Callable[[], T]) -> Future[T]:
     """Runs work in a thread that lives as long as the process.
 
-    The engine's processes end with their parent, and for the kernel the parent is the *thread* that started them.
+    The engine's processes end with their parent, and for the kernel the parent is the *thread* that started these
+    processes.
     """
     future: Future[T] = Future()
 

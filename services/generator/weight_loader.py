@@ -31,11 +31,11 @@ class LoadedWeights:
 
 
 class WeightLoader:
-    """The version of an engine's weights, the group that broadcasts the next one, and the pauses of sampling.
+    """The version of an engine's weights, the group that broadcasts the next version, and the pauses of sampling.
 
     There are two kinds of pauses: around each load, and between `pause` and `resume`. After a load that failed the
     engine stays paused, because its weights are a mixture of two versions. An engine that loads while it samples has
-    only the second kind.
+    only pauses of the second kind.
     """
 
     def __init__(self, engine: Engine, *, keep_stale_kv: bool, on_new_attempt: Callable[[WeightVersion], None]) -> None:
@@ -55,10 +55,10 @@ class WeightLoader:
         self._aborting: asyncio.Task[None] | None = None
         self._last_version: WeightVersion | None = None
         self.is_stale = True
-        """Whether the weights must not be served, because none were loaded yet or a load failed."""
-        self.stale_reason = "no weights were published to it yet"
+        """Whether the weights must not be served, because no weights were loaded yet or a load failed."""
+        self.stale_reason = "no weights were published to the generator yet"
         self.is_paused = False
-        """Whether `pause` was called and `resume` was not called since."""
+        """Whether `pause` was called, and `resume` was not called afterwards."""
         self.is_incomplete = False
         """Whether the last load failed before its end, so that the weights are a mixture of two versions."""
         self.is_asleep = False
@@ -66,16 +66,16 @@ class WeightLoader:
 
     @property
     def version(self) -> WeightVersion | None:
-        """The loaded version; None before the first load and after one that failed."""
+        """The loaded version; None before the first load and after a failed load."""
         return None if self.is_stale else self._last_version
 
     @property
     def epoch(self) -> int | None:
-        """The epoch of the current group; None without one."""
+        """The epoch of the current group; None without a group."""
         return self._rendezvous.epoch if self._rendezvous is not None and self._has_joined else None
 
     async def join(self, rendezvous: Rendezvous, rank_offset: int, manifest: Manifest) -> None:
-        """Joins a group. Aborts an earlier group, and every call that waits in it.
+        """Joins a group. Aborts an earlier group, and every call that waits in the earlier group.
 
         Raises `InvalidArgument`, `FailedPrecondition` for an old epoch, `DeadlineExceeded`, and `Aborted` when the
         group is aborted.
@@ -112,7 +112,7 @@ class WeightLoader:
             self._has_joined = True
 
     async def leave(self) -> None:
-        """Leaves the group, and aborts every call that waits in it."""
+        """Leaves the group, and aborts every call that waits in the group."""
         if self._rendezvous is None:
             return
         await self._engine.abort_group("a generator left")
@@ -132,7 +132,7 @@ class WeightLoader:
         """
         if self.epoch != epoch:
             raise FailedPrecondition(
-                f"the generator is not in the weight group of epoch {epoch} (it is in: {self.epoch})",
+                f"the generator is not in the weight group of epoch {epoch} (the generator's epoch is {self.epoch})",
                 reason=ErrorReason.NOT_A_MEMBER,
             )
         if self._load is not None:
@@ -199,7 +199,7 @@ class WeightLoader:
     async def while_paused(self, work: Callable[[], Awaitable[None]]) -> None:
         """Awaits a call while sampling is paused and the cache of earlier prompts is empty.
 
-        Raises `FailedPrecondition` when there are no weights to sample from.
+        Raises `FailedPrecondition` when there are no weights for sampling.
         """
         async with self._engine_lock:
             self._require_complete()
@@ -211,7 +211,9 @@ class WeightLoader:
                 await self._apply_pause()
 
     async def score(self, token_ids: Int32Array) -> Float32Array:
-        """Returns the [P - 1] log-probabilities of all tokens but the first. Lifts a pause for that moment."""
+        """Returns the log-probabilities of all tokens except the first, [P - 1]. Lifts a pause for the time of the
+        computation.
+        """
         if self.is_paused or self.is_asleep or self._engine_lock.locked():
             async with self._engine_lock:
                 self._require_complete()
@@ -230,7 +232,7 @@ class WeightLoader:
                 await self._apply_pause()
 
     async def _apply_pause(self) -> None:
-        """Pauses or resumes the engine according to `is_paused`, even if that changes meanwhile."""
+        """Pauses or resumes the engine according to `is_paused`, even if `is_paused` changes meanwhile."""
         was_paused = None
         while was_paused != self.is_paused:
             was_paused = self.is_paused
@@ -241,13 +243,13 @@ class WeightLoader:
             raise FailedPrecondition(f"the weights are incomplete: {self.stale_reason}", reason=ErrorReason.STALE)
 
     async def pause(self) -> None:
-        """Pauses sampling until `resume`. After a load in progress it stays paused."""
+        """Pauses sampling until `resume`. The engine also stays paused after a load in progress."""
         self.is_paused = True
         if not self._engine_lock.locked():
             await self._engine.pause(clear_cache=False)
 
     async def resume(self) -> None:
-        """Ends `pause`. Raises `FailedPrecondition` when there are no weights to sample from."""
+        """Ends `pause`. Raises `FailedPrecondition` when there are no weights for sampling."""
         if self.is_stale:
             raise FailedPrecondition(f"the generator is STALE: {self.stale_reason}", reason=ErrorReason.STALE)
         self.is_paused = False
@@ -270,12 +272,12 @@ class WeightLoader:
                 self.is_asleep = True
 
     async def wake(self) -> None:
-        """Ends `sleep`. Sampling continues, unless it is paused or the weights are incomplete."""
+        """Ends `sleep`. Sampling continues, unless sampling is paused or the weights are incomplete."""
         if await self._wake_up() and not self._engine_lock.locked() and (self.is_paused or self.is_incomplete):
             await self._engine.pause(clear_cache=False)
 
     async def _wake_up(self) -> bool:
-        """Wakes the engine, which then samples. Returns whether it was asleep."""
+        """Wakes the engine, which then samples. Returns whether the engine was asleep."""
         if not self.is_asleep:
             return False
         self.is_asleep = False

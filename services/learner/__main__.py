@@ -1,6 +1,6 @@
 """`python -m services.learner`: a learner process with all its ranks on this machine.
 
-`torchrun --nproc-per-node 8 -m services.learner` starts one rank of many. Rank 0 serves, the others follow.
+`torchrun --nproc-per-node 8 -m services.learner` starts one rank of many. Rank 0 serves, and the other ranks follow.
 """
 
 import argparse
@@ -26,7 +26,7 @@ GRACE_S = 60.0
 
 
 def main() -> int:
-    """Runs until SIGTERM (rank 0) or until rank 0 leaves (the others). Returns the exit code of the process."""
+    """Runs until SIGTERM (rank 0), or until rank 0 leaves (other ranks). Returns the exit code of the process."""
     reexec = _reexec()
     parser = argparse.ArgumentParser(prog="python -m services.learner", description="Trains the policy.")
     add_worker_options(parser)
@@ -34,7 +34,8 @@ def main() -> int:
         "--num-ranks",
         type=int,
         metavar="N",
-        help="processes to train with on this machine (default: 1); leave it out under torchrun, which sets the number",
+        help="processes to train with on this machine (default: 1); leave the option out under torchrun, which sets "
+        "the number",
     )
     add_grace_option(parser, "the step under way and its checkpoint", default_s=GRACE_S)
     options = parser.parse_args()
@@ -70,7 +71,9 @@ def main() -> int:
 
 
 def _reexec() -> Reexec | None:
-    """Returns how the learner restarts for another run; None if it cannot. See shoal/worker/reexec.py."""
+    """Returns how the learner restarts for another run; None if the learner cannot restart. See
+    shoal/worker/reexec.py.
+    """
     if not is_launched():
         return Reexec(Program.of_this_process())
     left = int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")) - int(
@@ -130,7 +133,7 @@ def _lead(arguments: WorkerArguments, followers: Followers | None, reexec: Reexe
 
 
 def _follow(arguments: WorkerArguments) -> int:
-    """Follows rank 0 as another rank."""
+    """Runs as a rank other than rank 0, which follows rank 0."""
     from shoal.telemetry import setup as telemetry
 
     if arguments.parent_pid is not None:
@@ -159,7 +162,7 @@ def _follow(arguments: WorkerArguments) -> int:
 
 
 def _pass_on_sigterm(process_group: "ProcessGroup") -> None:
-    """Tells rank 0 when this rank is told to end: perhaps only the node of this rank is going away."""
+    """Tells rank 0 when this rank is told to end. It is possible that only the node of this rank is going away."""
     signal.sigwait({signal.SIGTERM})
     process_group.ask_to_leave()
 

@@ -1,4 +1,4 @@
-"""The learner's checkpoint saves. Each runs once, to its end, within its caller's deadline."""
+"""The learner's checkpoint saves. Each save runs once, to its end, within the deadline of its caller."""
 
 import asyncio
 import time
@@ -26,7 +26,9 @@ class Save:
 
     version: WeightVersion
     finished: "asyncio.Task[list[FileDigest]]"
-    """Returns the digests of its files once they are on disk, or raises why they are not."""
+    """Returns the digests of the checkpoint's files when all files are on disk. Otherwise raises the reason why the
+    files are not on disk.
+    """
 
 
 class CheckpointSaves:
@@ -39,7 +41,8 @@ class CheckpointSaves:
         self._saves = Once[Save]()
 
     async def write(self, request: learner_pb2.LearnerServiceSaveCheckpointRequest, within_s: float | None) -> Save:
-        """Begins the save that a request asks for, unless it has begun, and waits until its state is written.
+        """Begins the save that a request asks for, unless this save has already begun. Waits until the state is
+        written.
 
         The learner ends, FAILED, if the save has not finished `within_s` after it began.
         """
@@ -93,6 +96,8 @@ class CheckpointSaves:
 
 
 def _see_error(finished: "asyncio.Task[Any]") -> None:
-    """Retrieves an error that perhaps nobody waits for. Otherwise asyncio would report it as never retrieved."""
+    """Retrieves an error that perhaps no caller waits for. Otherwise asyncio would report the error as never
+    retrieved.
+    """
     if not finished.cancelled():
         finished.exception()

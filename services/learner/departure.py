@@ -1,4 +1,4 @@
-"""The departure of a learner that was told to end. It waits until no train step would be lost."""
+"""The departure of a learner that was told to end. The departure waits until no train step would be lost."""
 
 import asyncio
 import os
@@ -16,7 +16,9 @@ _WATCH_S = 1.0
 
 
 class Departure:
-    """Knows whether the learner holds a step that no checkpoint has, and waits for that checkpoint."""
+    """Tracks whether the learner has a train step that no checkpoint has, and waits for the checkpoint with this
+    step.
+    """
 
     def __init__(self, lifecycle: Lifecycle, torch: TorchThread, *, grace_s: float) -> None:
         """`grace_s` bounds the wait."""
@@ -40,8 +42,8 @@ class Departure:
         """Waits, after the process was told to end, until no train step would be lost.
 
         Meanwhile the learner shows LEAVING and still serves. At its next boundary the run asks for a checkpoint and
-        then releases the learner. After the grace period the learner fails, and the error names the step that it still
-        held.
+        then releases the learner. After the grace period the learner fails, and the error names the step that would be
+        lost.
         """
         if not self._lifecycle.leave():
             return
@@ -49,7 +51,9 @@ class Departure:
         while self._lifecycle.state == worker_pb2.WORKER_STATE_LEAVING and self.has_unsaved_step:
             if time.monotonic() > deadline:
                 what = "its step had not ended" if self._torch.num_open else "no checkpoint had its last step"
-                self._lifecycle.fail(f"it was told to end, and {what} within --grace-s ({self._grace_s:.0f} s)")
+                self._lifecycle.fail(
+                    f"the learner was told to end, and {what} within --grace-s ({self._grace_s:.0f} s)"
+                )
             await asyncio.sleep(_POLL_S)
 
     async def watch_ranks(self) -> None:

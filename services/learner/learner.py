@@ -77,7 +77,9 @@ class Learner:
         lm: Any,
         model: ModelDescription,
     ) -> None:
-        """`lm` is the transformers model that the engine trains, `model` the description from its files."""
+        """`lm` is the transformers model that the engine trains, and `model` is the description from the model's
+        files.
+        """
         self.config = config
         self.process_group = process_group
         self.engine = engine
@@ -87,7 +89,7 @@ class Learner:
         self.version = WeightVersion(attempt=0, policy_version=0)
         self.num_optimizer_steps = 0
         self.kl_coef = config.kl.coef
-        """Weight of the KL in the loss; adapted after each step if `kl.target` is set."""
+        """The weight of the KL in the loss. The weight is adapted after each step if `kl.target` is set."""
 
     @property
     def export_dtype(self) -> str:
@@ -98,8 +100,8 @@ class Learner:
         """Takes one train step: `num_epochs` x `num_mini_batches` optimizer steps on `loss.objective`.
 
         Neither packing nor the number of ranks changes the gradient of a mini-batch: the factor of each token comes
-        from the whole mini-batch. An optimizer step whose loss or gradient is not finite, on any rank, is applied on
-        none. Raises `InvalidArgument`, on every rank alike, for a batch that the model cannot train on.
+        from the whole mini-batch. An optimizer step whose loss or gradient is not finite on any rank is applied on no
+        rank. Raises `InvalidArgument`, on every rank alike, for a batch that the model cannot train on.
         """
         started = time.monotonic()
         check_batch(batch, vocab_size=self.model.vocab_size, max_positions=self.model.max_context_tokens)
@@ -210,7 +212,9 @@ class Learner:
 
     @property
     def _measures_kl(self) -> bool:
-        """Whether a step runs the reference. KL in the reward was subtracted before the step."""
+        """Whether a step runs the reference. KL in the reward needs no reference here, since it was subtracted before
+        the step.
+        """
         return self.reference is not None and self.config.kl.place == "loss"
 
     def _adapt_kl(self, record: StepRecord) -> None:
@@ -238,7 +242,7 @@ class Learner:
         check_tokens(sequence, self.model.vocab_size, field, "the sequence")
         limit = self.model.max_context_tokens
         if limit is not None and len(sequence) > limit:
-            raise invalid(field, f"{len(sequence)} tokens; the model takes {limit}")
+            raise invalid(field, f"has {len(sequence)} tokens, but the model takes at most {limit}")
 
     def check_support(self, support: Support, field: str) -> None:
         """Raises `InvalidArgument` that names `field` for tokens that the model does not have."""
@@ -255,9 +259,9 @@ class Learner:
         """Computes the log-probability of each token, except the first of each sequence, under the current weights.
 
         With `supports`, one for each sequence, computes the log-probabilities of the sequence's last tokens over their
-        supports. `is_reference` selects the reference's weights. Call it on all ranks. Each rank computes everything,
-        since with sharded parameters all ranks must take part anyway. Raises `FailedPrecondition` when the run has no
-        reference.
+        supports. `is_reference` selects the reference's weights. Call this method on all ranks. Each rank computes all
+        values, since with sharded parameters all ranks must take part anyway. Raises `FailedPrecondition` when the run
+        has no reference.
         """
         model = self.require_reference().logprobs if is_reference else self._policy_logprobs
         scored: list[Float32Array] = []
@@ -269,7 +273,7 @@ class Learner:
         return scored
 
     def require_reference(self) -> Reference:
-        """Returns the reference. Raises `FailedPrecondition` when the run has none."""
+        """Returns the reference. Raises `FailedPrecondition` when the run has no reference."""
         if self.reference is None:
             raise FailedPrecondition(
                 "this run has no reference policy: set kl.coef above 0, or kl.reference to always",

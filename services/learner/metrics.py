@@ -1,7 +1,7 @@
 """Metrics of a train step. docs/metrics.md has the table.
 
 Each rank keeps sums over its tokens, and the sums are added over the ranks. So every mean is over the tokens of the
-whole batch, however they are spread.
+whole batch, for every distribution of the tokens over ranks.
 """
 
 from collections.abc import Sequence
@@ -22,16 +22,16 @@ SUMS = (
     "negative_logprob", "ratio", "ratio_squared", "weight", "truncated", "dropped", "filtered", "filtered_low",
     "kl", "kl_of_completion", "completion", "kl1", "kl2", "kl3", "kl4",
 )  # fmt: skip
-"""Names of the sums over tokens, in the order of `TokenSums.sums`."""
+"""The names of the sums over tokens, in the order of `TokenSums.sums`."""
 _MAX_RATIO = 2.0
 """Bound of the ratios in the effective sample size, when no weights are applied."""
 _MAX_EXPONENT = 700.0
-"""The largest exponent; it keeps the values of a very unlikely completion finite."""
+"""The largest exponent. The limit keeps the values of a very unlikely completion finite."""
 
 
 @dataclass
 class TokenSums:
-    """Sums and maxima over the tokens of some rows that count in the loss."""
+    """Sums and maxima over those tokens of some rows that count in the loss."""
 
     sums: Tensor = field(default_factory=lambda: torch.zeros(len(SUMS), dtype=torch.float64))
     largest_ratio: Tensor = field(default_factory=lambda: torch.zeros(1, dtype=torch.float64))
@@ -86,7 +86,7 @@ class TokenSums:
         )
 
     def merge(self, other: "TokenSums") -> None:
-        """Adds the rows of `other`."""
+        """Adds the sums and maxima of `other`."""
         self.sums += other.sums
         self.largest_ratio = torch.maximum(self.largest_ratio, other.largest_ratio)
 
@@ -96,17 +96,19 @@ class TokenSums:
 
     @property
     def kl_of_completions(self) -> float:
-        """The mean KL of completions: each counts with the mean of its tokens that count. 0 without such tokens."""
+        """The mean KL over completions. The KL of a completion is the mean over its tokens that count. The result is 0
+        without such tokens.
+        """
         return self.total("kl_of_completion") / max(1.0, self.total("completion"))
 
     def mean(self, name: str) -> float:
-        """Returns the mean of one quantity over the tokens; 0 without any."""
+        """Returns the mean of one quantity over the tokens; 0 without tokens."""
         return self.total(name) / max(1.0, self.total("num_tokens"))
 
 
 @dataclass
 class StepRecord:
-    """Values that a train step collects for its metrics."""
+    """The values that a train step collects for its metrics."""
 
     applied: TokenSums = field(default_factory=TokenSums)
     """Sums over the applied mini-batches; every epoch counts again."""
@@ -114,7 +116,7 @@ class StepRecord:
     """The loss of each applied optimizer step."""
     grad_norms: list[float] = field(default_factory=list)
     num_completions: int = 0
-    """Completions in the applied mini-batches; every epoch counts again."""
+    """The completions in the applied mini-batches; every epoch counts again."""
     num_refused: int = 0
     num_rejected: int = 0
     """Tokens of one epoch that filters rejected."""
@@ -126,7 +128,7 @@ class StepRecord:
 
 
 def gap_metrics(tokens: LossTokens, logprobs_N: Tensor) -> dict[str, float]:
-    """Measures the gap between learner and engine on `tokens`. Call it before the weights change."""
+    """Measures the gap between learner and engine on `tokens`. Call this function before the weights change."""
     gap_N = logprobs_N - tokens.behavior_logprobs_N
     known = gap_N[~torch.isnan(gap_N)].abs().double()
     metrics = {
@@ -225,15 +227,15 @@ def mismatch_metrics(
 ) -> dict[str, float]:
     """Measures the mismatch from [C] log-probabilities; returns {} if no behavior log-probability is known.
 
-    At staleness 0 it shows how learner and engine differ: numerics, a wrong temperature, weights that did not arrive.
-    Otherwise it also contains the train steps between sampling and training.
+    At staleness 0 the mismatch shows how learner and engine differ: numerics, a wrong temperature, weights that did not
+    arrive. Above staleness 0 the mismatch also contains the train steps between sampling and training.
 
     Tokens with a NaN in `behavior` are left out, but not from `weights_C`.
 
-    With d = learner - behavior: `kl` is the mean of -d, an estimate of KL(behavior || learner); `k3` that of exp(d) -
-    d - 1; `reverse_kl` that of -exp(behavior) d; `chi2_token` of exp(2 d) - 1, `chi2_sequence` over completions of
-    exp(2 sum d) - 1; the perplexities are means over completions of exp(-mean log-prob), `log_perplexity_difference`
-    of mean behavior - mean learner. With w the [C] weights, or min(exp(d), 2) without: `weight_mean`, and
+    With d = learner - behavior: `kl` is the mean of -d, an estimate of KL(behavior || learner); `k3` that of exp(d) - d
+    - 1; `reverse_kl` that of -exp(behavior) d; `chi2_token` of exp(2 d) - 1, `chi2_sequence` over completions of exp(2
+    sum d) - 1; the perplexities are means over completions of exp(-mean log-prob), `log_perplexity_difference` of mean
+    behavior - mean learner. With w the [C] weights, or min(exp(d), 2) without: `weight_mean`, and
     `effective_sample_size` 1 / mean((w / mean w)^2), the share of the tokens that would weigh as much with equal
     weights. With `count_empty` a completion without tokens counts with the value 0, as in verl.
     """

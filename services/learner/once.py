@@ -1,4 +1,4 @@
-"""Commands by id: a command that is sent again is not executed again."""
+"""Commands by id. A command that is sent again is not executed again."""
 
 import asyncio
 from collections import OrderedDict
@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 _T = TypeVar("_T")
 
 MAX_RESULTS = 4
-"""Number of results that are kept for repeats: those of the newest commands."""
+"""The number of results that are kept for repeated commands. These results belong to the newest commands."""
 
 
 class Once(Generic[_T]):
@@ -23,7 +23,9 @@ class Once(Generic[_T]):
         begin: "Callable[[], asyncio.Future[_T]]",
         still_holds: Callable[[_T], bool] = lambda result: True,
     ) -> "asyncio.Future[_T]":
-        """Returns the command with that id. Begins it if it is unknown or failed, or if its result no longer holds."""
+        """Returns the command with that id. Begins the command if it is unknown or failed, or if its result is no
+        longer valid.
+        """
         command = self._commands.get(command_id)
         if command is None or _is_void(command, still_holds):
             command = self._commands[command_id] = begin()

@@ -27,13 +27,16 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _HASH_BYTES = 48
-"""Bytes of a tensor in a message, without its name: a hash, or type and shape, and the lengths of the fields."""
+"""The number of bytes of a tensor in a message, without the tensor's name: a hash, or type and shape, and the lengths
+of the fields.
+"""
 
 
 def make_manifest(engine: "DeepSpeedEngine", config: RunConfig, model: ModelDescription) -> Manifest:
-    """Lists the tensors to broadcast (those of the files or of the adapters), in the type that the generators use.
+    """Lists the tensors to broadcast (the tensors of the files or of the adapters), in the type that the generators
+    use.
 
-    Raises `InvalidArgument`, as `FileNames.shapes` does, and for more tensors than fit a message.
+    Raises `InvalidArgument`, as `FileNames.shapes` does, and also if the tensors do not fit in a message.
     """
     # If the generators' type is open, assume the type that this machine would choose.
     usual = settled_dtype("generator.dtype", "auto", model.dtype, on_cpu=engine.device.type == "cpu")
@@ -43,20 +46,20 @@ def make_manifest(engine: "DeepSpeedEngine", config: RunConfig, model: ModelDesc
     num_bytes = sum(len(name) + _HASH_BYTES for name in shapes)
     if num_bytes > MAX_MESSAGE_BYTES:
         raise InvalidArgument(
-            f"model.path: the {len(shapes)} tensors of this model and their hashes take {num_bytes} bytes, and a "
-            f"message of a publish has {MAX_MESSAGE_BYTES} at most: use a model with fewer experts"
+            f"model.path: the {len(shapes)} tensors of this model and their hashes take {num_bytes} bytes, but a "
+            f"message of a publish has at most {MAX_MESSAGE_BYTES} bytes: use a model with fewer experts"
         )
     return Manifest(tuple(TensorSpec(name, dtype, shape) for name, shape in shapes.items()))
 
 
 def canary_dtype(compute_dtype: str, manifest: Manifest) -> str:
-    """Returns the coarsest type of a publish: the type of the tensors, or the learner's compute type."""
+    """Returns the publish type with the lowest precision: the type of the tensors, or the learner's compute type."""
     sent = manifest.tensors[0].dtype
     return compute_dtype if sent == "float32" else sent
 
 
 def published_tensors(engine: "DeepSpeedEngine", config: RunConfig, manifest: Manifest) -> Iterator[tuple[str, Tensor]]:
-    """Yields the whole tensors of the manifest, in its order; exhaust the iterator on all ranks."""
+    """Yields the whole tensors of the manifest, in the order of the manifest. Exhaust the iterator on all ranks."""
     if config.generator.lora == "adapter":
         return engine.adapter_parameters()
     return engine.file_names.tensors(engine.full_parameters(getattr(torch, manifest.tensors[0].dtype)))
@@ -68,11 +71,13 @@ class WeightPublisher:
     def __init__(
         self, config: RunConfig, *, run_id: str, host: str, interface: str | None = None, device: torch.device
     ) -> None:
-        """`host` is the host at which generators reach the store, `interface` the address at which it listens.
+        """`host` is the host at which generators reach the store, and `interface` is the address on which the store
+        listens.
 
         Without an `interface` the store listens on every address, and gloo on the address of `host`.
 
-        Raises `Unavailable` when its port is taken, and `InvalidArgument` for a backend that the device does not have.
+        Raises `Unavailable` when the store's port is taken, and `InvalidArgument` for a backend that the device does
+        not have.
         """
         backend = config.weights.backend
         if backend == "auto":
@@ -80,7 +85,9 @@ class WeightPublisher:
             may_use_nccl = not config.launch.single_gpu and config.generator.lora == "merged"
             backend = "nccl" if device.type == "cuda" and may_use_nccl else "gloo"
         elif backend == "nccl" and device.type != "cuda":
-            raise InvalidArgument("weights.backend: nccl sends from a GPU, and this learner has none; set it to auto")
+            raise InvalidArgument(
+                "weights.backend: nccl sends from a GPU, but this learner has no GPU; set weights.backend to auto"
+            )
         self._backend = backend
         self._config = config.weights
         self._run_id = run_id
@@ -94,7 +101,8 @@ class WeightPublisher:
         self._lock = threading.Lock()
 
     def create_group(self, epoch: int, world_size: int, num_bytes: int) -> Rendezvous:
-        """Starts the group of a new epoch, for passes of `num_bytes`; aborts the earlier group. Does not wait.
+        """Starts the group of a new epoch, for passes of `num_bytes`; aborts the earlier group. Does not wait for the
+        group.
 
         A repeat with the same epoch and number of members changes nothing. Raises `FailedPrecondition` for an epoch
         that is not newer.
@@ -139,8 +147,8 @@ class WeightPublisher:
     def connected(self, epoch: int) -> Future[None]:
         """Returns a future that ends when all members of the epoch's group have joined.
 
-        It fails with `Unavailable` or `DeadlineExceeded`. Raises `FailedPrecondition` for an epoch that is not the
-        current one.
+        The future fails with `Unavailable` or `DeadlineExceeded`. This method raises `FailedPrecondition` for an epoch
+        that is not the current epoch.
         """
         with self._lock:
             current = None if self._rendezvous is None else self._rendezvous.epoch
@@ -165,7 +173,8 @@ class WeightPublisher:
         The pass may take `within_s`, by default `weights.timeout_s`.
 
         Exhausts `tensors` in any case, since the other ranks take part in each gather. If the learner is the only
-        member, it only hashes. Raises `Unavailable` and `DeadlineExceeded`; afterwards the group is unusable.
+        member, the learner only hashes the tensors. Raises `Unavailable` and `DeadlineExceeded`; afterwards the group
+        is unusable.
         """
         group = None
         try:
@@ -186,7 +195,7 @@ class WeightPublisher:
                 pass
 
     def _is_current(self, group: BroadcastGroup) -> bool:
-        """Returns whether no later epoch has begun: that would excuse the error."""
+        """Returns whether no later epoch has begun. A later epoch would excuse the error."""
         with self._lock:
             return self._group is group
 

@@ -13,12 +13,12 @@ from shoal.v1 import learner_pb2
 from shoal.wire import invalid
 
 _MESSAGE_BYTES = 512
-"""Memory of a message without its contents. It bounds a stream of empty messages too."""
+"""The memory of a message without its contents, in bytes. The value also bounds a stream of empty messages."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
 def check_name(name: str, field: str) -> None:
-    """Checks that a name can name a folder: it must not have a slash."""
+    """Checks that a name is suitable as the name of a folder: the name must not have a slash."""
     if not _NAME.fullmatch(name):
         raise invalid(
             field,
@@ -57,7 +57,7 @@ async def receive_step(
 ) -> list[learner_pb2.TrainStepRequest]:
     """Receives all messages of one train step, before the step begins.
 
-    Raises `ResourceExhausted` (STEP_TOO_LARGE) as soon as they exceed the largest step of the configuration.
+    Raises `ResourceExhausted` (STEP_TOO_LARGE) as soon as the messages exceed the largest step of the configuration.
     """
     limit = max_step_bytes(config)
     messages: list[learner_pb2.TrainStepRequest] = []
@@ -71,7 +71,7 @@ async def receive_step(
                 f"{grpo.groups_per_step} groups (grpo.groups_per_step) of {grpo.group_size} completions "
                 f"(grpo.group_size) with {config.data.max_prompt_tokens} prompt tokens (data.max_prompt_tokens) and "
                 f"{config.sampling.max_completion_tokens} completion tokens (sampling.max_completion_tokens) take: "
-                "send the groups of one step alone",
+                "send only the groups of one step",
                 reason=ErrorReason.STEP_TOO_LARGE,
                 metadata={"max_bytes": str(limit)},
             )

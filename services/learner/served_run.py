@@ -69,16 +69,20 @@ class ServedRun:
         self._lifecycle.adopt(request.run_id, config)
 
     def _refuse_other(self, run_id: str) -> ShoalError:
-        """Returns the error for another configuration. Restarts the process, if possible, so that it can serve it.
+        """Returns the error for another configuration. Restarts the process, if possible, so that the restarted process
+        can serve this configuration.
 
         The coordinator drives one run at a time, so the run that the learner serves is over.
         """
-        reason = f"the learner serves run {self._lifecycle.run_id} with another configuration than run {run_id} has"
+        reason = (
+            f"the learner serves run {self._lifecycle.run_id} with another configuration than the configuration of run "
+            f"{run_id}"
+        )
         if self._lifecycle.can_restart:
             return self._lifecycle.restart(reason)
         return FailedPrecondition(
-            f"{reason}; restart its processes to change it, or start them by torchrun with --max-restarts, which "
-            "restarts them",
+            f"{reason}; restart the learner's processes to change the configuration, or start these processes by "
+            "torchrun with --max-restarts, which restarts them automatically",
             reason=ErrorReason.OTHER_CONFIGURATION,
             metadata={"run_id": self._lifecycle.run_id},
         )
@@ -105,7 +109,7 @@ class ServedRun:
         work: Callable[[LearnerCommands], _T],
         check: Callable[[LearnerCommands], None] = lambda commands: None,
     ) -> "asyncio.Future[_T]":
-        """Runs a command on all ranks, as `TorchThread.submit` does, with the request as its body."""
+        """Runs a command on all ranks, as `TorchThread.submit` does, with the request as the body of the command."""
 
         def work_shown(commands: LearnerCommands) -> _T:
             try:

@@ -61,8 +61,8 @@ class LearnerService(LearnerServiceServicer):
         """`make_commands` joins the process group; it runs in the torch thread, and blocks until all ranks have joined.
 
         `find_host` returns the host at which generators reach this process, and may block. The weight plane listens on
-        `interface`, or on every interface if it is None. `explain` is for the torch thread, `grace_s` for the
-        departure. Without `reexec` the process serves only one run.
+        `interface`, or on every interface if `interface` is None. `explain` is passed to the torch thread, and
+        `grace_s` is passed to the departure. Without `reexec` the process serves only one run.
         """
         self.add_to_server: Callable[[Any, grpc.aio.Server], None] = add_LearnerServiceServicer_to_server
         self.num_ranks = num_ranks
@@ -83,11 +83,15 @@ class LearnerService(LearnerServiceServicer):
         )
 
     def fail(self, reason: str) -> None:
-        """Ends the process as FAILED: the learner cannot continue. Any thread may call it; the first reason stays."""
+        """Ends the process as FAILED: the learner cannot continue. Any thread may call it; later reasons do not replace
+        the first reason.
+        """
         self._lifecycle.fail(reason)
 
     async def watch_beats(self) -> None:
-        """Ends the process when another rank stands still. Commands wait for all ranks, and some would wait forever."""
+        """Ends the process when another rank is stopped. Commands wait for all ranks, and some commands would wait
+        forever.
+        """
         try:
             joined = self._torch.submit(Command.IDLE, b"", lambda commands: commands.process_group)
             process_group = await asyncio.wrap_future(joined)

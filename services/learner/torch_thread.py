@@ -1,4 +1,6 @@
-"""Rank 0's only thread for torch. It runs every command of the learner on all ranks, in the order submitted."""
+"""Rank 0's only thread for torch. The thread runs every command of the learner on all ranks, in the order of
+submission.
+"""
 
 import logging
 import math
@@ -28,15 +30,15 @@ class _Job:
     work: Callable[[LearnerCommands], Any]
     future: "Future[Any]"
     deadline: float
-    """On the monotonic clock."""
+    """The deadline of the command, on the monotonic clock."""
 
 
 class TorchThread:
     """Runs commands on rank 0 and sends them to the other ranks.
 
     After a command that raised a `ShoalError` the next command runs. Any other error leaves the ranks in unknown
-    states, so it ends the thread, which calls `on_death` with the error's description. If a command hangs, another
-    thread calls `on_death`, since nothing else can end the command.
+    states, so such an error ends the thread, which calls `on_death` with the error's description. If a command hangs,
+    another thread calls `on_death`, since nothing else can end the command.
     """
 
     def __init__(
@@ -47,7 +49,7 @@ class TorchThread:
     ) -> None:
         """`make_commands` runs in the thread and may block until all ranks have joined.
 
-        `explain` returns the known cause of an error that ends the thread, or the error itself. It may block.
+        `explain` returns the known cause of an error that ends the thread, or the error itself. `explain` may block.
         """
         self._make_commands = make_commands
         self._on_death = on_death
@@ -77,9 +79,10 @@ class TorchThread:
         check: Callable[[LearnerCommands], None] = lambda commands: None,
         within_s: float | None = None,
     ) -> "Future[_T]":
-        """Runs a command on all ranks. The result is that of `work` on rank 0.
+        """Runs a command on all ranks. The result is the result of `work` on rank 0.
 
-        The caller waits `within_s` for it: a command that has begun by then and has not ended hangs.
+        The caller waits `within_s` for the result. A command that has begun but not ended within this time is
+        considered hung.
 
         `check` runs before the command is sent to the other ranks: if it raises, that error is the result. `check` may
         wait.
@@ -95,10 +98,10 @@ class TorchThread:
         return future
 
     def close(self, timeout_s: float, *, restarts: bool = False) -> bool:
-        """Lets the ranks leave after the commands that run or wait; returns whether they left in time.
+        """Lets the ranks leave after the commands that run or wait. Returns whether the ranks left in time.
 
-        If the launcher restarts the learner, the other ranks restart too: each other machine has its own torchrun,
-        which starts again only ranks that failed.
+        If the launcher restarts the learner, the other ranks also restart. Each other machine has its own torchrun,
+        which restarts only ranks that failed.
         """
         self._farewell = Command.RESTART if restarts else Command.STOP
         self._jobs.put(None)

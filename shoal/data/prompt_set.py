@@ -83,8 +83,10 @@ class HeldOut:
         listed = "".join(f", {count} {_WHY_LEFT_OUT[reason]}" for reason, count in self.left_out.items())
         total = sum(self.left_out.values())
         why = f", and {total} are left out: {listed.removeprefix(', ')}" if total else ""
-        return f"{len(self.prompts)} held-out questions are asked instead of {self.num_wanted} "
-        f"(evaluation.num_prompts){why}"
+        return (
+            f"{len(self.prompts)} held-out questions are asked instead of {self.num_wanted} "
+            f"(evaluation.num_prompts){why}"
+        )
 
     @property
     def lacks_questions(self) -> bool:

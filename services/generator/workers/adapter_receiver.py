@@ -14,11 +14,11 @@ from shoal.weights.transfer import receive_weights
 class AdapterReceiver:
     """Receives one adapter in a thread and writes it to a file.
 
-    The engine need not wait: the running requests keep the adapters that they have.
+    The engine need not wait, since the running requests keep their adapters.
     """
 
     def __init__(self, group: BroadcastGroup, manifest: Manifest, load_id: str, file: Path | None) -> None:
-        """`file` is set on one rank of the engine; the others only hash."""
+        """`file` is set on one rank of the engine; the other ranks only hash the tensors."""
         self._group = group
         self._manifest = manifest
         self._load_id = load_id
@@ -28,7 +28,7 @@ class AdapterReceiver:
         self._thread.start()
 
     def outcome(self) -> dict[str, Any] | BaseException:
-        """Waits for the end. Returns the hashes and times of the load, or its error."""
+        """Waits until the adapter is received. Returns the hashes and times of the load, or the error of the load."""
         self._thread.join()
         return self._outcome
 

@@ -1,4 +1,4 @@
-"""The share of its key-value cache that an engine uses. Importing this module imports vLLM."""
+"""The share of the key-value cache that an engine uses. Importing this module imports vLLM."""
 
 from typing import Any
 
@@ -8,13 +8,15 @@ from vllm.v1.metrics.loggers import PrometheusStatLogger
 from services.generator.workers.recent_mean import RecentMean
 
 _WINDOW_S = 5.0
-"""Longer than the time between two heartbeats, so that the heartbeats cover every moment."""
+"""The length of the window in seconds. The window is longer than the time between two heartbeats, so that the
+heartbeats cover every moment.
+"""
 
 
 class CacheUse(PrometheusStatLogger):
     """Keeps the statistics that vLLM's scheduler reports after each of its steps.
 
-    vLLM collects these statistics only for a logger, and adds its own Prometheus logger unless it gets one.
+    vLLM collects these statistics only for a logger, and adds its own Prometheus logger unless another logger is given.
     """
 
     def __init__(self, vllm_config: Any, engine_indexes: list[int] | None = None) -> None:

@@ -15,7 +15,7 @@ _PARENT_PID = "SHOAL_ENGINE_PARENT_PID"
 
 
 def tie_children() -> None:
-    """Makes every process that multiprocessing spawns from this one import this module first."""
+    """Makes every process that multiprocessing spawns from this process import this module first."""
     os.environ[_PARENT_PID] = str(os.getpid())
     sys.modules["__main__"].__spec__ = importlib.util.find_spec("services.generator.workers.engine_process")
 

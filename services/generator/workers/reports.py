@@ -24,7 +24,8 @@ def hashes_of_all(reports: Sequence[dict[str, Any]]) -> tuple[TensorHash, ...]:
         for (name, xxh3), (_, other) in zip(first, report["hashes"], strict=True):
             if xxh3 != other:
                 raise DataLoss(
-                    f"rank {rank} of the generator received {name} with the hash {other}, and rank 0 with {xxh3}",
+                    f"rank {rank} of the generator received {name} with the hash {other}, but rank 0 received the "
+                    f"tensor with {xxh3}",
                     reason=ErrorReason.WEIGHTS_DIFFER,
                 )
     return tuple(TensorHash(name, xxh3) for name, xxh3 in first)

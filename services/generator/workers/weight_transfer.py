@@ -1,8 +1,8 @@
 """Weight transfer inside vLLM's workers.
 
-vLLM calls `BroadcastWeightTransferEngine` in every worker process, and its engine core answers no call meanwhile. So
-the broadcast group handles deadline and abort here. The ranks report through the group's board that they are connected
-and that they receive.
+vLLM calls `BroadcastWeightTransferEngine` in every worker process, and its engine core answers no call meanwhile. So in
+the workers the broadcast group itself handles deadline and abort. Through the group's board the ranks report when they
+are connected and when they receive.
 """
 
 import logging
@@ -39,7 +39,9 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class JoinInfo(WeightTransferInitInfo):
-    """The facts that a worker needs to join a group. Plain values, because they are sent to another process."""
+    """The facts that a worker needs to join a group. The facts are plain values, because they are sent to another
+    process.
+    """
 
     rendezvous: dict[str, Any]
     """The fields of `Rendezvous`."""
@@ -56,7 +58,7 @@ class LoadInfo(WeightTransferUpdateInfo):
     """The facts that a worker needs to receive one version."""
 
     load_id: str
-    """Distinguishes the loads of a group."""
+    """An id that distinguishes the loads of a group."""
 
 
 class BroadcastWeightTransferEngine(WeightTransferEngine[JoinInfo, LoadInfo]):
@@ -74,7 +76,7 @@ class BroadcastWeightTransferEngine(WeightTransferEngine[JoinInfo, LoadInfo]):
         self.report: dict[str, Any] = {}
 
     def init_transfer_engine(self, init_info: JoinInfo) -> None:
-        """Begins to join a group. Returns at once, and sampling continues; the board reports the connection."""
+        """Begins to join a group. Returns immediately, and sampling continues; the board reports the connection."""
         self.shutdown()
         rendezvous = Rendezvous(**init_info.rendezvous)
         self._manifest = Manifest(
@@ -107,7 +109,7 @@ class BroadcastWeightTransferEngine(WeightTransferEngine[JoinInfo, LoadInfo]):
             torch.accelerator.synchronize()
 
     def receive_weights(self, update_info: LoadInfo) -> None:
-        """Receives the tensors, loads each while the next ones are on their way, and stores a report."""
+        """Receives the tensors, loads each tensor while the next tensors are being received, and stores a report."""
         self.report = {}
         started = time.monotonic()
         try:
@@ -123,7 +125,9 @@ class BroadcastWeightTransferEngine(WeightTransferEngine[JoinInfo, LoadInfo]):
         self.report = {"hashes": hashes, "receive_s": receive_s, "load_s": load_s}
 
     def receive_adapter(self, load_id: str, file: Path | None) -> None:
-        """Begins to receive the tensors of an adapter during the engine's passes. Writes them to `file`, if given."""
+        """Begins to receive the tensors of an adapter during the engine's passes. Writes the tensors to `file`, if
+        given.
+        """
         self.report = {}
         self._receiver = AdapterReceiver(self._member(), self._manifest, load_id, file)
 
@@ -168,21 +172,22 @@ class BroadcastWeightTransferEngine(WeightTransferEngine[JoinInfo, LoadInfo]):
             ) from error
         if len(hashes) != len(self._manifest.tensors):
             raise DataLoss(
-                f"vLLM's loader took {len(hashes)} of {len(self._manifest.tensors)} tensors",
+                f"vLLM's loader took only {len(hashes)} of {len(self._manifest.tensors)} tensors",
                 reason=ErrorReason.WEIGHTS_REFUSED,
             )
         if missed := self._missed_layers():
             raise DataLoss(
-                f"vLLM took all tensors, but {len(missed)} layers got none, among them {missed[0]}",
+                f"vLLM took all tensors, but {len(missed)} layers got no tensor, including {missed[0]}",
                 reason=ErrorReason.WEIGHTS_REFUSED,
             )
         return hashes, receive_s
 
     def _missed_layers(self) -> list[str]:
-        """Lists the layers that have weights and received none. A tied head is left out, since it shares its weight.
+        """Lists the layers that have weights but received no weights. A tied head is left out, since it shares its
+        weight with the embedding.
 
-        Some models copy tensors into their parameters past vLLM's loaders. During a load the parameters have no memory,
-        so the copy is lost, and the layer keeps its former weights.
+        Some models copy tensors into their parameters without vLLM's loaders. During a load the parameters have no
+        memory, so the copy is lost, and the layer keeps its former weights.
         """
         is_tied = self.model_config.hf_text_config.tie_word_embeddings
         return [
@@ -203,7 +208,8 @@ class BroadcastWeightTransferEngine(WeightTransferEngine[JoinInfo, LoadInfo]):
         """Packs the weight of a tied output head again.
 
         On CPU the head multiplies with a packed copy of its weight. The reload packs the layers that received tensors.
-        A tied head receives none, because it shares the embedding's tensor, so it would keep its former weights.
+        A tied head receives no tensor, because it shares the embedding's tensor. So the head would keep its former
+        weights.
         """
         if self.device.type != "cpu":
             return
@@ -212,10 +218,11 @@ class BroadcastWeightTransferEngine(WeightTransferEngine[JoinInfo, LoadInfo]):
                 layer.quant_method.process_weights_after_loading(layer)
 
     def abandon(self) -> None:
-        """Cleans up after a failed load: drops the received tensors of unfinished layers, and completes the others.
+        """Cleans up after a failed load: drops the received tensors of unfinished layers, and completes the other
+        layers.
 
-        Then the weights are a mixture of two versions, but every layer runs, and the next load starts clean. Otherwise
-        the next load would also count the tensors of this one.
+        After the cleanup the weights are a mixture of two versions, but every layer runs, and the next load starts
+        clean. Without the cleanup the next load would also count the tensors of the failed load.
         """
         for layer in self.model.modules():
             info = get_layerwise_info(layer)
@@ -239,14 +246,14 @@ class BroadcastWeightTransferEngine(WeightTransferEngine[JoinInfo, LoadInfo]):
 
 
 class WorkerExtension:
-    """Methods that Shoal adds to vLLM's workers."""
+    """The methods that Shoal adds to vLLM's workers."""
 
     weight_transfer_engine: BroadcastWeightTransferEngine
     model_runner: Any
     _weight_update_active: bool
 
     def take_load_report(self) -> dict[str, Any]:
-        """Returns the report of the last load: hashes and times, or the error; empty before the first."""
+        """Returns the report of the last load: hashes and times, or the error; empty before the first load."""
         return self.weight_transfer_engine.report
 
     def begin_adapter(self, load_id: str, file: str) -> None:
@@ -259,7 +266,7 @@ class WorkerExtension:
         return self.weight_transfer_engine.take_adapter_report()
 
     def used_tensors(self, names: Sequence[str]) -> list[str]:
-        """Returns the adapter's tensors that layers of this rank use. vLLM silently ignores the others."""
+        """Returns the adapter's tensors that layers of this rank use. vLLM silently ignores all other tensors."""
         from vllm.lora.utils import parse_fine_tuned_lora_name
 
         manager = self.model_runner.lora_manager._adapter_manager

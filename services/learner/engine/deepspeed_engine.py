@@ -43,9 +43,9 @@ class StepOutcome:
     """The outcome of one optimizer step."""
 
     applied: bool
-    """False when the gradient or the loss was not finite; then nothing changed."""
+    """False when the gradient or the loss was not finite. In this case nothing was changed."""
     grad_norm: float
-    """Global L2 norm before clipping; not finite if the gradient was not."""
+    """The global L2 norm before clipping; not finite if the gradient was not finite."""
 
 
 class DeepSpeedEngine:
@@ -112,7 +112,7 @@ class DeepSpeedEngine:
     def step(self, learning_rate: float, *, refuse: bool) -> StepOutcome:
         """Clips the accumulated gradient and applies it, unless it is not finite or `refuse` is True.
 
-        The gradient is dropped in both cases. All ranks come to the same decision if they pass the same `refuse`.
+        A gradient that is not applied is dropped. All ranks come to the same decision if they pass the same `refuse`.
         """
         for group in self._engine.optimizer.param_groups:
             group["lr"] = learning_rate
@@ -139,7 +139,7 @@ class DeepSpeedEngine:
         return StepOutcome(applied=bool(self._engine.was_step_applied()), grad_norm=float(norm))
 
     def _poison(self) -> None:
-        """Makes the gradient not finite, so that DeepSpeed clears it on every rank."""
+        """Makes the gradient not finite, so that DeepSpeed clears the gradient on every rank."""
         if self._is_offloaded:
             # The gradients are with the optimizer on the host, and DeepSpeed checks only their norms.
             norms = self._engine.optimizer.norm_for_param_grads
@@ -151,7 +151,9 @@ class DeepSpeedEngine:
                     gradient.fill_(torch.nan)
 
     def full_parameters(self, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
-        """Yields each whole parameter by name, as `whole_weights`, in the order of `shapes`; exhaust the iterator."""
+        """Yields each whole parameter by name, as `whole_weights` does, in the order of `shapes`. Exhaust the
+        iterator.
+        """
         return whole_weights(self._weights, dtype, is_sharded=self.zero_stage == 3)
 
     @property
@@ -160,7 +162,7 @@ class DeepSpeedEngine:
         return adapter_shapes(self._weights)
 
     def adapter_parameters(self) -> Iterator[tuple[str, Tensor]]:
-        """Yields the matrices of each adapter, as `whole_adapters`, in the order of `adapter_shapes`."""
+        """Yields the matrices of each adapter, as `whole_adapters` does, in the order of `adapter_shapes`."""
         return whole_adapters(self._weights, is_sharded=self.zero_stage == 3)
 
     def save(self, folder: Path) -> OSError | None:
@@ -187,8 +189,9 @@ class DeepSpeedEngine:
     def load(self, folder: Path, *, is_universal: bool = False) -> None:
         """Restores the state that `save` wrote, with the same ZeRO stage.
 
-        From stage 1 on the number of ranks must be the same, unless the state is in DeepSpeed's universal form. The
-        settings of the optimizer stay those of the configuration: DeepSpeed would restore them as well.
+        From stage 1 on the number of ranks must be unchanged, unless the state is in DeepSpeed's universal form. The
+        settings of the optimizer still come from the configuration, although DeepSpeed would restore the saved
+        settings.
         """
         settings = [{name: group[name] for name in _SETTINGS} for group in self._engine.optimizer.param_groups]
         if self.zero_stage == 3:
@@ -206,8 +209,9 @@ class DeepSpeedEngine:
     def _separate_steps(self) -> None:
         """Gives each state of AdamW its own step count, on the device where AdamW expects it.
 
-        At stage 3 DeepSpeed reads one tensor from a universal checkpoint, on the host, and all states share it: every
-        group would advance it at every step, and the bias correction of all would be wrong.
+        At stage 3 DeepSpeed reads one tensor from a universal checkpoint, on the host, and all states share this
+        tensor. Every group would advance the step count at every step, and the bias correction of all groups would be
+        wrong.
         """
         optimizer = self._engine.basic_optimizer
         for parameter, state in optimizer.state.items():
@@ -223,7 +227,8 @@ class DeepSpeedEngine:
 
 
 def _drop_frozen(policy: nn.Module, state: dict[str, Tensor], prefix: str, metadata: Any) -> None:
-    """Removes all but the trained parameters from a state that is being saved: the rest is in the model's files.
+    """Removes all but the trained parameters from a state that is being saved, since all other parameters are in the
+    model's files.
 
     DeepSpeed itself would keep further names of tied parameters.
     """
@@ -243,7 +248,7 @@ class _Storage(deepspeed.runtime.checkpoint_engine.torch_checkpoint_engine.Torch
         torch.serialization.set_crc32_options(False)
 
     def begin(self) -> None:
-        """Forgets what was written before."""
+        """Forgets the paths of earlier files."""
         self.error: OSError | None = None
         self.files: list[Path] = []
 

@@ -23,7 +23,9 @@ from shoal.errors import InvalidArgument
 from shoal.models.compute_dtype import settled_dtype
 
 _BUCKET_ELEMENTS = 50_000_000
-"""Gradient elements that are reduced at once: 200 MB, where DeepSpeed's default would allocate 2 GB."""
+"""The number of gradient elements that are reduced at once. They take 200 MB, while DeepSpeed's default would allocate
+2 GB.
+"""
 _UNCHANGED_THREADS = torch.get_num_threads()
 """The number of threads that the environment sets."""
 
@@ -37,13 +39,15 @@ def check_machine(config: LearnerConfig, *, device: torch.device, num_ranks: int
     for name in ("offload_optimizer", "offload_parameters"):
         if getattr(config, name) and device.type == "cpu":
             raise InvalidArgument(
-                f"learner.{name}: this learner has no GPU, so everything is in host memory already; set it to false"
+                f"learner.{name}: this learner has no GPU, so all state is already in host memory; set the field to "
+                "false"
             )
     for name in ("sequence_parallel_size", "zero_hpz_partition_size"):
         size = getattr(config, name)
         if num_ranks % size:
             raise InvalidArgument(
-                f"learner.{name} ({size}) must divide the learner's ranks ({num_ranks}): they form groups of that size"
+                f"learner.{name} ({size}) must divide the learner's ranks ({num_ranks}): the ranks form groups of this "
+                "size"
             )
 
 
@@ -52,7 +56,7 @@ def settle_on_machine(
 ) -> LearnerConfig:
     """Returns the settings with the ZeRO stage and the compute type that they leave open.
 
-    `zero_stage` is that of a checkpoint. Raises `InvalidArgument` for settings that do not fit the machine.
+    `zero_stage` is the stage of a checkpoint. Raises `InvalidArgument` for settings that do not fit the machine.
     """
     check_machine(config, device=device, num_ranks=num_ranks)
     stage = config.stage_on(num_ranks) if zero_stage is None else zero_stage
@@ -93,7 +97,7 @@ def reference_settings(config: LearnerConfig, *, dtype: torch.dtype) -> dict[str
 
 
 def policy_sharding(config: LearnerConfig) -> dict[str, Any]:
-    """Returns the part of the policy's configuration that says how parameters are sharded."""
+    """Returns the part of the policy's configuration that states how parameters are sharded."""
     zero = reference_sharding(config)
     if config.zero_hpz_partition_size > 1:
         zero["zero_hpz_partition_size"] = config.zero_hpz_partition_size
@@ -101,7 +105,9 @@ def policy_sharding(config: LearnerConfig) -> dict[str, Any]:
 
 
 def reference_sharding(config: LearnerConfig) -> dict[str, Any]:
-    """Returns the sharding of a reference. It has no second copies (hpZ), which only a backward pass needs."""
+    """Returns the sharding of a reference. A reference has no second copies of shards (hpZ), which only a backward pass
+    needs.
+    """
     zero: dict[str, Any] = {"stage": config.zero_stage}
     if config.offload_parameters:
         zero["offload_param"] = {"device": "cpu", "pin_memory": torch.cuda.is_available()}
@@ -111,9 +117,9 @@ def reference_sharding(config: LearnerConfig) -> dict[str, Any]:
 def sum_in_float32(sharding: Any) -> None:
     """Makes ranks add gradients in float32 at stage 3, where `torch_autocast` would add them in bfloat16.
 
-    Sums of bfloat16 err by 0.7 % on 32 ranks and 1.9 % on 256, the gradients themselves by 0.2 %. With
-    `torch_autocast`, stage 3 ignores `communication_data_type`, so this wraps the method through which every bucket
-    goes.
+    Sums of bfloat16 err by 0.7 % on 32 ranks and by 1.9 % on 256 ranks, while the gradients themselves err by 0.2 %.
+    With `torch_autocast`, stage 3 ignores `communication_data_type`, so this function wraps the method that handles
+    every bucket.
     """
     name = "_DeepSpeedZeroOptimizer_Stage3__avg_scatter_grads"
     average = getattr(sharding, name)
@@ -131,8 +137,8 @@ def release(engine: Any, parameters: Sequence[torch.nn.Parameter]) -> None:
     """Destroys a DeepSpeed engine and releases its memory.
 
     At stage 3 the parameters' hooks keep the engine, the optimizer and each other alive, and garbage collection does
-    not free them. A learner that returns to its first model would leak at least 16 bytes a parameter each time. So this
-    function empties the large tensors itself.
+    not free them. A learner that returns to its first model would leak at least 16 bytes per parameter each time. So
+    this function empties the large tensors itself.
     """
     engine.destroy()
     sharding, adam = engine.optimizer, engine.basic_optimizer
@@ -152,7 +158,7 @@ def release(engine: Any, parameters: Sequence[torch.nn.Parameter]) -> None:
 
 
 def start_deepspeed(device: torch.device) -> None:
-    """Initializes DeepSpeed on the existing process group. Safe to repeat."""
+    """Initializes DeepSpeed on the existing process group. Repeated calls are safe."""
     # DeepSpeed uses deprecated names of two collectives, and torch warns at each call.
     warnings.filterwarnings("ignore", message="`torch.distributed.*is deprecated", category=FutureWarning)
     logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
@@ -163,15 +169,15 @@ def start_deepspeed(device: torch.device) -> None:
 
 
 def settle_kernels(config: RunConfig, *, device: torch.device) -> None:
-    """Sets `run.num_threads` and `run.deterministic` for this process. Call it in the thread that computes.
+    """Sets `run.num_threads` and `run.deterministic` for this process. Call this function in the thread that computes.
 
     Raises `InvalidArgument` for a deterministic run on a GPU.
     """
     is_deterministic = config.run.deterministic
     if is_deterministic and device.type != "cpu":
         raise InvalidArgument(
-            "run.deterministic: this learner computes on a GPU, whose sums have no fixed order: set it to false, or "
-            "start the learner with CUDA_VISIBLE_DEVICES set to an empty value"
+            "run.deterministic: this learner computes on a GPU, whose sums have no fixed order: set run.deterministic "
+            "to false, or start the learner with CUDA_VISIBLE_DEVICES set to an empty value"
         )
     torch.set_num_threads(config.run.num_threads or _UNCHANGED_THREADS)
     torch.use_deterministic_algorithms(is_deterministic)

@@ -1,9 +1,9 @@
-"""The reference: the model that the KL divergence is measured from.
+"""The reference: the model from which the KL divergence is measured.
 
-It is either the model that the run began with (arXiv:1909.08593), or a model that follows the policy: every
-`kl.reference_update_steps` train steps reference = (1 - alpha) x reference + alpha x policy, with
+The reference is either the initial model of the run (arXiv:1909.08593), or a model that follows the policy. In the
+second case, every `kl.reference_update_steps` train steps reference = (1 - alpha) x reference + alpha x policy, with
 alpha = `kl.reference_alpha` (TR-DPO, arXiv:2404.09656). A run without a KL term neither loads nor runs a reference. A
-run that trains adapters loads no second model: its reference is the policy without them.
+run that trains adapters loads no second model: its reference is the policy without adapters.
 """
 
 from collections.abc import Iterator
@@ -44,7 +44,8 @@ class PolicyWithoutAdapters:
 
 
 class ReferenceModel:
-    """A model that is run but not trained; sharded like the policy at stage 3, else whole on every rank.
+    """A reference model that is run but not trained. At stage 3 the model is sharded like the policy; otherwise it is
+    whole on every rank.
 
     Call every method on all ranks, in the same order.
     """
@@ -97,7 +98,7 @@ class ReferenceModel:
     def _whole(self, parameter: torch.nn.Parameter, *, writes: bool) -> Any:
         """Returns a context in which the parameter is whole on every rank.
 
-        With `writes`, all ranks must write the same values; those of rank 0 are kept.
+        With `writes`, all ranks must write the same values; the values of rank 0 are kept.
         """
         return deepspeed.zero.GatheredParameters(
             [parameter], modifier_rank=0 if writes else None, enabled=self._is_sharded
@@ -105,4 +106,4 @@ class ReferenceModel:
 
 
 Reference = ReferenceModel | PolicyWithoutAdapters
-"""The model that the KL divergence is measured from."""
+"""The model from which the KL divergence is measured."""

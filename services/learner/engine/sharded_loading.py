@@ -26,7 +26,7 @@ from shoal.errors import InvalidArgument
 
 _log = logging.getLogger(__name__)
 _M_MMAP_THRESHOLD = -3
-"""The parameter of mallopt(3), which is fixed once it is set."""
+"""A parameter of mallopt(3). The threshold no longer adapts after it has been set."""
 _THRESHOLD_SETTING = "MALLOC_MMAP_THRESHOLD_"
 _MAPPED_BYTES = 4 << 20
 _FLOATS = ("F64", "F32", "F16", "BF16")
@@ -43,9 +43,9 @@ def load_model(
 ) -> Any:
     """Loads a language model in the type `dtype`: sharded at stage 3, else whole into the host memory of every rank.
 
-    `sharding` is DeepSpeed's `zero_optimization`. At stage 3 too, transformers loads the whole model if it is
-    quantized, or if files and parameters differ in form; the second case is logged as a warning. Call it on all ranks.
-    Raises `InvalidArgument`, on every rank alike, for a folder that cannot be loaded.
+    `sharding` is DeepSpeed's `zero_optimization`. Even at stage 3, transformers loads the whole model if the model is
+    quantized, or if files and parameters differ in form; a difference in form is logged as a warning. Call this
+    function on all ranks. Raises `InvalidArgument`, on every rank alike, for a folder that cannot be loaded.
     """
     shards = sharding["stage"] == 3 and quantization == "none"
     if sharding["stage"] == 3:
@@ -57,11 +57,12 @@ def load_model(
 
 
 def _map_large_tensors() -> None:
-    """Gives each large tensor on the host pages of its own, which return to the system when it is freed.
+    """Gives each large tensor on the host separate memory pages, which return to the system when the tensor is freed.
 
     glibc would soon put tensors of up to 32 MiB into its heap, where gathered and freed tensors leave holes among the
-    shards: a rank of a model of 0.2B parameters held a tenth more. Other C libraries are left alone, and so is a
-    threshold that the environment sets. On a model with smaller layers a lower threshold holds a third less.
+    shards: a rank of a model of 0.2B parameters used a tenth more memory. Other C libraries are not changed, and
+    neither is a threshold that the environment sets. For a model with smaller layers a lower threshold uses a third
+    less memory.
     """
     if _THRESHOLD_SETTING in os.environ:
         return
@@ -71,23 +72,24 @@ def _map_large_tensors() -> None:
 
 
 def _can_shard(folder: Path, process_group: ProcessGroup, *, trust_remote_code: bool) -> bool:
-    """Returns whether every rank can read shards from the files that it sees."""
+    """Returns whether every rank can read shards from the files that the rank sees."""
     try:
         obstacle = shard_obstacle(folder, trust_remote_code=trust_remote_code)
     except (OSError, KeyError, ValueError, SafetensorError) as error:
-        obstacle = f"its files cannot be read: {error}"
+        obstacle = f"the model's files cannot be read: {error}"
     obstacles = [text.decode() for text in process_group.all_gather((obstacle or "").encode())]
     first = next(filter(None, obstacles), None)
     if first is not None and process_group.rank == 0:
         _log.warning(
-            "every rank loads the whole model; save it with transformers' save_pretrained to have each load its shard",
+            "every rank loads the whole model; save the model with transformers' save_pretrained, so that each rank "
+            "loads only its shard",
             extra={"model": str(folder), "reason": first},
         )
     return first is None
 
 
 def shard_obstacle(folder: Path, *, trust_remote_code: bool = False) -> str | None:
-    """Returns why a rank cannot read shards of the model's parameters from its files; None if it can.
+    """Returns why a rank cannot read shards of the model's parameters from the model's files; None if the rank can.
 
     A rank can read shards if each parameter is a tensor of the same name and shape. Raises `InvalidArgument` for a
     folder without a configuration; `OSError`, `KeyError`, `ValueError` or `SafetensorError` for files that cannot be
@@ -97,21 +99,26 @@ def shard_obstacle(folder: Path, *, trust_remote_code: bool = False) -> str | No
 
     config = read_config(folder, trust_remote_code=trust_remote_code)
     if getattr(config, "transformers_weights", None) is not None or not (paths := find_weight_files(folder)):
-        return "its weights are not in model.safetensors, nor in files that model.safetensors.index.json names"
+        return (
+            "the model's weights are not in model.safetensors, and not in files that model.safetensors.index.json names"
+        )
     files = WeightFiles(paths)
     with torch.device("meta"):
         lm = make_empty(config, torch.float32, trust_remote_code=trust_remote_code)
     if get_model_conversion_mapping(lm, add_legacy=False):
-        return f"transformers converts the tensors of a {type(lm).__name__} while it loads them"
+        return f"transformers converts the tensors of a {type(lm).__name__} during loading"
     for name, parameter in lm.named_parameters():
         if name not in files:
-            return f"its files have no tensor {name}"
+            return f"the model's files have no tensor {name}"
         kind, shape = files.form(name)
         if kind not in _FLOATS or shape != whole_shape(parameter):
-            return f"its files have {name} as {kind} of shape {list(shape)}, not {list(parameter.shape)}"
+            return f"the model's files have {name} as {kind} of shape {list(shape)}, not {list(parameter.shape)}"
     for tied, source in lm.all_tied_weights_keys.items():
         if tied in files and not torch.equal(files.tensor(tied), files.tensor(source)):
-            return f"its configuration ties {tied} to {source}, but its files have other values for it"
+            return (
+                f"the model's configuration ties {tied} to {source}, but the model's files have different values for "
+                f"{tied}"
+            )
     return None
 
 
@@ -139,10 +146,10 @@ def _load_sharded(
 
 
 class _Sharder(deepspeed.zero.Init):
-    """Shards every parameter as soon as its module is made.
+    """Shards every parameter immediately after its module is made.
 
-    DeepSpeed would first broadcast each whole parameter, although it has no values yet. That would be traffic of the
-    model's size, and would need memory for the whole of its largest module.
+    DeepSpeed would first broadcast each whole parameter, although it has no values yet. The broadcast would cause as
+    much traffic as the size of the model, and would need memory for the whole of the model's largest module.
     """
 
     def _zero_init_param(self, param: nn.Parameter) -> None:

@@ -1,4 +1,4 @@
-"""The model's whole tensors, and those of its adapters, read from parameters that may be sharded."""
+"""The model's whole tensors, and the whole tensors of its adapters, read from parameters that may be sharded."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -10,14 +10,15 @@ from services.learner.engine.deepspeed_settings import deepspeed
 from services.learner.model.weights import Adapter, Weight, merged, values_of, whole_shape
 
 _GATHER_BYTES = 256 << 20
-"""Float32 bytes of sharded parameters that are gathered and read at once."""
+"""The number of float32 bytes of sharded parameters that are gathered and read at once."""
 
 
 def whole_weights(weights: Sequence[Weight], dtype: torch.dtype, *, is_sharded: bool) -> Iterator[tuple[str, Tensor]]:
-    """Yields each whole weight by name, with its adapter merged into it; exhaust the iterator on all ranks.
+    """Yields each whole weight by name, with the weight's adapter merged in. Exhaust the iterator on all ranks.
 
-    Trained and merged weights are float32, except that sharded ones may come in bfloat16 if that is `dtype`: the
-    float32 value rounded once, as the caller would. A tensor may be the parameter itself: do not write to it.
+    Trained and merged weights are float32, except that sharded weights may come in bfloat16 if `dtype` is bfloat16.
+    Such a weight is the float32 value rounded once, as the caller would round it. A tensor may be the parameter itself,
+    so do not write to the tensor.
     """
     if not is_sharded:
         yield from ((weight.name, _value(weight, _matrices(weight.adapter, is_sharded=False))) for weight in weights)
@@ -88,7 +89,9 @@ def _master(parameter: nn.Parameter) -> Tensor:
 
 
 def _buckets(weights: Sequence[Weight], dtype: torch.dtype) -> Iterator[list[Weight]]:
-    """Yields the weights in order: several to gather together, or a single weight to read from its master."""
+    """Yields the weights in order: either several weights to gather together, or a single weight to read from its
+    master.
+    """
     bucket: list[Weight] = []
     size = 0
     for weight in weights:

@@ -1,7 +1,7 @@
 """Correction for the gap between learner and sampling engine: importance weights, and filters that drop tokens.
 
-d = proximal - behavior log-probability of a token, 0 where the engine reported none. A statistic of a sequence covers
-one completion, never the row that it is packed in. Nothing here has a gradient.
+d = proximal - behavior log-probability of a token; 0 if the engine reported no log-probability. A statistic of a
+sequence covers one completion, never the row in which the completion is packed. No value of this module has a gradient.
 """
 
 import math
@@ -21,7 +21,7 @@ class Correction:
     """The correction of C tokens. Every field is [C]."""
 
     weights_C: Tensor
-    """Factors of the policy loss, for tokens that are not dropped; same type as the log-probabilities."""
+    """Factors of the policy loss for tokens that are not dropped, in the type of the log-probabilities."""
     is_truncated_C: Tensor
     """bool: the weight was bounded."""
     is_dropped_C: Tensor
@@ -29,7 +29,7 @@ class Correction:
     is_dropped_low_C: Tensor
     """bool: the token failed a lower bound."""
     is_rejected_C: Tensor
-    """bool: the token failed a filter that rejects; it counts neither in the loss nor in the divisor."""
+    """bool: the token failed a filter that rejects; such a token counts neither in the loss nor in the divisor."""
 
 
 def correct(
@@ -61,7 +61,7 @@ def correct(
 
 
 def _weigh(config: CorrectionConfig, gap_C: Tensor, completions: Completions) -> tuple[Tensor, Tensor]:
-    """Returns the [C] weights, and [C] bool: where they were bounded."""
+    """Returns the weights, [C], and whether each weight was bounded, [C] bool."""
     if config.weight == "none":
         return torch.ones_like(gap_C), torch.zeros_like(gap_C, dtype=torch.bool)
     if config.weight == "token":
@@ -86,7 +86,9 @@ def _weigh(config: CorrectionConfig, gap_C: Tensor, completions: Completions) ->
 def filter_statistic(
     test: FilterConfig, proximal_logprobs_C: Tensor, behavior_logprobs_C: Tensor, completions: Completions
 ) -> Tensor:
-    """Returns the statistic that a filter tests, of each token or of its completion, [C]. Inputs must not be NaN."""
+    """Returns the statistic that a filter tests, for each token, [C]. The statistic is that of the token or of the
+    token's completion. Inputs must not be NaN.
+    """
     gap_C = proximal_logprobs_C - behavior_logprobs_C
     match test.statistic:
         case "ratio":
@@ -121,7 +123,7 @@ def _over(level: str, values_C: Tensor, completions: Completions) -> Tensor:
 def entropy_threshold(entropies_C: Tensor, share: float) -> float:
     """Returns the least entropy of the `share` of tokens with the highest entropy (arXiv:2506.01939).
 
-    It is interpolated between the two tokens at the quantile. `entropies_C` covers the whole step.
+    The entropy is interpolated between the two tokens at the quantile. `entropies_C` covers the whole step.
     """
     return float(np.quantile(entropies_C.detach().double().cpu().numpy(), 1 - share))
 

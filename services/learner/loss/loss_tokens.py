@@ -1,7 +1,7 @@
-"""The completion tokens of some groups that count in the loss, end to end in issue order.
+"""The completion tokens of some groups that count in the loss, concatenated in issue order.
 
-Every rank has all these tokens. So each rank computes the values of a whole mini-batch or step (divisors, means,
-quantiles) by itself, with the same result. A packed row then picks its tokens by index.
+Every rank has all these tokens. So each rank can compute the values of a whole mini-batch or step (divisors, means,
+quantiles) alone, and all ranks get equal results. A packed row then picks its tokens by index.
 """
 
 from collections.abc import Sequence
@@ -24,21 +24,25 @@ class LossTokens:
     """N tokens of S completions. Every tensor is [N], on the CPU."""
 
     behavior_logprobs_N: Tensor
-    """float32; NaN where unknown."""
+    """The behavior log-probabilities, float32; NaN if unknown."""
     advantages_N: Tensor
-    """float32."""
+    """The advantages, float32."""
     rewards_N: Tensor
-    """float32, the reward of the token's completion; NaN if it has none."""
+    """The reward of the token's completion, float32; NaN if the completion has no reward."""
     weights_N: Tensor
-    """float32, the weight of the token's completion: a factor of its whole loss."""
+    """The weight of the token's completion, float32. The weight is a factor of the completion's whole loss."""
     completions: Completions
-    """The completions that means are over. An episode is one completion, however many segments it has."""
+    """The completions over which means are taken. An episode is one completion, even if the episode has several
+    segments.
+    """
     segments: Completions | None = None
     """The segment of each token, if an episode has several. Any other completion is one segment."""
 
     @property
     def sequences(self) -> Completions:
-        """The sequences of ratios and filters: tokens that were sampled in one context. A row need not hold more."""
+        """The sequences over which ratios and filters are computed: tokens that were sampled in one context. A row need
+        not contain more than one sequence.
+        """
         return self.completions if self.segments is None else self.segments
 
     def __len__(self) -> int:

@@ -1,9 +1,9 @@
 """Mini-batches: whole groups, and the factor of each of their tokens in the loss.
 
-Everything here is computed from values that all ranks have, before the mini-batch is packed. Some values need the
-policy's log-probabilities of the whole step: proximal log-probabilities for several optimizer steps, quantiles, means
-of weights, divisors without rejected tokens. They come from a survey: one pass without gradient over the step's groups,
-before the first optimizer step.
+All values of this module are computed before the mini-batch is packed, from values that all ranks have. Some values
+need the policy's log-probabilities of the whole step: proximal log-probabilities for several optimizer steps,
+quantiles, means of weights, divisors without rejected tokens. These values come from a survey: one pass without
+gradient over the step's groups, before the first optimizer step.
 """
 
 from collections.abc import Sequence
@@ -36,15 +36,21 @@ class MiniBatch:
     groups: tuple[TrainGroup, ...]
     tokens: LossTokens
     factors_N: Tensor
-    """float64: the loss is the sum of factor times token loss; 0 for a rejected token."""
+    """The factor of each token, float64. The loss is the sum of factor times token loss; the factor is 0 for a rejected
+    token.
+    """
     counts_N: Tensor
     """bool: whether the token takes part in the loss at all; False for a rejected token."""
     is_kept_N: Tensor
-    """bool: whether the token's policy loss counts. Other tokens still count in the divisor, and keep their KL."""
+    """bool: whether the token's policy loss counts. A token whose policy loss does not count still counts in the
+    divisor, and keeps its KL.
+    """
     proximal_logprobs_N: Tensor | None
-    """Log-probabilities from before the step's first optimizer step. None: the live log-probabilities serve instead."""
+    """The proximal log-probabilities, from before the step's first optimizer step. None means that the live
+    log-probabilities are used instead.
+    """
     correction: Correction | None
-    """The tokens' correction. None: it is computed from the live log-probabilities."""
+    """The correction of the tokens. None means that the correction is computed from the live log-probabilities."""
 
     @property
     def num_counted(self) -> int:
@@ -54,7 +60,7 @@ class MiniBatch:
 def needs_survey(config: RunConfig) -> bool:
     """Returns whether a step needs a survey of its tokens before it begins.
 
-    With one optimizer step the policy's live log-probabilities are the proximal ones.
+    With one optimizer step the policy's live log-probabilities are also the proximal log-probabilities.
     """
     correction, num_optimizer_steps = config.correction, config.grpo.optimizer_steps_per_step
     return (
@@ -141,8 +147,8 @@ def token_factors(
 ) -> Tensor:
     """Returns the factor of each token's loss, [C] float64; the loss is the sum of the products.
 
-    The completions are those of the whole mini-batch, so value and gradient of the loss do not depend on how its
-    tokens are packed, cut into forwards or spread over ranks. No mean of means is ever taken.
+    The factors take into account all completions of the mini-batch, so the value and gradient of the loss do not depend
+    on how its tokens are packed, cut into forwards or spread over ranks. No factor is a mean of means.
 
     With N tokens, S completions and n tokens in the token's completion: `token-mean` 1 / N (DAPO, arXiv:2503.14476);
     `seq-mean-token-mean` 1 / (S n) (GRPO, arXiv:2402.03300); `seq-mean-token-sum` 1 / S; `seq-mean-token-sum-norm` 1 /

@@ -1,11 +1,12 @@
 """The loss of the tokens of one packed row: the chosen objective, the correction, the KL term and the entropy bonus.
 
-loss = sum over tokens of factor (weight x policy loss + kl_coef x KL) - entropy_coef x mean entropy. The factors are
-the mini-batch's (`mini_batch.py`), so the losses of all its rows, on all ranks, add up to its loss.
+loss = sum over tokens of factor (weight x policy loss + kl_coef x KL) - entropy_coef x mean entropy. The factors come
+from the mini-batch (`mini_batch.py`), so the losses of all rows of a mini-batch, on all ranks, add up to the loss of
+the mini-batch.
 
-A dropped token (filters, off-policy mask, low entropy) loses its policy term, but still counts in the divisor and
-keeps its KL. A rejected token leaves the loss altogether. Neither the correction's weights nor its filters have a
-gradient. The entropy bonus is a mean over tokens whatever the aggregation.
+A dropped token (filters, off-policy mask, low entropy) loses its policy term, but still counts in the divisor and keeps
+its KL. A rejected token leaves the loss altogether. Neither the correction's weights nor its filters have a gradient.
+The entropy bonus is a mean over tokens for every aggregation.
 """
 
 from dataclasses import dataclass, fields
@@ -30,7 +31,7 @@ class RowTokens:
     where_C: Tensor
     """int64: the tokens' indices among the row's scored tokens."""
     behavior_logprobs_C: Tensor
-    """The behavior log-probabilities; NaN where unknown."""
+    """The behavior log-probabilities; NaN if unknown."""
     advantages_C: Tensor
     rewards_C: Tensor
     factors_C: Tensor
@@ -59,11 +60,11 @@ class RowLoss:
     """The loss of a row. Every tensor but `loss` is [C], without gradient."""
 
     loss: Tensor
-    """[] the row's share of the mini-batch's loss, with gradient."""
+    """The row's share of the mini-batch's loss, a scalar with gradient."""
     tokens: RowTokens
     policy: PolicyLoss
     policy_loss_C: Tensor
-    """The policy loss, weighted."""
+    """The policy loss of each token, weighted."""
     logprobs_C: Tensor
     baseline_logprobs_C: Tensor
     entropy_C: Tensor
@@ -72,11 +73,11 @@ class RowLoss:
     """bool: the policy term was dropped, for any reason."""
     reference_logprobs_C: Tensor | None
     kl_C: Tensor | None
-    """The KL, not weighted."""
+    """The KL of each token, not weighted."""
 
 
 def pick_tokens(mini_batch: MiniBatch, at_C: Tensor) -> RowTokens:
-    """Picks the tokens at the indices `at_C` that count; -1 stands for a token outside the mini-batch."""
+    """Picks the tokens at the indices `at_C` that count; -1 marks a token outside the mini-batch."""
     where_C = torch.nonzero(at_C >= 0).squeeze(1)
     where_C = where_C[mini_batch.counts_N[at_C[where_C]]]
     at = at_C[where_C]

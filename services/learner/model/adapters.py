@@ -1,6 +1,7 @@
 """Low-rank adapters (LoRA, arXiv:2106.09685) on the linear layers of a frozen language model.
 
-peft wraps a linear layer, and so renames its weight; `list_weights` knows the names that the tensors had.
+peft wraps a linear layer, and thereby renames the layer's weight; `list_weights` knows the original names of the
+tensors.
 
 Letters: R rank, I inputs and O outputs of a linear layer.
 """
@@ -23,7 +24,7 @@ def add_adapters(lm: Any, config: LoraConfig, *, seed: int) -> None:
     """Freezes the model, and gives each target layer an adapter in float32 that changes nothing yet.
 
     Equal seeds give equal adapters on every rank and device. The model's weights may be sharded. Raises the errors of
-    `find_targets`, and `InvalidArgument` if peft would adapt the experts of a mixture too.
+    `find_targets`, and `InvalidArgument` if peft would also adapt the experts of a mixture.
     """
     from peft import inject_adapter_in_model
 
@@ -45,7 +46,8 @@ def add_adapters(lm: Any, config: LoraConfig, *, seed: int) -> None:
 
 
 def _check_experts(lm: Any, targets: list[str]) -> None:
-    """Refuses adapters of experts: peft adds them, unasked, if a target layer has the name of a fused expert's matrix.
+    """Refuses adapters of experts. peft adds such adapters, unasked, if a target layer has the name of a fused expert's
+    matrix.
 
     Such adapters could be neither merged nor published, because the experts are not linear layers.
     """

@@ -1,9 +1,10 @@
 """Attention over packed rows, as an attention implementation of transformers.
 
 A row contains many sequences, but each prompt only once for all its completions. Masking the full [R, R] matrix would
-cost R^2 in time and memory for a result that is nearly all zeros: on rows of many short sequences that is most of a
-step. Instead, attention gathers the sequences into a few batches of similar length, computes plain causal attention on
-each, and puts every token's output back in its position. Everything outside attention sees each prompt token once.
+cost R^2 in time and memory for a result that is nearly all zeros: on rows of many short sequences this matrix would
+take most of a step. Instead, attention gathers the sequences into a few batches of similar length, computes plain
+causal attention on each, and puts every token's output back in the token's position. All layers outside attention see
+each prompt token once.
 
 Letters: R tokens of a row, N sequences of length L, H query heads, K key heads, D size of a head.
 """
@@ -22,21 +23,25 @@ from shoal.errors import InvalidArgument
 from shoal.models.head_sizes import head_sizes
 
 _SHORT_ON_CPU = 256
-"""Up to this length plain matrix products beat torch's fused kernel on a CPU: 15-fold in bfloat16 at 56 tokens."""
+"""The length up to which plain matrix products are faster than torch's fused kernel on a CPU: 15 times in bfloat16 at
+56 tokens.
+"""
 
 _FLASH_VERSION = "2.6.0"
-"""The first flash-attn that can cap attention scores."""
+"""The first version of flash-attn that can cap attention scores."""
 _FLASH_HEAD_SIZE = 256
-"""Largest head that flash-attn computes."""
+"""The largest head size that flash-attn computes."""
 
 SequenceAttention = Callable[..., Tensor]
-"""(q [N, H, L, D], k [N, K, L, D], v, scaling, sliding_window, softcap) -> [N, H, L, D], causal."""
+"""A function (q [N, H, L, D], k [N, K, L, D], v, scaling, sliding_window, softcap) -> [N, H, L, D] that computes causal
+attention.
+"""
 
 
 def choose_attention(config: LearnerConfig, model_config: Any) -> str:
     """Resolves "auto" for this machine and a model with this configuration of transformers.
 
-    Raises `InvalidArgument` when the named attention cannot compute the model here.
+    Raises `InvalidArgument` when the named attention cannot compute the model on this machine.
     """
     attention: str = config.attention
     if attention not in ("auto", "flash_attention_2"):
@@ -50,7 +55,7 @@ def choose_attention(config: LearnerConfig, model_config: Any) -> str:
 
 
 def _flash_obstacle(compute_dtype: str, model_config: Any) -> str | None:
-    """Returns why flash-attn cannot compute a model here; None if it can."""
+    """Returns why flash-attn cannot compute a model on this machine; None if flash-attn can."""
     from transformers.utils import is_flash_attn_greater_or_equal
 
     if not torch.cuda.is_available() or torch.cuda.get_device_capability() < (8, 0):
@@ -58,14 +63,14 @@ def _flash_obstacle(compute_dtype: str, model_config: Any) -> str | None:
     if not is_flash_attn_greater_or_equal(_FLASH_VERSION):
         return f"needs the package flash-attn, version {_FLASH_VERSION} or newer"
     if compute_dtype != "bfloat16":
-        return f"computes in bfloat16 only, and learner.compute_dtype is {compute_dtype}"
+        return f"computes in bfloat16 only, but learner.compute_dtype is {compute_dtype}"
     if (largest := head_sizes(model_config)[-1]) > _FLASH_HEAD_SIZE:
-        return f"takes heads of size {_FLASH_HEAD_SIZE} at most, and this model has heads of size {largest}"
+        return f"takes heads of size {_FLASH_HEAD_SIZE} at most, but this model has heads of size {largest}"
     return None
 
 
 def register_attention(implementation: str) -> str:
-    """Registers packed attention with transformers and returns its name there.
+    """Registers packed attention with transformers, and returns the name of the registration.
 
     `implementation` is "sdpa", "eager" or "flash_attention_2". The model's forward then takes a `layout`.
     """
@@ -86,7 +91,9 @@ def register_attention(implementation: str) -> str:
         layout: Layout,
         **_: Any,
     ) -> tuple[Tensor, None]:
-        """query [1, H, R, D], key and value [1, K, R, D] -> [1, R, H, D]. Ignores dropout: the policy has none."""
+        """Computes attention of query [1, H, R, D] with key and value [1, K, R, D], as [1, R, H, D]. Ignores dropout,
+        since the policy has none.
+        """
         group = layout.group if isinstance(layout, SharedLayout) else None
         if group is not None:
             query, key, value = (heads_for_tokens(x, group) for x in (query, key, value))

@@ -1,8 +1,8 @@
-"""The contexts of a train step: each is a prompt with the tokens that the policy saw after it.
+"""The contexts of a train step. A context is a prompt with the tokens that the policy saw after the prompt.
 
-A completion follows the prompt of its group. If its episode has segments, it is cut, and each segment follows its own
-prompt. The rest of a train step (losses, divisors, weights) knows only whole completions, so an episode counts once,
-however many segments it has.
+A completion follows the prompt of its group. If the episode of a completion has segments, the completion is cut, and
+each segment follows its own prompt. The rest of a train step (losses, divisors, weights) knows only whole completions,
+so an episode counts once, even if the episode has several segments.
 """
 
 from collections.abc import Sequence
@@ -23,9 +23,9 @@ class Stretch:
     start: int
     end: int
     counts: npt.NDArray[np.bool_]
-    """[end - start] whether each token counts in the loss."""
+    """Whether each token counts in the loss, [end - start]."""
     first_at: int
-    """Index of the stretch's first loss token among the loss tokens of all groups, laid end to end."""
+    """Index of the stretch's first loss token among the concatenated loss tokens of all groups."""
 
     @property
     def num_tokens(self) -> int:
@@ -39,10 +39,12 @@ class Stretch:
 
 @dataclass(frozen=True)
 class Context:
-    """A prompt and the stretches of one group that follow it, each as if it came right after the prompt."""
+    """A prompt and the stretches of one group that follow the prompt. Each stretch is treated as if it came right after
+    the prompt.
+    """
 
     prompt_token_ids: Int32Array
-    """[P]"""
+    """The token ids of the prompt, [P]."""
     stretches: tuple[Stretch, ...]
 
 

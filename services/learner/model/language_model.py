@@ -19,7 +19,7 @@ _LOADING_ERRORS = (OSError, ValueError, RuntimeError, SafetensorError, StrictDat
 
 
 def read_config(folder: Path, *, trust_remote_code: bool = False) -> Any:
-    """Returns the transformers configuration in a folder. Raises `InvalidArgument` when there is none."""
+    """Returns the transformers configuration in a folder. Raises `InvalidArgument` when there is no configuration."""
     from transformers import AutoConfig
 
     try:
@@ -33,7 +33,7 @@ def load_whole(
 ) -> Any:
     """Loads a causal language model with all its weights into host memory, without dropout.
 
-    With `quantization` its linear layers but the output layer hold 4-bit codes (QLoRA, arXiv:2305.14314). Raises
+    With `quantization` all linear layers except the output layer contain 4-bit codes (QLoRA, arXiv:2305.14314). Raises
     `InvalidArgument` when the folder contains no such model.
     """
     from transformers import AutoModelForCausalLM, BitsAndBytesConfig
@@ -60,7 +60,8 @@ def load_whole(
 
 
 def make_empty(config: Any, dtype: torch.dtype, *, trust_remote_code: bool = False) -> Any:
-    """Makes the causal language model that a configuration describes, without dropout; its weights are undefined.
+    """Makes the causal language model that a configuration describes, without dropout. The weights of the model are
+    undefined.
 
     Raises `ValueError` when transformers knows no such model.
     """

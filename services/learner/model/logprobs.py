@@ -12,15 +12,16 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 _CPU_BLOCK_BYTES, _GPU_BLOCK_BYTES = 8 << 20, 256 << 20
-"""Float32 values of one block. A CPU wants a block in its caches. A GPU wants few kernels: at 8 MiB
-and a vocabulary of 152k they take 452 ms for a row of 8,192 tokens, at 256 MiB 89 ms, at 1 GiB 85 ms (H200)."""
+"""Float32 values of one block. On a CPU a block should fit the caches. On a GPU there should be few kernels: at 8 MiB
+and a vocabulary of 152k the kernels take 452 ms for a row of 8,192 tokens, at 256 MiB 89 ms, and at 1 GiB 85 ms (H200).
+"""
 
 
 class TokenScorer(nn.Module):
     """The model's output layer as a module that returns log-probabilities instead of logits.
 
-    It shares the layer's parameters. Each forward calls this module once, so DeepSpeed gathers the layer's weight once,
-    however many chunks follow: the number of collectives must not depend on a rank's tokens.
+    The module shares the layer's parameters. Each forward calls this module once, so DeepSpeed gathers the layer's
+    weight once for any number of chunks. The number of collectives must not depend on a rank's tokens.
     """
 
     def __init__(self, head: nn.Linear, *, chunk_tokens: int, logit_softcap: float | None = None) -> None:
@@ -32,17 +33,19 @@ class TokenScorer(nn.Module):
         self.chunk_tokens = chunk_tokens
         self.logit_softcap = logit_softcap
         self.entropy_gradient = False
-        """Whether the entropies have a gradient, as an entropy bonus needs; it costs a second pass over the logits."""
+        """Whether the entropies have a gradient, as an entropy bonus needs. The gradient costs a second pass over the
+        logits.
+        """
 
     def forward(
         self, hidden_CE: Tensor, targets_C: Tensor, temperature: float, support_CK: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """Computes the targets' log-probabilities at the temperature, [C], and the entropies, [C]; both float32.
 
-        Both are over the whole vocabulary, or over the supports, which begin with the targets. The log-probabilities
-        have a gradient; the entropies have one if `entropy_gradient` is set. At most `chunk_tokens` rows of logits
-        exist at once; with supports, as many bytes of the weight's rows. With more than one chunk the backward pass
-        recomputes the logits.
+        The distributions are over the whole vocabulary, or over the supports, which begin with the targets. The
+        log-probabilities have a gradient; the entropies have one if `entropy_gradient` is set. At most `chunk_tokens`
+        rows of logits exist at once; with supports, the same number of bytes of the weight's rows. With more than one
+        chunk the backward pass recomputes the logits.
         """
         if support_CK is not None:
             return self._score_by_size(hidden_CE, support_CK, temperature)
@@ -50,7 +53,9 @@ class TokenScorer(nn.Module):
         return _in_chunks(self._score, list(pairs), temperature)
 
     def _score_by_size(self, hidden_CE: Tensor, support_CK: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
-        """Scores tokens with supports of similar size together: one large support would pad all others."""
+        """Scores tokens with supports of similar size together, since one large support would pad all other
+        supports.
+        """
         sizes_C, order_C = (support_CK >= 0).sum(dim=-1).sort()
         max_ids = self.chunk_tokens * self.vocabulary // hidden_CE.shape[1]
         hidden_CE, support_CK = hidden_CE[order_C], support_CK[order_C]
@@ -85,10 +90,11 @@ class TokenScorer(nn.Module):
 
 
 class _TokenLogprobs(torch.autograd.Function):
-    """log softmax(logits / temperature) at the targets, and the entropy.
+    """Computes log softmax(logits / temperature) at the targets, and the entropy.
 
-    It works in blocks of rows, so that float32 values of the vocabulary exist for one block only, and overwrites the
-    logits with their gradient: plain autograd would keep a float32 copy of all logits and allocate several more.
+    The function works in blocks of rows, so that float32 values of the vocabulary exist for only one block, and
+    overwrites the logits with their gradient. Plain autograd would keep a float32 copy of all logits and allocate
+    several more copies.
     """
 
     @staticmethod
@@ -138,7 +144,7 @@ def _in_chunks(
     pairs: Sequence[tuple[Tensor, Tensor]],
     temperature: float,
 ) -> tuple[Tensor, Tensor]:
-    """Scores the chunks one after the other. With several chunks the backward pass computes them again."""
+    """Scores the chunks one after the other. With several chunks the backward pass computes the chunks again."""
     if len(pairs) == 1:
         return score(*pairs[0], temperature)
     scored = [checkpoint(score, hidden, choices, temperature, use_reentrant=False) for hidden, choices in pairs]
@@ -147,7 +153,9 @@ def _in_chunks(
 
 
 def _cut_by_size(sizes: Sequence[int], max_ids: int) -> Iterator[tuple[int, int, int]]:
-    """Yields chunks of ascending sizes as (start, end, largest size): each has one token, or at most `max_ids` ids."""
+    """Yields chunks of tokens with ascending sizes as (start, end, largest size). Each chunk has one token, or at most
+    `max_ids` ids.
+    """
     start = 0
     for end in range(1, len(sizes)):
         if (end + 1 - start) * sizes[end] > max_ids:

@@ -19,9 +19,11 @@ from shoal.models.linear_layers import find_targets
 from shoal.models.remote_code import warn_of_code
 
 _MAX_DIFFERENCE = 1e-3
-"""Largest difference in float32 between packed and unpacked log-probabilities; above it the model is refused."""
+"""The largest difference in float32 between packed and unpacked log-probabilities. Above this difference the model is
+refused.
+"""
 _SHRUNKEN_SIZE = 64
-"""Vocabulary and width of the MLPs of the small model on which packing is checked."""
+"""Vocabulary size and MLP width of the small model on which packing is checked."""
 
 
 def check_model(folder: Path, config: LearnerConfig, *, trust_remote_code: bool = False) -> None:
@@ -41,9 +43,9 @@ def check_model(folder: Path, config: LearnerConfig, *, trust_remote_code: bool 
 def _check_packing(config: Any, attention: str, *, trust_remote_code: bool) -> None:
     """Checks on a few tokens, in float32, that the model gives the same results packed as on single sequences.
 
-    This refuses models that packing would silently break: layers that carry state past a sequence's end, attention that
-    bypasses transformers' interface, logits that are scaled after the output layer. The check uses a small random model
-    of the same kind, since the whole model may not fit into a rank's memory.
+    The check refuses models that packing would silently break: layers that carry state past a sequence's end, attention
+    that bypasses transformers' interface, logits that are scaled after the output layer. The check uses a small random
+    model of the same kind, since the whole model may not fit into a rank's memory.
     """
     name = config.model_type
     try:

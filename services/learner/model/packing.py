@@ -23,23 +23,26 @@ from shoal.wire import invalid
 Int64Array = npt.NDArray[np.int64]
 
 _SHORTEST_IN_BUCKET = 0.75
-"""Sequences shorter than this share of a bucket's longest go to the next bucket; it bounds attention's padding."""
+"""Sequences shorter than this share of a bucket's longest sequence go to the next bucket. The share bounds the padding
+in attention.
+"""
 
 
 @dataclass(frozen=True)
 class Layout:
     """The sequences of a row, for attention.
 
-    The row contains a prompt once, and each of its completions attends to it as if the prompt came right before. So
-    attention copies each prompt and completion into a sequence, padded at the end to the length of its bucket, and
-    takes each token's output from one of the sequences. Padding comes after all real tokens, so causal attention needs
-    no mask for it.
+    The row contains a prompt once, and each completion of the prompt attends to the prompt as if the prompt came right
+    before. So attention copies each prompt and completion into a sequence, padded at the end to the length of its
+    bucket, and takes each token's output from one of the sequences. Padding comes after all real tokens, so causal
+    attention needs no mask for the padding.
     """
 
     buckets: tuple[Tensor, ...]
-    """[N, L] each: the row indices of the tokens of N sequences; padding repeats the sequence's last token."""
+    """For each bucket, the row indices of the tokens of N sequences, [N, L]; padding repeats the sequence's last token.
+    """
     output_R: Tensor
-    """[R] the index of each token's output among the buckets' tokens, laid end to end."""
+    """The index of each token's output, [R], among the concatenated tokens of the buckets."""
 
     def to(self, device: torch.device) -> "Layout":
         return Layout(tuple(bucket.to(device) for bucket in self.buckets), self.output_R.to(device))
@@ -50,18 +53,21 @@ class PackedRow:
     """The input of one forward of one rank."""
 
     token_ids_R: Tensor
-    """[R] int64."""
+    """The tokens of the row, [R] int64."""
     positions_R: Tensor
-    """[R] int64, counted from the beginning of the sequence's prompt."""
+    """The positions of the tokens, [R] int64, counted from the beginning of the sequence's prompt."""
     layout: Layout
     predicting_C: Tensor
-    """[C] the row index of the token whose output predicts the scored token."""
+    """For each scored token, the row index of the token whose output predicts it, [C]."""
     targets_C: Tensor
-    """[C] int64, the scored tokens."""
+    """The scored tokens, [C] int64."""
     at_C: Tensor
-    """[C] int64, the index of the scored token among its mini-batch's `LossTokens`; -1 if it is not among them."""
+    """The index of each scored token in its mini-batch's `LossTokens`, [C] int64; -1 for a token that is not in the
+    `LossTokens`.
+    """
     support_CK: Tensor | None = None
-    """[C, K] int64: scored token, rest of its support, then -1. None if every support is the whole vocabulary.
+    """The support of each scored token, [C, K] int64: the scored token, the other tokens of the support, then -1. None
+    if every support is the whole vocabulary.
     """
 
     @property
@@ -83,7 +89,10 @@ def check_batch(batch: TrainBatch, *, vocab_size: int, max_positions: int | None
     for group in batch.groups:
         name = f"group {group.group_id}"
         if not len(group.prompt_token_ids):
-            raise invalid("group.prompt_token_ids", f"{name} has an empty prompt: nothing predicts its first token")
+            raise invalid(
+                "group.prompt_token_ids",
+                f"{name} has an empty prompt, so that no token predicts the first token of the completion",
+            )
         check_tokens(group.prompt_token_ids, vocab_size, "group.prompt_token_ids", name)
         for rollout in group.rollouts:
             completion = rollout.completion
@@ -113,7 +122,8 @@ def _check_segments(
         length = len(segment.prompt_token_ids) + segment.end - segment.start
         if max_positions is not None and length > max_positions:
             raise invalid(
-                "completion.token_ids", f"{name} has {length} tokens with its prompt; the model takes {max_positions}"
+                "completion.token_ids",
+                f"{name} has {length} tokens with its prompt, but the model takes at most {max_positions}",
             )
 
 
@@ -127,7 +137,8 @@ def check_supports(batch: TrainBatch, sampling: SamplingConfig) -> None:
                 raise invalid(
                     "completion.support_token_ids",
                     f"{fault} for group {group.group_id}, sample {completion.sample_index}, and sampling.top_k is "
-                    f"{sampling.top_k}; the learner normalizes over the support if and only if that is above 0",
+                    f"{sampling.top_k}; the learner normalizes over the support if and only if sampling.top_k is above "
+                    "0",
                 )
 
 
@@ -141,7 +152,7 @@ def check_rewards(batch: TrainBatch, objective: str) -> None:
                 raise invalid(
                     "rollout.reward",
                     f"group {group.group_id}, sample {rollout.completion.sample_index} has no reward, but "
-                    "loss.objective topr treats rewarded completions differently from others",
+                    "loss.objective topr treats rewarded completions differently from other completions",
                 )
 
 
@@ -150,7 +161,8 @@ def check_tokens(token_ids: npt.NDArray[np.int32], vocab_size: int, field: str, 
     if len(token_ids) and (int(token_ids.min()) < 0 or int(token_ids.max()) >= vocab_size):
         raise invalid(
             field,
-            f"{name} has token ids from {token_ids.min()} to {token_ids.max()}; the model's are 0 to {vocab_size - 1}",
+            f"{name} has token ids from {token_ids.min()} to {token_ids.max()}; the model's token ids are 0 to "
+            f"{vocab_size - 1}",
         )
 
 
@@ -162,8 +174,8 @@ def num_loss_tokens(group: TrainGroup) -> int:
 def cut_mini_batches(groups: Sequence[TrainGroup], num_mini_batches: int) -> list[tuple[TrainGroup, ...]]:
     """Cuts groups into mini-batches of whole groups, in issue order, as evenly as possible.
 
-    Mini-batches without a token to train on are left out. A step may have fewer groups than the configuration asks
-    for; then it may have fewer mini-batches too.
+    Mini-batches without a token to train on are left out. A step may have fewer groups than the configuration asks for;
+    such a step may also have fewer mini-batches.
     """
     edges = np.linspace(0, len(groups), num_mini_batches + 1).round().astype(int)
     cut = [tuple(groups[start:end]) for start, end in pairwise(edges)]
@@ -187,7 +199,9 @@ def pack_for_rank(
 
 
 def pack_row(contexts: Sequence[Context], row: Row) -> PackedRow:
-    """Lays the pieces of a row end to end. Its groups are contexts. A row without scored tokens becomes an idle row."""
+    """Concatenates the pieces of a row. The groups of the row are contexts. A row without scored tokens becomes an idle
+    row.
+    """
     token_ids: list[npt.NDArray[np.int32]] = []
     positions: list[Int64Array] = []
     sequences: list[Int64Array] = []
@@ -230,14 +244,16 @@ def pack_row(contexts: Sequence[Context], row: Row) -> PackedRow:
 
 
 def _idle_row() -> PackedRow:
-    """Makes the shortest row: it costs next to nothing and adds nothing, but takes part in every collective."""
+    """Makes the shortest row. This row costs almost nothing and adds nothing, but takes part in every collective."""
     return sequence_row([np.zeros(2, dtype=np.int32)])
 
 
 def sequence_row(sequences: Sequence[npt.NDArray[np.int32]], supports: Sequence[Support] = ()) -> PackedRow:
-    """Packs whole sequences of at least two tokens into a row that scores every token but the first of each.
+    """Packs whole sequences of at least two tokens into a row that scores every token except the first token of each
+    sequence.
 
-    With `supports`, one for each sequence, it scores only the tokens that have a support, the last of each sequence.
+    With `supports`, one for each sequence, the row scores only the tokens that have a support, which are the last
+    tokens of each sequence.
     """
     lengths = [len(sequence) for sequence in sequences]
     num_scored = [len(support.counts) for support in supports] or [length - 1 for length in lengths]
@@ -264,7 +280,7 @@ def _support_rows(support: Support) -> Int64Array:
 
 
 def _support_tensor(supports: Sequence[Int64Array]) -> Tensor | None:
-    """Returns the supports of a row, [C, K]; None for a row without any."""
+    """Returns the supports of a row, [C, K]; None for a row without supports."""
     if not supports:
         return None
     largest = max(rows.shape[1] for rows in supports)

@@ -19,7 +19,9 @@ from shoal.errors import InvalidArgument
 
 _MAX_NAMES = 8
 LoadModel = Callable[[Path, torch.dtype], Any]
-"""Loads the language model in a folder, with weights of a given type. Raises `InvalidArgument` when it cannot."""
+"""Loads the language model in a folder, with weights of a given type. Raises `InvalidArgument` when the model cannot be
+loaded.
+"""
 
 
 class Policy(nn.Module):
@@ -42,8 +44,8 @@ class Policy(nn.Module):
     def forward(self, row: PackedRow, temperature: float) -> tuple[Tensor, Tensor]:
         """Computes log-probabilities of the scored tokens at the temperature, [C] with gradient, and entropies, [C].
 
-        Both are float32. With a `sequence_group` all its ranks pass the same row, each computes a share of it, and all
-        get the whole result.
+        Log-probabilities and entropies are float32. With a `sequence_group` all ranks of the group pass the same row.
+        Each rank computes a share of the row, and all ranks get the whole result.
         """
         for dropout in self._dropouts:
             # No dropout without gradient: the engine samples without it.
@@ -77,7 +79,7 @@ def load_policy(
     load: LoadModel = load_whole,
     sequence_group: SequenceGroup | None = None,
 ) -> Policy:
-    """Loads the policy with the model of `load_trained`, and raises its errors.
+    """Loads the policy with the model of `load_trained`, and raises the errors of `load_trained`.
 
     `model_check.check_model` has accepted the model.
     """
@@ -88,7 +90,8 @@ def load_policy(
 
 
 def load_trained(folder: Path, config: LearnerConfig, *, seed: int, load: LoadModel) -> Any:
-    """Loads the model to train, in float32. With adapters, drawn from `seed`, the model is frozen in the compute type.
+    """Loads the model to train, in float32. With adapters, which are drawn from `seed`, the model is frozen in the
+    compute type.
 
     Raises the errors of `load` and of `freeze`.
     """
@@ -110,9 +113,9 @@ def load_reference(
 ) -> Policy:
     """Loads the reference, a copy of the model that is not trained. Raises the errors of `load`.
 
-    The weights of a fixed reference have the type that it computes in. If the model's files have that type too, its
-    log-probabilities equal the untrained policy's, and the KL starts at exactly 0. The weights of a reference that
-    follows the policy are float32, like the policy's: small steps would vanish in bfloat16.
+    The weights of a fixed reference have the reference's compute type. If the model's files also have this type, the
+    reference's log-probabilities equal the untrained policy's, and the KL starts at exactly 0. The weights of a
+    reference that follows the policy are float32, like the policy's: small steps would vanish in bfloat16.
     """
     dtype = getattr(torch, config.compute_dtype) if is_fixed else torch.float32
     reference = _make_policy(load(folder, dtype), config, sequence_group)
@@ -130,7 +133,7 @@ def _make_policy(lm: Any, config: LearnerConfig, sequence_group: SequenceGroup |
 
 
 def freeze(lm: Any, prefixes: list[str]) -> None:
-    """Freezes the parameters whose names begin with one of the prefixes; they may be sharded.
+    """Freezes the parameters whose names begin with one of the prefixes. The parameters may be sharded.
 
     Raises `InvalidArgument` if no name begins with a prefix, and if nothing is left to train.
     """
@@ -153,5 +156,5 @@ def freeze(lm: Any, prefixes: list[str]) -> None:
 
 
 def _starts(names: list[str]) -> list[str]:
-    """Returns the first two parts of the names, each once, as examples of prefixes."""
+    """Returns the first two parts of each name, without repeats, as examples of prefixes."""
     return list(dict.fromkeys(".".join(name.split(".")[:2]) for name in names))[:_MAX_NAMES]

@@ -42,7 +42,7 @@ class RowShare:
     row: PackedRow
     """S tokens of the row, and the scored tokens that they predict."""
     owner_C: Tensor
-    """[C] for each scored token of the whole row, the index of the rank that scores it."""
+    """For each scored token of the whole row, the index of the rank that scores the token, [C]."""
 
 
 def share_of(row: PackedRow, group: SequenceGroup) -> RowShare:
@@ -70,7 +70,7 @@ def gather_scored(values_C: tuple[Tensor, ...], share: RowShare, group: Sequence
     """Gathers the whole row's values from all ranks, with gradient; each result is [C].
 
     Every rank of the group computes the same loss, but the gradient of a value goes only to the rank that computed the
-    value. So the sum of gradients over all ranks is the gradient of that loss.
+    value. So the sum of gradients over all ranks is the gradient of the common loss.
     """
     counts = torch.bincount(share.owner_C, minlength=group.size)
     longest = int(counts.max())
@@ -85,7 +85,7 @@ def gather_scored(values_C: tuple[Tensor, ...], share: RowShare, group: Sequence
 
 
 class _Gather(torch.autograd.Function):
-    """[K, M] on each rank -> [P, K, M] on all, P ranks."""
+    """Gathers [K, M] from each rank as [P, K, M] on all ranks, with P ranks."""
 
     @staticmethod
     def forward(ctx: Any, mine: Tensor, group: SequenceGroup) -> Tensor:
@@ -102,9 +102,9 @@ class _Gather(torch.autograd.Function):
 def heads_for_tokens(x_1HSD: Tensor, group: SequenceGroup) -> Tensor:
     """Exchanges [1, H, S, D] for [1, H / P, R, D]: every token of this rank's share of the heads.
 
-    Keys and values may have fewer heads than the queries. If the ranks cannot split those heads evenly, each head is
-    repeated until they can. The ranks can split the queries' heads evenly, so each rank then has the keys that its
-    queries attend to.
+    Keys and values may have fewer heads than the queries. If the ranks cannot split the heads of keys and values
+    evenly, each head is repeated until an even split is possible. The ranks can split the queries' heads evenly, so
+    each rank then has the keys that its queries attend to.
     """
     if x_1HSD.shape[1] % group.size:
         x_1HSD = x_1HSD.repeat_interleave(group.size // math.gcd(x_1HSD.shape[1], group.size), dim=1)

@@ -1,4 +1,5 @@
-"""The tensors of a language model: their own names, shapes and values, whatever DeepSpeed, peft and bitsandbytes do.
+"""The tensors of a language model with their original names, shapes and values, in spite of the changes that DeepSpeed,
+peft and bitsandbytes make.
 
 DeepSpeed shards a parameter and keeps its shape elsewhere. peft wraps a linear layer: `q_proj.weight` becomes
 `q_proj.base_layer.weight`, next to `q_proj.lora_A.default.weight` and `q_proj.lora_B.default.weight`. bitsandbytes
@@ -40,7 +41,9 @@ class Weight:
 
 
 def list_weights(lm: Any) -> list[Weight]:
-    """Lists the parameters of a model in its order, without those of adapters; tied parameters appear once."""
+    """Lists the parameters of a model in the model's order, without the parameters of adapters. Tied parameters appear
+    once.
+    """
     adapters = {
         name: Adapter(layer.lora_A[ADAPTER].weight, layer.lora_B[ADAPTER].weight, float(layer.scaling[ADAPTER]))
         for name, layer in adapted_layers(lm)
@@ -62,7 +65,8 @@ def adapted_layers(lm: Any) -> Iterator[tuple[str, Any]]:
 def whole_shape(parameter: nn.Parameter) -> tuple[int, ...]:
     """Returns the shape of a parameter's values.
 
-    A sharded parameter is empty, and DeepSpeed keeps its shape; bitsandbytes keeps the shape of a quantized parameter.
+    DeepSpeed keeps the shape of a sharded parameter, which is empty. bitsandbytes keeps the shape of a quantized
+    parameter.
     """
     if (codes := getattr(parameter, "quant_state", None)) is not None:
         return tuple(codes.shape)

@@ -1,4 +1,4 @@
-"""Beats of the ranks. Rank 0 notices by them that another rank's process or machine stands still.
+"""Beats of the ranks. By missing beats, rank 0 notices that the process or machine of another rank is stopped.
 
 Each other rank has a thread that beats while torch computes, waits in a collective, or writes to a slow disk. So
 silence does not depend on how long any work takes.
@@ -14,7 +14,9 @@ from services.learner.ranks.process_group import ProcessGroup
 BEAT_S = 5.0
 _MAX_MISSED = 12
 SILENT_S = _MAX_MISSED * BEAT_S
-"""A rank that sends no beat for so long stands still: its thread has nothing else to do."""
+"""The time without a beat, in seconds, after which a rank is considered stopped. A rank's beat thread has no other
+work.
+"""
 
 
 def begin_beats(process_group: ProcessGroup) -> None:
@@ -30,7 +32,7 @@ def begin_beats(process_group: ProcessGroup) -> None:
 
 
 async def until_silent(process_group: ProcessGroup) -> int:
-    """Listens to the beats of the other ranks on rank 0. Returns a rank that stands still."""
+    """Listens to the beats of the other ranks on rank 0. Returns a rank that is stopped."""
     listener = Listener(process_group)
     rank: int | None = None
     while rank is None:
@@ -42,7 +44,8 @@ async def until_silent(process_group: ProcessGroup) -> int:
 class Listener:
     """Listens to the beats of the other ranks, on rank 0.
 
-    It counts looks, not time: if all ranks were stopped together, for example by a terminal, none is silent afterwards.
+    Silence is measured by the number of looks and not by time. So if all ranks were stopped together, for example by a
+    terminal, no rank counts as silent afterwards.
     """
 
     def __init__(self, process_group: ProcessGroup) -> None:
@@ -51,7 +54,9 @@ class Listener:
         """The last beat of each rank, and the number of looks since then that found no newer beat."""
 
     def silent_rank(self) -> int | None:
-        """Looks for beats; call it every `BEAT_S`. Returns a rank that sent no new beat for `SILENT_S`, or None."""
+        """Looks for beats. Call this method every `BEAT_S`. Returns a rank that sent no new beat for `SILENT_S`, or
+        None.
+        """
         for rank, beat in self._process_group.last_beats().items():
             last, num_missed = self._heard.get(rank, (None, -1))
             self._heard[rank] = (beat, num_missed + 1 if beat == last else 0)

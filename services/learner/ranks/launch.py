@@ -1,6 +1,6 @@
 """The launcher of a learner's ranks on one machine. On several machines torchrun starts them.
 
-How the ranks restart for another run: shoal/worker/reexec.py.
+The restart of the ranks for another run is described in shoal/worker/reexec.py.
 """
 
 import logging
@@ -19,9 +19,9 @@ from shoal.network import listening_socket
 _log = logging.getLogger(__name__)
 
 _STOP_S = 3.0
-"""Time for followers to leave by themselves."""
+"""The time for followers to leave on their own."""
 _NOTICE_S = 2.0
-"""Time in which the death of a rank is noticed after it broke a collective of the others."""
+"""The time within which the death of a rank is noticed after the death broke a collective of the other ranks."""
 
 
 def is_launched() -> bool:
@@ -30,10 +30,11 @@ def is_launched() -> bool:
 
 
 def limit_threads(num_ranks: int) -> None:
-    """Divides the cores among the ranks of this machine, unless OMP_NUM_THREADS is set. Call it before importing torch.
+    """Divides the cores among the ranks of this machine, unless OMP_NUM_THREADS is set. Call this function before
+    importing torch.
 
-    Threads that wait for each other sleep instead of spinning: where an engine uses the same cores, a spinning thread
-    keeps the thread that it waits for from running (50 times slower, measured on two busy cores).
+    Threads that wait for one another sleep instead of spinning. If an engine uses the same cores, a spinning thread
+    prevents the awaited thread from running (50 times slower, measured on two busy cores).
     """
     cores = len(os.sched_getaffinity(0))
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores // num_ranks)))
@@ -41,19 +42,22 @@ def limit_threads(num_ranks: int) -> None:
 
 
 def let_segments_grow() -> None:
-    """Lets torch's GPU allocator grow its segments, unless the environment sets it. Call it before importing torch.
+    """Lets torch's GPU allocator grow its segments, unless the environment has a setting. Call this function before
+    importing torch.
 
-    Each packed row has its own size. Segments of fixed size would fragment the memory until a row finds no room.
+    Each packed row has its own size. Segments of fixed size would fragment the memory until a row does not fit.
     """
     if not {"PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"} & os.environ.keys():
         os.environ["PYTORCH_ALLOC_CONF"] = "expandable_segments:True"
 
 
 class Followers:
-    """The ranks other than rank 0, as its child processes. They end with rank 0, and it notices when one fails."""
+    """The ranks other than rank 0, as its child processes. The child processes end with rank 0, and rank 0 notices when
+    a child process fails.
+    """
 
     def __init__(self, num_ranks: int, arguments: list[str]) -> None:
-        """Creates the store of the rendezvous, and starts all ranks but rank 0 with the command line of rank 0."""
+        """Creates the store of the rendezvous, and starts all ranks except rank 0 with the command line of rank 0."""
         from torch.distributed import TCPStore
 
         # Open the socket here and keep it, so that no other process takes the port.
@@ -90,7 +94,7 @@ class Followers:
 
     @property
     def pids(self) -> list[int]:
-        """The process ids of all ranks but rank 0, by rank."""
+        """The process ids of all ranks except rank 0, by rank."""
         return [process.pid for process in self._processes]
 
     def watch(self, on_death: Callable[[str], None]) -> None:
@@ -109,9 +113,10 @@ class Followers:
             on_death(death)
 
     def explain(self, error: str) -> str:
-        """Returns the death of a rank if `watch` notices one in the next moment, else the error.
+        """Returns the death of a rank if `watch` notices one within a short time, otherwise the error.
 
-        A rank that dies breaks the collectives of the others, whose errors do not tell why.
+        A rank that dies breaks the collectives of the other ranks, and the errors of these collectives do not state the
+        cause.
         """
         try:
             return self._deaths.get(timeout=_NOTICE_S)
@@ -119,7 +124,7 @@ class Followers:
             return error
 
     def close(self) -> None:
-        """Waits for the ranks to leave, and kills those that do not."""
+        """Waits for the ranks to leave, and kills the ranks that do not leave."""
         deadline = time.monotonic() + _STOP_S
         for process in self._processes:
             try:

@@ -31,11 +31,13 @@ _log = logging.getLogger(__name__)
 _POLL_S = 0.05
 
 IDLE_S = 10.0
-"""Rank 0 sends a command at least this often, so that a follower notices when rank 0 is gone."""
+"""Rank 0 sends a command at least at this interval, so that a follower notices when rank 0 is gone."""
 _JOIN_TIMEOUT = timedelta(minutes=30)
-"""Longest wait for all ranks to join."""
+"""The longest wait for all ranks to join."""
 _TIMEOUT = timedelta(days=1)
-"""Longest wait of a rank for another. No call takes longer: a call that hangs ends by its caller's deadline."""
+"""The longest wait of a rank for another rank. No call takes longer, since a call that hangs ends at the deadline of
+its caller.
+"""
 _LENGTH = struct.Struct("<q")
 _LEAVING = "leaving"
 """The store's key for the rank that was told to end."""
@@ -72,10 +74,10 @@ class Command(IntEnum):
 
 
 class ProcessGroup:
-    """All ranks of the learner, as one of them sees them. Call every method on all ranks, in the same order."""
+    """All ranks of the learner, from the view of one rank. Call every method on all ranks, in the same order."""
 
     def __init__(self, *, rank: int, size: int, device: torch.device, store: dist.Store | None = None) -> None:
-        """`store` is the store of the rendezvous. It may be None only if no rank leaves before rank 0."""
+        """`store` is the store of the rendezvous. `store` may be None only if no rank leaves before rank 0."""
         self.rank = rank
         self.size = size
         self.device = device
@@ -90,16 +92,17 @@ class ProcessGroup:
         """Joins the process group that the environment names; returns when all ranks have joined.
 
         torchrun or Shoal's own launcher sets RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT; without them
-        there is one rank. `store` is the launcher's store, on rank 0 of its ranks. Raises `FailedPrecondition` on a
-        machine that has fewer GPUs than ranks.
+        there is one rank. `store` is the launcher's store, and is given on rank 0 of the ranks that the launcher
+        starts. Raises `FailedPrecondition` on a machine that has fewer GPUs than ranks.
         """
         rank, size = int(os.environ.setdefault("RANK", "0")), int(os.environ.setdefault("WORLD_SIZE", "1"))
         local_rank = int(os.environ.setdefault("LOCAL_RANK", str(rank)))
         if torch.cuda.is_available():
             if local_rank >= torch.cuda.device_count():
                 raise FailedPrecondition(
-                    f"rank {rank} needs a GPU of its own, and the learner sees {torch.cuda.device_count()} on this "
-                    "machine: start that many ranks, or set CUDA_VISIBLE_DEVICES (an empty value trains on the CPU)"
+                    f"rank {rank} needs a GPU of its own, but the learner sees {torch.cuda.device_count()} GPUs on "
+                    "this machine: start at most one rank per GPU, or set CUDA_VISIBLE_DEVICES (an empty value trains "
+                    "on the CPU)"
                 )
             device = torch.device("cuda", local_rank)
             torch.cuda.set_device(device)
@@ -194,9 +197,9 @@ class ProcessGroup:
 
     @contextmanager
     def raising_on_all(self) -> Iterator[None]:
-        """Returns a context that succeeds on all ranks, or raises a `ShoalError` of one rank on all of them.
+        """Returns a context that succeeds on all ranks, or raises a `ShoalError` of one rank on all ranks.
 
-        It must not contain collectives.
+        The body of the context must not contain collectives.
         """
         error: ShoalError | None = None
         try:
@@ -257,7 +260,7 @@ class ProcessGroup:
 
 
 def _check_store_of_torchrun() -> None:
-    """Warns if a machine could not leave and return: torchrun does not share its store with later machines."""
+    """Warns if a machine could not leave and return, because torchrun does not share its store with later machines."""
     is_shared = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     if is_shared and os.environ.get("GROUP_WORLD_SIZE", "1") != "1" and os.environ["RANK"] == "0":
         _log.warning("a machine that leaves cannot return: start torchrun with TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1")
@@ -298,11 +301,11 @@ def _parse_error(serialized: bytes | str, rank: int, size: int) -> ShoalError:
 def fresh_store(store: dist.Store, *, rank: int, size: int, timeout: timedelta) -> dist.Store:
     """Returns the same empty part of a store on all ranks, without keys of ranks that have ended.
 
-    When torchrun starts all ranks again, it keeps its store. Gloo and NCCL would take the earlier ranks' addresses in
-    it for current addresses. The restart count does not help, since each machine counts for itself. So each rank sets a
-    nonce. Rank 0 answers each nonce with its own nonce, the prefix of the new part, until all ranks have acknowledged
-    it. Call this on all ranks. Raises TimeoutError on rank 0 when ranks are missing after the timeout, and the store's
-    own error on the others.
+    When torchrun starts all ranks again, it keeps its store. Gloo and NCCL would mistake the earlier ranks' addresses
+    in this store for current addresses. The restart count does not help, since each machine counts its own restarts. So
+    each rank sets a nonce. Rank 0 answers each nonce with its own nonce, the prefix of the new part, until all ranks
+    have acknowledged the prefix. Call this function on all ranks. Raises TimeoutError on rank 0 when ranks are missing
+    after the timeout, and the store's own error on the other ranks.
     """
     nonce = uuid.uuid4().hex
     if rank > 0:

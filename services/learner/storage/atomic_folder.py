@@ -1,4 +1,4 @@
-"""Folders that are written whole or not at all."""
+"""Folders that are written completely or not at all."""
 
 import errno
 import hashlib
@@ -15,7 +15,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def storage_error(error: OSError, folder: Path) -> ShoalError:
-    """Makes the error of a failed write: `ResourceExhausted` for a full disk, else `FailedPrecondition`."""
+    """Makes the error for a failed write: `ResourceExhausted` for a full disk, otherwise `FailedPrecondition`."""
     if error.errno in _FULL or _is_full(folder):
         return ResourceExhausted(
             f"the disk of {folder} is full: free some space, or give the learner another --data-dir",
@@ -28,14 +28,14 @@ def storage_error(error: OSError, folder: Path) -> ShoalError:
 
 
 def _is_full(folder: Path) -> bool:
-    """Returns whether less than a megabyte is free. Torch's writer does not report why it failed."""
+    """Returns whether less than a megabyte is free. Torch's writer does not report the reason of a failure."""
     existing = next(path for path in (folder, *folder.parents) if path.exists())
     return shutil.disk_usage(existing).free < 1 << 20
 
 
 @contextmanager
 def storage_errors(folder: Path) -> Iterator[None]:
-    """Turns an OSError inside into `ResourceExhausted` (full disk) or `FailedPrecondition`."""
+    """Turns an OSError inside the context into `ResourceExhausted` (full disk) or `FailedPrecondition`."""
     try:
         yield
     except OSError as error:
@@ -43,7 +43,7 @@ def storage_errors(folder: Path) -> Iterator[None]:
 
 
 def partial_of(folder: Path) -> Path:
-    """Returns the path of `folder` while it is being written."""
+    """Returns the path that `folder` has while it is being written."""
     return folder.with_name(folder.name + ".partial")
 
 
@@ -72,7 +72,7 @@ def delete_folder(folder: Path) -> None:
 
 
 def discard_folder(folder: Path) -> None:
-    """Deletes the partial folder, and its parent if that is then empty."""
+    """Deletes the partial folder, and its parent if the parent is then empty."""
     shutil.rmtree(partial_of(folder), ignore_errors=True)
     try:
         folder.parent.rmdir()
@@ -90,7 +90,7 @@ def sync(path: Path) -> None:
 
 
 def list_files(folder: Path) -> list[str]:
-    """Lists the paths of all files below a folder, relative to it, sorted."""
+    """Lists the paths of all files below a folder, relative to the folder, sorted."""
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
 
 

@@ -1,8 +1,9 @@
 """`python -m services.learner.storage.checkpoint_export`: makes a model folder from a checkpoint, without a learner.
 
-The command line runs it, because it cannot import a service. It reads one JSON document from stdin: {"config": the
-whole RunConfig, "checkpoint": the checkpoint's `learner` folder, "files": [{"path", "num_bytes", "sha256"}, ...] of its
-manifest, "folder": an existing folder to write into, "adapter": whether to write the adapter alone}.
+The command line `shoal` runs this program, because the command line cannot import a service. The program reads one JSON
+document from stdin: {"config": the whole RunConfig, "checkpoint": the checkpoint's `learner` folder, "files": [{"path",
+"num_bytes", "sha256"}, ...] of its manifest, "folder": an existing folder to write into, "adapter": whether to write
+only the adapter}.
 """
 
 import json
@@ -62,9 +63,9 @@ def export_checkpoint(
     """Writes the policy of a checkpoint into a folder, in the type that the learner would export.
 
     The folder equals the learner's export: with `learner.lora` it has the merged model, and the adapter in the
-    subfolder `adapter`; with `adapter_only` that subfolder alone. Frozen weights come from the model's files. Raises
-    `DataLoss` when a file of the checkpoint is missing or differs, and `FailedPrecondition` when it lacks a trained
-    parameter.
+    subfolder `adapter`; with `adapter_only` the folder has only this subfolder. Frozen weights come from the model's
+    files. Raises `DataLoss` when a file of the checkpoint is missing or differs, and `FailedPrecondition` when the
+    checkpoint lacks a trained parameter.
     """
     for file in files:
         verify(checkpoint, file)
@@ -90,7 +91,9 @@ def export_checkpoint(
 
 
 def _model(config: RunConfig, source: Path) -> Any:
-    """Loads the model with the weights of its files, with the same frozen parameters and adapters as in the learner."""
+    """Loads the model with the weights of its files, and freezes the same parameters and adds the same adapters as in
+    the learner.
+    """
     settings = config.learner
     compute_dtype = settled_dtype("learner.compute_dtype", settings.compute_dtype, "bfloat16", on_cpu=True)
     settings = settings.model_copy(update={"compute_dtype": compute_dtype})

@@ -1,9 +1,9 @@
 """Checkpoints of the learner: every rank writes its shards; a restore verifies all files first.
 
 `<data_dir>/<run_id>/checkpoints/<checkpoint_id>/learner` contains DeepSpeed's files, `learner.json` and, if the
-reference follows the policy, its weights in `reference/`. It does not contain frozen weights, which are in the model's
-files. There is no other state: the learning rate and the seed of the adapters' dropout are functions of the number of
-optimizer steps, and there is no other dropout.
+reference follows the policy, the reference's weights in `reference/`. The folder does not contain frozen weights, which
+are in the model's files. There is no other state: the learning rate and the seed of the adapters' dropout are functions
+of the number of optimizer steps, and there is no other dropout.
 """
 
 import json
@@ -34,7 +34,7 @@ from shoal.worker.lifecycle import Progress, silent
 LEARNER_FOLDER = "learner"
 """The folder of the learner's part of a checkpoint."""
 SUMMARY = "learner.json"
-"""The file of the learner's state beside its tensors."""
+"""The file with the learner's state other than tensors."""
 _REFERENCE = "reference"
 
 
@@ -51,7 +51,7 @@ class FileDigest:
 class LearnerState(Protocol):
     """The attributes of `Learner` that a checkpoint contains, or that write and read it.
 
-    It is a protocol, since the layers forbid an import of services/learner/learner.py here.
+    The class is a protocol, since the layers forbid an import of services/learner/learner.py in this module.
     """
 
     config: RunConfig
@@ -68,11 +68,11 @@ class LearnerState(Protocol):
 
 
 def write_checkpoint(learner: LearnerState, checkpoints: Path, name: str, progress: Progress = silent) -> list[Path]:
-    """Writes the state of a learner into the partial folder of a checkpoint. Call it on all ranks.
+    """Writes the state of a learner into the partial folder of a checkpoint. Call this function on all ranks.
 
-    Returns the files that this rank wrote; they need not be on disk yet, and `CheckpointFinisher` does the rest. The
-    learner may change afterwards. Raises, on every rank alike, `ResourceExhausted` when the disk is full and
-    `FailedPrecondition` when the folder cannot be written; then nothing of the checkpoint stays.
+    Returns the files that this rank wrote; these files need not be on disk yet, and `CheckpointFinisher` completes the
+    checkpoint. The learner may change afterwards. Raises, on every rank alike, `ResourceExhausted` when the disk is
+    full and `FailedPrecondition` when the folder cannot be written; in these cases no part of the checkpoint remains.
     """
     process_group = learner.process_group
     folder = checkpoints / name / LEARNER_FOLDER
@@ -123,11 +123,11 @@ def load_checkpoint(
     attempt: int,
     progress: Progress = silent,
 ) -> None:
-    """Restores a checkpoint and begins an attempt. Call it on all ranks.
+    """Restores a checkpoint and begins an attempt. Call this function on all ranks.
 
-    A checkpoint of another number of ranks is converted first. Raises, on every rank alike and with nothing changed:
-    `NotFound`; `DataLoss` when one of `files` is missing or differs; `FailedPrecondition` when another ZeRO stage wrote
-    the checkpoint; the errors of `universal_form`.
+    A checkpoint that was written by another number of ranks is converted first. Raises, on every rank alike and with
+    nothing changed: `NotFound`; `DataLoss` when one of `files` is missing or differs; `FailedPrecondition` when another
+    ZeRO stage wrote the checkpoint; the errors of `universal_form`.
     """
     process_group = learner.process_group
     folder = checkpoints / name / LEARNER_FOLDER
@@ -156,7 +156,9 @@ def load_checkpoint(
 
 
 def moving_reference(learner: LearnerState) -> ReferenceModel | None:
-    """Returns the reference if it follows the policy; a fixed one is the configured model and needs no checkpoint."""
+    """Returns the reference if it follows the policy. A fixed reference is the configured model, and needs no
+    checkpoint.
+    """
     follows = learner.config.kl.reference_update_steps is not None
     return learner.reference if follows and isinstance(learner.reference, ReferenceModel) else None
 
@@ -176,10 +178,12 @@ def _summary(learner: LearnerState) -> dict[str, Any]:
 
 def _verified_summary(folder: Path, files: Sequence[FileDigest], name: str) -> dict[str, Any]:
     if not folder.is_dir():
-        raise NotFound(f"checkpoint {name} not found: {folder} does not exist", reason=ErrorReason.NO_SUCH_CHECKPOINT)
+        raise NotFound(
+            f"checkpoint {name} was not found: {folder} does not exist", reason=ErrorReason.NO_SUCH_CHECKPOINT
+        )
     of_summary = [file for file in files if file.path == SUMMARY]
     if not of_summary:
-        raise DataLoss(f"checkpoint {name}: {SUMMARY} is not among its files", reason=ErrorReason.CHECKPOINT_DAMAGED)
+        raise DataLoss(f"checkpoint {name} does not have the file {SUMMARY}", reason=ErrorReason.CHECKPOINT_DAMAGED)
     verify(folder, of_summary[0])
     try:
         summary = json.loads((folder / SUMMARY).read_text())
@@ -219,6 +223,6 @@ def verify(folder: Path, file: FileDigest) -> None:
         ) from error
     if found != file.sha256:
         raise DataLoss(
-            f"{path} is damaged: its SHA-256 is {found}, and the manifest has {file.sha256}",
+            f"{path} is damaged: its SHA-256 is {found}, but the manifest has {file.sha256}",
             reason=ErrorReason.CHECKPOINT_DAMAGED,
         )

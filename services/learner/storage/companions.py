@@ -1,7 +1,8 @@
 """The files next to an exported model's weights: configuration, generation configuration, tokenizer and code.
 
-They are copies of the source's files, changed only where training changed a value. If this version of transformers
-wrote them anew, earlier versions could not read them: they replace settings that they do not find by defaults.
+These files are copies of the source's files, with changes only to values that training changed. If this version of
+transformers wrote the files anew, earlier versions could not read the files: earlier versions replace settings that
+they do not find by defaults.
 """
 
 import json
@@ -32,15 +33,15 @@ _CODE = "*.py"
 _CODE_MAP = "auto_map"
 _TIES = "tie_word_embeddings"
 _DTYPES = ("dtype", "torch_dtype")
-"""The names of the weights' type: that of transformers 5, and that of earlier versions."""
+"""The names of the setting for the weights' type, in transformers 5 and in earlier versions."""
 _TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id")
 
 
 def write_companions(folder: Path, lm: Any, model: ModelConfig, dtype: str) -> None:
     """Writes configuration, generation configuration, tokenizer and trusted code next to the weights of a model.
 
-    `dtype` is the type of these weights, which the configuration names for programs that load them.
-    Raises `InvalidArgument` if the source has no tokenizer.
+    `dtype` is the type of these weights. The configuration states the type for programs that load the weights. Raises
+    `InvalidArgument` if the source has no tokenizer.
     """
     source = resolve_model(model.path, model.revision, weights=False)
     tokenizer = load_tokenizer(model)
@@ -65,7 +66,7 @@ def write_companions(folder: Path, lm: Any, model: ModelConfig, dtype: str) -> N
 
 
 def _is_untied(lm: Any) -> bool:
-    """Whether the output layer has its own weights, although the configuration ties it to the embedding.
+    """Whether the output layer has its own weights, although the configuration ties this layer to the embedding.
 
     transformers trains two weights if the source's files have different values for them.
     """
@@ -88,7 +89,7 @@ def _config_changes(config: dict[str, Any], dtype: str, *, is_untied: bool) -> d
 
 
 def _write_generation_config(folder: Path, source: Path, stops: Sequence[int]) -> None:
-    """Writes the source's file, and adds the tokens that end the run's completions to those that end generation."""
+    """Writes the source's file, with an addition: the tokens that end the run's completions also end generation."""
     path = folder / _GENERATION_CONFIG
     values = read_json(source / _GENERATION_CONFIG, optional=True)
     if values:
@@ -120,8 +121,8 @@ def _copy_code(source: Path, tokenizer_source: Path, folder: Path) -> None:
         own = folder / file.name
         if own.is_file() and own.read_bytes() != file.read_bytes():
             raise InvalidArgument(
-                f"model.tokenizer: {file} and the model's own file of that name differ, and an export has room for "
-                "only one; rename one of them, in auto_map too"
+                f"model.tokenizer: {file} and the model's own file of that name differ, but an export can contain only "
+                "one file of this name; rename one of the files, also in auto_map"
             )
         shutil.copyfile(file, own)
 

@@ -43,13 +43,13 @@ def export_model(
     lora: LoraConfig | None = None,
     progress: Progress = silent,
 ) -> None:
-    """Writes the model's files with the trained weights in the type `dtype`. Call it on all ranks.
+    """Writes the model's files with the trained weights in the type `dtype`. Call this function on all ranks.
 
-    Names and files are those of the source, so the folder loads wherever the source does. With `lora` the weights are
-    merged with the adapters; the folder also contains the adapters, in `adapter`.
+    The folder has the same names and files as the source, so every program that loads the source also loads the folder.
+    With `lora` the weights are merged with the adapters; the folder also contains the adapters, in `adapter`.
 
-    The folder appears whole or not at all. Raises, on every rank alike, `ResourceExhausted` when the disk is full and
-    `FailedPrecondition` when a part cannot be written.
+    The folder appears completely or not at all. Raises, on every rank alike, `ResourceExhausted` when the disk is full
+    and `FailedPrecondition` when a part cannot be written.
     """
     error: ShoalError | None = None
     torch_dtype = getattr(torch, dtype)
@@ -82,7 +82,9 @@ def export_model(
 
 
 def delete_other_exports(exports: Path, keep: Collection[str]) -> None:
-    """Deletes the exports that are not in `keep`, and the rest of interrupted exports. Call it on rank 0."""
+    """Deletes the exports that are not in `keep`, and the remains of interrupted exports. Call this function on rank
+    0.
+    """
     for other in exports.iterdir():
         name = other.name
         while name.endswith((".partial", ".deleted")):
@@ -106,7 +108,8 @@ def write_weights(
     tensors: Iterator[tuple[str, Tensor]],
     process_group: ProcessGroup,
 ) -> OSError | None:
-    """Writes float32 safetensors into a new folder. Call it on all ranks: all ranks gather, and rank 0 writes.
+    """Writes float32 safetensors into a new folder. Call this function on all ranks: all ranks gather, and rank 0
+    writes.
 
     `tensors` yields the tensors of `shapes` in that order. Returns a failed write instead of raising it.
     """

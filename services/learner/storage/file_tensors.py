@@ -1,4 +1,4 @@
-"""The tensors of a model under the names, and in the forms, that its files have.
+"""The tensors of a model, with the names and the forms in the model's files.
 
 transformers renames and fuses tensors while it loads some models (the experts of a mixture become one tensor), and can
 reverse this. Every other program, and earlier versions of transformers, know only the names in the files.
@@ -24,17 +24,18 @@ NamedTensors = Iterable[tuple[str, Tensor]]
 
 
 class FileTensors:
-    """Turns a model's parameters into the tensors of its files, and adds what the model does not train.
+    """Turns a model's parameters into the tensors of the model's files, and adds the tensors that are not trained.
 
-    The source's files may hold more than parameters: buffers such as the balance of a router's experts, and layers that
-    transformers leaves out. These stay as they are.
+    The source's files may contain more than parameters: buffers such as the balance of a router's experts, and layers
+    that transformers leaves out. Such tensors are not changed.
     """
 
     def __init__(self, lm: Any, shapes: Mapping[str, tuple[int, ...]], dtype: torch.dtype, source: Path) -> None:
-        """`shapes` are the model's own, in the order of its tensors; `source` is the folder that it was loaded from.
+        """`shapes` are the shapes of the model's own tensors, in the model's order; `source` is the folder from which
+        the model was loaded.
 
         Raises `FailedPrecondition` for files that cannot be read, and for a model that transformers cannot convert back
-        into their tensors.
+        into the tensors of the files.
         """
         self._lm = lm
         try:
@@ -51,7 +52,7 @@ class FileTensors:
         self._before = {name: form for name, form in others.items() if form.dtype.itemsize > dtype.itemsize}
         self._after = {name: form for name, form in others.items() if name not in self._before}
         self.forms: Forms = {**self._before, **own, **self._after}
-        """Shape and type of each tensor that `stream` yields, in that order."""
+        """Shape and type of each tensor that `stream` yields, in the same order."""
 
     def stream(self, tensors: NamedTensors) -> Iterator[tuple[str, Tensor]]:
         """Yields the tensors of the files, made from the model's tensors, one at a time."""
@@ -70,19 +71,20 @@ class FileTensors:
             if name in self._source and (shape := self._source.form(name)[1]) != form.shape:
                 raise _not_exported(
                     self._lm,
-                    f"its files have {name} with shape {list(shape)}, and transformers would write {list(form.shape)}",
+                    f"the model's files have {name} with shape {list(shape)}, but transformers would write "
+                    f"{list(form.shape)}",
                 )
         if unknown and (buffers := list(_saved_buffers(self._lm))):
             raise _not_exported(
                 self._lm,
-                f"its files have no tensor {unknown[0]}, so {buffers[0]}, which is not trained, cannot be taken from "
-                "them; save the model with transformers' save_pretrained",
+                f"the model's files have no tensor {unknown[0]}, so {buffers[0]}, which is not trained, cannot be "
+                "taken from the files; save the model with transformers' save_pretrained",
             )
 
 
 def _not_exported(lm: Any, why: str) -> FailedPrecondition:
     return FailedPrecondition(
-        f"model.path: the weights of {type(lm).__name__} cannot be written in the form of its files: {why}",
+        f"model.path: the weights of {type(lm).__name__} cannot be written in the form of the model's files: {why}",
         reason=ErrorReason.NOT_EXPORTED,
     )
 

@@ -1,11 +1,11 @@
-"""The second half of a checkpoint: its files are synced, digested and named, while later commands run.
+"""The second half of writing a checkpoint: the files are synced, digested and named, while later commands run.
 
-    write_checkpoint (all ranks, a command)     the state is in files that the kernel may still hold
-    a thread on each rank                       syncs and digests the files that this rank wrote, and reports to rank 0
-    the thread of rank 0                        renames the folder once all ranks have reported
+write_checkpoint (all ranks, a command)     the state is in files that the kernel may still hold a thread on each rank
+syncs and digests the files that this rank wrote, and reports to rank 0 the thread of rank 0
+renames the folder once all ranks have reported
 
-No collective takes part, so train steps run meanwhile. A caller that waits for the end needs a deadline: a rank that is
-gone or hangs reports nothing.
+No collective takes part, so train steps run meanwhile. A caller that waits for the end needs a deadline, since a rank
+that is gone or hangs reports nothing.
 """
 
 import json
@@ -46,14 +46,15 @@ class CheckpointFinisher:
         self._thread: threading.Thread | None = None
 
     def wait(self) -> None:
-        """Waits until this rank has done its part in the checkpoint before, with or without success."""
+        """Waits until this rank has done its part in the previous checkpoint, with or without success."""
         if self._thread is not None:
             self._thread.join()
 
     def begin(
         self, checkpoints: Path, name: str, mine: Sequence[Path], *, keep: Collection[str]
     ) -> "Future[list[FileDigest]]":
-        """Begins to finish a checkpoint; `mine` are the files that this rank has written. Call it on all ranks.
+        """Begins to finish a checkpoint; `mine` are the files that this rank has written. Call this method on all
+        ranks.
 
         Returns, on rank 0, the digests of all files; then the other checkpoints that are not in `keep` are deleted.
         Fails with `ResourceExhausted` and `FailedPrecondition` in the same cases as `write_checkpoint`.
@@ -85,7 +86,7 @@ class CheckpointFinisher:
         return future
 
     def _bring_to_disk(self, subject: str, folder: Path, mine: Sequence[Path]) -> list[FileDigest]:
-        """Syncs and digests the files of this rank. On rank 0 it returns the digests of all ranks."""
+        """Syncs and digests the files of this rank. On rank 0 the result has the digests of all ranks."""
         process_group = self._process_group
         files: list[FileDigest] = []
         error: ShoalError | None = None
@@ -111,9 +112,9 @@ def _digest(path: Path, folder: Path) -> FileDigest:
 
 
 def _delete_others(checkpoints: Path, keep: Collection[str]) -> None:
-    """Deletes the learner's part of checkpoints that are not in `keep`, and the rest of unfinished ones.
+    """Deletes the learner's part of checkpoints that are not in `keep`, and the remains of unfinished checkpoints.
 
-    The coordinator deletes its own part. A folder of another name is somebody's copy, and stays.
+    The coordinator deletes its own part. A folder with another name is a user's copy, and is not deleted.
     """
     for other in checkpoints.iterdir():
         if is_step_name(other.name) and other.name not in keep:

@@ -1,8 +1,9 @@
 """The universal form of a checkpoint, with each parameter whole, which any number of ranks can load.
 
 `python -m services.learner.storage.universal_checkpoint SOURCE TARGET PARENT_PID` converts DeepSpeed's files in the
-folder SOURCE, by DeepSpeed's own converter, into a subfolder of TARGET. It runs as a separate process, which takes no
-GPU memory and ends with the learner. It holds one rank's shard of the optimizer, or one whole parameter, at a time.
+folder SOURCE, by DeepSpeed's own converter, into a subfolder of TARGET. The conversion runs as a separate process,
+which takes no GPU memory and ends with the learner. The process has one rank's shard of the optimizer, or one whole
+parameter, in memory at a time.
 """
 
 import os
@@ -24,16 +25,18 @@ from shoal.worker.parent import die_with_parent
 _NAME = "universal"
 _TAG = "state"
 _COPIES = 3
-"""Largest space of a conversion, as a multiple of its source: pieces, whole parameters, a shard again."""
+"""The largest disk space of a conversion, as a multiple of the size of its source. The space has pieces, whole
+parameters, and a shard again.
+"""
 
 
 @contextmanager
 def universal_form(checkpoint: Path, state: Path, process_group: ProcessGroup) -> Iterator[Path]:
-    """Returns a context with the universal form of the state in a folder of a checkpoint. Use it on all ranks.
+    """Returns a context with the universal form of the state in a folder of a checkpoint. Use the context on all ranks.
 
     The form is in a folder of the checkpoint that exists only within the context. The leftovers of an earlier process
-    are deleted. Raises, on every rank alike, `ResourceExhausted` when the disk has no room for it, and `Internal` when
-    DeepSpeed cannot convert the state.
+    are deleted. Raises, on every rank alike, `ResourceExhausted` when the disk has no room for the universal form, and
+    `Internal` when DeepSpeed cannot convert the state.
     """
     folder = checkpoint / _NAME
     try:
@@ -58,9 +61,9 @@ def _convert(source: Path, target: Path, folder: Path) -> None:
     free = shutil.disk_usage(target).free
     if free < num_bytes:
         raise ResourceExhausted(
-            f"{source} needs {format_bytes(num_bytes)} on its disk to be loaded on another number of ranks, and "
-            f"{format_bytes(free)} are free: free some space, or start the learner with the number of "
-            "ranks that wrote it",
+            f"{source} needs {format_bytes(num_bytes)} on its disk in order to be loaded on another number of ranks, "
+            f"but only {format_bytes(free)} are free: free some space, or start the learner with the number of ranks "
+            "that wrote it",
             reason=ErrorReason.DISK_FULL,
             metadata={"folder": str(folder)},
         )
@@ -74,7 +77,7 @@ def _convert(source: Path, target: Path, folder: Path) -> None:
     if done.returncode:
         if shutil.disk_usage(target).free < 1 << 20:
             raise storage_error(OSError(), folder)
-        why = done.stderr.strip().splitlines()[-1:] or [f"its process ended with exit code {done.returncode}"]
+        why = done.stderr.strip().splitlines()[-1:] or [f"the conversion ended with exit code {done.returncode}"]
         raise Internal(
             f"{source} cannot be converted for another number of ranks: {why[0]}; start the learner with the number "
             "of ranks that wrote it",
@@ -83,7 +86,7 @@ def _convert(source: Path, target: Path, folder: Path) -> None:
 
 
 def main() -> None:
-    """Converts the files of the folder that the first argument names."""
+    """Converts the files in the folder that the first argument names."""
     source, target, parent_pid = sys.argv[1:]
     die_with_parent(parent_pid=int(parent_pid))
     from deepspeed.checkpoint import ds_to_universal

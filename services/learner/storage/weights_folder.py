@@ -1,7 +1,7 @@
-"""Weights written as safetensors one tensor at a time, so that the writer never holds more than one.
+"""Weights written as safetensors one tensor at a time, so that the writer never has more than one tensor in memory.
 
-The library writes a file from all its tensors at once. The format is a header of JSON with the place of each tensor,
-then their bytes (github.com/huggingface/safetensors).
+The library needs all tensors of a file at once to write the file. The format is a JSON header with the place of each
+tensor, and then the bytes of the tensors (github.com/huggingface/safetensors).
 """
 
 import json
@@ -22,21 +22,21 @@ from shoal.models.model_folder import hub_revision
 
 @dataclass(frozen=True)
 class Form:
-    """The type and shape of a tensor, as a file has them."""
+    """The type and shape of a tensor in a file."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the tensor's values."""
+        """The number of bytes of the tensor's values."""
         return math.prod(self.shape) * int(self.dtype.itemsize)
 
 
 Forms = Mapping[str, Form]
 
 _FILE_BYTES = 4 << 30
-"""Largest size of a file, unless a single tensor is larger."""
+"""The largest size of a file in bytes, unless a single tensor is larger."""
 _TYPES = {
     torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16",
     torch.float8_e4m3fn: "F8_E4M3", torch.float8_e5m2: "F8_E5M2",
@@ -50,9 +50,10 @@ def uniform(shapes: Mapping[str, tuple[int, ...]], dtype: torch.dtype) -> Forms:
 
 
 def write_weights_folder(folder: Path, forms: Forms, tensors: Iterator[tuple[str, Tensor]]) -> None:
-    """Writes tensors into a folder, each in its form, with an index if there are several files. Does not sync them.
+    """Writes tensors into a folder, each in its form, with an index if there are several files. Does not sync the files
+    to disk.
 
-    `tensors` yields the tensors of `forms` in that order. Raises `OSError` when a file cannot be written.
+    `tensors` yields the tensors of `forms` in the same order. Raises `OSError` when a file cannot be written.
     """
     files = _split(forms)
     names = [f"model-{number:05d}-of-{len(files):05d}.safetensors" for number in range(1, len(files) + 1)]
@@ -115,7 +116,7 @@ def write_adapter_folder(
 ) -> None:
     """Writes adapters of `model` in float32, with peft's configuration, into a new folder.
 
-    `tensors` yields the tensors of `shapes` in that order. Raises `OSError` when a file cannot be written.
+    `tensors` yields the tensors of `shapes` in the same order. Raises `OSError` when a file cannot be written.
     """
     folder.mkdir()
     write_weights_file(folder / "adapter_model.safetensors", uniform(shapes, torch.float32), tensors)

@@ -1,10 +1,10 @@
 """The policy's objectives, one module each: the loss of each token from log-probabilities, baseline and advantages.
 
 An objective takes the tokens of whole completions and returns the loss of each token, before weights and averages.
-docs/algorithms.md has the formulas, the papers and the names that other systems use.
+docs/algorithms.md has the formulas, the papers and the names in other systems.
 
-To add an objective, add its name (and its options) to `shoal.config.tables.loss`, write the function of that name in
-the module of that name here, and add its formula to docs/algorithms.md.
+To add an objective, add its name (and its options) to `shoal.config.tables.loss`, write a function of that name in a
+module of that name in this package, and add its formula to docs/algorithms.md.
 """
 
 from collections.abc import Callable

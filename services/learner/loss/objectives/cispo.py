@@ -14,8 +14,8 @@ from shoal.config.tables.loss import LossConfig
 def cispo(tokens: PolicyTokens, config: LossConfig) -> PolicyLoss:
     """Returns the loss of each token.
 
-    Clipped means: the weight was bounded. With `cispo_cap`, as in TRL, only tokens of positive advantage count as
-    clipped.
+    A token counts as clipped if its weight was bounded. With `cispo_cap`, as in TRL, only tokens of positive advantage
+    count as clipped.
     """
     ratio_C, advantages_C = torch.exp(tokens.detached_log_ratio_C), tokens.advantages_C
     low = 1 - config.clip_low

@@ -1,7 +1,7 @@
 """The completion of each token, and sums over completions.
 
-C tokens, S completions. Losses see whole completions, whatever row they are packed in, so a statistic of a sequence
-never mixes the completions of a row.
+C tokens, S completions. Losses see whole completions, however the completions are packed into rows, so a statistic of a
+sequence never mixes the completions of a row.
 """
 
 from dataclasses import dataclass
@@ -12,12 +12,12 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Completions:
-    """The completion that each token belongs to."""
+    """For each token, the completion to which the token belongs."""
 
     index_C: Tensor
-    """[C] int64, 0 to S - 1, in any order."""
+    """The index of each token's completion, [C] int64, from 0 to S - 1 in any order."""
     num: int
-    """S, including completions without tokens."""
+    """The number of completions, S, including completions without tokens."""
 
     def sum(self, values_C: Tensor) -> Tensor:
         """Sums each completion's values, [S]; 0 for a completion without tokens."""

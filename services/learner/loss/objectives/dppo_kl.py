@@ -11,5 +11,5 @@ from shoal.config.tables.loss import LossConfig
 
 
 def dppo_kl(tokens: PolicyTokens, config: LossConfig) -> PolicyLoss:
-    """Returns the loss of each token. Clipped means: dropped."""
+    """Returns the loss of each token. A clipped token is dropped."""
     return within_trust_region(binary_kl(tokens.baseline_logprobs_C, tokens.detached_logprobs_C), tokens, config)

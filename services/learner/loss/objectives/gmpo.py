@@ -11,7 +11,7 @@ from shoal.config.tables.loss import LossConfig
 
 
 def gmpo(tokens: PolicyTokens, config: LossConfig) -> PolicyLoss:
-    """Returns the loss of each token. Clipped means: the token's log-ratio was clamped."""
+    """Returns the loss of each token. A token counts as clipped if its log-ratio was clamped."""
     advantages_C, log_ratio_C = tokens.advantages_C, tokens.log_ratio_C
     is_high_C = (advantages_C > 0) & (log_ratio_C > config.gmpo_log_clip_high)
     is_low_C = (advantages_C < 0) & (log_ratio_C < -config.gmpo_log_clip_low)

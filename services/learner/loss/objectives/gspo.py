@@ -2,8 +2,8 @@
 
 s = exp(mean over the completion's tokens of log pi - baseline) has the same value for each of the completion's tokens.
 Each token carries its own part of the gradient (the paper's GSPO-token), so that advantages, weights and masks may
-differ from token to token. If they do not differ, the gradient equals that of s. The loss is the mean over completions
-of their token means.
+differ from token to token. If these values do not differ, the gradient equals the gradient of s. The loss is the mean
+over completions of their token means.
 """
 
 from torch import Tensor
@@ -14,11 +14,13 @@ from shoal.config.tables.loss import LossConfig
 
 
 def gspo(tokens: PolicyTokens, config: LossConfig) -> PolicyLoss:
-    """Returns the surrogate on each completion's ratio. Clipped means: the token's completion was clipped."""
+    """Returns the surrogate on each completion's ratio. A token counts as clipped if its completion was clipped."""
     return clipped_surrogate(sequence_ratio(tokens), tokens.advantages_C, config)
 
 
 def sequence_ratio(tokens: PolicyTokens) -> Tensor:
-    """Returns the geometric mean of the completion's ratios, [C], with the token's own part of its gradient."""
+    """Returns the geometric mean of the completion's ratios for each token, [C]. Each value has the gradient of only
+    its own token's part.
+    """
     mean_C = tokens.completions.spread(tokens.completions.mean(tokens.detached_log_ratio_C))
     return live_exp(mean_C + tokens.logprobs_C - tokens.detached_logprobs_C)

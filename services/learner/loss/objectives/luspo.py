@@ -9,5 +9,5 @@ from shoal.config.tables.loss import LossConfig
 
 
 def luspo(tokens: PolicyTokens, config: LossConfig) -> PolicyLoss:
-    """Returns the loss of each token, which is that of `gspo`."""
+    """Returns the loss of each token, which equals the loss of `gspo`."""
     return gspo(tokens, config)

@@ -1,6 +1,6 @@
 """The plain policy gradient (REINFORCE): -A log pi. The baseline's log-probabilities are not used.
 
-It assumes that the policy itself sampled the tokens; off-policy its gradient is biased.
+The objective assumes that the policy itself sampled the tokens. Off-policy, the gradient of the objective is biased.
 """
 
 import torch

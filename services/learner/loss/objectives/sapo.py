@@ -1,7 +1,8 @@
 """SAPO (arXiv:2511.20347): a soft gate in place of the clip.
 
 -A sigmoid(tau (r - 1)) 4 / tau, with tau = `sapo_tau_positive` where A > 0 and `sapo_tau_negative` elsewhere. At r = 1
-the gradient is that of the plain surrogate; away from there it fades out instead of being cut off.
+the gradient equals the gradient of the plain surrogate. As r moves away from 1, the gradient decreases gradually
+instead of being cut off.
 """
 
 import torch

@@ -19,10 +19,10 @@ class PolicyTokens:
     detached_logprobs_C: Tensor
     """log pi(token) without gradient, for weights that an objective treats as constants."""
     baseline_logprobs_C: Tensor
-    """Denominator of the ratio: behavior or proximal log-probabilities. No NaN (see `known_baseline`)."""
+    """The denominator of the ratio: behavior or proximal log-probabilities, without NaN (see `known_baseline`)."""
     advantages_C: Tensor
     rewards_C: Tensor
-    """The reward of the token's completion; NaN if it has none. Only TOPR reads it."""
+    """The reward of the token's completion; NaN if the completion has no reward. Only TOPR reads the reward."""
     completions: Completions
 
     @cached_property
@@ -36,7 +36,7 @@ class PolicyTokens:
         return self.detached_logprobs_C - self.baseline_logprobs_C
 
     def by_sign(self, positive: float, other: float) -> Tensor:
-        """Returns [C]: `positive` where the advantage is positive, `other` elsewhere."""
+        """Returns `positive` for tokens with a positive advantage, and `other` for all other tokens, [C]."""
         return torch.full_like(self.advantages_C, other).masked_fill(self.advantages_C > 0, positive)
 
 
@@ -55,17 +55,19 @@ class PolicyLoss:
 
 
 def live_exp(log_C: Tensor) -> Tensor:
-    """Computes exp, [C], with gradient 0 where the result is too large for its type.
+    """Computes exp, [C], with gradient 0 for a result that is too large for its type.
 
-    The result is infinite there: a clipped value stays bounded, and an unbounded one gives an infinite loss, which the
-    step refuses. With plain `torch.exp` the gradient of a clipped-away value would be 0 x infinity.
+    Such a result is infinite. A clipped value then stays bounded, and an unbounded value gives an infinite loss, which
+    the step refuses. With plain `torch.exp` the gradient of a clipped-away value would be 0 x infinity.
     """
     limit = math.log(torch.finfo(log_C.dtype).max) - 1
     return torch.where(log_C > limit, torch.inf, torch.exp(log_C.clamp(max=limit)))
 
 
 def known_baseline(baseline_logprobs_C: Tensor, detached_logprobs_C: Tensor) -> Tensor:
-    """Replaces unknown (NaN) baselines by the policy itself, [C]: the ratio is 1 there, with an on-policy gradient."""
+    """Replaces unknown (NaN) baselines by the policy itself, [C]: for such a token the ratio is 1, and the gradient is
+    the on-policy gradient.
+    """
     return torch.where(torch.isnan(baseline_logprobs_C), detached_logprobs_C, baseline_logprobs_C)
 
 

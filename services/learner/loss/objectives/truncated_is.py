@@ -10,7 +10,7 @@ from shoal.config.tables.loss import LossConfig
 
 
 def truncated_is(tokens: PolicyTokens, config: LossConfig) -> PolicyLoss:
-    """Returns the loss of each token. Clipped means: the weight was bounded."""
+    """Returns the loss of each token. A token counts as clipped if its weight was bounded."""
     ratio_C = torch.exp(tokens.detached_log_ratio_C)
     return policy_loss(
         weighted_logprobs(tokens, torch.clamp(ratio_C, config.ratio_low, config.ratio_high)),

@@ -163,8 +163,8 @@ def test_auto_is_flash_attention_where_gpu_package_type_and_model_allow_it(monke
         ({"capability": (7, 5)}, {}, {}, "needs a GPU of compute capability 8.0"),
         ({"version": ""}, {}, {}, "needs the package flash-attn, version 2.6.0 or newer"),
         ({"version": "2.5.9"}, {}, {}, "needs the package flash-attn, version 2.6.0 or newer"),
-        ({}, {"compute_dtype": "float32"}, {}, "computes in bfloat16 only, and learner.compute_dtype is float32"),
-        ({}, {}, {"head_dim": 512}, "takes heads of size 256 at most, and this model has heads of size 512"),
+        ({}, {"compute_dtype": "float32"}, {}, "computes in bfloat16 only, but learner.compute_dtype is float32"),
+        ({}, {}, {"head_dim": 512}, "takes heads of size 256 at most, but this model has heads of size 512"),
     ],
 )
 def test_what_keeps_flash_attention_from_computing_is_named_and_auto_avoids_it(
