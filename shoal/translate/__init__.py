@@ -1,4 +1,5 @@
-"""Translates configurations of other GRPO trainers ("peers") into Shoal's. It drops nothing silently.
+"""Translation of the configurations of other GRPO trainers ("peers") into Shoal's configuration. No setting is dropped
+silently.
 
 To add a peer, write a folder here like `roll/`: `fields.py` with a row for each of its fields, `compose.py` for
 settings that several fields decide together, `__init__.py` with its `System`. Then add it to `SYSTEMS` below and to the
@@ -20,7 +21,7 @@ from shoal.translate.verl import VERL
 from shoal.translate.version import choose_version
 
 SYSTEMS: dict[str, System] = {system.name: system for system in (OPEN_INSTRUCT, ROLL, UNSLOTH, TRL, VERL)}
-"""Peers by the name that `--from` takes."""
+"""The peers, by the name that `--from` takes."""
 
 
 def translate_arguments(

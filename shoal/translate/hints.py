@@ -17,12 +17,14 @@ _IN_DAILY_USE = {
     "sp": "learner.sequence_parallel_size",
     "tp": "generator.tensor_parallel_size",
 }
-"""Short names in no system's table that people use nevertheless -> the field of Shoal."""
+"""Fields of Shoal, by short names that are in no system's table but that people use."""
 
 
 def meant_fields(field: str, systems: Iterable[System]) -> list[str]:
-    """Returns the fields of Shoal for which other systems or people use the name of this field; only the fields of its
-    own section, if there are any. Empty if there are none or too many."""
+    """Returns the fields of Shoal for which other systems or people use the name of a given field. If fields in the
+    section of the given field are among them, only these are returned. The result is empty if there are no such fields,
+    or too many.
+    """
     section, _, name = field.rpartition(".")
     found = [_meaning(field, system)[0] for system in systems]
     targets = sorted({target for some in found for target in some})
@@ -36,7 +38,7 @@ def meant_fields(field: str, systems: Iterable[System]) -> list[str]:
 def field_hint(field: str, systems: Iterable[System]) -> str:
     """Returns Shoal's counterpart of another system's field: "kl.beta: what trl calls beta is kl.coef here".
 
-    Looks for the whole dotted name first, then for its last part. Empty if no system has it.
+    Looks for the whole dotted name first, then for its last part. The result is empty if no system has the field.
     """
     name = field.rpartition(".")[2]
     found: dict[str, list[str]] = {}
@@ -54,7 +56,7 @@ def field_hint(field: str, systems: Iterable[System]) -> str:
 
 
 def _meaning(field: str, system: System) -> tuple[list[str], str]:
-    """Returns Shoal's fields that a system's field decides, or why there is none."""
+    """Returns Shoal's fields that a system's field decides, or the reason why there is no such field."""
     exact = [system.rows[field]] if field in system.rows else []
     last = field.rpartition(".")[2]
     rows = exact or [row for name, row in system.rows.items() if name.rpartition(".")[2] == last]

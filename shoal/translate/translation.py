@@ -1,4 +1,6 @@
-"""Translates the settings of another system into a configuration, or into reasons why that is not possible."""
+"""Translation of the settings of another system into a configuration, or into reasons why a translation is not
+possible.
+"""
 
 import re
 import textwrap
@@ -77,7 +79,7 @@ def translate(
     title: str = "",
     version: Version = CURRENT,
 ) -> Translation:
-    """Translates settings. Each setting is mapped, or named in a note or a refusal.
+    """Translates settings. Each setting is either mapped, or named in a note or a refusal.
 
     `skip` names refused fields to leave out on purpose ("all" for every field); `overrides` are settings of Shoal,
     "a.b=value", which are applied last; `version` decides the defaults. Raises `InvalidArgument` when an override
@@ -152,7 +154,7 @@ def _judge(system: System, settings: Settings, source: Source, draft: Draft) -> 
 def _bound_support(draft: Draft) -> None:
     """Sets `sampling.top_k` if top-p or min-p exclude tokens and the source has no top-k; notes the difference.
 
-    The learner normalizes over the tokens that each token was drawn from, and top-k bounds their number.
+    The learner normalizes over the tokens from which each token was drawn, and top-k bounds the number of these tokens.
     """
     top_p, min_p = draft.values.get("sampling.top_p") or 1.0, draft.values.get("sampling.min_p") or 0.0
     if draft.values.get("sampling.top_k"):
@@ -204,7 +206,7 @@ def _is_answered(cure: str, answered: set[str]) -> bool:
 
 
 def _with_overrides(draft: Draft, overrides: Sequence[str]) -> dict[str, Any]:
-    """Applies overrides to the draft and returns it as nested values."""
+    """Applies overrides to the draft, and returns the draft as nested values."""
     for override in overrides:
         alone: dict[str, Any] = {}
         apply_override(alone, override)
@@ -235,7 +237,7 @@ def _with_overrides(draft: Draft, overrides: Sequence[str]) -> dict[str, Any]:
 
 
 def _completed(table: Any, common: Mapping[str, Any]) -> Any:
-    """Returns a source of data with the common settings that it does not set itself."""
+    """Returns a source of data with the common settings that the source does not set itself."""
     if not isinstance(table, Mapping):
         return table
     said = frozenset().union(*(same for same in _SAME if same & table.keys()))

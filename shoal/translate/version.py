@@ -1,4 +1,6 @@
-"""Defaults of another version of a system: of the month in which a script was written, or of a checkout."""
+"""Defaults of another version of a system: the version of the month in which a script was written, or the version of a
+checkout.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -34,7 +36,7 @@ CURRENT = Version()
 
 
 def choose_version(system: System, *, as_of: str = "", checkout: Path | None = None) -> Version:
-    """Returns the version that `--as-of` or `--checkout` name; at most one may.
+    """Returns the version that `--as-of` or `--checkout` names. At most one of these options may be given.
 
     Raises `InvalidArgument` for a month whose defaults are unknown, and for a folder that is not a checkout.
     """
@@ -65,7 +67,7 @@ def implied_version(system: System, version: Version, settings: Settings) -> Ver
 def with_defaults(system: System, version: Version, settings: Settings) -> tuple[System, Settings]:
     """Returns the system with the version's defaults.
 
-    If Shoal's table would refuse a default as a value, the default counts as a setting of the source.
+    A default that Shoal's table would refuse as a value counts as a setting of the source.
     """
     defaults = system.defaults_as_of.get(version.month, {})
     settings = replace(settings, values=dict(settings.values), notes=list(settings.notes))

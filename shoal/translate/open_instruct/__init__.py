@@ -35,7 +35,7 @@ DEFAULTS_AS_OF: dict[str, dict[str, Any]] = {
     },
     "2026-08": {},
 }
-"""Month -> the defaults that differ from the table of fields, which describes 2026-08."""
+"""The defaults that differ from the table of fields, by month. The table describes 2026-08."""
 
 OPEN_INSTRUCT = System(
     name="open-instruct",

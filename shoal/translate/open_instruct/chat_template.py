@@ -1,4 +1,4 @@
-"""open-instruct's chat templates by name, with Shoal's templates that write the same turns."""
+"""open-instruct's chat templates by name, with the templates of Shoal that write equal turns."""
 
 from shoal.chat_templates import template_text
 from shoal.translate.shared.draft import Checkout, Draft, Source
@@ -18,7 +18,7 @@ _OURS = {
     "olmo_thinker_code_rlzero": "code_block",
 }
 _IN_OUR_WORDS = ("tulu_r1", "r1_zero", "r1_zero_plain", "r1_zero_boxed", "answer_line", "code_block")
-"""Templates whose instructions have another wording here."""
+"""Templates whose instructions have another wording in Shoal."""
 
 _OLMO = (
     "begins every prompt with a system message by Ai2, which only its own models were trained with: leave it out if "

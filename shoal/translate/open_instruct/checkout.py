@@ -1,4 +1,6 @@
-"""Reads chat templates and defaults from a checkout of open-instruct. Its code is parsed, and never run."""
+"""Reads chat templates and defaults from a checkout of open-instruct. The code of the checkout is parsed, and never
+run.
+"""
 
 import ast
 from collections.abc import Iterator
@@ -14,7 +16,7 @@ _PACKAGE = "open_instruct"
 _TRAINER = "grpo_fast.py"
 _TEMPLATES = ("dataset_transformation.py", "CHAT_TEMPLATES")
 _UNKNOWN = object()
-"""Stands for a default that only a run could show."""
+"""Marks a default that only a run could show."""
 
 
 def read_checkout(folder: Path) -> Checkout:
@@ -35,7 +37,9 @@ class _Module:
     tree: ast.Module
 
     def imported(self) -> dict[str, str]:
-        """Returns name -> module of the package that it names, or from which it is imported."""
+        """Returns, for each imported name, the module of the package that the name means or from which the name is
+        imported.
+        """
         found: dict[str, str] = {}
         for node in ast.walk(self.tree):
             if isinstance(node, ast.ImportFrom) and node.module and node.module.partition(".")[0] == _PACKAGE:
@@ -95,7 +99,9 @@ def _fields(node: ast.expr, module: _Module) -> Iterator[tuple[str, Any]]:
 
 
 def _value(node: ast.expr) -> Any:
-    """Returns the value of a default: a literal, a member of an enumeration by its name, or a dataclass field's."""
+    """Returns the value of a default: a literal, a member of an enumeration by its name, or the default of a dataclass
+    field.
+    """
     if isinstance(node, ast.Call) and _name(node.func) == "field":
         words = {word.arg: word.value for word in node.keywords}
         if "init" in words:  # Fields outside of the constructor are set at run time.
@@ -140,5 +146,5 @@ def _text(node: ast.expr) -> str | None:
 
 
 def _name(node: ast.AST) -> str:
-    """Returns the last part of a name: `f` of `f`, and of `module.f`."""
+    """Returns the last part of a name: `f` for both `f` and `module.f`."""
     return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""

@@ -12,9 +12,11 @@ from shoal.translate.shared.setters import run_name, set_scheduler, set_trust
 
 _REFILLS = 100
 _NEVER = 1_000_000
-"""Steps between checkpoints if open-instruct writes none. Shoal always writes one at the end."""
+"""The number of steps between checkpoints if open-instruct writes no checkpoints. Shoal always writes a checkpoint at
+the end.
+"""
 _ALL = 1_000_000
-"""Number of checkpoints to keep if open-instruct keeps all."""
+"""The number of checkpoints to keep if open-instruct keeps all checkpoints."""
 _WHOLE_GPU, _SHARED_GPU = 0.9, 0.4
 _TORCH_DECAY = 0.01
 _MAX_LOG_RATIO = 10.0
@@ -33,7 +35,7 @@ _RHO = (
 
 
 def compose(source: Source, draft: Draft) -> None:
-    """Sets the fields that no flag decides alone."""
+    """Sets the fields that no single flag decides."""
     _run(source, draft)
     set_chat_template(source, draft)
     _tracking(source, draft)
@@ -73,7 +75,7 @@ def _run(source: Source, draft: Draft) -> None:
 
 
 def _pack(source: Source, draft: Draft) -> None:
-    """Sets the length of packed rows. The earlier trainer packed nothing, so it had no such setting."""
+    """Sets the length of packed rows. The earlier trainer did not pack rows, so this trainer had no such setting."""
     pack, longest = source["pack_length"], source["max_prompt_token_length"] + source["response_length"]
     if source["local_rollout_batch_size"] is not None and not source.is_set("pack_length"):
         draft.set("learner.pack_tokens", longest, source.origin("max_prompt_token_length", "response_length"))
@@ -115,7 +117,7 @@ def _schedule(source: Source, draft: Draft) -> None:
 
 
 def _weight_decay(source: Source, draft: Draft) -> None:
-    """Sets the weight decay as open-instruct's code applies it, which differs from the name of its flag."""
+    """Sets the weight decay as open-instruct's code applies it. The code differs from the name of the flag."""
     decay, flag = source["weight_decay"], "set_weight_decay_on_bias_and_norm"
     if source[flag]:
         source.copy("weight_decay", "learner.weight_decay")

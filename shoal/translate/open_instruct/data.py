@@ -22,14 +22,15 @@ _PLAIN = (["train"], "ground_truth", "messages")
 
 
 def num_steps(source: Source, draft: Draft) -> int:
-    """Returns the number of train steps; `compose` has set the number of groups in each."""
+    """Returns the number of train steps. `compose` has already set the number of groups in each step."""
     groups = draft.values.get("grpo.groups_per_step") or 1
     return int(source["total_episodes"] // max(1, source["num_samples_per_prompt_rollout"] * groups))
 
 
 def compose_data(source: Source, draft: Draft, played: dict[str, str]) -> dict[str, Any]:
-    """Sets the sources of the training prompts. Returns their common settings, including `played`, the settings of
-    their environment."""
+    """Sets the sources of the training prompts. Returns their common settings, including `played`, which are the
+    settings of the sources' environment.
+    """
     common: dict[str, Any] = dict(played)
     for name, ours, default in (
         ("ground_truths_key", "ground_truth_column", "ground_truth"),
@@ -50,7 +51,9 @@ def compose_data(source: Source, draft: Draft, played: dict[str, str]) -> dict[s
 
 
 def _system_prompt(name: str, source: Source, draft: Draft) -> str | None:
-    """Returns the text of a file, named relative to here or to the root of the checkout. Refuses a missing file."""
+    """Returns the text of a file, named relative to the current folder or to the root of the checkout. Refuses a
+    missing file.
+    """
     folders = [Path(), *([source.checkout.folder] if source.checkout else [])]
     for folder in folders:
         if (folder / name).is_file():
@@ -91,7 +94,7 @@ def _sources(source: Source, draft: Draft, name: str, splits_name: str, common: 
 
 
 def compose_evaluation(source: Source, draft: Draft, common: dict[str, Any]) -> None:
-    """Sets the questions of the evaluation, and how they are asked.
+    """Sets the questions of the evaluation, and how the questions are asked.
 
     `common` has the settings of the training prompts, since open-instruct asks and scores both in the same way.
     """

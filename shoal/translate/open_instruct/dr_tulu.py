@@ -11,9 +11,9 @@ from shoal.translate.shared.draft import Draft
 
 DR_TULU = "dr_agent_mcp"
 PARSER = "dr_tulu"
-"""open-instruct's parser of its calls, which leaves them to the package."""
+"""open-instruct's parser of the tool's calls, which leaves the calls to the package."""
 _FORM = "v20250824"
-"""The package's name of the form that is `call_tool` here."""
+"""The package's name of the form that Shoal calls `call_tool`."""
 _TRANSPORT = "StreamableHttpTransport"
 _ALL_ADDRESSES = ("0.0.0.0", "::")
 """Addresses at which a server listens, but which a client cannot use."""
@@ -41,7 +41,7 @@ SETTINGS_REFUSED = {
     (DR_TULU, "tool_names"): (f"known: {', '.join(_TOOLS)}, with commas; {_OWN_SERVER}", "environments"),
     (DR_TULU, "transport_type"): (f"known: {_TRANSPORT}; {_OWN_SERVER}", "environments"),
 }
-"""Settings of a tool that may have no counterpart: the reason, and the field of Shoal that resolves it."""
+"""Settings of a tool that may have no counterpart: the reason, and the field of Shoal that resolves the refusal."""
 
 
 def dr_tulu_table(settings: dict[str, Any], call_name: str) -> dict[str, Any]:
@@ -67,7 +67,7 @@ def dr_tulu_table(settings: dict[str, Any], call_name: str) -> dict[str, Any]:
 
 
 def check_dr_tulu(names: Sequence[str], call_names: Sequence[str] | None, parser: str, draft: Draft) -> None:
-    """Refuses a script with DR Tulu's tools or parser that open-instruct would not train with."""
+    """Refuses a script with which open-instruct would not train with DR Tulu's tools or parser."""
     if DR_TULU not in names and parser != PARSER:
         return
     if list(names) != [DR_TULU] or parser != PARSER:

@@ -53,7 +53,7 @@ _OF_CODE = (*_CODE, "code_api_url")
 
 
 def _verifiers(source: Source, draft: Draft) -> None:
-    """Sets options of the verifiers that check lengths and programs."""
+    """Sets options of the verifiers for lengths and programs."""
     longest = source["max_length_verifier_max_length"]
     options: dict[str, dict[str, Any]] = {}
     names = [name for name in (*_CODE, "max_length_verifier_max_length") if source.is_set(name)]
@@ -89,7 +89,7 @@ def _format(source: Source, draft: Draft) -> None:
 
 
 def compose_judge(source: Source, draft: Draft) -> None:
-    """Sets `reward.judge` if a flag configures it; open-instruct has its address in the environment."""
+    """Sets `reward.judge` if a flag configures it. open-instruct reads the judge's address from the environment."""
     model, timeout = source["llm_judge_model"], source["llm_judge_timeout"]
     address = source[JUDGE_ADDRESS] if model.startswith(_HOSTED) else None
     settings = {

@@ -13,7 +13,9 @@ GAMES = ("counter", "guess_number", "wordle")
 """Environments that define the task of each row of the data."""
 _KIB = {"k": 1, "m": 1024, "g": 1024**2}
 _LONGEST = 65_536
-"""Most characters of a page or a list of results if open-instruct has no limit: the limit of an observation."""
+"""The most characters of a page or of a list of results if open-instruct has no limit. The value is the limit of an
+observation.
+"""
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,8 @@ def read_tools(source: Source, draft: Draft) -> list[Tool]:
 
 def tool_table(tool: Tool, draft: Draft) -> dict[str, Any]:
     """Returns a tool's table: the `source`, an environment that comes with Shoal, and its settings. Refuses settings
-    without a counterpart."""
+    that have no counterpart.
+    """
     # The size of a pool of actors does not matter here, since processes share episodes.
     settings = {key: value for key, value in tool.settings.items() if key != "pool_size"}
     table = _MADE[tool.name](settings, tool.call_name)

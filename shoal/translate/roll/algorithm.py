@@ -19,11 +19,11 @@ _OPTIONS = {
     },
     "kimi15": {"kimi15_tau": "loss.kimi15_tau"},
 }
-"""Objective -> ROLL's options of it, with Shoal's fields."""
+"""ROLL's options of each objective, with Shoal's fields."""
 
 
 def compose_advantage(workers: Sequence[RewardWorker], source: Source, draft: Draft) -> None:
-    """Sets baseline and scale of the advantages, and the completions that they cover."""
+    """Sets baseline and scale of the advantages, and the completions that baseline and scale cover."""
     estimator, (mean, std) = source["adv_estimator"], _kinds(source)
     if estimator not in ("grpo", "reinforce"):
         reason = "known: grpo, reinforce; gae needs a critic, which GRPO does not have"
@@ -139,7 +139,7 @@ def compose_loss(source: Source, draft: Draft) -> None:
 
 
 def _variant(source: Source, draft: Draft) -> str:
-    """Returns the variant of the policy gradient, which only one class of worker reads."""
+    """Returns the variant of the policy gradient, which only one of ROLL's worker classes reads."""
     variant, older = str(source["pg_variant"]), source["use_policy_loss_type"].upper()
     worker = str(source["actor_train.worker_cls"] or "").rpartition(".")[2]
     if worker not in ("", "ActorWorker", _PG_WORKER):
@@ -154,7 +154,7 @@ def _variant(source: Source, draft: Draft) -> str:
 
 
 def _level(source: Source) -> str:
-    """Returns the level of the ratio, which the other class of worker reads."""
+    """Returns the level of the ratio, which only the other of ROLL's two worker classes reads."""
     if str(source["actor_train.worker_cls"] or "").rpartition(".")[2] == _PG_WORKER:
         source.note_unused("importance_sampling", why=f"ROLL's {_PG_WORKER} has a ratio for each token")
         return "token"

@@ -23,7 +23,7 @@ def _ranks(mapping: Any) -> int | None:
 
 
 def _sharding(source: Source, draft: Draft) -> None:
-    """Reads the name of one of ROLL's DeepSpeed files. A table instead of a name has its own rows."""
+    """Reads the name of one of ROLL's DeepSpeed files. A table in place of a name is handled by separate rows."""
     config = source[STRATEGY]
     match = re.fullmatch(r"\$\{deepspeed_zero([123]?)(_cpuoffload)?\}", config) if isinstance(config, str) else None
     if match is not None:
@@ -60,7 +60,7 @@ def compose_batches(source: Source, draft: Draft) -> None:
 
 
 def _mini_batches(source: Source, draft: Draft, replicas: int) -> int:
-    """Sets the mini-batches of a step; returns the number of samples in each."""
+    """Sets the mini-batches of a step; returns the number of samples in each mini-batch."""
     names = (f"{TRAINING}.per_device_train_batch_size", f"{TRAINING}.gradient_accumulation_steps")
     device, accumulation = (source[name] for name in names)
     samples = int(source["rollout_batch_size"] * source["num_return_sequences_in_group"])

@@ -19,13 +19,13 @@ _MEGATRON = "megatron_train"
 _PARTS_OF_VISION = ("vision_model", "visual", "vision_tower", "audio_model", "audio_tower", "talker", "code2wav")
 """Parts that only models of images or sounds have."""
 _OWN_TEMPLATES = (None, "native", "qwen2_5", "qwen3")
-"""ROLL's names for the tokenizer's own chat template, with thoughts if the model has them."""
+"""ROLL's names for the tokenizer's own chat template, with thoughts if the model has thoughts."""
 _WITHOUT_THOUGHTS = ("qwen3_nothink", "native_nothink", "native_nonthinking")
-"""ROLL's names for the same template with enable_thinking false."""
+"""ROLL's names for the tokenizer's own chat template with `enable_thinking` false."""
 
 
 def compose(source: Source, draft: Draft) -> None:
-    """Sets the fields that no setting of ROLL decides alone."""
+    """Sets the fields that no single setting of ROLL decides."""
     draft.set("run.name", run_name(source["exp_name"]), source.origin("exp_name"))
     _tracking(source, draft)
     _model(source, draft)
@@ -65,7 +65,7 @@ def _tracking(source: Source, draft: Draft) -> None:
 
 
 def _model(source: Source, draft: Draft) -> None:
-    """Sets the model and its chat template. ROLL takes the model from the workers only if all of them name one."""
+    """Sets the model and its chat template. ROLL takes the model from the workers only if all workers name a model."""
     field, name = "pretrain", source["pretrain"]
     workers = [f"{worker}.model_args.model_name_or_path" for worker in ("actor_train", "actor_infer", "reference")]
     if all(source[worker] for worker in workers):
@@ -97,7 +97,7 @@ def _model(source: Source, draft: Draft) -> None:
 
 
 def _trained_part(source: Source, draft: Draft) -> None:
-    """Sets adapters (ROLL trains them if it names their layers), or the frozen part of the model."""
+    """Sets adapters (ROLL trains adapters if the layers of the adapters are named), or the frozen part of the model."""
     target, *others = (f"{MODEL}.lora_{name}" for name in ("target", "rank", "alpha", "dropout"))
     prefix = f"{MODEL}.freeze_module_prefix"
     rank, alpha, dropout = (source[name] for name in others)
@@ -124,7 +124,7 @@ def _trained_part(source: Source, draft: Draft) -> None:
 
 
 def _frozen(field: str, source: Source, draft: Draft) -> None:
-    """Sets the frozen part, without parts of vision models, which no model here has."""
+    """Sets the frozen part, without parts of vision models, which no model in Shoal has."""
     names = _names(source[field])
     if parts := [name for name in names if name.partition(".")[0] in _PARTS_OF_VISION]:
         draft.notes.append(f"{field}: text models have no {', '.join(parts)}")
@@ -160,7 +160,9 @@ def _schedule(source: Source, draft: Draft) -> None:
 
 
 def _decay(source: Source, draft: Draft) -> None:
-    """Sets the weight decay, and whether biases and norms have it, which the trainer decides."""
+    """Sets the weight decay, and whether weight decay applies to biases and norms. In ROLL the trainer decides this
+    question.
+    """
     decay = f"{TRAINING}.weight_decay"
     source.copy(decay, "learner.weight_decay")
     if source[decay] and source[STRATEGY_NAME] in (_MEGATRON, "deepspeed_train"):
@@ -189,7 +191,7 @@ def _lengths(source: Source, draft: Draft) -> None:
 
 
 def _sampling(source: Source, draft: Draft) -> None:
-    """Sets how completions are drawn, by ROLL's defaults if it sets any part of it."""
+    """Sets how completions are drawn, and uses ROLL's defaults if the source sets any part of the sampling."""
     names = [f"{GENERATING}.{name}" for name in ("temperature", "top_p", "top_k")]
     temperature, top_p, top_k = (source[name] for name in names)
     others = (

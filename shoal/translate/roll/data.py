@@ -13,7 +13,9 @@ _CODE_LABEL = "test_cases"
 
 
 def compose_data(workers: Sequence[RewardWorker], source: Source, draft: Draft) -> None:
-    """Sets the sources: one for each domain with its share of the run's prompts, or one for each file."""
+    """Sets the sources: either one source per domain with the domain's share of the run's prompts, or one source per
+    file.
+    """
     paths = source[f"{DATA}.file_name"] or ()
     columns: dict[str, Any] = {}
     if source[f"{DATA}.messages"] != "messages":
@@ -41,7 +43,7 @@ def compose_data(workers: Sequence[RewardWorker], source: Source, draft: Draft) 
 
 
 def _origin(source: Source) -> Origin:
-    """Returns the origin of the sources: the fields that name and choose the rows."""
+    """Returns the origin of the sources, which are the fields that name and choose the rows."""
     names = ("file_name", "messages", "tag", "domain_interleave_probs")
     return source.origin(f"{DATA}.file_name", *(f"{DATA}.{n}" for n in names[1:] if source.is_set(f"{DATA}.{n}")))
 
@@ -62,7 +64,7 @@ def _by_domain(
     source: Source,
     draft: Draft,
 ) -> None:
-    """Sets one source for each domain. Its count is its share of all prompts of the run."""
+    """Sets one source for each domain. The count of a source is its domain's share of all prompts of the run."""
     field = f"{DATA}.domain_interleave_probs"
     by_domain = domains_of(workers)
     if unknown := [domain for domain in shares if domain not in by_domain]:
@@ -98,7 +100,7 @@ def _in_step(shares: dict[str, float], step: int) -> dict[str, int]:
 
 
 def compose_evaluation(source: Source, draft: Draft) -> None:
-    """Sets the questions of ROLL's validation, and how they are answered."""
+    """Sets the questions of ROLL's validation, and how the questions are answered."""
     field = VALIDATION_FILES
     names = [f"{VALIDATION}.{name}" for name in ("temperature", "top_p", "top_k", "num_return_sequences")]
     lengths = ("val_prompt_length", "val_sequence_length")

@@ -10,7 +10,7 @@ _MEAN, _STD = "mean_filter", "std_filter"
 
 
 def compose_masks(workers: Sequence[RewardWorker], source: Source, draft: Draft) -> None:
-    """Sets masks and filters, and whether other groups replace dropped ones."""
+    """Sets masks and filters, and whether other groups replace dropped groups."""
     bounds = {"low": -math.inf, "high": math.inf}
     names: list[str] = []
     for end in bounds:
@@ -55,9 +55,9 @@ def _refills(kind: str, source: Source, draft: Draft) -> None:
 
 
 def _filter(workers: Sequence[RewardWorker], bounds: dict[str, float], draft: Draft) -> str:
-    """Narrows the bounds by a filter of means, and returns the kind of filter that all domains share.
+    """Narrows the bounds by a filter of means, and returns the kind of filter that all domains have in common.
 
-    Refuses filters that differ between domains, since Shoal has one rule for all groups.
+    Refuses filters that differ between domains, since Shoal has a single rule for all groups.
     """
     settings = [worker.query_filter for worker in workers]
     kinds = {kind for kind, _ in settings}

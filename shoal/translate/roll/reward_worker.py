@@ -16,7 +16,7 @@ _VERIFIERS = {
     "GeneralRuleRewardWorker": "ifeval_old",
     "GSM8KMathRewardWorker": "math",
 }
-"""ROLL's classes -> Shoal's verifiers. ROLL's ifeval data have open-instruct's older labels."""
+"""Shoal's verifiers, by ROLL's classes. ROLL's ifeval data have open-instruct's older labels."""
 _OF_IMAGES = ("DetectionRewardWorker", "Geo3kRewardWorker", "VideoR1RewardWorker", "VLMMathRewardWorker")
 DEFAULT_DOMAIN = "math_rule"
 """The domain of rows whose tag no worker lists."""
@@ -85,11 +85,11 @@ class RewardWorker:
     options: Mapping[str, Any]
     """The worker's settings in ROLL."""
     query_filter: tuple[str, dict[str, float]] = field(default=("no_filter", {}))
-    """Kind and options of the filter of groups."""
+    """The kind and the options of the filter of groups."""
 
     @property
     def is_share(self) -> bool:
-        """Whether a group's mean reward is its share of correct completions, since rewards are 0 and 1."""
+        """Whether a group's mean reward equals the group's share of correct completions, since rewards are 0 and 1."""
         return self.verifier in ("math", "code", "llm_judge")
 
     @property
@@ -146,7 +146,7 @@ def _worker(domain: str, options: Mapping[str, Any], draft: Draft) -> RewardWork
 
 
 def _account(where: str, options: Mapping[str, Any], worker: RewardWorker | None, draft: Draft) -> None:
-    """Notes the settings that change nothing here, and refuses settings that would change something."""
+    """Notes the settings that change no result in Shoal, and refuses settings that would change a result."""
     is_judge = worker is not None and worker.verifier == "llm_judge"
     for name, value in options.items():
         if name in _READ or (is_judge and name in _OF_JUDGES):

@@ -11,7 +11,7 @@ from shoal.translate.shared.draft import Draft, Origin, Source
 _NGRAM_PENALTY = {"max_penalty": -0.5, "ngram_size": 3, "unit": "words"}
 """The penalty of ROLL's crossthinkqa and ifeval workers: its maximum, and the number of words of a repetition."""
 _TEST_S, _TESTS_S = 20.0, 120.0
-"""ROLL's time for a program's tests, and the time of all tests here."""
+"""ROLL's time limit for a program's tests, and the time limit of all tests in Shoal."""
 
 
 _QUESTION = (
@@ -69,7 +69,7 @@ def _options(workers: Sequence[RewardWorker], draft: Draft) -> dict[str, dict[st
 
 
 def _judge(workers: Sequence[RewardWorker], source: Source, draft: Draft) -> None:
-    """Sets the model that judges, and its address if ROLL calls one."""
+    """Sets the model that judges, and the model's address if ROLL calls one."""
     shared = source["reward_model"] or {}
     judges = [worker for worker in workers if worker.verifier == "llm_judge"]
     if not judges:

@@ -22,7 +22,7 @@ SPLITS = (
     f"{STRATEGY}.ulysses_size",
     f"{MODEL}.ulysses_size",
 )
-"""Fields for the number of ranks that share one model, or one row."""
+"""Fields for the number of ranks that share a model or a row."""
 
 _REWARD_MODEL = (
     "a reward model scores the rows whose verifier is reward_model: --set reward.model.path=MODEL, and give "
@@ -31,7 +31,7 @@ _REWARD_MODEL = (
 
 
 def common(worker: str) -> list[Field]:
-    """Returns the rows of every worker that only affect the distribution of its work."""
+    """Returns the rows of every worker that only affect the distribution of the worker's work."""
     return [
         *each(
             ignored(f"{worker}.", PLACES),

@@ -31,15 +31,15 @@ class Refusal:
     """A field that is not translated, with the reason."""
 
     name: str
-    """The field, as the source spells it."""
+    """The field, with the spelling of the source."""
     value: str
     reason: str
     blocks: bool = True
-    """Whether leaving it out would change the training."""
+    """Whether the training would change if the field were left out."""
     cure: str = ""
-    """The field of Shoal that resolves the refusal when it is set."""
+    """The field of Shoal that resolves the refusal if this field is set."""
     is_needed: bool = False
-    """Whether there is no configuration without it, so that it cannot be left out."""
+    """Whether the field cannot be left out, because there is no configuration without it."""
 
     def __str__(self) -> str:
         value = f" = {self.value}" if self.value else ""
@@ -51,13 +51,15 @@ class Draft:
     """The state of a translation."""
 
     values: dict[str, Any] = field(default_factory=dict)
-    """Dotted name -> value, for every field that the source decides, including by its defaults."""
+    """The value of every field of Shoal that the source decides, by dotted name. Defaults of the source count as
+    decisions.
+    """
     origins: dict[str, str] = field(default_factory=dict)
-    """Dotted name -> the setting of the source."""
+    """The setting of the source that decides a field, by the field's dotted name."""
     explicit: set[str] = field(default_factory=set)
     """Names of fields that the source decides explicitly, not by a default."""
     of_sources: dict[str, Any] = field(default_factory=dict)
-    """Settings of every source of data, including sources from an override, unless a source has its own."""
+    """Settings of every source of data, including sources from an override. A source's own setting has precedence."""
     notes: list[str] = field(default_factory=list)
     refusals: list[Refusal] = field(default_factory=list)
 
@@ -92,7 +94,7 @@ class Draft:
 
 @dataclass(frozen=True)
 class Origin:
-    """A setting as the source spells it, and whether it is explicit or a default."""
+    """A setting with the spelling of the source, and whether the setting is explicit or a default."""
 
     text: str
     is_explicit: bool
@@ -104,9 +106,9 @@ class Checkout:
 
     folder: Path
     defaults: Mapping[str, Any]
-    """Field -> default; fields whose default only a run could show are left out."""
+    """The default of each field. Fields whose default only a run could show are left out."""
     chat_templates: Mapping[str, str | None] = field(default_factory=dict)
-    """Name -> Jinja text; None where only a run could show it."""
+    """The Jinja text of each template, by name; None for a text that only a run could show."""
 
 
 @dataclass(frozen=True)
@@ -119,17 +121,17 @@ class OwnFunction:
     columns: tuple[str, ...]
     """Columns of the data that a reward function needs, as far as its source shows."""
     required: tuple[str, ...] = ()
-    """The columns that are parameters. The function reads the others from its `**kwargs`."""
+    """The columns that are parameters. The function reads all other columns from its `**kwargs`."""
     optional: tuple[str, ...] = ()
     """Parameters with a default, which may also be columns."""
     takes_messages: bool = False
     """Whether a reward function reads completions as lists of messages, not as texts."""
     problem: str = ""
-    """The reason why it cannot be loaded from its file; empty if it can."""
+    """The reason why the function cannot be loaded from its file; empty if the function can be loaded."""
 
 
 class Source:
-    """The fields of one source, explicit or by the system's defaults. It remembers which fields were read."""
+    """The fields of one source, explicit or by the system's defaults. The object records which fields were read."""
 
     def __init__(
         self,
@@ -142,7 +144,7 @@ class Source:
         checkout: Checkout | None = None,
         functions: Mapping[str, OwnFunction] = MappingProxyType({}),
     ) -> None:
-        """`since` names the version whose defaults the table has, as in "open-instruct's default in 2026-02"."""
+        """`since` names the version whose defaults the table has, for example "open-instruct's default in 2026-02"."""
         self.checkout = checkout
         self.functions = functions
         """Functions of the source's own files, by their placeholder in a field's value."""
@@ -219,7 +221,7 @@ class Source:
         return name in self._values
 
     def spellings(self) -> set[str]:
-        """Returns the names of the fields that the source sets, as it spells them."""
+        """Returns the names of the fields that the source sets, with the spelling of the source."""
         return {self._spelled[name] for name in self._values}
 
     def note_unused(self, *names: str, why: str) -> None:
@@ -230,7 +232,7 @@ class Source:
                 self._draft.notes.append(f"{spelled} = {_shown(self[name], spelled)}: {why}")
 
     def origin(self, *names: str) -> Origin:
-        """Describes fields as the source spells them: "beta = 0.05 (trl's default)"."""
+        """Describes fields with the spelling of the source: "beta = 0.05 (trl's default)"."""
         parts = []
         for name in names:
             spelled = self.spelled(name)
@@ -239,11 +241,11 @@ class Source:
         return Origin(", ".join(parts), any(name in self._values for name in names))
 
     def spelled(self, name: str) -> str:
-        """Returns the name of a field as the source spells it."""
+        """Returns the name of a field with the spelling of the source."""
         return self._spelled.get(name, name)
 
     def sort(self) -> None:
-        """Copies the fields that map alone; notes, accepts or refuses the others."""
+        """Copies the fields that map without other fields. Notes, accepts or refuses all other fields."""
         for row in self._fields.values():
             if row.name in self._failed:
                 self._used.add(row.name)
@@ -294,7 +296,7 @@ class Source:
 
 
 def _same(value: Any, accepted: Any) -> bool:
-    """Returns whether a value equals an accepted value. On a command line true and false are texts."""
+    """Returns whether a value equals an accepted value. On a command line the values true and false are texts."""
     if isinstance(value, str) and isinstance(accepted, bool):
         return value.strip().lower() == str(accepted).lower()
     if isinstance(value, bool) or isinstance(accepted, bool) or accepted is None:
@@ -306,7 +308,7 @@ _SECRETS = re.compile(r"(^|[._])(api_?key|password|secret|(hub|hf|access|auth)_t
 
 
 def _shown(value: Any, name: str = "") -> str:
-    """Formats a value for people; hides it when its name suggests a secret."""
+    """Formats a value for people; hides the value when its name suggests a secret."""
     if value and _SECRETS.search(name):
         return "(hidden)"
     if isinstance(value, Mapping):

@@ -27,17 +27,19 @@ class Fate(StrEnum):
     """The treatment of a field."""
 
     MAPPED = "mapped"
-    """It sets fields of Shoal."""
+    """The field sets fields of Shoal."""
     IGNORED = "ignored"
-    """None of its values changes the training here; a note gives the reason."""
+    """No value of the field changes the training in Shoal; a note gives the reason."""
     ACCEPTED = "accepted"
-    """Its accepted values match Shoal's behavior; other values are refused."""
+    """The accepted values of the field match Shoal's behavior; other values are refused."""
     OUTSIDE = "outside"
-    """Shoal does not have it, but training is the same without it. It is refused without blocking the rest."""
+    """Shoal does not have the field, but training is the same without the field. The refusal of such a field does not
+    block the other fields.
+    """
     NOT_YET = "not yet available"
-    """Like ACCEPTED; refused values will be possible later."""
+    """Like ACCEPTED, but refused values will be possible later."""
     REFUSED = "refused"
-    """Like ACCEPTED; refused values are not planned."""
+    """Like ACCEPTED, and refused values are not planned."""
 
 
 @dataclass(frozen=True)
@@ -50,17 +52,17 @@ class Field:
     """The source system's own default."""
     fate: Fate
     to: tuple[str, ...] = ()
-    """Shoal's fields that it decides, alone or with other fields (MAPPED)."""
+    """Shoal's fields that this field decides, alone or with other fields (MAPPED)."""
     convert: Callable[[Any], Any] | None = None
-    """Converts its value to the value of the only field in `to`; None copies it."""
+    """A function that converts the field's value to the value of the only field in `to`; None copies the value."""
     composed: bool = False
-    """Whether several fields decide together. Then the system's `compose` reads it."""
+    """Whether several fields decide together. In this case the system's `compose` reads the field."""
     accepts: tuple[Any, ...] = ()
     """Values that match Shoal's behavior."""
     why: str = ""
     """The reason for a refusal or a note, a key of `NOT_YET`, or the conversion of a mapped field."""
     aliases: tuple[str, ...] = ()
-    """Earlier or other names."""
+    """Earlier or alternative names."""
 
     @property
     def spellings(self) -> tuple[str, ...]:
@@ -88,7 +90,7 @@ def mapped(
     why: str = "",
     aliases: Sequence[str] = (),
 ) -> Field:
-    """Returns a row that sets one field of Shoal."""
+    """Returns a row whose field sets one field of Shoal."""
     return Field(name, kind, default, Fate.MAPPED, (to,), convert, why=why, aliases=tuple(aliases))
 
 
@@ -102,8 +104,9 @@ def composed(
     aliases: Sequence[str] = (),
     accepts: Sequence[Any] = (),
 ) -> Field:
-    """Returns a row that decides Shoal's fields together with other rows; `to` lists them, separated by spaces.
-    `accepts` has None if None is a value."""
+    """Returns a row whose field decides Shoal's fields together with other rows. `to` lists Shoal's fields, separated
+    by spaces.
+    """
     return Field(
         name, kind, default, Fate.MAPPED, tuple(to.split()),
         composed=True, accepts=tuple(accepts), why=why, aliases=tuple(aliases),
@@ -111,7 +114,7 @@ def composed(
 
 
 def ignored(name: str, why: str, *, kind: Kind = "any", default: Any = None, aliases: Sequence[str] = ()) -> Field:
-    """Returns a row that changes nothing here."""
+    """Returns a row whose field changes no result in Shoal."""
     return Field(name, kind, default, Fate.IGNORED, why=why, aliases=tuple(aliases))
 
 
@@ -160,8 +163,9 @@ def not_yet(
 
 
 def each(row: Field, names: str) -> list[Field]:
-    """Returns rows like this one, one for each of the names, which are separated by spaces. The name of the row is what
-    their names begin with."""
+    """Returns rows like this one, one for each of the names, which are separated by spaces. The name of this row is the
+    beginning of all the names.
+    """
     return [replace(row, name=f"{row.name}{name}") for name in names.split()]
 
 
@@ -228,7 +232,9 @@ _READERS: dict[str, Callable[[Any], Any]] = {"text": str, "integer": _integer, "
 
 
 def text_list(value: Any) -> list[str]:
-    """Converts one text, several texts or None to a list. Unlike the kind "texts" it does not split at spaces."""
+    """Converts one text, several texts or None to a list. Unlike for the kind "texts", a text is not split at
+    spaces.
+    """
     texts = value if isinstance(value, list | tuple) else [] if value is None else [value]
     if not all(isinstance(text, str) for text in texts):
         raise Unfit("texts are expected")
@@ -236,7 +242,7 @@ def text_list(value: Any) -> list[str]:
 
 
 def kept(*values: Any) -> Callable[[Any], Any]:
-    """Returns a conversion that keeps these values, and no others."""
+    """Returns a conversion that keeps the given values and refuses all others."""
     return choice({value: value for value in values})
 
 

@@ -19,9 +19,9 @@ REFUSED_SCHEDULERS = {
 }
 """Schedulers that Shoal does not have, with the reason."""
 _END = 1e-7
-"""Final learning rate of transformers' polynomial schedule, by default."""
+"""The final learning rate of transformers' polynomial schedule if none is set."""
 _RATES = {"min_lr": "lr_min_ratio", "lr_end": "lr_min_ratio"}
-"""Options that are learning rates. Shoal's are shares of the peak."""
+"""Options that are learning rates. In Shoal these options are shares of the peak."""
 _COPIED = {
     "min_lr_rate": "lr_min_ratio",
     "min_lr_ratio": "lr_min_ratio",
@@ -74,7 +74,9 @@ def set_lora(
     rslora: bool = False,
     quantization: str = "none",
 ) -> None:
-    """Sets `learner.lora`. Without targets it uses peft's default targets, with a note. Rank 0 means no adapter."""
+    """Sets `learner.lora`. Without targets the function uses peft's default targets, with a note. Rank 0 means no
+    adapter.
+    """
     if rank < 1:
         return
     names = list(targets or ())

@@ -18,26 +18,30 @@ class System:
     table: tuple[Field, ...]
     """A row for each known field."""
     compose: Callable[[Source, Draft], None]
-    """Sets the fields that several rows decide together; reads every row that is `composed`."""
+    """A function that sets the fields which several rows decide together. The function reads every row that is
+    `composed`.
+    """
     model_field: str
     """The field that names the model."""
     data_field: str = ""
     """The field that names the data, if the system has such a field."""
     implied: Mapping[str, tuple[Any, str]] = field(default_factory=dict)
-    """Shoal's fields that the system decides without a setting: value and reason."""
+    """Shoal's fields that the system decides without a setting, each with value and reason."""
     programs: tuple[re.Pattern[str], ...] = ()
-    """Names of its trainer in launch scripts."""
+    """Names of the system's trainer in launch scripts."""
     calls: tuple[str, ...] = ()
-    """Classes whose calls in Python files contain its settings."""
+    """Classes whose calls in Python files contain the system's settings."""
     refused_calls: Mapping[str, str] = field(default_factory=dict)
-    """Classes of settings of another trainer of the system -> why they are not translated."""
+    """Classes of settings of another trainer of the system, each with the reason why its settings are not translated.
+    """
     calls_beside: tuple[str, ...] = ()
-    """Other calls, "f" or "Class.f". A keyword of such a call is the field "f.keyword", if the table has that row or a
-    family for it."""
+    """Other calls, "f" or "Class.f". A keyword of such a call is the field "f.keyword", if the table has this row or a
+    family for the row.
+    """
     trainer: str = ""
-    """The class that trains. Other calls after it concern the trained model."""
+    """The class that trains. Calls after the call of this class concern the trained model."""
     positional_parameters: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Call -> the names of its positional parameters."""
+    """The names of the positional parameters of each call."""
     parts: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Keywords of `calls` that are calls themselves, with the setting names of their keywords."""
     piecewise: tuple[str, ...] = ()
@@ -49,22 +53,23 @@ class System:
     measured: tuple[str, ...] = ()
     """Fields that a Python file may measure on its data; `compose` handles unreadable ones."""
     defaults_as_of: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Month "YYYY-MM" -> the defaults of that month that differ from the table's."""
+    """The defaults of a month that differ from the table's defaults, by month "YYYY-MM"."""
     last_month_of: Mapping[str, str] = field(default_factory=dict)
-    """Field of a trainer that no longer exists, or that requires an old version -> the month in `defaults_as_of` with
-    the nearest defaults."""
+    """Fields of a trainer that no longer exists, or that require an old version. Each field has the month in
+    `defaults_as_of` with the nearest defaults.
+    """
     read_checkout: Callable[[Path], Checkout] | None = None
-    """Reads defaults and chat templates from the system's own source."""
+    """A function that reads defaults and chat templates from the system's own source."""
     environment: Collection[str] = ()
     """Fields that are environment variables, which a launch script sets or passes to its launcher."""
     presets: re.Pattern[str] | None = None
-    """References to the system's own files, which are known by name and stay unchanged."""
+    """References to the system's own files, which are known by name and are not changed."""
     is_nested: bool = False
-    """Whether its fields are dotted names, from nested YAML or overrides a.b=c, not flags."""
+    """Whether the system's fields are dotted names, from nested YAML or overrides a.b=c, and not flags."""
 
     @property
     def rows(self) -> dict[str, Field]:
-        """Every spelling of every field -> its row."""
+        """The row of each field, by every spelling of the field's name."""
         return {name: row for row in self.table for name in row.spellings}
 
     @property
@@ -79,12 +84,12 @@ class System:
 
     @property
     def families(self) -> list[str]:
-        """Rows "a.*" that cover all fields below a."""
+        """The rows "a.*", each of which covers all fields below a."""
         return [row.name for row in self.table if row.name.endswith(".*")]
 
     @property
     def wholes(self) -> set[str]:
-        """Fields that are whole tables. Other fields with a family below them are read part by part."""
+        """Fields that are whole tables. All other fields that have a family below them are read part by part."""
         families = set(self.families)
         return {name for name, row in self.rows.items() if row.kind == "table" or f"{name}.*" not in families}
 

@@ -13,7 +13,7 @@ TABLES = ("environments",)
 _COLUMN = 44
 _WIDTH = 120
 _MAX_LINES = 4
-"""Most lines of a comment. An origin may list a hundred data sets."""
+"""The most lines of a comment, since an origin may list a hundred data sets."""
 
 
 def to_toml(draft: Draft, header: Sequence[str]) -> str:

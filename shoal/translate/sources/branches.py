@@ -1,4 +1,4 @@
-"""Branches of a shell script. Decides which commands run, as far as the tests can be evaluated."""
+"""Branches of a shell script. This module decides which commands run, as far as the tests can be evaluated."""
 
 import operator
 from collections.abc import Callable, Sequence
@@ -24,11 +24,11 @@ class _Branch:
     holds: bool | None = None
     """Whether the current part runs; None if only a shell could know."""
     has_run: bool | None = False
-    """Whether an earlier part ran."""
+    """Whether an earlier part of the `if` or `case` ran."""
     tests: int = 0
     is_case: bool = False
     subject: str | None = None
-    """The word that a `case` compares; None if it is unknown."""
+    """The word that a `case` compares; None if the word is unknown."""
     has_head: bool = False
     awaits_pattern: bool = False
     matches: bool = False
@@ -64,7 +64,9 @@ class Branches:
             self._open.pop()
 
     def enter(self, command: Sequence[str], ended_by: str, *, is_known: bool) -> bool | None:
-        """Returns whether a command runs; None if only a shell could know. `ended_by` joins it to the next command."""
+        """Returns whether a command runs; None if only a shell could know. `ended_by` is the operator between the
+        command and the next command.
+        """
         if self._open and self._open[-1].is_case and self._reads_pattern(self._open[-1], command, ended_by):
             return False
         gate, runs = self._gate, self._gate

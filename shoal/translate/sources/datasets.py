@@ -1,4 +1,4 @@
-"""The data of a Python file. Follows the file's functions and names to a call of `load_dataset`."""
+"""The data of a Python file, found by following the file's functions and names to a call of `load_dataset`."""
 
 import ast
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ from typing import Any
 from shoal.translate.sources.values import Unread, Values, called
 
 _KEPT = ("shuffle", "with_format", "set_format", "flatten_indices")
-"""Methods that do not change the rows. Shoal draws their order itself."""
+"""Methods that do not change the rows. Shoal draws the order of rows itself."""
 _PARAMETERS = ("path", "name", "data_dir", "data_files", "split")
 _FILES = ("json", "parquet")
 """File formats that `load_dataset` takes instead of a name, and that this module reads."""
@@ -76,7 +76,7 @@ class Datasets:
         return self._read(returns[0], _Scope(given, scope), depth - 1)
 
     def _part(self, node: ast.Subscript, found: dict[str, Any] | Unread, scope: _Scope) -> dict[str, Any] | Unread:
-        """Reads `data["train"]`: a split of data that was loaded whole."""
+        """Reads `data["train"]`, which is a split of data that was loaded as a whole."""
         split = self._value(node.slice, scope)
         if isinstance(found, Unread):
             return found

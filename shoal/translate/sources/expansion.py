@@ -83,9 +83,9 @@ _DIRNAME = r'dirname\s+(?:--\s+)?"?(?:\$0|\$\{BASH_SOURCE(?:\[0\])?\})"?'
 _FOLDER = re.compile(
     rf'(?:{_DIRNAME}|cd\s+(?:--\s+)?"?\$\({_DIRNAME}\)(?P<rest>[\w./-]*)"?\s+(?:[\d&]?>+&?\s*\S+\s+)*&&\s*pwd(?:\s+-P)?)'
 )
-"""`dirname "$0"`, and `cd "$(dirname "$0")/.." && pwd`."""
+"""The command `dirname "$0"`, and the command `cd "$(dirname "$0")/.." && pwd`."""
 _PROBE = re.compile(r"&&\s*echo\s+[\w.-]+\s*\|\|\s*echo\s+([\w.-]+)\s*$")
-"""The end of `probe && echo one || echo other`."""
+"""The end of a command `probe && echo one || echo other`."""
 
 
 def folder_named(command: str, script_folder: str) -> str | None:
@@ -100,13 +100,15 @@ def folder_named(command: str, script_folder: str) -> str | None:
 
 
 def probed(command: str) -> str | None:
-    """Returns the word that a probe prints on a machine without the special hardware; None for other commands."""
+    """Returns the word that a probe prints on a machine without the hardware that the probe looks for; None for other
+    commands.
+    """
     match = _PROBE.search(command)
     return match[1] if match else None
 
 
 def closing(text: str, start: int, pair: str) -> int:
-    """Returns the index after the bracket that closes the one at `start`."""
+    """Returns the index after the bracket that closes the bracket at `start`."""
     depth = 0
     for index in range(start, len(text)):
         depth += (text[index] == pair[0]) - (text[index] == pair[1])

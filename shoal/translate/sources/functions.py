@@ -1,4 +1,4 @@
-"""Functions of a Python file that a setting names, for a reward service that can load them from there."""
+"""Functions of a Python file that a setting names, for a reward service that can load the functions from the file."""
 
 import ast
 from collections.abc import Iterator
@@ -10,10 +10,12 @@ from shoal.translate.shared.draft import OwnFunction
 from shoal.translate.sources.values import called, statements
 
 _ITS_OBJECTS = ("trainer_state", "environments")
-"""Parameters of a reward function that only TRL's trainer can pass."""
+"""Parameters of a reward function to which only TRL's trainer can pass values."""
 _NO_COLUMNS = ("prompts", "completions", "completion_ids", "log_metric", "log_extra", *_ITS_OBJECTS)
 _MAX_FILES = 5
-"""Most files that are followed from import to import, since two files may import from each other."""
+"""The most files that are followed from import to import. The limit is needed because two files may import from each
+other.
+"""
 _MAKERS = ("partial", "functools.partial")
 
 
@@ -99,7 +101,9 @@ def _read_from(node: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[str]:
 
 
 def _reads_contents(tree: ast.Module, node: ast.stmt) -> bool:
-    """Returns whether a function, or a function of the file that it names, reads `["content"]`, as of messages."""
+    """Returns whether a function, or a function of the file that this function names, reads `["content"]`, as for
+    messages.
+    """
     functions = {each.name: each for each in tree.body if isinstance(each, ast.FunctionDef)}
     seen, left = set[str](), [node]
     while left:

@@ -48,7 +48,7 @@ class References:
         return match[0] if target is _MISSING or isinstance(target, Mapping | list) else str(target)
 
     def _target(self, name: str, path: tuple[str, ...]) -> Any:
-        """Returns the target of a reference, or `_MISSING`; `path` has the references that led here."""
+        """Returns the target of a reference, or `_MISSING`; `path` has the references that led to this reference."""
         if environment := _ENVIRONMENT.fullmatch(name):
             return _MISSING if environment[1] is None else scalar(environment[1])
         select = _SELECT.fullmatch(name)
@@ -72,7 +72,7 @@ def _walk(values: Any, name: str) -> Any:
 
 
 def scalar(text: str) -> Any:
-    """Returns the value of a text as YAML, or the text itself if it is none."""
+    """Returns the value of a text as YAML, or the text itself if the text is no YAML."""
     try:
         return parse_yaml(text)
     except ValueError:

@@ -21,14 +21,16 @@ class Launch:
     program: str
     arguments: tuple[Word, ...]
     launcher: tuple[str, ...]
-    """The words before the program, which a launcher (mason.py, accelerate) reads."""
+    """The words before the program, which are read by a launcher (mason.py, accelerate)."""
     guesses: tuple[str, ...] = ()
     """Variables whose value depends on an undecided test, each with the chosen value."""
     notes: tuple[str, ...] = ()
     variables: Mapping[str, str] = field(default_factory=dict)
     """The environment: the script's assignments, and the launcher's `--env NAME=VALUE`."""
     exported: tuple[str, ...] = ()
-    """Environment variables that the script sets only for the trainer; its own words do not use them."""
+    """Environment variables that the script sets only for the trainer. The words of the script do not use these
+    variables.
+    """
 
 
 def read_launch(text: str, programs: Sequence[re.Pattern[str]], *, path: Path) -> Launch:
@@ -67,7 +69,9 @@ def read_launch(text: str, programs: Sequence[re.Pattern[str]], *, path: Path) -
 
 
 def _without_length(arguments: Sequence[Word]) -> tuple[Word, ...]:
-    """Returns arguments without the length of the run: a script that resumes its run changes only the length."""
+    """Returns arguments without the length of the run. The length is left out because a script that resumes its run
+    changes only the length.
+    """
     return tuple(word for at, word in enumerate(arguments) if at == 0 or arguments[at - 1].text not in _LENGTHS)
 
 
@@ -96,7 +100,9 @@ def _is_program(text: str, programs: Sequence[re.Pattern[str]]) -> bool:
 
 
 def _joined(words: Sequence[Word]) -> list[list[Word]]:
-    """Splits the words after a launcher's `--` into commands at their operators, which are escaped for its shell."""
+    """Splits the words after a launcher's `--` into commands at their operators, which are escaped for the launcher's
+    shell.
+    """
     parts: list[list[Word]] = [[]]
     for word in words:
         for index, piece in enumerate(re.split(r"&&|\|\|", word.text)):
@@ -108,7 +114,7 @@ def _joined(words: Sequence[Word]) -> list[list[Word]]:
 
 
 def _unquoted(text: str) -> str:
-    """Removes quotes around a whole word. They are for the launcher's shell: `--stop '"</answer>"'`."""
+    """Removes quotes around a whole word. Such quotes are for the launcher's shell: `--stop '"</answer>"'`."""
     return text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"" else text
 
 
@@ -119,7 +125,9 @@ class Arguments:
     values: dict[str, str | list[str] | bool]
     notes: list[str]
     unset: dict[str, tuple[str, ...]]
-    """Arguments whose value needs variables that the script does not set, each with their names."""
+    """Arguments whose value needs variables that the script does not set. Each argument has the names of its missing
+    variables.
+    """
 
 
 def read_flags(words: Sequence[Word], *, known: Sequence[str], flags: Sequence[str]) -> Arguments:

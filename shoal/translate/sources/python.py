@@ -33,8 +33,9 @@ def notebook_code(text: str, path: Path) -> str:
 def read_calls(system: System, text: str, path: Path, settings: Settings) -> None:
     """Adds the keywords of the calls that contain the system's settings, without running anything.
 
-    A file that parses its settings from the command line gives only settings that it assigns itself, and those of other
-    calls; the rest are flags. Raises `InvalidArgument` for a file with neither, or with several calls of one class.
+    A file that parses its settings from the command line gives only settings that it assigns itself, and the settings
+    of other calls; all further settings are flags. Raises `InvalidArgument` for a file without settings and without a
+    command line, or for a file with several calls of one class.
     """
     try:
         tree = parse_python(text)
@@ -107,14 +108,16 @@ def _names_of(tree: ast.Module, found: list[ast.Call]) -> set[str]:
 
 
 def _is_beside(node: ast.Call, system: System) -> bool:
-    """Returns whether a call is one of `calls_beside`: "f" is any function of that name, "C.f" that of a class."""
+    """Returns whether a call is one of `calls_beside`: "f" is any function named f, and "C.f" is the function f of a
+    class C.
+    """
     name = called(node.func)
     owner = called(node.func.value) if isinstance(node.func, ast.Attribute) else ""
     return name in system.calls_beside or f"{owner}.{name}" in system.calls_beside
 
 
 class _File:
-    """Adds the settings of one file. Some of its names are arguments of its command line."""
+    """Adds the settings of one file. Some of the file's names are arguments of the file's command line."""
 
     def __init__(
         self, system: System, tree: ast.Module, path: Path, values: Values, settings: Settings, parsed: set[str]

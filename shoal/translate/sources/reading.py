@@ -89,7 +89,7 @@ def _read_script(system: System, text: str, path: Path, settings: Settings) -> N
 
 
 def _read_program(system: System, program: str, path: Path, settings: Settings) -> None:
-    """Reads the settings in the started file, if it is near the launch script."""
+    """Reads the settings in the file that the launch script starts, if this file is near the launch script."""
     near = (at / program for at in (path.parent, *path.parent.parents))
     found = next((file for file in near if file.is_file()), None)
     if found is not None:
@@ -195,7 +195,7 @@ def _read_values(system: System, values: Mapping[str, Any], settings: Settings) 
 
 
 def _flat(values: Mapping[str, Any], wholes: Collection[str], prefix: str = "") -> list[tuple[str, Any]]:
-    """Flattens nested mappings into dotted names, except those of `wholes`."""
+    """Flattens nested mappings into dotted names, except the mappings of `wholes`."""
     items: list[tuple[str, Any]] = []
     for key, value in values.items():
         name = f"{prefix}{key}"

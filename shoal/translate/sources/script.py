@@ -26,17 +26,14 @@ class Script:
     guesses: dict[str, str] = field(default_factory=dict)
     """Variables whose value depends on an undecided test, and the chosen value."""
     used: set[str] = field(default_factory=set)
-    """Variables that some command uses."""
+    """Variables that at least one command uses."""
     exported: dict[str, None] = field(default_factory=dict)
-    """Environment variables of its commands, in the order of the script."""
+    """Environment variables of the script's commands, in the order of the script."""
     folder: str = ""
-    """The folder of the script; empty if it is unknown."""
+    """The folder of the script; empty if the folder is unknown."""
 
     def take(self, words: list[Word], *, exports: bool, is_guess: bool) -> None:
-        """Takes the words of one command, which may begin with assignments, or be nothing else.
-
-        With `exports` they follow `export`. With `is_guess` only a shell could decide whether they run.
-        """
+        """Takes the words of one command. A command may begin with assignments, or consist only of assignments."""
         assigned = []
         while words and (match := ASSIGNMENT.match(words[0].text) or words[0].text == "env"):
             if isinstance(match, re.Match):

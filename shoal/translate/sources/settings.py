@@ -14,14 +14,14 @@ class Settings:
     values: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     fixed: dict[str, Any] = field(default_factory=dict)
-    """Settings that a Python file assigns after it has parsed its command line, so no flag changes them."""
+    """Settings that a Python file assigns after it has parsed its command line, so no flag changes these settings."""
     functions: dict[str, OwnFunction] = field(default_factory=dict)
     """Functions of a Python file, by their placeholder in a setting's value."""
     unset: dict[str, str] = field(default_factory=dict)
     """Fields whose value cannot be read from the source, each with the reason."""
 
     def take(self, values: Mapping[str, Any]) -> None:
-        """Adds settings; later ones replace earlier ones."""
+        """Adds settings. Later settings replace earlier settings."""
         for name, value in values.items():
             if self.fixed.get(name, value) != value:
                 self.notes.append(f"{name} = {value} changes nothing: the file assigns {self.fixed[name]}")

@@ -126,7 +126,7 @@ class _Reader:
         return len(self._text) if index < 0 else index
 
     def _read_array(self, name: str, *, appends: bool) -> None:
-        """Reads NAME=(words). All its lines are one list, without the comments between them."""
+        """Reads NAME=(words). All lines are one list, without the comments between the lines."""
         end = array_end(self._text, self._at)
         words = _words_of(self._text[self._at + 1 : end - 1], self._script)
         before = self._arrays.get(name) or self._script.arrays.get(name, [])
@@ -179,7 +179,7 @@ class _Reader:
             self._at += 1
 
     def _substitute(self, command: str) -> None:
-        """Reads `$(command)`, which only a run knows, unless it names a folder or is a probe."""
+        """Reads `$(command)`, whose value only a run knows, unless the command names a folder or is a probe."""
         if (folder := folder_named(command, self._script.folder)) is not None:
             self._add(folder)
         elif (word := probed(command)) is not None:

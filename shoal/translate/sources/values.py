@@ -16,11 +16,11 @@ _OPERATORS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
 _ENUMS = ("torch", "trl", "transformers")
 """Modules whose members are read as their names."""
 _MAX_LOOKED_UP = 100_000
-"""Most lookups of names. A name that is used twice in another name's value doubles the work with each line."""
+"""The most lookups of names. A name that is used twice in another name's value doubles the work with each line."""
 _MAX_CHARS, _MAX_NUMBER = 1 << 20, 1e300
 _TEXT_METHODS = ("replace", "strip", "lstrip", "rstrip", "removeprefix", "removesuffix")
 _UNDECIDED = (ast.If, ast.For, ast.AsyncFor, ast.While, ast.Try, ast.Match)
-"""Statements whose body may run never, or several times."""
+"""Statements whose body may run zero times or several times."""
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 
 
@@ -63,7 +63,9 @@ def _is_main(node: ast.stmt) -> bool:
 @dataclass(frozen=True)
 class _Assignment:
     value: ast.expr | None
-    """The value; None if the assignment does not show it: a loop's variable, a part of a tuple, `+=`."""
+    """The assigned value; None if the assignment does not show the value. Examples are a loop's variable, a part of a
+    tuple, and `+=`.
+    """
     start: int
     end: int
     is_undecided: bool
@@ -89,14 +91,16 @@ class Values(ast.NodeVisitor):
         self._num_looked_up = 0
 
     def read(self, node: ast.expr) -> Any:
-        """Returns the value of an expression. It is `Unread`, or has `Unread` parts, if only a run could show it."""
+        """Returns the value of an expression. The value is `Unread`, or has `Unread` parts, if only a run could show
+        the value.
+        """
         try:
             return self.visit(node)
         except RecursionError:
             return Unread("an expression of very many parts")
 
     def function_names(self, node: ast.expr) -> list[str]:
-        """Returns the names of one or several functions, as the file writes them. A factory call stays a call."""
+        """Returns the names of one or several functions, with the spelling of the file. A factory call stays a call."""
         assigned = [self._follow(item, (ast.Call, ast.Constant)) for item in self.items(node)]
         names = [str(item.value) if isinstance(item, ast.Constant) else ast.unparse(item) for item in assigned]
         # A function of the file may have the name of a known function.
@@ -113,7 +117,7 @@ class Values(ast.NodeVisitor):
         return node if isinstance(node, ast.Call) and all(keyword.arg for keyword in node.keywords) else None
 
     def depends(self, node: ast.expr, names: set[str]) -> bool:
-        """Returns whether an expression uses one of the names, itself or through what the file assigns."""
+        """Returns whether an expression uses one of the names, directly or through assignments of the file."""
         seen, left = set[ast.expr](), [node]
         while left:
             each = left.pop()
@@ -126,12 +130,14 @@ class Values(ast.NodeVisitor):
         return False
 
     def _follow(self, node: ast.expr, kinds: tuple[type[ast.expr], ...]) -> ast.expr:
-        """Returns the expression assigned to a name, if it is of one of these kinds, else the node itself."""
+        """Returns the expression assigned to a name, if the expression is of one of the given kinds, otherwise the node
+        itself.
+        """
         value = self.assigned(node) if isinstance(node, ast.Name) else None
         return value if value is not None and isinstance(value, kinds) else node
 
     def assigned(self, node: ast.Name) -> ast.expr | None:
-        """Returns the last value assigned to the name before the line; None if that is not certain."""
+        """Returns the last value assigned to the name before the line; None if the value is not certain."""
         found = self._assigned.get(node.id, [])
         before = [item for item in found if item.end < node.lineno] or [
             item for item in found if item.start > node.lineno
@@ -236,7 +242,9 @@ def called(node: ast.expr) -> str:
 
 
 def _assigned(node: ast.stmt) -> Iterator[tuple[str, ast.expr | None]]:
-    """Lists the names that a statement assigns, each with its value, or None where the statement does not show it."""
+    """Lists the names that a statement assigns, each with its value, or None if the statement does not show the
+    value.
+    """
     if isinstance(node, ast.Assign):
         for target in node.targets:
             yield from _targets(target, node.value)

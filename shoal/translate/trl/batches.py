@@ -18,10 +18,10 @@ _MOST_TOKENS = int(DataConfig.model_fields["max_prompt_tokens"].default)
 
 
 def compose_batches(source: Source, draft: Draft) -> int:
-    """Sets the sizes of a step. Returns the number of TRL's optimizer steps in it.
+    """Sets the sizes of a step. Returns the number of TRL's optimizer steps in a step.
 
-    TRL counts per process. If the number of processes is unknown, it is the smallest number for which the sizes fit,
-    usually 1.
+    TRL counts per process. If the number of processes is unknown, the smallest number for which the sizes fit is
+    assumed, usually 1.
     """
     for name in _COUNTS:
         if source[name] < 1:
@@ -65,7 +65,9 @@ def compose_batches(source: Source, draft: Draft) -> int:
 
 
 def _fitting_processes(source: Source, device: int, accumulation: int, generations: int) -> int:
-    """Returns the smallest number of processes for which a generation batch has whole groups; 1 if there is none."""
+    """Returns the smallest number of processes for which a generation batch has whole groups; 1 if there is no such
+    number.
+    """
     for processes in range(1, _MOST_PROCESSES + 1):
         batch, _ = _generation_batch(source, device * processes, device * processes * accumulation)
         if batch % generations == 0:
@@ -74,7 +76,8 @@ def _fitting_processes(source: Source, device: int, accumulation: int, generatio
 
 
 def _generation_batch(source: Source, device: int, optimizer_batch: int) -> tuple[int, tuple[str, ...]]:
-    """Returns the number of completions that are generated together, and the names of the fields that decide it.
+    """Returns the number of completions that are generated together, and the names of the fields that decide this
+    number.
 
     `device` counts the completions of one forward pass on all devices, `optimizer_batch` those of an optimizer step.
     """
@@ -89,7 +92,7 @@ def _generation_batch(source: Source, device: int, optimizer_batch: int) -> tupl
 
 
 def _set_steps(source: Source, draft: Draft, *, optimizer_steps: int) -> None:
-    """Sets the number of train steps and the checkpoint interval; TRL counts both in optimizer steps."""
+    """Sets the number of train steps and the checkpoint interval. TRL counts steps and interval in optimizer steps."""
     if source["max_steps"] > 0:
         draft.set("run.num_steps", math.ceil(source["max_steps"] / optimizer_steps), source.origin("max_steps"))
     else:
@@ -104,7 +107,9 @@ def _set_steps(source: Source, draft: Draft, *, optimizer_steps: int) -> None:
 
 
 def compose_lengths(source: Source, draft: Draft) -> None:
-    """Sets the length of prompts if TRL has no limit, and the context if prompts and completions fit into it."""
+    """Sets the length of prompts if TRL has no limit, and the context if prompts and completions fit into the
+    context.
+    """
     given, context = source["max_prompt_length"], source["vllm_max_model_length"]
     if given is not None:
         draft.notes.append(

@@ -26,14 +26,14 @@ _OF_DATA = ("dataset", "dataset_config", "split", "path")
 
 
 def compose(source: Source, draft: Draft) -> None:
-    """Sets the fields that no field of TRL decides alone."""
+    """Sets the fields that no single field of TRL decides."""
     compose_lengths(source, draft)
     note_version(source, draft)
     compose_all_but_lengths(source, draft)
 
 
 def compose_all_but_lengths(source: Source, draft: Draft) -> None:
-    """Sets the same fields except the lengths of prompts and completions."""
+    """Sets the fields of `compose`, except the lengths of prompts and completions."""
     named = source["run_name"] or Path(source["output_dir"] or "").name or "grpo"
     draft.set("run.name", run_name(named), source.origin("run_name" if source["run_name"] else "output_dir"))
     if source["model_name_or_path"]:
@@ -92,7 +92,9 @@ def _loaded(loaded: dict[str, Any], column: str, source: Source, draft: Draft) -
 
 
 def _note_columns(source: Source, draft: Draft) -> None:
-    """Notes which columns of the source's data are read, since the script does not show what its own code reads."""
+    """Notes which columns of the source's data are read, since the script does not show which columns its own code
+    reads.
+    """
     field = "dataset_name" if source["dataset_name"] else "train_dataset"
     if not source[field] or not (sources := draft.values.get("data.sources")):
         return
@@ -114,7 +116,7 @@ def _shown_data(table: dict[str, Any]) -> str:
 
 
 def _completions(source: Source, draft: Draft, *, optimizer_steps: int) -> None:
-    """Shows completions as often as TRL logs, which it counts in optimizer steps."""
+    """Shows completions as often as TRL logs, which counts the interval in optimizer steps."""
     every, number = source["logging_steps"], source["num_completions_to_print"]
     if not source["log_completions"]:
         return

@@ -1,4 +1,6 @@
-"""TRL's GRPOConfig, one row per field: GRPO's own, then those inherited from transformers' TrainingArguments."""
+"""TRL's GRPOConfig, one row per field: the fields of GRPO first, then the fields inherited from transformers'
+TrainingArguments.
+"""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Hugging Face's open-r1: reward functions by name, with their settings, and the version of TRL that it needs."""
+"""Hugging Face's open-r1: reward functions by name, with their settings, and the version of TRL that open-r1 needs."""
 
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -8,14 +8,14 @@ from shoal.translate.shared.field import Field, Unfit, composed, each, ignored
 from shoal.translate.trl.versions import MAY
 
 ACCURACY = "math"
-"""The verifier for their accuracy rewards."""
+"""The verifier that replaces open-r1's accuracy rewards."""
 COSINE = {
     "max_value_correct": "correct_short",
     "min_value_correct": "correct_long",
     "min_value_wrong": "wrong_short",
     "max_value_wrong": "wrong_long",
 }
-"""Parameters of their cosine rewards -> fields of `reward.cosine`."""
+"""Fields of `reward.cosine`, by the parameters of open-r1's cosine rewards."""
 _CODE = "a setting of open-r1's rewards for programs, which are refused"
 FIELDS: list[Field] = [
     *each(
@@ -48,7 +48,7 @@ _ITS_OWN = (
     *(row.name for row in FIELDS),
 )
 LAST_MONTH_OF = dict.fromkeys(_ITS_OWN, MAY)
-"""Fields that only open-r1's recipes have -> the month of TRL 0.18, which open-r1 requires."""
+"""Fields that only open-r1's recipes have. The value is the month of TRL 0.18, which open-r1 requires."""
 
 FUNCTIONS_BY_DEFAULT = ["accuracy", "format", "tag_count"]
 _REFUSED = {
@@ -112,5 +112,7 @@ def overlong(weight: float, limit: int, buffer: int) -> dict[str, Any]:
 
 
 def cosine(weight: float, limit: Mapping[str, int], values: Mapping[str, float]) -> dict[str, Any]:
-    """Returns the fields of [reward] for a cosine by length. `limit` has Shoal's names, `values` the peer's."""
+    """Returns the fields of [reward] for a cosine by length. `limit` has Shoal's names, and `values` has the peer's
+    names.
+    """
     return {"cosine": {"factor": weight, **limit, **{COSINE[name]: value for name, value in values.items()}}}

@@ -39,9 +39,9 @@ _OPTIONS: dict[str, tuple[str, ...]] = {
         "max_value_correct",
     ),
 }
-"""Functions of trl.rewards with a counterpart, and the parameters of those that are factories."""
+"""Functions of trl.rewards with a counterpart, and the parameters of the functions that are factories."""
 _READS = {"extraction": ["latex"], "boxed_match_priority": 0}
-"""The rules by which TRL's accuracy_reward reads an answer: only LaTeX, boxes first."""
+"""The rules by which TRL's accuracy_reward reads an answer: only LaTeX is read, and boxes are read first."""
 _SHARED = ("weights", "style", "custom")
 """Tables of [reward] in which several functions each set their own key."""
 _SCRIPT = {"get_soft_overlong_punishment": {"max_completion_len": 1280, "soft_punish_cache": 256}}
@@ -84,7 +84,9 @@ def compose_reward(source: Source, draft: Draft) -> None:
 
 
 def _parts(functions: list[tuple[str, float]], source: Source, draft: Draft) -> tuple[dict[str, Any], bool]:
-    """Returns the fields of [reward] for all functions, and whether each has a counterpart; refuses the others."""
+    """Returns the fields of [reward] for all functions, and whether each has a counterpart; refuses all other
+    functions.
+    """
     model = source["reward_model_name_or_path"]
     reward: dict[str, Any] = {}
     unfit: dict[str, list[str]] = {}
@@ -149,7 +151,9 @@ def _set_verifier(
 
 
 def _sum_once(source: Source, draft: Draft, *, reads_solutions: bool) -> None:
-    """Refuses to normalize each part separately if there are parts other than verifiers: their sum is one reward."""
+    """Refuses to normalize each part separately if there are parts other than verifiers, because the sum of the parts
+    is one reward.
+    """
     if source["multi_objective_aggregation"] == "normalize_then_sum":
         reason = (
             "format and length are parts of one reward here; to normalize each by itself, leave reward_funcs out and "
@@ -206,7 +210,9 @@ def _part(text: str, weight: float, source: Source) -> dict[str, Any]:
 
 
 def _check(name: str, options: Mapping[str, Any], weight: float) -> None:
-    """Raises `Unfit` for a function that has no counterpart, and for parameters or a weight that do not fit it."""
+    """Raises `Unfit` for a function that has no counterpart, and for parameters or a weight that do not fit the
+    function.
+    """
     if name == "reasoning_accuracy_reward":
         raise Unfit(f"scores only the text after </think>, and gives 0 without it; no verifier does this: {_CUSTOM}")
     if name not in _OPTIONS:
@@ -257,7 +263,8 @@ def _verifier_name(function: OwnFunction) -> str:
 
 def _own_labels(functions: Sequence[OwnFunction], *, beside: str, draft: Draft) -> dict[str, Any]:
     """Returns the settings of a source whose label all functions read. Refuses functions that need another label than
-    the verifier `beside` them, which reads the column of TRL's accuracy reward."""
+    the verifier `beside`, which reads the column of TRL's accuracy reward.
+    """
     columns = list(
         dict.fromkeys(column for function in functions for column in (*function.columns, *function.optional))
     )

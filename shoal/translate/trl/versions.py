@@ -18,11 +18,11 @@ DEFAULTS_AS_OF: Mapping[str, Mapping[str, Any]] = {
     MAY: _MAY,
     DECEMBER: _DECEMBER,
 }
-"""Defaults of TRL 0.15, 0.18 and 0.26 that differ from the table's."""
+"""Defaults of TRL 0.15, 0.18 and 0.26 that differ from the defaults in the table."""
 
 OLDEST = dict.fromkeys(("vllm_device", "vllm_dtype", "vllm_max_model_len", "vllm_enable_prefix_caching"), FEBRUARY)
 OLDER = dict.fromkeys(("max_prompt_length", "vllm_guided_decoding_regex", "wandb_log_unique_prompts"), DECEMBER)
-"""Fields that TRL no longer has -> a month in which it had them."""
+"""Fields that TRL no longer has, each with a month in which TRL had the field."""
 
 
 def note_version(source: Source, draft: Draft) -> None:

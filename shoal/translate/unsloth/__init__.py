@@ -1,4 +1,4 @@
-"""Unsloth (unslothai/unsloth): TRL's GRPOConfig with its own defaults and fields."""
+"""Unsloth (unslothai/unsloth): TRL's GRPOConfig with Unsloth's own defaults and fields."""
 
 from shoal.translate.shared.system import System
 from shoal.translate.trl import TRL

@@ -68,7 +68,9 @@ def _whole_model(source: Source, draft: Draft) -> None:
 
 
 def _lengths(source: Source, draft: Draft) -> None:
-    """Sets the lengths of prompts and completions, which share `max_seq_length` if the file measures its prompts."""
+    """Sets the lengths of prompts and completions, which share `max_seq_length` if the file measures the lengths of its
+    prompts.
+    """
     length, measured = source["max_seq_length"], source.measured
     names = ("max_prompt_length", "max_completion_length")
     if length is None:
@@ -95,12 +97,14 @@ def _lengths(source: Source, draft: Draft) -> None:
 
 
 _PROMPT_SHARE = 4
-"""The divisor of `max_seq_length` that gives the length of prompts if only a run could measure them."""
+"""The divisor of `max_seq_length` that gives the length of prompts if only a run could measure the prompts."""
 _BY_LOSS: dict[tuple[str, object], object] = {("epsilon_high", "dapo"): 0.28, ("epsilon_high", "cispo"): 5.0}
 
 
 class _UnslothSource(Source):
-    """Fields with Unsloth's rules for missing fields: loss dapo; beta 0 with dapo and Dr. GRPO, else 0.001."""
+    """Fields with Unsloth's rules for missing fields. The loss is dapo. beta is 0 with dapo and Dr. GRPO, and 0.001
+    otherwise.
+    """
 
     def __init__(self, source: Source) -> None:
         self.__dict__ = source.__dict__
@@ -121,7 +125,7 @@ class _UnslothSource(Source):
         return value
 
     def _cuts_groups(self, device: Any) -> bool:
-        """Returns whether a generation batch would split a group. If so, Unsloth takes one group per device."""
+        """Returns whether a generation batch would split a group. In this case Unsloth takes one group per device."""
         if self.is_set("generation_batch_size") or self.is_set("steps_per_generation"):
             return False
         names = ("gradient_accumulation_steps", "num_processes", "num_generations")

@@ -1,4 +1,4 @@
-"""verl (verl-project/verl): overrides of its PPO trainer, a.b=c."""
+"""verl (verl-project/verl): overrides, a.b=c, of verl's PPO trainer."""
 
 from shoal.translate.shared.system import System
 from shoal.translate.verl.compose import compose

@@ -1,4 +1,4 @@
-"""verl's advantage estimators, its KL, in the loss or in the reward, and its policy losses."""
+"""verl's advantage estimators, its KL (in the loss or in the reward), and its policy losses."""
 
 from typing import Any
 
@@ -33,14 +33,14 @@ _DPPO = {
 }
 _SAPO = {"tau_pos": "sapo_tau_positive", "tau_neg": "sapo_tau_negative"}
 _BY_SEQUENCE = ("gspo", "sapo", "gmpo")
-"""Objectives that verl averages over sequences, whatever loss_agg_mode is."""
+"""Objectives that verl averages over sequences for every value of loss_agg_mode."""
 _OPTIONS: dict[str, dict[str, str]] = {
     "dppo_tv": _DPPO,
     "dppo_kl": _DPPO,
     "sapo": _SAPO,
     "gmpo": {"clip_ratio_low": "gmpo_log_clip_low", "clip_ratio_high": "gmpo_log_clip_high"},
 }
-"""Options of single objectives: verl's name and Shoal's."""
+"""Options of single objectives, each with verl's name and Shoal's name."""
 
 
 def compose_advantage(source: Source, draft: Draft) -> None:

@@ -12,7 +12,9 @@ _SYNC_STEP = "trainer.v1.separate_async.parameter_sync_step"
 _MODE, _SPAN = "trainer.v1.trainer_mode", "trainer.v1.sampler.max_off_policy_threshold"
 
 _FILTERS = {None: "reward", "acc": "correct", "score": "correct", "seq_reward": "reward", "seq_final_reward": "reward"}
-"""verl's metric -> `grpo.filter_groups_by`. `acc` and `score` are the scorer's values, without the overlong penalty."""
+"""Values of `grpo.filter_groups_by`, by verl's metric. `acc` and `score` are the scorer's values, without the overlong
+penalty.
+"""
 
 
 def compose_batches(source: Source, draft: Draft) -> None:
@@ -119,7 +121,7 @@ def _place(source: Source, draft: Draft) -> None:
 
 
 def _pace(source: Source, draft: Draft) -> None:
-    """Sets the staleness. It is 0 unless one of verl's asynchronous trainers samples while it trains."""
+    """Sets the staleness. The staleness is 0 unless one of verl's asynchronous trainers samples during training."""
     mode, program = source[_MODE], source.origin("program")
     warmups = [f"trainer.v1.{name}.num_warmup_batches" for name in ("colocate_async", "separate_async")]
     trainer = trainer_of(source["program"])

@@ -12,11 +12,11 @@ from shoal.translate.verl.names import ACTOR, MODEL, OPTIM, ROLLOUT, TRUTH
 from shoal.translate.verl.reward import compose_custom_reward, compose_overlong, compose_reward_model, compose_scorers
 
 _MEGATRON = {"linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"}
-"""Megatron's linear layers. Each stands for several layers of the model."""
+"""Megatron's linear layers. Each of these layers replaces several layers of the model."""
 
 
 def compose(source: Source, draft: Draft) -> None:
-    """Sets the fields that no override decides alone."""
+    """Sets the fields that no single override decides."""
     draft.set("run.name", run_name(source["trainer.experiment_name"]), source.origin("trainer.experiment_name"))
     if source[f"{MODEL}.path"]:
         draft.set("model.path", expanduser(source[f"{MODEL}.path"]), source.origin(f"{MODEL}.path"))

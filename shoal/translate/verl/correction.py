@@ -18,7 +18,7 @@ _BYPASS = f"{_FIELD}.bypass_mode"
 def bypasses(source: Source) -> bool:
     """Returns whether the engine's log-probabilities replace the policy's before the step.
 
-    In the experimental asynchronous trainers they do by default.
+    In the experimental asynchronous trainers the engine's log-probabilities do so by default.
     """
     return bool(source[_BYPASS]) if source.is_set(_BYPASS) else trainer_of(source["program"]) != "ppo"
 

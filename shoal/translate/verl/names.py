@@ -1,4 +1,6 @@
-"""Names of verl: its trainers, and the prefixes of its overrides (`actor_rollout_ref.actor` and the others there)."""
+"""Names of verl: its trainers, and the prefixes of its overrides (`actor_rollout_ref.actor` and the other prefixes in
+this module).
+"""
 
 import re
 from typing import Literal
