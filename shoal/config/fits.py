@@ -140,7 +140,7 @@ def _check_adapters(config: RunTables) -> None:
         return
     if not lora.is_on:
         raise ValueError(
-            f'generator.lora "adapter" needs learner.lora.rank above 0 (the rank is {lora.rank}): otherwise the '
+            f'generator.lora "adapter" needs learner.lora.rank above 0 (it is {lora.rank}): otherwise the '
             "learner trains the whole model"
         )
     unfit = {
@@ -166,7 +166,7 @@ def _check_deterministic(config: RunTables) -> None:
         "run.num_threads, for example 1: the order in which numbers are added depends on the number of threads": (
             config.run.num_threads is None
         ),
-        f"grpo.max_staleness 0 (the value is {config.grpo.max_staleness}): above 0, completions get new weights at a "
+        f"grpo.max_staleness 0 (it is {config.grpo.max_staleness}): above 0, completions get new weights at a "
         "moment that differs between runs": config.grpo.max_staleness > 0,
         f"environments.max_episodes {_num_episodes(config)} for every environment, the number of episodes that are "
         "played at the same time: an episode takes its turns together with all other episodes": any(
@@ -282,7 +282,7 @@ def _check_filter(config: RunTables) -> None:
 def _check_single_gpu(config: RunTables) -> None:
     if config.generator.sleep_while_training and config.grpo.max_staleness > 0:
         raise ValueError(
-            f"generator.sleep_while_training needs grpo.max_staleness 0 (the value is {config.grpo.max_staleness}): "
+            f"generator.sleep_while_training needs grpo.max_staleness 0 (it is {config.grpo.max_staleness}): "
             "above 0 the generator samples while the learner trains"
         )
     if not config.launch.single_gpu:
@@ -300,7 +300,7 @@ def _check_single_gpu(config: RunTables) -> None:
     if config.generator.gpu_memory_utilization >= 0.9:
         raise ValueError(
             "launch.single_gpu: the learner needs a part of the GPU: set generator.gpu_memory_utilization below 0.9, "
-            f"for example 0.4 (the value is {config.generator.gpu_memory_utilization})"
+            f"for example 0.4 (it is {config.generator.gpu_memory_utilization})"
         )
 
 

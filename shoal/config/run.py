@@ -42,7 +42,7 @@ class RunConfig(RunTables):
 
     def _with_steps_of_epochs(self) -> Self:
         if self.run.total_episodes is not None:
-            raise ValueError("run.total_epochs and run.total_episodes are both given: give only one of the two fields")
+            raise ValueError("run.total_epochs: run.total_episodes is also given; give only one of the two fields")
         if "num_steps" not in self.run.model_fields_set:
             # The data decide; shoal.config.epochs counts them.
             return self._with_steps(0)

@@ -52,8 +52,8 @@ def test_a_whole_folder_is_accepted(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("removed", "message"),
     [
-        (("tls.key",), "tls.crt is there, and tls.key is missing"),
-        (("tls.crt",), "tls.key is there, and tls.crt is missing"),
+        (("tls.key",), "the folder has tls.crt, but tls.key is missing"),
+        (("tls.crt",), "the folder has tls.key, but tls.crt is missing"),
         (("ca.crt",), "ca.crt is missing"),
         (("tls.crt", "tls.key"), "tls.crt and tls.key are missing, but a server needs these files"),
         (("tls.crt", "tls.key", "ca.crt"), "ca.crt is missing"),
