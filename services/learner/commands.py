@@ -56,14 +56,12 @@ class SentWeights:
 
     hashes: tuple[TensorHash, ...]
     finished: float
-    """Time at which the last tensor was sent, as a value of `time.monotonic()`."""
+    """Time at which the last tensor was sent, in `time.monotonic()`."""
     canary_logprobs: Float32Array | None
 
 
 class LearnerCommands:
-    """The commands of one rank, and the learner on which the commands act. Call every method on all ranks, in the same
-    order.
-    """
+    """The commands of one rank, and the learner that they act on. Call every method on all ranks, in the same order."""
 
     def __init__(self, process_group: ProcessGroup, data_dir: Path) -> None:
         self.process_group = process_group
@@ -92,11 +90,11 @@ class LearnerCommands:
     def configure(
         self, run_id: str, config: RunConfig, progress: Progress = silent, *, zero_stage: int | None = None
     ) -> None:
-        """Loads the run's model, and drops the previous model.
+        """Loads the run's model, and drops the one loaded before.
 
-        `zero_stage` is the stage of the checkpoint to restore, used if the configuration leaves the stage open. Raises,
-        on every rank alike, `InvalidArgument` when a rank cannot load the model, and `FailedPrecondition` when an
-        export could not have the format of the model's files.
+        `zero_stage` is the stage of the checkpoint to restore, used if the configuration leaves it open. Raises, on
+        every rank alike, `InvalidArgument` when a rank cannot load the model, and `FailedPrecondition` when an export
+        could not have the form of the model's files.
         """
         self._run_dir = self._data_dir / run_id
         self._shares_gpu = config.launch.single_gpu
@@ -158,7 +156,7 @@ class LearnerCommands:
             self._learner = None
 
     def set_hyperparameters(self, config: RunConfig) -> None:
-        """Replaces the configuration, which may differ only in live fields; see `shoal.config.live`."""
+        """Replaces the configuration, which differs in live fields alone; see `shoal.config.live`."""
         learner = self.learner
         if config.kl.coef != learner.config.kl.coef:  # `kl.target` adapts it, and refuses such a change.
             learner.kl_coef = config.kl.coef
@@ -166,7 +164,7 @@ class LearnerCommands:
         learner.engine.set_entropy_gradient(config.loss.entropy_coef != 0)
 
     def check_hyperparameters(self, config: RunConfig) -> None:
-        """Raises the error for a configuration that differs not only in live fields."""
+        """Raises the error of a configuration that differs in more than live fields."""
         check_live(self.learner.config, config)
 
     def check_attempt(self, attempt: int) -> None:
@@ -181,9 +179,7 @@ class LearnerCommands:
             torch.cuda.empty_cache()
 
     def check_step(self, batch: TrainBatch) -> None:
-        """Raises `FailedPrecondition` for a step that was built for weights other than the learner's current
-        weights.
-        """
+        """Raises `FailedPrecondition` for a step that was built for other weights than the learner has."""
         self._check_version(batch.expected_version, f"step {batch.train_step_id} was built")
 
     def _check_version(self, expected: WeightVersion, what: str) -> None:
@@ -196,7 +192,7 @@ class LearnerCommands:
             )
 
     def check_logprobs(self, request: learner_pb2.ComputeLogprobsRequest) -> None:
-        """Raises the error for a request for log-probabilities that the learner cannot compute."""
+        """Raises the error of a request for log-probabilities that the learner cannot compute."""
         learner = self.learner
         if request.model == learner_pb2.MODEL_REFERENCE:
             learner.require_reference()
@@ -207,9 +203,7 @@ class LearnerCommands:
             learner.check_support(support, f"support_token_ids[{index}]")
 
     def compute_logprobs(self, request: learner_pb2.ComputeLogprobsRequest) -> list[Float32Array]:
-        """Computes the log-probabilities of each sequence, as in `Learner.logprobs`, under the policy or the
-        reference.
-        """
+        """Computes the log-probabilities of each sequence, as `Learner.logprobs`, under the policy or the reference."""
         sequences = [int32_from_wire(data, "token_ids") for data in request.token_ids]
         is_reference = request.model == learner_pb2.MODEL_REFERENCE
         supports = supports_from_wire(request, sequences)
@@ -245,7 +239,7 @@ class LearnerCommands:
         return SentWeights(hashes, finished, logprobs)
 
     def check_save(self, request: learner_pb2.LearnerServiceSaveCheckpointRequest) -> None:
-        """Raises `FailedPrecondition` for a checkpoint of a version other than the learner's current version."""
+        """Raises `FailedPrecondition` for a checkpoint of another version than the learner has."""
         if request.HasField("expected_version"):
             what = f"checkpoint {request.checkpoint_id} is"
             self._check_version(version_from_wire(request.expected_version), what)
@@ -264,9 +258,7 @@ class LearnerCommands:
         return is_there(self._run_dir / "checkpoints", checkpoint_id, files)
 
     def load_checkpoint(self, request: learner_pb2.LoadCheckpointRequest, progress: Progress = silent) -> WeightVersion:
-        """Restores a checkpoint with `storage.checkpoints.load_checkpoint`; without an id, restores the configured
-        model.
-        """
+        """Restores a checkpoint with `storage.checkpoints.load_checkpoint`; without an id, the configured model."""
         self._finisher.wait()
         if request.checkpoint_id:
             checkpoints = self._run_dir / "checkpoints"
@@ -291,9 +283,9 @@ class LearnerCommands:
         return self.learner.version
 
     def export_model(self, request: learner_pb2.ExportModelRequest, progress: Progress = silent) -> Path:
-        """Exports the policy with `storage.export.export_model`, in the type that `export_dtype` names.
+        """Exports the policy, as `storage.export.export_model`, in the type that `export_dtype` names.
 
-        Also deletes the earlier exports that the request does not keep, unless the request is for the trained model.
+        Deletes the earlier exports that the request does not keep, unless it is for the trained model.
         """
         learner, exports = self.learner, self._run_dir / "exports"
         folder = exports / request.export_name if request.export_name else self._run_dir / "model"
@@ -321,7 +313,7 @@ def follow(commands: LearnerCommands) -> bool:
 
     Raises RuntimeError when rank 0 ends without a last command.
 
-    Rank 0 reports a `ShoalError`. Any other error ends this rank, and thereby the other ranks.
+    Rank 0 reports a `ShoalError`. Any other error ends this rank, and with it the others.
     """
     while True:
         command, body = commands.process_group.receive_command()

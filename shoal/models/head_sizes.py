@@ -27,5 +27,5 @@ def check_heads(num_heads: int, size: int) -> None:
         fitting = ", ".join(str(number) for number in range(1, num_heads + 1) if num_heads % number == 0)
         raise InvalidArgument(
             f"learner.sequence_parallel_size ({size}) must divide the model's attention heads ({num_heads}): each rank "
-            f"computes attention for its share of the heads. For this model use one of {fitting}"
+            f"computes attention for its share of the heads. Use one of {fitting} for this model"
         )

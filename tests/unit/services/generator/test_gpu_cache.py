@@ -48,7 +48,7 @@ def test_a_model_of_unknown_sizes_is_refused_with_the_setting_that_replaces_them
     tmp_path: Path, sizes: dict[str, int]
 ) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "gpt2", "vocab_size": 100, **sizes}))
-    with pytest.raises(InvalidArgument, match=r"^generator\.gpu_kv_cache_gib: set it") as error:
+    with pytest.raises(InvalidArgument, match=r"^set generator\.gpu_kv_cache_gib: ") as error:
         kv_cache_bytes(config(tmp_path), "float32", lambda: 16 * GIB)
     assert str(tmp_path) in error.value.message
     assert kv_cache_bytes(config(tmp_path, gpu_kv_cache_gib=1), "float32", lambda: 0) == GIB
