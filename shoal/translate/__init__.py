@@ -21,7 +21,7 @@ from shoal.translate.verl import VERL
 from shoal.translate.version import choose_version
 
 SYSTEMS: dict[str, System] = {system.name: system for system in (OPEN_INSTRUCT, ROLL, UNSLOTH, TRL, VERL)}
-"""The peers, by the name that `--from` takes."""
+"""Peers by the name that `--from` takes."""
 
 
 def translate_arguments(

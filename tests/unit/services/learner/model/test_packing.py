@@ -90,7 +90,10 @@ def test_a_batch_without_a_token_to_train_on_is_refused() -> None:
     ("fields", "message"),
     [
         ({"finish_reason": FinishReason.ABORT}, "group g0, sample 0 was aborted"),
-        ({"token_ids": np.array([3, 260], dtype=np.int32)}, "token ids from 3 to 260; the model's token ids are 0 to 259"),
+        (
+            {"token_ids": np.array([3, 260], dtype=np.int32)},
+            "token ids from 3 to 260; the model's token ids are 0 to 259",
+        ),
         ({"token_ids": np.zeros(64, dtype=np.int32)}, "the model takes at most 64"),
     ],
 )
