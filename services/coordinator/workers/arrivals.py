@@ -69,8 +69,10 @@ class Arrivals:
 
     @property
     def are_loading(self) -> bool:
-        """Whether a worker that answers is loading. A worker that does not answer may be dead although its lease lasts:
-        whoever can do without it does not wait."""
+        """Whether a worker that answers is loading.
+
+        A worker that does not answer does not count. It may be dead before its lease expires.
+        """
         return len(self._loading) > sum(member.is_out_of_reach for member in self._members.values())
 
     @property

@@ -65,8 +65,8 @@ class EvaluationConfig(Section):
         for k in self.pass_at_k:
             if not 1 <= k <= self.samples_per_prompt:
                 raise ValueError(
-                    f"pass_at_k ({k}) must be from 1 to samples_per_prompt ({self.samples_per_prompt}): k answers are "
-                    "drawn from those to a question"
+                    f"pass_at_k ({k}) must be from 1 to samples_per_prompt ({self.samples_per_prompt}): k of "
+                    "the answers to a question are drawn"
                 )
         return self
 

@@ -180,7 +180,7 @@ class Source:
                 return
             is_needed = row.default is not None and row.kind in _NEVER_NULL and row.convert is None
             if value is None and is_needed and None not in row.accepts:
-                raise Unfit(f"a value is expected; leave it out to get {_shown(row.default)}")
+                raise Unfit(f"the value is missing; without the setting {_shown(row.default)} applies")
             if name in self._values:
                 self._draft.notes.append(f"{spelled} and {self._spelled[name]} are one field: {spelled} is used")
             self._values[name] = value

@@ -113,7 +113,7 @@ def form_of(reading: Reading, is_near: bool = False) -> Form | None:
 
 
 def agree(one: Form, other: Form, is_close: Callable[[Fraction, Amount], bool] = is_same) -> bool | None:
-    """Returns whether two forms are of close amounts; None if their units do not decide it."""
+    """Returns whether the amounts of two forms are close; None if their units cannot be compared."""
     a, b = one.reading.quantity, other.reading.quantity
     ratio = unit_ratio(a.measures, b.measures) if a.measures and b.measures else Fraction(1)
     if ratio is None:

@@ -66,8 +66,8 @@ class OpenEnv(Environment):
             _check_field("action", self._action, action)
             if others := {*action.get("required", ())} - {self._action}:
                 raise ValueError(
-                    f"an action needs {sorted(others)[0]!r} as well as {self._action!r}: leave `action` out, so that "
-                    "the policy calls a tool with all of them"
+                    f"an action needs the field {sorted(others)[0]!r} beside {self._action!r}: unset `action`, and the "
+                    "policy calls a tool that has all fields"
                 )
             return []
         if self._mcp:

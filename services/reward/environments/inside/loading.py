@@ -179,8 +179,8 @@ def _check_origin(found: Any, code: Mapping[str, Any]) -> None:
     origin = str(getattr(found, "__module__", None) or "nowhere")
     if code["defined_in"] and not any(f"{origin}.".startswith(f"{package}.") for package in code["defined_in"]):
         raise CannotLoad(
-            f"{code['module']} only imports {code['object']!r}, which {origin} defines: name what is defined in what "
-            f"--allow-verifier-package allows ({', '.join(code['defined_in'])})"
+            f"{code['module']} only imports {code['object']!r}, which {origin} defines: name an object that is defined "
+            f"in a package of --allow-verifier-package ({', '.join(code['defined_in'])})"
         )
 
 
