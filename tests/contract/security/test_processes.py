@@ -116,7 +116,7 @@ async def test_the_four_services_meet_over_mutual_tls_and_nobody_else_gets_in(ce
         code, text = await run(SHOAL, *pause, SHOAL_TLS_DIR=str(certs / "viewer"))
         assert code == 7 and "PauseRun" in text and "'viewer'" in text, text
         code, text = await run(SHOAL, *pause)
-        assert code == 6 and "with it: --tls-dir" in text, text
+        assert code == 6 and "--tls-dir" in text, text
 
         log = (tmp_path / "coordinator.log").read_text()
         calls = [json.loads(line) for line in log.splitlines() if "call of an operator" in line]
