@@ -24,9 +24,10 @@ def report(
         ),
     ] = None,
 ) -> None:
-    """Write a run's report, an HTML page with curves, evaluations, and the last completions.
+    """Write a run's report, an HTML page.
 
-    The page is made from the run's folder, needs no coordinator, and loads nothing from a network.
+    The page has curves, evaluations, and the last completions. It is made from the run's folder, needs no coordinator,
+    and loads nothing from a network.
     """
     from services.coordinator.store.run_folders import RunFolders, locate_run
 

@@ -76,7 +76,7 @@ def list_verifiers(
     overrides: Overrides = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Describe every verifier: what it reads, what it returns, and whether it can work here."""
+    """Describe every verifier. States what it reads, what it returns, and whether it can work here."""
     from services.coordinator.cli.reward_process import describe_verifiers
 
     verifiers = describe_verifiers(config, overrides or [])

@@ -159,10 +159,11 @@ def check(
     interpreter: _Interpreter = "",
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Check an environment: whether it loads and repeats itself, how long it takes, and what it leaves behind.
+    """Check an environment by playing it.
 
-    Plays a few episodes in two processes. Without --turn, the command calls each tool, or sends some texts. Exits with
-    code 1 if there are problems.
+    Checks whether the environment loads and repeats itself, how long it takes, and what it leaves behind. Plays a few
+    episodes in two processes. Without --turn, the command calls each tool, or sends some texts. Exits with code 1 if
+    there are problems.
     """
     from services.coordinator.cli.env.requests import Game, checked
 

@@ -62,7 +62,7 @@ def start(
 
 
 def pause(run: RunName = "", coordinator: Coordinator = "", output: OutputOption = Output.TABLE) -> None:
-    """Pause a run: sampling stops at its current token, no prompt is issued, and no step begins."""
+    """Pause a run. Sampling stops at its current token, no prompt is issued, and no step begins."""
     from services.coordinator import client
 
     print_run(client.pause_run(checked_address(coordinator), run), output)
@@ -132,7 +132,7 @@ def stop(
 
 
 def checkpoint(run: RunName = "", coordinator: Coordinator = "", output: OutputOption = Output.TABLE) -> None:
-    """Write a checkpoint at the next step boundary, and wait until it is written."""
+    """Write a checkpoint at the next step boundary. Waits until the checkpoint is written."""
     from services.coordinator import client
 
     response = client.save_checkpoint(checked_address(coordinator), run)
