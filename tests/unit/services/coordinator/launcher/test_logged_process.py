@@ -17,7 +17,7 @@ RECORD = '{"level": "ERROR", "event": "died", "exception": "Traceback\\n  x\\nOS
         (["RuntimeError: earlier", RECORD, "bye"], "died: OSError: gone"),
         ([OF_VLLM, "leaked 1 object"], OF_VLLM),
         (["hello", "bye"], "bye"),
-        (["ok", UP], "it last logged: up"),  # A killed process leaves no error.
+        (["ok", UP], "its last log message is: up"),  # A killed process leaves no error.
         ([], ""),
     ],
 )

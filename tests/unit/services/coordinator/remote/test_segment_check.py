@@ -48,7 +48,7 @@ async def test_what_is_missing_cut_off_or_changed_is_reported_and_what_is_longer
     await case.check.run(case.segments)
     assert not case.reports
     content = case.path("text").read_bytes()
-    damages = {"its SHA-256 is not": b"x" + content[1:], "it has 3 of": content[:3], "No such file": None}
+    damages = {"SHA-256": b"x" + content[1:], "has 3 of": content[:3], "No such file": None}
     for reason, damage in damages.items():
         if damage is None:
             case.path("text").unlink()

@@ -42,7 +42,7 @@ def test_changed_data_are_refused_by_name_unless_they_are_accepted() -> None:
     message = refusal(now)
     assert "data.sources: a.jsonl" in message and "a" * 12 in message and "b" * 12 in message, message
     assert "run.changed_data=accept" in message
-    assert [one.partition(" is ")[0] for one in changed_inputs(config("accept"), BEFORE, now)] == [
+    assert [one.partition(" has ")[0] for one in changed_inputs(config("accept"), BEFORE, now)] == [
         "data.sources: a.jsonl"
     ]
 
