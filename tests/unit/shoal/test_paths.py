@@ -22,7 +22,7 @@ def test_the_reason_has_neither_the_path_nor_an_error_number(tmp_path: Path) -> 
     (tmp_path / "bytes").write_bytes(b"ab\xff")
     assert reason(tmp_path / "none").startswith("No such file")
     assert reason(tmp_path) == "Is a directory"
-    assert "UTF-8" in reason(tmp_path / "bytes") and "byte 3 " in reason(tmp_path / "bytes")
+    assert "UTF-8" in reason(tmp_path / "bytes") and "byte 3" in reason(tmp_path / "bytes")
     assert why_unread(ValueError("line 3: no value")) == "line 3: no value"
 
 

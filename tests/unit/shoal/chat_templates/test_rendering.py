@@ -74,7 +74,7 @@ def test_a_template_that_does_not_end_is_ended_and_the_next_text_comes_from_anot
         patch.setattr(rendering, "_FIXED_S", 0.2)
         outcomes = template.render([says("now"), says("not reached")])
     [outcome] = outcomes
-    assert isinstance(outcome, Unrendered) and " 0.4 s " in outcome.why
+    assert isinstance(outcome, Unrendered) and "0.4 s" in outcome.why
     assert time.monotonic() - began < PATIENCE_S and not process.is_running()
     assert template.render([says("later")]) == ["well"]
 

@@ -179,7 +179,7 @@ def test_a_template_that_turns_hostile_in_mid_episode_is_ended_and_named() -> No
     hostile = "{% if messages[-1].content == 'now' %}{{ messages[0].content * 2000000 }}{% endif %}"
     renderer = renderer_of(hostile + families.HERMES)
     before = renderer.observation(7, (), [ChatMessage("user", "not yet")])
-    with pytest.raises(InvalidArgument, match=r"^model\.chat_template: it makes 2000"):
+    with pytest.raises(InvalidArgument, match=r"^model\.chat_template: .* 2000\d+ "):
         renderer.observation(7, (), [ChatMessage("user", "now")])
     assert renderer.observation(7, (), [ChatMessage("user", "not yet")]) == before, (
         "other messages are rendered as ever"

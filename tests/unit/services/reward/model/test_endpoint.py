@@ -202,7 +202,7 @@ async def test_an_empty_prompt_is_unscorable(server: JudgeServer, make: Make) ->
     [
         (http(404, '{"detail": "Not Found"}'), {}, "runner pooling"),
         (http(400, "default chat template is no longer allowed"), {}, "a chat template"),
-        (classified(1, 2), {}, "reward.model.label: .* 2 labels"),
+        (classified(1, 2), {}, "reward.model.label .* 2 labels"),
         (classified(1, 2), {"label": 2}, "reward.model.label: 2 is beyond"),
         (classified(1), {"value": "softmax"}, "reward.model.value: softmax"),
         (classified(1), {"max_length_tokens": 3}, "reward.model.base_url: "),
