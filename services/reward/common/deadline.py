@@ -1,13 +1,14 @@
-"""A deadline that interrupts Python code in the main thread."""
+"""Functions that a signal interrupts, such as that of a deadline, in the main thread."""
 
 import signal
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from types import FrameType
+from collections.abc import Callable
+from types import CodeType, FrameType
+from typing import TypeVar
 
 from services.reward.common.verdict import Unscorable
 
+T = TypeVar("T")
 _INTERVAL_S = 1.0
 """Time until the deadline rings again. Python drops exceptions that are raised in destructors and in callbacks of its
 garbage collector, and a ring may happen there."""
@@ -17,31 +18,40 @@ class _OutOfTime(BaseException):
     """Not an Exception: computer algebra would catch it and continue."""
 
 
-@contextmanager
-def deadline(seconds: float, what: str) -> Iterator[None]:
-    """Ends the block with `Unscorable` after `seconds`. The message says that `what` took too long.
+def within(seconds: float, what: str, judge: Callable[[], T]) -> T:
+    """Returns what `judge` returns. Raises `Unscorable` after `seconds`: the message says that `what` took too long.
 
     Works in the main thread, as in a pool process. In other threads, and during long computations in C, only the pool's
     own deadline applies.
     """
     if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    is_over = False
-
-    def ring(number: int, frame: FrameType | None) -> None:
-        if not is_over:
-            raise _OutOfTime
-
-    before = signal.signal(signal.SIGALRM, ring)
+        return judge()
+    before = signal.signal(signal.SIGALRM, _ring)
     signal.setitimer(signal.ITIMER_REAL, seconds, _INTERVAL_S)
     try:
-        yield
+        return _timed(judge)
     except _OutOfTime:
-        is_over = True
         raise Unscorable(f"{what} took longer than {seconds:g} s") from None
     finally:
-        is_over = True  # Set this first: a late ring must not escape from here.
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+
+
+def is_running(code: CodeType, frame: FrameType | None) -> bool:
+    """Tells whether the frame belongs to a call of the function with this code.
+
+    What a signal raises there leaves by that call. A flag would be set or cleared a moment too late, and an exception
+    in between would reach nobody who expects it.
+    """
+    while frame is not None and frame.f_code is not code:
+        frame = frame.f_back
+    return frame is not None
+
+
+def _timed(judge: Callable[[], T]) -> T:
+    return judge()
+
+
+def _ring(number: int, frame: FrameType | None) -> None:
+    if is_running(_timed.__code__, frame):
+        raise _OutOfTime

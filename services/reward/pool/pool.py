@@ -1,12 +1,15 @@
 """Verifiers in processes that can be killed."""
 
 import asyncio
+import contextlib
 import logging
 import sys
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
+
+import psutil
 
 from services.reward.custom.code import CustomVerifier
 from services.reward.pool.job_queue import Job, JobQueue
@@ -30,7 +33,9 @@ _RUNNING, _WAITING = metrics.gauge(names.REWARD_RUNNING), metrics.gauge(names.RE
 _WAIT, _RESTARTS = metrics.histogram(names.REWARD_WAIT), metrics.counter(names.REWARD_POOL_RESTARTS)
 
 _STOP_S, _STOP_AGAIN_S = 1.0, 0.1
-"""Time after which a process that does not stop judging a completion is killed, and between repeated signals."""
+"""CPU time after which a process that does not stop judging a completion is killed, and time between repeated signals.
+
+A process that gets no CPU on a busy machine cannot stop, so that time does not count; `reward.timeout_s` does."""
 
 
 class Seat(ChildProcess):
@@ -55,18 +60,24 @@ class Seat(ChildProcess):
         """Tells the process to stop judging its job, and kills it if it does not stop."""
         if not self.is_stopping and self.job is not None:
             self.is_stopping = True
-            self._tell(self.job, asyncio.get_running_loop().time() + _STOP_S)
+            self._tell(self.job, self._cpu_time_s() + _STOP_S)
 
-    def _tell(self, job: Job, until: float) -> None:
+    def _tell(self, job: Job, until_s: float) -> None:
         # Repeat the signal: Python drops its exception in a destructor or in a callback of the garbage collector.
-        loop = asyncio.get_running_loop()
         if self.job is not job or job.done.done() or self.is_lost:
             return
-        if loop.time() < until:
+        if self._cpu_time_s() < until_s:
             self.interrupt()
-            loop.call_later(_STOP_AGAIN_S, self._tell, job, until)
+            asyncio.get_running_loop().call_later(_STOP_AGAIN_S, self._tell, job, until_s)
         else:
             self.kill("it did not stop judging a slow completion")
+
+    def _cpu_time_s(self) -> float:
+        """Returns the CPU time that the process has used; 0 if it has ended."""
+        with contextlib.suppress(psutil.Error):
+            times = psutil.Process(self.pid).cpu_times()
+            return float(times.user + times.system)
+        return 0.0
 
 
 class VerifierPool:

@@ -17,6 +17,7 @@ from functools import partial
 from types import FrameType, MappingProxyType
 from typing import Any
 
+from services.reward.common.deadline import is_running
 from services.reward.common.text import clean
 from services.reward.common.verdict import Broken, Unscorable, Verdict
 from services.reward.custom.code import Code
@@ -34,7 +35,7 @@ _MAX_TRACEBACK_CHARACTERS = 20_000
 
 def main() -> None:
     limit_process(parent_pid=int(sys.argv[1]))
-    signal.signal(signal.SIGUSR1, _do_nothing)
+    signal.signal(signal.SIGUSR1, _stop)
     jobs, answers = take_pipes(shows_output=True)
     answers.write(encode_frame({"event": "ready"}))
     loaded: set[str] = set()
@@ -70,7 +71,7 @@ def main() -> None:
             if name not in loaded:
                 load(VERIFIERS[name].load)
                 loaded.add(name)
-            with stoppable() as stopped:
+            try:
                 verdict = judge(
                     name,
                     job["completion"],
@@ -79,36 +80,22 @@ def main() -> None:
                     options.get(name, {}),
                     keep_thoughts=name in keep_thoughts,
                 )
-            answers.write(encode_frame({"event": "stopped"} if stopped else verdict))
+            except _Stop:
+                verdict = {"event": "stopped"}
+            answers.write(encode_frame(verdict))
 
 
 class _Stop(BaseException):
     """Not an Exception: computer algebra would catch it and continue."""
 
 
-def _do_nothing(number: int, frame: FrameType | None) -> None:
-    """Handles a signal. If the signal were ignored, programs that the process starts would ignore it too."""
+def _stop(number: int, frame: FrameType | None) -> None:
+    """Handles SIGUSR1: ends `judge`, and does nothing outside of it.
 
-
-@contextmanager
-def stoppable() -> Iterator[list[bool]]:
-    """Lets SIGUSR1 end the block; then the yielded list has an item. Outside of the block the signal does nothing."""
-    stopped: list[bool] = []
-    is_over = False
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        if not is_over:
-            raise _Stop
-
-    signal.signal(signal.SIGUSR1, stop)
-    try:
-        yield stopped
-    except _Stop:
-        is_over = True
-        stopped.append(True)
-    finally:
-        is_over = True
-        signal.signal(signal.SIGUSR1, _do_nothing)
+    If the signal were ignored there, programs that the process starts would ignore it too.
+    """
+    if is_running(judge.__code__, frame):
+        raise _Stop
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import Field
 
-from services.reward.common.deadline import deadline
+from services.reward.common.deadline import within
 from services.reward.common.json_text import NumberTooLarge, exact_json, is_json, json_part
 from services.reward.common.text import last_between
 from services.reward.common.verdict import Unscorable, Verdict
@@ -45,18 +45,21 @@ def verify(completion: str, label: Any, options: JsonSchemaOptions = JsonSchemaO
 
     validator = _validator(label if isinstance(label, str) else json.dumps(label))
     try:
-        with deadline(options.timeout_s, "validating the JSON"):
-            try:
-                document = exact_json(_json_text(completion))
-            except ValueError as error:
-                return Verdict(0.0, f"not JSON: {error}")
-            wrong = next(validator.iter_errors(document), None)
+        return within(options.timeout_s, "validating the JSON", lambda: _validate(completion, validator))
     except NumberTooLarge as error:
         raise Unscorable(f"the completion's JSON holds a number too large to be judged: {error}") from None
     except RecursionError:
         raise Unscorable("the completion's JSON is nested too deeply to be judged") from None
     except jsonschema.exceptions._WrappedReferencingError as error:
         raise Unscorable(f"the label's schema refers to another document: {error}") from None
+
+
+def _validate(completion: str, validator: Any) -> Verdict:
+    try:
+        document = exact_json(_json_text(completion))
+    except ValueError as error:
+        return Verdict(0.0, f"not JSON: {error}")
+    wrong = next(validator.iter_errors(document), None)
     return Verdict(float(wrong is None), "" if wrong is None else f"{wrong.json_path}: {wrong.message}")
 
 

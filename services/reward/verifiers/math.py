@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from services.reward.common.deadline import deadline
+from services.reward.common.deadline import within
 from services.reward.common.math import algebra, equality
 from services.reward.common.math.algebra import Rules
 from services.reward.common.math.normal_forms import check_depth, math_form, tail
@@ -60,7 +60,8 @@ def verify(completion: str, label: Any, options: MathOptions = MathOptions()) ->
     """
     wanted = acceptable_texts(label)
     rules = Rules(options.float_rounding, options.strict, options.allow_set_relation_comparison)
-    with deadline(options.timeout_s, "comparing the answer with the label"):
+
+    def compare() -> Verdict:
         golds = [_gold(text) for text in wanted]
         if not all(golds):
             raise Unscorable(f"the label contains no mathematics: {label!r:.80}")
@@ -75,6 +76,8 @@ def verify(completion: str, label: Any, options: MathOptions = MathOptions()) ->
         if word and any(gold and gold.word.lower() == word.lower() for gold in golds):
             return _verdict(1.0, word)
         return _verdict(0.0, readings[0].value) if readings else Verdict(0.0, "no answer found", answer="")
+
+    return within(options.timeout_s, "comparing the answer with the label", compare)
 
 
 def _verdict(value: float, answer: str) -> Verdict:

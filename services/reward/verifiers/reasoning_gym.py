@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import Field
 
-from services.reward.common.deadline import deadline
+from services.reward.common.deadline import within
 from services.reward.common.text import last_between
 from services.reward.common.verdict import Unscorable, Verdict
 from services.reward.common.verifier import Verifier
@@ -34,8 +34,12 @@ def verify(completion: str, label: Any, options: ReasoningGymOptions = Reasoning
     task, task_options, entry = _read(label)
     tagged = last_between(completion, "<answer>", "</answer>")
     answer = (completion if tagged is None else tagged).strip()
-    with deadline(options.timeout_s, f"the scorer of {task}"):
-        return Verdict(float(_scorer(task, task_options).score_answer(answer, entry)), answer)
+    value = within(
+        options.timeout_s,
+        f"the scorer of {task}",
+        lambda: _scorer(task, task_options).score_answer(answer, entry),
+    )
+    return Verdict(float(value), answer)
 
 
 def _read(label: Any) -> tuple[str, str, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import Field
 
-from services.reward.common.deadline import deadline
+from services.reward.common.deadline import within
 from services.reward.common.math.normal_forms import (
     check_depth,
     hendrycks_form,
@@ -51,8 +51,11 @@ def verify(completion: str, label: Any, options: StrictMathOptions = StrictMathO
     if any(equal_as_text(answer, gold) for gold in wanted):
         return Verdict(1.0, answer, math_form(answer))
     check_depth(answer)
-    with deadline(options.timeout_s, "comparing the answer with the label"):
-        correct = any(equal_for_sympy(answer, gold) for gold in wanted)
+    correct = within(
+        options.timeout_s,
+        "comparing the answer with the label",
+        lambda: any(equal_for_sympy(answer, gold) for gold in wanted),
+    )
     return Verdict(float(correct), answer, math_form(answer))
 
 

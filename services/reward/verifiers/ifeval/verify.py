@@ -5,7 +5,7 @@ from typing import Any
 from pydantic import Field
 
 from services.reward.common import language
-from services.reward.common.deadline import deadline
+from services.reward.common.deadline import within
 from services.reward.common.text import without_tags
 from services.reward.common.verdict import Unscorable, Verdict
 from services.reward.common.verifier import Verifier
@@ -52,8 +52,11 @@ def follow(completion: str, instructions: list[Instruction], timeout_s: float) -
     """Returns the fraction of the instructions that the answer follows. Raises `Unscorable`."""
     answer = without_tags(completion)
     # Check all instructions, even on an empty answer: whether a label is scorable must not depend on the completion.
-    with deadline(timeout_s, "checking the instructions"):
-        broken = [name for name, constraint, arguments in instructions if not constraint.follows(answer, arguments)]
+    broken = within(
+        timeout_s,
+        "checking the instructions",
+        lambda: [name for name, constraint, arguments in instructions if not constraint.follows(answer, arguments)],
+    )
     if not answer:
         return Verdict(0.0, "the answer is empty")
     followed = len(instructions) - len(broken)

@@ -2,13 +2,15 @@
 
 import signal
 import time
+from collections import Counter
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 import pytest_asyncio
 
-from services.reward.common.deadline import deadline
+from services.reward.common import deadline
+from services.reward.common.deadline import within
 from services.reward.common.verdict import Unscorable
 from services.reward.pool.pool import VerifierPool
 from shoal.scores import ScoreOutcome
@@ -46,6 +48,11 @@ async def test_a_catastrophic_pattern_makes_the_completion_unscorable_and_keeps_
     assert pool.num_restarts == 0
 
 
+def never_end() -> None:
+    while True:
+        pass
+
+
 def test_a_deadline_interrupts_code_that_catches_every_exception() -> None:
     def stubborn() -> None:
         while True:
@@ -56,8 +63,8 @@ def test_a_deadline_interrupts_code_that_catches_every_exception() -> None:
                 pass
 
     started = time.monotonic()
-    with pytest.raises(Unscorable, match=r"^it .*0\.2 s"), deadline(0.2, "it"):
-        stubborn()
+    with pytest.raises(Unscorable, match=r"^it .*0\.2 s"):
+        within(0.2, "it", stubborn)
     assert time.monotonic() - started < 10
 
 
@@ -72,12 +79,24 @@ def test_a_ring_after_the_block_is_not_heard(monkeypatch: pytest.MonkeyPatch) ->
         return set_timer(signal.ITIMER_REAL, seconds, interval)
 
     monkeypatch.setattr(signal, "setitimer", ring_before_the_end)
-    with deadline(60, "it"):
-        pass
-    with pytest.raises(Unscorable), deadline(0.05, "it"):
-        while True:
-            pass
+    assert within(60, "it", lambda: 5) == 5
+    with pytest.raises(Unscorable):
+        within(0.05, "it", never_end)
     assert len(late) == 2
+
+
+def test_a_ring_at_any_moment_interrupts_the_function_or_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The alarm rings every few microseconds, before, within and after functions that take as long."""
+    monkeypatch.setattr(deadline, "_INTERVAL_S", 5e-6)
+    results: Counter[str] = Counter()
+    before = signal.signal(signal.SIGALRM, lambda number, frame: None)  # The last ring may come late.
+    for number in range(10_000):
+        try:
+            results[within(1e-6 * (1 + number % 20), "it", lambda: "returned")] += 1
+        except Unscorable:
+            results["unscorable"] += 1
+    signal.signal(signal.SIGALRM, before)
+    assert results["returned"] + results["unscorable"] == 10_000 and len(results) == 2, dict(results)
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -86,8 +105,9 @@ def test_a_deadline_that_falls_into_a_destructor_rings_again() -> None:
         def __del__(self) -> None:
             time.sleep(10)  # Python drops what interrupts a destructor.
 
-    slow = Slow()
-    with pytest.raises(Unscorable), deadline(0.2, "it"):
-        del slow
-        while True:
-            pass
+    def drop() -> None:
+        Slow()
+        never_end()
+
+    with pytest.raises(Unscorable):
+        within(0.2, "it", drop)

@@ -132,3 +132,16 @@ async def test_a_flood_of_completions_that_take_long_does_not_hold_up_others_of_
     assert not any(task.done() for task in flood)
     await pool.close()
     assert {(await task).outcome for task in flood} == {ScoreOutcome.FAILED}
+
+
+async def test_a_process_that_gets_no_cpu_is_not_killed_for_not_stopping() -> None:
+    pool = VerifierPool(num_processes=1, timeout_s=600.0)
+    await pool.start()
+    [pid] = await stop_all(pool)
+    judging = [asyncio.create_task(pool.judge("gsm8k", "5", "5")) for _ in range(2)]
+    await asyncio.sleep(2.5)  # Longer than a slice and the time to stop.
+    os.kill(pid, signal.SIGCONT)
+    scores = [(score.outcome, score.value) for score in await asyncio.gather(*judging)]
+    assert scores == [(ScoreOutcome.SCORED, 1.0)] * 2
+    assert (pool.pids, pool.num_restarts) == ([pid], 0)
+    await pool.close()

@@ -2,9 +2,13 @@
 
 import math
 import os
+import signal
 import subprocess
 import sys
+import threading
+from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -19,6 +23,8 @@ from services.reward.process.frames import encode_frame, read_frame
 from services.reward.verifiers.registry import VERIFIERS
 from shoal.config.tables.custom_verifiers import CustomVerifierConfig
 from shoal.scores import StepScore
+
+NUM_SIGNALED = 3000
 
 
 def raising(error: BaseException) -> Callable[[str, Any], Verdict]:
@@ -85,3 +91,32 @@ def test_a_verifier_that_closes_its_outputs_gives_verdicts_and_keeps_the_process
         answers = list(iter(lambda: read_frame(process.stdout), None))
     verdicts = [answer["value"] for answer in answers if answer["event"] == "judged"]
     assert verdicts == [1.0, 1.0] and process.returncode == 0, f"{answers}, exit code {process.returncode}"
+
+
+def test_a_signal_to_stop_never_ends_the_process() -> None:
+    """Signals arrive at every moment: before, within and after the judging of 3,000 quick completions."""
+    job = encode_frame({"verifier": "passthrough", "completion": "5" * 100, "label": "5", "token_ids": []})
+    command = [sys.executable, "-m", "services.reward.pool.worker", str(os.getpid())]
+    with (
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process,
+        ThreadPoolExecutor() as threads,
+    ):
+        assert process.stdin is not None and process.stdout is not None
+        assert read_frame(process.stdout) == {"event": "ready"}
+        is_over = threading.Event()
+        threads.submit(process.stdin.write, job * NUM_SIGNALED)
+        threads.submit(_signal_until, is_over, process)
+        events: Counter[str] = Counter()
+        while (
+            events["judged"] + events["stopped"] < NUM_SIGNALED and (answer := read_frame(process.stdout)) is not None
+        ):
+            events[answer["event"]] += 1
+        is_over.set()
+    assert process.returncode == 0, f"exit code {process.returncode} after {dict(events)}"
+    assert events["judged"] + events["stopped"] == NUM_SIGNALED, f"{dict(events)} of {NUM_SIGNALED} jobs"
+    assert events["stopped"], f"no signal arrived while a completion was judged: {dict(events)}"
+
+
+def _signal_until(is_over: threading.Event, process: subprocess.Popen[bytes]) -> None:
+    while not is_over.is_set():
+        process.send_signal(signal.SIGUSR1)
