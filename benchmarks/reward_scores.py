@@ -3,12 +3,11 @@
     taskset -c 0,1 python benchmarks/reward_scores.py --verifier gsm8k
     taskset -c 0,1 python benchmarks/reward_scores.py --verifier math
 
-The service runs in a process of its own, with its pool; this process is the client and shares the cores with them.
-Each stream scores one group, as the coordinator does: prompt, completions, scores back as they are ready; several
-streams are open at once. Prints completions per second over all repeats and, for comparison, bare calls of the verifier
-per second on one core: the difference is the cost of gRPC and the pool. On a busy machine only the CPU time is
-meaningful. Half of the answers are right. No group comes twice; the first repeat, in which verifiers are imported, does
-not count.
+The service runs in a process of its own, with its pool; this process is the client and shares the cores with them. Each
+stream scores one group, as the coordinator does: prompt, completions, scores back as they are ready; several streams
+are open at once. Prints completions per second over all repeats and, for comparison, bare calls of the verifier per
+second on one core: the difference is the cost of gRPC and the pool. On a busy machine only the CPU time is meaningful.
+Half of the answers are right. No group comes twice; the first repeat, in which verifiers are imported, does not count.
 """
 
 import argparse

@@ -1,6 +1,5 @@
 """Types of numpy arrays. Types of numpy arrays, kept separate because a process that judges completions imports
-shoal/rollout.py but not numpy.
-"""
+shoal/rollout.py but not numpy."""
 
 import numpy as np
 import numpy.typing as npt

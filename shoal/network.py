@@ -61,8 +61,7 @@ def holder_of(port: int) -> str:
 
 def is_loopback(host: str) -> bool:
     """Returns whether a host is an address of this machine that no other machine reaches. The result is False for other
-    names.
-    """
+    names."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -36,8 +36,7 @@ class RepeatedKey(ValueError):
 
 def unique_keys(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     """Makes an object of key-value pairs, as an `object_pairs_hook` of `json.loads`. Raises `RepeatedKey`: one of the
-    two values would be lost.
-    """
+    two values would be lost."""
     values = dict(pairs)
     if len(values) < len(pairs):
         seen: set[str] = set()

@@ -148,8 +148,7 @@ class Completion:
     finish_reason: FinishReason
     version_spans: tuple[VersionSpan, ...]
     """The versions of the weights, in order. The spans cover 0..T without gaps; in an episode they cover exactly the
-    sampled tokens.
-    """
+    sampled tokens."""
     seed: int
     text: str = ""
     loss_mask: "BoolArray | None" = None
@@ -158,8 +157,7 @@ class Completion:
     """The supports; None if each token was drawn from the whole vocabulary, or if supports were not requested."""
     episode: "Episode | None" = None
     """The course of the episode, if the completion has several turns. The tokens of the environment have a
-    log-probability of NaN and do not count in the loss.
-    """
+    log-probability of NaN and do not count in the loss."""
 
     @property
     def num_tokens(self) -> int:
@@ -180,8 +178,7 @@ class Completion:
 
     def segments(self, prompt_token_ids: "Int32Array") -> "tuple[EpisodeSegment, ...]":
         """Returns the segments of the completion. A completion without segments is one segment, after the prompt of its
-        group.
-        """
+        group."""
         if self.episode is not None and self.episode.segments:
             return self.episode.segments
         return (EpisodeSegment(prompt_token_ids, 0, self.num_tokens),)
@@ -216,8 +213,7 @@ class EpisodeTurn:
     """The outcomes of the turn's tool calls, in the order of the calls."""
     number: int = 0
     """The number of the turn in time order among all turns, from 1, if segments may alternate; 0 if turns are already
-    in the order of time.
-    """
+    in the order of time."""
     opened_thought: str = ""
     """The mark of the thought with which the chat template began the turn; empty if the template began no thought."""
 
@@ -255,8 +251,7 @@ class Episode:
     """The cause of a failure, or the environment's findings, for people."""
     segments: tuple[EpisodeSegment, ...] = ()
     """The segments, in order. Segments cover the completion. Empty if the whole completion follows the prompt of its
-    group.
-    """
+    group."""
     num_auxiliary_turns: int = 0
     """Turns of the episode that are not part of the completion."""
 

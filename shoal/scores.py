@@ -5,8 +5,7 @@ from enum import StrEnum
 
 MAX_REWARD = 1e12
 """The largest magnitude of a reward. Advantages square rewards, and a float cannot represent the squares of much larger
-rewards.
-"""
+rewards."""
 
 
 class ScoreOutcome(StrEnum):
@@ -44,8 +43,7 @@ class VerifierScore:
     """SHA-256, in hex, of the verifier's code, if it is not part of Shoal."""
     answer: str | None = None
     """The answer in the completion, as a text that is the same for equal answers. Empty for no answer; None if the
-    verifier does not know the answer.
-    """
+    verifier does not know the answer."""
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,7 @@ _MIN_PREFIX = 3
 def similar_names(name: str, known: Iterable[str], *, most: int = 3, likeness: float = 0.6) -> list[str]:
     """Returns the known names that may be meant, best first. Names with the words of the given name are preferred, then
     names that it abbreviates ("lr" for learning_rate), then the most similar names. The result has at most `most`
-    names, with a similarity of at least `likeness` (0 to 1).
-    """
+    names, with a similarity of at least `likeness` (0 to 1)."""
     name, known = name[:_MAX_COMPARED], list(dict.fromkeys(known))
     for shortens in (_has_words, _has_initials, _begins, _abbreviates):
         longer = [one for one in known if shortens(name, one)]
@@ -38,8 +37,7 @@ def _begins(short: str, name: str) -> bool:
 
 def _abbreviates(short: str, name: str) -> bool:
     """Returns whether each word of `short` consists of letters of a word of the name, in their order and from the first
-    letter on. The words must follow one another as in the name.
-    """
+    letter on. The words must follow one another as in the name."""
     words = iter(name.split("_"))
     return len(short) > 1 and all(any(_has_letters(part, word) for word in words) for part in short.split("_"))
 

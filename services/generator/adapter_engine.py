@@ -52,8 +52,7 @@ class AdapterEngine(VllmEngine):
 
     async def _refuse_unused_tensors(self) -> None:
         """Raises `InvalidArgument` for layers that have no adapter in vLLM, because vLLM would silently ignore the
-        adapters of these layers.
-        """
+        adapters of these layers."""
         names = list(self._started.shapes)
         used: list[list[str]] = await self._alive(self._llm.collective_rpc("used_tensors", args=(names,)))
         unused = sorted({layer_of(name) for name in set(names).difference(*used)})

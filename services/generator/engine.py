@@ -32,8 +32,7 @@ class LoadReport:
     """Seconds in which the slowest rank received and hashed the tensors."""
     load_s: float
     """Seconds in which the slowest rank loaded the received tensors into the model. The rank samples nothing during
-    this time.
-    """
+    this time."""
 
 
 class Engine(Protocol):
@@ -58,8 +57,7 @@ class Engine(Protocol):
     @property
     def vocab_size(self) -> int:
         """The size of the vocabulary. Token ids beyond the vocabulary may kill the engine, so the caller refuses such
-        ids.
-        """
+        ids."""
 
     @property
     def dtype(self) -> str:
@@ -91,8 +89,7 @@ class Engine(Protocol):
 
     async def score(self, token_ids: Sequence[int]) -> Float32Array:
         """Returns the log-probabilities of all tokens except the first, [P - 1], at temperature 1. Waits during a
-        pause.
-        """
+        pause."""
 
     async def abort_all(self) -> None:
         """Drops every request in flight."""

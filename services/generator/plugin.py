@@ -6,8 +6,7 @@ import os
 
 ENGINE_MARK = "SHOAL_ENGINE_ERRORS"
 """An environment variable that a generator sets for its engine's processes: the file to which these processes write
-errors.
-"""
+errors."""
 
 BACKEND = "shoal"
 """The name of the weight-transfer engine, for gloo and nccl."""

@@ -1,6 +1,5 @@
 """Groups in sampling, by request id. A repeated request joins its group, finished groups are kept for a while, and no
-group is sampled twice.
-"""
+group is sampled twice."""
 
 import asyncio
 import logging
@@ -121,8 +120,7 @@ class Requests:
 
     async def _until_idle(self, timeout_s: float) -> None:
         """Waits until the engine samples nothing. The engine may already be idle, since vLLM ends requests when it
-        aborts them.
-        """
+        aborts them."""
         if self._sampling:
             await asyncio.wait(self._sampling, timeout=timeout_s)
 

@@ -56,8 +56,7 @@ class GeneratorService(GeneratorServiceServicer):
 
     async def drain(self, grace_s: float) -> None:
         """Finishes the completions in flight, or returns them to the caller after `grace_s`, because the process was
-        told to end.
-        """
+        told to end."""
         await self._loader.drain(grace_s)
 
     async def close(self) -> None:

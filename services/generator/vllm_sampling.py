@@ -183,8 +183,7 @@ def finite_part(listed: Any, max_columns: int) -> Any:
 
 def masked_support(token_ids_T: Int32Array, masks: Sequence[Sequence[int]]) -> Support:
     """Reads vLLM's sampling masks, which are the ids that were kept for each token. Raises `Internal` if a mask is
-    missing.
-    """
+    missing."""
     if len(masks) != len(token_ids_T):
         raise Internal(
             f"vLLM returned {len(masks)} sampling masks for {len(token_ids_T)} tokens", reason=ErrorReason.ENGINE_FAILED

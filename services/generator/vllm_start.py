@@ -35,24 +35,20 @@ T = TypeVar("T")
 
 CPU_BLOCK_TOKENS = 32
 """Tokens of a key-value block on CPU. vLLM's default, 128 tokens, is longer than many prompts, and the completions of a
-group would not share the cache of a shorter prompt.
-"""
+group would not share the cache of a shorter prompt."""
 
 _BIASED_ROUTERS = ("ernie4_5_moe", "minimax_m2")
 """Kinds of models with a router's bias and one group of experts. vLLM does not support such models on CPU. vLLM ignores
-the bias of the first kind, and the engine ends at the first request to a model of the second kind.
-"""
+the bias of the first kind, and the engine ends at the first request to a model of the second kind."""
 
 _MAX_SOCKET_FOLDER_BYTES = 70
 """The most bytes of a folder for sockets. Linux allows 107 bytes for the path of a socket, and vLLM's names (a slash
-and a UUID) take 37 bytes.
-"""
+and a UUID) take 37 bytes."""
 
 
 def prepare_environment() -> None:
     """Sets the environment variables of vLLM. Call this function before vLLM is imported. Variables that are already
-    set are not changed.
-    """
+    set are not changed."""
     for name, value in {
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_WORKER_MULTIPROC_METHOD": "spawn",

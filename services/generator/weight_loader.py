@@ -212,8 +212,7 @@ class WeightLoader:
 
     async def score(self, token_ids: Int32Array) -> Float32Array:
         """Returns the log-probabilities of all tokens except the first, [P - 1]. Lifts a pause for the time of the
-        computation.
-        """
+        computation."""
         if self.is_paused or self.is_asleep or self._engine_lock.locked():
             async with self._engine_lock:
                 self._require_complete()

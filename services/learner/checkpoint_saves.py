@@ -27,8 +27,7 @@ class Save:
     version: WeightVersion
     finished: "asyncio.Task[list[FileDigest]]"
     """Returns the digests of the checkpoint's files when all files are on disk. Otherwise raises the reason why the
-    files are not on disk.
-    """
+    files are not on disk."""
 
 
 class CheckpointSaves:

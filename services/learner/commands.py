@@ -68,7 +68,6 @@ class LearnerCommands:
         self._data_dir = data_dir
         self._run_dir = data_dir
         self._shares_gpu = False
-        self.compute_dtype = ""
         self._learner: Learner | None = None
         self._manifest: Manifest | None = None
         self._finisher = CheckpointFinisher(process_group)
@@ -103,7 +102,6 @@ class LearnerCommands:
         settings = settle_on_machine(
             config.learner, device=process_group.device, num_ranks=process_group.size, zero_stage=zero_stage
         )
-        self.compute_dtype = settings.compute_dtype
         settle_kernels(config, device=process_group.device)
         process_group.form_sequence_groups(settings.sequence_parallel_size)
         with process_group.raising_on_all():

@@ -94,7 +94,9 @@ class Learner:
     @property
     def export_dtype(self) -> str:
         """The type in which this policy is exported, for example "bfloat16"."""
-        return export_dtype(self.config, self.model.dtype, on_cpu=self.engine.device.type == "cpu")
+        return export_dtype(
+            self.config, self.model.dtype, self.engine.compute_dtype, on_cpu=self.engine.device.type == "cpu"
+        )
 
     def step(self, batch: TrainBatch) -> StepResult:
         """Takes one train step: `num_epochs` x `num_mini_batches` optimizer steps on `loss.objective`.
@@ -213,8 +215,7 @@ class Learner:
     @property
     def _measures_kl(self) -> bool:
         """Whether a step runs the reference. KL in the reward needs no reference here, since it was subtracted before
-        the step.
-        """
+        the step."""
         return self.reference is not None and self.config.kl.place == "loss"
 
     def _adapt_kl(self, record: StepRecord) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 from shoal.config import RunConfig
 from shoal.error_reasons import ErrorReason
 from shoal.errors import FailedPrecondition, InvalidArgument, ShoalError, Unavailable
-from shoal.models.compute_dtype import settled_dtype
+from shoal.models.compute_dtype import published_dtype
 from shoal.models.model_folder import ModelDescription
 from shoal.rpc.options import MAX_MESSAGE_BYTES
 from shoal.weights.board import serve_store
@@ -28,19 +28,15 @@ _log = logging.getLogger(__name__)
 
 _HASH_BYTES = 48
 """The number of bytes of a tensor in a message, without the tensor's name: a hash, or type and shape, and the lengths
-of the fields.
-"""
+of the fields."""
 
 
 def make_manifest(engine: "DeepSpeedEngine", config: RunConfig, model: ModelDescription) -> Manifest:
-    """Lists the tensors to broadcast (the tensors of the files or of the adapters), in the type that the generators
-    use.
+    """Lists the tensors to broadcast (the tensors of the files or of the adapters), in the published type.
 
     Raises `InvalidArgument`, as `FileNames.shapes` does, and also if the tensors do not fit in a message.
     """
-    # If the generators' type is open, assume the type that this machine would choose.
-    usual = settled_dtype("generator.dtype", "auto", model.dtype, on_cpu=engine.device.type == "cpu")
-    dtype = next(name for name in (config.weights.dtype, config.generator.dtype, usual) if name != "auto")
+    dtype = published_dtype(config, model.dtype, engine.compute_dtype, on_cpu=engine.device.type == "cpu")
     is_adapter = config.generator.lora == "adapter"
     shapes = engine.adapter_shapes if is_adapter else engine.file_names.shapes(engine.shapes)
     num_bytes = sum(len(name) + _HASH_BYTES for name in shapes)

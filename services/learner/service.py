@@ -84,14 +84,12 @@ class LearnerService(LearnerServiceServicer):
 
     def fail(self, reason: str) -> None:
         """Ends the process as FAILED: the learner cannot continue. Any thread may call it; later reasons do not replace
-        the first reason.
-        """
+        the first reason."""
         self._lifecycle.fail(reason)
 
     async def watch_beats(self) -> None:
         """Ends the process when another rank is stopped. Commands wait for all ranks, and some commands would wait
-        forever.
-        """
+        forever."""
         try:
             joined = self._torch.submit(Command.IDLE, b"", lambda commands: commands.process_group)
             process_group = await asyncio.wrap_future(joined)
@@ -208,7 +206,7 @@ class LearnerService(LearnerServiceServicer):
                 canary=weights_pb2.Canary(
                     token_ids=canary,
                     logprobs=b"" if sent.canary_logprobs is None else float32_to_wire(sent.canary_logprobs),
-                    dtype=canary_dtype(commands.compute_dtype, commands.manifest),
+                    dtype=canary_dtype(commands.learner.engine.compute_dtype, commands.manifest),
                 ),
                 num_bytes=commands.manifest.num_bytes,
                 broadcast_s=sent.finished - started,

@@ -1,6 +1,5 @@
 """Rank 0's only thread for torch. The thread runs every command of the learner on all ranks, in the order of
-submission.
-"""
+submission."""
 
 import logging
 import math

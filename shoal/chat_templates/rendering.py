@@ -26,8 +26,7 @@ from shoal.quantities import format_bytes
 _PROGRAM = Path(template_program.__file__)
 _FIXED_S, _ROW_S = 30.0, 0.1
 """The longest time of a call, and the additional time for each conversation, in seconds. A conversation usually takes
-about 0.05 ms.
-"""
+about 0.05 ms."""
 _MEMORY_BYTES = 1 << 30
 """The largest memory of the program."""
 _MAX_CHARS, _MAX_GROWTH = 1 << 20, 16
@@ -67,8 +66,7 @@ class BoundedTemplate:
 
     def __init__(self, tokenizer: Any, variables: Mapping[str, Any], time_s: float | None = None) -> None:
         """The template sees `variables`, the tokenizer's special tokens, and the time `time_s` (in seconds since 1970,
-        by default the current time). All texts of this object have the same time.
-        """
+        by default the current time). All texts of this object have the same time."""
         self._given = json.dumps(
             {
                 # If a tokenizer has several named templates, one may be for tools.

@@ -11,8 +11,7 @@ from shoal.parsing import parse_json
 
 def for_template(message: ChatMessage) -> dict[str, Any]:
     """Returns a message for the template. Raises `InvalidArgument` if the arguments of a call are not a JSON object,
-    since an agent's client may send any text.
-    """
+    since an agent's client may send any text."""
     calls = [openai_call(call, _arguments_of(call)) for call in message.tool_calls]
     named = {"tool_call_id": message.tool_call_id, "name": message.name, "tool_calls": calls}
     return {"role": message.role, "content": message.content} | {key: value for key, value in named.items() if value}

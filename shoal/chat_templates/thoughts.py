@@ -17,8 +17,7 @@ MARKS = {f"<{tag}>": f"</{tag}>" for tag in _TAGS} | {
     "<|channel|>analysis<|message|>": "<|channel|>final<|message|>",
 }
 """The mark that ends a thought, by the mark that begins the thought. Case does not matter in marks of XML form.
-docs/rewards.md names the models of the marks.
-"""
+docs/rewards.md names the models of the marks."""
 
 _ENDS = frozenset(MARKS.values())
 _MARK = re.compile(
@@ -30,8 +29,7 @@ _QUOTES = "\"'`"
 
 def without_thoughts(text: str) -> str:
     """Returns the text outside of all thoughts: the answer. A text without marks is returned unchanged. In other texts
-    a line break replaces each thought and the white space around it.
-    """
+    a line break replaces each thought and the white space around it."""
     spans = thoughts(text)
     if not spans:
         return text
@@ -67,8 +65,7 @@ def thoughts(text: str) -> Sequence[tuple[int, int]]:
 
 def next_thought(text: str, start: int, before: int) -> tuple[int, int] | None:
     """Returns the begin and end of the first thought that begins in text[start:before], including the marks; None if
-    there is no such thought. `start` must be outside of thoughts.
-    """
+    there is no such thought. `start` must be outside of thoughts."""
     for found in _MARK.finditer(text, start, before):
         closing = MARKS.get(_canonical(found[0]))
         if closing is not None and not _is_quoted(found):
@@ -79,8 +76,7 @@ def next_thought(text: str, start: int, before: int) -> tuple[int, int] | None:
 
 def answer_start(text: str) -> int:
     """Returns the begin of the answer, after the thoughts with which a text begins. An end mark without a begin mark
-    belongs to a thought that the prompt had opened.
-    """
+    belongs to a thought that the prompt had opened."""
     first = _MARK.search(text)
     start = first.end() if first and _canonical(first[0]) in _ENDS and not _is_quoted(first) else 0
     while (thought := next_thought(text, start, len(text))) and not text[start : thought[0]].strip():
@@ -90,8 +86,7 @@ def answer_start(text: str) -> int:
 
 def opened_thought(prompt: str) -> str:
     """Returns the begin mark of the thought that a prompt leaves open for the policy, as chat templates may do. The
-    result is empty if the prompt leaves no thought open.
-    """
+    result is empty if the prompt leaves no thought open."""
     end = prompt[-_LONGEST * 2 :].rstrip()
     return next((mark for mark in MARKS if end.endswith(mark)), "")
 

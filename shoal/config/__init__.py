@@ -17,8 +17,7 @@ __all__ = ["RunConfig", "dump_config", "load_config", "parse_config"]
 
 def __getattr__(name: str) -> Any:
     """Imports a name when the name is first used: a process of the verifier pool needs only `tables.section`, and such
-    processes start often.
-    """
+    processes start often."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module = importlib.import_module("shoal.config.run" if name == "RunConfig" else "shoal.config.load")

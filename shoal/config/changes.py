@@ -81,8 +81,7 @@ def fixed_fields() -> Iterator[tuple[str, str]]:
 
 def _check_step_size(config: RunConfig, changed: RunConfig) -> None:
     """Raises `InvalidArgument` if episodes or epochs would count the steps taken so far as if these steps had the new
-    size.
-    """
+    size."""
     groups = config.grpo.groups_per_step, changed.grpo.groups_per_step
     completions = config.grpo.completions_per_step, changed.grpo.completions_per_step
     epochs, episodes = changed.run.total_epochs, changed.run.total_episodes

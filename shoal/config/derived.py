@@ -1,6 +1,5 @@
 """The values that `shoal config show` prints after a configuration, and the size of the configuration's largest train
-step.
-"""
+step."""
 
 from typing import Any
 
@@ -44,8 +43,7 @@ def derived_values(config: RunConfig) -> dict[str, Any]:
 
 def max_step_bytes(config: RunConfig) -> int:
     """Returns the largest size in bytes that the learner accepts as one train step: twice the size of the step's groups
-    at full length.
-    """
+    at full length."""
     grpo, sampling = config.grpo, config.sampling
     completion = sampling.max_completion_tokens * (_TOKEN_BYTES + _support_bytes(sampling.top_k))
     num_messages = 1 + grpo.groups_per_step + grpo.completions_per_step

@@ -87,8 +87,7 @@ def _check_overlong(config: RunTables) -> None:
 
 def _check_best_metrics(config: RunTables) -> None:
     """Raises `ValueError` for a metric of evaluations if the checkpoints or exports that are kept by the metric are not
-    evaluated.
-    """
+    evaluated."""
     settings, evaluation = config.checkpoint, config.evaluation
     for name, metric, every_steps, kind in (
         ("best_metric", settings.best_metric, settings.every_steps, "every_steps"),
@@ -255,8 +254,7 @@ def _check_names(config: RunTables) -> None:
 
 def why_unfiltered(config: RunTables, verifiers: Collection[str]) -> str:
     """Returns why groups cannot be filtered by the correctness that these verifiers decide. The result is empty if
-    groups can be filtered, or need not be.
-    """
+    groups can be filtered, or need not be."""
     if config.grpo.filter_groups_by != "correct" or any(config.reward.says_correct(name) for name in verifiers):
         return ""
     return (
@@ -268,8 +266,7 @@ def why_unfiltered(config: RunTables, verifiers: Collection[str]) -> str:
 
 def _check_filter(config: RunTables) -> None:
     """Raises `ValueError` if groups are filtered by correctness, and none of the verifiers that the sources name
-    decides about correctness. If rows name verifiers or environments, the data decide.
-    """
+    decides about correctness. If rows name verifiers or environments, the data decide."""
     sources = config.data.sources
     if any(source.verifier is None or source.names_environments for source in sources):
         return

@@ -29,8 +29,7 @@ UNKNOWN_KEY = "unknown key"
 """The beginning of the description of a violation if no field has the name."""
 _NEAR, _NEAR_TABLE = 0.6, 0.7
 """The least likeness at which another name is suggested, for a field and for a table. Most unknown tables are not
-misspelled names.
-"""
+misspelled names."""
 _MAX_ELSEWHERE = 3
 _MAX_NUMBER = 2**53
 """The largest whole number: numbers travel as doubles, which represent no larger whole number exactly."""
@@ -87,8 +86,7 @@ def _override(values: dict[str, Any], overrides: Sequence[str]) -> None:
 
 def _inline_chat_template(model: Any, field: str) -> None:
     """Replaces the path of a template by the template's text, since other machines and a resumed run may not have the
-    file.
-    """
+    file."""
     template = model.get("chat_template") if isinstance(model, dict) else None
     if isinstance(template, str) and is_file_name(template):
         model["chat_template"] = template_text(template, field)
@@ -243,8 +241,7 @@ def _shown(value: Any) -> str:
 
 def _list_of(value: Any) -> str:
     """Returns the list of texts that may be meant by a value. The value may also be [a, b], from which a shell has
-    removed the quotation marks.
-    """
+    removed the quotation marks."""
     is_bare = isinstance(value, str) and value.startswith("[") and value.endswith("]")
     return (
         f"[{', '.join(_quoted(item.strip()) for item in value[1:-1].split(','))}]" if is_bare else f"[{_quoted(value)}]"
@@ -258,8 +255,7 @@ def _quoted(value: Any) -> str:
 def _hint(location: Sequence[str]) -> str:
     """Returns the fields that may be meant by a field that does not exist. Fields with this name in other sections come
     first, unless fields of its section begin with the name. Otherwise the result has similar fields of its section, or
-    else all fields of the section.
-    """
+    else all fields of the section."""
     name, known = location[-1], field_names(location[:-1])
     elsewhere = [field for field in all_fields(RunConfig) if field.rpartition(".")[2] == name]
     longer = [field for field in known if field.startswith(f"{name}_")]

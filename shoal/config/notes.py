@@ -41,8 +41,7 @@ def _without_effect(config: RunConfig) -> list[str]:
 
 def _too_short(config: RunConfig) -> list[str]:
     """Describes deadlines that are too short for the configured lengths, at the rates of a full engine and of a learner
-    on a GPU.
-    """
+    on a GPU."""
     given, notes = config.coordinator, []
     num_tokens = config.grpo.completions_per_step * config.max_sequence_tokens
     sampling_s, step_s = _TOKEN_S * config.max_completion_tokens, num_tokens / _TOKENS_PER_S
@@ -108,8 +107,7 @@ def _beyond_determinism(config: RunConfig) -> list[str]:
 
 def _signal_of_wrong_answers(config: RunConfig) -> list[str]:
     """Describes the parts of the reward that distinguish completions of a group even if all of the completions are
-    wrong.
-    """
+    wrong."""
     grpo, reward = config.grpo, config.reward
     if grpo.keep_zero_signal or grpo.filter_groups_by == "correct" or grpo.difficulty_low is not None:
         return []

@@ -63,8 +63,7 @@ class RunTables(Section):
     @property
     def loads_reference(self) -> bool:
         """Whether the learner loads a second model as the reference. Adapters need no second model, since the frozen
-        model is the reference.
-        """
+        model is the reference."""
         return self.kl.needs_reference and not self.learner.lora.is_on
 
     @property
@@ -75,8 +74,7 @@ class RunTables(Section):
     @property
     def data_parallel_size(self) -> int:
         """Learner ranks that process different rows: the number of ranks, divided by the number of ranks that share
-        each row.
-        """
+        each row."""
         return self.launch.num_learner_ranks // self.learner.sequence_parallel_size
 
     @property

@@ -85,8 +85,7 @@ def conversation_of(
 
 def _check_columns_beside(row: Row, source: SourceConfig) -> None:
     """Raises `InvalidArgument` for a row with media, such as images: without the media the question would be
-    incomplete.
-    """
+    incomplete."""
     read = {*wanted_columns(source), *optional_columns(source)}
     for column in media_columns(row.values, read):
         if not is_empty(row.values[column]):

@@ -17,8 +17,7 @@ _NOT_THE_TASKS = frozenset({"env_name", "is_text_env", "max_steps"})
 """Keys of open-instruct's `env_config` that no environment reads."""
 _MAX_DEPTH = 24
 """The most levels of a task, including the task itself. Each level takes three levels of a message, and protobuf reads
-at most a hundred.
-"""
+at most a hundred."""
 _WHOLE_NUMBER = re.compile(r"-?[0-9]{1,15}")
 
 
@@ -77,8 +76,7 @@ def _known(row: Row, found: EnvironmentTask, known_environments: Collection[str]
 
 def _configured(row: Row, value: Mapping[str, Any] | list[Any], column: str) -> EnvironmentTask | None:
     """Reads open-instruct's `env_config`: a table with `env_name`, a list of such tables, or a table with such a list
-    as `env_configs`. The rest of the table is the task. Returns None if the value names no environment.
-    """
+    as `env_configs`. The rest of the table is the task. Returns None if the value names no environment."""
     entries = value if isinstance(value, list) else value.get("env_configs", [value])
     named = [entry for entry in entries or () if isinstance(entry, Mapping) and entry.get("env_name")]
     if len(named) > 1:

@@ -116,8 +116,7 @@ def _object(line: bytes, where: str, *, is_first: bool) -> dict[str, Any]:
 
 def _to_delete(line: bytes) -> str:
     """Describes what a line has besides its object, such as a comma, with the cure. The result is empty for a line with
-    any other fault.
-    """
+    any other fault."""
     text = line.decode("utf-8", "replace").rstrip()
     try:
         value, end = json.JSONDecoder().raw_decode(text, len(text) - len(text.lstrip()))
@@ -205,8 +204,7 @@ def read_dataset(source: SourceConfig) -> RowSource:
 
 def _rows_of(batch: "pyarrow.RecordBatch") -> Iterator[dict[str, Any]]:
     """Yields the rows of a batch. A floating-point number of 16 or 32 bits becomes the shortest decimal that rounds to
-    the number: 0.1, not 0.10000000149011612.
-    """
+    the number: 0.1, not 0.10000000149011612."""
     conversions = {field.name: convert for field in batch.schema if (convert := _conversion(field.type)) is not None}
     values: dict[str, Any]
     for values in batch.to_pylist():
@@ -215,8 +213,7 @@ def _rows_of(batch: "pyarrow.RecordBatch") -> Iterator[dict[str, Any]]:
 
 def _media_in(schema: "pyarrow.Schema", read: Collection[str]) -> list[str]:
     """Returns the columns of media that are not in `read`. Columns of media are recognized by their names, or by
-    Hugging Face's types of images, sounds and videos.
-    """
+    Hugging Face's types of images, sounds and videos."""
     named = media_columns(schema.names, read)
     return [field.name for field in schema if field.name in named or (field.name not in read and _is_media(field.type))]
 
@@ -231,8 +228,7 @@ def _is_media(kind: "pyarrow.DataType") -> bool:
 
 def _check_media(column: str, parts: Iterable["pyarrow.Array"], rows: str) -> None:
     """Raises `InvalidArgument` for the first row with a value in a column of media. `rows` is the first part of the
-    row's name.
-    """
+    row's name."""
     number = 0
     for part in parts:
         for value in part:
@@ -243,8 +239,7 @@ def _check_media(column: str, parts: Iterable["pyarrow.Array"], rows: str) -> No
 
 def _conversion(kind: "pyarrow.DataType") -> _Convert | None:
     """Returns a function that converts narrow numbers in values of a type to decimals; None if the type has no narrow
-    numbers.
-    """
+    numbers."""
     import pyarrow
 
     if pyarrow.types.is_float16(kind) or pyarrow.types.is_float32(kind):

@@ -171,8 +171,7 @@ def _asked(conversation: Conversation) -> str:
 
 def check_verifier_names(reward: RewardConfig, known_verifiers: Collection[str] | None) -> None:
     """Raises `InvalidArgument` for settings of unknown verifiers, which would have no effect, and for weights that are
-    too large.
-    """
+    too large."""
     for name, weight in reward.weights.items():
         if abs(weight) > MAX_WEIGHT:
             raise InvalidArgument(

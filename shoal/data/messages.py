@@ -1,6 +1,5 @@
 """Messages of rows: their texts and tool calls. A field that no chat template would get is refused, unless the field
-only describes the message.
-"""
+only describes the message."""
 
 import json
 from collections.abc import Collection, Mapping
@@ -60,8 +59,7 @@ def messages_of(
 
 def _parsed_messages(row: Row, text: str, column: str) -> list[Any] | None:
     """Returns the messages of a JSON text; None for any other text, which is a question. Raises `InvalidArgument` for
-    messages in which a key occurs twice.
-    """
+    messages in which a key occurs twice."""
     if not text.lstrip().startswith("["):
         return None
     try:

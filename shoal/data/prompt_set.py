@@ -22,8 +22,7 @@ class PromptSet:
     prompts: Sequence[Prompt]
     questions: Sequence[str]
     """The question of each prompt, with the task of its environment, but without system messages and template. Prompts
-    with the same content have equal questions.
-    """
+    with the same content have equal questions."""
     num_dropped_too_long: int = 0
     """Prompts left out because they have more than `data.max_prompt_tokens` tokens."""
     digests: Mapping[str, str] = field(default_factory=dict)
@@ -39,8 +38,7 @@ class PromptSet:
 
     def at(self, position: int) -> Prompt:
         """Returns the prompt at a position (from 0) of the endless order. The prompt depends only on the seed and the
-        position.
-        """
+        position."""
         if position < 0:
             raise ValueError(f"position must be at least 0 (given: {position})")
         number_of_pass, index = divmod(position, len(self.prompts))
@@ -69,8 +67,7 @@ class HeldOut:
     """The number of questions that `evaluation.num_prompts` asks for."""
     left_out: Mapping[str, int] = field(default_factory=dict)
     """The number of questions that were omitted before the last question that is asked, by reason. A question counts
-    for exactly one reason.
-    """
+    for exactly one reason."""
 
     def without(self, reason: str, prompt_ids: Collection[str]) -> "HeldOut":
         """Omits the questions with the given ids, for a reason."""

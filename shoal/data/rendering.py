@@ -71,8 +71,7 @@ def _check_calls_are_written(
     template: BoundedTemplate, conversations: Sequence[Conversation], texts: Sequence[str]
 ) -> None:
     """Raises `InvalidArgument` for calls that the template omits, as many templates silently do. Such a template writes
-    the same text with and without the calls.
-    """
+    the same text with and without the calls."""
     calling = [
         (conversation, text)
         for conversation, text in zip(conversations, texts, strict=True)
@@ -93,8 +92,7 @@ def _check_others_are_not(
 ) -> None:
     """Raises `InvalidArgument` for fields that the conversations omit although the template would write the fields.
     With such a field the template writes a different text. Tries the first conversation for each set of fields and
-    roles.
-    """
+    roles."""
     tried = {
         (name, *(message.role for message in conversation.messages)): (conversation, text)
         for conversation, text in reversed([*zip(conversations, texts, strict=True)])

@@ -140,8 +140,7 @@ def unicode_of(row: Row, text: str, column: str) -> str:
 
 def kind_of_media(name: Any) -> str:
     """Returns the medium that the name of a field or the type of a part means: "image" for image_url; empty for no
-    medium.
-    """
+    medium."""
     found = _MEDIA.search(name) if isinstance(name, str) else None
     return found[0].lower() if found else ""
 

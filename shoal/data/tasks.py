@@ -1,6 +1,5 @@
 """Rows from tasks that generate questions: Shoal's own tasks (sums, products, numbers to guess), and the tasks of the
-package `reasoning-gym`.
-"""
+package `reasoning-gym`."""
 
 import math
 import random

@@ -12,8 +12,7 @@ class Policy:
 
     base_url: str
     """The URL of the endpoint, which ends with "/v1". Append `/chat/completions` or `/models`, or replace "/v1" by
-    `/inference/v1/generate`.
-    """
+    `/inference/v1/generate`."""
     api_key: str
     """The key, which is valid only in this episode."""
     max_context_tokens: int
@@ -40,8 +39,7 @@ class Agent(Environment):
 
     turn_rewards: dict[str, float]
     """Rewards of turns, by the `id` of the policy's answer, in addition to the episode's reward. The rewards are read
-    when the episode ends.
-    """
+    when the episode ends."""
 
     def __new__(cls, *arguments: Any, **settings: Any) -> Self:
         agent = super().__new__(cls, *arguments, **settings)

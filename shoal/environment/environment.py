@@ -23,14 +23,12 @@ class Unscorable(Exception):
 
 class Broken(Exception):
     """Raised by any method or tool if a resource of the environment is broken, through no fault of the policy. The
-    episode is FAILED, and the message states why.
-    """
+    episode is FAILED, and the message states why."""
 
 
 class ToolError(Exception):
     """Raised by a tool if the policy is to get the message as the answer. Any other exception except `Broken` and
-    `Unscorable` also becomes an answer, and such an answer also names the exception's class.
-    """
+    `Unscorable` also becomes an answer, and such an answer also names the exception's class."""
 
 
 @dataclass(frozen=True)
@@ -43,15 +41,13 @@ class Turn:
     """The text, without the tool calls."""
     tool_calls: tuple[ToolCall, ...] = ()
     """The tool calls that were found, including calls that cannot be carried out. The `status` of a call states whether
-    the call can be carried out.
-    """
+    the call can be carried out."""
     finish_reason: FinishReason = FinishReason.STOP
     """Why sampling ended; LENGTH if a limit cut the turn off."""
     num_tokens: int = 0
     opened_thought: str = ""
     """The mark of the thought with which the chat template begins the turn, such as "<think>"; empty if the template
-    begins no thought. `text` does not contain this mark.
-    """
+    begins no thought. `text` does not contain this mark."""
 
     @property
     def answer(self) -> str:
@@ -102,19 +98,16 @@ class Environment:
     is_deterministic: bool = False
     """Whether the same settings, task, seed and turns always give the same answers, in every process. If the answers
     are always the same, an episode whose process dies continues in another process, which repeats the turns of the
-    episode.
-    """
+    episode."""
     tools: "Sequence[Callable[..., Any] | ToolDefinition] | Callable[[], Any]" = ()
     """The tools, in addition to methods marked with `@tool`: functions, described by their signature and docstring, or
-    definitions of tools that `step` carries out itself. The field may also be a method that returns the tools.
-    """
+    definitions of tools that `step` carries out itself. The field may also be a method that returns the tools."""
 
     prompt: tuple[ChatMessage, ...]
     """The conversation that the policy reads before the first turn. Set this field before `reset`."""
     offered_tools: frozenset[str] | None
     """Names of the tools that the policy is offered in this episode; None for all tools. Set this field before `reset`.
-    Calls of other tools are marked as calls of unknown tools.
-    """
+    Calls of other tools are marked as calls of unknown tools."""
     metrics: dict[str, float]
     """Numbers of the episode for the metrics, by name; read when the episode ends."""
     reward: float | None
@@ -141,13 +134,11 @@ class Environment:
 
     def close(self) -> Any:
         """Frees the episode's resources. Called once for every end of the episode, unless the process of the episode
-        dies.
-        """
+        dies."""
 
     def unavailable(self) -> str:
         """Returns why the environment cannot work on this machine; empty if the environment can work. Called before all
-        episodes.
-        """
+        episodes."""
         return ""
 
     async def call_tools(self, turn: Turn) -> Observation:
@@ -175,8 +166,7 @@ class Environment:
 
     async def listed_tools(self) -> dict[str, tuple[ToolDefinition, Callable[..., Any] | None]]:
         """Returns each tool with its function; None if `step` carries the tool out. Raises `ValueError` for a function
-        whose arguments cannot be described, and for two tools with the same name.
-        """
+        whose arguments cannot be described, and for two tools with the same name."""
         listed = self.tools
         if callable(listed):
             listed = listed()

@@ -84,8 +84,7 @@ def _docstring(text: str) -> tuple[str, dict[str, str]]:
 
 def _schema(annotation: Any, where: str) -> dict[str, Any]:
     """Returns the JSON schema of a type. Raises `ValueError`, whose message begins with `where`, if the type has no
-    schema.
-    """
+    schema."""
     if annotation in (Any, inspect.Parameter.empty):
         return {}
     if annotation in _TYPES:

@@ -140,8 +140,7 @@ class TurnRenderer:
 
     def is_final(self, token_ids: Sequence[int]) -> bool:
         """Whether no result can follow a turn, because the policy ended the turn and `inline_results` must follow a
-        call immediately.
-        """
+        call immediately."""
         return bool(self._inline_results) and len(token_ids) > 0 and self._has_ended(token_ids[-1])
 
     def _has_ended(self, last_token: int) -> bool:
@@ -168,8 +167,7 @@ class TurnRenderer:
 
     def beginning(self, messages: Sequence[ChatMessage]) -> list[int]:
         """Returns the tokens of another program's conversation, up to the policy's next turn. The texts of the
-        conversation cannot become special tokens. Raises `InvalidArgument` if the template refuses a message.
-        """
+        conversation cannot become special tokens. Raises `InvalidArgument` if the template refuses a message."""
         return self.encode(self._render([self._escape(message) for message in messages], begins_turn=True))
 
     def encode(self, text: str) -> list[int]:
@@ -220,8 +218,7 @@ class TurnRenderer:
 
     def _find_end_of_turn(self) -> str:
         """Returns the text of the token between an answer and a user's message. With `inline_results` a template may
-        have no such token; then the token that ends any text also ends the answer.
-        """
+        have no such token; then the token that ends any text also ends the answer."""
         text = self._render([*STAND_IN, {"role": "user", "content": "-"}], begins_turn=True)
         behind = text.rpartition(ANSWER)[2].lstrip()
         found = first_token(self._tokenizer, behind)
@@ -245,8 +242,7 @@ class TurnRenderer:
 
     def _check_roles(self, messages: Sequence[ChatMessage]) -> None:
         """Raises `InvalidArgument` for a role whose messages the template silently omits, as many templates do, or
-        writes inside the policy's turn.
-        """
+        writes inside the policy's turn."""
         roles = [message.role for message in messages]
         for role in {*roles}:
             if not _ROLE.fullmatch(role):  # Templates compare the role, so it cannot be escaped.

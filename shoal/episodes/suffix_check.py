@@ -49,8 +49,7 @@ class Difference:
 
 def trial_turns(tools: Sequence[ToolDefinition]) -> tuple[Turn, ...]:
     """Returns turns with which a chat template is tried: calls of the first tool with their results, or talk with the
-    user.
-    """
+    user."""
     if not tools:
         return tuple(Turn(ChatMessage("assistant", answer), (ChatMessage("user", "Go on."),)) for answer in _ANSWERS)
     turns = []

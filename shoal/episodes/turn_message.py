@@ -13,8 +13,7 @@ _NUM_LAST_TOKENS = 16
 
 def opened_by(renderer: TurnRenderer, before: Int32Array) -> str:
     """Returns the opening mark of the thought in which the tokens before a turn end. The result is empty if the tokens
-    end outside of a thought.
-    """
+    end outside of a thought."""
     return renderer.opened_thought(before[-_NUM_LAST_TOKENS:].tolist())
 
 

@@ -71,8 +71,7 @@ def completion_advantages(
 
 def seen_rewards(config: AdvantageConfig, groups: Sequence[RewardGroup], moments: Moments) -> Moments:
     """Adds the groups' rewards to the moments of "running_mean" and "running_std". The rewards are clipped as in the
-    comparison.
-    """
+    comparison."""
     return moments.seen([value for group in _clipped(config, groups) for value in group if value is not None])
 
 
@@ -171,8 +170,7 @@ def _compare(
 
 def _has_no_advantage(config: AdvantageConfig, present: Sequence[float], group: RewardGroup, *, is_flat: bool) -> bool:
     """Returns whether a group's advantages are all 0. `is_flat` is true if all rewards of the batch, or of the run, are
-    equal.
-    """
+    equal."""
     if config.baseline in WITHIN_GROUP:
         return len(set(present)) <= 1
     if config.baseline == "greedy":

@@ -192,8 +192,7 @@ def longest_first(
 
 def _differencing(order: Sequence[int], sizes: Sequence[int], num_parts: int, same_count: bool) -> list[list[int]]:
     """Merges the two partial partitions whose parts differ most, heavy parts with light parts, until one partition is
-    left.
-    """
+    left."""
     step = num_parts if same_count else 1
     heap = []
     for number, start in enumerate(range(0, len(order), step)):
@@ -215,8 +214,7 @@ def _differencing(order: Sequence[int], sizes: Sequence[int], num_parts: int, sa
 
 def _improved(parts: Sequence[Sequence[int]], sizes: Sequence[int], same_count: bool) -> list[list[int]]:
     """Improves a partition by moves and swaps that make the heavier of two parts lighter, until there is no such move
-    or swap.
-    """
+    or swap."""
     result = [list(items) for items in parts]
     loads = [sum(sizes[item] for item in items) for items in result]
     for _ in range(_MAX_EXCHANGES):
@@ -254,8 +252,7 @@ def _best_partition(
     order: Sequence[int], sizes: Sequence[int], parts: Sequence[Sequence[int]], same_count: bool
 ) -> list[list[int]]:
     """Searches depth first for a better partition, lightest part first. Of several parts with equal load and count only
-    one is tried.
-    """
+    one is tried."""
     best = [list(items) for items in parts]
     limit = _heaviest(parts, sizes)
     floor = math.ceil(sum(sizes) / len(parts))

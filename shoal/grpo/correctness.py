@@ -16,8 +16,7 @@ def deciding_values(
     reward: RewardConfig, parts: Iterable[VerifierScore], environment: float | None
 ) -> tuple[float, ...]:
     """Returns the values that decide whether a completion is correct: the values of the deciding verifiers, or else the
-    reward of the environment. The result is empty if neither decides.
-    """
+    reward of the environment. The result is empty if neither decides."""
     values = tuple(part.value for part in parts if reward.says_correct(part.verifier))
     return values or (() if environment is None else (environment,))
 

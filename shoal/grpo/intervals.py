@@ -101,8 +101,7 @@ def _wilson(rate: float, num_draws: float) -> Interval:
 
 def _num_draws(answered: Sequence[Sequence[bool]], rate: float, num_answers: int) -> float:
     """Returns the number of independent answers that would vary as much as these answers: from one per question to the
-    number of all answers.
-    """
+    number of all answers."""
     num_questions = len(answered)
     residuals = fmean((sum(answers) - rate * len(answers)) ** 2 for answers in answered)
     if not residuals:

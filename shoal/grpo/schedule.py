@@ -60,8 +60,7 @@ def _cosine(settings: LearnerConfig, step: int, num_warmup: int, num_total: int)
 
 def _cosine_one_ahead(settings: LearnerConfig, step: int, num_warmup: int, num_total: int) -> float:
     """Counts the current step as taken. So the rate of the first step is above 0, the last step of the warm-up has the
-    peak rate, and the last step of the run has the lowest rate.
-    """
+    peak rate, and the last step of the run has the lowest rate."""
     if step >= num_warmup:
         return max(0.0, _cosine(settings, step + 1, num_warmup, num_total))
     first = settings.lr_warmup_start_ratio

@@ -71,8 +71,7 @@ class FileNames:
 
 def _used(conversions: list[Any], names: Collection[str]) -> list[Any]:
     """Returns the conversions that apply to tensors of these names. transformers marks a conversion when a tensor is
-    renamed.
-    """
+    renamed."""
     from transformers.core_model_loading import WeightConverter, rename_source_key
 
     converters = [conversion for conversion in conversions if isinstance(conversion, WeightConverter)]

@@ -33,8 +33,7 @@ def find_targets(lm: Any, names: list[str]) -> list[str]:
 
 def main() -> None:
     """Reads a request, which is one line of JSON. Writes one line of JSON: why the names in the request are refused, or
-    an empty text.
-    """
+    an empty text."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 

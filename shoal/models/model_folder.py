@@ -30,8 +30,7 @@ _REFUSED_KINDS = {
     ),
 }
 """The reason for which a kind of model (`model_type`) is refused. Models of these kinds pass all other checks, but
-would be trained wrongly.
-"""
+would be trained wrongly."""
 # Largest share of ids that may differ from the model's tokenizer: reserved tokens may be renamed.
 _MAX_FOREIGN_IDS = 0.01
 
@@ -167,8 +166,7 @@ def _describe(folder: Path) -> ModelDescription:
 
 def read_json(path: Path, *, optional: bool = False, field: str = "model.path") -> dict[str, Any]:
     """Reads the JSON object in a file of a model. A missing optional file gives an empty object. Raises
-    `InvalidArgument`.
-    """
+    `InvalidArgument`."""
     if optional and not path.is_file():
         return {}
     try:
@@ -223,8 +221,7 @@ def load_tokenizer(model: ModelConfig) -> Any:
 
 def _check_syntax(template: str) -> None:
     """Raises `InvalidArgument` when a chat template is invalid Jinja. The template is not run here, but when the data
-    are loaded.
-    """
+    are loaded."""
     from jinja2 import TemplateSyntaxError
 
     try:
@@ -272,8 +269,7 @@ def tokenizer_in(folder: Path, field: str, *, trust_remote_code: bool = False) -
 
 def _check_vocabulary(folder: Path, field: str, *, trust_remote_code: bool) -> None:
     """Refuses a folder without a vocabulary. For some models transformers would make an empty tokenizer. For other
-    models transformers would ask for a package that does not help.
-    """
+    models transformers would ask for a package that does not help."""
     files = [*_VOCABULARY_FILES, *(["*.py"] if trust_remote_code else [])]
     if not any(any(folder.glob(pattern)) for pattern in files):
         raise InvalidArgument(
@@ -324,8 +320,7 @@ def check_tokenizer_fits(tokenizer: Any, description: ModelDescription) -> None:
 def stop_token_ids(model: ModelConfig, tokenizer: Any) -> tuple[int, ...]:
     """Returns the tokens that end a completion, without repeats: the end of sequence of the tokenizer and of the model,
     and the chat template's end of an answer, if this end is a token. After the end of an answer, a model would speak
-    for both sides.
-    """
+    for both sides."""
     from_model = model_config(model.path, model.revision).eos_token_ids
     of_template = end_of_answer(tokenizer, model.chat_template_kwargs)
     return tuple(dict.fromkeys([*_ids(tokenizer.eos_token_id), *from_model, *_ids(of_template)]))

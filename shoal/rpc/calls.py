@@ -142,8 +142,7 @@ class _Ending:
 
     def record(self, call: Any) -> None:
         """Records the status that gRPC has set. gRPC sets the status again when a write finds that the call has ended
-        (see below).
-        """
+        (see below)."""
         status = grpc.aio.AioRpcError(
             _now(call.code()), trailing_metadata=_now(call.trailing_metadata()), details=_now(call.details())
         )

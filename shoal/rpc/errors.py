@@ -106,8 +106,7 @@ def to_status(error: ShoalError) -> Abort:
 
 def internal_status(method: str) -> Abort:
     """Returns the status of a defect. The status has no details, since the details may be confidential; the log has the
-    details.
-    """
+    details."""
     return to_status(
         Internal(f"{method} failed because of a defect in the service; the log of the service has the details")
     )
@@ -168,8 +167,7 @@ def _without_details(
 
 def _status_of(error: grpc.aio.AioRpcError) -> status_pb2.Status:
     """Returns the status with details from the trailers; an empty status if there are no details, or if the details are
-    unreadable.
-    """
+    unreadable."""
     for key, value in error.trailing_metadata() or ():
         if key == _DETAILS_KEY and isinstance(value, bytes):
             try:

@@ -142,8 +142,7 @@ class ServiceInterceptor(grpc.aio.ServerInterceptor):
 
     async def _receive_one(self, requests: AsyncIterator[Any], method: str) -> Any:
         """Returns the only request of a call. Raises `DeadlineExceeded` if the request is late, and `InvalidArgument`
-        if the request is missing.
-        """
+        if the request is missing."""
         try:
             return await self._receive_first(requests, f"{method}: the request")
         except StopAsyncIteration:

@@ -42,8 +42,7 @@ class ServerLimits:
     """The most concurrent calls by method. Further calls are refused with RESOURCE_EXHAUSTED (TOO_MANY_CALLS)."""
     request_timeout_s: float = 60.0
     """The time within which the request of a call, or the first request of a stream, must arrive. The later requests of
-    a stream have only the deadline of the call.
-    """
+    a stream have only the deadline of the call."""
     handshake_timeout_s: int = 20
     """The time within which a new connection must finish the handshakes of TLS and HTTP/2."""
     streams: int = 8192

@@ -6,8 +6,7 @@ MAX_MESSAGE_BYTES = 4 << 20
 
 MAX_METADATA_BYTES = 256 << 10
 """The size of the largest headers or trailers. Trailers contain errors with their details. With gRPC's default of 8 KiB
-a long error would be replaced by an error about the size.
-"""
+a long error would be replaced by an error about the size."""
 
 _KEEPALIVE_TIME_S = 30
 _KEEPALIVE_TIMEOUT_S = 10

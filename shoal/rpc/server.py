@@ -214,8 +214,7 @@ def _listen_error(listen: str) -> FailedPrecondition | InvalidArgument:
 
 async def watch_lag() -> None:
     """Measures the lag of the loop forever. Warns about a lag above one second, which means that the loop runs work
-    that belongs in a thread.
-    """
+    that belongs in a thread."""
     while True:
         began = time.monotonic()
         await asyncio.sleep(_PROBE_S)

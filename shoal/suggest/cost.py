@@ -114,8 +114,7 @@ def step_time(config: RunConfig, shape: ModelShape, rates: Rates) -> StepTime:
 
 def seats_in_use(config: RunConfig) -> float:
     """Returns the number of completions that an engine can sample at a time: the completions in flight, up to the seats
-    of the engine.
-    """
+    of the engine."""
     in_flight = config.grpo.max_groups_in_flight * config.grpo.group_size
     return min(config.generator.max_num_seqs, in_flight / config.launch.num_generators)
 

@@ -19,8 +19,7 @@ _PROMPT_TOKENS = 512
 _RANKS = (2, 4, 8, 16, 32, 64)
 _ADAPTERS: dict[str, Any] = {"learner.lora.rank": 16, "learner.lora.alpha": 32, "learner.learning_rate": 5e-5}
 """Learning rate of adapters. AdamW moves a weight by about the learning rate in a step: 250 steps at 5e-5 add up to
-0.0125. The 20 steps of configs/quickstart-lora.toml, from 1e-3 down to 0, add up to 0.0105.
-"""
+0.0125. The 20 steps of configs/quickstart-lora.toml, from 1e-3 down to 0, add up to 0.0105."""
 _FREE_SHARE = 0.9
 """Usable share of a GPU's memory: the runtime and fragmentation take the rest."""
 

@@ -23,8 +23,7 @@ _IN_DAILY_USE = {
 def meant_fields(field: str, systems: Iterable[System]) -> list[str]:
     """Returns the fields of Shoal for which other systems or people use the name of a given field. If fields in the
     section of the given field are among them, only these are returned. The result is empty if there are no such fields,
-    or too many.
-    """
+    or too many."""
     section, _, name = field.rpartition(".")
     found = [_meaning(field, system)[0] for system in systems]
     targets = sorted({target for some in found for target in some})

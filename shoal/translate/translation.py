@@ -1,6 +1,5 @@
 """Translation of the settings of another system into a configuration, or into reasons why a translation is not
-possible.
-"""
+possible."""
 
 import re
 import textwrap

@@ -1,6 +1,5 @@
 """Defaults of another version of a system: the version of the month in which a script was written, or the version of a
-checkout.
-"""
+checkout."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

@@ -204,8 +204,7 @@ class BroadcastGroup:
 
     def _watch(self) -> None:
         """Watches for an abort by another member. The watch runs in a thread, because a store may hang together with
-        its host.
-        """
+        its host."""
         while not self._closed.wait(_WATCH_S):
             try:
                 reason = self.board.abort_reason()

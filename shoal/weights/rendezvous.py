@@ -24,8 +24,7 @@ class Rendezvous:
     """"gloo" or "nccl"."""
     timeout_s: float
     """Seconds that the rendezvous may take before the group is aborted. The same limit applies to one pass of
-    broadcasts.
-    """
+    broadcasts."""
 
     def to_wire(self) -> weights_pb2.WeightRendezvous:
         return weights_pb2.WeightRendezvous(**asdict(self))

@@ -19,8 +19,7 @@ _NUM_IN_FLIGHT = 4
 
 _BYTES_IN_FLIGHT = 256 << 20
 """The size in bytes above which broadcasts run one at a time, since their buffers take the memory that model and caches
-leave free.
-"""
+leave free."""
 
 
 def send_weights(

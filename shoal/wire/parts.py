@@ -68,8 +68,7 @@ def prefixes_from_wire(
     messages: Iterable[generator_pb2.CompletionPrefix], *, num_completions: int, max_tokens: int
 ) -> dict[int, Int32Array]:
     """Reads prefixes, each with its sample index as the key. A prefix must be shorter than `max_tokens`, the limit of a
-    completion.
-    """
+    completion."""
     prefixes: dict[int, Int32Array] = {}
     for position, message in enumerate(messages):
         field = f"prefixes[{position}]"

@@ -24,8 +24,7 @@ def advertised_address(*, listen: str, port: int, advertise: str | None, coordin
 
 def listening_interface(listen: str) -> str | None:
     """Returns the address on which a process listens, also with its weight plane; None if the process listens on every
-    address.
-    """
+    address."""
     host = host_of(listen)
     return None if is_wildcard(host) else host
 

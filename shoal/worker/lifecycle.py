@@ -40,8 +40,7 @@ class Lifecycle:
 
     def __init__(self, worker: str, reexec: Reexec | None = None) -> None:
         """`worker` names the service in messages, for example "the learner". Without `reexec` the worker cannot
-        restart.
-        """
+        restart."""
         self._worker = worker
         self._reexec = reexec
         self._state: State = _IDLE
@@ -137,8 +136,7 @@ class Lifecycle:
 
     def fail(self, reason: str) -> None:
         """Ends the process as FAILED: the worker cannot continue. Any thread may call it; later reasons do not replace
-        the first reason.
-        """
+        the first reason."""
         with self._ending:
             if self._is_ending:
                 return
@@ -153,8 +151,7 @@ class Lifecycle:
 
     def leave(self) -> bool:
         """Shows the state LEAVING, because the process was told to end. Returns False if the process ends or restarts
-        on its own.
-        """
+        on its own."""
         with self._ending:
             if self._is_ending:
                 return False

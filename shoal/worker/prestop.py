@@ -27,8 +27,7 @@ _CALL_S = 5.0
 
 def main() -> int:
     """Returns 0 when the worker may end, 1 without usable credentials. A container ends whatever the exit code of its
-    hook.
-    """
+    hook."""
     parser = argparse.ArgumentParser(
         prog="python -m shoal.worker.prestop", description="Waits while the coordinator is ending."
     )

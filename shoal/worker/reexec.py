@@ -44,8 +44,7 @@ _RETRY_AFTER_S = 15.0
 """The retry delay for the caller. Calls in flight have 10 s to end, and the program takes seconds to start."""
 MAX_END_S = 60.0
 """The time after which the process restarts, even if work still runs in it. An orderly end takes at most 20 s, and a
-few seconds more if learner ranks must be killed.
-"""
+few seconds more if learner ranks must be killed."""
 
 
 @dataclass(frozen=True)
@@ -86,8 +85,7 @@ class Program:
 
 class Reexec:
     """The restart of this process. A refusal begins the restart, and the restart finishes after the orderly end of the
-    process.
-    """
+    process."""
 
     def __init__(
         self,

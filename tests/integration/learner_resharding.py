@@ -2,8 +2,7 @@
 
 Usage: main() with the arguments FOLDER TIMES STAGE..., by tests/support/ranks.py. The learner of two ranks saves after
 three steps and takes three more; the others wait for its checkpoint, restore it and take the same three, TIMES times.
-Each writes its results to FOLDER/stage-<stage>-of-<ranks>.json. A stage is ZeRO's or "unset", and may
-end with "-lora".
+Each writes its results to FOLDER/stage-<stage>-of-<ranks>.json. A stage is ZeRO's or "unset", and may end with "-lora".
 """
 
 import json

@@ -44,8 +44,7 @@ class DropReason(StrEnum):
     """Masks hide every completion that has a reward."""
     SKIPPED_STEP = "skipped_step"
     """The group's train step was not applied: no group was left, filters rejected every token, or a number was not
-    finite.
-    """
+    finite."""
 
 
 @dataclass(frozen=True)

@@ -114,8 +114,7 @@ class Attempt:
 
     async def _wake_when_learner_leaves(self) -> None:
         """Wakes the loop once the learner is about to leave, so that the loop first saves a checkpoint at a step
-        boundary.
-        """
+        boundary."""
         await self._run.fleet.until_learner_leaves()
         self._run.controls.changed.notify()
 
@@ -149,8 +148,7 @@ class Attempt:
 
     async def _prepare(self) -> RunLoop:
         """Waits for workers, recovers the run's state, publishes the policy version, and builds the loop that continues
-        from it.
-        """
+        from it."""
         await self._full_disk.written(self._save_record)  # No later attempt has the same number.
         async with first_error(asyncio.TaskGroup()) as tasks:
             tasks.create_task(self._run.fleet.wait_until_ready())

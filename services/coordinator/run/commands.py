@@ -117,8 +117,7 @@ class RunCommands:
 
     async def save_checkpoint(self) -> str:
         """Requests a checkpoint at the next step boundary, waits until it is written, and returns the checkpoint's
-        name.
-        """
+        name."""
         return await self._controls.request_checkpoint()
 
     async def stay_paused(self) -> None:

@@ -121,8 +121,7 @@ class ConfigUpdates:
     @property
     def trained(self) -> Mapping[str, Any]:
         """The configuration of the next step in the form that the ledger keeps: without fields that do not alter
-        training.
-        """
+        training."""
         return dump_config(without_at_once(self.config()))
 
     def restored(self, policy_version: int, before: Mapping[str, Any] | None) -> Mapping[str, str]:

@@ -62,8 +62,7 @@ class Evaluations:
 
     async def run_if_due(self) -> None:
         """Evaluates the policy if the configuration asks for an evaluation at this step that has not been done; see
-        `run`.
-        """
+        `run`."""
         is_due = self._run.config().evaluation.is_due(self._version.policy_version, self._run.config().run.num_steps)
         if is_due and self._run.controls.stop is None:
             await self._run_once()

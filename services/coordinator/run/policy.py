@@ -25,8 +25,7 @@ class Policy:
     """Keeps groups from being sampled during a publish, unless weights are updated in flight."""
     lock: asyncio.Lock
     """A lock that a step and a catch-up take: in the middle of a step, the learner would broadcast weights that are
-    newer than their version.
-    """
+    newer than their version."""
 
     @classmethod
     def of_attempt(cls, run: RunParts, full_disk: FullDisk, canary: Int32Array) -> Self:

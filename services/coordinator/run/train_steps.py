@@ -50,8 +50,7 @@ class TrainSteps:
         self.metrics = metrics
         self.num_learned_groups = 0
         """Number of groups that ended the run, since all their completions are right; 0 before the end, and in other
-        runs.
-        """
+        runs."""
         self._run = run
         self._policy = policy
         self._groups = groups

@@ -12,8 +12,7 @@ Longer texts are cut, so that a rollout with the prompt of its group fits into a
 """
 _MAX_DETAIL_CHARS = 1000
 """Maximum length of one verifier's detail in characters if the details of a rollout together exceed the maximum size of
-a text.
-"""
+a text."""
 
 
 class Page:

@@ -31,8 +31,7 @@ numbers that are not finite do not get better by themselves."""
 
 MIN_FAILED_STEPS = 3
 """Minimum number of skipped steps in a row before failed prompts end a run, since one step may ask all of a few
-prompts.
-"""
+prompts."""
 
 MIN_GROUPS_WITHOUT_SIGNAL = 100
 """Groups in a row, of at least three steps, that end a run if nothing can be learned from any of them. By the rule of

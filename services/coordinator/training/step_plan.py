@@ -42,8 +42,7 @@ class _Sample:
 
     def rollout(self) -> Rollout:
         """Returns the completion with an advantage for each token if these differ; their mean is then the advantage of
-        the completion.
-        """
+        the completion."""
         rollout = Rollout(self.completion, self.advantage, self.weight, self.group.rewards.rewards[self.index])
         if self.advantages_T is None:
             return rollout

@@ -63,8 +63,7 @@ class GeneratorPool:
         self, fleet: Fleet, *, max_num_seqs: int, wait_timeout_s: float, running_s: Callable[[], float]
     ) -> None:
         """`max_num_seqs`: completions that a generator samples at once; `wait_timeout_s`: longest wait for a generator
-        with current weights; `running_s`: a clock that stops during a pause.
-        """
+        with current weights; `running_s`: a clock that stops during a pause."""
         self._fleet = fleet
         self._max_num_seqs = max_num_seqs
         self._wait_timeout_s = wait_timeout_s

@@ -1,6 +1,5 @@
 """Turns on a GPU that the generator and the learner share (`launch.single_gpu`): they load and train one after the
-other.
-"""
+other."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable

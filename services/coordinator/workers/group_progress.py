@@ -1,6 +1,5 @@
 """The progress of one group at generators and reward services, so that no work is done twice, and the group's
-completions.
-"""
+completions."""
 
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import replace

@@ -9,8 +9,7 @@ from services.generator.workers.recent_mean import RecentMean
 
 _WINDOW_S = 5.0
 """The length of the window in seconds. The window is longer than the time between two heartbeats, so that the
-heartbeats cover every moment.
-"""
+heartbeats cover every moment."""
 
 
 class CacheUse(PrometheusStatLogger):

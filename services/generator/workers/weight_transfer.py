@@ -40,8 +40,7 @@ log = logging.getLogger(__name__)
 @dataclass
 class JoinInfo(WeightTransferInitInfo):
     """The facts that a worker needs to join a group. The facts are plain values, because they are sent to another
-    process.
-    """
+    process."""
 
     rendezvous: dict[str, Any]
     """The fields of `Rendezvous`."""
@@ -126,8 +125,7 @@ class BroadcastWeightTransferEngine(WeightTransferEngine[JoinInfo, LoadInfo]):
 
     def receive_adapter(self, load_id: str, file: Path | None) -> None:
         """Begins to receive the tensors of an adapter during the engine's passes. Writes the tensors to `file`, if
-        given.
-        """
+        given."""
         self.report = {}
         self._receiver = AdapterReceiver(self._member(), self._manifest, load_id, file)
 

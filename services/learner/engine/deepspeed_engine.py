@@ -59,6 +59,7 @@ class DeepSpeedEngine:
         self.device = device
         assert config.zero_stage is not None, "the caller knows the number of ranks"
         self.zero_stage = config.zero_stage
+        self.compute_dtype = config.compute_dtype
         self._is_offloaded = config.offload_optimizer
         self._max_grad_norm = config.max_grad_norm
         self._weights = list_weights(policy.lm)

@@ -24,8 +24,7 @@ from shoal.models.compute_dtype import settled_dtype
 
 _BUCKET_ELEMENTS = 50_000_000
 """The number of gradient elements that are reduced at once. They take 200 MB, while DeepSpeed's default would allocate
-2 GB.
-"""
+2 GB."""
 _UNCHANGED_THREADS = torch.get_num_threads()
 """The number of threads that the environment sets."""
 
@@ -106,8 +105,7 @@ def policy_sharding(config: LearnerConfig) -> dict[str, Any]:
 
 def reference_sharding(config: LearnerConfig) -> dict[str, Any]:
     """Returns the sharding of a reference. A reference has no second copies of shards (hpZ), which only a backward pass
-    needs.
-    """
+    needs."""
     zero: dict[str, Any] = {"stage": config.zero_stage}
     if config.offload_parameters:
         zero["offload_param"] = {"device": "cpu", "pin_memory": torch.cuda.is_available()}

@@ -90,8 +90,7 @@ def _master(parameter: nn.Parameter) -> Tensor:
 
 def _buckets(weights: Sequence[Weight], dtype: torch.dtype) -> Iterator[list[Weight]]:
     """Yields the weights in order: either several weights to gather together, or a single weight to read from its
-    master.
-    """
+    master."""
     bucket: list[Weight] = []
     size = 0
     for weight in weights:

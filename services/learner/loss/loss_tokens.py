@@ -33,16 +33,14 @@ class LossTokens:
     """The weight of the token's completion, float32. The weight is a factor of the completion's whole loss."""
     completions: Completions
     """The completions over which means are taken. An episode is one completion, even if the episode has several
-    segments.
-    """
+    segments."""
     segments: Completions | None = None
     """The segment of each token, if an episode has several. Any other completion is one segment."""
 
     @property
     def sequences(self) -> Completions:
         """The sequences over which ratios and filters are computed: tokens that were sampled in one context. A row need
-        not contain more than one sequence.
-        """
+        not contain more than one sequence."""
         return self.completions if self.segments is None else self.segments
 
     def __len__(self) -> int:

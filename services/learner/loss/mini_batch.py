@@ -37,18 +37,15 @@ class MiniBatch:
     tokens: LossTokens
     factors_N: Tensor
     """The factor of each token, float64. The loss is the sum of factor times token loss; the factor is 0 for a rejected
-    token.
-    """
+    token."""
     counts_N: Tensor
     """bool: whether the token takes part in the loss at all; False for a rejected token."""
     is_kept_N: Tensor
     """bool: whether the token's policy loss counts. A token whose policy loss does not count still counts in the
-    divisor, and keeps its KL.
-    """
+    divisor, and keeps its KL."""
     proximal_logprobs_N: Tensor | None
     """The proximal log-probabilities, from before the step's first optimizer step. None means that the live
-    log-probabilities are used instead.
-    """
+    log-probabilities are used instead."""
     correction: Correction | None
     """The correction of the tokens. None means that the correction is computed from the live log-probabilities."""
 

@@ -24,8 +24,7 @@ from shoal.models.head_sizes import head_sizes
 
 _SHORT_ON_CPU = 256
 """The length up to which plain matrix products are faster than torch's fused kernel on a CPU: 15 times in bfloat16 at
-56 tokens.
-"""
+56 tokens."""
 
 _FLASH_VERSION = "2.6.0"
 """The first version of flash-attn that can cap attention scores."""
@@ -34,8 +33,7 @@ _FLASH_HEAD_SIZE = 256
 
 SequenceAttention = Callable[..., Tensor]
 """A function (q [N, H, L, D], k [N, K, L, D], v, scaling, sliding_window, softcap) -> [N, H, L, D] that computes causal
-attention.
-"""
+attention."""
 
 
 def choose_attention(config: LearnerConfig, model_config: Any) -> str:
@@ -92,8 +90,7 @@ def register_attention(implementation: str) -> str:
         **_: Any,
     ) -> tuple[Tensor, None]:
         """Computes attention of query [1, H, R, D] with key and value [1, K, R, D], as [1, R, H, D]. Ignores dropout,
-        since the policy has none.
-        """
+        since the policy has none."""
         group = layout.group if isinstance(layout, SharedLayout) else None
         if group is not None:
             query, key, value = (heads_for_tokens(x, group) for x in (query, key, value))

@@ -40,8 +40,7 @@ class Stretch:
 @dataclass(frozen=True)
 class Context:
     """A prompt and the stretches of one group that follow the prompt. Each stretch is treated as if it came right after
-    the prompt.
-    """
+    the prompt."""
 
     prompt_token_ids: Int32Array
     """The token ids of the prompt, [P]."""

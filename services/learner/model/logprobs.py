@@ -34,8 +34,7 @@ class TokenScorer(nn.Module):
         self.logit_softcap = logit_softcap
         self.entropy_gradient = False
         """Whether the entropies have a gradient, as an entropy bonus needs. The gradient costs a second pass over the
-        logits.
-        """
+        logits."""
 
     def forward(
         self, hidden_CE: Tensor, targets_C: Tensor, temperature: float, support_CK: Tensor | None = None
@@ -154,8 +153,7 @@ def _in_chunks(
 
 def _cut_by_size(sizes: Sequence[int], max_ids: int) -> Iterator[tuple[int, int, int]]:
     """Yields chunks of tokens with ascending sizes as (start, end, largest size). Each chunk has one token, or at most
-    `max_ids` ids.
-    """
+    `max_ids` ids."""
     start = 0
     for end in range(1, len(sizes)):
         if (end + 1 - start) * sizes[end] > max_ids:

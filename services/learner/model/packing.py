@@ -24,8 +24,7 @@ Int64Array = npt.NDArray[np.int64]
 
 _SHORTEST_IN_BUCKET = 0.75
 """Sequences shorter than this share of a bucket's longest sequence go to the next bucket. The share bounds the padding
-in attention.
-"""
+in attention."""
 
 
 @dataclass(frozen=True)
@@ -63,12 +62,10 @@ class PackedRow:
     """The scored tokens, [C] int64."""
     at_C: Tensor
     """The index of each scored token in its mini-batch's `LossTokens`, [C] int64; -1 for a token that is not in the
-    `LossTokens`.
-    """
+    `LossTokens`."""
     support_CK: Tensor | None = None
     """The support of each scored token, [C, K] int64: the scored token, the other tokens of the support, then -1. None
-    if every support is the whole vocabulary.
-    """
+    if every support is the whole vocabulary."""
 
     @property
     def num_tokens(self) -> int:
@@ -200,8 +197,7 @@ def pack_for_rank(
 
 def pack_row(contexts: Sequence[Context], row: Row) -> PackedRow:
     """Concatenates the pieces of a row. The groups of the row are contexts. A row without scored tokens becomes an idle
-    row.
-    """
+    row."""
     token_ids: list[npt.NDArray[np.int32]] = []
     positions: list[Int64Array] = []
     sequences: list[Int64Array] = []

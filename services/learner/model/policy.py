@@ -20,8 +20,7 @@ from shoal.errors import InvalidArgument
 _MAX_NAMES = 8
 LoadModel = Callable[[Path, torch.dtype], Any]
 """Loads the language model in a folder, with weights of a given type. Raises `InvalidArgument` when the model cannot be
-loaded.
-"""
+loaded."""
 
 
 class Policy(nn.Module):

@@ -42,8 +42,7 @@ class Weight:
 
 def list_weights(lm: Any) -> list[Weight]:
     """Lists the parameters of a model in the model's order, without the parameters of adapters. Tied parameters appear
-    once.
-    """
+    once."""
     adapters = {
         name: Adapter(layer.lora_A[ADAPTER].weight, layer.lora_B[ADAPTER].weight, float(layer.scaling[ADAPTER]))
         for name, layer in adapted_layers(lm)

@@ -53,8 +53,7 @@ def let_segments_grow() -> None:
 
 class Followers:
     """The ranks other than rank 0, as its child processes. The child processes end with rank 0, and rank 0 notices when
-    a child process fails.
-    """
+    a child process fails."""
 
     def __init__(self, num_ranks: int, arguments: list[str]) -> None:
         """Creates the store of the rendezvous, and starts all ranks except rank 0 with the command line of rank 0."""

@@ -92,8 +92,7 @@ def export_checkpoint(
 
 def _model(config: RunConfig, source: Path) -> Any:
     """Loads the model with the weights of its files, and freezes the same parameters and adds the same adapters as in
-    the learner.
-    """
+    the learner."""
     settings = config.learner
     compute_dtype = settled_dtype("learner.compute_dtype", settings.compute_dtype, "bfloat16", on_cpu=True)
     settings = settings.model_copy(update={"compute_dtype": compute_dtype})

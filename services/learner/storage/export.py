@@ -83,8 +83,7 @@ def export_model(
 
 def delete_other_exports(exports: Path, keep: Collection[str]) -> None:
     """Deletes the exports that are not in `keep`, and the remains of interrupted exports. Call this function on rank
-    0.
-    """
+    0."""
     for other in exports.iterdir():
         name = other.name
         while name.endswith((".partial", ".deleted")):

@@ -26,8 +26,7 @@ _NAME = "universal"
 _TAG = "state"
 _COPIES = 3
 """The largest disk space of a conversion, as a multiple of the size of its source. The space has pieces, whole
-parameters, and a shard again.
-"""
+parameters, and a shard again."""
 
 
 @contextmanager

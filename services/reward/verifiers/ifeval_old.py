@@ -11,9 +11,8 @@ from services.reward.verifiers.ifeval.verify import InstructionOptions, follow, 
 def verify(completion: str, label: Any, options: InstructionOptions = InstructionOptions()) -> Verdict:
     """Checks one instruction in open-instruct's older form.
 
-    The answer is read without answer tags. Label: {"func_name": ..., and its arguments},
-    as an object or as JSON text. Value: 1 if the answer follows it, else 0; 0 for an empty answer. Options: those of
-    `ifeval`.
+    The answer is read without answer tags. Label: {"func_name": ..., and its arguments}, as an object or as JSON text.
+    Value: 1 if the answer follows it, else 0; 0 for an empty answer. Options: those of `ifeval`.
     """
     instructions = [read_function(label, strict_wording=options.strict_wording)]
     return follow(completion, instructions, options.timeout_s)

@@ -14,8 +14,9 @@ class WeightsConfig(Section):
     backend: Literal["auto", "gloo", "nccl"] = "auto"
     """Transport of the broadcast group. `auto` is nccl if the learner has its own GPU, else gloo."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """Type of the tensors on the wire. `auto` is `generator.dtype`. If `generator.dtype` is "auto" too, the type is the
-    model's own type, or float32 from a learner on a CPU without instructions for the model's type."""
+    """Type of the tensors on the wire. `auto` is the generators' type, or `learner.compute_dtype` if the generators
+    sample in float32: a learner that computes in bfloat16 rounds its weights as well. If `generator.dtype` is "auto"
+    too, the generators' type is the model's own, or float32 if the learner's CPU has no instructions for it."""
     store_port: int = Field(default=0, ge=0, le=65535)
     """Port of the group's TCPStore on the learner. With 0 the learner takes a free port. Set the port if there is a
     firewall between learner and generators."""

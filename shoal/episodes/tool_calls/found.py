@@ -1,6 +1,5 @@
 """The parts that all parsers share: the calls that parsers find, before any check of the tool, and the reading of JSON
-and texts.
-"""
+and texts."""
 
 import json
 import re
@@ -17,8 +16,7 @@ from shoal.parsing import check_depth
 
 MAX_CALLS = 64
 """The most calls in one turn. The limit also bounds a parser's time on a text with many beginnings of calls that never
-end.
-"""
+end."""
 _DECODER = json.JSONDecoder(parse_constant=lambda constant: _refuse_constant(constant))
 
 
@@ -33,8 +31,7 @@ class Found:
     """The tool's name; empty if the name could not be read."""
     arguments: dict[str, Any] | None = None
     """The arguments of the call. The value is None if the arguments could not be read, or if only an unknown tool's
-    schema would name the arguments.
-    """
+    schema would name the arguments."""
     problem: str = ""
     """A text that tells the policy what is wrong with the call; empty if nothing is wrong."""
 
@@ -45,8 +42,7 @@ Finder = Callable[[str, Sequence[ToolDefinition]], Iterable[Found]]
 
 def read_json_at(text: str, start: int) -> tuple[Any, int]:
     """Returns the JSON value that begins at `start`, and the end of the value. Raises `ValueError` if no JSON can be
-    read there.
-    """
+    read there."""
     try:
         value, end = _DECODER.raw_decode(text, start)
     except json.JSONDecodeError as error:
@@ -68,8 +64,7 @@ def check_json(value: Any) -> None:
 
 def arguments_of(value: Any) -> dict[str, Any]:
     """Returns the arguments, which are given as a JSON object or as the text of a JSON object. Raises `ValueError` for
-    other values.
-    """
+    other values."""
     if isinstance(value, str):
         try:
             value, _ = read_json_at(value.strip(), 0)

@@ -60,8 +60,7 @@ def find_pythonic(text: str, tools: Sequence[ToolDefinition]) -> Iterator[Found]
 
 def _with_ends(calls: list[Found], start: int, end: int, problem: str) -> list[Found]:
     """Returns the calls of a block, extended by the marks around the block. `problem` states what the end of the block
-    lacks.
-    """
+    lacks."""
     if not calls:
         return [Found(start, end, problem=problem or "there is no call")]
     calls[0] = replace(calls[0], start=start)

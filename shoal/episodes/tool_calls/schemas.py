@@ -63,8 +63,7 @@ def _accept(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[
 
 def _additional_properties(check: Any) -> Any:
     """Returns the check for unknown names of arguments. A schema with patterns of names always passes, since such
-    patterns are not checked.
-    """
+    patterns are not checked."""
 
     def checked(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[Exception]:
         return iter(()) if "patternProperties" in schema else check(validator, value, instance, schema)

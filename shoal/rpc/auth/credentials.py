@@ -100,8 +100,7 @@ _process = Credentials()
 
 def use(credentials: Credentials) -> None:
     """Sets the credentials of this process. Servers and channels use these credentials unless a caller gives other
-    credentials.
-    """
+    credentials."""
     global _process
     _process = credentials
 

@@ -1,6 +1,5 @@
 """The folder of `--tls-dir`, with certificate, key and authorities of this process. The files are read again when they
-change.
-"""
+change."""
 
 import logging
 import os

@@ -1,6 +1,5 @@
 """Reads chat templates and defaults from a checkout of open-instruct. The code of the checkout is parsed, and never
-run.
-"""
+run."""
 
 import ast
 from collections.abc import Iterator
@@ -38,8 +37,7 @@ class _Module:
 
     def imported(self) -> dict[str, str]:
         """Returns, for each imported name, the module of the package that the name means or from which the name is
-        imported.
-        """
+        imported."""
         found: dict[str, str] = {}
         for node in ast.walk(self.tree):
             if isinstance(node, ast.ImportFrom) and node.module and node.module.partition(".")[0] == _PACKAGE:
@@ -100,8 +98,7 @@ def _fields(node: ast.expr, module: _Module) -> Iterator[tuple[str, Any]]:
 
 def _value(node: ast.expr) -> Any:
     """Returns the value of a default: a literal, a member of an enumeration by its name, or the default of a dataclass
-    field.
-    """
+    field."""
     if isinstance(node, ast.Call) and _name(node.func) == "field":
         words = {word.arg: word.value for word in node.keywords}
         if "init" in words:  # Fields outside of the constructor are set at run time.

@@ -13,8 +13,7 @@ from shoal.translate.shared.setters import run_name, set_scheduler, set_trust
 _REFILLS = 100
 _NEVER = 1_000_000
 """The number of steps between checkpoints if open-instruct writes no checkpoints. Shoal always writes a checkpoint at
-the end.
-"""
+the end."""
 _ALL = 1_000_000
 """The number of checkpoints to keep if open-instruct keeps all checkpoints."""
 _WHOLE_GPU, _SHARED_GPU = 0.9, 0.4

@@ -29,8 +29,7 @@ def num_steps(source: Source, draft: Draft) -> int:
 
 def compose_data(source: Source, draft: Draft, played: dict[str, str]) -> dict[str, Any]:
     """Sets the sources of the training prompts. Returns their common settings, including `played`, which are the
-    settings of the sources' environment.
-    """
+    settings of the sources' environment."""
     common: dict[str, Any] = dict(played)
     for name, ours, default in (
         ("ground_truths_key", "ground_truth_column", "ground_truth"),
@@ -52,8 +51,7 @@ def compose_data(source: Source, draft: Draft, played: dict[str, str]) -> dict[s
 
 def _system_prompt(name: str, source: Source, draft: Draft) -> str | None:
     """Returns the text of a file, named relative to the current folder or to the root of the checkout. Refuses a
-    missing file.
-    """
+    missing file."""
     folders = [Path(), *([source.checkout.folder] if source.checkout else [])]
     for folder in folders:
         if (folder / name).is_file():

@@ -1,6 +1,5 @@
 """open-instruct's GRPO flags, one row per flag, with the defaults of open-instruct's code. These defaults differ from
-the defaults in open-instruct's guide.
-"""
+the defaults in open-instruct's guide."""
 
 from shoal.translate.open_instruct.reward import JUDGE_ADDRESS
 from shoal.translate.shared.field import (

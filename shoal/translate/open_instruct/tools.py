@@ -14,8 +14,7 @@ GAMES = ("counter", "guess_number", "wordle")
 _KIB = {"k": 1, "m": 1024, "g": 1024**2}
 _LONGEST = 65_536
 """The most characters of a page or of a list of results if open-instruct has no limit. The value is the limit of an
-observation.
-"""
+observation."""
 
 
 @dataclass(frozen=True)
@@ -55,8 +54,7 @@ def read_tools(source: Source, draft: Draft) -> list[Tool]:
 
 def tool_table(tool: Tool, draft: Draft) -> dict[str, Any]:
     """Returns a tool's table: the `source`, an environment that comes with Shoal, and its settings. Refuses settings
-    that have no counterpart.
-    """
+    that have no counterpart."""
     # The size of a pool of actors does not matter here, since processes share episodes.
     settings = {key: value for key, value in tool.settings.items() if key != "pool_size"}
     table = _MADE[tool.name](settings, tool.call_name)

@@ -161,8 +161,7 @@ def _schedule(source: Source, draft: Draft) -> None:
 
 def _decay(source: Source, draft: Draft) -> None:
     """Sets the weight decay, and whether weight decay applies to biases and norms. In ROLL the trainer decides this
-    question.
-    """
+    question."""
     decay = f"{TRAINING}.weight_decay"
     source.copy(decay, "learner.weight_decay")
     if source[decay] and source[STRATEGY_NAME] in (_MEGATRON, "deepspeed_train"):

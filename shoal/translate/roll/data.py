@@ -14,8 +14,7 @@ _CODE_LABEL = "test_cases"
 
 def compose_data(workers: Sequence[RewardWorker], source: Source, draft: Draft) -> None:
     """Sets the sources: either one source per domain with the domain's share of the run's prompts, or one source per
-    file.
-    """
+    file."""
     paths = source[f"{DATA}.file_name"] or ()
     columns: dict[str, Any] = {}
     if source[f"{DATA}.messages"] != "messages":

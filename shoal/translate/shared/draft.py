@@ -52,8 +52,7 @@ class Draft:
 
     values: dict[str, Any] = field(default_factory=dict)
     """The value of every field of Shoal that the source decides, by dotted name. Defaults of the source count as
-    decisions.
-    """
+    decisions."""
     origins: dict[str, str] = field(default_factory=dict)
     """The setting of the source that decides a field, by the field's dotted name."""
     explicit: set[str] = field(default_factory=set)

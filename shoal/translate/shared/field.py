@@ -34,8 +34,7 @@ class Fate(StrEnum):
     """The accepted values of the field match Shoal's behavior; other values are refused."""
     OUTSIDE = "outside"
     """Shoal does not have the field, but training is the same without the field. The refusal of such a field does not
-    block the other fields.
-    """
+    block the other fields."""
     NOT_YET = "not yet available"
     """Like ACCEPTED, but refused values will be possible later."""
     REFUSED = "refused"
@@ -105,8 +104,7 @@ def composed(
     accepts: Sequence[Any] = (),
 ) -> Field:
     """Returns a row whose field decides Shoal's fields together with other rows. `to` lists Shoal's fields, separated
-    by spaces.
-    """
+    by spaces."""
     return Field(
         name, kind, default, Fate.MAPPED, tuple(to.split()),
         composed=True, accepts=tuple(accepts), why=why, aliases=tuple(aliases),
@@ -164,8 +162,7 @@ def not_yet(
 
 def each(row: Field, names: str) -> list[Field]:
     """Returns rows like this one, one for each of the names, which are separated by spaces. The name of this row is the
-    beginning of all the names.
-    """
+    beginning of all the names."""
     return [replace(row, name=f"{row.name}{name}") for name in names.split()]
 
 

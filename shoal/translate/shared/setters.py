@@ -75,8 +75,7 @@ def set_lora(
     quantization: str = "none",
 ) -> None:
     """Sets `learner.lora`. Without targets the function uses peft's default targets, with a note. Rank 0 means no
-    adapter.
-    """
+    adapter."""
     if rank < 1:
         return
     names = list(targets or ())

@@ -19,8 +19,7 @@ class System:
     """A row for each known field."""
     compose: Callable[[Source, Draft], None]
     """A function that sets the fields which several rows decide together. The function reads every row that is
-    `composed`.
-    """
+    `composed`."""
     model_field: str
     """The field that names the model."""
     data_field: str = ""
@@ -36,8 +35,7 @@ class System:
     """
     calls_beside: tuple[str, ...] = ()
     """Other calls, "f" or "Class.f". A keyword of such a call is the field "f.keyword", if the table has this row or a
-    family for the row.
-    """
+    family for the row."""
     trainer: str = ""
     """The class that trains. Calls after the call of this class concern the trained model."""
     positional_parameters: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -56,8 +54,7 @@ class System:
     """The defaults of a month that differ from the table's defaults, by month "YYYY-MM"."""
     last_month_of: Mapping[str, str] = field(default_factory=dict)
     """Fields of a trainer that no longer exists, or that require an old version. Each field has the month in
-    `defaults_as_of` with the nearest defaults.
-    """
+    `defaults_as_of` with the nearest defaults."""
     read_checkout: Callable[[Path], Checkout] | None = None
     """A function that reads defaults and chat templates from the system's own source."""
     environment: Collection[str] = ()

@@ -101,8 +101,7 @@ def folder_named(command: str, script_folder: str) -> str | None:
 
 def probed(command: str) -> str | None:
     """Returns the word that a probe prints on a machine without the hardware that the probe looks for; None for other
-    commands.
-    """
+    commands."""
     match = _PROBE.search(command)
     return match[1] if match else None
 

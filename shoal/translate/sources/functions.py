@@ -14,8 +14,7 @@ _ITS_OBJECTS = ("trainer_state", "environments")
 _NO_COLUMNS = ("prompts", "completions", "completion_ids", "log_metric", "log_extra", *_ITS_OBJECTS)
 _MAX_FILES = 5
 """The most files that are followed from import to import. The limit is needed because two files may import from each
-other.
-"""
+other."""
 _MAKERS = ("partial", "functools.partial")
 
 
@@ -102,8 +101,7 @@ def _read_from(node: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[str]:
 
 def _reads_contents(tree: ast.Module, node: ast.stmt) -> bool:
     """Returns whether a function, or a function of the file that this function names, reads `["content"]`, as for
-    messages.
-    """
+    messages."""
     functions = {each.name: each for each in tree.body if isinstance(each, ast.FunctionDef)}
     seen, left = set[str](), [node]
     while left:

@@ -29,8 +29,7 @@ class Launch:
     """The environment: the script's assignments, and the launcher's `--env NAME=VALUE`."""
     exported: tuple[str, ...] = ()
     """Environment variables that the script sets only for the trainer. The words of the script do not use these
-    variables.
-    """
+    variables."""
 
 
 def read_launch(text: str, programs: Sequence[re.Pattern[str]], *, path: Path) -> Launch:
@@ -70,8 +69,7 @@ def read_launch(text: str, programs: Sequence[re.Pattern[str]], *, path: Path) -
 
 def _without_length(arguments: Sequence[Word]) -> tuple[Word, ...]:
     """Returns arguments without the length of the run. The length is left out because a script that resumes its run
-    changes only the length.
-    """
+    changes only the length."""
     return tuple(word for at, word in enumerate(arguments) if at == 0 or arguments[at - 1].text not in _LENGTHS)
 
 
@@ -101,8 +99,7 @@ def _is_program(text: str, programs: Sequence[re.Pattern[str]]) -> bool:
 
 def _joined(words: Sequence[Word]) -> list[list[Word]]:
     """Splits the words after a launcher's `--` into commands at their operators, which are escaped for the launcher's
-    shell.
-    """
+    shell."""
     parts: list[list[Word]] = [[]]
     for word in words:
         for index, piece in enumerate(re.split(r"&&|\|\|", word.text)):
@@ -126,8 +123,7 @@ class Arguments:
     notes: list[str]
     unset: dict[str, tuple[str, ...]]
     """Arguments whose value needs variables that the script does not set. Each argument has the names of its missing
-    variables.
-    """
+    variables."""
 
 
 def read_flags(words: Sequence[Word], *, known: Sequence[str], flags: Sequence[str]) -> Arguments:

@@ -109,8 +109,7 @@ def _names_of(tree: ast.Module, found: list[ast.Call]) -> set[str]:
 
 def _is_beside(node: ast.Call, system: System) -> bool:
     """Returns whether a call is one of `calls_beside`: "f" is any function named f, and "C.f" is the function f of a
-    class C.
-    """
+    class C."""
     name = called(node.func)
     owner = called(node.func.value) if isinstance(node.func, ast.Attribute) else ""
     return name in system.calls_beside or f"{owner}.{name}" in system.calls_beside

@@ -64,8 +64,7 @@ def _is_main(node: ast.stmt) -> bool:
 class _Assignment:
     value: ast.expr | None
     """The assigned value; None if the assignment does not show the value. Examples are a loop's variable, a part of a
-    tuple, and `+=`.
-    """
+    tuple, and `+=`."""
     start: int
     end: int
     is_undecided: bool
@@ -92,8 +91,7 @@ class Values(ast.NodeVisitor):
 
     def read(self, node: ast.expr) -> Any:
         """Returns the value of an expression. The value is `Unread`, or has `Unread` parts, if only a run could show
-        the value.
-        """
+        the value."""
         try:
             return self.visit(node)
         except RecursionError:
@@ -131,8 +129,7 @@ class Values(ast.NodeVisitor):
 
     def _follow(self, node: ast.expr, kinds: tuple[type[ast.expr], ...]) -> ast.expr:
         """Returns the expression assigned to a name, if the expression is of one of the given kinds, otherwise the node
-        itself.
-        """
+        itself."""
         value = self.assigned(node) if isinstance(node, ast.Name) else None
         return value if value is not None and isinstance(value, kinds) else node
 

@@ -66,8 +66,7 @@ def compose_batches(source: Source, draft: Draft) -> int:
 
 def _fitting_processes(source: Source, device: int, accumulation: int, generations: int) -> int:
     """Returns the smallest number of processes for which a generation batch has whole groups; 1 if there is no such
-    number.
-    """
+    number."""
     for processes in range(1, _MOST_PROCESSES + 1):
         batch, _ = _generation_batch(source, device * processes, device * processes * accumulation)
         if batch % generations == 0:

@@ -93,8 +93,7 @@ def _loaded(loaded: dict[str, Any], column: str, source: Source, draft: Draft) -
 
 def _note_columns(source: Source, draft: Draft) -> None:
     """Notes which columns of the source's data are read, since the script does not show which columns its own code
-    reads.
-    """
+    reads."""
     field = "dataset_name" if source["dataset_name"] else "train_dataset"
     if not source[field] or not (sources := draft.values.get("data.sources")):
         return

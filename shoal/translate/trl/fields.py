@@ -1,6 +1,5 @@
 """TRL's GRPOConfig, one row per field: the fields of GRPO first, then the fields inherited from transformers'
-TrainingArguments.
-"""
+TrainingArguments."""
 
 from typing import Any
 

@@ -113,6 +113,5 @@ def overlong(weight: float, limit: int, buffer: int) -> dict[str, Any]:
 
 def cosine(weight: float, limit: Mapping[str, int], values: Mapping[str, float]) -> dict[str, Any]:
     """Returns the fields of [reward] for a cosine by length. `limit` has Shoal's names, and `values` has the peer's
-    names.
-    """
+    names."""
     return {"cosine": {"factor": weight, **limit, **{COSINE[name]: value for name, value in values.items()}}}

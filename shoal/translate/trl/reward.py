@@ -85,8 +85,7 @@ def compose_reward(source: Source, draft: Draft) -> None:
 
 def _parts(functions: list[tuple[str, float]], source: Source, draft: Draft) -> tuple[dict[str, Any], bool]:
     """Returns the fields of [reward] for all functions, and whether each has a counterpart; refuses all other
-    functions.
-    """
+    functions."""
     model = source["reward_model_name_or_path"]
     reward: dict[str, Any] = {}
     unfit: dict[str, list[str]] = {}
@@ -152,8 +151,7 @@ def _set_verifier(
 
 def _sum_once(source: Source, draft: Draft, *, reads_solutions: bool) -> None:
     """Refuses to normalize each part separately if there are parts other than verifiers, because the sum of the parts
-    is one reward.
-    """
+    is one reward."""
     if source["multi_objective_aggregation"] == "normalize_then_sum":
         reason = (
             "format and length are parts of one reward here; to normalize each by itself, leave reward_funcs out and "
@@ -211,8 +209,7 @@ def _part(text: str, weight: float, source: Source) -> dict[str, Any]:
 
 def _check(name: str, options: Mapping[str, Any], weight: float) -> None:
     """Raises `Unfit` for a function that has no counterpart, and for parameters or a weight that do not fit the
-    function.
-    """
+    function."""
     if name == "reasoning_accuracy_reward":
         raise Unfit(f"scores only the text after </think>, and gives 0 without it; no verifier does this: {_CUSTOM}")
     if name not in _OPTIONS:
@@ -263,8 +260,7 @@ def _verifier_name(function: OwnFunction) -> str:
 
 def _own_labels(functions: Sequence[OwnFunction], *, beside: str, draft: Draft) -> dict[str, Any]:
     """Returns the settings of a source whose label all functions read. Refuses functions that need another label than
-    the verifier `beside`, which reads the column of TRL's accuracy reward.
-    """
+    the verifier `beside`, which reads the column of TRL's accuracy reward."""
     columns = list(
         dict.fromkeys(column for function in functions for column in (*function.columns, *function.optional))
     )

@@ -69,8 +69,7 @@ def _whole_model(source: Source, draft: Draft) -> None:
 
 def _lengths(source: Source, draft: Draft) -> None:
     """Sets the lengths of prompts and completions, which share `max_seq_length` if the file measures the lengths of its
-    prompts.
-    """
+    prompts."""
     length, measured = source["max_seq_length"], source.measured
     names = ("max_prompt_length", "max_completion_length")
     if length is None:
@@ -103,8 +102,7 @@ _BY_LOSS: dict[tuple[str, object], object] = {("epsilon_high", "dapo"): 0.28, ("
 
 class _UnslothSource(Source):
     """Fields with Unsloth's rules for missing fields. The loss is dapo. beta is 0 with dapo and Dr. GRPO, and 0.001
-    otherwise.
-    """
+    otherwise."""
 
     def __init__(self, source: Source) -> None:
         self.__dict__ = source.__dict__

@@ -13,8 +13,7 @@ _MODE, _SPAN = "trainer.v1.trainer_mode", "trainer.v1.sampler.max_off_policy_thr
 
 _FILTERS = {None: "reward", "acc": "correct", "score": "correct", "seq_reward": "reward", "seq_final_reward": "reward"}
 """Values of `grpo.filter_groups_by`, by verl's metric. `acc` and `score` are the scorer's values, without the overlong
-penalty.
-"""
+penalty."""
 
 
 def compose_batches(source: Source, draft: Draft) -> None:

@@ -1,6 +1,5 @@
 """Names of verl: its trainers, and the prefixes of its overrides (`actor_rollout_ref.actor` and the other prefixes in
-this module).
-"""
+this module)."""
 
 import re
 from typing import Literal

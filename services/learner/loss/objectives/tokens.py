@@ -66,8 +66,7 @@ def live_exp(log_C: Tensor) -> Tensor:
 
 def known_baseline(baseline_logprobs_C: Tensor, detached_logprobs_C: Tensor) -> Tensor:
     """Replaces unknown (NaN) baselines by the policy itself, [C]: for such a token the ratio is 1, and the gradient is
-    the on-policy gradient.
-    """
+    the on-policy gradient."""
     return torch.where(torch.isnan(baseline_logprobs_C), detached_logprobs_C, baseline_logprobs_C)
 
 

@@ -13,8 +13,7 @@ from shoal.config.tables.loss import LossConfig
 
 def topr(tokens: PolicyTokens, config: LossConfig) -> PolicyLoss:
     """Returns the loss of each token. A token counts as clipped if its completion is unrewarded and its weight was
-    bounded.
-    """
+    bounded."""
     ratio_C = torch.exp(tokens.detached_log_ratio_C)
     is_rewarded_C = tokens.rewards_C > 0
     bounded_C = config.topr_negative_weight * torch.clamp(ratio_C, config.ratio_low, config.ratio_high)

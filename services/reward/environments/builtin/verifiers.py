@@ -128,8 +128,7 @@ def _context(policy: Policy, key_variable: str) -> Any:
 @contextlib.contextmanager
 def _key_in_environment(key: str) -> Iterator[str]:
     """Puts an episode's key into an environment variable, since clients of the package `verifiers` read a key only
-    there.
-    """
+    there."""
     variable = f"SHOAL_POLICY_KEY_{uuid.uuid4().hex}"
     os.environ[variable] = key
     try:

@@ -33,11 +33,10 @@ def load() -> None:
 def verify(completion: str, label: Any, options: InstructionOptions = InstructionOptions()) -> Verdict:
     """Checks instructions by open-instruct's ids: those of IFEval (arXiv:2311.07911) and 29 more.
 
-    The answer is read without answer tags. Label: {"instruction_id": [...], "kwargs":
-    [...]}, or a list of such objects, as objects or as JSON or Python text. Value: the fraction of the instructions
-    that the answer follows, 0 to 1; 0 for an empty answer. `strict_wording` judges by the wording of the
-    instructions where open-instruct's checkers judge something else; docs/rewards.md lists the differences.
-    Unscorable past `timeout_s`.
+    The answer is read without answer tags. Label: {"instruction_id": [...], "kwargs": [...]}, or a list of such
+    objects, as objects or as JSON or Python text. Value: the fraction of the instructions that the answer follows, 0 to
+    1; 0 for an empty answer. `strict_wording` judges by the wording of the instructions where open-instruct's checkers
+    judge something else; docs/rewards.md lists the differences. Unscorable past `timeout_s`.
     """
     instructions = read_instructions(label, strict_wording=options.strict_wording)
     if not instructions:

@@ -86,6 +86,7 @@ def test_a_publish_carries_the_whole_model_or_the_adapters_alone(way: str, publi
     whole, adapter = torch.ones(3, 2), torch.ones(4, 2)
     engine: Any = SimpleNamespace(
         device=torch.device("cpu"),
+        compute_dtype="bfloat16",
         file_names=FileNames(LlamaForCausalLM(LlamaConfig(hidden_size=32, num_hidden_layers=1, vocab_size=8))),
         shapes={"model.up.weight": (3, 2)},
         adapter_shapes={"up.lora_A.weight": (4, 2)},
@@ -111,7 +112,9 @@ def test_a_learner_whose_cpu_computes_in_float32_sends_what_it_computes_with(
     monkeypatch.setattr(compute_dtype, "has_instructions", lambda dtype: has_bfloat16)
     config = run_config()
     names = SimpleNamespace(shapes=lambda shapes: shapes)
-    engine: Any = SimpleNamespace(device=torch.device(device), shapes={"up.weight": (3, 2)}, file_names=names)
+    engine: Any = SimpleNamespace(
+        device=torch.device(device), compute_dtype=sent, shapes={"up.weight": (3, 2)}, file_names=names
+    )
     model: Any = SimpleNamespace(dtype="bfloat16")
     assert [spec.dtype for spec in make_manifest(engine, config, model).tensors] == [sent]
 
@@ -121,7 +124,10 @@ def test_more_tensors_than_a_message_can_name_are_refused_with_their_number() ->
     name = "model.layers.61.block_sparse_moe.experts.255.w1.weight"
     shapes = {f"{name}{number}": (1536, 3072) for number in range(62 * 256 * 3)}
     engine: Any = SimpleNamespace(
-        device=torch.device("cpu"), shapes=shapes, file_names=SimpleNamespace(shapes=lambda shapes: shapes)
+        device=torch.device("cpu"),
+        compute_dtype="bfloat16",
+        shapes=shapes,
+        file_names=SimpleNamespace(shapes=lambda shapes: shapes),
     )
     model: Any = SimpleNamespace(dtype="bfloat16")
     with pytest.raises(InvalidArgument, match=r"model\.path: the 47616 tensors"):

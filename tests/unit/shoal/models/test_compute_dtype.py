@@ -3,7 +3,7 @@ import logging
 import pytest
 
 from shoal.models import compute_dtype
-from shoal.models.compute_dtype import export_dtype, has_instructions, settled_dtype
+from shoal.models.compute_dtype import export_dtype, has_instructions, published_dtype, settled_dtype
 from tests.support.configs import run_config
 
 
@@ -41,19 +41,24 @@ def test_every_cpu_has_instructions_for_float32() -> None:
 
 @pytest.mark.usefixtures("cpu_without_bfloat16")
 @pytest.mark.parametrize(
-    ("generator", "weights", "on_cpu", "exported"),
+    ("generator", "learner", "weights", "lora", "on_cpu", "published", "exported"),
     [
-        ("auto", "auto", True, "float32"),
-        ("auto", "auto", False, "bfloat16"),
-        ("float32", "auto", False, "float32"),
-        ("bfloat16", "auto", True, "bfloat16"),
-        ("float32", "bfloat16", False, "bfloat16"),
-        ("bfloat16", "float32", False, "bfloat16"),
-        ("auto", "float32", True, "float32"),
+        ("auto", "float32", "auto", 0, True, "float32", "float32"),
+        ("auto", "bfloat16", "auto", 0, False, "bfloat16", "bfloat16"),
+        ("float32", "float32", "auto", 0, False, "float32", "float32"),
+        ("bfloat16", "float32", "auto", 0, True, "bfloat16", "bfloat16"),
+        ("float32", "float32", "bfloat16", 0, False, "bfloat16", "bfloat16"),
+        ("bfloat16", "float32", "float32", 0, False, "float32", "bfloat16"),
+        ("auto", "float32", "float32", 0, True, "float32", "float32"),
+        ("float32", "bfloat16", "auto", 0, True, "bfloat16", "bfloat16"),
+        ("float32", "bfloat16", "float32", 0, True, "float32", "float32"),
+        ("float32", "bfloat16", "auto", 8, True, "float32", "float32"),
+        ("float16", "bfloat16", "auto", 0, False, "float16", "bfloat16"),
     ],
 )
-def test_an_export_is_as_fine_as_the_weights_that_the_generators_sample_with(
-    generator: str, weights: str, on_cpu: bool, exported: str
+def test_weights_are_published_as_the_learner_computes_with_them_and_exported_as_they_are_sampled(
+    generator: str, learner: str, weights: str, lora: int, on_cpu: bool, published: str, exported: str
 ) -> None:
-    config = run_config(generator={"dtype": generator}, weights={"dtype": weights})
-    assert export_dtype(config, "bfloat16", on_cpu=on_cpu) == exported
+    config = run_config(generator={"dtype": generator}, weights={"dtype": weights}, learner={"lora": {"rank": lora}})
+    assert published_dtype(config, "bfloat16", learner, on_cpu=on_cpu) == published
+    assert export_dtype(config, "bfloat16", learner, on_cpu=on_cpu) == exported
