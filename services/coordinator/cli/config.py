@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from services.coordinator.cli.shared.options import ConfigFile, DataDir, OutputOption, Overrides, command_group
+from services.coordinator.cli.shared.options import ConfigFile, OutputOption, Overrides, command_group
 from services.coordinator.cli.shared.output import Output, print_json, print_pairs
 from shoal.errors import InvalidArgument
 
@@ -63,7 +63,6 @@ def check(
     deep: Annotated[
         bool, typer.Option("--deep", help="Load tokenizer and data too, and look for the model's weights.")
     ] = False,
-    data_dir: DataDir = Path("runs"),
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Check a configuration, and print the sizes that follow from it."""
@@ -74,7 +73,7 @@ def check(
     loaded = load_config(config, overrides or [])
     facts = {"config": str(config), **check_config(loaded)}
     if deep:
-        loaded, inputs = check_inputs(loaded, data_dir)
+        loaded, inputs = check_inputs(loaded)
         facts |= inputs
     for note in notes_on(loaded):
         print(f"note: {note}", file=sys.stderr)

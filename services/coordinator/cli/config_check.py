@@ -3,12 +3,10 @@
 import importlib.util
 import sys
 from collections.abc import Collection, Sequence
-from pathlib import Path
 from typing import Any
 
 from services.coordinator.cli.env.requests import ask_environment_servers, check_environments
 from services.coordinator.cli.reward_process import call_reward_process, check_custom_verifiers, check_reward_servers
-from services.coordinator.launcher.disk import disk_space
 from services.coordinator.reporting.trackers.wandb import wandb_login_problem
 from services.coordinator.run.checks.environment_check import check_tools_of_rows, missing_tools, unwritten_tools
 from services.coordinator.run.checks.label_check import Labels, left_out
@@ -49,8 +47,8 @@ def check_config(config: RunConfig) -> dict[str, Any]:
     }
 
 
-def check_inputs(config: RunConfig, data_dir: Path) -> tuple[RunConfig, dict[str, Any]]:
-    """Loads tokenizer and data, and checks labels, custom verifiers, environments, adapted layers and disk space.
+def check_inputs(config: RunConfig) -> tuple[RunConfig, dict[str, Any]]:
+    """Loads tokenizer and data, and checks labels, custom verifiers, environments and adapted layers.
 
     Looks for the model's weights. Asks every server that a run needs once, including Weights & Biases. Returns the
     configuration with its number of steps, and the facts. Raises `InvalidArgument`, whose message names the field at
@@ -81,7 +79,6 @@ def check_inputs(config: RunConfig, data_dir: Path) -> tuple[RunConfig, dict[str
         "stop_token_ids": list(inputs.stop_token_ids),
         "passes_over_the_data": round(config.run.num_steps * config.grpo.groups_per_step / len(prompts), 3),
         "model_folder": str(model_folder),
-        **_disk_space(config, model_folder, data_dir),
         **_custom_verifiers(config),
         **_environments(config, inputs, (*prompts, *held_out.prompts)),
         **_servers(config, inputs.verifiers_to_ask_for),
@@ -90,13 +87,6 @@ def check_inputs(config: RunConfig, data_dir: Path) -> tuple[RunConfig, dict[str
         model = describe_reward_model(config.reward.model, weights=False)
         facts |= {"reward_model_folder": str(model.folder), "reward_model_max_tokens": model.max_length_tokens}
     return config, facts
-
-
-def _disk_space(config: RunConfig, model_folder: Path, data_dir: Path) -> dict[str, int]:
-    """Computes the size of a checkpoint, and warns if the disk has room for fewer than two."""
-    space = disk_space(data_dir, model_folder, config)
-    print(f"{'warning' if space.is_short else 'note'}: {space}", file=sys.stderr)
-    return {"checkpoint_bytes": space.checkpoint_bytes, "disk_bytes_free": space.free_bytes}
 
 
 def _check_labels(config: RunConfig, inputs: PreparedInputs) -> tuple[int | str, Collection[str]]:

@@ -57,7 +57,6 @@ def train(
     with view.showing_logs("shoal.models"), view.showing_logs("services.coordinator.remote"):
         run = prepare_local_run(request, data_dir, check_code)
     view.write(f"model {run.config.model.path}: {run.model_folder}")
-    view.write(str(run.disk), "notice" if run.disk.is_short else "")
     for note in run.notes:
         view.write(f"note: {note}", "notice")
     is_new = not run.folder.exists()

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from services.coordinator.launcher.checks import check_folder, check_ports
 from services.coordinator.launcher.devices import share_out, usable_gpus
-from services.coordinator.launcher.disk import DiskSpace, check_disk, disk_space
 from services.coordinator.remote.fetching import take_from_mirror
 from services.coordinator.run.checkpoints import Checkpoints, check_num_steps
 from services.coordinator.run.checks.extras import check_extras, extras_for
@@ -35,7 +34,6 @@ class LocalRun:
     """The request, which names the run."""
     data_dir: Path
     model_folder: Path
-    disk: DiskSpace
     gpus: Sequence[str]
     notes: Sequence[str] = ()
     """Notes about facts that could not be checked."""
@@ -101,11 +99,9 @@ def prepare_local_run(
     model_folder = check_weights(config)
     notes = [note] if (note := check_adapted_layers(config, model_folder)) else []
     check_folder(data_dir)
-    disk = disk_space(data_dir, model_folder, config)
-    check_disk(disk)
     past_events = read_events(data_dir / request.run_id / EVENTS)
     last_past_event = past_events[-1].sequence if past_events else 0
-    return LocalRun(config, request, data_dir, model_folder, disk, gpus, notes, last_past_event)
+    return LocalRun(config, request, data_dir, model_folder, gpus, notes, last_past_event)
 
 
 def _reloading(config: RunConfig) -> RunConfig:

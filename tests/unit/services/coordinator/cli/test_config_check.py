@@ -4,14 +4,12 @@ import json
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import grpc
 import pytest
 
 from services.coordinator.cli.env.requests import check_environments_here
-from services.coordinator.launcher import disk
 from shoal.config import parse_config
 from shoal.errors import InvalidArgument
 from shoal.models import adapter_check
@@ -260,25 +258,6 @@ def test_exports_of_steps_that_the_run_does_not_reach_are_noted(check: Check) ->
     assert code == 0 and has_all(error, "note: checkpoint.export_every_steps: 9 ", " 8 "), error
     code, _, error = check(*options, "run.num_steps=9")
     assert code == 0 and "export_every_steps" not in error, error
-
-
-def test_a_deep_check_gives_the_size_of_checkpoints_and_warns_when_the_disk_is_too_small(
-    shoal: Shoal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config = tmp_path / "run.toml"
-    config.write_text(
-        f'[model]\npath = "{make_tiny_model(tmp_path / "model")}"\n[[data.sources]]\ntask = "arithmetic"\n'
-        "[data]\nmax_prompt_tokens = 200\n[sampling]\nmax_completion_tokens = 8\n[learner]\nzero_stage = 0\n"
-    )
-    command = ("config", "check", str(config), "--deep", "-o", "json", "--data-dir", str(tmp_path / "runs"))
-    code, out, error = shoal(*command)
-    facts = json.loads(out)
-    num_weights = (tmp_path / "model" / "model.safetensors").stat().st_size // 4
-    assert (code, facts["checkpoint_bytes"]) == (0, 12 * num_weights), error
-    assert facts["disk_bytes_free"] > 2 * facts["checkpoint_bytes"] and "warning: " not in error, error
-    monkeypatch.setattr(disk.shutil, "disk_usage", lambda path: SimpleNamespace(free=1000))
-    code, out, error = shoal(*command)
-    assert (code, json.loads(out)["disk_bytes_free"], error.count("warning: ")) == (0, 1000, 1), error
 
 
 AS_JUDGED = ('reward.remap={mine = "llm_judge"}', "reward.judge.model=judge", "data.malformed_labels=keep")
