@@ -1,4 +1,4 @@
-"""A configuration while it is translated: its values, their origins, notes and refusals."""
+"""The draft of a translated configuration, and the source from which it is translated."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,9 +21,7 @@ _PLACEMENT = (
     "learner.zero_",
     "learner.sequence_parallel_size",
 )
-"""Shoal's fields that distribute or display the work without changing its result. If their value cannot be read, their
-default is acceptable."""
-_NEVER_NULL = ("text", "integer", "number", "flag", "texts", "integers", "numbers")
+"""Shoal's fields that change no result. If the source's value cannot be read, their default is acceptable."""
 
 
 @dataclass(frozen=True)
@@ -35,11 +33,11 @@ class Refusal:
     value: str
     reason: str
     blocks: bool = True
-    """Whether the training would change if the field were left out."""
+    """Whether the training would change without the field."""
     cure: str = ""
-    """The field of Shoal that resolves the refusal if this field is set."""
+    """The field of Shoal that resolves the refusal if it is set."""
     is_needed: bool = False
-    """Whether the field cannot be left out, because there is no configuration without it."""
+    """Whether there is no configuration without the field."""
 
     def __str__(self) -> str:
         value = f" = {self.value}" if self.value else ""
@@ -51,14 +49,13 @@ class Draft:
     """The state of a translation."""
 
     values: dict[str, Any] = field(default_factory=dict)
-    """The value of every field of Shoal that the source decides, by dotted name. Defaults of the source count as
-    decisions."""
+    """The value of every field of Shoal that the source decides, also by a default, by dotted name."""
     origins: dict[str, str] = field(default_factory=dict)
     """The setting of the source that decides a field, by the field's dotted name."""
     explicit: set[str] = field(default_factory=set)
     """Names of fields that the source decides explicitly, not by a default."""
     of_sources: dict[str, Any] = field(default_factory=dict)
-    """Settings of every source of data, including sources from an override. A source's own setting has precedence."""
+    """Settings of every source of data that does not set them itself, including sources from an override."""
     notes: list[str] = field(default_factory=list)
     refusals: list[Refusal] = field(default_factory=list)
 
@@ -86,7 +83,6 @@ class Draft:
     def refuse(
         self, name: str, value: Any, reason: str, *, blocks: bool = True, cure: str = "", is_needed: bool = False
     ) -> None:
-        """Refuses a field."""
         shown = "" if value is None else _shown(value, name)
         self.refusals.append(Refusal(name, shown, reason, blocks, cure, is_needed))
 
@@ -105,32 +101,32 @@ class Checkout:
 
     folder: Path
     defaults: Mapping[str, Any]
-    """The default of each field. Fields whose default only a run could show are left out."""
+    """The default of each field, if the code shows it."""
     chat_templates: Mapping[str, str | None] = field(default_factory=dict)
-    """The Jinja text of each template, by name; None for a text that only a run could show."""
+    """The Jinja text of each template; None for a text that only a run could show."""
 
 
 @dataclass(frozen=True)
 class OwnFunction:
-    """A function that a setting of the source names, and that the source's own file defines."""
+    """A function that a setting of the source names and the source's own file defines."""
 
     name: str
     file: str
-    """The file, as an absolute path."""
+    """The absolute path of the file."""
     columns: tuple[str, ...]
-    """Columns of the data that a reward function needs, as far as its source shows."""
+    """Columns of the data that a reward function needs, as far as its code shows."""
     required: tuple[str, ...] = ()
-    """The columns that are parameters. The function reads all other columns from its `**kwargs`."""
+    """The columns that are parameters. The function reads the others from its `**kwargs`."""
     optional: tuple[str, ...] = ()
     """Parameters with a default, which may also be columns."""
     takes_messages: bool = False
     """Whether a reward function reads completions as lists of messages, not as texts."""
     problem: str = ""
-    """The reason why the function cannot be loaded from its file; empty if the function can be loaded."""
+    """The reason why the function cannot be loaded from its file; empty if it can."""
 
 
 class Source:
-    """The fields of one source, explicit or by the system's defaults. The object records which fields were read."""
+    """The fields of one source, explicit or by the system's defaults. Records which fields were read."""
 
     def __init__(
         self,
@@ -177,7 +173,7 @@ class Source:
             if value is None and row.aliases:
                 # This alias is null, but another alias may have the value.
                 return
-            is_needed = row.default is not None and row.kind in _NEVER_NULL and row.convert is None
+            is_needed = row.default is not None and row.kind not in ("table", "any") and row.convert is None
             if value is None and is_needed and None not in row.accepts:
                 raise Unfit(f"the value is missing; without the setting {_shown(row.default)} applies")
             if name in self._values:
@@ -194,7 +190,7 @@ class Source:
         return max(fitting, key=lambda row: len(row.name), default=None)
 
     def miss(self, spelled: str, reason: str, *, is_needed: bool = False) -> None:
-        """Handles a field whose value cannot be read, depending on the importance of the field."""
+        """Notes or refuses a field whose value cannot be read, depending on what the field decides."""
         name = self._names.get(spelled)
         row = self._fields[name] if name is not None else self._family(spelled)
         if name in self._values:
@@ -216,7 +212,6 @@ class Source:
         return self._values.get(name, self._fields[name].default)
 
     def is_set(self, name: str) -> bool:
-        """Returns whether the source sets a field explicitly."""
         return name in self._values
 
     def spellings(self) -> set[str]:
@@ -234,9 +229,9 @@ class Source:
         """Describes fields with the spelling of the source: "beta = 0.05 (trl's default)"."""
         parts = []
         for name in names:
-            spelled = self.spelled(name)
             suffix = "" if name in self._values else f" ({self._system}'s default{self.since})"
-            parts.append(f"{spelled} = {_shown(self._values.get(name, self._fields[name].default))}{suffix}")
+            value = self._values.get(name, self._fields[name].default)
+            parts.append(f"{self.spelled(name)} = {_shown(value)}{suffix}")
         return Origin(", ".join(parts), any(name in self._values for name in names))
 
     def spelled(self, name: str) -> str:
@@ -263,7 +258,7 @@ class Source:
         try:
             self._draft.set(row.to[0], row.convert(value) if row.convert else value, self.origin(row.name))
         except Unfit as error:
-            self._draft.refuse(self._spelled.get(row.name, row.name), value, str(error))
+            self._draft.refuse(self.spelled(row.name), value, str(error))
 
     def _judge(self, row: Field, spelled: str, value: Any) -> None:
         if row.fate is Fate.IGNORED:
@@ -295,7 +290,7 @@ class Source:
 
 
 def _same(value: Any, accepted: Any) -> bool:
-    """Returns whether a value equals an accepted value. On a command line the values true and false are texts."""
+    """Returns whether a value equals an accepted value. A command line gives true and false as texts."""
     if isinstance(value, str) and isinstance(accepted, bool):
         return value.strip().lower() == str(accepted).lower()
     if isinstance(value, bool) or isinstance(accepted, bool) or accepted is None:

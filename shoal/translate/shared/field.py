@@ -1,4 +1,4 @@
-"""Rows of the peers' tables. A row is a field of another system with its value and its treatment."""
+"""Rows of the peers' tables."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -33,8 +33,7 @@ class Fate(StrEnum):
     ACCEPTED = "accepted"
     """The accepted values of the field match Shoal's behavior; other values are refused."""
     OUTSIDE = "outside"
-    """Shoal does not have the field, but training is the same without the field. The refusal of such a field does not
-    block the other fields."""
+    """Shoal does not have the field, but training is the same without it, so its refusal blocks no other field."""
     NOT_YET = "not yet available"
     """Like ACCEPTED, but refused values will be possible later."""
     REFUSED = "refused"
@@ -43,7 +42,7 @@ class Fate(StrEnum):
 
 @dataclass(frozen=True)
 class Field:
-    """A row of a system's table."""
+    """A row of a system's table: a field of the system, and how Shoal treats it."""
 
     name: str
     kind: Kind
@@ -53,9 +52,9 @@ class Field:
     to: tuple[str, ...] = ()
     """Shoal's fields that this field decides, alone or with other fields (MAPPED)."""
     convert: Callable[[Any], Any] | None = None
-    """A function that converts the field's value to the value of the only field in `to`; None copies the value."""
+    """Converts the value for the only field in `to`; None copies it."""
     composed: bool = False
-    """Whether several fields decide together. In this case the system's `compose` reads the field."""
+    """Whether the system's `compose` reads the field, since several fields decide together."""
     accepts: tuple[Any, ...] = ()
     """Values that match Shoal's behavior."""
     why: str = ""
@@ -65,7 +64,6 @@ class Field:
 
     @property
     def spellings(self) -> tuple[str, ...]:
-        """All names of the field."""
         return (self.name, *self.aliases)
 
 
@@ -103,17 +101,14 @@ def composed(
     aliases: Sequence[str] = (),
     accepts: Sequence[Any] = (),
 ) -> Field:
-    """Returns a row whose field decides Shoal's fields together with other rows. `to` lists Shoal's fields, separated
-    by spaces."""
-    return Field(
-        name, kind, default, Fate.MAPPED, tuple(to.split()),
-        composed=True, accepts=tuple(accepts), why=why, aliases=tuple(aliases),
-    )  # fmt: skip
+    """Returns a row that decides Shoal's fields together with other rows. Spaces separate the fields in `to`."""
+    row = Field(name, kind, default, Fate.MAPPED, tuple(to.split()), composed=True)
+    return replace(row, why=why, aliases=tuple(aliases), accepts=tuple(accepts))
 
 
-def ignored(name: str, why: str, *, kind: Kind = "any", default: Any = None, aliases: Sequence[str] = ()) -> Field:
+def ignored(name: str, why: str, *, aliases: Sequence[str] = ()) -> Field:
     """Returns a row whose field changes no result in Shoal."""
-    return Field(name, kind, default, Fate.IGNORED, why=why, aliases=tuple(aliases))
+    return Field(name, "any", None, Fate.IGNORED, why=why, aliases=tuple(aliases))
 
 
 def accepted(name: str, kind: Kind, default: Any, accepts: Sequence[Any], why: str) -> Field:
@@ -161,16 +156,12 @@ def not_yet(
 
 
 def each(row: Field, names: str) -> list[Field]:
-    """Returns rows like this one, one for each of the names, which are separated by spaces. The name of this row is the
-    beginning of all the names."""
+    """Returns a row like this one for each of the names, which spaces separate. Its own name is their common prefix."""
     return [replace(row, name=f"{row.name}{name}") for name in names.split()]
 
 
 def read_value(kind: Kind, raw: Any) -> Any:
-    """Reads a value of a kind, from the text of a command line or the typed value of a file.
-
-    Raises `Unfit`, which names the expected form.
-    """
+    """Reads the text of a command line, or the typed value of a file. Raises `Unfit`, which names the expected form."""
     if isinstance(raw, str) and raw.strip().lower() in ("none", "null", "~", ""):
         raw = None if kind != "text" or raw else ""
     if raw is None or kind == "any":
@@ -229,9 +220,7 @@ _READERS: dict[str, Callable[[Any], Any]] = {"text": str, "integer": _integer, "
 
 
 def text_list(value: Any) -> list[str]:
-    """Converts one text, several texts or None to a list. Unlike for the kind "texts", a text is not split at
-    spaces.
-    """
+    """Converts one text, several texts or None to a list. Unlike the kind "texts", it does not split a text."""
     texts = value if isinstance(value, list | tuple) else [] if value is None else [value]
     if not all(isinstance(text, str) for text in texts):
         raise Unfit("texts are expected")
@@ -239,7 +228,7 @@ def text_list(value: Any) -> list[str]:
 
 
 def kept(*values: Any) -> Callable[[Any], Any]:
-    """Returns a conversion that keeps the given values and refuses all others."""
+    """Returns a conversion that keeps these values and refuses all others."""
     return choice({value: value for value in values})
 
 

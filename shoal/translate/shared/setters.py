@@ -1,4 +1,4 @@
-"""Setters of Shoal's fields that several peers share: names of runs, trackers, adapters, learning rate schedules."""
+"""Setters of Shoal's fields that several peers share."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -20,9 +20,10 @@ REFUSED_SCHEDULERS = {
 """Schedulers that Shoal does not have, with the reason."""
 _END = 1e-7
 """The final learning rate of transformers' polynomial schedule if none is set."""
-_RATES = {"min_lr": "lr_min_ratio", "lr_end": "lr_min_ratio"}
-"""Options that are learning rates. In Shoal these options are shares of the peak."""
-_COPIED = {
+_RATES = ("min_lr", "lr_end")
+"""Options that are learning rates. In Shoal they are shares of the peak."""
+_OPTIONS = {
+    **dict.fromkeys(_RATES, "lr_min_ratio"),
     "min_lr_rate": "lr_min_ratio",
     "min_lr_ratio": "lr_min_ratio",
     "num_cycles": "lr_num_cycles",
@@ -33,8 +34,7 @@ _COPIED = {
     "decay_type": "lr_decay_shape",
     "warmup_lr_rate": "lr_warmup_start_ratio",
 }
-_OPTIONS = (*_RATES, *_COPIED)
-"""Names of options in transformers' `scheduler_specific_kwargs`."""
+"""Shoal's fields for the options in transformers' `scheduler_specific_kwargs`."""
 
 
 def set_trackers(source: Source, draft: Draft, name: str, trackers: Sequence[str] | None) -> None:
@@ -74,13 +74,11 @@ def set_lora(
     rslora: bool = False,
     quantization: str = "none",
 ) -> None:
-    """Sets `learner.lora`. Without targets the function uses peft's default targets, with a note. Rank 0 means no
-    adapter."""
+    """Sets `learner.lora`, unless the rank is 0. Without targets it takes peft's default targets, with a note."""
     if rank < 1:
         return
-    names = list(targets or ())
-    if not names:
-        names = list(_PEFT_TARGETS)
+    names = list(targets or _PEFT_TARGETS)
+    if not targets:
         draft.notes.append(
             f"learner.lora.target_modules: {' and '.join(names)} are peft's default for Llama, Qwen, Mistral and "
             "Gemma; give another model's with --set"
@@ -102,10 +100,7 @@ def set_scheduler(
     learning_rate: float,
     options: Mapping[str, Any] | None = None,
 ) -> None:
-    """Sets `learner.lr_scheduler` and its options, including transformers' final rate of the polynomial schedule.
-
-    Refuses `field` if Shoal has no such schedule, or no such option.
-    """
+    """Sets `learner.lr_scheduler` and its options. Refuses `field` if Shoal has no such schedule or option."""
     known = get_args(Scheduler)
     if name not in known:
         reason = REFUSED_SCHEDULERS.get(name, "transformers has no such scheduler")
@@ -114,12 +109,11 @@ def set_scheduler(
     draft.set("learner.lr_scheduler", name, origin)
     settings = ({"lr_end": _END} if name == "polynomial" else {}) | dict(options or {})
     for option, value in settings.items():
-        ours = _RATES.get(option) or _COPIED.get(option)
-        if ours is None:
+        if option not in _OPTIONS:
             draft.refuse(field, option, f"this option of {name} has no counterpart; known are {', '.join(_OPTIONS)}")
         elif option not in _RATES:
-            draft.set(f"learner.{ours}", value, origin)
+            draft.set(f"learner.{_OPTIONS[option]}", value, origin)
         elif isinstance(value, int | float) and value < learning_rate:
-            draft.set(f"learner.{ours}", value / learning_rate, origin)
+            draft.set(f"learner.{_OPTIONS[option]}", value / learning_rate, origin)
         else:
             draft.refuse(field, value, f"{option} must be a rate below the peak ({learning_rate:g})")

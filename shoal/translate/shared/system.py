@@ -1,4 +1,4 @@
-"""Descriptions of other systems, with the facts that a translation needs."""
+"""The description of another system, with the facts that a translation needs."""
 
 import re
 from collections.abc import Callable, Collection, Mapping
@@ -18,12 +18,11 @@ class System:
     table: tuple[Field, ...]
     """A row for each known field."""
     compose: Callable[[Source, Draft], None]
-    """A function that sets the fields which several rows decide together. The function reads every row that is
-    `composed`."""
+    """Sets the fields that several rows decide together. Reads every row that is `composed`."""
     model_field: str
     """The field that names the model."""
     data_field: str = ""
-    """The field that names the data, if the system has such a field."""
+    """The field that names the data, if there is one."""
     implied: Mapping[str, tuple[Any, str]] = field(default_factory=dict)
     """Shoal's fields that the system decides without a setting, each with value and reason."""
     programs: tuple[re.Pattern[str], ...] = ()
@@ -31,13 +30,11 @@ class System:
     calls: tuple[str, ...] = ()
     """Classes whose calls in Python files contain the system's settings."""
     refused_calls: Mapping[str, str] = field(default_factory=dict)
-    """Classes of settings of another trainer of the system, each with the reason why its settings are not translated.
-    """
+    """Classes with the settings of another trainer, each with the reason why they are not translated."""
     calls_beside: tuple[str, ...] = ()
-    """Other calls, "f" or "Class.f". A keyword of such a call is the field "f.keyword", if the table has this row or a
-    family for the row."""
+    """Other calls, "f" or "Class.f". Their keywords are the fields "f.keyword" that the table knows."""
     trainer: str = ""
-    """The class that trains. Calls after the call of this class concern the trained model."""
+    """The class that trains. Calls after its call concern the trained model."""
     positional_parameters: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """The names of the positional parameters of each call."""
     parts: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
@@ -53,16 +50,15 @@ class System:
     defaults_as_of: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """The defaults of a month that differ from the table's defaults, by month "YYYY-MM"."""
     last_month_of: Mapping[str, str] = field(default_factory=dict)
-    """Fields of a trainer that no longer exists, or that require an old version. Each field has the month in
-    `defaults_as_of` with the nearest defaults."""
+    """Fields that only an old version has, each with the month in `defaults_as_of` that has the nearest defaults."""
     read_checkout: Callable[[Path], Checkout] | None = None
-    """A function that reads defaults and chat templates from the system's own source."""
+    """Reads defaults and chat templates from the system's own source."""
     environment: Collection[str] = ()
     """Fields that are environment variables, which a launch script sets or passes to its launcher."""
     presets: re.Pattern[str] | None = None
-    """References to the system's own files, which are known by name and are not changed."""
+    """References to the system's own files, which are known by name."""
     is_nested: bool = False
-    """Whether the system's fields are dotted names, from nested YAML or overrides a.b=c, and not flags."""
+    """Whether fields are dotted names, from nested YAML or overrides a.b=c, and not flags."""
 
     @property
     def rows(self) -> dict[str, Field]:
@@ -76,7 +72,7 @@ class System:
 
     @property
     def valued(self) -> list[str]:
-        """Fields that are one number or text, so that a flag without a value is an error of the source."""
+        """Fields that are one number or text, so that a flag without a value is an error."""
         return [name for name, row in self.rows.items() if row.kind in ("integer", "number", "text")]
 
     @property

@@ -68,10 +68,8 @@ def _line(key: str, value: Any, origin: str) -> str:
 
 
 def _comment(origin: str) -> list[str]:
-    return [
-        f"# {line}"
-        for line in textwrap.wrap(origin, _WIDTH - 2, max_lines=_MAX_LINES, placeholder=" ...", break_on_hyphens=False)
-    ]
+    lines = textwrap.wrap(origin, _WIDTH - 2, max_lines=_MAX_LINES, placeholder=" ...", break_on_hyphens=False)
+    return [f"# {line}" for line in lines]
 
 
 def toml_value(value: Any) -> str:
