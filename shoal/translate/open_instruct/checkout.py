@@ -1,5 +1,4 @@
-"""Reads chat templates and defaults from a checkout of open-instruct. The code of the checkout is parsed, and never
-run."""
+"""Reads chat templates and defaults from a checkout of open-instruct, whose code is parsed and never run."""
 
 import ast
 from collections.abc import Iterator
@@ -10,6 +9,7 @@ from typing import Any
 from shoal.errors import InvalidArgument
 from shoal.paths import why_unread
 from shoal.translate.shared.draft import Checkout
+from shoal.translate.sources.values import called
 
 _PACKAGE = "open_instruct"
 _TRAINER = "grpo_fast.py"
@@ -36,8 +36,7 @@ class _Module:
     tree: ast.Module
 
     def imported(self) -> dict[str, str]:
-        """Returns, for each imported name, the module of the package that the name means or from which the name is
-        imported."""
+        """Returns, for each imported name, the module of the package that it means or comes from."""
         found: dict[str, str] = {}
         for node in ast.walk(self.tree):
             if isinstance(node, ast.ImportFrom) and node.module and node.module.partition(".")[0] == _PACKAGE:
@@ -48,13 +47,12 @@ class _Module:
     def find(self, node: ast.expr) -> "tuple[ast.ClassDef, _Module] | None":
         """Returns the class that an expression names, and its module; None for a class from outside the package."""
         owner = node.value if isinstance(node, ast.Attribute) else node
-        module = self.imported().get(_name(owner))
+        module = self.imported().get(called(owner))
         if module is None and isinstance(node, ast.Attribute):
             return None
         home = self if module is None else _module(self.package, f"{module.replace('.', '/')}.py")
-        classes = (item for item in home.tree.body if isinstance(item, ast.ClassDef) and item.name == _name(node))
-        found = next(classes, None)
-        return None if found is None else (found, home)
+        classes = (item for item in home.tree.body if isinstance(item, ast.ClassDef) and item.name == called(node))
+        return next(((found, home) for found in classes), None)
 
 
 def _module(package: Path, name: str) -> _Module:
@@ -71,14 +69,14 @@ def _defaults(package: Path) -> dict[str, Any]:
     classes = [
         item
         for call in calls
-        if "Parser" in _name(call.func) and call.args and isinstance(call.args[0], ast.Tuple)
+        if "Parser" in called(call.func) and call.args and isinstance(call.args[0], ast.Tuple)
         for item in call.args[0].elts
     ]
     if not classes:
         raise InvalidArgument(f"--checkout: {package / _TRAINER} has no argument parser over a tuple of classes")
     defaults = dict(field for node in classes for field in _fields(node, trainer))
     for call in calls:
-        if _name(call.func) == "set_defaults":
+        if called(call.func) == "set_defaults":
             defaults |= {word.arg: _value(word.value) for word in call.keywords if word.arg is not None}
     return {name: value for name, value in defaults.items() if value is not _UNKNOWN}
 
@@ -97,9 +95,8 @@ def _fields(node: ast.expr, module: _Module) -> Iterator[tuple[str, Any]]:
 
 
 def _value(node: ast.expr) -> Any:
-    """Returns the value of a default: a literal, a member of an enumeration by its name, or the default of a dataclass
-    field."""
-    if isinstance(node, ast.Call) and _name(node.func) == "field":
+    """Returns a default: a literal, a member of an enumeration by its name, or the default of a dataclass field."""
+    if isinstance(node, ast.Call) and called(node.func) == "field":
         words = {word.arg: word.value for word in node.keywords}
         if "init" in words:  # Fields outside of the constructor are set at run time.
             return _UNKNOWN
@@ -122,7 +119,7 @@ def _chat_templates(package: Path) -> dict[str, str | None]:
     for node in _module(package, file).tree.body:
         value = node.value if isinstance(node, ast.Assign | ast.AnnAssign) else None
         targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", node)]
-        if isinstance(value, ast.Dict) and any(_name(target) == name for target in targets):
+        if isinstance(value, ast.Dict) and any(called(target) == name for target in targets):
             pairs = zip(value.keys, value.values, strict=True)
             return {text: _text(item) for key, item in pairs if key is not None and (text := _text(key))}
     raise InvalidArgument(f"--checkout: {package / file} has no dictionary {name}")
@@ -140,8 +137,3 @@ def _text(node: ast.expr) -> str | None:
         return None
     texts = [part for part in parts if part is not None]
     return "".join(texts) if len(texts) == len(parts) else None
-
-
-def _name(node: ast.AST) -> str:
-    """Returns the last part of a name: `f` for both `f` and `module.f`."""
-    return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""

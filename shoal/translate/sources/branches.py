@@ -1,4 +1,4 @@
-"""Branches of a shell script. This module decides which commands run, as far as the tests can be evaluated."""
+"""Decides which commands of a shell script run, as far as its tests can be evaluated."""
 
 import operator
 from collections.abc import Callable, Sequence
@@ -46,7 +46,7 @@ class Branches:
         """Whether the next command runs, given the previous one and the operator between them."""
 
     def turn(self, keyword: str, following: str | None) -> None:
-        """Opens, continues or closes a branch at a keyword; `following` is the word after it. Ignores other words."""
+        """Opens, continues or closes a branch at a keyword; `following` is the word after it."""
         if keyword == "if":
             self._open.append(_Branch(is_testing=True))
         if keyword == "case":
@@ -64,8 +64,7 @@ class Branches:
             self._open.pop()
 
     def enter(self, command: Sequence[str], ended_by: str, *, is_known: bool) -> bool | None:
-        """Returns whether a command runs; None if only a shell could know. `ended_by` is the operator between the
-        command and the next command."""
+        """Returns whether a command runs; None if only a shell could know. The operator `ended_by` follows it."""
         if self._open and self._open[-1].is_case and self._reads_pattern(self._open[-1], command, ended_by):
             return False
         gate, runs = self._gate, self._gate

@@ -2,13 +2,13 @@
 
 import ast
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from shoal.translate.sources.values import Unread, Values, called
 
 _KEPT = ("shuffle", "with_format", "set_format", "flatten_indices")
-"""Methods that do not change the rows. Shoal draws the order of rows itself."""
+"""Methods that change no row. Shoal draws the order of rows itself."""
 _PARAMETERS = ("path", "name", "data_dir", "data_files", "split")
 _FILES = ("json", "parquet")
 """File formats that `load_dataset` takes instead of a name, and that this module reads."""
@@ -17,7 +17,7 @@ _MAX_DEPTH = 50
 
 @dataclass(frozen=True)
 class _Scope:
-    """The scope of a function: the arguments of its parameters, and the caller's scope."""
+    """The arguments of a function's parameters, and the caller's scope."""
 
     given: Mapping[str, ast.expr] = field(default_factory=dict)
     outer: "_Scope | None" = None
@@ -37,8 +37,9 @@ class Datasets:
         the file's changes of the rows, each with its line. Returns `Unread`, with the expression where the search
         ended, if no call of `load_dataset` gives the data set."""
         found = self._read(node, _Scope(), _MAX_DEPTH)
-        has_splits = not isinstance(found, Unread) and isinstance(found.get("path"), dict)
-        return Unread(f"{ast.unparse(node)}, which has several splits") if has_splits else found
+        if isinstance(found, dict) and isinstance(found.get("path"), dict):
+            return Unread(f"{ast.unparse(node)}, which has several splits")
+        return found
 
     def _read(self, node: ast.expr, scope: _Scope, depth: int) -> dict[str, Any] | Unread:
         unread = Unread(ast.unparse(node))
@@ -94,8 +95,7 @@ class Datasets:
         values = {name: self._value(value, scope) for name, value in words.items()}
         values = {name: value for name, value in values.items() if value is not None}
         if unread := next((each for each in values.values() if isinstance(each, Unread)), None):
-            return replace(unread, text=f"{ast.unparse(node)}, where {unread.text} has no value")
-        table: dict[str, Any] = {"split": values["split"]} if "split" in values else {}
+            return Unread(f"{ast.unparse(node)}, where {unread.text} has no value")
         files = values.get("data_files")
         if isinstance(files, dict) and "split" in values:
             files = files.get(values["split"])
@@ -103,8 +103,8 @@ class Datasets:
             return {"path": files, "changes": []}
         if not isinstance(values.get("path"), str) or values.keys() & {"data_dir", "data_files"}:
             return Unread(ast.unparse(node))
-        config = {"dataset_config": values["name"]} if "name" in values else {}
-        return {"dataset": values["path"], **config, **table, "changes": []}
+        names = {"dataset": "path", "dataset_config": "name", "split": "split"}
+        return {ours: values[name] for ours, name in names.items() if name in values} | {"changes": []}
 
     def _value(self, node: ast.expr, scope: _Scope) -> Any:
         if isinstance(node, ast.Name) and node.id in scope.given:

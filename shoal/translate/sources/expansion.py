@@ -1,5 +1,4 @@
-"""Shell expansions that need no shell: `${NAME#pattern}`, `$((arithmetic))`, folders, probes of the machine, and the
-ends of brackets."""
+"""Shell expansions that need no shell."""
 
 import ast
 import operator
@@ -25,8 +24,7 @@ _MAX_NUMBER = 2**63
 def cut(value: str, rest: str) -> str | None:
     """Returns the value of `${NAME<rest>}`: a prefix (#, ##) or suffix (%, %%) removed, or a match replaced (/, //).
 
-    Returns None if `rest` is none of these, or contains a variable, and for long values and patterns of many parts,
-    which take too long to match.
+    Returns None for any other `rest`, for a variable in it, and for values and patterns that take too long to match.
     """
     match = re.match(r"##|#|%%|%|//|/", rest)
     if match is None or "$" in rest or len(value) > _MAX_CUT_CHARS or rest.count("*") > _MAX_STARS:
@@ -35,9 +33,8 @@ def cut(value: str, rest: str) -> str | None:
     if how in ("/", "//"):
         pattern, _, new = pattern.partition("/")
         return re.sub(_expression(pattern, is_longest=True), lambda _: new, value, count=0 if how == "//" else 1)
-    expression = _expression(pattern, is_longest=len(how) == 2)
     if how[0] == "#":
-        return re.sub(rf"\A{expression}", "", value, count=1)
+        return re.sub(rf"\A{_expression(pattern, is_longest=len(how) == 2)}", "", value, count=1)
     # The match that begins last is the shortest suffix.
     starts = [at for at in range(len(value) + 1) if re.fullmatch(_expression(pattern, is_longest=True), value[at:])]
     if not starts:
@@ -62,21 +59,18 @@ def arithmetic(text: str, variables: Mapping[str, str]) -> int | None:
 
 
 def _evaluate(node: ast.expr) -> int:
-    """Returns the value of an expression. Raises ValueError for anything but arithmetic that a shell can do."""
-    value = _number(node)
+    """Returns the value of an expression. Raises `ValueError` for anything but arithmetic that a shell can do."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, int):
+        value = node.value
+    elif isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
+        value = _OPERATORS[type(node.op)](_evaluate(node.left), _evaluate(node.right))
+    elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        value = -_evaluate(node.operand)
+    else:
+        raise ValueError("not arithmetic")
     if abs(value) > _MAX_NUMBER:
         raise ValueError("no number of a shell")
     return value
-
-
-def _number(node: ast.expr) -> int:
-    if isinstance(node, ast.Constant) and isinstance(node.value, int):
-        return node.value
-    if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
-        return _OPERATORS[type(node.op)](_evaluate(node.left), _evaluate(node.right))
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-        return -_evaluate(node.operand)
-    raise ValueError("not arithmetic")
 
 
 _DIRNAME = r'dirname\s+(?:--\s+)?"?(?:\$0|\$\{BASH_SOURCE(?:\[0\])?\})"?'
@@ -89,10 +83,7 @@ _PROBE = re.compile(r"&&\s*echo\s+[\w.-]+\s*\|\|\s*echo\s+([\w.-]+)\s*$")
 
 
 def folder_named(command: str, script_folder: str) -> str | None:
-    """Returns the folder that `$(command)` prints: the current folder, or a folder near the script; else None.
-
-    `script_folder` is empty if it is unknown.
-    """
+    """Returns the folder that `$(command)` prints: the current folder, or a folder near the script; else None."""
     if command.strip() == "pwd":
         return "."
     match = _FOLDER.fullmatch(command.strip())
@@ -100,8 +91,7 @@ def folder_named(command: str, script_folder: str) -> str | None:
 
 
 def probed(command: str) -> str | None:
-    """Returns the word that a probe prints on a machine without the hardware that the probe looks for; None for other
-    commands."""
+    """Returns the word that a probe prints on a machine without its hardware; None for other commands."""
     match = _PROBE.search(command)
     return match[1] if match else None
 

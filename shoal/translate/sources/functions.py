@@ -1,4 +1,4 @@
-"""Functions of a Python file that a setting names, for a reward service that can load the functions from the file."""
+"""Functions of a Python file that a setting names, which a reward service can load from the file."""
 
 import ast
 from collections.abc import Iterator
@@ -13,8 +13,7 @@ _ITS_OBJECTS = ("trainer_state", "environments")
 """Parameters of a reward function to which only TRL's trainer can pass values."""
 _NO_COLUMNS = ("prompts", "completions", "completion_ids", "log_metric", "log_extra", *_ITS_OBJECTS)
 _MAX_FILES = 5
-"""The most files that are followed from import to import. The limit is needed because two files may import from each
-other."""
+"""The most files that are followed from import to import. Two files may import from each other."""
 _MAKERS = ("partial", "functools.partial")
 
 
@@ -62,10 +61,9 @@ def _makes_function(tree: ast.Module, node: ast.Assign, name: str) -> bool:
     if not any(isinstance(target, ast.Name) and target.id == name for target in node.targets):
         return False
     own = {each.name for each in tree.body if isinstance(each, ast.FunctionDef | ast.ClassDef)}
-    makes = isinstance(node.value, ast.Call) and (
-        called(node.value.func) in own or ast.unparse(node.value.func) in _MAKERS
-    )
-    return makes or isinstance(node.value, ast.Lambda)
+    if isinstance(node.value, ast.Call):
+        return called(node.value.func) in own or ast.unparse(node.value.func) in _MAKERS
+    return isinstance(node.value, ast.Lambda)
 
 
 def _described(tree: ast.Module, node: ast.FunctionDef | ast.AsyncFunctionDef, name: str, path: Path) -> OwnFunction:
@@ -100,8 +98,7 @@ def _read_from(node: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[str]:
 
 
 def _reads_contents(tree: ast.Module, node: ast.stmt) -> bool:
-    """Returns whether a function, or a function of the file that this function names, reads `["content"]`, as for
-    messages."""
+    """Returns whether a function, or one that it names, reads `["content"]`, as for messages."""
     functions = {each.name: each for each in tree.body if isinstance(each, ast.FunctionDef)}
     seen, left = set[str](), [node]
     while left:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from shoal.errors import InvalidArgument
 from shoal.translate.sources.script import Word
+from shoal.translate.sources.settings import Settings
 from shoal.translate.sources.shell import read_script
 
 _KEYWORD = re.compile(r"[A-Za-z_]\w*=")
@@ -21,15 +22,14 @@ class Launch:
     program: str
     arguments: tuple[Word, ...]
     launcher: tuple[str, ...]
-    """The words before the program, which are read by a launcher (mason.py, accelerate)."""
+    """The words before the program, which a launcher reads (mason.py, accelerate)."""
     guesses: tuple[str, ...] = ()
     """Variables whose value depends on an undecided test, each with the chosen value."""
     notes: tuple[str, ...] = ()
     variables: Mapping[str, str] = field(default_factory=dict)
     """The environment: the script's assignments, and the launcher's `--env NAME=VALUE`."""
     exported: tuple[str, ...] = ()
-    """Environment variables that the script sets only for the trainer. The words of the script do not use these
-    variables."""
+    """Environment variables that only the trainer uses, and no word of the script."""
 
 
 def read_launch(text: str, programs: Sequence[re.Pattern[str]], *, path: Path) -> Launch:
@@ -47,34 +47,25 @@ def read_launch(text: str, programs: Sequence[re.Pattern[str]], *, path: Path) -
     if not launches:
         known = " or ".join(pattern.pattern for pattern in programs)
         words = [word.text for command in script.commands for word in command]
-        other = next(
-            (f"; if {word} does, translate that, with these flags after it" for word in words if _is_script(word)), ""
-        )
+        inner = [word for word in words if word.endswith(".sh") and not word.startswith("-")]
+        other = f"; if {inner[0]} does, translate that, with these flags after it" if inner else ""
         raise InvalidArgument(f"{path} starts no known trainer: none of its words matches {known}{other}")
+    # A script that resumes its run changes only the length.
     if len({_without_length(launch.arguments) for launch in launches}) > 1:
-        raise InvalidArgument(
-            f"{path} starts {len(launches)} trainers with different settings; give a script that starts one"
-        )
+        reason = f"starts {len(launches)} trainers with different settings; give a script that starts one"
+        raise InvalidArgument(f"{path} {reason}")
     last = launches[-1]
     if any(launch.arguments != last.arguments for launch in launches):
         last = replace(last, notes=("the script runs the trainer again for longer: the last length counts",))
     guesses = [f"{name} = {value}" for name, value in script.guesses.items() if name in script.used]
     assigned = {name: word.text for name, word in script.variables.items() if not word.unknown}
-    given = {
-        word.partition("=")[0]: word.partition("=")[2] for flag, word in pairwise(last.launcher) if flag == "--env"
-    }
+    given = dict(word.partition("=")[::2] for flag, word in pairwise(last.launcher) if flag == "--env")
     exported = [name for name in {**script.exported, **given} if name not in script.used]
     return replace(last, guesses=tuple(guesses), variables=assigned | given, exported=tuple(exported))
 
 
 def _without_length(arguments: Sequence[Word]) -> tuple[Word, ...]:
-    """Returns arguments without the length of the run. The length is left out because a script that resumes its run
-    changes only the length."""
     return tuple(word for at, word in enumerate(arguments) if at == 0 or arguments[at - 1].text not in _LENGTHS)
-
-
-def _is_script(word: str) -> bool:
-    return word.endswith(".sh") and not word.startswith("-")
 
 
 def _launches(command: Sequence[Word], programs: Sequence[re.Pattern[str]]) -> list[Launch]:
@@ -98,8 +89,7 @@ def _is_program(text: str, programs: Sequence[re.Pattern[str]]) -> bool:
 
 
 def _joined(words: Sequence[Word]) -> list[list[Word]]:
-    """Splits the words after a launcher's `--` into commands at their operators, which are escaped for the launcher's
-    shell."""
+    """Splits the words after a launcher's `--` into commands at their escaped operators."""
     parts: list[list[Word]] = [[]]
     for word in words:
         for index, piece in enumerate(re.split(r"&&|\|\|", word.text)):
@@ -115,30 +105,15 @@ def _unquoted(text: str) -> str:
     return text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"" else text
 
 
-@dataclass(frozen=True)
-class Arguments:
-    """Command-line arguments by name."""
-
-    values: dict[str, str | list[str] | bool]
-    notes: list[str]
-    unset: dict[str, tuple[str, ...]]
-    """Arguments whose value needs variables that the script does not set. Each argument has the names of its missing
-    variables."""
-
-
-def read_flags(words: Sequence[Word], *, known: Sequence[str], flags: Sequence[str]) -> Arguments:
-    """Reads `--name value...`, `--name=value`, `--name` and `--no_name` as argparse does, and `name=value` before
-    these, as in the call of a configuration class.
+def read_flags(words: Sequence[Word], *, known: Sequence[str], flags: Sequence[str]) -> Settings:
+    """Reads `--name value...`, `--name=value` and `--name` as argparse does, and `name=value` before these, as in the
+    call of a configuration class. The last of several values counts.
 
     A name may be shortened to a prefix of a single known name. Names in `flags` may have the form `--no_name`, which
-    the parsers of these systems accept for `--name false`. The last of several values counts.
-
-    Raises `InvalidArgument` for a word that belongs to no name.
+    means `--name false`. Raises `InvalidArgument` for a word that belongs to no name.
     """
-    values: dict[str, str | list[str] | bool] = {}
-    notes: list[str] = []
-    unset: dict[str, tuple[str, ...]] = {}
-    at = 0
+    settings, at = Settings(), 0
+    values, unset = settings.values, settings.unset
     while at < len(words):
         word = words[at]
         at += 1
@@ -154,23 +129,21 @@ def read_flags(words: Sequence[Word], *, known: Sequence[str], flags: Sequence[s
             at += 1
         name = _whole(name, known)
         if name in values or name in unset:
-            notes.append(f"--{name} is set more than once: the last value counts")
+            settings.notes.append(f"--{name} is set more than once: the last value counts")
         values.pop(name, None)
         unset.pop(name, None)
-        unknown = tuple(what for item in items for what in item.unknown)
+        unknown = ", ".join(what for item in items for what in item.unknown)
         texts = [item.text for item in items if item.text or not item.unknown]
         if unknown and not any(texts):
-            unset[name] = unknown
+            unset[name] = f"has no value: the script uses {unknown}, which it does not set"
             continue
         if unknown:
-            notes.append(f"--{name}: {', '.join(unknown)} is not set by the script, so it is empty, as in bash")
+            settings.notes.append(f"--{name}: {unknown} is not set by the script, so it is empty, as in bash")
         if not items and name not in known and name.startswith("no_") and name[3:] in flags:
             values[name[3:]] = False
-        elif not items:
-            values[name] = True
         else:
-            values[name] = texts[0] if len(texts) == 1 else texts
-    return Arguments(values, notes, unset)
+            values[name] = (texts[0] if len(texts) == 1 else texts) if items else True
+    return settings
 
 
 def _is_flag(text: str) -> bool:

@@ -2,6 +2,7 @@
 
 import ast
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +34,8 @@ def notebook_code(text: str, path: Path) -> str:
 def read_calls(system: System, text: str, path: Path, settings: Settings) -> None:
     """Adds the keywords of the calls that contain the system's settings, without running anything.
 
-    A file that parses its settings from the command line gives only settings that it assigns itself, and the settings
-    of other calls; all further settings are flags. Raises `InvalidArgument` for a file without settings and without a
-    command line, or for a file with several calls of one class.
+    A file that parses its command line gives only the settings that it assigns itself and those of other calls. Raises
+    `InvalidArgument` for a file without settings and command line, and for a file with several calls of one class.
     """
     try:
         tree = parse_python(text)
@@ -66,7 +66,7 @@ def read_calls(system: System, text: str, path: Path, settings: Settings) -> Non
     for node in calls:
         if _is_beside(node, system) and node.lineno <= max(ends, default=node.lineno):
             file.read_call_beside(node)
-    file.read_assignments(tree, parsed | _names_of(tree, found))
+    file.read_assignments(parsed | _names_of(tree, found))
     others = sorted({name for node in calls if _OTHER_TRAINER.search(name := called(node.func))})
     if others:
         settings.notes.append(
@@ -91,14 +91,10 @@ def _parsed_names(tree: ast.Module, calls: list[ast.Call], system: System) -> se
     }
     if not classes.intersection(system.calls):
         return set()
-    assigned = [node for node in ast.walk(tree) if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call)]
-    targets = [
-        target
-        for node in assigned
-        if isinstance(node.value, ast.Call) and called(node.value.func).startswith("parse_args")
-        for target in node.targets
-    ]
-    return {part.id for target in targets for part in ast.walk(target) if isinstance(part, ast.Name)}
+    parses = [node for node in calls if called(node.func).startswith("parse_args")]
+    assigned = [node for node in ast.walk(tree) if isinstance(node, ast.Assign) and node.value in parses]
+    targets = [part for node in assigned for target in node.targets for part in ast.walk(target)]
+    return {part.id for part in targets if isinstance(part, ast.Name)}
 
 
 def _names_of(tree: ast.Module, found: list[ast.Call]) -> set[str]:
@@ -108,32 +104,29 @@ def _names_of(tree: ast.Module, found: list[ast.Call]) -> set[str]:
 
 
 def _is_beside(node: ast.Call, system: System) -> bool:
-    """Returns whether a call is one of `calls_beside`: "f" is any function named f, and "C.f" is the function f of a
-    class C."""
+    """Returns whether a call is one of `calls_beside`: "f" by the name of the function, or "C.f" with its class."""
     name = called(node.func)
     owner = called(node.func.value) if isinstance(node.func, ast.Attribute) else ""
     return name in system.calls_beside or f"{owner}.{name}" in system.calls_beside
 
 
+@dataclass(frozen=True)
 class _File:
-    """Adds the settings of one file. Some of the file's names are arguments of the file's command line."""
+    """Adds the settings of one file."""
 
-    def __init__(
-        self, system: System, tree: ast.Module, path: Path, values: Values, settings: Settings, parsed: set[str]
-    ) -> None:
-        self._system = system
-        self._tree = tree
-        self._path = path
-        self._datasets = Datasets(tree, values)
-        self._values = values
-        self._settings = settings
-        self._parsed = parsed
+    system: System
+    tree: ast.Module
+    path: Path
+    values: Values
+    settings: Settings
+    parsed: set[str]
+    """The names of the arguments that the file parses from its command line."""
 
     def read_keyword(self, keyword: ast.keyword) -> None:
         """Adds a keyword of a configuration class. If its value is a call, adds the call's keywords."""
         name = str(keyword.arg)
-        if name in self._system.parts and (part := self._values.call(keyword.value)) is not None:
-            names = self._system.parts[name]
+        if name in self.system.parts and (part := self.values.call(keyword.value)) is not None:
+            names = self.system.parts[name]
             for inner in part.keywords:
                 self._read_value(names.get(str(inner.arg), str(inner.arg)), inner.value)
             return
@@ -142,57 +135,55 @@ class _File:
     def read_call_beside(self, node: ast.Call) -> None:
         """Adds the keywords of another call that the table has rows for."""
         name = called(node.func)
-        parameters = self._system.positional_parameters.get(name, ())
+        parameters = self.system.positional_parameters.get(name, ())
         positional = [ast.keyword(word, value) for word, value in zip(parameters, node.args, strict=False) if word]
         for keyword in [*positional, *node.keywords]:
-            if self._system.knows(f"{name}.{keyword.arg}"):
+            if self.system.knows(f"{name}.{keyword.arg}"):
                 self._read_value(f"{name}.{keyword.arg}", keyword.value)
 
-    def read_assignments(self, tree: ast.Module, configurations: set[str]) -> None:
+    def read_assignments(self, configurations: set[str]) -> None:
         """Adds the fields that the file assigns to its configuration, and the chat template of a tokenizer."""
-        bodies = [node.body for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
-        for statement in (item for body in [tree.body, *bodies] for item in statements(body)):
+        bodies = [node.body for node in ast.walk(self.tree) if isinstance(node, ast.FunctionDef)]
+        for statement in (item for body in [self.tree.body, *bodies] for item in statements(body)):
             if not isinstance(node := statement.node, ast.Assign):
                 continue
             for target in (target for target in node.targets if isinstance(target, ast.Attribute)):
                 owner, name = called(target.value), target.attr
                 is_template = name == "chat_template" and owner not in configurations
-                if not self._system.knows(name) or not (is_template or owner in configurations):
+                if not self.system.knows(name) or not (is_template or owner in configurations):
                     continue
                 if statement.is_undecided:
-                    self._settings.values.pop(name, None)
                     reason = f"has no value: line {node.lineno} sets it under a condition, which is not evaluated"
-                    self._settings.unset[name] = reason
+                    self.settings.miss(name, reason)
                 else:
                     self._read_value(name, node.value)
-                    if self._parsed and name in self._settings.values and name not in self._system.piecewise:
-                        self._settings.fixed[name] = self._settings.values[name]
+                    if self.parsed and name in self.settings.values and name not in self.system.piecewise:
+                        self.settings.fixed[name] = self.settings.values[name]
 
     def _read_value(self, name: str, node: ast.expr) -> None:
         """Adds the value of a field, or the reason why it cannot be read."""
         value = self._value(name, node)
         unread = value if isinstance(value, Unread) else None
-        if isinstance(value, dict) and self._parsed:
+        if isinstance(value, dict) and self.parsed:
             # Values from the command line are flags, which are read elsewhere.
             value = {key: item for key, item in value.items() if not isinstance(item, Unread)}
-        if isinstance(value, dict) and name not in self._system.piecewise:
+        if isinstance(value, dict) and name not in self.system.piecewise:
             unread = next((item for item in value.values() if isinstance(item, Unread)), None)
-        if unread is not None and self._values.depends(node, self._parsed):
-            self._settings.notes.append(f"{name} = {unread.text} follows the command line")
+        if unread is not None and self.values.depends(node, self.parsed):
+            self.settings.notes.append(f"{name} = {unread.text} follows the command line")
         elif unread is None:
-            self._settings.take({name: value})
+            self.settings.take({name: value})
         else:
-            self._settings.values.pop(name, None)
             reason = f"has no value: line {node.lineno}, {unread.text}, cannot be read without running the file"
-            self._settings.unset[name] = reason
+            self.settings.miss(name, reason)
 
     def _value(self, name: str, node: ast.expr) -> Any:
-        if name in self._system.datasets:
-            return self._datasets.read(node)
-        if name not in self._system.functions:
-            return self._values.read(node)
-        texts = self._values.function_names(node)
-        for text, item in zip(texts, self._values.items(node), strict=True):
-            if isinstance(item, ast.Name) and (function := own_function(self._tree, item.id, self._path)) is not None:
-                self._settings.functions[text] = function
+        if name in self.system.datasets:
+            return Datasets(self.tree, self.values).read(node)
+        if name not in self.system.functions:
+            return self.values.read(node)
+        texts = self.values.function_names(node)
+        for text, item in zip(texts, self.values.items(node), strict=True):
+            if isinstance(item, ast.Name) and (function := own_function(self.tree, item.id, self.path)) is not None:
+                self.settings.functions[text] = function
         return texts

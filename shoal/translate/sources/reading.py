@@ -1,7 +1,7 @@
 """Reads the settings of another system from scripts, flags, YAML, JSON, Python or notebooks."""
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,22 +17,15 @@ from shoal.translate.sources.settings import Settings
 
 
 def read_settings(system: System, arguments: Sequence[str]) -> Settings:
-    """Reads a file, flags, or a file and flags that override it.
-
-    Raises `InvalidArgument` for a source that cannot be read at all.
-    """
+    """Reads a file, flags, or a file and flags that override it. Raises `InvalidArgument` if it cannot be read."""
+    rest, settings = list(arguments), Settings()
     try:
-        return _read(system, list(arguments))
+        if rest and Path(rest[0]).suffix in (".sh", ".bash", ".yaml", ".yml", ".json", ".py", ".ipynb"):
+            _read_file(system, Path(rest.pop(0)), settings)
+        if rest:
+            _read_words(system, [Word(text) for text in rest], settings)
     except RecursionError:
         raise InvalidArgument("the source is nested too deeply to be read, or refers to itself") from None
-
-
-def _read(system: System, rest: list[str]) -> Settings:
-    settings = Settings()
-    if rest and Path(rest[0]).suffix in (".sh", ".bash", ".yaml", ".yml", ".json", ".py", ".ipynb"):
-        _read_file(system, Path(rest.pop(0)), settings)
-    if rest:
-        _read_words(system, [Word(text) for text in rest], settings)
     return settings
 
 
@@ -90,15 +83,18 @@ def _read_script(system: System, text: str, path: Path, settings: Settings) -> N
 
 def _read_program(system: System, program: str, path: Path, settings: Settings) -> None:
     """Reads the settings in the file that the launch script starts, if this file is near the launch script."""
-    near = (at / program for at in (path.parent, *path.parent.parents))
-    found = next((file for file in near if file.is_file()), None)
-    if found is not None:
+    if found := _near(program, path.parent):
         _read_file(system, found, settings)
     elif not re.search(r"(^|/)trl/scripts/grpo\.py$", program):
         settings.notes.append(
             f"{program} is not near {path.name}, so it is not read: reward functions, tools and settings of its "
             "own are missing here; translate that file, with these flags after it"
         )
+
+
+def _near(name: str, folder: Path) -> Path | None:
+    """Returns the file of this name in a folder or above it."""
+    return next((at / name for at in (folder, *folder.parents) if (at / name).is_file()), None)
 
 
 def _processes(launcher: Sequence[str]) -> str | None:
@@ -117,20 +113,12 @@ def _read_words(system: System, words: Sequence[Word], settings: Settings, *, fo
     flags = read_flags(words, known=list(system.rows), flags=system.flags)
     if "config" not in system.rows and isinstance(config := flags.values.pop("config", None), str):
         # The parsers of TRL and accelerate read the file first, wherever it is among the flags.
-        path = Path(config)
-        beside = next(
-            (at / path for at in (folder, *(folder.parents if folder else ())) if at and (at / path).is_file()), path
-        )
-        _read_file(system, beside, settings)
+        _read_file(system, (folder and _near(config, folder)) or Path(config), settings)
     bare = [name for name, value in flags.values.items() if value is True and name in system.valued]
     settings.take({name: value for name, value in flags.values.items() if name not in bare})
     settings.notes += flags.notes
-    for name in bare:
-        settings.values.pop(name, None)
-        settings.unset[name] = "has no value: the flag needs one"
-    for name, unknown in flags.unset.items():
-        settings.values.pop(name, None)
-        settings.unset[name] = f"has no value: the script uses {', '.join(unknown)}, which it does not set"
+    for name, reason in (dict.fromkeys(bare, "has no value: the flag needs one") | flags.unset).items():
+        settings.miss(name, reason)
 
 
 def _read_overrides(system: System, words: Sequence[Word], settings: Settings) -> None:
@@ -144,9 +132,8 @@ def _read_overrides(system: System, words: Sequence[Word], settings: Settings) -
         elif name in ("--config-path", "--config-dir", "--config-name", "-cp", "-cd", "-cn"):
             value = value if equals else next((other.text for other in texts), "")
             if name in ("--config-name", "-cn") and not re.fullmatch(r"(ppo|dapo)(_\w+)?_trainer(\.yaml)?", value):
-                settings.unset[name] = (
-                    f"names a file of defaults, {value}: translate that file, with these overrides after it"
-                )
+                reason = f"names a file of defaults, {value}: translate that file, with these overrides after it"
+                settings.unset[name] = reason
             else:
                 settings.notes.append(f"{name} = {value}: the defaults are those of verl's own ppo_trainer.yaml")
         elif not equals:
@@ -194,13 +181,11 @@ def _read_values(system: System, values: Mapping[str, Any], settings: Settings) 
             settings.take({name: value})
 
 
-def _flat(values: Mapping[str, Any], wholes: Collection[str], prefix: str = "") -> list[tuple[str, Any]]:
+def _flat(values: Mapping[str, Any], wholes: Collection[str], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Flattens nested mappings into dotted names, except the mappings of `wholes`."""
-    items: list[tuple[str, Any]] = []
     for key, value in values.items():
         name = f"{prefix}{key}"
         if isinstance(value, Mapping) and value and name not in wholes:
-            items += _flat(value, wholes, f"{name}.")
+            yield from _flat(value, wholes, f"{name}.")
         else:
-            items.append((name, value))
-    return items
+            yield name, value

@@ -14,14 +14,19 @@ class Settings:
     values: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     fixed: dict[str, Any] = field(default_factory=dict)
-    """Settings that a Python file assigns after it has parsed its command line, so no flag changes these settings."""
+    """Settings that a Python file assigns after it has parsed its command line, so that no flag changes them."""
     functions: dict[str, OwnFunction] = field(default_factory=dict)
     """Functions of a Python file, by their placeholder in a setting's value."""
     unset: dict[str, str] = field(default_factory=dict)
-    """Fields whose value cannot be read from the source, each with the reason."""
+    """Fields whose value cannot be read, each with the reason."""
+
+    def miss(self, name: str, reason: str) -> None:
+        """Removes a setting whose last value cannot be read."""
+        self.values.pop(name, None)
+        self.unset[name] = reason
 
     def take(self, values: Mapping[str, Any]) -> None:
-        """Adds settings. Later settings replace earlier settings."""
+        """Adds settings. A later setting replaces an earlier one."""
         for name, value in values.items():
             if self.fixed.get(name, value) != value:
                 self.notes.append(f"{name} = {value} changes nothing: the file assigns {self.fixed[name]}")

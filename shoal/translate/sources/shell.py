@@ -1,10 +1,8 @@
 """Reads the commands of a shell script, with the values of its own assignments filled in.
 
-Understands the usual parts of launch scripts: assignments, continued lines, comments, quotes, `$NAME`,
-`${NAME:-default}`, `$((arithmetic))`, and tests of variables that the script itself sets. Nothing is executed: a value
-that only a shell knows (`$(command)`, arguments, the environment) is empty, as in bash, and is recorded, so that an
-error can name it. A branch whose test only a shell could decide is taken, and each variable that it sets is recorded as
-a guess.
+Nothing is executed: a value that only a shell knows (`$(command)`, arguments, the environment) is empty, as in bash,
+and is recorded, so that an error can name it. A branch whose test only a shell could decide is taken, and each variable
+that it sets is recorded as a guess.
 """
 
 import re
@@ -30,10 +28,7 @@ _ARGUMENT_DEFAULT = re.compile(r"\d+:?[-=](.*)", re.DOTALL)
 
 
 def read_script(text: str, folder: Path | None = None) -> Script:
-    """Reads a script; assignments take effect in order. Loops and functions are read as if they ran once.
-
-    `folder` is the script's folder. A run would start in the current folder.
-    """
+    """Reads a script in a folder; assignments take effect in order. Reads loops and functions as if they ran once."""
     where = str(folder.absolute()) if folder is not None else ""
     script = Script(variables={"HOME": Word(str(Path.home())), "PWD": Word(".")}, folder=where)
     return _Reader(text.replace("\r\n", "\n"), script).read()
@@ -53,7 +48,7 @@ class _Reader:
         self._unknown: list[str] = []
         self._in_word = False
         self._assigns = False
-        """Whether the word is an assignment, in which expansions are not split."""
+        """Whether the word is an assignment, which is not split."""
         self._is_target = False
         """Whether the next word is the target of a redirection."""
         self._branches = Branches()
@@ -126,7 +121,7 @@ class _Reader:
         return len(self._text) if index < 0 else index
 
     def _read_array(self, name: str, *, appends: bool) -> None:
-        """Reads NAME=(words). All lines are one list, without the comments between the lines."""
+        """Reads NAME=(words), which may have several lines and comments between them."""
         end = array_end(self._text, self._at)
         words = _words_of(self._text[self._at + 1 : end - 1], self._script)
         before = self._arrays.get(name) or self._script.arrays.get(name, [])
@@ -179,7 +174,7 @@ class _Reader:
             self._at += 1
 
     def _substitute(self, command: str) -> None:
-        """Reads `$(command)`, whose value only a run knows, unless the command names a folder or is a probe."""
+        """Reads `$(command)`. Only a run knows its value, unless the command names a folder or is a probe."""
         if (folder := folder_named(command, self._script.folder)) is not None:
             self._add(folder)
         elif (word := probed(command)) is not None:
@@ -207,9 +202,10 @@ class _Reader:
 
     def _value(self, name: str, rest: str, inner: str) -> Word:
         """Returns the value of `${inner}`, which is a name (or "") and the rest."""
+        unknown = Word("", (f"${{{inner}}}",))
         if pointer := _INDIRECT.fullmatch(inner):
             target = self._script.variables.get(pointer[1], Word(""))
-            return self._script.variables.get(target.text, Word("", (f"${{{inner}}}",)))
+            return self._script.variables.get(target.text, unknown)
         known = self._script.variables.get(name)
         if rest[:2] in (":-", ":=") or rest[:1] in ("-", "="):
             default = rest.lstrip(":")[1:]
@@ -221,14 +217,14 @@ class _Reader:
             return _word_of(rest.lstrip(":")[1:], self._script) if known is not None and known.text else Word("")
         if not name:
             match = _ARGUMENT_DEFAULT.match(inner)
-            return _word_of(match[1], self._script) if match else Word("", (f"${{{inner}}}",))
+            return _word_of(match[1], self._script) if match else unknown
         if known is not None and (shortened := cut(known.text, rest)) is not None:
             return Word(shortened, known.unknown)
         if (element := _ELEMENT.fullmatch(rest)) and name in self._script.arrays:
             items = self._script.arrays[name]
             return items[int(element[1])] if int(element[1]) < len(items) else Word("")
         if rest:
-            return Word("", (f"${{{inner}}}",))
+            return unknown
         return known if known is not None else Word("", (f"${name}",))
 
     def _insert_value(self, value: Word, *, quoted: bool) -> None:

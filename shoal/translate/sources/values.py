@@ -2,7 +2,8 @@
 
 import ast
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +17,7 @@ _OPERATORS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
 _ENUMS = ("torch", "trl", "transformers")
 """Modules whose members are read as their names."""
 _MAX_LOOKED_UP = 100_000
-"""The most lookups of names. A name that is used twice in another name's value doubles the work with each line."""
+"""The most lookups of names. If each name uses the name before it twice, the work doubles with each line."""
 _MAX_CHARS, _MAX_NUMBER = 1 << 20, 1e300
 _TEXT_METHODS = ("replace", "strip", "lstrip", "rstrip", "removeprefix", "removesuffix")
 _UNDECIDED = (ast.If, ast.For, ast.AsyncFor, ast.While, ast.Try, ast.Match)
@@ -63,8 +64,7 @@ def _is_main(node: ast.stmt) -> bool:
 @dataclass(frozen=True)
 class _Assignment:
     value: ast.expr | None
-    """The assigned value; None if the assignment does not show the value. Examples are a loop's variable, a part of a
-    tuple, and `+=`."""
+    """The assigned value; None if the assignment does not show it, such as `+=` or a loop."""
     start: int
     end: int
     is_undecided: bool
@@ -90,8 +90,7 @@ class Values(ast.NodeVisitor):
         self._num_looked_up = 0
 
     def read(self, node: ast.expr) -> Any:
-        """Returns the value of an expression. The value is `Unread`, or has `Unread` parts, if only a run could show
-        the value."""
+        """Returns the value of an expression. The value is or contains `Unread` if only a run could show it."""
         try:
             return self.visit(node)
         except RecursionError:
@@ -114,7 +113,7 @@ class Values(ast.NodeVisitor):
         node = self._follow(node, (ast.Call,))
         return node if isinstance(node, ast.Call) and all(keyword.arg for keyword in node.keywords) else None
 
-    def depends(self, node: ast.expr, names: set[str]) -> bool:
+    def depends(self, node: ast.expr, names: Collection[str]) -> bool:
         """Returns whether an expression uses one of the names, directly or through assignments of the file."""
         seen, left = set[ast.expr](), [node]
         while left:
@@ -128,20 +127,17 @@ class Values(ast.NodeVisitor):
         return False
 
     def _follow(self, node: ast.expr, kinds: tuple[type[ast.expr], ...]) -> ast.expr:
-        """Returns the expression assigned to a name, if the expression is of one of the given kinds, otherwise the node
-        itself."""
+        """Returns the expression assigned to a name if it is of one of these kinds, otherwise the node itself."""
         value = self.assigned(node) if isinstance(node, ast.Name) else None
         return value if value is not None and isinstance(value, kinds) else node
 
     def assigned(self, node: ast.Name) -> ast.expr | None:
         """Returns the last value assigned to the name before the line; None if the value is not certain."""
         found = self._assigned.get(node.id, [])
-        before = [item for item in found if item.end < node.lineno] or [
-            item for item in found if item.start > node.lineno
-        ]
-        if not before or (len(before) > 1 and any(item.is_undecided for item in before)):
-            return None
-        return before[-1].value
+        before = [item for item in found if item.end < node.lineno]
+        known = before or [item for item in found if item.start > node.lineno]
+        is_certain = len(known) == 1 or not any(item.is_undecided for item in known)
+        return known[-1].value if known and is_certain else None
 
     def generic_visit(self, node: ast.AST) -> Unread:
         """Returns any other expression unread."""
@@ -222,26 +218,19 @@ class Values(ast.NodeVisitor):
         if isinstance(node.func, ast.Attribute) and name in _TEXT_METHODS and not node.keywords:
             text, arguments = self.visit(node.func.value), [self.visit(argument) for argument in node.args]
             if isinstance(text, str) and all(isinstance(argument, str) for argument in arguments):
-                return self._called_method(node, text, name, arguments)
+                with suppress(TypeError):  # Too many arguments, or too few.
+                    value = getattr(text, name)(*arguments)
+                    return value if len(value) <= _MAX_CHARS else self.generic_visit(node)
         return self.generic_visit(node)
 
-    def _called_method(self, node: ast.Call, text: str, name: str, arguments: list[str]) -> Any:
-        try:
-            value = getattr(text, name)(*arguments)
-        except TypeError:  # Too many arguments, or too few.
-            return self.generic_visit(node)
-        return value if len(value) <= _MAX_CHARS else self.generic_visit(node)
 
-
-def called(node: ast.expr) -> str:
+def called(node: ast.AST) -> str:
     """Returns the last part of a function's or module's name."""
     return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
 
 
 def _assigned(node: ast.stmt) -> Iterator[tuple[str, ast.expr | None]]:
-    """Lists the names that a statement assigns, each with its value, or None if the statement does not show the
-    value.
-    """
+    """Lists the names that a statement assigns, each with its value, or None if the statement does not show it."""
     if isinstance(node, ast.Assign):
         for target in node.targets:
             yield from _targets(target, node.value)
