@@ -114,11 +114,13 @@ class Environment:
     """Reward of the whole episode, in addition to rewards of turns; read when the episode ends."""
     detail: str
     """The episode's outcome, for people; read when the episode ends."""
+    _kept_functions: dict[str, Callable[..., Any]] | None
+    """The functions of the tools. They stay with the episode, because a method `tools` may ask a server."""
 
     def __new__(cls, *_: Any, **__: Any) -> Self:
         # Set attributes here, so that a subclass with its own `__init__` need not call `super().__init__`.
         environment = super().__new__(cls)
-        environment.prompt, environment.offered_tools = (), None
+        environment.prompt, environment.offered_tools, environment._kept_functions = (), None, None
         environment.metrics, environment.reward, environment.detail = {}, None, ""
         return environment
 
@@ -148,30 +150,16 @@ class Environment:
         value that is written as JSON, or an `Observation`. The rewards of observations add up to the turn's reward, and
         an observation that ends the episode also skips the remaining calls.
         """
-        functions = await self._functions()
-        messages: list[ChatMessage] = []
-        outcomes: list[ToolOutcome] = []
-        rewards: list[float] = []
-        for call in turn.tool_calls:
-            started = time.perf_counter()
-            said, ok, timed_out = await _carried_out(call, functions)
-            outcomes.append(ToolOutcome(call.name, ok, timed_out, time.perf_counter() - started))
-            text = said.messages if isinstance(said.messages, str) else _joined(said.messages)
-            messages.append(ChatMessage("tool", text, tool_call_id=call.id, name=call.name))
-            if said.reward is not None:
-                rewards.append(said.reward)
-            if said.done:
-                return Observation(messages, sum(rewards) if rewards else None, True, tuple(outcomes))
-        return Observation(messages, sum(rewards) if rewards else None, False, tuple(outcomes))
+        if self._kept_functions is None:
+            tools = await self.listed_tools()
+            self._kept_functions = {name: function for name, (_, function) in tools.items() if function is not None}
+        functions = self._kept_functions
+        return await answer_calls(turn, lambda call: _carried_out(call, functions))
 
     async def listed_tools(self) -> dict[str, tuple[ToolDefinition, Callable[..., Any] | None]]:
         """Returns each tool with its function; None if `step` carries the tool out. Raises `ValueError` for a function
         whose arguments cannot be described, and for two tools with the same name."""
-        listed = self.tools
-        if callable(listed):
-            listed = listed()
-            if inspect.isawaitable(listed):
-                listed = await listed
+        listed = await awaited(self.tools()) if callable(self.tools) else self.tools
         tools: dict[str, tuple[ToolDefinition, Callable[..., Any] | None]] = {}
         for item in (*marked_tools(self), *listed):
             described = item if isinstance(item, ToolDefinition) else definition(item)
@@ -180,18 +168,35 @@ class Environment:
             tools[described.name] = (described, None if isinstance(item, ToolDefinition) else item)
         return tools
 
-    async def _functions(self) -> dict[str, Callable[..., Any]]:
-        # Keep the tools with the episode: a method `tools` may ask a server.
-        kept: dict[str, Callable[..., Any]] | None = self.__dict__.get("_kept_functions")
-        if kept is None:
-            tools = await self.listed_tools()
-            kept = {name: function for name, (_, function) in tools.items() if function is not None}
-            self.__dict__["_kept_functions"] = kept
-        return kept
+
+async def awaited(value: Any) -> Any:
+    """Returns what a method returned that may be `async`."""
+    return await value if inspect.isawaitable(value) else value
 
 
-async def _carried_out(call: ToolCall, functions: Mapping[str, Callable[..., Any]]) -> tuple[Observation, bool, bool]:
-    """Returns the answer to a call, whether it worked, and whether it took too long."""
+CarriedOut: TypeAlias = tuple[Observation, bool, bool]
+"""The answer to a call, whether the call worked, and whether it took too long."""
+
+
+async def answer_calls(turn: Turn, carry_out: Callable[[ToolCall], Awaitable[CarriedOut]]) -> Observation:
+    """Carries out the tool calls of a turn, one after the other, until an answer ends the episode."""
+    messages: list[ChatMessage] = []
+    outcomes: list[ToolOutcome] = []
+    rewards: list[float] = []
+    is_done = False
+    for call in turn.tool_calls:
+        started = time.perf_counter()
+        said, ok, timed_out = await carry_out(call)
+        outcomes.append(ToolOutcome(call.name, ok, timed_out, time.perf_counter() - started))
+        text = said.messages if isinstance(said.messages, str) else _joined(said.messages)
+        messages.append(ChatMessage("tool", text, tool_call_id=call.id, name=call.name))
+        rewards += [] if said.reward is None else [said.reward]
+        if is_done := said.done:
+            break
+    return Observation(messages, sum(rewards) if rewards else None, is_done, tuple(outcomes))
+
+
+async def _carried_out(call: ToolCall, functions: Mapping[str, Callable[..., Any]]) -> CarriedOut:
     if call.status is not ToolCallStatus.OK:
         return Observation(f"error: {call.detail or call.status.value}"), False, False
     if call.name not in functions:
@@ -202,9 +207,7 @@ async def _carried_out(call: ToolCall, functions: Mapping[str, Callable[..., Any
     except (TypeError, ValueError) as error:
         return Observation(f"error: {call.name} cannot be called so: {error}"), False, False
     try:
-        value = functions[call.name](**arguments)
-        if inspect.isawaitable(value):
-            value = await value
+        value = await awaited(functions[call.name](**arguments))
     except (Broken, Unscorable):
         raise
     except ToolError as error:
@@ -217,7 +220,6 @@ async def _carried_out(call: ToolCall, functions: Mapping[str, Callable[..., Any
 
 
 def _observed(value: Any) -> Observation:
-    """Returns the result of a tool as the text that the policy reads."""
     if isinstance(value, Observation):
         return value
     if value is None or isinstance(value, str):

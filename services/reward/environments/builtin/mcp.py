@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import json
 import os
-import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,9 +11,9 @@ from urllib.parse import urlsplit
 
 from services.reward.environments.builtin.dr_tulu_results import DR_TULU_TOOLS, dr_tulu_result, result_id
 from services.reward.process.descendants import MARK_VARIABLE
-from shoal.conversation import ChatMessage, ToolCall, ToolCallStatus, ToolDefinition
+from shoal.conversation import ToolCall, ToolCallStatus, ToolDefinition
 from shoal.environment import Broken, Environment, Observation, Turn
-from shoal.rollout import ToolOutcome
+from shoal.environment.environment import CarriedOut, answer_calls
 
 _KEYS = ("tool", "parameters", "arguments")
 
@@ -154,8 +153,7 @@ class Mcp(Environment):
 
     async def step(self, turn: Turn) -> Observation:
         """Carries out the tool calls of a turn, one after the other. Raises `Broken`."""
-        answers = [await self._call(call) for call in turn.tool_calls]
-        return Observation([message for message, _ in answers], tool_outcomes=tuple(outcome for _, outcome in answers))
+        return await answer_calls(turn, self._call)
 
     async def close(self) -> None:
         """Ends the connection, and the server if it was started for the connection."""
@@ -164,8 +162,7 @@ class Mcp(Environment):
             with contextlib.suppress(Exception):
                 await self._holder
 
-    async def _call(self, call: ToolCall) -> tuple[ChatMessage, ToolOutcome]:
-        started = time.perf_counter()
+    async def _call(self, call: ToolCall) -> CarriedOut:
         text, ok, timed_out = await self._carried_out(call)
         if not ok:
             text = f"error: {text}"
@@ -175,8 +172,7 @@ class Mcp(Environment):
             text, ok = dr_tulu_result(self._offered[call.name].tool, text, result_id(self._seed, call.id), page)
         if self._has_documents:
             text = f"<tool_output>{text}</tool_output>"
-        message = ChatMessage("tool", text, tool_call_id=call.id, name=call.name)
-        return message, ToolOutcome(call.name, ok, timed_out, time.perf_counter() - started)
+        return Observation(text), ok, timed_out
 
     async def _carried_out(self, call: ToolCall) -> tuple[str, bool, bool]:
         """Returns the server's answer, whether the call worked, and whether it took too long."""

@@ -1,15 +1,14 @@
 """The environment `openenv`."""
 
 import json
-import time
 from collections.abc import Mapping
 from typing import Any
 
 from services.reward.environments.builtin.openenv_session import Refused, Session
 from shoal.config.tables.endpoint import EndpointConfig
-from shoal.conversation import ChatMessage, ToolCall, ToolCallStatus, ToolDefinition
+from shoal.conversation import ToolCall, ToolCallStatus, ToolDefinition
 from shoal.environment import Broken, Environment, Observation, Turn
-from shoal.rollout import ToolOutcome
+from shoal.environment.environment import CarriedOut, answer_calls
 
 _SEEDS = 2**32
 """Seeds are below this number, because numpy takes no larger seeds."""
@@ -88,37 +87,22 @@ class OpenEnv(Environment):
     async def step(self, turn: Turn) -> Observation:
         """Carries out the turn, or its tool calls until one ends the episode. Raises `Broken`."""
         if self._action:
-            text, ok, data = await self._carried_out({self._action: turn.answer})
-            return Observation(text, _reward_of(data), _is_done(data))
-        messages: list[ChatMessage] = []
-        outcomes: list[ToolOutcome] = []
-        rewards: list[float] = []
-        is_done = False
-        for call in turn.tool_calls:
-            started = time.perf_counter()
-            text, ok, data = await self._called(call)
-            outcomes.append(ToolOutcome(call.name, ok, False, time.perf_counter() - started))
-            messages.append(ChatMessage("tool", text, tool_call_id=call.id, name=call.name))
-            if (reward := _reward_of(data)) is not None:
-                rewards.append(reward)
-            if is_done := _is_done(data):
-                break
-        return Observation(messages, sum(rewards) if rewards else None, is_done, tuple(outcomes))
+            return (await self._carried_out({self._action: turn.answer}))[0]
+        return await answer_calls(turn, self._called)
 
     async def close(self) -> None:
         """Ends the session."""
         await self._session.close()
 
-    async def _called(self, call: ToolCall) -> tuple[str, bool, Mapping[str, Any]]:
+    async def _called(self, call: ToolCall) -> CarriedOut:
         if call.status is not ToolCallStatus.OK:
-            return f"error: {call.detail}", False, {}
+            return Observation(f"error: {call.detail}"), False, False
         arguments = json.loads(call.arguments_json or "{}")
         if self._mcp:
             return await self._carried_out({"type": "call_tool", "tool_name": call.name, "arguments": arguments})
         return await self._carried_out(arguments)
 
-    async def _carried_out(self, action: Mapping[str, Any]) -> tuple[str, bool, Mapping[str, Any]]:
-        """Returns the policy's text, whether the action was taken, and the data of the server's answer."""
+    async def _carried_out(self, action: Mapping[str, Any]) -> CarriedOut:
         self.metrics["steps"] += 1
         try:
             data = await self._session.ask("step", action)
@@ -126,12 +110,12 @@ class OpenEnv(Environment):
             if error.code != "VALIDATION_ERROR" and not self._tells_errors:
                 raise Broken(f"the OpenEnv server failed in a step: {error}") from None
             self.metrics["refused"] += 1
-            return f"error: {error}", False, {}
-        wrong = _field(data, "observation", dict).get("error") if self._mcp else None
-        if isinstance(wrong, Mapping):
-            self.metrics["refused"] += 1
-            return f"error: {wrong.get('message', '')}", False, data
-        return self._text_of(data), True, data
+            return Observation(f"error: {error}"), False, False
+        wrong: Any = _field(data, "observation", dict).get("error") if self._mcp else None
+        is_refused = isinstance(wrong, Mapping)
+        self.metrics["refused"] += is_refused
+        text = f"error: {wrong.get('message', '')}" if is_refused else self._text_of(data)
+        return Observation(text, _reward_of(data), _is_done(data)), not is_refused, False
 
     async def _asked(self, kind: str, data: Mapping[str, Any]) -> dict[str, Any]:
         try:

@@ -1,7 +1,6 @@
 """The environment `toolbox`."""
 
 import importlib
-import inspect
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -10,6 +9,7 @@ from typing import Any
 from services.reward.environments.builtin.registry import CLASSES
 from shoal.conversation import ChatMessage, ToolCallStatus, ToolDefinition
 from shoal.environment import Environment, Observation, Turn
+from shoal.environment.environment import awaited
 from shoal.rollout import ToolOutcome
 
 
@@ -41,9 +41,7 @@ class Toolbox(Environment):
         first_words = None
         for part in self._parts:
             part.prompt, part.offered_tools = self.prompt, self.offered_tools
-            said = part.reset(task if part is self._played else {}, seed)
-            if inspect.isawaitable(said):
-                said = await said
+            said = await awaited(part.reset(task if part is self._played else {}, seed))
             if part is self._played:
                 first_words = said
         await self.tools()
@@ -64,8 +62,7 @@ class Toolbox(Environment):
         after the end."""
         if self._played is not None and not turn.tool_calls:
             self._num_played += 1
-            answer = self._played.step(replace(turn, number=self._num_played))
-            return await answer if inspect.isawaitable(answer) else answer
+            return await awaited(self._played.step(replace(turn, number=self._num_played)))
         messages: list[ChatMessage] = []
         outcomes: list[ToolOutcome] = []
         rewards: list[float] = []
@@ -73,24 +70,18 @@ class Toolbox(Environment):
         for call in turn.tool_calls:
             owner = self._owners.get(call.name) if call.status is ToolCallStatus.OK else None
             one = replace(turn, tool_calls=(call,))
-            answer = self.call_tools(one) if owner is None else owner.step(one)
-            observation = await answer if inspect.isawaitable(answer) else answer
-            assert isinstance(observation, Observation)
-            assert isinstance(observation.messages, list)
+            observation = await awaited(self.call_tools(one) if owner is None else owner.step(one))
             messages += observation.messages
             outcomes += observation.tool_outcomes
             rewards += [] if observation.reward is None else [observation.reward]
-            is_over = observation.done
-            if is_over:
+            if is_over := observation.done:
                 break
         return Observation(messages, math.fsum(rewards) if rewards else None, is_over, tuple(outcomes))
 
     async def close(self) -> None:
         """Ends the episode in each environment."""
         for part in self._parts:
-            ending = part.close()
-            if inspect.isawaitable(ending):
-                await ending
+            await awaited(part.close())
 
 
 def _part(table: Mapping[str, Any]) -> Environment:

@@ -11,6 +11,7 @@ from services.reward.environments.inside.answers import observation_of, result_o
 from services.reward.environments.inside.loading import LoadedEnvironment
 from shoal.conversation import ChatMessage, ToolCall, ToolCallStatus
 from shoal.environment import Agent, Environment, Policy, Turn
+from shoal.environment.environment import awaited
 from shoal.rollout import FinishReason
 
 
@@ -42,12 +43,11 @@ class Episodes:
                     environment = self._environments[episode] = self._loaded.make()
                     environment.prompt = tuple(map(message_of, call["messages"]))
                     environment.offered_tools = None if call["tools"] is None else frozenset(call["tools"])
-                    return observation_of(
-                        await _awaited(environment.reset(call["task"], call["seed"])), self._max_chars
-                    )
+                    said = await awaited(environment.reset(call["task"], call["seed"]))
+                    return observation_of(said, self._max_chars)
                 case "step":
-                    environment = self._environments[episode]
-                    return observation_of(await _awaited(environment.step(turn_of(call["turn"]))), self._max_chars)
+                    said = await awaited(self._environments[episode].step(turn_of(call["turn"])))
+                    return observation_of(said, self._max_chars)
                 case "run":
                     return await self._run(call)
                 case "result":
@@ -65,7 +65,7 @@ class Episodes:
             reward = await run()
         else:
             thread = self._threads[call["episode"]] = in_thread(run)
-            reward = await _awaited(await asyncio.shield(thread))
+            reward = await awaited(await asyncio.shield(thread))
         if reward is not None:
             agent.reward = reward
 
@@ -80,7 +80,7 @@ class Episodes:
         if (thread := self._threads.pop(episode, None)) is not None:
             await asyncio.wait([thread])  # It can only end by itself. Its calls of the policy are refused by now.
         if (environment := self._environments.pop(episode, None)) is not None:
-            await _awaited(environment.close())
+            await awaited(environment.close())
 
 
 def turn_of(turn: Mapping[str, Any]) -> Turn:
@@ -99,10 +99,6 @@ def message_of(message: Mapping[str, Any]) -> ChatMessage:
     """Reads a message from the JSON of a call."""
     calls = [ToolCall(**{**call, "status": ToolCallStatus(call["status"])}) for call in message["tool_calls"]]
     return ChatMessage(message["role"], message["content"], tuple(calls), message["tool_call_id"], message["name"])
-
-
-async def _awaited(value: Any) -> Any:
-    return await value if inspect.isawaitable(value) else value
 
 
 def in_thread(work: Callable[[], Any]) -> "asyncio.Future[Any]":

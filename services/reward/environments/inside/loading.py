@@ -14,6 +14,7 @@ from typing import Any
 
 from services.reward.process.source import error_line, import_source
 from shoal.environment import Agent, Environment
+from shoal.environment.environment import awaited
 from shoal.environment.tools import marked_tools
 
 
@@ -64,9 +65,7 @@ class LoadedEnvironment:
             raise CannotLoad(f"the tools of {name} cannot be listed: {error}") from error
         finally:
             with contextlib.suppress(Exception):  # It may rely on `reset`.
-                closing = environment.close()
-                if inspect.isawaitable(closing):
-                    await closing
+                await awaited(environment.close())
         if not unavailable:
             _check_answers(environment, mistaken, has_tools=bool(tools))
         return {
