@@ -1,6 +1,7 @@
 """Rows from JSONL and Parquet files, and from Hugging Face data sets."""
 
 import hashlib
+import itertools
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
@@ -34,10 +35,9 @@ _Convert = Callable[[Any], Any]
 
 
 def read_files(source: SourceConfig) -> RowSource:
-    """Reads all rows of the files that `source.path` names, in order. Error messages count the lines and rows of each
-    file from 1.
+    """Reads all rows of the files that `source.path` names, in order.
 
-    Raises `InvalidArgument` for a file that is missing, of another kind, or malformed (with the line).
+    Raises `InvalidArgument` for a file that is missing, of another kind, or malformed (with the line, from 1).
     """
     assert source.path is not None
     names = [source.path] if isinstance(source.path, str) else source.path
@@ -87,14 +87,12 @@ def _jsonl(path: Path) -> Iterator[Row]:
             where = f"{path}:{line_number}"
             if line_number == 1:
                 line = line.removeprefix(b"\xef\xbb\xbf")
-            if not line.strip():
-                continue
-            yield Row(number, where, _object(line, where, is_first=number == 0))
-            number += 1
+            if line.strip():
+                yield Row(number, where, _object(line, where, is_first=number == 0))
+                number += 1
 
 
 def _object(line: bytes, where: str, *, is_first: bool) -> dict[str, Any]:
-    """Reads a line of JSONL. Raises `InvalidArgument`."""
     problem, values = "", None
     try:
         values = parse_json_text(line.decode("utf-8"))
@@ -115,8 +113,7 @@ def _object(line: bytes, where: str, *, is_first: bool) -> dict[str, Any]:
 
 
 def _to_delete(line: bytes) -> str:
-    """Describes what a line has besides its object, such as a comma, with the cure. The result is empty for a line with
-    any other fault."""
+    """Describes what a line has besides its object, such as a comma, with the cure; empty for any other fault."""
     text = line.decode("utf-8", "replace").rstrip()
     try:
         value, end = json.JSONDecoder().raw_decode(text, len(text) - len(text.lstrip()))
@@ -149,11 +146,7 @@ def _parquet(path: Path, source: SourceConfig) -> Iterator[Row]:
             for column in _media_in(schema, columns):
                 parts = file.iter_batches(batch_size=_MEDIA_ROWS, columns=[column])
                 _check_media(column, (part.column(0) for part in parts), f"{path} row")
-            number = 0
-            for batch in file.iter_batches(columns=columns):
-                for values in _rows_of(batch):
-                    yield Row(number, f"{path} row {number + 1}", values, is_of_table=True)
-                    number += 1
+            yield from _table_rows(file.iter_batches(columns=columns), str(path))
     except (pyarrow.ArrowException, ValueError, TypeError, OverflowError) as error:
         raise InvalidArgument(f"{path} cannot be read as Parquet: {error}") from None
 
@@ -162,8 +155,8 @@ def read_dataset(source: SourceConfig) -> RowSource:
     """Reads all rows of one split of a data set: a hub name, a folder of data files, or a folder that
     `Dataset.save_to_disk` wrote.
 
-    Raises `InvalidArgument` when the data set does not exist, cannot be reached or lacks a column. Also raises
-    `InvalidArgument` when the package `datasets` is not installed.
+    Raises `InvalidArgument` when the data set does not exist, cannot be reached or lacks a column, and when the package
+    `datasets` is not installed.
     """
     name = source.dataset
     assert name is not None
@@ -193,27 +186,28 @@ def read_dataset(source: SourceConfig) -> RowSource:
         for part in table.select_columns(columns).with_format("arrow").iter(batch_size=_BATCH_ROWS)
         for batch in part.to_batches()
     )
-    rows = [
-        Row(number, f"{label} row {number + 1}", values, is_of_table=True)
-        for number, values in enumerate(values for batch in batches for values in _rows_of(batch))
-    ]
+    rows = [*_table_rows(batches, label)]
     if not rows:
         raise InvalidArgument(f"data set {label} is empty: a data set needs at least one row")
     return RowSource(label, rows, {label: digest_of_rows(rows)})
 
 
-def _rows_of(batch: "pyarrow.RecordBatch") -> Iterator[dict[str, Any]]:
-    """Yields the rows of a batch. A floating-point number of 16 or 32 bits becomes the shortest decimal that rounds to
+def _table_rows(batches: Iterable["pyarrow.RecordBatch"], name: str) -> Iterator[Row]:
+    """Yields the rows of a table. A floating-point number of 16 or 32 bits becomes the shortest decimal that rounds to
     the number: 0.1, not 0.10000000149011612."""
-    conversions = {field.name: convert for field in batch.schema if (convert := _conversion(field.type)) is not None}
-    values: dict[str, Any]
-    for values in batch.to_pylist():
-        yield values | {name: convert(values[name]) for name, convert in conversions.items()}
+    import pyarrow
+
+    number = 0
+    for batch in batches:
+        convert = _conversion(pyarrow.struct(list(batch.schema)))
+        for values in batch.to_pylist():
+            yield Row(number, f"{name} row {number + 1}", convert(values) if convert else values, is_of_table=True)
+            number += 1
 
 
 def _media_in(schema: "pyarrow.Schema", read: Collection[str]) -> list[str]:
-    """Returns the columns of media that are not in `read`. Columns of media are recognized by their names, or by
-    Hugging Face's types of images, sounds and videos."""
+    """Returns the columns of media that are not in `read`: by their names, or by Hugging Face's types of images, sounds
+    and videos."""
     named = media_columns(schema.names, read)
     return [field.name for field in schema if field.name in named or (field.name not in read and _is_media(field.type))]
 
@@ -227,34 +221,24 @@ def _is_media(kind: "pyarrow.DataType") -> bool:
 
 
 def _check_media(column: str, parts: Iterable["pyarrow.Array"], rows: str) -> None:
-    """Raises `InvalidArgument` for the first row with a value in a column of media. `rows` is the first part of the
-    row's name."""
-    number = 0
-    for part in parts:
-        for value in part:
-            number += 1
-            if value.is_valid and not is_empty(value.as_py()):
-                refuse_media_column(f"{rows} {number}", column)
+    """Raises `InvalidArgument` for the first row with a value in a column of media. `rows` begins the row's name."""
+    for number, value in enumerate(itertools.chain.from_iterable(parts), start=1):
+        if value.is_valid and not is_empty(value.as_py()):
+            refuse_media_column(f"{rows} {number}", column)
 
 
 def _conversion(kind: "pyarrow.DataType") -> _Convert | None:
-    """Returns a function that converts narrow numbers in values of a type to decimals; None if the type has no narrow
-    numbers."""
+    """Returns a function that converts narrow numbers in values of a type to decimals; None if there are none."""
     import pyarrow
 
     if pyarrow.types.is_float16(kind) or pyarrow.types.is_float32(kind):
         narrow = np.float16 if pyarrow.types.is_float16(kind) else np.float32
         return lambda value: None if value is None else float(str(narrow(value)))
     if pyarrow.types.is_struct(kind):
-        inner = {field.name: convert for field in kind.fields if (convert := _conversion(field.type)) is not None}
-        return _for_tables(inner) if inner else None
+        inner = {field.name: each for field in kind.fields if (each := _conversion(field.type)) is not None}
+        if not inner:
+            return None
+        return lambda row: None if row is None else row | {name: each(row[name]) for name, each in inner.items()}
     is_list = pyarrow.types.is_list(kind) or pyarrow.types.is_large_list(kind) or pyarrow.types.is_fixed_size_list(kind)
     each = _conversion(kind.value_type) if is_list else None
     return None if each is None else lambda value: None if value is None else [each(item) for item in value]
-
-
-def _for_tables(inner: dict[str, _Convert]) -> _Convert:
-    def convert(value: Any) -> Any:
-        return None if value is None else value | {name: each(value[name]) for name, each in inner.items()}
-
-    return convert
