@@ -7,11 +7,8 @@ from shoal.chat_templates.thoughts import MARKS
 
 
 def text_decoder(tokenizer: Any) -> Callable[[Sequence[int]], str]:
-    """Returns a function that decodes tokens to text. The function drops special tokens, except for marks of thoughts.
-
-    In some models these marks are special tokens. Without them, thoughts would look like the answer. `tokenizer` is a
-    tokenizer of transformers.
-    """
+    """Returns a function that decodes tokens to text without special tokens, except for marks of thoughts: without
+    these marks, thoughts would look like the answer. `tokenizer` is a tokenizer of transformers."""
     special = {number: token.content for number, token in tokenizer.added_tokens_decoder.items() if token.special}
     marks = [*MARKS, *MARKS.values()]
     hidden = frozenset(

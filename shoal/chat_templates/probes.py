@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from shoal.chat_templates.rendering import BoundedTemplate, Dialogue, Unrendered, render_texts
+from shoal.chat_templates.rendering import Dialogue, Unrendered, render_texts
 from shoal.errors import InvalidArgument
 
 ANSWER = "stand-in-for-a-sampled-answer-5c1e9a"
@@ -21,11 +21,11 @@ def first_token(tokenizer: Any, text: str) -> str | None:
 
 
 def end_of_answer(tokenizer: Any, variables: Mapping[str, Any]) -> int | None:
-    """Returns the token that the chat template writes after a final answer; None if the end is not a single token.
+    """Returns the token that the chat template writes after a final answer; None if the end is not a single token, if
+    there is no template, or if the template refuses the messages.
 
-    After an answer that another turn follows, a template may write another token. This token may also end parts of an
-    answer: gpt-oss ends thoughts with it. The result is also None if there is no template, or if the template refuses
-    the messages.
+    After an answer that another turn follows, a template may write another token, which may also end parts of an
+    answer: gpt-oss ends thoughts with it.
     """
     if not tokenizer.chat_template:
         return None
@@ -41,11 +41,5 @@ def end_of_answer(tokenizer: Any, variables: Mapping[str, Any]) -> int | None:
 
 def writes_time(tokenizer: Any, variables: Mapping[str, Any], dialogue: Dialogue) -> bool:
     """Whether the text of a dialogue depends on the time at which the template is applied."""
-    texts = []
-    for time_s in (_SOME_TIME_S, _OTHER_TIME_S):
-        template = BoundedTemplate(tokenizer, variables, time_s)
-        try:
-            texts += template.render([dialogue])
-        finally:
-            template.close()
-    return texts[0] != texts[1]
+    some, other = (render_texts(tokenizer, [dialogue], variables, time_s) for time_s in (_SOME_TIME_S, _OTHER_TIME_S))
+    return some != other

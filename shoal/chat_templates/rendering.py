@@ -25,10 +25,8 @@ from shoal.quantities import format_bytes
 
 _PROGRAM = Path(template_program.__file__)
 _FIXED_S, _ROW_S = 30.0, 0.1
-"""The longest time of a call, and the additional time for each conversation, in seconds. A conversation usually takes
-about 0.05 ms."""
+"""The longest time of a call, and the additional time for each conversation, which usually takes about 0.05 ms."""
 _MEMORY_BYTES = 1 << 30
-"""The largest memory of the program."""
 _MAX_CHARS, _MAX_GROWTH = 1 << 20, 16
 """The most characters of a text: a fixed number, and a number for each character of the text's messages and tools."""
 _ROWS_AT_ONCE = 64
@@ -54,14 +52,12 @@ class Dialogue:
     begins_turn: bool
     """Whether the beginning of the policy's turn follows the messages."""
     tools: Sequence[Mapping[str, Any]] | None = None
-    """The tools that the template writes."""
 
 
 class BoundedTemplate:
     """A tokenizer's chat template, applied in a separate process. Make one call at a time.
 
-    The process begins with the first call and ends with this object. If the process had to be ended, a new process
-    replaces it.
+    The process begins with the first call and ends with this object. A new process replaces a process that was ended.
     """
 
     def __init__(self, tokenizer: Any, variables: Mapping[str, Any], time_s: float | None = None) -> None:
@@ -83,11 +79,8 @@ class BoundedTemplate:
         self._read = b""
 
     def render(self, dialogues: Sequence[Dialogue]) -> list[str | Unrendered]:
-        """Returns the text of each dialogue, in order.
-
-        Returns fewer texts than `dialogues` if the last returned dialogue ended the process. For this dialogue the
-        template does not end in time, or takes too much memory.
-        """
+        """Returns the text of each dialogue, in order, up to a dialogue that ends the process: the template does not
+        end in time, or takes too much memory."""
         within_s = _FIXED_S + _ROW_S * len(dialogues)
         deadline = time.monotonic() + within_s
         outcomes: list[str | Unrendered] = []
@@ -155,13 +148,12 @@ class BoundedTemplate:
         return line
 
 
-def render_texts(tokenizer: Any, dialogues: Sequence[Dialogue], variables: Mapping[str, Any]) -> list[str | Unrendered]:
+def render_texts(
+    tokenizer: Any, dialogues: Sequence[Dialogue], variables: Mapping[str, Any], time_s: float | None = None
+) -> list[str | Unrendered]:
     """Applies the tokenizer's chat template to each dialogue, as `BoundedTemplate.render` does."""
-    template = BoundedTemplate(tokenizer, variables)
-    try:
+    with contextlib.closing(BoundedTemplate(tokenizer, variables, time_s)) as template:
         return template.render(dialogues)
-    finally:
-        template.close()
 
 
 def _template(tokenizer: Any, *, has_tools: bool) -> str:

@@ -35,15 +35,13 @@ def with_texts_of_arguments(messages: Sequence[Mapping[str, Any]]) -> list[dict[
     no calls."""
     if not any("tool_calls" in message for message in messages):
         return []
-    changed = []
-    for message in messages:
-        calls = [
-            call
-            | {
-                "function": call["function"]
-                | {"arguments": json.dumps(call["function"]["arguments"], ensure_ascii=False)}
-            }
-            for call in message.get("tool_calls", ())
-        ]
-        changed.append({**message, "tool_calls": calls} if calls else dict(message))
+    changed = [dict(message) for message in messages]
+    for message in changed:
+        if "tool_calls" in message:
+            message["tool_calls"] = [*map(_with_text, message["tool_calls"])]
     return changed
+
+
+def _with_text(call: dict[str, Any]) -> dict[str, Any]:
+    function = call["function"]
+    return call | {"function": function | {"arguments": json.dumps(function["arguments"], ensure_ascii=False)}}

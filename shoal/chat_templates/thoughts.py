@@ -28,8 +28,8 @@ _QUOTES = "\"'`"
 
 
 def without_thoughts(text: str) -> str:
-    """Returns the text outside of all thoughts: the answer. A text without marks is returned unchanged. In other texts
-    a line break replaces each thought and the white space around it."""
+    """Returns the text outside of all thoughts: the answer. A line break replaces each thought and the white space
+    around it."""
     spans = thoughts(text)
     if not spans:
         return text
@@ -85,8 +85,8 @@ def answer_start(text: str) -> int:
 
 
 def opened_thought(prompt: str) -> str:
-    """Returns the begin mark of the thought that a prompt leaves open for the policy, as chat templates may do. The
-    result is empty if the prompt leaves no thought open."""
+    """Returns the begin mark of the thought that a prompt leaves open for the policy, as chat templates may do; empty
+    if the prompt leaves no thought open."""
     end = prompt[-_LONGEST * 2 :].rstrip()
     return next((mark for mark in MARKS if end.endswith(mark)), "")
 
