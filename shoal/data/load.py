@@ -24,8 +24,8 @@ from shoal.models.model_folder import load_tokenizer
 from shoal.quantities import counted
 from shoal.rollout import MAX_WEIGHT, Prompt
 
-# Texts of one tokenizer call, which runs on all cores.
 _BATCH = 1024
+"""Texts of one tokenizer call, which runs on all cores."""
 _MAX_NAMES = 12
 
 
@@ -44,10 +44,10 @@ def load_prompts(
 ) -> PromptSet:
     """Reads every source, mixes them, applies the chat template and drops prompts that are too long.
 
-    `reward` gives the names and weights of verifiers. `known_verifiers` and `known_environments` are the names that
-    rows may use; None allows any verifier. With `tokenizer` the model's tokenizer is not loaded again. The chat
-    template sees `time_s` as the current time. If a row gives several prompts, for example because a file is in two
-    sources or in `beside`, the ids of the prompts differ: "q.jsonl#2:6" is another prompt of the row of "q.jsonl:6".
+    `known_verifiers` and `known_environments` are the names that rows may use; None allows any verifier. With
+    `tokenizer` the model's tokenizer is not loaded again. The chat template sees `time_s` as the current time. If a row
+    gives several prompts, for example because a file is in two sources or in `beside`, the ids of the prompts differ:
+    "q.jsonl#2:6" is another prompt of the row of "q.jsonl:6".
 
     Raises `InvalidArgument` for an empty source, a malformed row (with file and line), an unknown verifier or
     environment, a failing chat template, and when every prompt is too long.
@@ -104,10 +104,8 @@ def first_conversations(
     reward: RewardConfig,
     known_environments: Collection[str] = (),
 ) -> dict[str, Conversation]:
-    """Returns the first conversation that names each of `verifiers`. A verifier that no row names has no entry.
-
-    Needs no tokenizer. Raises the errors of `load_prompts` for the rows that are read.
-    """
+    """Returns the first conversation that names each of `verifiers`, without verifiers that no row names. Needs no
+    tokenizer. Raises the errors of `load_prompts` for the rows that are read."""
     found: dict[str, Conversation] = {}
     for source in sources:
         for row in _read(source).rows:
@@ -134,11 +132,9 @@ def _prompt(prompt_id: str, conversation: Conversation, text: str, token_ids: li
 def _with_own_ids(
     kept: Mapping[int, tuple[Prompt, str]], known: Mapping[str, Prompt], name: str
 ) -> dict[int, tuple[Prompt, str]]:
-    """Returns the prompts of a source. Renames a prompt if a different prompt already has its id."""
+    """Returns the prompts of a source, with the first alias of its name under which no different prompt is known."""
 
     def named(alias: str) -> dict[int, tuple[Prompt, str]]:
-        if alias == name:
-            return dict(kept)
         return {
             number: (replace(prompt, prompt_id=f"{alias}{prompt.prompt_id.removeprefix(name)}"), question)
             for number, (prompt, question) in kept.items()
@@ -148,17 +144,12 @@ def _with_own_ids(
     return next(
         found
         for found in map(named, aliases)
-        if all(_is_same(prompt, known.get(prompt.prompt_id, prompt)) for prompt, _ in found.values())
+        if all(_content(prompt) == _content(known.get(prompt.prompt_id, prompt)) for prompt, _ in found.values())
     )
 
 
-def _is_same(one: Prompt, other: Prompt) -> bool:
-    return (one.text, one.messages, one.ground_truths, one.environment) == (
-        other.text,
-        other.messages,
-        other.ground_truths,
-        other.environment,
-    )
+def _content(prompt: Prompt) -> tuple[Any, ...]:
+    return prompt.text, prompt.messages, prompt.ground_truths, prompt.environment
 
 
 def _asked(conversation: Conversation) -> str:
@@ -177,31 +168,22 @@ def check_verifier_names(reward: RewardConfig, known_verifiers: Collection[str] 
             raise InvalidArgument(
                 f"reward.weights.{name} must be from -{MAX_WEIGHT:g} to {MAX_WEIGHT:g} (given: {weight:g})"
             )
-    fields: dict[str, Collection[str]] = {
-        "reward.weights": reward.weights,
-        "reward.remap": reward.remap.values(),
-        "reward.correct": reward.correct,
-    }
+    fields = {"weights": [*reward.weights], "remap": [*reward.remap.values()], "correct": [*reward.correct]}
     for field, names in fields.items():
         for name in names:
             if known_verifiers is not None and name not in known_verifiers:
-                raise InvalidArgument(f"{field}: {unknown_verifier(name, known_verifiers)}")
+                raise InvalidArgument(f"reward.{field}: {unknown_verifier(name, known_verifiers)}")
 
 
 def _read(source: SourceConfig) -> RowSource:
-    rows = _read_all(source)
+    if source.path is not None:
+        rows = read_files(source)
+    else:
+        rows = make_task(source) if source.dataset is None else read_dataset(source)
     check_columns(source, rows)
     if source.name is not None:
         rows = replace(rows, name=source.name)
     return _labeled_rows(rows, source) if source.labels else rows
-
-
-def _read_all(source: SourceConfig) -> RowSource:
-    if source.path is not None:
-        return read_files(source)
-    if source.dataset is not None:
-        return read_dataset(source)
-    return make_task(source)
 
 
 def _labeled_rows(rows: RowSource, source: SourceConfig) -> RowSource:
@@ -223,11 +205,10 @@ def _labeled_rows(rows: RowSource, source: SourceConfig) -> RowSource:
 
 
 def _select_rows(source: SourceConfig, name: str, num_rows: int) -> list[int]:
-    """Returns the numbers of the rows to use, in file order. After the last row the first row follows again.
+    """Returns the numbers of the rows to use, pass by pass: `count` rows, `fraction` of the rows, or all.
 
-    Uses `count` rows, or `fraction` of the rows, or all. Whole passes use every row; the rows of the last, partial pass
-    are drawn without replacement. The draw depends only on the source, so that runs with different seeds train on the
-    same prompts.
+    Whole passes use every row; the rows of the last, partial pass are drawn without replacement. The draw depends only
+    on the source, so that runs with different seeds train on the same prompts.
 
     Raises `InvalidArgument` when a fraction selects no row.
     """
@@ -248,7 +229,6 @@ def _select_rows(source: SourceConfig, name: str, num_rows: int) -> list[int]:
 def _tokenize(
     conversations: Sequence[Conversation], tokenizer: Any, variables: Mapping[str, Any], time_s: float | None
 ) -> list[tuple[str, list[int]]]:
-    """Returns the text and token ids of each conversation, in order. Raises the errors of `render`."""
     texts = render(conversations, tokenizer, variables, time_s)
     token_ids: list[list[int]] = []
     for start in range(0, len(texts), _BATCH):

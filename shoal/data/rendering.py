@@ -1,6 +1,7 @@
 """The texts of prompts, which a chat template makes from their conversations."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
@@ -18,12 +19,10 @@ def render(
     """Returns the text of each conversation, in order. The chat template sees `variables`, and `time_s` as the time
     (now by default).
 
-    A text ends with the beginning of the policy's turn. With an environment a text does not, since the environment
-    speaks first.
+    A text ends with the beginning of the policy's turn, except with an environment, which speaks first.
 
-    Raises `InvalidArgument`, with the row, if there is no template. Also raises `InvalidArgument` if the template
-    fails, does not end in time, takes too much memory, omits tool calls, or would write fields that the conversation
-    omits.
+    Raises `InvalidArgument`, with the row, if there is no template, or if the template fails, does not end in time,
+    takes too much memory, omits tool calls, or would write fields that the conversation omits.
     """
     if not tokenizer.chat_template:
         raise InvalidArgument(
@@ -31,24 +30,15 @@ def render(
             '<|im_start|> and <|im_end|>) or "simple" (the bare messages, for a base model), or give a file or a text '
             "of Jinja"
         )
-    template = BoundedTemplate(tokenizer, variables, time_s)
-    try:
-        texts = _texts(template, conversations, [dialogue_of(conversation) for conversation in conversations])
+    with closing(BoundedTemplate(tokenizer, variables, time_s)) as template:
+        texts: list[str] = []
+        outcomes = _outcomes(template, [_dialogue_of(conversation) for conversation in conversations])
+        for conversation, outcome in zip(conversations, outcomes, strict=False):
+            if isinstance(outcome, Unrendered):
+                raise _refusal(conversation, outcome.why)
+            texts.append(outcome)
         _check_calls_are_written(template, conversations, texts)
         _check_others_are_not(template, conversations, texts)
-    finally:
-        template.close()
-    return texts
-
-
-def _texts(
-    template: BoundedTemplate, conversations: Sequence[Conversation], dialogues: Sequence[Dialogue]
-) -> list[str]:
-    texts = []
-    for conversation, outcome in zip(conversations, _outcomes(template, dialogues), strict=False):
-        if isinstance(outcome, Unrendered):
-            raise _refusal(conversation, outcome.why)
-        texts.append(outcome)
     return texts
 
 
@@ -70,16 +60,19 @@ def _outcomes(template: BoundedTemplate, dialogues: Sequence[Dialogue]) -> list[
 def _check_calls_are_written(
     template: BoundedTemplate, conversations: Sequence[Conversation], texts: Sequence[str]
 ) -> None:
-    """Raises `InvalidArgument` for calls that the template omits, as many templates silently do. Such a template writes
-    the same text with and without the calls."""
+    """Raises `InvalidArgument` for calls that the template silently omits, as many templates do: it writes the same
+    text with and without the calls."""
     calling = [
         (conversation, text)
         for conversation, text in zip(conversations, texts, strict=True)
         if any(message.tool_calls for message in conversation.messages)
     ]
-    silent = template.render([dialogue_of(_without_calls(conversation)) for conversation, _ in calling])
-    for (conversation, text), without in zip(calling, silent, strict=False):
-        if without == text:
+    without = [
+        replace(conversation, messages=tuple(replace(message, tool_calls=()) for message in conversation.messages))
+        for conversation, _ in calling
+    ]
+    for (conversation, text), silent in zip(calling, template.render([*map(_dialogue_of, without)]), strict=False):
+        if silent == text:
             raise _refusal(
                 conversation,
                 "leaves out the tool_calls of messages: choose another template, or write the tool calls into the "
@@ -90,15 +83,18 @@ def _check_calls_are_written(
 def _check_others_are_not(
     template: BoundedTemplate, conversations: Sequence[Conversation], texts: Sequence[str]
 ) -> None:
-    """Raises `InvalidArgument` for fields that the conversations omit although the template would write the fields.
-    With such a field the template writes a different text. Tries the first conversation for each set of fields and
-    roles."""
+    """Raises `InvalidArgument` for a field that the conversations omit although it changes the template's text. Tries
+    the first conversation for each field and roles."""
     tried = {
         (name, *(message.role for message in conversation.messages)): (conversation, text)
         for conversation, text in reversed([*zip(conversations, texts, strict=True)])
         for name in conversation.left_out
     }
-    dialogues = [_with_field(dialogue_of(conversation), kind[0]) for kind, (conversation, _) in tried.items()]
+    dialogues = []
+    for (name, *_), (conversation, _) in tried.items():
+        dialogue = _dialogue_of(conversation)
+        messages = [{**message, name: _STAND_IN} for message in dialogue.messages]
+        dialogues.append(replace(dialogue, messages=messages))
     outcomes = _outcomes(template, dialogues)
     for kind, (conversation, text), outcome in zip(tried, tried.values(), outcomes, strict=False):
         if outcome != text:
@@ -109,16 +105,7 @@ def _check_others_are_not(
             )
 
 
-def _with_field(dialogue: Dialogue, name: str) -> Dialogue:
-    return replace(dialogue, messages=[{**message, name: _STAND_IN} for message in dialogue.messages])
-
-
-def _without_calls(conversation: Conversation) -> Conversation:
-    return replace(conversation, messages=tuple(replace(message, tool_calls=()) for message in conversation.messages))
-
-
-def dialogue_of(conversation: Conversation) -> Dialogue:
-    """Returns a conversation in the form that the chat template takes."""
+def _dialogue_of(conversation: Conversation) -> Dialogue:
     messages = [for_template(message) for message in conversation.messages]
     return Dialogue(messages, begins_turn=conversation.environment is None)
 

@@ -4,8 +4,7 @@ import hashlib
 import json
 import re
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
-from dataclasses import field as dataclass_field
+from dataclasses import dataclass, field
 from typing import Any
 
 from shoal.config.tables.data import SourceConfig
@@ -39,7 +38,7 @@ class RowSource:
     name: str
     """The source's name, the same on every machine and in every run. The name is the first half of a prompt id."""
     rows: list[Row]
-    digests: Mapping[str, str] = dataclass_field(default_factory=dict)
+    digests: Mapping[str, str] = field(default_factory=dict)
     """SHA-256 of each file from which the rows were read, by its name. If there is no file, SHA-256 of the rows."""
 
 
@@ -52,10 +51,8 @@ def digest_of_rows(rows: Iterable[Row]) -> str:
 
 
 def row_name(prompt_id: str) -> str:
-    """Returns the location of a prompt's row, for messages: "questions.jsonl:6" gives "questions.jsonl row 7".
-
-    The index in an id counts from 0; rows count from 1, without blank lines.
-    """
+    """Returns the location of a prompt's row, for messages: "questions.jsonl:6" gives "questions.jsonl row 7". Rows
+    count without blank lines."""
     source, _, index = prompt_id.rpartition(":")
     return f"{source} row {int(index) + 1}" if source and index.isdecimal() else prompt_id
 
@@ -87,16 +84,13 @@ def wanted_columns(source: SourceConfig) -> list[str]:
 
 def check_columns(source: SourceConfig, rows: RowSource) -> None:
     """Raises `InvalidArgument` for an optional column of the source that no row has."""
-    for field in ("environment_column", "environment_task_column", "tools_column"):
-        column = getattr(source, field)
-        if (
-            column
-            and column != SourceConfig.model_fields[field].default
-            and not any(column in row.values for row in rows.rows)
-        ):
+    for setting in ("environment_column", "environment_task_column", "tools_column"):
+        column = getattr(source, setting)
+        is_default = column == SourceConfig.model_fields[setting].default
+        if column and not is_default and not any(column in row.values for row in rows.rows):
             present = sorted({name for row in rows.rows[:100] for name in row.values})
             raise InvalidArgument(
-                f"data source {rows.name}: no row has the column {column!r}, which {field} names; columns: "
+                f"data source {rows.name}: no row has the column {column!r}, which {setting} names; columns: "
                 f"{', '.join(present)}"
             )
 
@@ -104,11 +98,8 @@ def check_columns(source: SourceConfig, rows: RowSource) -> None:
 def optional_columns(source: SourceConfig) -> list[str]:
     """Returns the columns that prompts use if they exist."""
     labels = list(source.label_columns.values())
-    if not source.names_environments:
-        return [
-            *filter(None, [source.tools_column]),
-            *labels,
-        ]  # The tools are read in order to refuse them: no prompt would show them.
+    if not source.names_environments:  # The tools are read in order to refuse them: no prompt would show them.
+        return [*filter(None, [source.tools_column]), *labels]
     told = filter(None, (source.environment_task_column, source.tools_column))
     return [*told, source.ground_truth_column, source.verifier_column, *labels]
 
