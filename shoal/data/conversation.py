@@ -68,7 +68,9 @@ def conversation_of(
 
     Raises `InvalidArgument`, which names the row and the fault.
     """
-    _check_columns_beside(row, source)
+    for column in media_columns(row.values, {*wanted_columns(source), *optional_columns(source)}):
+        if not is_empty(row.values[column]):
+            refuse_media_column(row.where, column)
     column = source.messages_column
     messages, left_out = messages_of(row, column_of(row, column), column, has_answer=True)
     if source.system_prompt is not None:
@@ -83,23 +85,13 @@ def conversation_of(
     return Conversation(row.where, messages, truths, environment, left_out)
 
 
-def _check_columns_beside(row: Row, source: SourceConfig) -> None:
-    """Raises `InvalidArgument` for a row with media, such as images: without the media the question would be
-    incomplete."""
-    read = {*wanted_columns(source), *optional_columns(source)}
-    for column in media_columns(row.values, read):
-        if not is_empty(row.values[column]):
-            refuse_media_column(row.where, column)
-
-
 def _rewards_alone(row: Row, source: SourceConfig) -> bool:
-    """Whether a row has an environment and no verifier, so that the whole reward comes from the environment."""
+    """Returns whether the whole reward of a row with an environment comes from the environment."""
     named = source.verifier if source.verifier is not None else row.values.get(source.verifier_column)
     return not named or named in (PASSTHROUGH, [PASSTHROUGH])
 
 
 def _optional(row: Row, name: str) -> Any:
-    """Returns the value in a column, or None if the row has no such column."""
     return column_of(row, name) if name in row.values or "." in name else None
 
 
@@ -108,16 +100,11 @@ def ground_truths_of(
 ) -> tuple[GroundTruth, ...]:
     """Reads the verifiers and labels of a row, with the names and weights that `reward` gives.
 
-    A verifier that reads no label needs no label.
-
-    Raises `InvalidArgument` for a row without label or verifier, or with an unknown verifier.
+    Raises `InvalidArgument` for a row without verifier or needed label, or with an unknown verifier.
     """
     named = source.verifier if source.verifier is not None else column_of(row, source.verifier_column)
-    if isinstance(named, str):
-        names = [named]
-    elif isinstance(named, list) and named and all(isinstance(name, str) for name in named):
-        names = named
-    else:
+    names = [named] if isinstance(named, str) else named
+    if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
         raise InvalidArgument(
             f"{row.where}: {source.verifier_column} must be the name of a verifier or a list of names "
             f"(found: {named!r:.80})"
@@ -154,8 +141,7 @@ def _verifier(
     row: Row, name: str, known_verifiers: Collection[str] | None, reward: RewardConfig, other: str | None
 ) -> str:
     """Returns the verifier that a name in the data means; `other` replaces names that `reward.remap` does not have."""
-    name = name.lower()
-    name = reward.remap.get(name, other or name)
+    name = reward.remap.get(name.lower(), other or name.lower())
     if known_verifiers is not None and name not in known_verifiers:
         raise InvalidArgument(
             f"{row.where}: {unknown_verifier(name, known_verifiers)}. Map the name of a data set to a verifier with "
@@ -200,11 +186,8 @@ def _label(row: Row, label: Any, column: str) -> Any:
 
 
 def _text_of(number: float) -> str:
-    """Returns the text of a number as written in the data, with all digits.
-
-    Programs write 72.0 for 72 and 1e-05 for 0.00001, which no person chose. An answer has no exponent either, so an
-    exponent is written out if the double equals the text.
-    """
+    """Returns the text of a number as written in the data, with all digits, unless a program wrote 72.0 for 72 or 1e-05
+    for 0.00001. An answer has no exponent either, so an exponent is written out if the double equals the text."""
     if isinstance(number, WrittenNumber) and not number.is_of_program:
         return number.text
     return np.format_float_positional(number, trim="-")

@@ -25,13 +25,19 @@ def environment_of(row: Row, source: SourceConfig, known_environments: Collectio
     """Reads a row's environment (in any case of letters), task and tools; returns None without an environment.
 
     Raises `InvalidArgument`, which names the row, for an unknown environment, a task that is not a JSON table, or tools
-    that are not a list of names. Whether the environment has the tools is checked later, when the code of the
-    environment is loaded.
+    that are not a list of names. Whether the environment has the tools is checked later, when its code is loaded.
     """
     found = _named(row, source) if source.names_environments else None
     if found is None:
         return None
-    return replace(_known(row, found, known_environments), tools=_tools(row, source.tools_column))
+    name = found.environment.lower()
+    if name not in known_environments:
+        known = f"known: {', '.join(sorted(known_environments))}" if known_environments else "the table is empty"
+        raise InvalidArgument(
+            f"{row.where}: no environment is called {found.environment!r:.80}; declare it under [[environments]] "
+            f"({known})"
+        )
+    return replace(found, environment=name, tools=_tools(row, source.tools_column))
 
 
 def refuse_tools(row: Row, column: str) -> None:
@@ -63,15 +69,6 @@ def _named(row: Row, source: SourceConfig) -> EnvironmentTask | None:
             )
     assert name is not None
     return EnvironmentTask(name, _task(row, source.environment_task_column))
-
-
-def _known(row: Row, found: EnvironmentTask, known_environments: Collection[str]) -> EnvironmentTask:
-    if found.environment.lower() in known_environments:
-        return replace(found, environment=found.environment.lower())
-    known = f"known: {', '.join(sorted(known_environments))}" if known_environments else "the table is empty"
-    raise InvalidArgument(
-        f"{row.where}: no environment is called {found.environment!r:.80}; declare it under [[environments]] ({known})"
-    )
 
 
 def _configured(row: Row, value: Mapping[str, Any] | list[Any], column: str) -> EnvironmentTask | None:
@@ -138,9 +135,8 @@ def _json_value(row: Row, value: Any, column: str, depth: int = 1) -> Any:
         return [_json_value(row, item, column, depth + 1) for item in value]
     if isinstance(value, str):
         return unicode_of(row, value, column)
-    is_exact = not isinstance(value, int) or abs(value) < 2**53
-    is_finite = not isinstance(value, float) or abs(value) < float("inf")
-    if value is None or (isinstance(value, bool | int | float) and is_exact and is_finite):
+    is_exact = isinstance(value, int) and abs(value) < 2**53
+    if value is None or is_exact or (isinstance(value, float) and abs(value) < float("inf")):
         return value
     raise InvalidArgument(
         f"{row.where}: {column} holds {value!r:.40}, which JSON cannot represent: use text, whole numbers below 2^53 "

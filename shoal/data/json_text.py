@@ -32,6 +32,5 @@ class WrittenNumber(float):
 
 
 def parse_json_text(text: str) -> Any:
-    """Parses a JSON text of the data. Raises `ValueError` for other texts, and for a key that an object has twice: one
-    of the two values would be lost."""
+    """Parses a JSON text of the data. Raises `ValueError` for other texts, and for a key that an object has twice."""
     return parse_json(text, object_pairs_hook=unique_keys, parse_float=WrittenNumber)

@@ -52,9 +52,8 @@ def messages_of(
     if has_answer and len(value) > 1 and isinstance(value[-1], Mapping) and value[-1].get("role") == "assistant":
         value = value[:-1]
     messages = tuple(_Reader(row, f"{column}[{index}]").message(message) for index, message in enumerate(value))
-    return messages, frozenset(
-        name for message in value for name in _ABOUT & message.keys() if not _says_nothing(message[name])
-    )
+    left_out = (name for message in value for name in _ABOUT & message.keys() if not _says_nothing(message[name]))
+    return messages, frozenset(left_out)
 
 
 def _parsed_messages(row: Row, text: str, column: str) -> list[Any] | None:
@@ -83,8 +82,7 @@ class _Reader:
     """Reads one message of a row."""
 
     def __init__(self, row: Row, place: str) -> None:
-        self._row = row
-        self._place = place
+        self._row, self._place = row, place
 
     def message(self, message: Any) -> ChatMessage:
         if not isinstance(message, Mapping) or not isinstance(role := message.get("role"), str):

@@ -24,7 +24,7 @@ class PromptSet:
     """The question of each prompt, with the task of its environment, but without system messages and template. Prompts
     with the same content have equal questions."""
     num_dropped_too_long: int = 0
-    """Prompts left out because they have more than `data.max_prompt_tokens` tokens."""
+    """Prompts with more than `data.max_prompt_tokens` tokens."""
     digests: Mapping[str, str] = field(default_factory=dict)
     """SHA-256 of each file, data set and task from which the prompts come, by its name."""
     left_out: frozenset[str] = frozenset()
@@ -37,8 +37,7 @@ class PromptSet:
         return len(self.prompts)
 
     def at(self, position: int) -> Prompt:
-        """Returns the prompt at a position (from 0) of the endless order. The prompt depends only on the seed and the
-        position."""
+        """Returns the prompt at a position (from 0) of the endless order, by the seed and the position alone."""
         if position < 0:
             raise ValueError(f"position must be at least 0 (given: {position})")
         number_of_pass, index = divmod(position, len(self.prompts))
@@ -66,8 +65,7 @@ class HeldOut:
     num_wanted: int = 0
     """The number of questions that `evaluation.num_prompts` asks for."""
     left_out: Mapping[str, int] = field(default_factory=dict)
-    """The number of questions that were omitted before the last question that is asked, by reason. A question counts
-    for exactly one reason."""
+    """The number of questions that were omitted before the last question that is asked, by the one reason of each."""
 
     def without(self, reason: str, prompt_ids: Collection[str]) -> "HeldOut":
         """Omits the questions with the given ids, for a reason."""
@@ -76,10 +74,9 @@ class HeldOut:
         return HeldOut(kept, self.num_wanted, {**self.left_out, **({reason: num_left_out} if num_left_out else {})})
 
     def __str__(self) -> str:
-        """Describes how many questions are asked, and how many are left out for each reason."""
-        listed = "".join(f", {count} {_WHY_LEFT_OUT[reason]}" for reason, count in self.left_out.items())
+        listed = ", ".join(f"{count} {_WHY_LEFT_OUT[reason]}" for reason, count in self.left_out.items())
         total = sum(self.left_out.values())
-        why = f", and {total} are left out: {listed.removeprefix(', ')}" if total else ""
+        why = f", and {total} are left out: {listed}" if total else ""
         return (
             f"{len(self.prompts)} held-out questions are asked instead of {self.num_wanted} "
             f"(evaluation.num_prompts){why}"
@@ -93,12 +90,10 @@ class HeldOut:
 
 def held_out_prompts(candidates: PromptSet, trained_on: Iterable[str], num_prompts: int) -> HeldOut:
     """Returns the first `num_prompts` different questions, in order, that are not in `trained_on`, or fewer if there
-    are not enough. Also counts the candidates that are omitted before the last question that is asked.
+    are not enough.
 
     Each row with an environment is a different question, even if words and tasks are equal, because the draws of the
-    environment differ.
-
-    Raises `InvalidArgument` when no question is left.
+    environment differ. Raises `InvalidArgument` when no question is left.
     """
     known, seen = frozenset(trained_on), set[tuple[str, str]]()
     chosen: list[Prompt] = []

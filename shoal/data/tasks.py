@@ -1,5 +1,4 @@
-"""Rows from tasks that generate questions: Shoal's own tasks (sums, products, numbers to guess), and the tasks of the
-package `reasoning-gym`."""
+"""Rows from tasks that generate questions: Shoal's own tasks, and the tasks of the package `reasoning-gym`."""
 
 import math
 import random
@@ -44,32 +43,25 @@ _EXAMPLE_OF_GUESSING = (
 
 
 def make_task(source: SourceConfig) -> RowSource:
-    """Generates `task_size` questions of a task from `task_seed`, each with its verifier and label.
+    """Generates `task_size` questions of a task from `task_seed`, in the columns that the source names.
 
-    The settings of the source name the columns. Raises `InvalidArgument` for an unknown task or option, or a size for
-    which the task has too few questions.
+    Raises `InvalidArgument` for an unknown task or option, or a size for which the task has too few questions.
     """
     assert source.task is not None
     name = f"{source.task}@{source.task_seed}"
-    if source.task == MULTIPLICATION:
-        return _source(name, list(_multiplication(source, name)))
-    if source.task == GUESSING:
-        return _source(name, list(_guessing(source, name)))
-    questions = _arithmetic(source) if source.task == ARITHMETIC else _reasoning_gym(source)
-    rows = []
-    for number, (question, label, verifier) in enumerate(questions):
-        values = {source.messages_column: question, source.ground_truth_column: label}
-        if source.environment_task_column != source.ground_truth_column:  # Otherwise the environment reads the label.
-            values[source.verifier_column] = verifier
-        rows.append(Row(number, f"{name} question {number + 1}", values))
-    return _source(name, rows)
-
-
-def _source(name: str, rows: list[Row]) -> RowSource:
+    values = _OWN.get(source.task, _reasoning_gym)(source)
+    rows = [Row(number, f"{name} question {number + 1}", value) for number, value in enumerate(values)]
     return RowSource(name, rows, {name: digest_of_rows(rows)})
 
 
-def _arithmetic(source: SourceConfig) -> Iterator[tuple[str, Any, str]]:
+def _labeled(source: SourceConfig, question: str, label: Any, verifier: str) -> dict[str, Any]:
+    values = {source.messages_column: question, source.ground_truth_column: label}
+    if source.environment_task_column != source.ground_truth_column:  # Otherwise the environment reads the label.
+        values[source.verifier_column] = verifier
+    return values
+
+
+def _arithmetic(source: SourceConfig) -> Iterator[dict[str, Any]]:
     """Generates different sums of two numbers from 0 to `max_operand` (default 49)."""
     options = dict(source.task_options)
     largest = options.pop("max_operand", 49)
@@ -90,16 +82,16 @@ def _arithmetic(source: SourceConfig) -> Iterator[tuple[str, Any, str]]:
     for pair in draw_distinct(f"arithmetic:{source.task_seed}", base * base, source.task_size):
         first, second = divmod(pair, base)
         # The last number of the answer counts, so "3 + 4 = 7" is as good as "7".
-        yield f"What is {first} + {second}? Reply with only the number.", str(first + second), "gsm8k"
+        yield _labeled(source, f"What is {first} + {second}? Reply with only the number.", str(first + second), "gsm8k")
 
 
-def _multiplication(source: SourceConfig, name: str) -> Iterator[Row]:
+def _multiplication(source: SourceConfig) -> Iterator[dict[str, Any]]:
     """Generates different products of two numbers from 10 to 99. The environment's task is {"a", "b"}."""
     if source.task_options:
         raise InvalidArgument(f"task multiplication has no options (given: {sorted(source.task_options)[0]!r})")
     if source.task_size > 90 * 90:
         raise InvalidArgument(f"task multiplication has {90 * 90} different questions; task_size is {source.task_size}")
-    for number, pair in enumerate(draw_distinct(f"multiplication:{source.task_seed}", 90 * 90, source.task_size)):
+    for pair in draw_distinct(f"multiplication:{source.task_seed}", 90 * 90, source.task_size):
         a, b = 10 + pair // 90, 10 + pair % 90
         values: dict[str, Any] = {
             source.messages_column: [*_EXAMPLE, {"role": "user", "content": f"What is {a} times {b}?"}],
@@ -108,21 +100,20 @@ def _multiplication(source: SourceConfig, name: str) -> Iterator[Row]:
         }
         if not source.names_environments:  # An environment gives the reward itself.
             values[source.verifier_column] = "gsm8k"
-        yield Row(number, f"{name} question {number + 1}", values)
+        yield values
 
 
-def _guessing(source: SourceConfig, name: str) -> Iterator[Row]:
+def _guessing(source: SourceConfig) -> Iterator[dict[str, Any]]:
     """Generates games of guessing a number from 1 to 5. The environment's task is {"number"}."""
     if source.task_options:
         raise InvalidArgument(f"task guessing has no options (given: {sorted(source.task_options)[0]!r})")
     numbers = random.Random(f"guessing:{source.task_seed}")
-    for number in range(source.task_size):
+    for _ in range(source.task_size):
         hidden = numbers.randint(1, _HIGHEST)
-        values = {source.messages_column: [*_EXAMPLE_OF_GUESSING], source.environment_task_column: {"number": hidden}}
-        yield Row(number, f"{name} question {number + 1}", values)
+        yield {source.messages_column: [*_EXAMPLE_OF_GUESSING], source.environment_task_column: {"number": hidden}}
 
 
-def _reasoning_gym(source: SourceConfig) -> Iterator[tuple[str, Any, str]]:
+def _reasoning_gym(source: SourceConfig) -> Iterator[dict[str, Any]]:
     task = source.task
     assert task is not None
     try:
@@ -130,7 +121,7 @@ def _reasoning_gym(source: SourceConfig) -> Iterator[tuple[str, Any, str]]:
     except ImportError:
         raise InvalidArgument(f"task {task}: reasoning-gym is not installed: pip install 'shoal[tasks]'") from None
     if task not in DATASETS:
-        near = similar_names(task, [ARITHMETIC, MULTIPLICATION, GUESSING, *DATASETS])
+        near = similar_names(task, [*_OWN, *DATASETS])
         hint = f"did you mean {' or '.join(near)}?" if near else "the gallery of reasoning-gym lists the names"
         raise InvalidArgument(f"there is no task {task!r}; {hint}")
     options = {key: whole_numbers(value, below=math.inf) for key, value in source.task_options.items()}
@@ -140,4 +131,8 @@ def _reasoning_gym(source: SourceConfig) -> Iterator[tuple[str, Any, str]]:
         raise InvalidArgument(f"task {task} refuses the options {options}: {error}") from None
     for entry in questions:
         label = {"task": task, "options": entry_to_text(options), "entry": entry_to_text(entry)}
-        yield entry["question"], label, "reasoning_gym"
+        yield _labeled(source, entry["question"], label, "reasoning_gym")
+
+
+_OWN = {ARITHMETIC: _arithmetic, MULTIPLICATION: _multiplication, GUESSING: _guessing}
+"""Shoal's own tasks."""
