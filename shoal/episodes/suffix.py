@@ -21,6 +21,7 @@ from shoal.errors import InvalidArgument
 
 RESULT = "{result}"
 """The place in `inline_results` for the result of a tool."""
+_TALK = (*STAND_IN, {"role": "user", "content": "-"})
 _TRIAL = "trial-of-a-message"
 _PLACE = "\ue000"
 _ESCAPED = re.compile(rf"{_PLACE}(\d+){_PLACE}")
@@ -56,7 +57,8 @@ class TurnRenderer:
         special = {token.content for token in tokenizer.added_tokens_decoder.values() if token.special}
         self._tools: list[dict[str, Any]] | None = None
         # Some tokenizers do not mark the tokens with which the template writes turns as special.
-        self._unsplit = self._tokens_of_turns() - special
+        behind = self._render(_TALK, begins_turn=True).rpartition(ANSWER)[2]
+        self._unsplit = {token for token in tokenizer.get_added_vocab() if token.strip() and token in behind} - special
         # Longest first: a token may begin with another token.
         self._escaped = sorted({*special, *self._unsplit, ANSWER, _PLACE}, key=len, reverse=True)
         self._to_escape = re.compile("|".join(map(re.escape, self._escaped)))
@@ -88,7 +90,7 @@ class TurnRenderer:
         return self.encode(self._prompt(messages))
 
     def _prompt(self, messages: Sequence[ChatMessage]) -> str:
-        return self._render([self._of_data(message) for message in messages], begins_turn=False)
+        return self._render([*map(self._of_data, messages)], begins_turn=False)
 
     def opening(self, prompt: Sequence[ChatMessage], messages: Sequence[ChatMessage]) -> list[int]:
         """Returns the tokens between an episode's prompt and the first turn: the environment's first messages, if any,
@@ -99,9 +101,7 @@ class TurnRenderer:
         """
         self._check_roles(messages)
         before = self._prompt(prompt)
-        whole = self._render(
-            [*map(self._of_data, prompt), *(self._escape(message) for message in messages)], begins_turn=True
-        )
+        whole = self._render([*map(self._of_data, prompt), *map(self._escape, messages)], begins_turn=True)
         if not whole.startswith(before):
             raise InvalidArgument(
                 "model.chat_template: the template changes the prompt when a message follows the prompt, so an "
@@ -154,21 +154,18 @@ class TurnRenderer:
         return str(self._tokenizer.decode(token_ids, skip_special_tokens=False, clean_up_tokenization_spaces=False))
 
     def opened_thought(self, token_ids: Sequence[int]) -> str:
-        """Returns the opening mark of the thought in which a turn begins, given the tokens right before the turn. The
-        result is empty if the turn begins outside of a thought.
-
-        Some templates write the opening mark themselves. Then the policy does not write the mark.
-        """
+        """Returns the opening mark of the thought in which a turn begins, given the tokens right before the turn: some
+        templates write the mark themselves. The result is empty if the turn begins outside of a thought."""
         return opened_thought(str(self._tokenizer.decode(list(token_ids), skip_special_tokens=False)))
 
     def whole(self, messages: Sequence[ChatMessage]) -> list[int]:
         """Returns the tokens of a whole conversation, tokenized in one pass, up to the policy's next turn."""
-        return self.encode(self._render([self._of_data(message) for message in messages], begins_turn=True))
+        return self.encode(self._render([*map(self._of_data, messages)], begins_turn=True))
 
     def beginning(self, messages: Sequence[ChatMessage]) -> list[int]:
         """Returns the tokens of another program's conversation, up to the policy's next turn. The texts of the
         conversation cannot become special tokens. Raises `InvalidArgument` if the template refuses a message."""
-        return self.encode(self._render([self._escape(message) for message in messages], begins_turn=True))
+        return self.encode(self._render([*map(self._escape, messages)], begins_turn=True))
 
     def encode(self, text: str) -> list[int]:
         """Returns the tokens of a text, without any that the tokenizer would add."""
@@ -187,25 +184,21 @@ class TurnRenderer:
     def written(
         self, before: Sequence[ChatMessage], answer: ChatMessage, behind: Sequence[ChatMessage], otherwise: str
     ) -> str:
-        """Returns an answer as the template writes it between messages, with calls in the template's form.
-
-        Returns `otherwise` if the template writes different text before the answer.
-        """
-        begun = self._render([for_template(message) for message in before], begins_turn=True)
-        text = self._render([for_template(message) for message in (*before, answer, *behind)], begins_turn=True)
+        """Returns an answer as the template writes it between messages, with calls in the template's form; `otherwise`
+        if the template writes different text before the answer."""
+        begun = self._render([*map(for_template, before)], begins_turn=True)
+        text = self._render([*map(for_template, (*before, answer, *behind))], begins_turn=True)
         end = text.find(self.end_of_turn_text, len(begun))
         return text[len(begun) : end] if text.startswith(begun) and end >= 0 else otherwise
 
     def _behind_answer(self, calls: Sequence[ToolCall], messages: Sequence[ChatMessage]) -> str:
         """Returns the text from the end of the policy's turn to the end."""
-        new = [self._escape(message) for message in messages]
-        text = None
+        new = [*map(self._escape, messages)]
+        text = ""
         if calls and any(message.role == "tool" for message in messages):
-            try:
+            with contextlib.suppress(InvalidArgument):  # Some templates take only one call, or other arguments.
                 text = self._render([*_stand_in_with(calls), *new], begins_turn=True)
-            except InvalidArgument:  # Some templates take only one call, or arguments in another form.
-                text = None
-        if text is None or ANSWER not in text:
+        if ANSWER not in text:
             text = self._render([*STAND_IN, *new], begins_turn=True)
         behind = text.rpartition(ANSWER)[2]
         start = behind.find(self.end_of_turn_text)
@@ -219,7 +212,7 @@ class TurnRenderer:
     def _find_end_of_turn(self) -> str:
         """Returns the text of the token between an answer and a user's message. With `inline_results` a template may
         have no such token; then the token that ends any text also ends the answer."""
-        text = self._render([*STAND_IN, {"role": "user", "content": "-"}], begins_turn=True)
+        text = self._render(_TALK, begins_turn=True)
         behind = text.rpartition(ANSWER)[2].lstrip()
         found = first_token(self._tokenizer, behind)
         # If nothing comes after the last answer, the token begins the next message.
@@ -234,11 +227,6 @@ class TurnRenderer:
                 "policy's turn (episodes.inline_results)"
             )
         return found
-
-    def _tokens_of_turns(self) -> set[str]:
-        """Returns the tokens with which the template ends a turn and begins the next ones."""
-        behind = self._render([*STAND_IN, {"role": "user", "content": "-"}], begins_turn=True).rpartition(ANSWER)[2]
-        return {token for token in self._tokenizer.get_added_vocab() if token.strip() and token in behind}
 
     def _check_roles(self, messages: Sequence[ChatMessage]) -> None:
         """Raises `InvalidArgument` for a role whose messages the template silently omits, as many templates do, or

@@ -1,8 +1,7 @@
-"""A comparison of a conversation rendered turn by turn, as in an episode, with the same conversation rendered in one
-pass.
+"""A comparison of a conversation rendered turn by turn, as in an episode, and in one pass, as in later use.
 
-The two texts need not be equal: a template may drop thoughts, or close the last answer differently. If the texts
-differ, the policy sees other tokens in training than in later use, when a conversation is rendered in one pass.
+If the texts differ, the policy sees other tokens in training than later: a template may drop thoughts, or close the
+last answer differently.
 """
 
 from collections.abc import Sequence
@@ -30,14 +29,13 @@ class Difference:
     """The first place where the two renderings of a conversation differ."""
 
     turn: int
-    """The first turn (from 1) whose messages end after the first difference; 0 for the messages before the first turn.
-    """
+    """The first turn (from 1) whose messages end after the difference; 0 for the messages before the first turn."""
     token: int
-    """Number of equal tokens before the first difference."""
+    """Number of equal tokens before the difference."""
     in_turns: str
-    """The episode's text at the first difference."""
+    """The episode's text at the difference."""
     at_once: str
-    """The text at the first difference if the conversation is rendered in one pass."""
+    """The text at the difference if the conversation is rendered in one pass."""
 
     def __str__(self) -> str:
         where = f"after turn {self.turn}" if self.turn else "before the first turn"
@@ -48,8 +46,7 @@ class Difference:
 
 
 def trial_turns(tools: Sequence[ToolDefinition]) -> tuple[Turn, ...]:
-    """Returns turns with which a chat template is tried: calls of the first tool with their results, or talk with the
-    user."""
+    """Returns turns with which a chat template is tried: calls of the first tool, or talk with the user."""
     if not tools:
         return tuple(Turn(ChatMessage("assistant", answer), (ChatMessage("user", "Go on."),)) for answer in _ANSWERS)
     turns = []
@@ -63,11 +60,8 @@ def trial_turns(tools: Sequence[ToolDefinition]) -> tuple[Turn, ...]:
 def find_difference(
     renderer: TurnRenderer, prompt: Sequence[ChatMessage], first: Sequence[ChatMessage], turns: Sequence[Turn]
 ) -> Difference | None:
-    """Returns the first difference between the tokens of an episode and the same conversation rendered in one pass. The
-    result is None if the tokens are equal.
-
-    Raises the errors of the renderer.
-    """
+    """Returns the first difference between the tokens of an episode and of the same conversation rendered in one pass;
+    None if the tokens are equal. Raises the errors of the renderer."""
     messages = [*prompt, *first]
     token_ids = renderer.prompt_ids(prompt) + renderer.opening(prompt, first)
     if difference := _compare(renderer, 0, token_ids, messages):

@@ -12,8 +12,7 @@ _NUM_LAST_TOKENS = 16
 
 
 def opened_by(renderer: TurnRenderer, before: Int32Array) -> str:
-    """Returns the opening mark of the thought in which the tokens before a turn end. The result is empty if the tokens
-    end outside of a thought."""
+    """Returns the opening mark of the thought in which the tokens before a turn end; empty outside of a thought."""
     return renderer.opened_thought(before[-_NUM_LAST_TOKENS:].tolist())
 
 
@@ -30,9 +29,8 @@ def turn_message(
     """Returns the message of turn `number` (from 1), given the tokens `before` the turn and the tokens `sampled` in the
     turn. Calls of `withheld` tools, which the prompt does not offer, are found and refused.
 
-    A chat template may begin the turn inside a thought. Then only the end of the thought is sampled. The parser is told
-    that the turn begins in a thought, since text in a thought is no call. The message has only the sampled text. A turn
-    that no result can follow has no calls.
+    If the chat template begins the turn inside a thought, the parser is told, since text in a thought is no call. A
+    turn that no result can follow has no calls.
     """
     token_ids = sampled.tolist()
     text = renderer.sampled_text(token_ids)

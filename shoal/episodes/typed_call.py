@@ -18,7 +18,9 @@ def typed_call(line: str, tools: Sequence[ToolDefinition]) -> str:
     name, _, arguments = line[1:].partition(" ")
     arguments = arguments.strip() or "{}"
     if not _is_object(arguments):
-        raise InvalidArgument(f"arguments must be a JSON object, as in /{name} {_example(name, tools)}")
+        parameters = next((tool.parameters for tool in tools if tool.name == name), {})
+        gaps = ", ".join(f"{json.dumps(key)}: ..." for key in parameters.get("properties", {}))
+        raise InvalidArgument(f"arguments must be a JSON object, as in /{name} {{{gaps}}}")
     return f'<tool_call>{{"name": {json.dumps(name)}, "arguments": {arguments}}}</tool_call>'
 
 
@@ -27,9 +29,3 @@ def _is_object(text: str) -> bool:
         return isinstance(json.loads(text), dict)
     except (ValueError, RecursionError):
         return False
-
-
-def _example(name: str, tools: Sequence[ToolDefinition]) -> str:
-    """Returns the arguments of a tool with gaps for their values."""
-    parameters = next((tool.parameters for tool in tools if tool.name == name), {})
-    return "{" + ", ".join(f"{json.dumps(key)}: ..." for key in parameters.get("properties", {})) + "}"

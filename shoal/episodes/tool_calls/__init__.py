@@ -1,12 +1,12 @@
 """Tool calls in the text of a policy's turn, with one parser for each form in which models write calls.
 
-A parser never raises. A text that looks like a call but cannot be read becomes a call with a status that reports the
-fault.
+A parser never raises: a text that looks like a call but cannot be read becomes a call whose status reports the fault.
 """
 
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 from shoal.conversation import ToolCall, ToolCallStatus, ToolDefinition
@@ -53,9 +53,8 @@ class Parser(Protocol):
     ) -> ParsedTurn:
         """Returns the content and the tool calls of a turn.
 
-        `text` keeps special tokens, except the end of the turn. The prompt offers `tools`. The ids of the calls contain
-        the number `turn`. The prompt does not offer `withheld` tools: a call of a withheld tool counts as a call of an
-        unknown tool.
+        `text` keeps special tokens, except the end of the turn. The ids of the calls contain the number `turn`. The
+        prompt offers `tools`; a call of a `withheld` tool counts as a call of an unknown tool.
         """
 
 
@@ -66,14 +65,7 @@ def make_parser(name: str, pattern: str = "") -> Parser:
     """
     if name not in PARSERS:
         raise InvalidArgument(f"no parser of tool calls is called {name!r}; the parsers are {', '.join(PARSERS)}")
-    find = regex_finder(pattern) if name == "regex" else _FINDERS[name]
-
-    def parse(
-        text: str, tools: Sequence[ToolDefinition], turn: int, withheld: Sequence[ToolDefinition] = ()
-    ) -> ParsedTurn:
-        return _parse(find, text, tools, turn, withheld)
-
-    return parse
+    return partial(_parse, regex_finder(pattern) if name == "regex" else _FINDERS[name])
 
 
 def stop_strings(name: str, tools: Sequence[ToolDefinition]) -> tuple[str, ...]:
@@ -84,7 +76,7 @@ def stop_strings(name: str, tools: Sequence[ToolDefinition]) -> tuple[str, ...]:
 
 
 def _parse(
-    find: Finder, text: str, tools: Sequence[ToolDefinition], turn: int, withheld: Sequence[ToolDefinition]
+    find: Finder, text: str, tools: Sequence[ToolDefinition], turn: int, withheld: Sequence[ToolDefinition] = ()
 ) -> ParsedTurn:
     calls: list[ToolCall] = []
     content: list[str] = []

@@ -18,11 +18,9 @@ _CLOSE = re.compile("|".join(map(re.escape, CLOSINGS)))
 
 
 def find_call_tool(text: str, tools: Sequence[ToolDefinition]) -> Iterator[Found]:
-    """Yields the calls, also those inside thoughts: models that search while they think are trained with this form of
-    call.
+    """Yields the calls, also those inside thoughts: models that search while they think are trained with this form.
 
-    Leaves out attributes that are no parameters of the tool. A value is text, or JSON if the tool's schema refuses a
-    text.
+    Leaves out attributes that are no parameters of the tool.
     """
     by_name = {tool.name: tool for tool in tools}
     begun = _OPEN.search(text)
@@ -39,8 +37,7 @@ def _read(text: str, begun: re.Match[str], tools: dict[str, ToolDefinition]) -> 
         place = attribute.end()
     name = attributes.pop("name", "").strip()
     close, following = _CLOSE.search(text, place), _OPEN.search(text, place)
-    ends = [match for match in (close, following) if match]
-    first = min(ends, key=re.Match.start, default=None)
+    first = min(filter(None, (close, following)), key=re.Match.start, default=None)
     end = len(text) if first is None else first.end() if first is close else first.start()
     try:
         if not name:

@@ -1,5 +1,4 @@
-"""The parts that all parsers share: the calls that parsers find, before any check of the tool, and the reading of JSON
-and texts."""
+"""The calls that parsers find, before any check of the tool, and the reading of JSON and texts."""
 
 import json
 import re
@@ -15,8 +14,7 @@ from shoal.episodes.tool_calls.schemas import problem_of
 from shoal.parsing import check_depth
 
 MAX_CALLS = 64
-"""The most calls in one turn. The limit also bounds a parser's time on a text with many beginnings of calls that never
-end."""
+"""The most calls in one turn, which also bounds the time for a text with many beginnings of calls that never end."""
 _DECODER = json.JSONDecoder(parse_constant=lambda constant: _refuse_constant(constant))
 
 
@@ -30,8 +28,7 @@ class Found:
     name: str = ""
     """The tool's name; empty if the name could not be read."""
     arguments: dict[str, Any] | None = None
-    """The arguments of the call. The value is None if the arguments could not be read, or if only an unknown tool's
-    schema would name the arguments."""
+    """The arguments; None if they could not be read, or if only an unknown tool's schema would name them."""
     problem: str = ""
     """A text that tells the policy what is wrong with the call; empty if nothing is wrong."""
 
@@ -41,8 +38,7 @@ Finder = Callable[[str, Sequence[ToolDefinition]], Iterable[Found]]
 
 
 def read_json_at(text: str, start: int) -> tuple[Any, int]:
-    """Returns the JSON value that begins at `start`, and the end of the value. Raises `ValueError` if no JSON can be
-    read there."""
+    """Returns the JSON value that begins at `start`, and its end. Raises `ValueError` if no JSON can be read there."""
     try:
         value, end = _DECODER.raw_decode(text, start)
     except json.JSONDecodeError as error:
@@ -63,8 +59,7 @@ def check_json(value: Any) -> None:
 
 
 def arguments_of(value: Any) -> dict[str, Any]:
-    """Returns the arguments, which are given as a JSON object or as the text of a JSON object. Raises `ValueError` for
-    other values."""
+    """Returns the arguments, given as a JSON object or as its text. Raises `ValueError` for other values."""
     if isinstance(value, str):
         try:
             value, _ = read_json_at(value.strip(), 0)
@@ -76,11 +71,8 @@ def arguments_of(value: Any) -> dict[str, Any]:
 
 
 def call_in_json(value: Any, argument_keys: Sequence[str]) -> tuple[str, dict[str, Any]]:
-    """Returns the name and the arguments of a call that is a JSON object.
-
-    The arguments are the value of the first of `argument_keys` that the object has. Raises `ValueError` for other
-    values.
-    """
+    """Returns the name and the arguments of a call that is a JSON object, with the arguments under the first of
+    `argument_keys` that it has. Raises `ValueError` for other values."""
     if not isinstance(value, dict):
         raise ValueError("a call must be a JSON object")
     name = value.get("name")
@@ -93,10 +85,9 @@ def call_in_json(value: Any, argument_keys: Sequence[str]) -> tuple[str, dict[st
 
 
 def search_outside(pattern: re.Pattern[str], text: str, start: int) -> re.Match[str] | None:
-    """Returns the first match that begins outside of thoughts; None if there is no such match.
+    """Returns the first match from `start` on that begins outside of thoughts; None if there is no such match.
 
-    The search begins at `start`, which is outside of thoughts. A call inside a thought does not count. A mark of
-    thoughts inside a call is part of the call.
+    `start` is outside of thoughts. A mark of thoughts inside a call is part of the call.
     """
     while begun := pattern.search(text, start):
         thought = next_thought(text, start, begun.start())
@@ -107,10 +98,8 @@ def search_outside(pattern: re.Pattern[str], text: str, start: int) -> re.Match[
 
 
 def end_unread(text: str, start: int, closing: str, opening: re.Pattern[str]) -> int:
-    """Returns the end of a call that cannot be read, given a place inside the call.
-
-    The call ends behind its closing tag, before the next call, or before a thought, whichever comes first.
-    """
+    """Returns the end of a call that cannot be read, given a place inside the call: behind its closing tag, before the
+    next call, or before a thought, whichever comes first."""
     thought = next_thought(text, start, len(text))
     end = len(text) if thought is None else thought[0]
     close, following = text.find(closing, start, end), opening.search(text, start, end)
@@ -120,27 +109,20 @@ def end_unread(text: str, start: int, closing: str, opening: re.Pattern[str]) ->
 
 
 def only_argument(text: str, tool: ToolDefinition) -> dict[str, Any]:
-    """Returns the arguments of a call that gives one value as text.
-
-    The value belongs to the tool's first required parameter, or to the tool's first parameter if none is required.
-    Raises `ValueError` for a value if the tool has no parameters.
-    """
-    properties = tool.parameters.get("properties") or {}
-    name = next(iter([*(tool.parameters.get("required") or ()), *properties]), None)
-    if name is None:
-        if text.strip():
-            raise ValueError(f"{tool.name} takes no argument")
-        return {}
-    return {name: typed(text, name, tool)}
+    """Returns the arguments of a call that gives one value as text, for the tool's first required parameter, or for its
+    first parameter if none is required. Raises `ValueError` for a value if the tool has no parameters."""
+    names = [*(tool.parameters.get("required") or ()), *(tool.parameters.get("properties") or ())]
+    if names:
+        return {names[0]: typed(text, names[0], tool)}
+    if text.strip():
+        raise ValueError(f"{tool.name} takes no argument")
+    return {}
 
 
 def typed(text: str, parameter: str, tool: ToolDefinition) -> Any:
-    """Returns the value of a parameter that was written as text.
-
-    The value is the text itself if the tool's schema accepts a text. Otherwise the text is read as JSON or as a literal
-    of Python. A value that the schema accepts in no form is also returned, since the check of the arguments refuses
-    such a value later.
-    """
+    """Returns the value of a parameter that was written as text: the text itself if the tool's schema accepts a text,
+    otherwise its value as JSON or as a literal of Python. The check of the arguments refuses a value that the schema
+    accepts in no form."""
     properties = tool.parameters.get("properties") or {}
     # Keeps all properties, since a reference may lead to another parameter, and drops rules about several parameters.
     kept = {key: value for key, value in tool.parameters.items() if key in ("$schema", "$id", "$defs", "definitions")}

@@ -12,11 +12,8 @@ _OPENING = re.compile("<tool_call>")
 
 
 def find_hermes(text: str, tools: Sequence[ToolDefinition]) -> Iterator[Found]:
-    """Yields the calls after the policy's thoughts.
-
-    A call ends where its JSON ends, and the JSON may contain the tags as text. A call whose JSON cannot be read ends at
-    the next tag, so that later calls are read.
-    """
+    """Yields the calls after the policy's thoughts. A call ends where its JSON ends, which may contain the tags as
+    text; a call whose JSON cannot be read ends at the next tag, so that later calls are read."""
     begun = search_outside(_OPENING, text, answer_start(text))
     while begun:
         found = _read(text, begun.start(), begun.end())

@@ -1,7 +1,5 @@
-"""Reads calls as Llama 3 writes them: {"name": ..., "parameters": {...}}.
-
-A call follows <|python_tag|> or stands alone. A ";" separates several calls.
-"""
+"""Reads calls as Llama 3 writes them: {"name": ..., "parameters": {...}}, alone or after <|python_tag|>, with a ";"
+between several calls."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -16,11 +14,8 @@ _KEYS = ("parameters", "arguments")
 
 
 def find_llama3_json(text: str, tools: Sequence[ToolDefinition]) -> Iterator[Found]:
-    """Yields the calls after the policy's thoughts.
-
-    JSON without a name or without parameters is content, since an answer may be JSON. JSON after <|python_tag|> must be
-    a call.
-    """
+    """Yields the calls after the policy's thoughts. JSON without a name or without parameters is content, since an
+    answer may be JSON, but JSON after <|python_tag|> must be a call."""
     begun = search_outside(_BEGINNING, text, answer_start(text))
     while begun:
         found = _read(text, begun)

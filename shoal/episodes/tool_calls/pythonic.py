@@ -34,11 +34,8 @@ _STRING_ENDS = {
 
 
 def find_pythonic(text: str, tools: Sequence[ToolDefinition]) -> Iterator[Found]:
-    """Yields the calls after the policy's thoughts.
-
-    A call whose end cannot be found ends before the next line, or the next item of the list, that begins with the name
-    of a tool.
-    """
+    """Yields the calls after the policy's thoughts. A call whose end cannot be found ends before the next line, or the
+    next item of the list, that begins with the name of a tool."""
     names = "|".join(re.escape(tool.name) for tool in tools) or "(?!)"
     start = answer_start(text)
     block = search_outside(_OPENING, text, start)
@@ -59,8 +56,7 @@ def find_pythonic(text: str, tools: Sequence[ToolDefinition]) -> Iterator[Found]
 
 
 def _with_ends(calls: list[Found], start: int, end: int, problem: str) -> list[Found]:
-    """Returns the calls of a block, extended by the marks around the block. `problem` states what the end of the block
-    lacks."""
+    """Returns the calls of a block, extended by the marks around it. `problem` states what the block's end lacks."""
     if not calls:
         return [Found(start, end, problem=problem or "there is no call")]
     calls[0] = replace(calls[0], start=start)
@@ -117,7 +113,6 @@ def _closing(text: str, place: int, end: int) -> int | None:
 
 
 def _arguments(call: str) -> dict[str, Any]:
-    """Returns the arguments of a call. Raises `ValueError` if the arguments cannot be read."""
     (statement,) = parse_python(call).body
     node = statement.value if isinstance(statement, ast.Expr) else None
     if not isinstance(node, ast.Call):

@@ -26,11 +26,8 @@ _PARAMETER_END = "</parameter>"
 
 
 def find_qwen3_xml(text: str, tools: Sequence[ToolDefinition]) -> Iterator[Found]:
-    """Yields the calls after the policy's thoughts.
-
-    A value is text, or JSON or a literal of Python if the tool's schema refuses a text. One line break at each end is
-    not part of the value. A value ends at the first closing tag, so a value cannot contain that tag.
-    """
+    """Yields the calls after the policy's thoughts. One line break at each end is not part of a value, and a value
+    cannot contain its closing tag."""
     by_name = {tool.name: tool for tool in tools}
     begun = search_outside(_OPENING, text, answer_start(text))
     while begun:

@@ -15,10 +15,9 @@ _TIMEOUT_S = 1.0
 def regex_finder(pattern: str) -> Finder:
     """Returns the finder of a pattern of the package `regex`. A dot in the pattern matches line breaks too.
 
-    The group `name` is the tool's name. Without the group `name`, a prompt must offer exactly one tool. The group
-    `arguments` is a JSON object of all arguments. The group `argument` is the value of the first required parameter. A
-    search that takes longer than a second makes the rest of the text a call that cannot be read. Thoughts are not
-    searched.
+    The group `name` is the tool's name; without it a prompt must offer exactly one tool. The group `arguments` is a
+    JSON object of all arguments, or the group `argument` is the value of the first required parameter. A search that
+    takes longer than a second makes the rest of the text a call that cannot be read. Thoughts are not searched.
 
     Raises `InvalidArgument` for a text that is no pattern, and for a pattern without a group for arguments.
     """

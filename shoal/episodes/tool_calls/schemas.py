@@ -31,10 +31,8 @@ def check_tools(tools: Sequence[ToolDefinition]) -> None:
 
 
 def problem_of(arguments: dict[str, Any], tool: ToolDefinition) -> str:
-    """Returns what is wrong with the arguments of a call; an empty text if nothing is wrong.
-
-    Raises `ValueError` for a schema that is not valid, or that refers to another document.
-    """
+    """Returns what is wrong with the arguments of a call; an empty text if nothing is wrong. Raises `ValueError` for a
+    schema that is not valid, or that refers to another document."""
     from jsonschema.exceptions import best_match
 
     validator = _validator(json.dumps(tool.parameters, sort_keys=True))
@@ -62,8 +60,7 @@ def _accept(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[
 
 
 def _additional_properties(check: Any) -> Any:
-    """Returns the check for unknown names of arguments. A schema with patterns of names always passes, since such
-    patterns are not checked."""
+    """Returns the check for unknown names of arguments, which a schema with patterns of names always passes."""
 
     def checked(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[Exception]:
         return iter(()) if "patternProperties" in schema else check(validator, value, instance, schema)

@@ -12,7 +12,7 @@ from shoal.episodes.tool_calls.found import Found, only_argument
 
 def find_tags(text: str, tools: Sequence[ToolDefinition]) -> Iterator[Found]:
     """Yields the calls of the given tools, also those inside thoughts: models that search while they think are trained
-    with this form of call. Tags with other names are not calls."""
+    with this form. Tags with other names are not calls."""
     by_name = {tool.name: tool for tool in tools}
     if not by_name:
         return
