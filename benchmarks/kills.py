@@ -2,11 +2,10 @@
 
     python benchmarks/kills.py configs/quickstart.toml --kills 20 --seed 7 --set launch.num_learner_ranks=2
 
-Starts `shoal train`. At a random moment after a new step it kills a process that it draws from all of them but `shoal
-train` itself: coordinator, ranks of the learner, generators with their engines, reward services with their pools. Then
-it waits for the second step that is new, since the first may have been under way. Nobody helps the run meanwhile. After
-the last kill the run takes ten more steps and ends. The seed determines the draws; the moments of a busy machine are
-its own.
+Starts `shoal train`. At a random moment after a new step it kills a process other than `shoal train` itself:
+coordinator, ranks of the learner, generators with their engines, reward services with their pools. Then it waits for
+the second step that is new, since the first may have been under way. Nobody helps the run meanwhile. After the last
+kill the run takes ten more steps and ends. The seed determines the draws; the moments of a busy machine are its own.
 
 The table has, for each kill, the seconds until that step was trained, and the bound: 1.2 times the sum of the measured
 start-up, a lease of 15 s, and the steps that were repeated and the two new ones, each at the median time of a step. It

@@ -1,5 +1,4 @@
-"""Types of numpy arrays. Types of numpy arrays, kept separate because a process that judges completions imports
-shoal/rollout.py but not numpy."""
+"""Types of numpy arrays, apart from shoal/rollout.py, which processes without numpy import."""
 
 import numpy as np
 import numpy.typing as npt

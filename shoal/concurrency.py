@@ -10,8 +10,7 @@ ResultT = TypeVar("ResultT")
 
 @asynccontextmanager
 async def first_error(tasks: asyncio.TaskGroup) -> AsyncIterator[asyncio.TaskGroup]:
-    """Enters a task group that raises its first error directly and not in an exception group, so that callers can catch
-    the error by its type."""
+    """Enters a task group that raises its first error itself, so that callers can catch the error by its type."""
     try:
         async with tasks:
             yield tasks

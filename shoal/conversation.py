@@ -68,8 +68,7 @@ def words_of(message: ChatMessage) -> str:
 
 
 def question_of(messages: Sequence[ChatMessage]) -> str:
-    """Renders a conversation for people: a single message unchanged, several messages (including system messages) as
-    lines of "role: content"."""
+    """Renders a conversation for people: a single message unchanged, several messages as lines of "role: content"."""
     if len(messages) == 1:
         return words_of(messages[0])
     return "\n".join(f"{message.role}: {words_of(message)}" for message in messages)
@@ -82,6 +81,5 @@ def openai_tool(tool: ToolDefinition) -> dict[str, Any]:
 
 
 def openai_call(call: ToolCall, arguments: Any) -> dict[str, Any]:
-    """Returns a call in the form of OpenAI's messages (the arguments are JSON text) or of chat templates (the arguments
-    are an object)."""
+    """Returns a call for OpenAI's messages (`arguments` is JSON text) or for chat templates (an object)."""
     return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments}}

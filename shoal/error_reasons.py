@@ -1,7 +1,6 @@
 """The reasons that errors carry across RPCs: `google.rpc.ErrorInfo.reason` in the domain "shoal".
 
-Programs compare reasons, so their values stay the same over releases. docs/troubleshooting.md lists the symptom, the
-cause and the cure of each reason.
+Programs compare reasons, so the values never change. docs/troubleshooting.md has symptom, cause and cure of each.
 """
 
 from enum import StrEnum
@@ -198,8 +197,7 @@ class ErrorReason(StrEnum):
     CHECKPOINT_DAMAGED = "CHECKPOINT_DAMAGED"
     """A file of the checkpoint is missing, cannot be read, or differs from its manifest."""
     OTHER_SHARDING = "OTHER_SHARDING"
-    """The checkpoint was written with another ZeRO stage; or only one of checkpoint and run has a reference that
-    follows the policy."""
+    """Another ZeRO stage wrote the checkpoint, or only checkpoint or run has a reference that follows the policy."""
     NOT_CONVERTED = "NOT_CONVERTED"
     """The checkpoint could not be converted to another number of ranks."""
     NOT_EXPORTED = "NOT_EXPORTED"

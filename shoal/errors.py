@@ -23,8 +23,7 @@ class FieldViolation:
 class ShoalError(Exception):
     """An error with a message for people and a reason for programs.
 
-    `reason` is a value of `ErrorReason`, or a string that a peer of another version sent. `metadata` has further values
-    for programs, as strings.
+    `reason` is a value of `ErrorReason`, or a string that a peer of another version sent. `metadata` is for programs.
     """
 
     default_reason = ErrorReason.INTERNAL

@@ -32,9 +32,8 @@ def listening_socket(host: str, port: int) -> socket.socket:
 def reserved_socket(host: str, port: int) -> socket.socket:
     """Opens a socket that is bound to a port but never listens; `port` 0 means a free port.
 
-    While the socket is open, Linux does not give the port to other processes as a free port. A server of this machine
-    may still listen on the port, repeatedly, because server and socket set SO_REUSEADDR. Raises OSError when another
-    socket listens on the port.
+    While the socket is open, Linux gives the port to no process as a free port. A server of this machine may still
+    listen on it, repeatedly, because both set SO_REUSEADDR. Raises OSError when another socket listens on it.
     """
     reserved = socket.socket()
     try:
@@ -60,8 +59,7 @@ def holder_of(port: int) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Returns whether a host is an address of this machine that no other machine reaches. The result is False for other
-    names."""
+    """Returns whether a host is an address of this machine that no other machine reaches; False for other names."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

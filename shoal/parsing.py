@@ -1,8 +1,7 @@
 """Parsers of untrusted or damaged texts and schemas: every fault is a `ValueError`.
 
 The parsers of the libraries raise other errors for deep nesting, for values that a type does not have, and for a few
-unexpected texts. Values that are nested deeper than `MAX_DEPTH` are refused, since the code that reads such values is
-recursive.
+unexpected texts. Values that are nested deeper than `MAX_DEPTH` are refused, since recursive code reads them.
 """
 
 import ast
@@ -35,8 +34,7 @@ class RepeatedKey(ValueError):
 
 
 def unique_keys(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    """Makes an object of key-value pairs, as an `object_pairs_hook` of `json.loads`. Raises `RepeatedKey`: one of the
-    two values would be lost."""
+    """Makes an object, as an `object_pairs_hook` of `json.loads`. Raises `RepeatedKey`: a value would be lost."""
     values = dict(pairs)
     if len(values) < len(pairs):
         seen: set[str] = set()
@@ -94,11 +92,10 @@ def check_depth(value: Any) -> None:
 
 
 def compile_schema(schema: Any, keywords: Mapping[str, Any]) -> Any:
-    """Returns the `jsonschema` validator of a self-contained JSON schema (json-schema.org). The checks in `keywords`
-    replace the library's.
+    """Returns the `jsonschema` validator of a self-contained schema. The checks in `keywords` replace the library's.
 
-    Without "$schema" the draft is 2020-12. Raises `ValueError` for a value that is not a schema, and for a schema that
-    refers to another document, which is not fetched.
+    Without "$schema" the draft is 2020-12 (json-schema.org). Raises `ValueError` for a value that is not a schema, and
+    for a schema that refers to another document, which is not fetched.
     """
     jsonschema = importlib.import_module("jsonschema")
     referencing = importlib.import_module("referencing.jsonschema")

@@ -14,8 +14,7 @@ def step_name(step: int) -> str:
 
 
 def is_step_name(name: str) -> bool:
-    """Returns whether a name has the form of `step_name`. Folders with other names do not belong to the run, and may be
-    copies."""
+    """Returns whether a name has the form of `step_name`. Other folders are not the run's, and may be copies."""
     return _STEP_NAME.fullmatch(name) is not None
 
 

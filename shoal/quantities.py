@@ -4,8 +4,7 @@ _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
 
 
 def counted(number: float, noun: str, spec: str = "") -> str:
-    """Formats a count with its noun in the right number: "1 step", "2 steps", "0 processes". `spec` formats the number,
-    such as "," for "1,024 tokens"."""
+    """Formats a count with its noun: "1 step", "2 processes"; with the `spec` "," also "1,024 tokens"."""
     plural = f"{noun}es" if noun.endswith(("s", "x", "ch", "sh")) else f"{noun}s"
     return f"{number:{spec}} {noun if number == 1 else plural}"
 

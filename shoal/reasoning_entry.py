@@ -20,8 +20,7 @@ def entry_to_text(entry: Any) -> str:
 
 
 def entry_from_text(text: str) -> Any:
-    """Reads the text that `entry_to_text` wrote. Raises ValueError for any other text, and for a text in which a key
-    occurs twice."""
+    """Reads the text that `entry_to_text` wrote. Raises ValueError for any other text, also if a key occurs twice."""
     return json.loads(text, object_pairs_hook=lambda pairs: _untagged(unique_keys(pairs)))
 
 

@@ -1,7 +1,6 @@
 """The values that the services share, as plain Python objects.
 
-All code uses these objects; `shoal.wire` converts them to messages and back. Shapes: P tokens of a prompt, T tokens of
-a completion.
+`shoal.wire` converts these objects to messages and back. Shapes: P tokens of a prompt, T tokens of a completion.
 """
 
 from collections.abc import Mapping
@@ -123,8 +122,7 @@ class Support:
     """For each token of a completion, the tokens from which it was drawn, after top-k, top-p and min-p."""
 
     token_ids: "Int32Array"
-    """The supports of all tokens, one after the other. Each support has the sampled token first, then the other tokens.
-    """
+    """The supports of all tokens, one after the other. Each has the sampled token first, then the other tokens."""
     counts: "Int32Array"
     """The number of tokens in the support of each token, [T], at least 1."""
 
@@ -147,8 +145,7 @@ class Completion:
     """The log-probability of each token, [T], under the distribution from which the token was drawn; NaN if unknown."""
     finish_reason: FinishReason
     version_spans: tuple[VersionSpan, ...]
-    """The versions of the weights, in order. The spans cover 0..T without gaps; in an episode they cover exactly the
-    sampled tokens."""
+    """The weights' versions, in order. The spans cover 0..T without gaps; in an episode exactly the sampled tokens."""
     seed: int
     text: str = ""
     loss_mask: "BoolArray | None" = None
@@ -177,8 +174,7 @@ class Completion:
         return min(span.version for span in self.version_spans)
 
     def segments(self, prompt_token_ids: "Int32Array") -> "tuple[EpisodeSegment, ...]":
-        """Returns the segments of the completion. A completion without segments is one segment, after the prompt of its
-        group."""
+        """Returns the segments of the completion, by default one segment after the prompt of its group."""
         if self.episode is not None and self.episode.segments:
             return self.episode.segments
         return (EpisodeSegment(prompt_token_ids, 0, self.num_tokens),)
@@ -212,8 +208,7 @@ class EpisodeTurn:
     tool_outcomes: tuple[ToolOutcome, ...] = ()
     """The outcomes of the turn's tool calls, in the order of the calls."""
     number: int = 0
-    """The number of the turn in time order among all turns, from 1, if segments may alternate; 0 if turns are already
-    in the order of time."""
+    """The turn's number in time order among all turns, from 1, if segments may alternate; else 0."""
     opened_thought: str = ""
     """The mark of the thought with which the chat template began the turn; empty if the template began no thought."""
 
@@ -250,8 +245,7 @@ class Episode:
     detail: str = ""
     """The cause of a failure, or the environment's findings, for people."""
     segments: tuple[EpisodeSegment, ...] = ()
-    """The segments, in order. Segments cover the completion. Empty if the whole completion follows the prompt of its
-    group."""
+    """The segments, in order, which cover the completion; empty if the whole completion follows its group's prompt."""
     num_auxiliary_turns: int = 0
     """Turns of the episode that are not part of the completion."""
 

@@ -4,8 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 MAX_REWARD = 1e12
-"""The largest magnitude of a reward. Advantages square rewards, and a float cannot represent the squares of much larger
-rewards."""
+"""The largest magnitude of a reward. Advantages square rewards, and a float has no room for larger squares."""
 
 
 class ScoreOutcome(StrEnum):
@@ -42,8 +41,7 @@ class VerifierScore:
     code_digest: str = ""
     """SHA-256, in hex, of the verifier's code, if it is not part of Shoal."""
     answer: str | None = None
-    """The answer in the completion, as a text that is the same for equal answers. Empty for no answer; None if the
-    verifier does not know the answer."""
+    """The answer in the completion, the same text for equal answers; empty for no answer, None if unknown."""
 
 
 @dataclass(frozen=True)

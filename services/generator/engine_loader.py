@@ -157,8 +157,7 @@ class EngineLoader:
         return self._lifecycle.status(load, loaded=_loaded_state(self._running.weights))
 
     async def drain(self, grace_s: float) -> None:
-        """Lets the completions in flight finish for `grace_s`, and returns unfinished completions to the caller. During
-        a pause no completion can finish.
+        """Lets completions in flight finish for `grace_s`, but not during a pause, and returns the rest to the caller.
 
         The generator shows LEAVING, and refuses new groups.
         """

@@ -24,8 +24,7 @@ class GroupRequest:
     place: BatchPlace | None = None
     """The group's place in its batch, if it belongs to a batch."""
     prefixes: Mapping[int, Int32Array] = field(default_factory=dict)
-    """The first tokens of completions, by sample index. Each list has fewer than `sampling.max_completion_tokens`
-    tokens."""
+    """The first tokens of completions, by sample index. Each has fewer than `sampling.max_completion_tokens`."""
     report_every_tokens: int = 0  # Report an unfinished completion this often; 0: never.
 
     def is_same_as(self, other: "GroupRequest") -> bool:

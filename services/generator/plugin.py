@@ -5,8 +5,7 @@ import multiprocessing
 import os
 
 ENGINE_MARK = "SHOAL_ENGINE_ERRORS"
-"""An environment variable that a generator sets for its engine's processes: the file to which these processes write
-errors."""
+"""An environment variable that a generator sets: the file to which the processes of its engine write errors."""
 
 BACKEND = "shoal"
 """The name of the weight-transfer engine, for gloo and nccl."""

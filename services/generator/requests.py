@@ -1,5 +1,4 @@
-"""Groups in sampling, by request id. A repeated request joins its group, finished groups are kept for a while, and no
-group is sampled twice."""
+"""Groups in sampling, by request id. A repeated request joins its group, so no group is sampled twice."""
 
 import asyncio
 import logging
@@ -62,8 +61,8 @@ class Requests:
         """Yields the updates of a group. The first update contains everything so far.
 
         When the last reader disconnects, the unfinished completions are aborted. Raises `ResourceExhausted` if the
-        queue is full, `InvalidArgument` if the id was used for another group, `Aborted` during a drain, and the errors
-        of the engine.
+        queue is full, `InvalidArgument` if another group has the id, `Aborted` during a drain, and the errors of the
+        engine.
         """
         group = self._groups.setdefault(request.request_id, Group(request))
         if not group.request.is_same_as(request):
@@ -101,11 +100,9 @@ class Requests:
         self._groups.clear()
 
     async def drain(self, grace_s: float) -> None:
-        """Refuses new groups, lets completions in flight finish, and returns unfinished completions to the caller after
-        `grace_s`.
+        """Refuses new groups, lets completions in flight finish for `grace_s`, and returns the rest to the caller.
 
-        Callers that asked for reports get the tokens of the unfinished completions and then `Aborted`, even if the
-        engine fails meanwhile.
+        Callers that asked for reports get the rest as tokens, then `Aborted`, even if the engine fails meanwhile.
         """
         self._is_draining = True
         try:
@@ -119,8 +116,7 @@ class Requests:
                     self._fail(group, _leaving())
 
     async def _until_idle(self, timeout_s: float) -> None:
-        """Waits until the engine samples nothing. The engine may already be idle, since vLLM ends requests when it
-        aborts them."""
+        """Waits until the engine samples nothing, which may be so at once: vLLM ends requests when it aborts them."""
         if self._sampling:
             await asyncio.wait(self._sampling, timeout=timeout_s)
 

@@ -55,8 +55,7 @@ class GeneratorService(GeneratorServiceServicer):
         return self._loader.status()
 
     async def drain(self, grace_s: float) -> None:
-        """Finishes the completions in flight, or returns them to the caller after `grace_s`, because the process was
-        told to end."""
+        """Finishes the completions in flight, or returns them to the caller after `grace_s`: the process is to end."""
         await self._loader.drain(grace_s)
 
     async def close(self) -> None:

@@ -69,9 +69,8 @@ class VllmEngine:
     async def start(cls, config: RunConfig, *, hostname: str | None = None) -> Self:
         """Loads the model and starts the engine's processes, without blocking the event loop.
 
-        `hostname` is the address at which peers reach this machine. Raises `InvalidArgument` for a model or a setting
-        that vLLM refuses, `Unavailable` (ENGINE_DEAD) when a process of the engine ends, and `Internal` when the engine
-        fails to start for another reason.
+        `hostname` is the address at which peers reach this machine. Raises `InvalidArgument` for what vLLM refuses,
+        `Unavailable` (ENGINE_DEAD) when a process of the engine ends, and `Internal` for other failures.
         """
         began = time.monotonic()
         started = await asyncio.wrap_future(in_permanent_thread(lambda: start_vllm(config)))

@@ -124,9 +124,7 @@ def versions_so_far(llm: "AsyncLLM", request_id: str) -> "list[WeightVersionSpan
 
 
 def read_logprobs(output: "vllm.RequestOutput") -> Float32Array:
-    """Returns the log-probabilities of a prompt's tokens, [P - 1], without the first token, which has no
-    predecessor.
-    """
+    """Returns the log-probabilities of a prompt's tokens, [P - 1]; the first token has none."""
     found = output.prompt_logprobs
     starts = found.start_indices[1:]
     return np.array([found.logprobs[start] for start in starts], dtype=np.float32)
@@ -182,8 +180,7 @@ def finite_part(listed: Any, max_columns: int) -> Any:
 
 
 def masked_support(token_ids_T: Int32Array, masks: Sequence[Sequence[int]]) -> Support:
-    """Reads vLLM's sampling masks, which are the ids that were kept for each token. Raises `Internal` if a mask is
-    missing."""
+    """Reads vLLM's sampling masks, the ids that were kept for each token. Raises `Internal` if a mask is missing."""
     if len(masks) != len(token_ids_T):
         raise Internal(
             f"vLLM returned {len(masks)} sampling masks for {len(token_ids_T)} tokens", reason=ErrorReason.ENGINE_FAILED

@@ -42,13 +42,11 @@ _BIASED_ROUTERS = ("ernie4_5_moe", "minimax_m2")
 the bias of the first kind, and the engine ends at the first request to a model of the second kind."""
 
 _MAX_SOCKET_FOLDER_BYTES = 70
-"""The most bytes of a folder for sockets. Linux allows 107 bytes for the path of a socket, and vLLM's names (a slash
-and a UUID) take 37 bytes."""
+"""The most bytes of a folder for sockets: Linux allows 107 for a socket's path, and vLLM's names take 37."""
 
 
 def prepare_environment() -> None:
-    """Sets the environment variables of vLLM. Call this function before vLLM is imported. Variables that are already
-    set are not changed."""
+    """Sets the environment variables of vLLM, before vLLM is imported. Keeps variables that are already set."""
     for name, value in {
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
@@ -291,8 +289,7 @@ def _support_arguments(config: RunConfig, *, on_cpu: bool) -> dict[str, Any]:
 
 
 def _check_fits_cpu(folder: Path, *, trust_remote_code: bool) -> None:
-    """Raises `InvalidArgument` for a model that vLLM would compute wrongly on a CPU, or with which vLLM would fail at
-    the first request.
+    """Raises `InvalidArgument` for a model that vLLM would compute wrongly on a CPU, or that would end its engine.
 
     Such a model has a head size without CPU attention, or a router that vLLM computes differently.
     """
@@ -319,8 +316,7 @@ def _check_fits_cpu(folder: Path, *, trust_remote_code: bool) -> None:
 def in_permanent_thread(work: Callable[[], T]) -> Future[T]:
     """Runs work in a thread that lives as long as the process.
 
-    The engine's processes end with their parent, and for the kernel the parent is the *thread* that started these
-    processes.
+    The engine's processes end with their parent, which for the kernel is the *thread* that started them.
     """
     future: Future[T] = Future()
 

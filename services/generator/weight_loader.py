@@ -33,9 +33,9 @@ class LoadedWeights:
 class WeightLoader:
     """The version of an engine's weights, the group that broadcasts the next version, and the pauses of sampling.
 
-    There are two kinds of pauses: around each load, and between `pause` and `resume`. After a load that failed the
-    engine stays paused, because its weights are a mixture of two versions. An engine that loads while it samples has
-    only pauses of the second kind.
+    There are two kinds of pauses: around each load, and between `pause` and `resume`. After a failed load the engine
+    stays paused: its weights are a mixture of two versions. An engine that loads while it samples has only the second
+    kind.
     """
 
     def __init__(self, engine: Engine, *, keep_stale_kv: bool, on_new_attempt: Callable[[WeightVersion], None]) -> None:
@@ -77,8 +77,7 @@ class WeightLoader:
     async def join(self, rendezvous: Rendezvous, rank_offset: int, manifest: Manifest) -> None:
         """Joins a group. Aborts an earlier group, and every call that waits in the earlier group.
 
-        Raises `InvalidArgument`, `FailedPrecondition` for an old epoch, `DeadlineExceeded`, and `Aborted` when the
-        group is aborted.
+        Raises `InvalidArgument`, `FailedPrecondition` for an old epoch, `DeadlineExceeded`, and `Aborted`.
         """
         await self._engine.check_manifest(manifest)
         if rendezvous.epoch < self._newest_epoch:
@@ -127,8 +126,8 @@ class WeightLoader:
     ) -> AsyncIterator[LoadedWeights | None]:
         """Loads a version. Yields None when every rank receives, then the result.
 
-        Raises `FailedPrecondition`, `Unavailable`, `DeadlineExceeded`, `DataLoss`. If the caller disconnects, the
-        group is aborted.
+        Raises `FailedPrecondition`, `Unavailable`, `DeadlineExceeded`, `DataLoss`. Without a caller the group is
+        aborted.
         """
         if self.epoch != epoch:
             raise FailedPrecondition(
@@ -211,8 +210,7 @@ class WeightLoader:
                 await self._apply_pause()
 
     async def score(self, token_ids: Int32Array) -> Float32Array:
-        """Returns the log-probabilities of all tokens except the first, [P - 1]. Lifts a pause for the time of the
-        computation."""
+        """Returns the log-probabilities of all tokens but the first, [P - 1]. Lifts a pause meanwhile."""
         if self.is_paused or self.is_asleep or self._engine_lock.locked():
             async with self._engine_lock:
                 self._require_complete()

@@ -71,9 +71,7 @@ def main() -> int:
 
 
 def _reexec() -> Reexec | None:
-    """Returns how the learner restarts for another run; None if the learner cannot restart. See
-    shoal/worker/reexec.py.
-    """
+    """Returns how the learner restarts for another run (shoal/worker/reexec.py); None if it cannot."""
     if not is_launched():
         return Reexec(Program.of_this_process())
     left = int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")) - int(

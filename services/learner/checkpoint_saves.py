@@ -26,8 +26,7 @@ class Save:
 
     version: WeightVersion
     finished: "asyncio.Task[list[FileDigest]]"
-    """Returns the digests of the checkpoint's files when all files are on disk. Otherwise raises the reason why the
-    files are not on disk."""
+    """Returns the digests of the checkpoint's files once they are on disk, or raises why they are not."""
 
 
 class CheckpointSaves:
@@ -40,8 +39,7 @@ class CheckpointSaves:
         self._saves = Once[Save]()
 
     async def write(self, request: learner_pb2.LearnerServiceSaveCheckpointRequest, within_s: float | None) -> Save:
-        """Begins the save that a request asks for, unless this save has already begun. Waits until the state is
-        written.
+        """Begins the save that a request asks for, unless it has already begun. Waits until the state is written.
 
         The learner ends, FAILED, if the save has not finished `within_s` after it began.
         """
@@ -95,8 +93,6 @@ class CheckpointSaves:
 
 
 def _see_error(finished: "asyncio.Task[Any]") -> None:
-    """Retrieves an error that perhaps no caller waits for. Otherwise asyncio would report the error as never
-    retrieved.
-    """
+    """Retrieves an error that perhaps no caller waits for. Otherwise asyncio would report it."""
     if not finished.cancelled():
         finished.exception()

@@ -212,8 +212,8 @@ class LearnerCommands:
     ) -> SentWeights:
         """Gathers the manifest's tensors once, and broadcasts them from rank 0, which has the publisher.
 
-        Only rank 0's result counts. An error of `WeightPublisher.send` is raised after the last collective, so that no
-        other rank waits for rank 0.
+        Only rank 0's result counts. An error of `WeightPublisher.send` is raised after the last collective: no other
+        rank waits.
         """
         learner, manifest = self.learner, self.manifest
         tensors = published_tensors(learner.engine, learner.config, manifest)

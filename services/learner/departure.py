@@ -16,9 +16,7 @@ _WATCH_S = 1.0
 
 
 class Departure:
-    """Tracks whether the learner has a train step that no checkpoint has, and waits for the checkpoint with this
-    step.
-    """
+    """Tracks whether the learner has a train step that no checkpoint has, and waits for a checkpoint with it."""
 
     def __init__(self, lifecycle: Lifecycle, torch: TorchThread, *, grace_s: float) -> None:
         """`grace_s` bounds the wait."""
@@ -42,8 +40,7 @@ class Departure:
         """Waits, after the process was told to end, until no train step would be lost.
 
         Meanwhile the learner shows LEAVING and still serves. At its next boundary the run asks for a checkpoint and
-        then releases the learner. After the grace period the learner fails, and the error names the step that would be
-        lost.
+        then releases the learner. After the grace period the learner fails, with the lost step in the error.
         """
         if not self._lifecycle.leave():
             return

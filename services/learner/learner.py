@@ -77,9 +77,7 @@ class Learner:
         lm: Any,
         model: ModelDescription,
     ) -> None:
-        """`lm` is the transformers model that the engine trains, and `model` is the description from the model's
-        files.
-        """
+        """`lm` is the transformers model that the engine trains; `model` is the description in the model's files."""
         self.config = config
         self.process_group = process_group
         self.engine = engine
@@ -214,8 +212,7 @@ class Learner:
 
     @property
     def _measures_kl(self) -> bool:
-        """Whether a step runs the reference. KL in the reward needs no reference here, since it was subtracted before
-        the step."""
+        """Whether a step runs the reference. KL in the reward was subtracted before the step."""
         return self.reference is not None and self.config.kl.place == "loss"
 
     def _adapt_kl(self, record: StepRecord) -> None:
@@ -261,8 +258,7 @@ class Learner:
 
         With `supports`, one for each sequence, computes the log-probabilities of the sequence's last tokens over their
         supports. `is_reference` selects the reference's weights. Call this method on all ranks. Each rank computes all
-        values, since with sharded parameters all ranks must take part anyway. Raises `FailedPrecondition` when the run
-        has no reference.
+        values, since sharded parameters need all ranks. Raises `FailedPrecondition` when the run has no reference.
         """
         model = self.require_reference().logprobs if is_reference else self._policy_logprobs
         scored: list[Float32Array] = []

@@ -96,8 +96,7 @@ class TokenSums:
 
     @property
     def kl_of_completions(self) -> float:
-        """The mean KL over completions. The KL of a completion is the mean over its tokens that count. The result is 0
-        without such tokens."""
+        """The mean over completions of the mean KL of their tokens that count; 0 without such tokens."""
         return self.total("kl_of_completion") / max(1.0, self.total("completion"))
 
     def mean(self, name: str) -> float:

@@ -23,8 +23,7 @@ class Once(Generic[_T]):
         begin: "Callable[[], asyncio.Future[_T]]",
         still_holds: Callable[[_T], bool] = lambda result: True,
     ) -> "asyncio.Future[_T]":
-        """Returns the command with that id. Begins the command if it is unknown or failed, or if its result is no
-        longer valid."""
+        """Returns the command with that id. Begins it if it is unknown or failed, or if its result no longer holds."""
         command = self._commands.get(command_id)
         if command is None or _is_void(command, still_holds):
             command = self._commands[command_id] = begin()

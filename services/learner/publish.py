@@ -27,8 +27,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _HASH_BYTES = 48
-"""The number of bytes of a tensor in a message, without the tensor's name: a hash, or type and shape, and the lengths
-of the fields."""
+"""The bytes of a tensor in a message, without its name: a hash, or type and shape, and the fields' lengths."""
 
 
 def make_manifest(engine: "DeepSpeedEngine", config: RunConfig, model: ModelDescription) -> Manifest:
@@ -67,13 +66,11 @@ class WeightPublisher:
     def __init__(
         self, config: RunConfig, *, run_id: str, host: str, interface: str | None = None, device: torch.device
     ) -> None:
-        """`host` is the host at which generators reach the store, and `interface` is the address on which the store
-        listens.
+        """`host` is where generators reach the store, and `interface` is the address on which the store listens.
 
         Without an `interface` the store listens on every address, and gloo on the address of `host`.
 
-        Raises `Unavailable` when the store's port is taken, and `InvalidArgument` for a backend that the device does
-        not have.
+        Raises `Unavailable` when the store's port is taken, `InvalidArgument` for a backend that the device lacks.
         """
         backend = config.weights.backend
         if backend == "auto":
@@ -97,11 +94,9 @@ class WeightPublisher:
         self._lock = threading.Lock()
 
     def create_group(self, epoch: int, world_size: int, num_bytes: int) -> Rendezvous:
-        """Starts the group of a new epoch, for passes of `num_bytes`; aborts the earlier group. Does not wait for the
-        group.
+        """Starts the group of a new epoch, for passes of `num_bytes`; aborts the earlier group. Does not wait for it.
 
-        A repeat with the same epoch and number of members changes nothing. Raises `FailedPrecondition` for an epoch
-        that is not newer.
+        A repeat of epoch and size changes nothing. Raises `FailedPrecondition` for an epoch that is not newer.
         """
         with self._lock:
             known = self._rendezvous
@@ -143,8 +138,7 @@ class WeightPublisher:
     def connected(self, epoch: int) -> Future[None]:
         """Returns a future that ends when all members of the epoch's group have joined.
 
-        The future fails with `Unavailable` or `DeadlineExceeded`. This method raises `FailedPrecondition` for an epoch
-        that is not the current epoch.
+        The future fails with `Unavailable` or `DeadlineExceeded`. Raises `FailedPrecondition` for another epoch.
         """
         with self._lock:
             current = None if self._rendezvous is None else self._rendezvous.epoch
@@ -168,9 +162,8 @@ class WeightPublisher:
 
         The pass may take `within_s`, by default `weights.timeout_s`.
 
-        Exhausts `tensors` in any case, since the other ranks take part in each gather. If the learner is the only
-        member, the learner only hashes the tensors. Raises `Unavailable` and `DeadlineExceeded`; afterwards the group
-        is unusable.
+        Exhausts `tensors` in any case, since the other ranks take part in each gather. A learner alone only hashes the
+        tensors. Raises `Unavailable` and `DeadlineExceeded`; afterwards the group is unusable.
         """
         group = None
         try:

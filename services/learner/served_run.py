@@ -69,8 +69,7 @@ class ServedRun:
         self._lifecycle.adopt(request.run_id, config)
 
     def _refuse_other(self, run_id: str) -> ShoalError:
-        """Returns the error for another configuration. Restarts the process, if possible, so that the restarted process
-        can serve this configuration.
+        """Returns the error for another configuration. Restarts the process, if possible, so that it can serve it.
 
         The coordinator drives one run at a time, so the run that the learner serves is over.
         """

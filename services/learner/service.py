@@ -83,13 +83,11 @@ class LearnerService(LearnerServiceServicer):
         )
 
     def fail(self, reason: str) -> None:
-        """Ends the process as FAILED: the learner cannot continue. Any thread may call it; later reasons do not replace
-        the first reason."""
+        """Ends the process as FAILED: the learner cannot continue. The first reason counts. Any thread may call it."""
         self._lifecycle.fail(reason)
 
     async def watch_beats(self) -> None:
-        """Ends the process when another rank is stopped. Commands wait for all ranks, and some commands would wait
-        forever."""
+        """Ends the process when another rank is stopped: commands wait for all ranks, some of them forever."""
         try:
             joined = self._torch.submit(Command.IDLE, b"", lambda commands: commands.process_group)
             process_group = await asyncio.wrap_future(joined)

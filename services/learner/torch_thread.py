@@ -1,5 +1,4 @@
-"""Rank 0's only thread for torch. The thread runs every command of the learner on all ranks, in the order of
-submission."""
+"""Rank 0's only thread for torch, which runs the learner's commands on all ranks, in the order of submission."""
 
 import logging
 import math
@@ -80,11 +79,9 @@ class TorchThread:
     ) -> "Future[_T]":
         """Runs a command on all ranks. The result is the result of `work` on rank 0.
 
-        The caller waits `within_s` for the result. A command that has begun but not ended within this time is
-        considered hung.
+        The caller waits `within_s` for the result. A command that takes longer is considered hung.
 
-        `check` runs before the command is sent to the other ranks: if it raises, that error is the result. `check` may
-        wait.
+        `check` runs before the command is sent to the other ranks. If it raises, that is the result. It may wait.
         """
         future: Future[_T] = Future()
         if self._death:

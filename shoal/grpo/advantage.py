@@ -3,9 +3,8 @@
 `advantage = (reward - baseline) / scale`, with the baseline and the scale that `[advantage]` names. docs/algorithms.md
 lists the estimators of the papers. `shoal.grpo.token_advantage` computes the advantages of single tokens.
 
-The reward None marks a completion whose verifier failed or that cannot be judged. Such a completion takes no part in
-any statistic, and its advantage is None. Sums are exact (`math.fsum`), so that neither order nor grouping of a batch
-matters.
+The reward of a completion that could not be scored is None. Such a completion takes no part in any statistic, and its
+advantage is None. Sums are exact (`math.fsum`), so that neither order nor grouping of a batch matters.
 """
 
 import math
@@ -70,8 +69,7 @@ def completion_advantages(
 
 
 def seen_rewards(config: AdvantageConfig, groups: Sequence[RewardGroup], moments: Moments) -> Moments:
-    """Adds the groups' rewards to the moments of "running_mean" and "running_std". The rewards are clipped as in the
-    comparison."""
+    """Adds the groups' rewards, clipped as in the comparison, to the moments of "running_mean" and "running_std"."""
     return moments.seen([value for group in _clipped(config, groups) for value in group if value is not None])
 
 
@@ -80,8 +78,7 @@ def _clipped(config: AdvantageConfig, groups: Sequence[RewardGroup]) -> list[lis
 
 
 def batch_normalized(config: AdvantageConfig, advantages: Sequence[Sequence[float]]) -> list[list[float]]:
-    """Computes `(a - mean) / (std + batch_std_eps)` over the completions of all groups (ddof 1; GDPO,
-    arXiv:2601.05242).
+    """Computes `(a - mean) / (std + batch_std_eps)` over all groups' completions (ddof 1; GDPO, arXiv:2601.05242).
 
     Equal advantages, and a single advantage, become exactly 0.
     """
@@ -169,8 +166,7 @@ def _compare(
 
 
 def _has_no_advantage(config: AdvantageConfig, present: Sequence[float], group: RewardGroup, *, is_flat: bool) -> bool:
-    """Returns whether a group's advantages are all 0. `is_flat` is true if all rewards of the batch, or of the run, are
-    equal."""
+    """Returns whether a group's advantages are all 0. `is_flat`: all rewards of the batch, or of the run, are equal."""
     if config.baseline in WITHIN_GROUP:
         return len(set(present)) <= 1
     if config.baseline == "greedy":

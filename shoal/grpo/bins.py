@@ -17,9 +17,8 @@ _MAX_NODES = 20_000
 def fewest_bins(sizes: Sequence[int], capacity: int) -> list[list[int]]:
     """Packs items into as few bins as possible; returns the indices of the items in each bin.
 
-    An item larger than `capacity` has a bin for itself. The result is the better of best-fit decreasing and of filling
-    one bin after the other as full as possible (an exact subset sum around the largest item left; "minimum bin slack",
-    Gupta and Ho 1999).
+    An item above `capacity` has a bin for itself. Takes the better of best-fit decreasing and of filling one bin after
+    the other as full as possible (a subset sum around the largest item left: "minimum bin slack", Gupta and Ho 1999).
     """
     order = sorted(range(len(sizes)), key=lambda item: (-sizes[item], item))
     alone = [[item] for item in order if sizes[item] >= capacity]
@@ -33,9 +32,8 @@ def fewest_bins(sizes: Sequence[int], capacity: int) -> list[list[int]]:
 def balanced_partition(sizes: Sequence[int], num_parts: int, *, same_count: bool = False) -> list[list[int]]:
     """Splits items into parts whose heaviest is about as light as possible; returns the indices in each part.
 
-    The longest item goes first, to the lightest part; few items are also searched for the best partition. With
-    `same_count` all parts have the same number of items. Then `num_parts` must divide the number of items; otherwise
-    ValueError is raised.
+    Gives the longest item first to the lightest part, and searches few items for the best partition. With `same_count`
+    all parts have the same number of items; raises ValueError if `num_parts` does not divide the number.
     """
     if same_count and len(sizes) % num_parts:
         raise ValueError(f"{len(sizes)} items cannot be split into {num_parts} parts of equal number")
@@ -110,9 +108,7 @@ def longest_first(
 def _best_partition(
     order: Sequence[int], sizes: Sequence[int], parts: Sequence[Sequence[int]], same_count: bool
 ) -> list[list[int]]:
-    """Searches depth first for a better partition, lightest part first. Tries only one of several parts with equal load
-    and count.
-    """
+    """Searches depth first for a better partition, lightest part first. Parts of equal load and count count as one."""
     best = [list(items) for items in parts]
     limit = max(sum(sizes[item] for item in items) for items in parts)
     floor = math.ceil(sum(sizes) / len(parts))

@@ -32,7 +32,6 @@ def is_correct(reward: RewardConfig, score: Score) -> bool | None:
 
 
 def environment_reward(score: Score) -> float | None:
-    """Returns the reward of an environment: the whole reward if neither parts nor verifiers are known; None without an
-    environment."""
+    """Returns an environment's reward (the whole reward without parts and verifiers); None without an environment."""
     paid = next((part.value for part in score.parts if part.name == "environment"), None)
     return score.reward if paid is None and not score.verifier_scores else paid

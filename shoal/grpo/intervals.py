@@ -23,11 +23,10 @@ class Interval(NamedTuple):
 def rate_interval(correct: Sequence[Sequence[bool]]) -> Interval:
     """Computes the Wilson score interval of the share of correct answers, over all answers.
 
-    `correct[i][j]` is whether answer j to question i is correct. The questions are the sample. Answers to the same
-    question tend to agree, so the answers count as fewer draws: the number of draws for which the share would have its
-    variance over questions (the design effect of cluster sampling). With one answer per question the result is Wilson's
-    interval itself (Newcombe 1998, doi:10.1002/(SICI)1097-0258(19980430)17:8<857::AID-SIM777>3.0.CO;2-E). Without
-    answers the interval is (0, 1).
+    `correct[i][j]` is whether answer j to question i is correct. The questions are the sample. Answers to a question
+    tend to agree, so they count as fewer draws: as many as would give the share its variance over questions (the design
+    effect of cluster sampling). With one answer each this is Wilson's interval itself (Newcombe 1998,
+    doi:10.1002/(SICI)1097-0258(19980430)17:8<857::AID-SIM777>3.0.CO;2-E). Without answers the interval is (0, 1).
     """
     answered = [answers for answers in correct if answers]
     num_answers = sum(map(len, answered))
@@ -40,9 +39,8 @@ def rate_interval(correct: Sequence[Sequence[bool]]) -> Interval:
 def mean_interval(shares: Sequence[float]) -> Interval:
     """Computes an interval of the mean of shares, one share per question, each from 0 to 1.
 
-    The interval is Wilson's interval for the number of draws that would give the mean its variance over questions, but
-    at least one draw per question: an estimate of pass@k from many answers varies less than a single draw. Without
-    shares the interval is (0, 1).
+    Returns Wilson's interval for as many draws as would give the mean its variance over questions, at least one per
+    question: pass@k from many answers varies less than one draw. Without shares it is (0, 1).
     """
     if not shares:
         return Interval(0.0, 1.0)
@@ -100,8 +98,7 @@ def _wilson(rate: float, num_draws: float) -> Interval:
 
 
 def _num_draws(answered: Sequence[Sequence[bool]], rate: float, num_answers: int) -> float:
-    """Returns the number of independent answers that would vary as much as these answers: from one per question to the
-    number of all answers."""
+    """Returns how many independent answers would vary as much as these: from one per question to all answers."""
     num_questions = len(answered)
     residuals = fmean((sum(answers) - rate * len(answers)) ** 2 for answers in answered)
     if not residuals:

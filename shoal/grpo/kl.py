@@ -51,8 +51,7 @@ def adapted_coef(config: KlConfig, coef: float, mean_kl: float, num_completions:
 
     Here kl is first averaged over the tokens of each completion, then over n completions (arXiv:1909.08593; ROLL and
     verl also average over tokens, so that the target does not depend on length). Without a target the result is `coef`
-    itself. More completions than the horizon count as the horizon: otherwise one large step could flip the
-    coefficient's sign.
+    itself. At most `horizon` completions count: otherwise one large step could flip the sign.
     """
     if config.target is None:
         return coef

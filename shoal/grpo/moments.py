@@ -9,8 +9,7 @@ from dataclasses import dataclass
 class Moments:
     """Count, mean and squared deviations of the values seen so far.
 
-    Batches are merged one by one (Chan, Golub, LeVeque 1979). This method stays accurate when a sum of squares would
-    lose all digits.
+    Merges batches one by one (Chan, Golub, LeVeque 1979), accurate where a sum of squares would lose all digits.
 
     Example: `Moments().seen([1.0, 0.0]).seen([1.0])` has mean 2/3 and std(1) 0.577.
     """

@@ -1,8 +1,7 @@
 """The packing plan: which completions share a forward pass, and on which rank. Integers only, no tensors.
 
-A row contains a group's prompt once, however many of the group's completions are in the row: with short answers to long
-prompts that saves most of the tokens. A row consists of pieces (a prompt with some of its completions); a piece is a
-whole group if the group fits.
+A row contains a group's prompt once, however many of its completions follow: with short answers to long prompts that
+saves most of the tokens. A row consists of pieces: a prompt with some of its completions, all if they fit.
 """
 
 import math

@@ -6,8 +6,7 @@ import hashlib
 def completion_seed(run_seed: int, order_number: int, sample_index: int) -> int:
     """Derives a seed in [0, 2^53) from the run's seed, the group's order number and the sample's index in the group.
 
-    The seed is equal on every machine and in every process, so a group that is sampled again draws the same numbers.
-    JSON keeps 53 bits exactly.
+    A group that is sampled again, on any machine, draws the same numbers. JSON keeps 53 bits exactly.
     """
     return _seed(f"{run_seed}/{order_number}/{sample_index}")
 
@@ -29,8 +28,7 @@ def environment_seed(run_seed: int, order_number: int) -> int:
 def evaluation_seed(run_seed: int, prompt_id: str, sample_index: int) -> int:
     """Derives a seed in [0, 2^53) for one answer to a held-out question. Training uses other seeds.
 
-    The seed is equal in every evaluation of the run. So two policies draw the same numbers, and any difference in the
-    answers comes from the policies.
+    The seed is equal in every evaluation of the run, so two policies' answers differ only because the policies differ.
     """
     return _seed(f"{run_seed}/evaluation/{prompt_id}/{sample_index}")
 

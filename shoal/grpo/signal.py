@@ -20,6 +20,5 @@ def zero_signal_kind(rewards: Sequence[float], max_reward: float) -> ZeroSignal 
 
 
 def solved_share(rewards: Sequence[float], max_reward: float) -> float:
-    """Returns the mean reward of a group as a share of the maximum. The result is 0 if there are no rewards, or if the
-    maximum is 0."""
+    """Returns the mean reward of a group as a share of the maximum; 0 without rewards, or if the maximum is 0."""
     return math.fsum(rewards) / len(rewards) / max_reward if rewards and max_reward else 0.0

@@ -15,16 +15,14 @@ under weights one version older than the proof needs.
 
 Active sampling: a step takes a window of P groups, extended by one for each group in the window without a signal, up to
 R more. Each group without a signal releases its slot as soon as it settles in the window, and a replacement is issued
-at the tail, in order like all others. The bound holds as before, since every step still consumes exactly P slots that
-were not released early:
+at the tail, in order. The bound holds as before, since every step still consumes P slots that were not released early:
 
 When group k is issued, at most (S + 1) * P - 1 groups before it have a slot. The groups that released theirs early lie
 in windows that have already begun, so each step that comes wholly before k takes P of the groups with a slot: at most S
 such steps were not published when k was issued. The learner can be ahead by those steps only.
 
-A group without a signal that lies after the window keeps its slot until the window reaches it: until then it is not
-certain that a step takes it. After R refills such groups keep their slots too, and the step trains on the groups with a
-signal.
+A group without a signal after the window keeps its slot until the window reaches it: before, no step may take it. After
+R refills such groups keep their slots too, and the step trains on groups with a signal.
 """
 
 from collections.abc import Iterable

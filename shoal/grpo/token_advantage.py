@@ -20,8 +20,7 @@ def uniform_advantages(config: AdvantageConfig, advantages: Sequence[float], num
 
     `num_tokens` counts the tokens of each completion that count in the loss. With `whiten` the advantage is `(a - mean)
     / sqrt(var + whiten_eps)`, with mean and variance over the tokens of all completions, if there are at least two
-    (REINFORCE++, arXiv:2501.03262). The advantage is then clipped to +-`clip`. The function makes no array of the
-    batch's length.
+    (REINFORCE++, arXiv:2501.03262). It is then clipped to +-`clip`. No array of the batch's length is made.
     """
     values = list(advantages)
     total = sum(num_tokens)
@@ -43,8 +42,7 @@ def token_advantages(
     token_rewards_T: Sequence[Float64Array | None] = (),
     discounts_T: Sequence[Float64Array] = (),
 ) -> list[Float64Array]:
-    """Computes the advantage of each token of each completion of a batch; the advantage is 0 for tokens whose mask is
-    False.
+    """Computes the advantage of each token of each completion of a batch; 0 for tokens whose mask is False.
 
     The reward of a completion's last token that counts is the completion's advantage a, plus the token's entry in
     `token_rewards_T`; the reward of any other token is only the token's entry. The advantage of token t is `R_t = sum

@@ -9,8 +9,7 @@ def difficulty_weights(correct_shares: Sequence[float]) -> list[float]:
 
 
 def length_weights(num_tokens: Sequence[int]) -> list[float]:
-    """Computes `1.5 - n`, with n the completion's length rescaled to 0 to 1 over the batch. The weights are rescaled to
-    mean 1.
+    """Computes `1.5 - n`, with n the completion's length rescaled to 0 to 1 over the batch, rescaled to mean 1.
 
     All weights are 1 if all lengths are equal.
     """

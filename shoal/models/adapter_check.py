@@ -20,8 +20,7 @@ _TIMEOUT_S = 120.0
 
 
 def check_adapter_targets(folder: Path, names: list[str], *, trust_remote_code: bool = False) -> str:
-    """Checks that each name means linear layers of the model in a folder. Returns why the check was not possible; empty
-    if it was possible.
+    """Checks that each name means linear layers of a folder's model; returns why it could not check, or an empty text.
 
     Raises the errors of `shoal.models.linear_layers.find_targets`.
     """

@@ -8,8 +8,7 @@ _log = logging.getLogger(__name__)
 
 
 def settled_dtype(field: str, asked: str, usual: str, *, on_cpu: bool) -> str:
-    """Returns the type that a field asks for: with "auto" `usual`, or float32 on a CPU without instructions for
-    `usual`.
+    """Returns the type that a field asks for: with "auto" `usual`, or float32 on a CPU without instructions for it.
 
     torch computes a type without instructions in software: bfloat16 took 116 times as long as float32 on a CPU that has
     only AVX2. A field that names a type without instructions gets this type, with a warning.

@@ -39,8 +39,7 @@ class FileNames:
     def shapes(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
         """Returns name and shape of each tensor of the files, in the order of `tensors`.
 
-        `shapes` has the shapes of the parameters, by name. Raises `InvalidArgument` for a model whose files make one
-        tensor of several parameters.
+        `shapes` are the parameters' shapes. Raises `InvalidArgument` if one tensor of the files is several parameters.
         """
         import torch
 
@@ -70,8 +69,7 @@ class FileNames:
 
 
 def _used(conversions: list[Any], names: Collection[str]) -> list[Any]:
-    """Returns the conversions that apply to tensors of these names. transformers marks a conversion when a tensor is
-    renamed."""
+    """Returns the conversions that apply to these tensors; transformers marks a conversion when it renames a tensor."""
     from transformers.core_model_loading import WeightConverter, rename_source_key
 
     converters = [conversion for conversion in conversions if isinstance(conversion, WeightConverter)]

@@ -6,8 +6,7 @@ from shoal.errors import InvalidArgument
 
 
 def head_sizes(config: Any) -> list[int]:
-    """Lists the sizes of the attention heads in a configuration of transformers. Each size occurs once, and the
-    smallest size is first.
+    """Lists the sizes of the attention heads in a configuration of transformers, each size once, smallest first.
 
     Most models have a single size. If layers differ, as in Gemma 4, the configuration refuses to name a common size.
     """

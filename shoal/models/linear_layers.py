@@ -14,8 +14,7 @@ from shoal.models.adapter_targets import choose_targets
 def find_targets(lm: Any, names: list[str]) -> list[str]:
     """Lists the linear layers that `learner.lora.target_modules` names, in the model's order.
 
-    Raises `InvalidArgument` for a name that no module has, for the output layer, for a module that is not linear, and
-    for a model without linear layers.
+    Raises `InvalidArgument` for unknown names, the output layer, other modules, and models without linear layers.
     """
     from torch import nn
 
@@ -32,8 +31,7 @@ def find_targets(lm: Any, names: list[str]) -> list[str]:
 
 
 def main() -> None:
-    """Reads a request, which is one line of JSON. Writes one line of JSON: why the names in the request are refused, or
-    an empty text."""
+    """Reads a request, one line of JSON. Writes one line of JSON: why its names are refused, or an empty text."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 

@@ -29,8 +29,7 @@ _REFUSED_KINDS = {
         "continue to sample with the weights of the files"
     ),
 }
-"""The reason for which a kind of model (`model_type`) is refused. Models of these kinds pass all other checks, but
-would be trained wrongly."""
+"""The reason to refuse a kind of model (`model_type`) that passes all other checks but would be trained wrongly."""
 # Largest share of ids that may differ from the model's tokenizer: reserved tokens may be renamed.
 _MAX_FOREIGN_IDS = 0.01
 
@@ -79,9 +78,7 @@ def resolve_model(path: str, revision: str | None = None, *, weights: bool = Tru
 
 
 def _check_readable(folder: Path, field: str) -> None:
-    """Refuses files that this user may not read, as in some containers. safetensors would report such files as
-    missing.
-    """
+    """Refuses files that this user may not read, as in some containers. safetensors would report them as missing."""
     for pattern in _SMALL_FILES + _WEIGHT_FILES:
         for file in folder.glob(pattern):
             if not os.access(file, os.R_OK):
@@ -165,8 +162,7 @@ def _describe(folder: Path) -> ModelDescription:
 
 
 def read_json(path: Path, *, optional: bool = False, field: str = "model.path") -> dict[str, Any]:
-    """Reads the JSON object in a file of a model. A missing optional file gives an empty object. Raises
-    `InvalidArgument`."""
+    """Reads the JSON object in a model's file; {} for a missing optional file. Raises `InvalidArgument`."""
     if optional and not path.is_file():
         return {}
     try:
@@ -197,8 +193,7 @@ def _ids(value: Any) -> list[int]:
 def load_tokenizer(model: ModelConfig) -> Any:
     """Loads the tokenizer of a model, or the one that `model.tokenizer` names, with the chat template to use.
 
-    Returns a `transformers` tokenizer. Raises `InvalidArgument` when there is no tokenizer, or when the tokenizer
-    belongs to another model.
+    Returns a `transformers` tokenizer. Raises `InvalidArgument` when there is none, or when it is of another model.
     """
     folder, trusted = resolve_model(model.path, model.revision, weights=False), model.trust_remote_code
     if model.tokenizer is None:
@@ -220,8 +215,7 @@ def load_tokenizer(model: ModelConfig) -> Any:
 
 
 def _check_syntax(template: str) -> None:
-    """Raises `InvalidArgument` when a chat template is invalid Jinja. The template is not run here, but when the data
-    are loaded."""
+    """Raises `InvalidArgument` for a chat template that is invalid Jinja. Only loading the data runs the template."""
     from jinja2 import TemplateSyntaxError
 
     try:
@@ -319,8 +313,7 @@ def check_tokenizer_fits(tokenizer: Any, description: ModelDescription) -> None:
 
 def stop_token_ids(model: ModelConfig, tokenizer: Any) -> tuple[int, ...]:
     """Returns the tokens that end a completion, without repeats: the end of sequence of the tokenizer and of the model,
-    and the chat template's end of an answer, if this end is a token. After the end of an answer, a model would speak
-    for both sides."""
+    and the chat template's end of an answer, if this is a token. Otherwise a model would speak for both sides."""
     from_model = model_config(model.path, model.revision).eos_token_ids
     of_template = end_of_answer(tokenizer, model.chat_template_kwargs)
     return tuple(dict.fromkeys([*_ids(tokenizer.eos_token_id), *from_model, *_ids(of_template)]))

@@ -63,8 +63,7 @@ def _label_names(values: Mapping[str, Any]) -> list[str]:
 
 
 def paying_label(config: RewardModelConfig, num_labels: int, names: Sequence[str] = ()) -> int:
-    """Returns the index of the label that is the reward. Raises `InvalidArgument` when the settings and the labels
-    conflict."""
+    """Returns the index of the label that is the reward. Raises `InvalidArgument` if settings and labels conflict."""
     known = f"{num_labels} labels" + (f": {', '.join(names)}" if names else "")
     if config.label is None and num_labels > 1:
         raise InvalidArgument(
@@ -104,8 +103,7 @@ def _tokenizer(config: RewardModelConfig, folder: Path) -> Any:
 
 
 def _check_special_tokens(config: RewardModelConfig, tokenizer: Any, text: str) -> None:
-    """Refuses a setting with which an input would lack the classification token, and a setting with which the beginning
-    of an input would appear twice."""
+    """Refuses settings with which an input would lack the classification token, or contain its beginning twice."""
     token_ids = tokenizer(text, add_special_tokens=config.add_special_tokens)["input_ids"]
     wanted = tokenizer("", add_special_tokens=True)["input_ids"][:1]
     if tokenizer.cls_token_id in wanted and token_ids[:1] != wanted:
@@ -139,8 +137,7 @@ def _longest(config: RewardModelConfig, values: Mapping[str, Any], tokenizer: An
 
 
 def rendered(tokenizer: Any, conversations: Sequence[Sequence[Mapping[str, str]]]) -> list[str | Unrendered]:
-    """Renders conversations that end with an answer, in the form that the model sees. Each conversation is rendered
-    independently of the others."""
+    """Renders conversations that end with an answer as the model sees them, each independently of the others."""
     outcomes: list[str | Unrendered] = []
     while rest := conversations[len(outcomes) :]:
         outcomes += render_texts(tokenizer, [Dialogue(messages, begins_turn=False) for messages in rest], {})

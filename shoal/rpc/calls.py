@@ -141,8 +141,7 @@ class _Ending:
         self._known = asyncio.Event()
 
     def record(self, call: Any) -> None:
-        """Records the status that gRPC has set. gRPC sets the status again when a write finds that the call has ended
-        (see below)."""
+        """Records the status that gRPC has set. gRPC sets it again when a write finds that the call has ended."""
         status = grpc.aio.AioRpcError(
             _now(call.code()), trailing_metadata=_now(call.trailing_metadata()), details=_now(call.details())
         )

@@ -27,8 +27,7 @@ def connect(address: str, service_full_name: str, credentials: auth.Credentials 
     streaming calls. Calls that are safe to retry are retried while the peer is UNAVAILABLE (`shoal.rpc.retries`).
 
     `credentials` are by default the credentials of the process. Under TLS the certificate of the coordinator must have
-    the host of `address`, and the certificate of a worker must have the name WORKER_NAME. New calls use renewed
-    certificates and tokens.
+    the host of `address`, a worker's the name WORKER_NAME. New calls use renewed certificates and tokens.
 
     Raises `FailedPrecondition` (CREDENTIALS) if a token would leave this machine without TLS.
     """

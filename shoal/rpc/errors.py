@@ -1,9 +1,8 @@
 """Translation between the errors of the domain and gRPC statuses, in both directions.
 
-A reason and metadata are sent as `google.rpc.ErrorInfo` in the domain "shoal". Violations are sent as `BadRequest`, a
-delay is sent as `RetryInfo`, and the message is sent as the status message. A status without these details, from
-another peer or from gRPC itself (refused, timed out), becomes the matching error with a message that names the method
-and the address.
+Reason and metadata are sent as `google.rpc.ErrorInfo` in the domain "shoal", violations as `BadRequest`, a delay as
+`RetryInfo`, and the message as the status message. A status without these details, from another peer or from gRPC
+itself (refused, timed out), becomes the matching error with a message that names the method and the address.
 """
 
 import re
@@ -105,8 +104,7 @@ def to_status(error: ShoalError) -> Abort:
 
 
 def internal_status(method: str) -> Abort:
-    """Returns the status of a defect. The status has no details, since the details may be confidential; the log has the
-    details."""
+    """Returns the status of a defect, without details, which may be confidential; the log has the details."""
     return to_status(
         Internal(f"{method} failed because of a defect in the service; the log of the service has the details")
     )
@@ -166,8 +164,7 @@ def _without_details(
 
 
 def _status_of(error: grpc.aio.AioRpcError) -> status_pb2.Status:
-    """Returns the status with details from the trailers; an empty status if there are no details, or if the details are
-    unreadable."""
+    """Returns the status with details from the trailers; an empty status if the details are missing or unreadable."""
     for key, value in error.trailing_metadata() or ():
         if key == _DETAILS_KEY and isinstance(value, bytes):
             try:

@@ -40,13 +40,11 @@ _Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 
 
 class ServiceInterceptor(grpc.aio.ServerInterceptor):
-    """Continues the caller's trace, refuses callers without permission and calls above the limit, and turns exceptions
-    into statuses.
+    """Continues the caller's trace, checks permission and limits, and turns exceptions into statuses.
 
-    One interceptor does all of these tasks because the order matters. The span must be open when the error becomes a
-    status, so that the span gets the status. Callers must be refused before their request is read. Streaming handlers
-    are async generators and are closed before the call ends, so that the generators' `finally` runs when a caller
-    disconnects.
+    One interceptor does all this because the order matters. The span must be open when the error becomes a status, to
+    get the status. Callers must be refused before their request is read. Streaming handlers are async generators and
+    are closed before the call ends, so that the generators' `finally` runs when a caller disconnects.
     """
 
     def __init__(self, credentials: Credentials, limits: ServerLimits, audit: Record | None = None) -> None:
@@ -118,8 +116,7 @@ class ServiceInterceptor(grpc.aio.ServerInterceptor):
         return self._receiving(handler, method, answer, stream)
 
     def _receiving(self, handler: _Handler, method: str, unary: Any, stream: Any) -> _Handler:
-        """Returns a handler that begins before its request has arrived, and reads the request when `unary` or `stream`
-        asks for the request.
+        """Returns a handler that begins before its request has arrived; `unary` or `stream` reads the request.
 
         With such a handler gRPC sees all requests as streams. Otherwise gRPC would read and parse a single request
         before Shoal's code runs, even for callers without permission, and wait for the request forever.
@@ -141,17 +138,15 @@ class ServiceInterceptor(grpc.aio.ServerInterceptor):
         return grpc.stream_unary_rpc_method_handler(receiving_unary, *codec)
 
     async def _receive_one(self, requests: AsyncIterator[Any], method: str) -> Any:
-        """Returns the only request of a call. Raises `DeadlineExceeded` if the request is late, and `InvalidArgument`
-        if the request is missing."""
+        """Returns a call's only request. Raises `DeadlineExceeded` if it is late, `InvalidArgument` if there is
+        none."""
         try:
             return await self._receive_first(requests, f"{method}: the request")
         except StopAsyncIteration:
             raise InvalidArgument(f"{method}: the call ended without a request") from None
 
     async def _receive_stream(self, requests: AsyncIterator[Any], method: str) -> AsyncIterator[Any]:
-        """Returns the requests of a call. Reading the first request raises `DeadlineExceeded` if this request is
-        late.
-        """
+        """Returns the requests of a call. Reading the first raises `DeadlineExceeded` if it is late."""
         return _Stream(requests, partial(self._receive_first, requests, f"{method}: the first message of the stream"))
 
     async def _receive_first(self, requests: AsyncIterator[Any], what: str) -> Any:

@@ -22,8 +22,7 @@ CALLS: Mapping[str, int] = {
 }
 """The most concurrent calls of each method whose number of calls depends on the load, or that takes much memory.
 
-All other methods control or describe the service and must reach a busy service: heartbeats, status, pause, a new
-version of the weights.
+Other methods control or describe the service, and must reach a busy service: heartbeats, status, pause, new weights.
 """
 
 _MAX_CONNECTIONS = 4096

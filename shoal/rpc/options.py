@@ -1,8 +1,7 @@
 """gRPC options of servers and channels. Both ends of a connection must agree on most of them."""
 
 MAX_MESSAGE_BYTES = 4 << 20
-"""The size of the largest message: gRPC's default, so that any client can call the services. Larger data is streamed.
-"""
+"""The size of the largest message: gRPC's default, so that any client can call. Larger data is streamed."""
 
 MAX_METADATA_BYTES = 256 << 10
 """The size of the largest headers or trailers. Trailers contain errors with their details. With gRPC's default of 8 KiB

@@ -1,7 +1,6 @@
 """Retry policies of the rpcs. To change whether or how a call is retried, change only this file.
 
-Retries happen inside gRPC, before the caller sees an error. All rpcs except NOT_RETRIED are retried, with the policy of
-`service_config`.
+gRPC retries before the caller sees an error: all rpcs except NOT_RETRIED, with the policy of `service_config`.
 
 Callers also act after an error, independently of these policies. The coordinator repeats a call to a learner that still
 serves (services/coordinator/workers/learner_client.py). The coordinator sends the unfinished work of a lost worker to
@@ -13,8 +12,7 @@ import json
 from shoal.rpc.auth.permissions import SERVICES
 
 NOT_RETRIED = frozenset({"StartRun", "TrainStep", "LoadWeights", "PublishWeights"})
-"""The rpcs that are not retried. The contract does not call these rpcs safe to retry with the same request, or gRPC
-cannot retry them.
+"""The rpcs that are not retried: the contract does not call them safe to repeat, or gRPC cannot retry them.
 
 A repeat of `StartRun` would find its own run active. `TrainStep` is too large for gRPC's retry buffer. `LoadWeights`
 and `PublishWeights` are each one pass of collectives with other members, and a repeat needs a new epoch. gRPC retries a

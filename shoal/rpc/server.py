@@ -38,8 +38,7 @@ class RpcServer:
     """A gRPC server with health, reflection, channelz, and the interceptor of all services.
 
     Health: "" is SERVING while the process is alive (liveness), a service's full name after `set_serving` (readiness).
-    Servicers raise `shoal.errors`; streaming handlers are async generators. `limits` bounds the resources that callers
-    use at once.
+    Servicers raise `shoal.errors`; streaming handlers are async generators. `limits` bounds what callers use at once.
 
     `credentials`, by default the credentials of the process, decide who may connect, and which methods a caller may
     call (shoal/rpc/auth/permissions.py). Everyone who can connect may ask for health.
@@ -187,9 +186,7 @@ class RpcServer:
 
 
 def _listen_error(listen: str) -> FailedPrecondition | InvalidArgument:
-    """Returns why the port cannot be opened. gRPC does not report the reason, so this function opens the port
-    itself.
-    """
+    """Returns why the port cannot be opened. gRPC does not tell, so this function opens the port itself."""
     host, _, port = listen.rpartition(":")
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
@@ -213,8 +210,7 @@ def _listen_error(listen: str) -> FailedPrecondition | InvalidArgument:
 
 
 async def watch_lag() -> None:
-    """Measures the lag of the loop forever. Warns about a lag above one second, which means that the loop runs work
-    that belongs in a thread."""
+    """Measures the lag of the loop forever. Warns above one second: the loop then runs work for a thread."""
     while True:
         began = time.monotonic()
         await asyncio.sleep(_PROBE_S)

@@ -1,8 +1,7 @@
 """Spans of calls, for clients and servers.
 
 OpenTelemetry's interceptors for `grpc.aio` leave the spans of canceled calls open and leave the spans of failed calls
-without a status. The interceptors also log an error for each canceled stream. This module replaces the part that Shoal
-needs.
+without a status. The interceptors also log an error for each canceled stream. This module replaces what Shoal needs.
 """
 
 import grpc
@@ -24,9 +23,7 @@ def split(method: str) -> tuple[str, str]:
 
 
 def start(method: str, kind: SpanKind, context: Context | None = None) -> Span:
-    """Starts the span of a call, as a child of the span in `context`. The default of `context` is the current
-    context.
-    """
+    """Starts the span of a call, as a child of the span in `context`, by default the current context."""
     service, name = split(method)
     if name in _UNTRACED:
         return trace.INVALID_SPAN

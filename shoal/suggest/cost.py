@@ -22,8 +22,7 @@ from shoal.suggest.memory import engine_bytes
 from shoal.suggest.shape import ModelShape, model_shape
 
 _MIN_STEPS = 3
-"""The smallest number of steps to measure. The first step includes the start, and a single further step is not enough.
-"""
+"""The fewest steps to measure. The first step includes the start, and a single further step is not enough."""
 
 
 @dataclass(frozen=True)
@@ -113,8 +112,7 @@ def step_time(config: RunConfig, shape: ModelShape, rates: Rates) -> StepTime:
 
 
 def seats_in_use(config: RunConfig) -> float:
-    """Returns the number of completions that an engine can sample at a time: the completions in flight, up to the seats
-    of the engine."""
+    """Returns the number of completions that an engine samples at a time: all in flight, up to its seats."""
     in_flight = config.grpo.max_groups_in_flight * config.grpo.group_size
     return min(config.generator.max_num_seqs, in_flight / config.launch.num_generators)
 

@@ -55,10 +55,9 @@ def learner_memory(config: RunConfig, shape: ModelShape) -> Memory:
     """Estimates the memory of one learner rank.
 
     Trained weights, gradients and AdamW's two moments are float32 at every stage; from stage 1 on a rank has a second
-    copy of the weights that the rank updates. The ranks divide among themselves the optimizer and this copy (from stage
-    1), the gradients (from stage 2) and the weights (stage 3). Below stage 2 gradients are complete until the step.
-    bfloat16 casts weights when they are used and keeps the casts until the backward pass; at stage 3 weights are
-    gathered as casts.
+    copy of the weights that it updates. The ranks divide the optimizer and this copy (from stage 1), the gradients
+    (from stage 2) and the weights (stage 3). Below stage 2 gradients are complete until the step. bfloat16 casts
+    weights when they are used and keeps the casts until the backward pass; at stage 3 weights are gathered as casts.
 
     With adapters, these rules apply to the adapters. The frozen model is in its compute type, or in 4 bits.
     """
@@ -171,12 +170,10 @@ def engine_bytes(config: RunConfig) -> int:
 
 
 def generator_memory(config: RunConfig, shape: ModelShape, *, num_sequences: int | None = None) -> Memory:
-    """Estimates the memory of one engine: weights, and a key-value cache for `num_sequences` completions of full
-    length.
+    """Estimates the memory of one engine: weights, and a key-value cache for `num_sequences` whole completions.
 
-    By default `num_sequences` is the number decoded at once. Types are the engine's types. Tensor and pipeline
-    parallelism divide weights and cache. A forward pass adds its activations, and sampling adds float32 logits, their
-    logarithms and their order.
+    By default as many completions as are decoded at once. Types are the engine's. Parallelism divides weights and
+    cache. A forward pass adds its activations, and sampling adds float32 logits, their logarithms and their order.
     """
     num_bytes = engine_bytes(config)
     shards = config.generator.tensor_parallel_size * config.generator.pipeline_parallel_size

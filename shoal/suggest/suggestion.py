@@ -39,10 +39,9 @@ def suggest(task: str, gpu_memory_gb: float, model: str, rates: Rates = H100) ->
     """Chooses a configuration, and estimates the time of a step at these rates.
 
     Starts from the task's values. Below 24 GB the group is halved and the number of groups is doubled, so that a step
-    still has the same number of completions. Then the least sharding that fits is chosen. The function first tries all
-    services on one GPU, then one learner rank. On GPUs below 24 GB the function also tries adapters on a frozen model,
-    finally in 4 bits. The last choice is the fewest ZeRO 3 learner ranks. Generators get as much tensor parallelism as
-    the weights need.
+    still has the same number of completions. Then the least sharding that fits is chosen. It first tries all services
+    on one GPU, then one learner rank. On GPUs below 24 GB it also tries adapters on a frozen model, finally in 4 bits.
+    The last choice is the fewest ZeRO 3 learner ranks. Generators get as much tensor parallelism as the weights need.
 
     Raises `InvalidArgument` for an unknown task, a model of unknown size, and a model that does not fit.
     """

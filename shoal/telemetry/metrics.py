@@ -1,7 +1,6 @@
 """OpenTelemetry instruments, by the names of `shoal.telemetry.names`.
 
-An instrument that is made before `setup` counts from the call of `setup` on, so modules may keep instruments as
-constants.
+An instrument that is made before `setup` counts from `setup` on, so modules may keep instruments as constants.
 """
 
 from collections.abc import Callable

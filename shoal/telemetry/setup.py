@@ -40,13 +40,11 @@ def setup(
 ) -> None:
     """Sets up logs, traces and metrics of this process; a second call changes nothing.
 
-    `instance_id` distinguishes processes of one service; it defaults to host and pid. Spans always have ids, which
-    logs and the ledger contain. Spans and metrics are exported if `OTEL_EXPORTER_OTLP_ENDPOINT` is set. `metrics_port`
-    serves Prometheus on the interface of `metrics_host` (0 takes a free port, which the log names). Logs go to stderr,
-    or to `log_file`.
+    `instance_id`, by default host and pid, distinguishes processes of one service. Spans always have ids, which logs
+    and the ledger contain. `OTEL_EXPORTER_OTLP_ENDPOINT` exports spans and metrics. `metrics_port` serves Prometheus on
+    the interface of `metrics_host` (0 takes a free port, which the log names). Logs go to stderr, or to `log_file`.
 
-    Raises `FailedPrecondition` (PORT_IN_USE, LOG_FILE) and `InvalidArgument` (an unknown level in `SHOAL_LOG_LEVEL`, a
-    protocol of OTLP other than gRPC).
+    Raises `FailedPrecondition` (PORT_IN_USE, LOG_FILE) and `InvalidArgument` (`SHOAL_LOG_LEVEL`, OTLP not by gRPC).
     """
     if _providers:
         return

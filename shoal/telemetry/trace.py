@@ -24,8 +24,7 @@ def traceparent_of(span: Span) -> str:
 
 
 def context_from(traceparent: str) -> Context:
-    """Returns a context whose new spans are children of `traceparent`; an empty context for an empty or malformed "
-    "one."""
+    """Returns a context whose new spans are children of `traceparent`; an empty context if it is empty or malformed."""
     return _PROPAGATOR.extract({"traceparent": traceparent}, Context())
 
 
@@ -54,8 +53,7 @@ def past_span(
 ) -> str:
     """Adds a span that has ended to the trace of `parent`, and returns its traceparent.
 
-    Use it for work that belongs to many traces, as a train step belongs to the traces of its groups, and for work whose
-    duration another process reports.
+    Use it for work of many traces, such as a train step, and for work whose duration another process reports.
     """
     end_ns = time.time_ns() - round(ended_s_ago * 1e9)
     opened = TRACER.start_span(

@@ -76,8 +76,7 @@ def _unreachable(host: str, port: int, doing: str, error: Exception) -> Unavaila
 class GroupBoard:
     """The messages that the members of one epoch's group post for each other.
 
-    Any process that reaches the store may read and write these messages. Every method raises `Unavailable` when the
-    store is gone.
+    Any process that reaches the store may read and write them. Every method raises `Unavailable` if the store is gone.
     """
 
     def __init__(self, store: "Store", run_id: str, epoch: int) -> None:

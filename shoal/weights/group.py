@@ -127,10 +127,10 @@ class BroadcastGroup:
         self.close()
 
     def missing_after_abort(self) -> dict[str, str]:
-        """Waits a moment until the others have left an aborted group. Returns metadata that names the members still in
-        the group.
+        """Waits a moment until the others have left an aborted group. Returns metadata that names the members that
+        stay.
 
-        The metadata is empty if all other members stay, since then the fault may be in this process.
+        The metadata is empty if all stay, since then the fault may be in this process.
         """
         others = range(1, self.rendezvous.world_size)
         deadline = time.monotonic() + _ROLL_CALL_S
@@ -203,8 +203,7 @@ class BroadcastGroup:
             pass
 
     def _watch(self) -> None:
-        """Watches for an abort by another member. The watch runs in a thread, because a store may hang together with
-        its host."""
+        """Watches for an abort by another member, in a thread, because a store may hang together with its host."""
         while not self._closed.wait(_WATCH_S):
             try:
                 reason = self.board.abort_reason()

@@ -23,8 +23,7 @@ class Rendezvous:
     backend: str
     """"gloo" or "nccl"."""
     timeout_s: float
-    """Seconds that the rendezvous may take before the group is aborted. The same limit applies to one pass of
-    broadcasts."""
+    """Seconds for the rendezvous before the group is aborted, and for one pass of broadcasts."""
 
     def to_wire(self) -> weights_pb2.WeightRendezvous:
         return weights_pb2.WeightRendezvous(**asdict(self))

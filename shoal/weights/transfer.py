@@ -18,8 +18,7 @@ _NUM_IN_FLIGHT = 4
 """The number of concurrent broadcasts, which is enough to keep the link busy while one bucket is hashed and loaded."""
 
 _BYTES_IN_FLIGHT = 256 << 20
-"""The size in bytes above which broadcasts run one at a time, since their buffers take the memory that model and caches
-leave free."""
+"""The bytes above which broadcasts run one at a time: buffers take the memory that model and caches leave free."""
 
 
 def send_weights(
@@ -36,8 +35,7 @@ def send_weights(
     the tensors one by one. Only the last few tensors stay alive until they are sent. The pass may take `within_s`, by
     default the rendezvous' `timeout_s`.
 
-    Returns the hashes, in manifest order. Raises the errors of `BroadcastGroup.wait`, and `DataLoss` when the tensors
-    differ from the manifest.
+    Returns the hashes in manifest order. Raises the errors of `BroadcastGroup.wait`, and `DataLoss` for other tensors.
     """
     deadline = time.monotonic() + (group.rendezvous.timeout_s if within_s is None else within_s)
     source = iter(tensors)
@@ -59,12 +57,10 @@ def send_weights(
 def receive_weights(
     group: BroadcastGroup, manifest: Manifest
 ) -> Iterator[tuple[TensorSpec, "torch.Tensor", TensorHash]]:
-    """Receives the tensors of a manifest in order, each with the hash of its bytes. Every rank except rank 0 calls this
-    function.
+    """Receives the tensors of a manifest in order, each with the hash of its bytes, on every rank except rank 0.
 
-    The first item waits for the first broadcasts: call `next` only when the sender may start. Each tensor is on the
-    group's device and belongs to the caller. The pass may take the rendezvous' `timeout_s`. Raises the errors of
-    `BroadcastGroup.wait`.
+    Call `next` only when the sender may start: the first item waits for broadcasts. Each tensor is on the group's
+    device and belongs to the caller. The pass may take `timeout_s`. Raises the errors of `BroadcastGroup.wait`.
     """
     import torch
 

@@ -93,8 +93,7 @@ def struct_to_wire(values: dict[str, object]) -> Struct:
 def struct_from_wire(message: Struct, field: str) -> dict[str, object]:
     """Returns a JSON object with its keys in the order of their names; whole numbers become integers.
 
-    The keys of a Struct come in a different order in each process. Raises `InvalidArgument`, which names the field, for
-    numbers that JSON does not have.
+    Each process orders Struct keys differently. Raises `InvalidArgument`, with the field, for numbers not in JSON.
     """
     try:
         values = json_format.MessageToDict(message)

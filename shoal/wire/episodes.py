@@ -34,8 +34,7 @@ def episode_to_wire(episode: Episode, *, with_words: bool = True, with_prompts: 
 def episode_from_wire(message: rollout_pb2.Episode, num_tokens: int) -> Episode:
     """Reads the episode of a completion of `num_tokens` tokens.
 
-    Raises `InvalidArgument` for turns that are not in order or that lie outside of the completion, and for segments
-    that do not cover the completion.
+    Raises `InvalidArgument` for turns out of order or outside of the completion, and for segments that do not cover it.
     """
     end = 0
     for turn in message.turns:

@@ -67,8 +67,7 @@ def prefixes_to_wire(prefixes: Mapping[int, Int32Array]) -> list[generator_pb2.C
 def prefixes_from_wire(
     messages: Iterable[generator_pb2.CompletionPrefix], *, num_completions: int, max_tokens: int
 ) -> dict[int, Int32Array]:
-    """Reads prefixes, each with its sample index as the key. A prefix must be shorter than `max_tokens`, the limit of a
-    completion."""
+    """Reads prefixes, by sample index. A prefix must be shorter than `max_tokens`, the limit of a completion."""
     prefixes: dict[int, Int32Array] = {}
     for position, message in enumerate(messages):
         field = f"prefixes[{position}]"

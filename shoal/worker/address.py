@@ -10,8 +10,7 @@ def advertised_address(*, listen: str, port: int, advertise: str | None, coordin
     `advertise` has precedence over `listen`. If `listen` is the wildcard address, the host is this machine's address
     toward the coordinator, to which its peers can route.
 
-    Raises Unavailable while the coordinator's name does not resolve, and InvalidArgument if `advertise` is a wildcard
-    address.
+    Raises Unavailable while the coordinator's name does not resolve, and InvalidArgument for a wildcard `advertise`.
     """
     if advertise:
         host, advertised_port = _split(advertise)
@@ -23,8 +22,7 @@ def advertised_address(*, listen: str, port: int, advertise: str | None, coordin
 
 
 def listening_interface(listen: str) -> str | None:
-    """Returns the address on which a process listens, also with its weight plane; None if the process listens on every
-    address."""
+    """Returns the address on which a process, also its weight plane, listens; None if it listens on every address."""
     host = host_of(listen)
     return None if is_wildcard(host) else host
 

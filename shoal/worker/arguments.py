@@ -92,8 +92,7 @@ def add_worker_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_grace_option(parser: argparse.ArgumentParser, waits_for: str, *, default_s: float) -> None:
-    """Adds `--grace-s`: the longest wait of a worker that was told to end. `waits_for` completes the option's help
-    text."""
+    """Adds `--grace-s`, the longest wait of a worker that was told to end. `waits_for` completes the help text."""
     parser.add_argument(
         "--grace-s",
         type=seconds,

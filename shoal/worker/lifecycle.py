@@ -39,8 +39,7 @@ class Lifecycle:
     """The run that a worker serves, and its state. Methods belong to one event loop, except `fail` and `progress`."""
 
     def __init__(self, worker: str, reexec: Reexec | None = None) -> None:
-        """`worker` names the service in messages, for example "the learner". Without `reexec` the worker cannot
-        restart."""
+        """`worker` names the service in messages, such as "the learner". Without `reexec` the worker cannot restart."""
         self._worker = worker
         self._reexec = reexec
         self._state: State = _IDLE
@@ -91,11 +90,9 @@ class Lifecycle:
         return is_same and (self._is_ending or self._state in (_LOADING, _READY))
 
     def load(self, run_id: str, config: RunConfig, work: Callable[[], Awaitable[None]], *, message: str) -> None:
-        """Takes a configuration and loads it in the background. The state is LOADING now, and READY or FAILED when
-        `work` ends.
+        """Takes a configuration and loads it in the background: LOADING now, READY or FAILED when `work` ends.
 
-        An earlier load that still runs is canceled; `work` begins when its cleanup has ended. `message` describes the
-        work in the status.
+        Cancels an earlier load, and waits for its cleanup before `work`. `message` describes the work in the status.
         """
         earlier = self._loading
         if earlier is not None:
@@ -135,8 +132,7 @@ class Lifecycle:
                 self._state, self._message = state, message
 
     def fail(self, reason: str) -> None:
-        """Ends the process as FAILED: the worker cannot continue. Any thread may call it; later reasons do not replace
-        the first reason."""
+        """Ends the process as FAILED: the worker cannot continue. The first reason counts. Any thread may call it."""
         with self._ending:
             if self._is_ending:
                 return
@@ -150,8 +146,8 @@ class Lifecycle:
             os.kill(os.getpid(), signal.SIGTERM)
 
     def leave(self) -> bool:
-        """Shows the state LEAVING, because the process was told to end. Returns False if the process ends or restarts
-        on its own."""
+        """Shows LEAVING, because the process was told to end. Returns False if it already ends or restarts by
+        itself."""
         with self._ending:
             if self._is_ending:
                 return False

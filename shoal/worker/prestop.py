@@ -26,8 +26,7 @@ _CALL_S = 5.0
 
 
 def main() -> int:
-    """Returns 0 when the worker may end, 1 without usable credentials. A container ends whatever the exit code of its
-    hook."""
+    """Returns 0 when the worker may end, 1 without usable credentials. A container ends whatever its hook returns."""
     parser = argparse.ArgumentParser(
         prog="python -m shoal.worker.prestop", description="Waits while the coordinator is ending."
     )
@@ -60,8 +59,7 @@ def main() -> int:
 
 
 async def wait_for_end(coordinator: str, *, settle_s: float, at_most_s: float, poll_s: float = 1.0) -> str:
-    """Waits while the coordinator drains, at most `at_most_s`; returns a description of the coordinator's state
-    afterwards.
+    """Waits while the coordinator drains, at most `at_most_s`; returns a description of its state afterwards.
 
     Connects at once, since the coordinator's name may go away before its process does.
     """

@@ -125,9 +125,8 @@ async def _serve(
 
 
 async def _drain_until(parted: "asyncio.Task[None]", drain: Callable[[], Awaitable[None]]) -> None:
-    """Drains, at most until the coordinator has released the worker. A drain that fails is logged, and is not
-    repeated.
-    """
+    """Drains, at most until the coordinator has released the worker. Logs a drain that fails, and does not repeat
+    it."""
     draining = asyncio.ensure_future(drain())
     try:
         await asyncio.wait([draining, parted], return_when=asyncio.FIRST_COMPLETED)

@@ -15,9 +15,8 @@ STARTING_OVER, ends as after SIGTERM, and restarts. Each kind of worker is resta
 The restarted worker registers under another id. The coordinator waits for the restarted worker
 (services/coordinator/workers/fleet.py).
 
-A worker that fails ends with exit code 1. Then the supervisor of `shoal train` starts the worker again
-(services/coordinator/launcher/supervisor.py). In a container the restart policy starts the worker again, and under
-torchrun torchrun does so.
+A worker that fails ends with exit code 1. The supervisor of `shoal train` starts it again
+(services/coordinator/launcher/supervisor.py). In a container the restart policy does so, and under torchrun, torchrun.
 """
 
 import contextlib
@@ -57,9 +56,7 @@ class Program:
 
     @classmethod
     def of_this_process(cls) -> "Program":
-        """Returns the program of this process. Call this function first, since later code may change the
-        environment.
-        """
+        """Returns the program of this process. Call it first, since later code may change the environment."""
         _reap_earlier_children()
         return cls(sys.executable, tuple(sys.orig_argv[1:]), dict(os.environ))
 
@@ -84,8 +81,7 @@ class Program:
 
 
 class Reexec:
-    """The restart of this process. A refusal begins the restart, and the restart finishes after the orderly end of the
-    process."""
+    """The restart of this process. A refusal begins it, and it finishes after the orderly end of the process."""
 
     def __init__(
         self,
@@ -94,8 +90,7 @@ class Reexec:
         exit_code: int | None = None,
         end: Callable[[], None] = lambda: os.kill(os.getpid(), RESTART_SIGNAL),
     ) -> None:
-        """`program` is executed at the end of the process. With an `exit_code` the process instead ends with this code,
-        and its launcher starts it again.
+        """The process ends by executing `program`, or with `exit_code`, upon which its launcher starts it again.
 
         `end` begins the orderly end of the process.
         """
@@ -138,9 +133,7 @@ class Reexec:
         self._because = ""
 
     def finish(self, exit_code: int) -> int:
-        """Executes the program if a restart is due, else returns the exit code. This call is the last of the
-        process.
-        """
+        """Executes the program if a restart is due, else returns the exit code. Make this call last."""
         if not self.is_due:
             return exit_code
         if self._exit_code is not None:
@@ -159,8 +152,7 @@ class Reexec:
 def _reap_earlier_children() -> None:
     """Reaps the children of the program that ran in this process before.
 
-    These children end with the earlier program, in some cases only when the program is replaced. They stay zombies
-    until their parent waits for them.
+    These children end at the latest when the program is replaced, and stay zombies until their parent waits.
     """
     for child in psutil.Process().children():
         threading.Thread(target=_wait_for, args=(child.pid,), daemon=True).start()

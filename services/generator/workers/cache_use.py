@@ -8,8 +8,7 @@ from vllm.v1.metrics.loggers import PrometheusStatLogger
 from services.generator.workers.recent_mean import RecentMean
 
 _WINDOW_S = 5.0
-"""The length of the window in seconds. The window is longer than the time between two heartbeats, so that the
-heartbeats cover every moment."""
+"""The window in seconds. It is longer than the time between heartbeats, so that they cover every moment."""
 
 
 class CacheUse(PrometheusStatLogger):

@@ -1,8 +1,7 @@
 """The main module of the engine's processes. Each process ends with the process that started it.
 
 A spawned process imports its parent's main module before anything else. A generator names this module as its main
-module, so that no process of vLLM outlives the generator, not even in the seconds before vLLM is imported and loads its
-plug-ins.
+module, so that no process of vLLM outlives the generator, not even before vLLM is imported and loads its plug-ins.
 """
 
 import importlib.util

@@ -39,8 +39,7 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class JoinInfo(WeightTransferInitInfo):
-    """The facts that a worker needs to join a group. The facts are plain values, because they are sent to another
-    process."""
+    """The facts that a worker needs to join a group, as plain values, because they go to another process."""
 
     rendezvous: dict[str, Any]
     """The fields of `Rendezvous`."""
@@ -124,7 +123,7 @@ class BroadcastWeightTransferEngine(WeightTransferEngine[JoinInfo, LoadInfo]):
         self.report = {"hashes": hashes, "receive_s": receive_s, "load_s": load_s}
 
     def receive_adapter(self, load_id: str, file: Path | None) -> None:
-        """Begins to receive the tensors of an adapter during the engine's passes. Writes the tensors to `file`, if
+        """Begins to receive the tensors of an adapter during the engine's passes, and writes them to `file`, if
         given."""
         self.report = {}
         self._receiver = AdapterReceiver(self._member(), self._manifest, load_id, file)
@@ -181,8 +180,8 @@ class BroadcastWeightTransferEngine(WeightTransferEngine[JoinInfo, LoadInfo]):
         return hashes, receive_s
 
     def _missed_layers(self) -> list[str]:
-        """Lists the layers that have weights but received no weights. A tied head is left out, since it shares its
-        weight with the embedding.
+        """Lists the layers that have weights but received none, except a tied head, which shares those of the
+        embedding.
 
         Some models copy tensors into their parameters without vLLM's loaders. During a load the parameters have no
         memory, so the copy is lost, and the layer keeps its former weights.
@@ -206,8 +205,7 @@ class BroadcastWeightTransferEngine(WeightTransferEngine[JoinInfo, LoadInfo]):
         """Packs the weight of a tied output head again.
 
         On CPU the head multiplies with a packed copy of its weight. The reload packs the layers that received tensors.
-        A tied head receives no tensor, because it shares the embedding's tensor. So the head would keep its former
-        weights.
+        A tied head receives none, since it shares the embedding's. So it would keep its former weights.
         """
         if self.device.type != "cpu":
             return
@@ -216,8 +214,7 @@ class BroadcastWeightTransferEngine(WeightTransferEngine[JoinInfo, LoadInfo]):
                 layer.quant_method.process_weights_after_loading(layer)
 
     def abandon(self) -> None:
-        """Cleans up after a failed load: drops the received tensors of unfinished layers, and completes the other
-        layers.
+        """Cleans up after a failed load: drops the tensors of unfinished layers, and completes the other layers.
 
         After the cleanup the weights are a mixture of two versions, but every layer runs, and the next load starts
         clean. Without the cleanup the next load would also count the tensors of the failed load.

@@ -152,9 +152,7 @@ class DeepSpeedEngine:
                     gradient.fill_(torch.nan)
 
     def full_parameters(self, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
-        """Yields each whole parameter by name, as `whole_weights` does, in the order of `shapes`. Exhaust the
-        iterator.
-        """
+        """Yields each whole parameter by name, like `whole_weights`, in the order of `shapes`. Exhaust the iterator."""
         return whole_weights(self._weights, dtype, is_sharded=self.zero_stage == 3)
 
     @property
@@ -169,8 +167,7 @@ class DeepSpeedEngine:
     def save(self, folder: Path) -> OSError | None:
         """Writes this rank's shards of parameters and optimizer below an existing folder, without syncing them to disk.
 
-        Returns a failed write instead of raising it, so that no rank leaves the others waiting. Afterwards
-        `saved_files` lists the files.
+        Returns a failed write instead of raising it: no rank leaves the others waiting. `saved_files` lists the files.
         """
         self._storage.begin()
         try:
@@ -191,8 +188,7 @@ class DeepSpeedEngine:
         """Restores the state that `save` wrote, with the same ZeRO stage.
 
         From stage 1 on the number of ranks must be unchanged, unless the state is in DeepSpeed's universal form. The
-        settings of the optimizer still come from the configuration, although DeepSpeed would restore the saved
-        settings.
+        optimizer's settings come from the configuration, although DeepSpeed would restore the saved ones.
         """
         settings = [{name: group[name] for name in _SETTINGS} for group in self._engine.optimizer.param_groups]
         if self.zero_stage == 3:
@@ -211,8 +207,7 @@ class DeepSpeedEngine:
         """Gives each state of AdamW its own step count, on the device where AdamW expects it.
 
         At stage 3 DeepSpeed reads one tensor from a universal checkpoint, on the host, and all states share this
-        tensor. Every group would advance the step count at every step, and the bias correction of all groups would be
-        wrong.
+        tensor. Every group would advance it at every step, and the bias correction of all groups would be wrong.
         """
         optimizer = self._engine.basic_optimizer
         for parameter, state in optimizer.state.items():
@@ -228,8 +223,7 @@ class DeepSpeedEngine:
 
 
 def _drop_frozen(policy: nn.Module, state: dict[str, Tensor], prefix: str, metadata: Any) -> None:
-    """Removes all but the trained parameters from a state that is being saved, since all other parameters are in the
-    model's files.
+    """Removes all but the trained parameters from a state to save: all others are in the model's files.
 
     DeepSpeed itself would keep further names of tied parameters.
     """

@@ -23,8 +23,7 @@ from shoal.errors import InvalidArgument
 from shoal.models.compute_dtype import settled_dtype
 
 _BUCKET_ELEMENTS = 50_000_000
-"""The number of gradient elements that are reduced at once. They take 200 MB, while DeepSpeed's default would allocate
-2 GB."""
+"""The number of gradient elements that are reduced at once. They take 200 MB, DeepSpeed's default 2 GB."""
 _UNCHANGED_THREADS = torch.get_num_threads()
 """The number of threads that the environment sets."""
 
@@ -104,8 +103,7 @@ def policy_sharding(config: LearnerConfig) -> dict[str, Any]:
 
 
 def reference_sharding(config: LearnerConfig) -> dict[str, Any]:
-    """Returns the sharding of a reference. A reference has no second copies of shards (hpZ), which only a backward pass
-    needs."""
+    """Returns the sharding of a reference, without second copies of shards (hpZ): only a backward pass needs them."""
     zero: dict[str, Any] = {"stage": config.zero_stage}
     if config.offload_parameters:
         zero["offload_param"] = {"device": "cpu", "pin_memory": torch.cuda.is_available()}
@@ -116,8 +114,7 @@ def sum_in_float32(sharding: Any) -> None:
     """Makes ranks add gradients in float32 at stage 3, where `torch_autocast` would add them in bfloat16.
 
     Sums of bfloat16 err by 0.7 % on 32 ranks and by 1.9 % on 256 ranks, while the gradients themselves err by 0.2 %.
-    With `torch_autocast`, stage 3 ignores `communication_data_type`, so this function wraps the method that handles
-    every bucket.
+    With `torch_autocast`, stage 3 ignores `communication_data_type`, so this wraps the method of every bucket.
     """
     name = "_DeepSpeedZeroOptimizer_Stage3__avg_scatter_grads"
     average = getattr(sharding, name)

@@ -23,8 +23,7 @@ def make_optimizer(policy: nn.Module, config: LearnerConfig) -> torch.optim.Adam
 def parameter_groups(policy: nn.Module, config: LearnerConfig) -> list[dict[str, Any]]:
     """Splits the parameters into matrices (with the embeddings) and vectors (the biases and the weights of norms).
 
-    Weight decay applies to all parameters, or only to the matrices if `weight_decay_on_bias_and_norm` is false. Empty
-    groups are left out.
+    Weight decay applies to matrices, and with `weight_decay_on_bias_and_norm` to vectors. Empty groups are left out.
     """
     parameters = [parameter for parameter in policy.parameters() if parameter.requires_grad]
     if config.weight_decay_on_bias_and_norm:

@@ -44,8 +44,8 @@ class PolicyWithoutAdapters:
 
 
 class ReferenceModel:
-    """A reference model that is run but not trained. At stage 3 the model is sharded like the policy; otherwise it is
-    whole on every rank.
+    """A reference model that is run but not trained. At stage 3 it is sharded like the policy, else whole on every
+    rank.
 
     Call every method on all ranks, in the same order.
     """

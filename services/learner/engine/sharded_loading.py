@@ -61,8 +61,7 @@ def _map_large_tensors() -> None:
 
     glibc would soon put tensors of up to 32 MiB into its heap, where gathered and freed tensors leave holes among the
     shards: a rank of a model of 0.2B parameters used a tenth more memory. Other C libraries are not changed, and
-    neither is a threshold that the environment sets. For a model with smaller layers a lower threshold uses a third
-    less memory.
+    neither is a threshold that the environment sets. For small layers a lower threshold uses a third less.
     """
     if _THRESHOLD_SETTING in os.environ:
         return
@@ -92,8 +91,7 @@ def shard_obstacle(folder: Path, *, trust_remote_code: bool = False) -> str | No
     """Returns why a rank cannot read shards of the model's parameters from the model's files; None if the rank can.
 
     A rank can read shards if each parameter is a tensor of the same name and shape. Raises `InvalidArgument` for a
-    folder without a configuration; `OSError`, `KeyError`, `ValueError` or `SafetensorError` for files that cannot be
-    read.
+    folder without a configuration; `OSError`, `KeyError`, `ValueError` or `SafetensorError` for unreadable files.
     """
     from transformers.conversion_mapping import get_model_conversion_mapping
 

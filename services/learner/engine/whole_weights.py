@@ -17,8 +17,8 @@ def whole_weights(weights: Sequence[Weight], dtype: torch.dtype, *, is_sharded: 
     """Yields each whole weight by name, with the weight's adapter merged in. Exhaust the iterator on all ranks.
 
     Trained and merged weights are float32, except that sharded weights may come in bfloat16 if `dtype` is bfloat16.
-    Such a weight is the float32 value rounded once, as the caller would round it. A tensor may be the parameter itself,
-    so do not write to the tensor.
+    Such a weight is the float32 value rounded once, as the caller would round it. Do not write to a tensor: it may be
+    the parameter.
     """
     if not is_sharded:
         yield from ((weight.name, _value(weight, _matrices(weight.adapter, is_sharded=False))) for weight in weights)
@@ -89,8 +89,7 @@ def _master(parameter: nn.Parameter) -> Tensor:
 
 
 def _buckets(weights: Sequence[Weight], dtype: torch.dtype) -> Iterator[list[Weight]]:
-    """Yields the weights in order: either several weights to gather together, or a single weight to read from its
-    master."""
+    """Yields the weights in order: either several to gather together, or a single one to read from its master."""
     bucket: list[Weight] = []
     size = 0
     for weight in weights:

@@ -32,8 +32,7 @@ class LossTokens:
     weights_N: Tensor
     """The weight of the token's completion, float32. The weight is a factor of the completion's whole loss."""
     completions: Completions
-    """The completions over which means are taken. An episode is one completion, even if the episode has several
-    segments."""
+    """The completions over which means are taken. An episode is one completion, also with several segments."""
     segments: Completions | None = None
     """The segment of each token, if an episode has several. Any other completion is one segment."""
 

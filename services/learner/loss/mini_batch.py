@@ -36,8 +36,7 @@ class MiniBatch:
     groups: tuple[TrainGroup, ...]
     tokens: LossTokens
     factors_N: Tensor
-    """The factor of each token, float64. The loss is the sum of factor times token loss; the factor is 0 for a rejected
-    token."""
+    """The factor of each token, float64; 0 for a rejected token. The loss is the sum of factor times token loss."""
     counts_N: Tensor
     """bool: whether the token takes part in the loss at all; False for a rejected token."""
     is_kept_N: Tensor

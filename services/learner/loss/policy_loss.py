@@ -1,8 +1,7 @@
 """The loss of the tokens of one packed row: the chosen objective, the correction, the KL term and the entropy bonus.
 
 loss = sum over tokens of factor (weight x policy loss + kl_coef x KL) - entropy_coef x mean entropy. The factors come
-from the mini-batch (`mini_batch.py`), so the losses of all rows of a mini-batch, on all ranks, add up to the loss of
-the mini-batch.
+from the mini-batch (`mini_batch.py`), so the losses of its rows, on all ranks, add up to its loss.
 
 A dropped token (filters, off-policy mask, low entropy) loses its policy term, but still counts in the divisor and keeps
 its KL. A rejected token leaves the loss altogether. Neither the correction's weights nor its filters have a gradient.
@@ -107,8 +106,7 @@ def row_loss(
 ) -> RowLoss:
     """Computes the loss of a row from [C] log-probabilities (with gradient) and entropies of all its scored tokens.
 
-    The entropies need a gradient only with `loss.entropy_coef`. `num_counted` is the number of tokens of the whole
-    mini-batch that count.
+    The entropies need a gradient only with `loss.entropy_coef`. `num_counted` counts the tokens of the mini-batch.
     """
     live_C, entropy_C = logprobs_C[tokens.where_C], entropy_C[tokens.where_C]
     detached_C = live_C.detach()

@@ -1,7 +1,6 @@
 """Low-rank adapters (LoRA, arXiv:2106.09685) on the linear layers of a frozen language model.
 
-peft wraps a linear layer, and thereby renames the layer's weight; `list_weights` knows the original names of the
-tensors.
+peft wraps a linear layer, and so renames its weight; `list_weights` knows the original names of the tensors.
 
 Letters: R rank, I inputs and O outputs of a linear layer.
 """
@@ -46,8 +45,7 @@ def add_adapters(lm: Any, config: LoraConfig, *, seed: int) -> None:
 
 
 def _check_experts(lm: Any, targets: list[str]) -> None:
-    """Refuses adapters of experts. peft adds such adapters, unasked, if a target layer has the name of a fused expert's
-    matrix.
+    """Refuses adapters of experts, which peft adds, unasked, if a target has the name of a fused expert's matrix.
 
     Such adapters could be neither merged nor published, because the experts are not linear layers.
     """

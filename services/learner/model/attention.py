@@ -1,10 +1,10 @@
 """Attention over packed rows, as an attention implementation of transformers.
 
 A row contains many sequences, but each prompt only once for all its completions. Masking the full [R, R] matrix would
-cost R^2 in time and memory for a result that is nearly all zeros: on rows of many short sequences this matrix would
-take most of a step. Instead, attention gathers the sequences into a few batches of similar length, computes plain
-causal attention on each, and puts every token's output back in the token's position. All layers outside attention see
-each prompt token once.
+cost R^2 in time and memory for a result that is nearly all zeros: with many short sequences it would take most of a
+step. Instead, attention gathers the sequences into a few batches of similar length, computes plain causal attention on
+each, and puts every token's output back in the token's position. All layers outside attention see each prompt token
+once.
 
 Letters: R tokens of a row, N sequences of length L, H query heads, K key heads, D size of a head.
 """
@@ -23,8 +23,7 @@ from shoal.errors import InvalidArgument
 from shoal.models.head_sizes import head_sizes
 
 _SHORT_ON_CPU = 256
-"""The length up to which plain matrix products are faster than torch's fused kernel on a CPU: 15 times in bfloat16 at
-56 tokens."""
+"""The length up to which matrix products beat torch's fused kernel on a CPU: by 15 times in bfloat16 at 56 tokens."""
 
 _FLASH_VERSION = "2.6.0"
 """The first version of flash-attn that can cap attention scores."""
@@ -89,8 +88,8 @@ def register_attention(implementation: str) -> str:
         layout: Layout,
         **_: Any,
     ) -> tuple[Tensor, None]:
-        """Computes attention of query [1, H, R, D] with key and value [1, K, R, D], as [1, R, H, D]. Ignores dropout,
-        since the policy has none."""
+        """Computes attention of query [1, H, R, D] with key and value [1, K, R, D], as [1, R, H, D], without
+        dropout."""
         group = layout.group if isinstance(layout, SharedLayout) else None
         if group is not None:
             query, key, value = (heads_for_tokens(x, group) for x in (query, key, value))

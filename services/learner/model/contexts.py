@@ -39,8 +39,7 @@ class Stretch:
 
 @dataclass(frozen=True)
 class Context:
-    """A prompt and the stretches of one group that follow the prompt. Each stretch is treated as if it came right after
-    the prompt."""
+    """A prompt and the stretches of one group that follow it, each as if it came right after the prompt."""
 
     prompt_token_ids: Int32Array
     """The token ids of the prompt, [P]."""

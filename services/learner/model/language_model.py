@@ -60,8 +60,7 @@ def load_whole(
 
 
 def make_empty(config: Any, dtype: torch.dtype, *, trust_remote_code: bool = False) -> Any:
-    """Makes the causal language model that a configuration describes, without dropout. The weights of the model are
-    undefined.
+    """Makes the causal language model of a configuration, without dropout and with undefined weights.
 
     Raises `ValueError` when transformers knows no such model.
     """

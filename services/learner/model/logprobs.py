@@ -1,7 +1,6 @@
 """Log-probabilities and entropies of scored tokens, computed a chunk of logits at a time.
 
-Letters: C scored tokens, B of them in a block, E size of the hidden state, V size of the vocabulary, K tokens of the
-largest support.
+Letters: C scored tokens, B in a block, E hidden size, V vocabulary size, K tokens of the largest support.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -12,9 +11,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 _CPU_BLOCK_BYTES, _GPU_BLOCK_BYTES = 8 << 20, 256 << 20
-"""Float32 values of one block. On a CPU a block should fit the caches. On a GPU there should be few kernels: at 8 MiB
-and a vocabulary of 152k the kernels take 452 ms for a row of 8,192 tokens, at 256 MiB 89 ms, and at 1 GiB 85 ms (H200).
-"""
+"""Float32 values of one block. On a CPU it should fit the caches. On a GPU there should be few kernels: at 8 MiB and a
+vocabulary of 152k they take 452 ms for a row of 8,192 tokens, at 256 MiB 89 ms, and at 1 GiB 85 ms (H200)."""
 
 
 class TokenScorer(nn.Module):
@@ -33,8 +31,7 @@ class TokenScorer(nn.Module):
         self.chunk_tokens = chunk_tokens
         self.logit_softcap = logit_softcap
         self.entropy_gradient = False
-        """Whether the entropies have a gradient, as an entropy bonus needs. The gradient costs a second pass over the
-        logits."""
+        """Whether the entropies have a gradient, for an entropy bonus. It costs a second pass over the logits."""
 
     def forward(
         self, hidden_CE: Tensor, targets_C: Tensor, temperature: float, support_CK: Tensor | None = None
@@ -52,9 +49,7 @@ class TokenScorer(nn.Module):
         return _in_chunks(self._score, list(pairs), temperature)
 
     def _score_by_size(self, hidden_CE: Tensor, support_CK: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
-        """Scores tokens with supports of similar size together, since one large support would pad all other
-        supports.
-        """
+        """Scores tokens with supports of similar size together: one large support would pad all others."""
         sizes_C, order_C = (support_CK >= 0).sum(dim=-1).sort()
         max_ids = self.chunk_tokens * self.vocabulary // hidden_CE.shape[1]
         hidden_CE, support_CK = hidden_CE[order_C], support_CK[order_C]
@@ -92,8 +87,7 @@ class _TokenLogprobs(torch.autograd.Function):
     """Computes log softmax(logits / temperature) at the targets, and the entropy.
 
     The function works in blocks of rows, so that float32 values of the vocabulary exist for only one block, and
-    overwrites the logits with their gradient. Plain autograd would keep a float32 copy of all logits and allocate
-    several more copies.
+    overwrites the logits with their gradient. Plain autograd would make several float32 copies of all logits.
     """
 
     @staticmethod
@@ -152,8 +146,7 @@ def _in_chunks(
 
 
 def _cut_by_size(sizes: Sequence[int], max_ids: int) -> Iterator[tuple[int, int, int]]:
-    """Yields chunks of tokens with ascending sizes as (start, end, largest size). Each chunk has one token, or at most
-    `max_ids` ids."""
+    """Yields chunks of tokens of ascending size as (start, end, largest size): one token, or at most `max_ids` ids."""
     start = 0
     for end in range(1, len(sizes)):
         if (end + 1 - start) * sizes[end] > max_ids:

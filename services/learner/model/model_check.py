@@ -19,8 +19,7 @@ from shoal.models.linear_layers import find_targets
 from shoal.models.remote_code import warn_of_code
 
 _MAX_DIFFERENCE = 1e-3
-"""The largest difference in float32 between packed and unpacked log-probabilities. Above this difference the model is
-refused."""
+"""The largest difference in float32 between packed and unpacked log-probabilities of a model that is accepted."""
 _SHRUNKEN_SIZE = 64
 """Vocabulary size and MLP width of the small model on which packing is checked."""
 

@@ -23,8 +23,7 @@ from shoal.wire import invalid
 Int64Array = npt.NDArray[np.int64]
 
 _SHORTEST_IN_BUCKET = 0.75
-"""Sequences shorter than this share of a bucket's longest sequence go to the next bucket. The share bounds the padding
-in attention."""
+"""Sequences shorter than this share of a bucket's longest go to the next bucket, which bounds the padding."""
 
 
 @dataclass(frozen=True)
@@ -38,8 +37,7 @@ class Layout:
     """
 
     buckets: tuple[Tensor, ...]
-    """For each bucket, the row indices of the tokens of N sequences, [N, L]; padding repeats the sequence's last token.
-    """
+    """For each bucket, the row indices of N sequences' tokens, [N, L]; padding repeats a sequence's last token."""
     output_R: Tensor
     """The index of each token's output, [R], among the concatenated tokens of the buckets."""
 
@@ -61,8 +59,7 @@ class PackedRow:
     targets_C: Tensor
     """The scored tokens, [C] int64."""
     at_C: Tensor
-    """The index of each scored token in its mini-batch's `LossTokens`, [C] int64; -1 for a token that is not in the
-    `LossTokens`."""
+    """The index of each scored token in its mini-batch's `LossTokens`, [C] int64; -1 for a token that is not in it."""
     support_CK: Tensor | None = None
     """The support of each scored token, [C, K] int64: the scored token, the other tokens of the support, then -1. None
     if every support is the whole vocabulary."""
@@ -196,8 +193,7 @@ def pack_for_rank(
 
 
 def pack_row(contexts: Sequence[Context], row: Row) -> PackedRow:
-    """Concatenates the pieces of a row. The groups of the row are contexts. A row without scored tokens becomes an idle
-    row."""
+    """Concatenates the pieces of a row, whose groups are contexts. Without scored tokens the row is idle."""
     token_ids: list[npt.NDArray[np.int32]] = []
     positions: list[Int64Array] = []
     sequences: list[Int64Array] = []
@@ -245,11 +241,9 @@ def _idle_row() -> PackedRow:
 
 
 def sequence_row(sequences: Sequence[npt.NDArray[np.int32]], supports: Sequence[Support] = ()) -> PackedRow:
-    """Packs whole sequences of at least two tokens into a row that scores every token except the first token of each
-    sequence.
+    """Packs whole sequences of at least two tokens into a row that scores every token except the first of each.
 
-    With `supports`, one for each sequence, the row scores only the tokens that have a support, which are the last
-    tokens of each sequence.
+    With `supports`, one for each sequence, the row scores only the last tokens, which have a support.
     """
     lengths = [len(sequence) for sequence in sequences]
     num_scored = [len(support.counts) for support in supports] or [length - 1 for length in lengths]

@@ -19,8 +19,7 @@ from shoal.errors import InvalidArgument
 
 _MAX_NAMES = 8
 LoadModel = Callable[[Path, torch.dtype], Any]
-"""Loads the language model in a folder, with weights of a given type. Raises `InvalidArgument` when the model cannot be
-loaded."""
+"""Loads the language model in a folder, with weights of a given type. Raises `InvalidArgument`."""
 
 
 class Policy(nn.Module):
@@ -89,8 +88,7 @@ def load_policy(
 
 
 def load_trained(folder: Path, config: LearnerConfig, *, seed: int, load: LoadModel) -> Any:
-    """Loads the model to train, in float32. With adapters, which are drawn from `seed`, the model is frozen in the
-    compute type.
+    """Loads the model to train, in float32; with adapters, drawn from `seed`, frozen in the compute type.
 
     Raises the errors of `load` and of `freeze`.
     """

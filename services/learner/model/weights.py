@@ -1,9 +1,8 @@
-"""The tensors of a language model with their original names, shapes and values, in spite of the changes that DeepSpeed,
-peft and bitsandbytes make.
+"""A language model's tensors with their original names, shapes and values, whatever DeepSpeed, peft and bitsandbytes
+do.
 
 DeepSpeed shards a parameter and keeps its shape elsewhere. peft wraps a linear layer: `q_proj.weight` becomes
-`q_proj.base_layer.weight`, next to `q_proj.lora_A.default.weight` and `q_proj.lora_B.default.weight`. bitsandbytes
-stores 4-bit codes.
+`q_proj.base_layer.weight`, beside `q_proj.lora_A.default.weight` and `lora_B`. bitsandbytes stores 4-bit codes.
 
 Letters: R rank of an adapter, I inputs and O outputs of a linear layer.
 """
@@ -41,8 +40,7 @@ class Weight:
 
 
 def list_weights(lm: Any) -> list[Weight]:
-    """Lists the parameters of a model in the model's order, without the parameters of adapters. Tied parameters appear
-    once."""
+    """Lists a model's parameters in its order, without those of adapters. Tied parameters appear once."""
     adapters = {
         name: Adapter(layer.lora_A[ADAPTER].weight, layer.lora_B[ADAPTER].weight, float(layer.scaling[ADAPTER]))
         for name, layer in adapted_layers(lm)
@@ -64,8 +62,7 @@ def adapted_layers(lm: Any) -> Iterator[tuple[str, Any]]:
 def whole_shape(parameter: nn.Parameter) -> tuple[int, ...]:
     """Returns the shape of a parameter's values.
 
-    DeepSpeed keeps the shape of a sharded parameter, which is empty. bitsandbytes keeps the shape of a quantized
-    parameter.
+    DeepSpeed keeps the shape of a sharded parameter, which is empty, and bitsandbytes that of a quantized parameter.
     """
     if (codes := getattr(parameter, "quant_state", None)) is not None:
         return tuple(codes.shape)

@@ -14,8 +14,7 @@ from services.learner.ranks.process_group import ProcessGroup
 BEAT_S = 5.0
 _MAX_MISSED = 12
 SILENT_S = _MAX_MISSED * BEAT_S
-"""The time without a beat, in seconds, after which a rank is considered stopped. A rank's beat thread has no other
-work."""
+"""The seconds without a beat after which a rank counts as stopped. A rank's beat thread has no other work."""
 
 
 def begin_beats(process_group: ProcessGroup) -> None:
@@ -53,8 +52,7 @@ class Listener:
         """The last beat of each rank, and the number of looks since then that found no newer beat."""
 
     def silent_rank(self) -> int | None:
-        """Looks for beats. Call this method every `BEAT_S`. Returns a rank that sent no new beat for `SILENT_S`, or
-        None."""
+        """Looks for beats, every `BEAT_S`. Returns a rank that sent no new beat for `SILENT_S`, or None."""
         for rank, beat in self._process_group.last_beats().items():
             last, num_missed = self._heard.get(rank, (None, -1))
             self._heard[rank] = (beat, num_missed + 1 if beat == last else 0)

@@ -30,8 +30,7 @@ def is_launched() -> bool:
 
 
 def limit_threads(num_ranks: int) -> None:
-    """Divides the cores among the ranks of this machine, unless OMP_NUM_THREADS is set. Call this function before
-    importing torch.
+    """Divides the machine's cores among its ranks, before torch is imported, unless OMP_NUM_THREADS is set.
 
     Threads that wait for one another sleep instead of spinning. If an engine uses the same cores, a spinning thread
     prevents the awaited thread from running (50 times slower, measured on two busy cores).
@@ -42,8 +41,7 @@ def limit_threads(num_ranks: int) -> None:
 
 
 def let_segments_grow() -> None:
-    """Lets torch's GPU allocator grow its segments, unless the environment has a setting. Call this function before
-    importing torch.
+    """Lets torch's GPU allocator grow its segments, before torch is imported, unless the environment has a setting.
 
     Each packed row has its own size. Segments of fixed size would fragment the memory until a row does not fit.
     """
@@ -52,8 +50,7 @@ def let_segments_grow() -> None:
 
 
 class Followers:
-    """The ranks other than rank 0, as its child processes. The child processes end with rank 0, and rank 0 notices when
-    a child process fails."""
+    """The ranks other than rank 0, as its child processes. They end with rank 0, which notices when one fails."""
 
     def __init__(self, num_ranks: int, arguments: list[str]) -> None:
         """Creates the store of the rendezvous, and starts all ranks except rank 0 with the command line of rank 0."""
@@ -114,8 +111,7 @@ class Followers:
     def explain(self, error: str) -> str:
         """Returns the death of a rank if `watch` notices one within a short time, otherwise the error.
 
-        A rank that dies breaks the collectives of the other ranks, and the errors of these collectives do not state the
-        cause.
+        A rank that dies breaks the collectives of the other ranks, whose errors do not state the cause.
         """
         try:
             return self._deaths.get(timeout=_NOTICE_S)

@@ -35,8 +35,7 @@ IDLE_S = 10.0
 _JOIN_TIMEOUT = timedelta(minutes=30)
 """The longest wait for all ranks to join."""
 _TIMEOUT = timedelta(days=1)
-"""The longest wait of a rank for another rank. No call takes longer, since a call that hangs ends at the deadline of
-its caller."""
+"""The longest wait of a rank for another rank. A call that hangs ends earlier, at its caller's deadline."""
 _LENGTH = struct.Struct("<q")
 _LEAVING = "leaving"
 """The store's key for the rank that was told to end."""

@@ -1,9 +1,9 @@
 """`python -m services.learner.storage.checkpoint_export`: makes a model folder from a checkpoint, without a learner.
 
-The command line `shoal` runs this program, because the command line cannot import a service. The program reads one JSON
-document from stdin: {"config": the whole RunConfig, "checkpoint": the checkpoint's `learner` folder, "files": [{"path",
-"num_bytes", "sha256"}, ...] of its manifest, "folder": an existing folder to write into, "adapter": whether to write
-only the adapter}.
+The command line `shoal`, which cannot import a service, runs this program. It reads one JSON document from stdin:
+{"config": the whole RunConfig, "checkpoint": the checkpoint's `learner` folder, "files": [{"path", "num_bytes",
+"sha256"}, ...] of its manifest, "folder": an existing folder to write into, "adapter": whether to write only the
+adapter}.
 """
 
 import json
@@ -91,8 +91,7 @@ def export_checkpoint(
 
 
 def _model(config: RunConfig, source: Path) -> Any:
-    """Loads the model with the weights of its files, and freezes the same parameters and adds the same adapters as in
-    the learner."""
+    """Loads the model with the weights of its files, the frozen parameters and the adapters of the learner."""
     settings = config.learner
     compute_dtype = settled_dtype("learner.compute_dtype", settings.compute_dtype, "bfloat16", on_cpu=True)
     settings = settings.model_copy(update={"compute_dtype": compute_dtype})

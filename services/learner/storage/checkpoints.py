@@ -156,8 +156,7 @@ def load_checkpoint(
 
 
 def moving_reference(learner: LearnerState) -> ReferenceModel | None:
-    """Returns the reference if it follows the policy. A fixed reference is the configured model, and needs no
-    checkpoint."""
+    """Returns the reference if it follows the policy. A fixed reference, the configured model, needs no checkpoint."""
     follows = learner.config.kl.reference_update_steps is not None
     return learner.reference if follows and isinstance(learner.reference, ReferenceModel) else None
 

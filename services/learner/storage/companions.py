@@ -1,8 +1,7 @@
 """The files next to an exported model's weights: configuration, generation configuration, tokenizer and code.
 
 These files are copies of the source's files, with changes only to values that training changed. If this version of
-transformers wrote the files anew, earlier versions could not read the files: earlier versions replace settings that
-they do not find by defaults.
+transformers wrote the files anew, earlier versions would replace settings that they do not find by defaults.
 """
 
 import json

@@ -82,8 +82,7 @@ def export_model(
 
 
 def delete_other_exports(exports: Path, keep: Collection[str]) -> None:
-    """Deletes the exports that are not in `keep`, and the remains of interrupted exports. Call this function on rank
-    0."""
+    """Deletes, on rank 0, the exports that are not in `keep`, and the remains of interrupted exports."""
     for other in exports.iterdir():
         name = other.name
         while name.endswith((".partial", ".deleted")):
@@ -107,8 +106,7 @@ def write_weights(
     tensors: Iterator[tuple[str, Tensor]],
     process_group: ProcessGroup,
 ) -> OSError | None:
-    """Writes float32 safetensors into a new folder. Call this function on all ranks: all ranks gather, and rank 0
-    writes.
+    """Writes float32 safetensors into a new folder. Call it on all ranks: all ranks gather, and rank 0 writes.
 
     `tensors` yields the tensors of `shapes` in that order. Returns a failed write instead of raising it.
     """

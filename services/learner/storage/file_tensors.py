@@ -31,11 +31,9 @@ class FileTensors:
     """
 
     def __init__(self, lm: Any, shapes: Mapping[str, tuple[int, ...]], dtype: torch.dtype, source: Path) -> None:
-        """`shapes` are the shapes of the model's own tensors, in the model's order; `source` is the folder from which
-        the model was loaded.
+        """`shapes` are the shapes of the model's tensors, in its order; `source` is the folder of the loaded model.
 
-        Raises `FailedPrecondition` for files that cannot be read, and for a model that transformers cannot convert back
-        into the tensors of the files.
+        Raises `FailedPrecondition` for unreadable files, and for a model that transformers cannot convert back.
         """
         self._lm = lm
         try:

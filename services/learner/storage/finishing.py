@@ -53,8 +53,7 @@ class CheckpointFinisher:
     def begin(
         self, checkpoints: Path, name: str, mine: Sequence[Path], *, keep: Collection[str]
     ) -> "Future[list[FileDigest]]":
-        """Begins to finish a checkpoint; `mine` are the files that this rank has written. Call this method on all
-        ranks.
+        """Begins to finish a checkpoint; `mine` are the files that this rank has written. Call it on all ranks.
 
         Returns, on rank 0, the digests of all files; then the other checkpoints that are not in `keep` are deleted.
         Fails with `ResourceExhausted` and `FailedPrecondition` in the same cases as `write_checkpoint`.

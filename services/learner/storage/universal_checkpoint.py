@@ -2,8 +2,8 @@
 
 `python -m services.learner.storage.universal_checkpoint SOURCE TARGET PARENT_PID` converts DeepSpeed's files in the
 folder SOURCE, by DeepSpeed's own converter, into a subfolder of TARGET. The conversion runs as a separate process,
-which takes no GPU memory and ends with the learner. The process has one rank's shard of the optimizer, or one whole
-parameter, in memory at a time.
+which takes no GPU memory and ends with the learner. It has one rank's shard of the optimizer, or one whole parameter,
+in memory.
 """
 
 import os
@@ -25,8 +25,7 @@ from shoal.worker.parent import die_with_parent
 _NAME = "universal"
 _TAG = "state"
 _COPIES = 3
-"""The largest disk space of a conversion, as a multiple of the size of its source. The space has pieces, whole
-parameters, and a shard again."""
+"""The most disk space of a conversion per size of its source: for pieces, whole parameters, and a shard again."""
 
 
 @contextmanager

@@ -99,8 +99,7 @@ _process = Credentials()
 
 
 def use(credentials: Credentials) -> None:
-    """Sets the credentials of this process. Servers and channels use these credentials unless a caller gives other
-    credentials."""
+    """Sets the credentials of this process, which servers and channels use unless a caller gives others."""
     global _process
     _process = credentials
 

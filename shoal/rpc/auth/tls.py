@@ -1,5 +1,4 @@
-"""The folder of `--tls-dir`, with certificate, key and authorities of this process. The files are read again when they
-change."""
+"""The folder of `--tls-dir`: certificate, key and authorities of this process. Changed files are read again."""
 
 import logging
 import os
@@ -56,8 +55,7 @@ class TlsFolder:
     def current(self) -> TlsFiles:
         """Returns the files in their current state. The same object is returned until the files change.
 
-        Returns the earlier files while the new files do not fit together: a renewal may replace the certificate before
-        the key.
+        Until new files fit together, returns the earlier files: a renewal may replace the certificate first.
         """
         with self._lock:
             signature = self._sign()

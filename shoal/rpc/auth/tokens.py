@@ -77,9 +77,7 @@ class TokensFile:
 
 
 class OwnToken:
-    """The token that this process sends, from the environment or from a file. The file is read again when it
-    changes.
-    """
+    """The token that this process sends, from the environment or from a file. A changed file is read again."""
 
     def __init__(self, *, path: Path | None = None, value: str = "") -> None:
         """Reads the token. Raises `FailedPrecondition` for a file that cannot be read, or that other users can read."""

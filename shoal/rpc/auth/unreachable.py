@@ -19,8 +19,7 @@ def tls_failure(message: str) -> str:
 def why_unreachable(address: str, message: str, *, uses_tls: bool) -> str:
     """Returns why no call reaches a coordinator, in place of gRPC's message.
 
-    `uses_tls` states whether the caller uses TLS. Asks the server for the names in its certificate if the caller's host
-    is not among them.
+    `uses_tls` is whether the caller uses TLS. May ask the server for the names in its certificate.
     """
     failure, host = tls_failure(message), host_of(address)
     if failure == _OTHER_HOST:

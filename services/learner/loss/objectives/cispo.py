@@ -1,8 +1,7 @@
 """CISPO (MiniMax-M1, arXiv:2506.13585): clips the importance weight, never the gradient of a token.
 
--sg(w) A log pi, where w is the ratio clamped to at most 1 + clip_high, and with `cispo_lower` to at least
-1 - clip_low. With `cispo_cap` the upper bound is `cispo_cap` itself. With `cispo_unified_mask` tokens that PPO would
-clip are dropped.
+-sg(w) A log pi, where w is the ratio clamped to at most 1 + clip_high, and with `cispo_lower` to at least 1 - clip_low.
+With `cispo_cap` the upper bound is `cispo_cap` itself. `cispo_unified_mask` drops tokens that PPO clips.
 """
 
 import torch
@@ -14,8 +13,7 @@ from shoal.config.tables.loss import LossConfig
 def cispo(tokens: PolicyTokens, config: LossConfig) -> PolicyLoss:
     """Returns the loss of each token.
 
-    A token counts as clipped if its weight was bounded. With `cispo_cap`, as in TRL, only tokens of positive advantage
-    count as clipped.
+    A token counts as clipped if its weight was bounded; with `cispo_cap` only at a positive advantage, as in TRL.
     """
     ratio_C, advantages_C = torch.exp(tokens.detached_log_ratio_C), tokens.advantages_C
     low = 1 - config.clip_low

@@ -2,9 +2,8 @@
 
 -sg(min(r, dppo_ratio_cap)) A log pi; and 0 for a token whose probability has already moved too far in the direction in
 which its advantage pushes. "Too far" is more than `dppo_divergence_high` up where A > 0, and more than
-`dppo_divergence_low` down for all other tokens. The divergence here is the total variation |p - q|, with p the policy's
-probability and q the baseline's. Rare tokens have large ratios at divergences that hardly matter: PPO drops such
-tokens, DPPO does not.
+`dppo_divergence_low` down for all other tokens. The divergence here is the total variation |p - q| of policy p and
+baseline q. Rare tokens have large ratios at divergences that hardly matter: PPO drops them, DPPO does not.
 """
 
 import torch

@@ -18,9 +18,7 @@ def ppo_clip(tokens: PolicyTokens, config: LossConfig) -> PolicyLoss:
 
 
 def clipped_surrogate(ratio_C: Tensor, advantages_C: Tensor, config: LossConfig) -> PolicyLoss:
-    """Returns the surrogate on [C] ratios with gradient. A token counts as clipped if the clip changed the
-    objective.
-    """
+    """Returns the surrogate on [C] ratios with gradient. A token counts as clipped if the clip changed its loss."""
     low, high = 1 - config.clip_low, 1 + config.clip_high
     # With an advantage of 0 the loss is 0 even where the ratio is infinite.
     ratio_C = torch.where(advantages_C == 0, 1.0, ratio_C)

@@ -1,5 +1,4 @@
-"""TOPR (arXiv:2503.14286): the plain policy gradient for rewarded completions, a truncated ratio for all other
-completions.
+"""TOPR (arXiv:2503.14286): the plain policy gradient for rewarded completions, a truncated ratio for all others.
 
 Reward above 0: -`topr_positive_weight` A log pi. Else: -`topr_negative_weight` sg(clip(r, ratio_low, ratio_high)) A log
 pi. The reward selects the branch, not the advantage.
@@ -12,8 +11,7 @@ from shoal.config.tables.loss import LossConfig
 
 
 def topr(tokens: PolicyTokens, config: LossConfig) -> PolicyLoss:
-    """Returns the loss of each token. A token counts as clipped if its completion is unrewarded and its weight was
-    bounded."""
+    """Returns the loss of each token. A token counts as clipped if it is unrewarded and its weight was bounded."""
     ratio_C = torch.exp(tokens.detached_log_ratio_C)
     is_rewarded_C = tokens.rewards_C > 0
     bounded_C = config.topr_negative_weight * torch.clamp(ratio_C, config.ratio_low, config.ratio_high)
