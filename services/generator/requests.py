@@ -102,7 +102,7 @@ class Requests:
     async def drain(self, grace_s: float) -> None:
         """Refuses new groups, lets completions in flight finish for `grace_s`, and returns the rest to the caller.
 
-        Callers that asked for reports get the rest as tokens, then `Aborted`, even if the engine fails meanwhile.
+        Callers that asked for reports get the tokens so far, then `Aborted`, even if the engine fails meanwhile.
         """
         self._is_draining = True
         try:

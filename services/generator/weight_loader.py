@@ -126,8 +126,8 @@ class WeightLoader:
     ) -> AsyncIterator[LoadedWeights | None]:
         """Loads a version. Yields None when every rank receives, then the result.
 
-        Raises `FailedPrecondition`, `Unavailable`, `DeadlineExceeded`, `DataLoss`. Without a caller the group is
-        aborted.
+        Raises `FailedPrecondition`, `Unavailable`, `DeadlineExceeded`, `DataLoss`. If the caller disconnects, the group
+        is aborted.
         """
         if self.epoch != epoch:
             raise FailedPrecondition(

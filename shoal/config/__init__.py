@@ -1,8 +1,7 @@
 """The configuration of a run: one pydantic model, read from TOML and sent as JSON.
 
 To add a setting, add a field with a docstring to the class of its table in `tables`, read the field in the service that
-needs the setting, and run `make docs`, which writes docs/configuration.md. Requirements between several tables are in
-`fits`.
+needs the setting, and run `make docs`, which writes docs/configuration.md. `fits` has requirements between tables.
 """
 
 import importlib
@@ -16,8 +15,7 @@ __all__ = ["RunConfig", "dump_config", "load_config", "parse_config"]
 
 
 def __getattr__(name: str) -> Any:
-    """Imports a name when the name is first used: a process of the verifier pool needs only `tables.section`, and such
-    processes start often."""
+    """Imports a name at its first use: verifier processes, which start often, need only `tables.section`."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module = importlib.import_module("shoal.config.run" if name == "RunConfig" else "shoal.config.load")

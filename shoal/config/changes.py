@@ -22,8 +22,8 @@ def changed_config(config: RunConfig, changes: Mapping[str, Any] | Struct) -> Ru
     `changes` has the fields to change, nested as in the configuration; null means a field's default. If
     `run.num_steps`, `run.total_episodes` or `run.total_epochs` changes, the changed field replaces the other two.
 
-    Raises `InvalidArgument` for invalid values, for changes of fields that a resumed run keeps, and for a new step size
-    in a run that counts episodes.
+    Raises `InvalidArgument` for invalid values, fields that a resume keeps, and a new step size if episodes are
+    counted.
     """
     changed = merged_config(config, changes)
     _check_step_size(config, changed)
@@ -80,8 +80,7 @@ def fixed_fields() -> Iterator[tuple[str, str]]:
 
 
 def _check_step_size(config: RunConfig, changed: RunConfig) -> None:
-    """Raises `InvalidArgument` if episodes or epochs would count the steps taken so far as if these steps had the new
-    size."""
+    """Raises `InvalidArgument` if episodes or epochs would count the steps so far as steps of the new size."""
     groups = config.grpo.groups_per_step, changed.grpo.groups_per_step
     completions = config.grpo.completions_per_step, changed.grpo.completions_per_step
     epochs, episodes = changed.run.total_epochs, changed.run.total_episodes

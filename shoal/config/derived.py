@@ -1,5 +1,4 @@
-"""The values that `shoal config show` prints after a configuration, and the size of the configuration's largest train
-step."""
+"""The values that `shoal config show` prints after a configuration, and the size of its largest train step."""
 
 from typing import Any
 
@@ -42,8 +41,7 @@ def derived_values(config: RunConfig) -> dict[str, Any]:
 
 
 def max_step_bytes(config: RunConfig) -> int:
-    """Returns the largest size in bytes that the learner accepts as one train step: twice the size of the step's groups
-    at full length."""
+    """Returns the largest size in bytes of a train step that the learner accepts: twice its groups at full length."""
     grpo, sampling = config.grpo, config.sampling
     completion = sampling.max_completion_tokens * (_TOKEN_BYTES + _support_bytes(sampling.top_k))
     num_messages = 1 + grpo.groups_per_step + grpo.completions_per_step
@@ -52,7 +50,5 @@ def max_step_bytes(config: RunConfig) -> int:
 
 
 def _support_bytes(top_k: int) -> int:
-    """Returns the bytes of a token's support: the count, and the ids of up to `top_k` tokens and of the sampled
-    token.
-    """
+    """Returns the bytes of a token's support: the count, and the ids of up to `top_k` tokens and the sampled token."""
     return 4 + 4 * (top_k + 1) if top_k else 0

@@ -12,8 +12,7 @@ _MAY_HOLD_KEYS = tuple([table, field] for table in ("judge", "model") for field 
 
 
 def all_fields(section: type[BaseModel], prefix: str = "") -> list[str]:
-    """Returns the dotted names of all fields that a configuration file can contain. Tables with free names contribute
-    only their own name."""
+    """Returns the dotted names of all fields of a configuration file; of tables with free names only their own."""
     names = []
     for name, field in section.model_fields.items():
         names.append(f"{prefix}{name}")
@@ -41,8 +40,7 @@ def takes_as_text(location: Sequence[str], value: Any) -> bool:
 
 
 def annotation_at(location: Sequence[str]) -> Any:
-    """Returns the type of the field at a location in RunConfig, or of the item of a list or table there; None if there
-    is no such field."""
+    """Returns the type of the field at a location in RunConfig, or of a list's or table's item there, or None."""
     section = _section_at(location[:-1])
     if section is not None:
         field = section.model_fields.get(location[-1])
@@ -57,8 +55,7 @@ def _kinds(annotation: Any) -> tuple[Any, ...]:
 
 
 def listed(value: Any, location: Sequence[str] = ()) -> Any:
-    """Returns values with a list wherever RunConfig has a list and overrides named all items of the list: {"0": x}
-    becomes [x]."""
+    """Returns values with lists where overrides named all items of a list of RunConfig: {"0": x} becomes [x]."""
     if not isinstance(value, Mapping):
         return value
     items = {str(key): listed(item, [*location, str(key)]) for key, item in value.items()}

@@ -86,8 +86,7 @@ def _check_overlong(config: RunTables) -> None:
 
 
 def _check_best_metrics(config: RunTables) -> None:
-    """Raises `ValueError` for a metric of evaluations if the checkpoints or exports that are kept by the metric are not
-    evaluated."""
+    """Raises `ValueError` if a metric of evaluations keeps checkpoints or exports that are not evaluated."""
     settings, evaluation = config.checkpoint, config.evaluation
     for name, metric, every_steps, kind in (
         ("best_metric", settings.best_metric, settings.every_steps, "every_steps"),

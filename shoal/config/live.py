@@ -99,8 +99,7 @@ def only_at_once(config: RunConfig, changed: RunConfig) -> RunConfig:
 
 
 def without_at_once(config: RunConfig) -> RunConfig:
-    """Returns `config` with defaults for the fields that change immediately. Only the coordinator reads these fields,
-    and no worker does."""
+    """Returns `config` with defaults for the fields that change immediately, which no worker reads."""
     for name, live in live_fields():
         if live.when == "at once":
             section, field = name.split(".")

@@ -28,8 +28,7 @@ from shoal.similar_names import similar_names
 UNKNOWN_KEY = "unknown key"
 """The beginning of the description of a violation if no field has the name."""
 _NEAR, _NEAR_TABLE = 0.6, 0.7
-"""The least likeness at which another name is suggested, for a field and for a table. Most unknown tables are not
-misspelled names."""
+"""The least likeness of a suggested name of a field, and of a table: few unknown tables are misspelled."""
 _MAX_ELSEWHERE = 3
 _MAX_NUMBER = 2**53
 """The largest whole number: numbers travel as doubles, which represent no larger whole number exactly."""
@@ -70,9 +69,7 @@ def load_overrides(overrides: Sequence[str]) -> dict[str, Any]:
 
 
 def _override(values: dict[str, Any], overrides: Sequence[str]) -> None:
-    """Applies overrides in place. Replaces the names of files by values that other machines and a resumed run can
-    use.
-    """
+    """Applies overrides in place. Replaces names of files by values for other machines and a resumed run."""
     for override in overrides:
         apply_override(values, override)
     _check_depth(values)
@@ -85,8 +82,7 @@ def _override(values: dict[str, Any], overrides: Sequence[str]) -> None:
 
 
 def _inline_chat_template(model: Any, field: str) -> None:
-    """Replaces the path of a template by the template's text, since other machines and a resumed run may not have the
-    file."""
+    """Replaces the path of a template by its text: other machines and a resumed run may not have the file."""
     template = model.get("chat_template") if isinstance(model, dict) else None
     if isinstance(template, str) and is_file_name(template):
         model["chat_template"] = template_text(template, field)
@@ -97,8 +93,7 @@ def apply_override(values: dict[str, Any], override: str) -> None:
 
     The value is read as TOML, or as a string if the value is no TOML, so that paths need no quotes. For a field that
     takes only text the value stays text: a revision may look like a number, and a name may look like a date. True and
-    False, as Python writes them, are booleans: in a free table a template or a task would take the text "False" for
-    true.
+    False, as Python writes them, are booleans: in a free table the text "False" would count as true.
     """
     key, equals, text = override.partition("=")
     parts = [part.strip() for part in key.split(".")]
@@ -240,8 +235,7 @@ def _shown(value: Any) -> str:
 
 
 def _list_of(value: Any) -> str:
-    """Returns the list of texts that may be meant by a value. The value may also be [a, b], from which a shell has
-    removed the quotation marks."""
+    """Returns the list of texts that a value may mean, which may be [a, b] without the quotes that a shell removed."""
     is_bare = isinstance(value, str) and value.startswith("[") and value.endswith("]")
     return (
         f"[{', '.join(_quoted(item.strip()) for item in value[1:-1].split(','))}]" if is_bare else f"[{_quoted(value)}]"
@@ -253,9 +247,8 @@ def _quoted(value: Any) -> str:
 
 
 def _hint(location: Sequence[str]) -> str:
-    """Returns the fields that may be meant by a field that does not exist. Fields with this name in other sections come
-    first, unless fields of its section begin with the name. Otherwise the result has similar fields of its section, or
-    else all fields of the section."""
+    """Returns the fields that an unknown field may mean: fields with this name in other sections, unless fields of its
+    section begin with the name; otherwise similar fields of its section, or else all."""
     name, known = location[-1], field_names(location[:-1])
     elsewhere = [field for field in all_fields(RunConfig) if field.rpartition(".")[2] == name]
     longer = [field for field in known if field.startswith(f"{name}_")]

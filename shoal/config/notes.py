@@ -40,8 +40,7 @@ def _without_effect(config: RunConfig) -> list[str]:
 
 
 def _too_short(config: RunConfig) -> list[str]:
-    """Describes deadlines that are too short for the configured lengths, at the rates of a full engine and of a learner
-    on a GPU."""
+    """Describes deadlines that are too short for the lengths, at the rates of a full engine and a GPU learner."""
     given, notes = config.coordinator, []
     num_tokens = config.grpo.completions_per_step * config.max_sequence_tokens
     sampling_s, step_s = _TOKEN_S * config.max_completion_tokens, num_tokens / _TOKENS_PER_S
@@ -62,9 +61,7 @@ def _too_short(config: RunConfig) -> list[str]:
 
 
 def _beyond_the_run(config: RunConfig) -> list[str]:
-    """Describes a warm-up that does not end within the run, and waves that are too short for the run's steps to
-    follow.
-    """
+    """Describes a warm-up that does not end within the run, and waves that are too short for its steps."""
     total, warmup = config.num_optimizer_steps, config.num_warmup_steps
     if not total or config.learner.lr_scheduler == "constant":
         return []
@@ -106,8 +103,7 @@ def _beyond_determinism(config: RunConfig) -> list[str]:
 
 
 def _signal_of_wrong_answers(config: RunConfig) -> list[str]:
-    """Describes the parts of the reward that distinguish completions of a group even if all of the completions are
-    wrong."""
+    """Describes the parts of the reward that distinguish completions of a group even if all are wrong."""
     grpo, reward = config.grpo, config.reward
     if grpo.keep_zero_signal or grpo.filter_groups_by == "correct" or grpo.difficulty_low is not None:
         return []

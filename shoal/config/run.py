@@ -12,8 +12,7 @@ from shoal.quantities import counted
 class RunConfig(RunTables):
     """Everything that determines a run, one section per concern.
 
-    Each service receives the whole configuration and reads the sections that the service needs, so that no setting is
-    copied.
+    Each service receives the whole configuration and reads the sections that it needs, so that no setting is copied.
     """
 
     @model_validator(mode="after")

@@ -62,8 +62,7 @@ class RunTables(Section):
 
     @property
     def loads_reference(self) -> bool:
-        """Whether the learner loads a second model as the reference. Adapters need no second model, since the frozen
-        model is the reference."""
+        """Whether the learner loads a second model as the reference. Adapters use the frozen model."""
         return self.kl.needs_reference and not self.learner.lora.is_on
 
     @property
@@ -73,8 +72,7 @@ class RunTables(Section):
 
     @property
     def data_parallel_size(self) -> int:
-        """Learner ranks that process different rows: the number of ranks, divided by the number of ranks that share
-        each row."""
+        """Learner ranks that process different rows: the ranks, divided by the number of ranks that share each row."""
         return self.launch.num_learner_ranks // self.learner.sequence_parallel_size
 
     @property

@@ -1,8 +1,8 @@
 """Lifecycle of a worker: idempotent configuration, states, refusals, status.
 
-IDLE     not configured. `Configure` begins a load. LOADING  loading in the background, after `Configure` has returned.
-READY    the load succeeded. FAILED   the load failed, and `Configure` begins another load; or the worker cannot
-continue, and its process ends. LEAVING  the process was told to end, and finishes its work; `Configure` is refused.
+IDLE: not configured; `Configure` begins a load. LOADING: loading in the background, after `Configure` has returned.
+READY: the load succeeded. FAILED: the load failed, and `Configure` begins another load, or the worker cannot continue,
+and its process ends. LEAVING: the process was told to end, and finishes its work; `Configure` is refused.
 
 A repeat with the same configuration changes nothing while the worker is LOADING or READY. For another configuration the
 service either loads within the process, or restarts the process (shoal/worker/reexec.py).

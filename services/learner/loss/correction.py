@@ -132,7 +132,7 @@ def is_off_policy(
 ) -> Tensor:
     """Finds the tokens of negative advantage in unlikely completions, [C] bool (DeepSeek-V3.2, arXiv:2512.02556).
 
-    Unlikely: the mean of (sampled - policy log-probability) over its tokens, NaN as 0, is above the threshold.
+    A completion is unlikely if the mean of (sampled - policy log-probability) over its tokens is above the threshold.
     """
     mean_S = off_policy_divergence(logprobs_C, sampled_logprobs_C, completions)
     return (advantages_C < 0) & (completions.spread(mean_S) > threshold)

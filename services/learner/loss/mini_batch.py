@@ -40,8 +40,7 @@ class MiniBatch:
     counts_N: Tensor
     """bool: whether the token takes part in the loss at all; False for a rejected token."""
     is_kept_N: Tensor
-    """bool: whether the token's policy loss counts. A token whose policy loss does not count still counts in the
-    divisor, and keeps its KL."""
+    """bool: whether the policy loss of the token counts. A token that is not kept counts in the divisor and the KL."""
     proximal_logprobs_N: Tensor | None
     """The proximal log-probabilities, from before the step's first optimizer step. None means that the live
     log-probabilities are used instead."""

@@ -1,5 +1,5 @@
-"""A language model's tensors with their original names, shapes and values, whatever DeepSpeed, peft and bitsandbytes
-do.
+"""A language model's tensors with their original names, shapes and values, in spite of DeepSpeed, peft and
+bitsandbytes.
 
 DeepSpeed shards a parameter and keeps its shape elsewhere. peft wraps a linear layer: `q_proj.weight` becomes
 `q_proj.base_layer.weight`, beside `q_proj.lora_A.default.weight` and `lora_B`. bitsandbytes stores 4-bit codes.

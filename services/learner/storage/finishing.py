@@ -1,8 +1,8 @@
 """The second half of writing a checkpoint: the files are synced, digested and named, while later commands run.
 
-write_checkpoint (all ranks, a command)     the state is in files that the kernel may still hold a thread on each rank
-syncs and digests the files that this rank wrote, and reports to rank 0 the thread of rank 0
-renames the folder once all ranks have reported
+`write_checkpoint`, a command on all ranks, leaves the state in files that the kernel may still hold. Then a thread on
+each rank syncs and digests the files that this rank wrote, and reports to rank 0. The thread of rank 0 renames the
+folder once all ranks have reported.
 
 No collective takes part, so train steps run meanwhile. A caller that waits for the end needs a deadline, since a rank
 that is gone or hangs reports nothing.

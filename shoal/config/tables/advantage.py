@@ -34,8 +34,8 @@ class AdvantageConfig(Section):
     per_verifier: bool = False
     """Normalize the scores of each verifier separately, then sum them with their weights (GDPO, arXiv:2601.05242)."""
     batch_normalize: bool = False
-    """After `baseline` and `scale`, center the results over the completions of the batch and divide them by their
-    standard deviation."""
+    """After `baseline` and `scale`, normalize the results of the batch's completions to mean 0 and standard deviation
+    1."""
     batch_std_eps: Annotated[float, NEXT_STEP] = Field(default=1e-4, ge=0)
     """Number added to the standard deviation of `batch_normalize`."""
     whiten: bool = False
@@ -59,8 +59,7 @@ class AdvantageConfig(Section):
     Otherwise the completion has no reward and is not trained on. A failure never counts as 0."""
     step_rewards: bool = False
     """Add the verifiers' scores of single steps to the advantages (process supervision, arXiv:2402.03300). Step scores
-    are compared and scaled over all steps of the group. The score of a step counts for every token up to the end of the
-    step."""
+    are compared and scaled over all steps of the group. A score counts for every token up to the end of its step."""
     clip: Annotated[float | None, NEXT_STEP] = Field(default=None, gt=0)
     """Clamp advantages to plus or minus this value, after all other parts of the advantage."""
     discount: Annotated[float, NEXT_STEP] = Field(default=1.0, gt=0, le=1)

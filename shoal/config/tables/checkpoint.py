@@ -11,8 +11,7 @@ class CheckpointConfig(Section):
     """The `[checkpoint]` table."""
 
     every_steps: Annotated[int, AT_ONCE] = Field(default=50, ge=1)
-    """Train steps between checkpoints. A stop, a failure that leaves the learner running, and the last step also write
-    a checkpoint."""
+    """Train steps between checkpoints. A stop, a failure that spares the learner, and the last step also write one."""
     timeout_s: Annotated[float, AT_ONCE] = Field(default=1800.0, gt=0, le=86_400)
     """Longest time in which the learner writes or restores a checkpoint, or writes an export. A learner that takes
     longer is taken to hang: its processes end, and the run continues from the last checkpoint once the processes are
@@ -32,14 +31,12 @@ class CheckpointConfig(Section):
     from the mirror if the data folder lacks the run."""
     export_every_steps: Annotated[int, AT_ONCE] = Field(default=0, ge=0)
     """Train steps between exports. An export writes the model of its step as a Hugging Face folder,
-    `<run>/exports/step-<step>`, while the run continues. With 0 only the trained model is written, at the end of the
-    run."""
+    `<run>/exports/step-<step>`, while the run continues. With 0 only the trained model is written, at the end."""
     export_keep_last: Annotated[int, AT_ONCE] = Field(default=3, ge=0)
     """Number of exports to keep. Older exports are deleted once a newer export is complete. 0 keeps all."""
     export_best_metric: str = ""
     """Metric of a train step or an evaluation (docs/metrics.md), for example `eval/verifiable_correct_rate`. The export
-    with the best value of this metric is kept in addition to the last ones. If empty, only the last exports are
-    kept."""
+    with the best value is kept in addition to the last ones. If empty, only the last exports are kept."""
     export_best: Literal["highest", "lowest"] = "highest"
     """Whether the highest or the lowest value of `export_best_metric` is the best."""
 

@@ -1,5 +1,4 @@
-"""Tables of `[reward]` that shape a reward in addition to its verifiers. services/reward/compose.py adds up the
-parts."""
+"""Tables of `[reward]` that shape a reward beside its verifiers. services/reward/compose.py adds up the parts."""
 
 from typing import Literal, Self
 
@@ -20,8 +19,7 @@ class FormatRewardConfig(Section):
     """Reward of the right format with `add`. With `gate` this reward applies if verifiers do not count
     (`apply_verifiable_reward`, `only_reward_good_outputs`)."""
     code_language: str = ""
-    """Language of a fenced block that the answer must contain. Applies with `think_answer`. If empty, no block is
-    required."""
+    """Language of a fenced block that the answer must contain. Applies with `think_answer`. Empty requires no block."""
 
     @model_validator(mode="after")
     def _language_has_a_format(self) -> Self:
@@ -44,19 +42,16 @@ class StyleConfig(Section):
 
 class OverlongConfig(Section):
     factor: float = Field(default=0.0, ge=0)
-    """Penalty of a completion of `max_length_tokens` (DAPO's soft punishment, arXiv:2503.14476). 0 disables the
-    penalty."""
+    """Penalty at `max_length_tokens` (DAPO's soft punishment, arXiv:2503.14476). 0 disables the penalty."""
     max_length_tokens: int | None = Field(default=None, ge=1)
     """Length from which the full penalty applies. If unset, the length is `sampling.max_completion_tokens`."""
     buffer_tokens: int = Field(default=1024, ge=0)
-    """Number of tokens before `max_length_tokens` over which the penalty grows linearly. At most
-    `max_length_tokens`."""
+    """Number of tokens before `max_length_tokens` over which the penalty grows linearly, up to `max_length_tokens`."""
 
 
 class LengthPenaltyConfig(Section):
     coef: float = Field(default=0.0, ge=0)
-    """Penalty of a completion of `max_length_tokens`. The penalty of a shorter completion is proportional to its
-    length. 0 disables the penalty."""
+    """Penalty at `max_length_tokens`, and proportionally less for a shorter completion. 0 disables the penalty."""
     max_length_tokens: int | None = Field(default=None, ge=1)
     """Length from which the full penalty applies. If unset, the length is `sampling.max_completion_tokens`."""
     only_correct: bool = True
@@ -64,8 +59,7 @@ class LengthPenaltyConfig(Section):
 
 
 class CosineLengthConfig(Section):
-    """A reward by length: half a cosine wave from one value at length 0 to another value at the length limit
-    (arXiv:2502.03373, section 4)."""
+    """A reward by length: half a cosine wave from length 0 to the length limit (arXiv:2502.03373, section 4)."""
 
     factor: float = Field(default=0.0, ge=0)
     """Factor of the reward by length. 0 disables this reward."""

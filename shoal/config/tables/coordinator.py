@@ -9,8 +9,7 @@ from shoal.config.tables.section import AT_ONCE, Section
 
 class CoordinatorConfig(Section):
     worker_timeout_s: float = Field(default=300.0, gt=0)
-    """Longest time that the run waits for a worker of each kind to register and load, at the start and whenever no
-    worker of the kind is left."""
+    """Longest wait for a worker of each kind to register and load, at the start and when none of the kind is left."""
     sampling_timeout_s: Annotated[float | None, AT_ONCE] = Field(default=None, gt=0)
     """Longest time to sample and score one group, counted from the group's first token: time in a queue does not count.
     If unset, the time is the largest of 600 s, 0.1 s for each token of the longest completion, and five times what the

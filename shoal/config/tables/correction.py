@@ -10,8 +10,7 @@ Level = Literal["token", "sequence_sum", "sequence_mean", "sequence_max"]
 
 
 class FilterConfig(Section):
-    """One test that tokens must pass. d is the proximal minus the behavior log-probability, of a token or over its
-    sequence."""
+    """One test of tokens. d is the proximal minus the behavior log-probability, of a token or over its sequence."""
 
     statistic: Literal["ratio", "k2", "k3", "tv", "binary_kl", "probability_difference", "probability_distance"] = (
         "ratio"
@@ -22,8 +21,7 @@ class FilterConfig(Section):
     the absolute value of this difference."""
     level: Level = "token"
     """Whether there is one value per token or one value per completion: the sum, the mean or the maximum over the
-    completion's tokens. The ratio is exponentiated last: exp(sum d) is the completion's ratio, exp(mean d) its
-    geometric mean."""
+    completion's tokens. The ratio is exponentiated last: exp(sum d) is the product, exp(mean d) the geometric mean."""
     low: float | None = None
     """A token or completion with a value below this bound fails."""
     high: float | None = None

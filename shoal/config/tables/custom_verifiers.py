@@ -79,15 +79,13 @@ class CustomVerifierConfig(Section):
 
 
 class RewardServerConfig(Section):
-    """Another gRPC server that offers `ListVerifiers` and `ScoreGroup` of `shoal.v1.RewardService`
-    (docs/rewards.md)."""
+    """Another gRPC server with `ListVerifiers` and `ScoreGroup` of `shoal.v1.RewardService` (docs/rewards.md)."""
 
     address: str
     """Address of the server as host:port, as the reward service reaches the server."""
     verifiers: list[str] = Field(default_factory=list)
     """The verifiers of the server that are used. If empty, all verifiers that the server lists are used. The names are
-    then known only once the reward service has asked the server, so labels are checked when the run starts, not
-    before."""
+    then known only once the reward service has asked the server, so labels are checked only when the run starts."""
     timeout_s: float = Field(default=60.0, gt=0)
     """Longest time for one verifier on one completion, including all attempts and the pauses between attempts. After
     this time the outcome is FAILED."""

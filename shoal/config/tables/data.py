@@ -11,8 +11,7 @@ class SourceConfig(Section):
     """One source of prompts, given by exactly one of `path`, `dataset` and `task`."""
 
     name: str | None = Field(default=None, min_length=1)
-    """Name of the source in prompt ids and metrics. If unset, the name is made from the source's path, data set or
-    task."""
+    """Name of the source in prompt ids and metrics. If unset, the name is made from path, data set or task."""
     path: str | list[str] | None = None
     """A JSONL or Parquet file on the coordinator's machine, or a list of files, which are read as one file."""
     dataset: str | None = None
@@ -34,8 +33,7 @@ class SourceConfig(Section):
     fraction: float | None = Field(default=None, gt=0, le=1000)
     """Share of the rows to use. A share above 1 repeats rows. Cannot be combined with `count`."""
     count: int | None = Field(default=None, ge=1, le=10_000_000)
-    """Number of rows to use. A number above the source's number of rows repeats rows. Cannot be combined with
-    `fraction`."""
+    """Number of rows to use. More than the source has repeats rows. Cannot be combined with `fraction`."""
     messages_column: str = "messages"
     """Column with the chat messages (a list of role and content, or such a list as JSON text), or with a plain
     question. A content is a text, or a list of parts of the type "text". `tool_calls`, `tool_call_id` and `name` go to
@@ -53,11 +51,9 @@ class SourceConfig(Section):
     """Use only the rows whose `verifier_column` has one of these names, in upper or lower case. If empty, all rows are
     used. So the rows of one file can be several sources, each with a share of its own."""
     verifier: str | list[str] | None = None
-    """Verifier for every row, in place of `verifier_column`. If several are given, each verifier reads the row's
-    label."""
+    """Verifier for every row, in place of `verifier_column`. Each of several verifiers reads the row's label."""
     environment: str | None = Field(default=None, min_length=1)
-    """Environment in which the prompts are played as episodes of several turns (docs/episodes.md). Rows of such a
-    source need no verifier."""
+    """Environment in which the prompts are played as episodes (docs/episodes.md). Their rows need no verifier."""
     environment_column: str | None = Field(default=None, min_length=1)
     """Column with the name of the environment. A row without a name is a prompt of a single turn. A row may also have
     open-instruct's `env_config`, a table with `env_name` and the task. Cannot be combined with `environment`."""
@@ -118,5 +114,4 @@ class DataConfig(Section):
     start of a run and `shoal config check --deep` look for such prompts. `refuse` refuses the run, and `drop` leaves
     the prompts out and counts them. `keep` does not look for such prompts, and their completions are UNSCORABLE."""
     shuffle: bool = True
-    """Visit prompts in an order drawn from `run.seed`, with a new order for each pass. Otherwise prompts are visited in
-    file order."""
+    """Visit prompts in an order drawn from `run.seed`, anew for each pass. Otherwise prompts keep the file order."""

@@ -66,8 +66,7 @@ class EnvironmentConfig(Section):
     """Address space that each process may have, in GiB."""
     reload: bool = False
     """Use the new code when the file changes, for episodes that begin after the change. A new version that does not
-    work, or that lacks a tool of the former version, is not used. `shoal run resume` reads the code again in any
-    case."""
+    work, or that lacks a tool of the former version, is not used. `shoal run resume` always reads the code again."""
 
     @field_validator("name")
     @classmethod
@@ -133,14 +132,12 @@ class EnvironmentConfig(Section):
 
     @property
     def module(self) -> str:
-        """The module of an installed package that has the environment's code. Empty if the code is in a file or comes
-        with Shoal."""
+        """The module of an installed package that has the code; empty if it is in a file or comes with Shoal."""
         return "" if self.server or self.file or self.code in BUILT_IN_ENVIRONMENTS else self.code.partition(":")[0]
 
     @property
     def parts(self) -> list[tuple[str, str, dict[str, Any]]]:
-        """The built-in environments of the table, each as place of the settings, name, and settings. Only a `toolbox`
-        has several environments."""
+        """The built-in environments as (place of the settings, name, settings). Only a `toolbox` has several."""
         if self.code not in BUILT_IN_ENVIRONMENTS:
             return []
         if self.code != "toolbox":

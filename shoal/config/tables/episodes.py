@@ -33,21 +33,18 @@ class EpisodesConfig(Section):
     inline_results: str = ""
     """Text that contains the result of a tool as `{result}` and is put into the policy's own turn, such as
     `"<output>\\n{result}\\n</output>\\n"` (open-instruct's `legacy`, Search-R1). The turn continues after this text. If
-    empty, the chat template writes results as turns of their own. The sampled text has to end with the call. Calls of
-    the forms `tag` and `call_tool` end the sampled text; calls of other forms do so if `sampling.stop_strings` has
-    their end (docs/tool-calls.md)."""
+    empty, the chat template writes results as turns of their own. The sampled text has to end with the call. `tag` and
+    `call_tool` calls end it; others do so if `sampling.stop_strings` has their end (docs/tool-calls.md)."""
     max_turns: int = Field(default=8, ge=1, le=1000)
     """Maximum number of turns that the environment answers. If the last of these answers has results of tool calls, the
     policy may say one more thing."""
     max_tool_calls: int = Field(default=64, ge=1, le=10_000)
-    """Maximum number of tool calls in an episode. Further calls are not carried out. After the last call the policy may
-    say one more thing."""
+    """Maximum number of tool calls in an episode. Further calls are not made, and the policy may say one more thing."""
     max_turn_tokens: int | None = Field(default=None, ge=1)
     """Maximum length of a turn. If unset, a turn may take all remaining tokens of the episode. A turn that this limit
     cuts off is answered like any other turn."""
     timeout_s: Annotated[float, AT_ONCE] = Field(default=1800.0, gt=0)
-    """Longest wall time of an episode. After this time the episode is FAILED. Pauses and waits for a generator do not
-    count."""
+    """Longest wall time of an episode, after which it is FAILED. Pauses and waits for a generator do not count."""
     call_timeout_s: float = Field(default=60.0, gt=0, le=86_400)
     """Longest wall time of one call into the environment, at most a day."""
     max_losses: Annotated[int, AT_ONCE] = Field(default=3, ge=1)

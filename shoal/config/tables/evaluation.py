@@ -18,8 +18,7 @@ class EvaluationConfig(Section):
     sources: list[SourceConfig] = Field(default_factory=list)
     """Sources of the questions. Without sources there is no evaluation."""
     num_prompts: int = Field(default=200, ge=1)
-    """Number of questions. The evaluation takes the first questions of the sources that are not among the training
-    prompts."""
+    """Number of questions: the first questions of the sources that are not among the training prompts."""
     held_out: bool = True
     """Leave out questions that are trained on. `false` includes such questions, as open-instruct does, so that the
     correct rate also measures memorization."""
@@ -31,8 +30,7 @@ class EvaluationConfig(Section):
     samples_per_prompt: int = Field(default=1, ge=1)
     """Answers per question. With n answers the correct rate is avg@n."""
     pass_at_k: list[int] = Field(default_factory=list)
-    """Values of k for pass@k, each at most `samples_per_prompt`. If empty, the values are 1, 2, 4, ... and
-    `samples_per_prompt`."""
+    """Values of k for pass@k, each at most `samples_per_prompt`. If empty: 1, 2, 4, ... and `samples_per_prompt`."""
     temperature: float = Field(default=0.0, ge=0, le=2)
     """Divisor of the logits. 0 always takes the likeliest token. The smallest value above 0 is 0.01, as for vLLM."""
     max_completion_tokens: int | None = Field(default=None, ge=1)

@@ -12,11 +12,9 @@ ADAPTER_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 
 class GeneratorConfig(Section):
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """Type of the engine's weights. `auto` is the model's own type, but float32 on a CPU without instructions for the
-    model's type."""
+    """Type of the engine's weights. `auto` is the model's type, or float32 on a CPU without instructions for it."""
     max_model_len: int | None = Field(default=None, ge=2)
-    """Maximum length of prompt plus completion. If unset, the maximum is `data.max_prompt_tokens +
-    sampling.max_completion_tokens`."""
+    """Maximum length of prompt plus completion. If unset: `data.max_prompt_tokens + sampling.max_completion_tokens`."""
     tensor_parallel_size: int = Field(default=1, ge=1)
     """GPUs that share each layer of a generator."""
     pipeline_parallel_size: int = Field(default=1, ge=1)
@@ -25,8 +23,7 @@ class GeneratorConfig(Section):
     """Share of a GPU's memory that the engine uses. Not used on CPU."""
     gpu_kv_cache_gib: float | None = Field(default=None, gt=0)
     """Size of the key-value cache on each GPU, in GiB. If unset, vLLM measures the memory that `gpu_memory_utilization`
-    leaves. With `launch.single_gpu` the learner would disturb this measurement, so the size is computed from the
-    model's sizes."""
+    leaves. With `launch.single_gpu`, where the learner would disturb this, the size follows from the model's sizes."""
     cpu_kv_cache_gib: float = Field(default=1.0, gt=0)
     """Size of the key-value cache on CPU, in GiB."""
     max_num_seqs: int = Field(default=256, ge=1)

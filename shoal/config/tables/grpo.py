@@ -86,8 +86,7 @@ class GrpoConfig(Section):
 
     @property
     def max_groups_in_flight(self) -> int:
-        """Maximum number of groups between their issue and the publish of the weights trained on the groups (see
-        `shoal.grpo.staleness`)."""
+        """Maximum number of groups between issue and publish of their weights (`shoal.grpo.staleness`)."""
         return (self.max_staleness + 1) * self.groups_per_step
 
     @property

@@ -36,8 +36,7 @@ class JudgeConfig(EndpointConfig):
     json_mode: bool = False
     """Request JSON only, if the server supports `response_format`."""
     cache_size: int = Field(default=10_000, ge=0)
-    """Number of verdicts that one reward service caches, so that an identical question is asked only once. 0 disables
-    the cache."""
+    """Number of verdicts that one reward service caches, so that equal questions are asked once. 0 disables it."""
     input_price: float = Field(default=0.0, ge=0)
     """Price of a million tokens that the judge reads, in any currency."""
     output_price: float = Field(default=0.0, ge=0)

@@ -8,8 +8,7 @@ from shoal.config.tables.section import NEXT_STEP, Fixed, Section
 
 
 class KlConfig(Section):
-    """The KL divergence between the policy and a reference. The reference is the initial model, or a model that follows
-    the policy."""
+    """The KL divergence between the policy and a reference: the initial model, or a model that follows the policy."""
 
     coef: Annotated[float, NEXT_STEP] = Field(default=0.0, ge=0)
     """Weight of the KL divergence. At 0 no reference is loaded, unless `reference` is "always"."""
@@ -17,21 +16,18 @@ class KlConfig(Section):
     """Add the KL to the loss of each token, or subtract it from the reward before advantages are computed."""
     reward_level: Literal["token", "completion"] = "token"
     """How the KL enters the reward with place "reward". `token` subtracts the KL at each token, discounted from this
-    token on (`advantage.discount`), from the completion's advantage, which is computed without the KL (ROLL, OpenRLHF).
-    `completion` subtracts the sum of the KL from the completion's reward, before rewards are compared (verl's GRPO,
-    TRL's RLOO)."""
+    token on (`advantage.discount`), from the advantage, which is computed without the KL (ROLL, OpenRLHF). `completion`
+    subtracts the sum of the KL from the completion's reward, before rewards are compared (verl's GRPO, TRL's RLOO)."""
     estimator: Literal["k1", "k2", "k3", "abs", "ratio_k1"] = "k3"
     """Estimator of the KL. With d = logp - reference, `k1` is d, `k2` is d^2/2, `k3` is exp(-d) + d - 1, `abs` is |d|,
-    and `ratio_k1` is ratio x d (joschu.net/blog/kl-approx). open-instruct's estimators 0 to 3 are k1, k2, k3,
-    ratio_k1."""
+    and `ratio_k1` is ratio x d (joschu.net/blog/kl-approx). open-instruct's 0 to 3 are k1, k2, k3, ratio_k1."""
     gradient: Literal["plain", "straight_through", "off_policy", "bias_corrected", "score_function"] = "plain"
     """Gradient of the KL. `plain` is the estimator's own gradient, and `straight_through` the gradient of k2 (verl's
     "+"). `off_policy` is the gradient of k2 times the ratio, at most 10 (OpenRLHF). `bias_corrected` is the gradient of
     the estimator times the differentiable ratio (TRL). `score_function` is the estimator's gradient plus the gradient
     of the sampling probability (NeMo-RL)."""
     input_clamp: Annotated[float | None, NEXT_STEP] = Field(default=None, gt=0)
-    """Clamp d to plus or minus this value (open-instruct: 40). d is the log-probability minus the reference's
-    log-probability."""
+    """Clamp d = log-probability - reference log-probability to plus or minus this value (open-instruct: 40)."""
     output_clamp: Annotated[float | None, NEXT_STEP] = Field(default=None, gt=0)
     """Clamp the estimate of the KL to plus or minus this value (verl, ROLL: 10)."""
     reference: Literal["auto", "always", "never"] = "auto"
@@ -42,11 +38,9 @@ class KlConfig(Section):
     ] = Field(default=None, ge=1)
     """Train steps between updates of the reference. If unset, the reference is never updated."""
     reference_alpha: float = Field(default=0.6, gt=0, le=1)
-    """Share of the policy in an update of the reference: reference = (1 - alpha) x reference + alpha x policy (TR-DPO,
-    arXiv:2404.09656)."""
+    """Share of the policy in an update: (1 - alpha) x reference + alpha x policy (TR-DPO, arXiv:2404.09656)."""
     target: float | None = Field(default=None, gt=0)
-    """Target of the KL (mean over completions of their token means), to which the coefficient adapts
-    (arXiv:1909.08593)."""
+    """Target of the KL (mean over completions of token means), to which the coefficient adapts (arXiv:1909.08593)."""
     horizon: int = Field(default=10_000, ge=1)
     """Number of completions over which the coefficient adapts to `target`."""
 

@@ -6,8 +6,7 @@ from shoal.config.tables.section import Section
 
 
 class LaunchConfig(Section):
-    """Processes that `shoal train` starts on this machine. On other machines the deployment decides the number of
-    processes."""
+    """Processes that `shoal train` starts on this machine. On other machines the deployment decides the numbers."""
 
     num_generators: int = Field(default=1, ge=1)
     """Number of generator processes."""

@@ -28,17 +28,14 @@ class LearnerConfig(Section):
     zero_stage: Annotated[Literal[0, 1, 2, 3] | None, _SHARDED] = None
     """DeepSpeed ZeRO stage. The stage decides what is sharded over the ranks: nothing (0), the optimizer state (1),
     also the gradients (2), also the parameters (3). If unset, the stage is 0 on one rank, which has nothing to share,
-    and 2 on several ranks or with `offload_optimizer`. A run that is resumed on another number of ranks keeps the stage
-    of its checkpoint."""
+    and 2 on several ranks or with `offload_optimizer`. A resume on another number of ranks keeps the stage."""
     compute_dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Type of the forward and backward passes. `auto` is bfloat16, but float32 on a CPU without instructions for
     bfloat16. Trained weights and optimizer state are always float32."""
     offload_optimizer: Annotated[bool, _SHARDED] = False
-    """Keep float32 weights and optimizer state in the host's memory and update them on the host. Needs a ZeRO stage
-    above 0."""
+    """Keep and update float32 weights and optimizer state in the host's memory. Needs a ZeRO stage above 0."""
     offload_parameters: Annotated[bool, _SHARDED] = False
-    """Keep sharded parameters in the host's memory until the parameters are used. Needs ZeRO stage 3 and
-    `offload_optimizer`."""
+    """Keep sharded parameters in the host's memory until their use. Needs ZeRO stage 3 and `offload_optimizer`."""
     zero_hpz_partition_size: Annotated[int, _SHARDED] = Field(default=1, ge=1)
     """Number of ranks that together keep a second copy of the parameters for the backward pass, so that gathering the
     parameters stays within a node (ZeRO++, arXiv:2306.10209; DeepSpeed's zpg). Needs ZeRO stage 3. The number of
@@ -47,8 +44,7 @@ class LearnerConfig(Section):
     """Number of ranks that share the tokens of each packed row (DeepSpeed Ulysses, arXiv:2309.14509). Needs ZeRO stage
     3. The number of learner ranks and the number of the model's attention heads must be divisible by this number."""
     pack_tokens: int = Field(default=4096, ge=1)
-    """Maximum number of tokens in one packed row, over all ranks that share the row. A longer sequence gets its own
-    row."""
+    """Maximum number of tokens in a packed row, over all ranks that share it. A longer sequence gets its own row."""
     logits_chunk_tokens: int = Field(default=1024, ge=1)
     """Number of tokens whose logits are in memory at once."""
     learning_rate: Annotated[float, NEXT_STEP] = Field(default=1e-6, gt=0)
@@ -66,11 +62,9 @@ class LearnerConfig(Section):
     fused_adam: Annotated[bool, _SHARDED] = True
     """Run AdamW as one kernel over all parameters, on GPU and CPU."""
     max_grad_norm: float = Field(default=1.0, ge=0)
-    """Maximum global norm of the gradients. Gradients with a larger norm are scaled down to this norm. 0 sets no
-    limit."""
+    """Maximum global norm of the gradients, to which larger gradients are scaled down. 0 sets no limit."""
     lr_scheduler: Scheduler = "constant"
-    """Learning rate schedule over the run's optimizer steps, as in `transformers.get_scheduler`. All schedules except
-    "constant" have a warm-up."""
+    """Learning rate schedule of `transformers.get_scheduler` over optimizer steps; all but "constant" warm up."""
     warmup_steps: int = Field(default=0, ge=0)
     """Optimizer steps during which the learning rate rises from 0; skipped steps do not count."""
     warmup_ratio: float | None = Field(default=None, ge=0, lt=1)

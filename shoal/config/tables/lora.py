@@ -39,8 +39,7 @@ class LoraConfig(Section):
     alpha: Annotated[int, _IN_CHECKPOINT] = Field(default=32, ge=1)
     """Scale of the adapters: the product of the two adapter matrices is multiplied by alpha / rank."""
     rslora: Annotated[bool, _IN_CHECKPOINT] = False
-    """Multiply the product of the two adapter matrices by alpha / sqrt(rank) instead of alpha / rank (rsLoRA,
-    arXiv:2312.03732)."""
+    """Multiply the adapters' product by alpha / sqrt(rank) instead of alpha / rank (rsLoRA, arXiv:2312.03732)."""
     dropout: float = Field(default=0.0, ge=0, lt=1)
     """Share of an adapter's inputs that is zeroed in the forward passes with a gradient. A share above 0 adds noise to
     the log-probabilities of a train step, and to the measured gap between learner and engine."""

@@ -28,12 +28,10 @@ Aggregation = Literal[
 
 class LossConfig(Section):
     objective: Objective = "ppo_clip"
-    """The policy's objective. docs/algorithms.md gives the formula and paper of each objective. Options of another
-    objective are refused."""
+    """The policy's objective. docs/algorithms.md has formulas and papers. Options of other objectives are refused."""
     baseline: Literal["behavior", "proximal"] = "behavior"
-    """Denominator of the ratio. `behavior` is the engine's log-probabilities of the sampled tokens. `proximal` is the
-    learner's log-probabilities, computed before the first optimizer step of a train step. `[correction]` needs
-    `proximal`."""
+    """Denominator of the ratio. `behavior` is the engine's log-probabilities of the sampled tokens. `proximal`, which
+    `[correction]` needs, is the learner's log-probabilities before the first optimizer step of a train step."""
     clip_low: Annotated[float, OptionOf("ppo_clip", "cispo", "gspo", "luspo")] = Field(default=0.2, ge=0, le=1)
     """Lower clip width: ratios below 1 - clip_low are clipped (ppo_clip, gspo, luspo, cispo with `cispo_lower`)."""
     clip_high: Annotated[float, OptionOf("ppo_clip", "cispo", "gspo", "luspo")] = Field(default=0.28, ge=0)
@@ -96,8 +94,7 @@ class LossConfig(Section):
     """Drop a completion with negative advantage if its tokens have become less likely by more than this bound, measured
     as the mean of the log-ratios (DeepSeek-V3.2, arXiv:2512.02556)."""
     difficulty_weight: bool = False
-    """Weight completions by 0.5 + 1.5 x the group's share of wrong completions. The weights are scaled to mean 1
-    (ROLL)."""
+    """Weight completions by 0.5 + 1.5 x the group's share of wrong completions, scaled to mean 1 (ROLL)."""
     length_weight: bool = False
     """Weight completions by 1.5 - length. Lengths are scaled to 0 to 1 over the batch, and weights to mean 1 (ROLL)."""
 

@@ -33,8 +33,7 @@ class ModelConfig(Section):
     """Chat template that replaces the tokenizer's own template, for training and evaluation prompts. The template is
     exported with the model. The value is Jinja text, the path of a file with Jinja text, or a name: chatml, tulu,
     tulu_thinker, tulu_r1, zephyr, simple, simple_space, simple_chat, r1_zero, r1_zero_plain, r1_zero_boxed,
-    answer_line, code_block. A path in a configuration file is read together with the configuration file, on the machine
-    of the command."""
+    answer_line, code_block. The command reads a path together with the configuration file."""
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
     """Values for variables of the chat template, for training and evaluation prompts, such as `enable_thinking = false`
     for Qwen3. A name that the template does not use is refused. The values are not exported with the model."""

@@ -38,8 +38,7 @@ class RewardConfig(Section):
     num_processes: int = Field(default=2, ge=1)
     """Number of verifier processes of one reward service."""
     timeout_s: float = Field(default=10.0, gt=0)
-    """Time limit of one verifier for one completion. After this time the process is killed, and the outcome is
-    FAILED."""
+    """Time limit of one verifier for one completion. Then the process is killed, and the outcome is FAILED."""
     max_queued: int = Field(default=4096, ge=1)
     """Maximum number of completions that wait. Further completions are refused with RESOURCE_EXHAUSTED."""
     max_failed_share: float = Field(default=0.5, gt=0, le=1)
@@ -60,8 +59,7 @@ class RewardConfig(Section):
     """Table from names in the data's verifier column to the verifiers that replace them (open-instruct's
     `remap_verifier`). The key `*` matches every name that the table does not have."""
     weights: dict[str, float] = Field(default_factory=dict)
-    """Table from each verifier to a factor of its values, in addition to the weight of the source. The default factor
-    is 1."""
+    """Table from each verifier to a factor of its values, by default 1, in addition to the weight of the source."""
     format: FormatRewardConfig = FormatRewardConfig()
     """A reward for the required format."""
     style: StyleConfig = StyleConfig()

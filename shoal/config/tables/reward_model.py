@@ -33,11 +33,9 @@ class RewardModelConfig(EndpointConfig):
     """Device of `path`: `cpu`, `cuda`, or one of several GPUs, such as `cuda:1`. Reward services that `shoal train`
     starts share the GPUs with learner and generators."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """Type of the weights of `path`. `auto` is the model's own type, but float32 on a CPU without instructions for the
-    model's type."""
+    """Type of the weights of `path`. `auto` is the model's type, or float32 on a CPU without instructions for it."""
     num_threads: int | None = Field(default=None, ge=1)
-    """Number of threads on `cpu`. If unset, the number is OMP_NUM_THREADS, which `shoal train` sets to 1 for reward
-    services."""
+    """Number of threads on `cpu`; if unset OMP_NUM_THREADS, which `shoal train` sets to 1 for reward services."""
     batch_size: int = Field(default=16, ge=1)
     """Maximum number of completions in one batch of `path`."""
     batch_tokens: int = Field(default=16384, ge=1)
@@ -46,8 +44,7 @@ class RewardModelConfig(EndpointConfig):
     """In place of `path`: address of a server that serves the model with the route /classify of `vllm serve MODEL
     --runner pooling`, for example `http://127.0.0.1:8000`."""
     name: str = ""
-    """Name of the model at the server of `base_url`. If unset, no name is sent, and vLLM uses the model that it
-    serves."""
+    """Name of the model at the server of `base_url`. If unset, no name is sent, and vLLM uses its own model."""
     chat_template: str | None = None
     """Chat template that replaces the template of `path`: Jinja text, a file with Jinja text, or a name, as in
     `model.chat_template`. A server has its own option for a chat template."""
@@ -59,11 +56,9 @@ class RewardModelConfig(EndpointConfig):
     max_length_tokens: int | None = Field(default=None, ge=1)
     """Maximum length of an input, prompt and completion together. If unset, the model's own limit applies."""
     too_long: Literal["unscorable", "cut_start", "cut_end"] = "unscorable"
-    """Treatment of an input above `max_length_tokens`: the completion gets no score, or tokens are cut from the start
-    or the end of the input."""
+    """Treatment of an input above `max_length_tokens`: no score, or tokens are cut from its start or end."""
     label: int | str | None = None
-    """Label of the model whose output is the value, if the model has several labels. The label is given by its number,
-    or with `path` also by its name."""
+    """Label whose output is the value, if the model has several: its number, or with `path` also its name."""
     value: Literal["logit", "sigmoid", "softmax"] = "logit"
     """The value: the label's logit, the sigmoid of the logit, or the label's share of the softmax over all labels."""
     timeout_s: float = Field(default=60.0, gt=0)
@@ -93,8 +88,7 @@ class RewardModelConfig(EndpointConfig):
 
     @property
     def remote_code(self) -> str:
-        """The model whose own code is run: `path`, followed by @ and `revision` if a revision is given. Empty if no
-        such code is run."""
+        """The model whose own code is run: `path`, followed by @ and `revision` if given; empty without such code."""
         if not (self.path and self.trust_remote_code):
             return ""
         return f"{self.path}@{self.revision}" if self.revision else self.path

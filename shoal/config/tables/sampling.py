@@ -15,18 +15,15 @@ class SamplingConfig(Section):
     """Divisor of the logits, in sampling and in the learner. vLLM accepts at most 2, and would raise a value below 0.01
     to 0.01."""
     max_completion_tokens: int = Field(default=1024, ge=1, le=MAX_COMPLETION_TOKENS)
-    """Maximum length of a completion. The upper bound keeps a completion, with all recorded data of its tokens, within
-    one gRPC message."""
+    """Maximum length of a completion. With the upper bound, all data of a completion fits one gRPC message."""
     top_k: int = Field(default=0, ge=0, le=MAX_TOP_K)
     """Sample from this many likeliest tokens. 0 samples from all tokens. Above 0 the generator returns the support of
-    each token, which is the set of tokens that the token was drawn from. The learner normalizes over the same support
-    (sampling replay)."""
+    each token, the set of tokens that it was drawn from, over which the learner normalizes (sampling replay)."""
     top_p: float = Field(default=1.0, gt=0, le=1)
-    """Sample from the likeliest of the `top_k` tokens that together have this probability. A value below 1 needs
+    """Sample from the likeliest of the `top_k` tokens that together have this probability. Values below 1 need
     `top_k`."""
     min_p: float = Field(default=0.0, ge=0, lt=1)
-    """Sample from tokens with at least this share of the likeliest token's probability. A value above 0 needs
-    `top_k`."""
+    """Sample from tokens with at least this share of the likeliest token's probability. Values above 0 need `top_k`."""
     stop_strings: list[str] = Field(default_factory=list)
     """Texts that end a completion, in training and evaluation, for example `</answer>`. The tokens that complete such a
     text are kept and trained on. With stop strings generators decode each token as it is sampled, at a small cost."""

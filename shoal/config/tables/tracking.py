@@ -27,8 +27,7 @@ class TrackingConfig(Section):
     wandb_entity: str | None = Field(default=None, min_length=1)
     """Weights & Biases user or team. If unset, the account's default is used."""
     wandb_group: str | None = Field(default=None, min_length=1)
-    """Weights & Biases group of the run. If unset, the group is `run.name`, so that the runs of an experiment are shown
-    together."""
+    """Weights & Biases group of the run; if unset `run.name`, so that the runs of an experiment are shown together."""
     trackio: bool = False
     """Write metrics to trackio's database on this machine, which `trackio show` draws. The database is in
     `TRACKIO_DIR`, or else in the Hugging Face cache. `run.name` is the group."""

@@ -28,10 +28,9 @@ class WeightsConfig(Section):
     """Deadline of one publish attempt. If unset, the deadline is 60 s plus 10 s for each GB of weights. After the
     deadline the group is aborted, and a new group serves the generators that are not at fault."""
     ready_timeout_s: float = Field(default=5.0, gt=0)
-    """Time for generators to pause and be ready to receive. Slower generators are left out of the epoch. During a
-    longer publish each generator is asked for its status at this interval, and is left out if it does not answer. A
-    generator that answers but hangs is left out after ten times as long as the last publish took, and at least 7 s more
-    than this time."""
+    """Time for generators to pause and be ready to receive. Slower generators are left out. During a longer publish
+    each is asked for its status at this interval, and left out without an answer. A generator that answers but hangs is
+    left out after ten times as long as the last publish took, and at least 7 s more than this time."""
     max_failed_loads: int = Field(default=5, ge=1)
     """Number of loads in a row that a generator may fail. After the first failure the generator is left out, and is
     tried again alone after pauses of 5 s, 10 s, and so on up to 300 s. After the last failure the generator is
@@ -40,8 +39,7 @@ class WeightsConfig(Section):
     """Largest accepted difference between engine and learner on the canary prompt: the mean absolute difference of the
     log-probabilities, in nats. Above this tolerance the load has failed. If unset, the tolerance is 0.001 if engine and
     learner both compute in float32, else 0.4. Correct weights differ by up to 1e-5 in float32 and 0.14 in bfloat16.
-    After the first load of an engine, twice the difference before the load plus an eighth of the tolerance is
-    accepted."""
+    After an engine's first load, twice the difference before the load plus an eighth of the tolerance is accepted."""
 
     def timeout_for(self, num_bytes: int) -> float:
         """Returns the deadline of a publish of that many bytes, in seconds."""

@@ -1,7 +1,7 @@
 """DPPO by the binary KL divergence; otherwise the same as `dppo_tv`.
 
-The divergence of a token against all others, with policy p and baseline q, is q log(q / p) + (1 - q) log((1 - q) / (1 -
-p)).
+The divergence of a token against all others is q log(q / p) + (1 - q) log((1 - q) / (1 - p)), with p the policy's
+probability and q the baseline's.
 """
 
 from services.learner.loss.objectives.divergence import binary_kl
