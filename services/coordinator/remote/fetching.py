@@ -91,12 +91,11 @@ def fetch_run(url: str, run_id: str, data_dir: Path, learner_data_dir: Path) -> 
     places = RunPlaces(data_dir / run_id, learner_data_dir / run_id)
     try:
         _, damaged = _fetch_newest(mirror, url, places, lambda checkpoint: checkpoint, _move_run)
-    except (ShoalError, OSError) as error:
-        if isinstance(error, OSError):
-            raise Unavailable(f"checkpoint.mirror: {url} could not be read: {error}") from error
+    except ShoalError:
         raise
     except Exception as error:  # Each file system has its own errors.
-        raise Unavailable(f"checkpoint.mirror: {url} could not be read: {type(error).__name__}: {error}") from error
+        kind = "" if isinstance(error, OSError) else f"{type(error).__name__}: "
+        raise Unavailable(f"checkpoint.mirror: {url} could not be read: {kind}{error}") from error
     events = EventLog(data_dir / run_id / EVENTS)
     events.add("fetched", f"the run is taken from {url}{''.join(damaged)}", url=url, damaged=damaged)
     events.close()
@@ -119,10 +118,7 @@ def fetch_checkpoint(url: str, places: RunPlaces, newer_than: Age | None = None)
 
 
 def fetch_shared(url: str, run_folder: Path, file: MirroredFile) -> None:
-    """Fetches a file that checkpoints share, and replaces the file in the run's folder.
-
-    Raises the errors of `fetch_checkpoint`.
-    """
+    """Replaces a file that checkpoints share in the run's folder. Raises the errors of `fetch_checkpoint`."""
     target = run_folder / file.path
     partial = target.with_name(f".{target.name}.fetched")
     try:
@@ -142,8 +138,7 @@ def _fetch_newest(
 ) -> tuple[str, list[str]]:
     """Fetches the `wanted` files of the newest whole checkpoint, and moves them from its partial folders.
 
-    Returns the checkpoint's name, and the faults of newer checkpoints. The name is empty if no checkpoint is newer than
-    `newer_than`.
+    The results are those of `fetch_checkpoint`.
     """
     run_id, damaged = places.run_folder.name, list[str]()
     whole = [each for each in mirror.whole() if newer_than is None or each.age > newer_than]

@@ -45,7 +45,6 @@ def why_refused(error: Exception) -> str:
     if isinstance(error, PermissionError) or type(error).__name__ in _NO_CREDENTIALS:
         return (
             "set the credentials that the package of the file system reads, such as AWS_ACCESS_KEY_ID and "
-            "AWS_SECRET_ACCESS_KEY, "
-            "to those of a user who may write there"
+            "AWS_SECRET_ACCESS_KEY, to those of a user who may write there"
         )
     return "there is no such bucket" if isinstance(error, FileNotFoundError) else ""

@@ -1,6 +1,4 @@
-"""The layout of a run's checkpoints at another place.
-
-The layout shows which checkpoints are whole.
+"""The layout of a run's checkpoints at another place, which shows what checkpoints are whole.
 
     <url>/<run>/checkpoints/step-00000012.0.96/mirror.json     paths, sizes and digests of all files; the last
     <url>/<run>/checkpoints/step-00000012.0.96/learner/...
@@ -65,7 +63,6 @@ class MirroredCheckpoint:
 
     @property
     def age(self) -> Age:
-        """The key by which checkpoints are ordered."""
         return self.attempt, self.policy_version, self.next_order_number
 
     @property
@@ -75,7 +72,6 @@ class MirroredCheckpoint:
 
     @property
     def num_bytes(self) -> int:
-        """The total size of the checkpoint's files."""
         return sum(file.num_bytes for file in self.files)
 
     def stored(self, file: MirroredFile) -> list[str]:
@@ -93,10 +89,7 @@ class RunPlaces:
 
     run_folder: Path
     learner_folder: Path
-    """The run's folder in the learner's data folder.
-
-    It is the folder of the run itself if the data folder is shared.
-    """
+    """The run's folder in the learner's data folder; the folder of the run itself if the data folder is shared."""
 
     def of(self, path: str) -> Path:
         """Returns the place of a file. Raises `DataLoss` for a place outside both folders of the run."""
@@ -155,11 +148,8 @@ class MirrorFolder:
         there: Mapping[str, int],
     ) -> MirroredFile:
         """Copies the parts of a file that the mirror lacks; returns the file with its parts."""
-        candidates = [
-            (each, parts_there(file.path, each.parts, file.num_bytes, there))
-            for each in known
-            if each.path == file.path
-        ]
+        alike = [each for each in known if each.path == file.path]
+        candidates = [(each, parts_there(file.path, each.parts, file.num_bytes, there)) for each in alike]
         for each, kept in candidates:
             if (each.num_bytes, each.sha256) == (file.num_bytes, file.sha256) and len(kept) == len(each.parts):
                 return each
@@ -288,10 +278,7 @@ def _at_once(copy: Callable[[MirroredFile], None], files: Collection[MirroredFil
 def _copy(
     source: BinaryIO, target: BinaryIO, num_bytes: int, sha256: str, name: str, *observers: Callable[[bytes], object]
 ) -> None:
-    """Copies a number of bytes in chunks, and passes each chunk to `observers`.
-
-    Raises `DataLoss` if the digest differs.
-    """
+    """Copies bytes in chunks, and passes each chunk to `observers`. Raises `DataLoss` if the digest differs."""
     digest = hashlib.sha256()
     for chunk in chunks(source, num_bytes):
         for observe in (digest.update, target.write, *observers):

@@ -28,10 +28,7 @@ _STALL_S = 300.0
 
 
 class Mirroring:
-    """Copies the newest checkpoint to the mirror, one at a time.
-
-    A failure is reported as an event, and never ends the run.
-    """
+    """Copies the newest checkpoint to the mirror, one at a time. A failure is an event, and never ends the run."""
 
     def __init__(self, url: str, places: RunPlaces, events: EventLog) -> None:
         """With an empty `url`, nothing is mirrored."""
@@ -53,10 +50,9 @@ class Mirroring:
         return {self._copying, self._wanted.checkpoint_id if self._wanted else ""} - {""}
 
     def offer(self, checkpoint: MirroredCheckpoint, keep_last: int, best: Collection[str] = ()) -> None:
-        """Queues a checkpoint for copying.
+        """Queues a checkpoint for copying, in place of a queued one whose copying has not begun.
 
-        Replaces a queued checkpoint whose copying has not begun. The mirror keeps the last `keep_last` checkpoints,
-        including this one, and `best`.
+        The mirror keeps the last `keep_last` checkpoints, including this one, and `best`.
         """
         if not self._url:
             return
@@ -88,10 +84,7 @@ class Mirroring:
         return checkpoint_id
 
     async def take_back_file(self, file: MirroredFile) -> str:
-        """Replaces a file that checkpoints share by the mirror's file.
-
-        Returns the mirror, or "" if the replacement fails.
-        """
+        """Replaces a file that checkpoints share by the mirror's. Returns the mirror, or "" if that fails."""
         if not self._url:
             return ""
         try:
@@ -107,7 +100,7 @@ class Mirroring:
             return
         self._is_ending = True
         self._woken.set()
-        async with shown_alive(self._events, "mirroring the last checkpoint", self._describe):
+        async with shown_alive(self._events, "mirroring the last checkpoint", self._progress):
             while not self._working.done():
                 before = self._num_copied
                 await asyncio.wait([self._working], timeout=_STALL_S)
@@ -117,7 +110,7 @@ class Mirroring:
                     self._working.cancel()
                     return
 
-    def _describe(self) -> str:
+    def _progress(self) -> str:
         return f"{format_bytes(self._num_copied)} of {self._copying} are copied"
 
     async def _work(self) -> None:

@@ -16,8 +16,7 @@ class SegmentCheck:
     """Compares segments with the digests of a restored checkpoint, once per segment in the coordinator's life."""
 
     def __init__(self, run_folder: Path, mirroring: Mirroring, report: Callable[[str, str, str], None]) -> None:
-        """Calls `report` for a damaged segment, with its name, its fault, and the mirror that had it "
-        "("" without one)."""
+        """Calls `report` with a damaged segment's name, its fault, and the mirror that had it ("" without one)."""
         self._folder = run_folder / SEGMENTS
         self._mirroring = mirroring
         self._report = report

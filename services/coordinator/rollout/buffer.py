@@ -29,8 +29,7 @@ class PacingBuffer(Generic[GroupT]):
         last_order_number: "Callable[[PacingBuffer[GroupT]], int]",
         max_refills: int = 0,
     ) -> None:
-        """`last_order_number` returns the number of the last group that the run needs, as far as is known at the "
-        "call."""
+        """`last_order_number` returns the last group that the run needs, as far as is known at the call."""
         self._capacity = capacity
         self._groups_per_step = groups_per_step
         self._max_refills = max_refills

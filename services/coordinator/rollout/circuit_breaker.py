@@ -27,10 +27,7 @@ _REMEDIES = {
 
 
 def environment_verdicts(environment: str, completions: Sequence[Completion]) -> list[Score]:
-    """Returns episodes as scores that tell the circuit breaker whether the environment of the episodes works.
-
-    An episode that took too long is left out, since it is no evidence about the environment.
-    """
+    """Returns episodes as scores of their environment, without episodes that took too long, which are no evidence."""
     return [
         Score(
             completion.sample_index,
@@ -46,10 +43,7 @@ def environment_verdicts(environment: str, completions: Sequence[Completion]) ->
 
 @dataclass(eq=False)
 class _SuspectGroup:
-    """A waiting group with failures.
-
-    The counts, by verifier, are of completions that FAILED, and of all completions.
-    """
+    """A waiting group with failures: by verifier, the number of completions that FAILED, and of all completions."""
 
     num_failed: Counter[str]
     num_asked: Counter[str]

@@ -54,7 +54,7 @@ class EpisodeRequest:
     """An episode to play, in training or in an evaluation."""
 
     name: str
-    """A name that is unique among all episodes of the run, including episodes that are issued again."""
+    """A name that no other episode of the run has, also none that is issued again."""
     prompt: Prompt
     """The prompt, which names an environment."""
     index: int
@@ -67,10 +67,7 @@ class EpisodeRequest:
     priority: int
     """The priority for `GeneratorPool.room`."""
     version: WeightVersion | None = None
-    """The version of the weights that samples every turn of an evaluation.
-
-    Training uses the weights that a generator has.
-    """
+    """The version that samples every turn of an evaluation; None for training, with any generator's weights."""
     turns: EpisodeTurns | None = None
     """The episode's part in the rounds of turns, in a deterministic run."""
 
@@ -79,10 +76,7 @@ class EpisodeSampling(Protocol):
     """Gets the completions of prompts that name an environment."""
 
     async def sample(self, request: GroupRequest, awaits: Callable[[int], None]) -> None:
-        """Adds the completions that a group lacks.
-
-        Tells `awaits` how many more completions are awaited from generators.
-        """
+        """Adds the completions that a group lacks. Tells `awaits` how many more of them generators owe."""
         ...
 
     async def answer(self, episodes: Sequence[EpisodeRequest]) -> tuple[Completion, ...]:
@@ -104,10 +98,7 @@ class CompletionSampler:
 
     @property
     def report_every_tokens(self) -> int:
-        """The number of tokens between two reports.
-
-        It is 0 (no reports) if a group must be sampled whole to be reproducible.
-        """
+        """The number of tokens between reports; 0 for none if a group must be sampled whole to be reproducible."""
         return 0 if self._config().run.deterministic else self._config().generator.report_every_tokens
 
     async def sample(self, request: GroupRequest) -> None:

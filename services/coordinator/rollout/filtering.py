@@ -1,7 +1,6 @@
 """The filtering of groups by rewards and drop rules, down to the completions that are trained on.
 
-A group is judged when it settles, and again if the configuration changes before the group's step. All later code reads
-the `JudgedGroup`.
+A group is judged when it settles, and again if the configuration changes before the group's step.
 """
 
 import math
@@ -55,8 +54,7 @@ def _signal_problem(
 
 
 def _other_problem(config: RunConfig, share: float | None, unmasked: tuple[int, ...]) -> DropReason | None:
-    """Returns the first rule that drops a scored group for its difficulty, or because masks leave too few "
-    "completions."""
+    """Returns the first rule that drops a scored group for its difficulty, or because masks leave no completion."""
     low, high = config.grpo.difficulty_low, config.grpo.difficulty_high
     if share is not None and low is not None and share <= low:
         return DropReason.TOO_HARD
@@ -107,14 +105,10 @@ def _reward_group(config: RunConfig, group: SettledGroup) -> RewardGroup:
     `advantage.partial_rewards` the verifiers that scored make up its reward.
     """
     weights = tuple(truth.weight for truth in group.prompt.ground_truths)
-    parts = tuple(
-        tuple(part.value if part.outcome is ScoreOutcome.SCORED else None for part in score.verifier_scores)
-        for score in group.scores
-    )
     partial = config.advantage.partial_rewards
     return RewardGroup(
         rewards=tuple(_reward(score, weights, partial=partial) for score in group.scores),
-        parts=parts if config.advantage.per_verifier else (),
+        parts=tuple(map(_part_values, group.scores)) if config.advantage.per_verifier else (),
         part_weights=weights if config.advantage.per_verifier else (),
         num_tokens=tuple(map(num_counted_tokens, group.completions)),
         greedy_reward=_reward(group.greedy_score, weights, partial=partial) if group.greedy_score else None,
@@ -124,11 +118,11 @@ def _reward_group(config: RunConfig, group: SettledGroup) -> RewardGroup:
 def _reward(score: Score, weights: tuple[float, ...], *, partial: bool) -> float | None:
     if score.outcome is ScoreOutcome.SCORED:
         return score.reward
-    if not partial:
-        return None
-    return weighted_sum(
-        [part.value if part.outcome is ScoreOutcome.SCORED else None for part in score.verifier_scores], weights
-    )
+    return weighted_sum(_part_values(score), weights) if partial else None
+
+
+def _part_values(score: Score) -> tuple[float | None, ...]:
+    return tuple(part.value if part.outcome is ScoreOutcome.SCORED else None for part in score.verifier_scores)
 
 
 def _unmasked_indices(config: RunConfig, group: SettledGroup, rewards: RewardGroup) -> tuple[int, ...]:

@@ -78,8 +78,7 @@ class JudgedGroup:
     correct_share: float | None
     """The share of correct completions among the scored completions; None if nothing judges correctness."""
     verdicts_differ: bool | None
-    """Whether verdicts on correctness differ within the group; None without verdicts, and for fewer than two scored
-    completions."""
+    """Whether verdicts on correctness differ; None without verdicts, and for fewer than two scored completions."""
     drop_reason: DropReason | None
     """The reason why the group is dropped; None for a group that is trained on."""
     trained_indices: tuple[int, ...]
@@ -87,13 +86,12 @@ class JudgedGroup:
 
     @property
     def is_trained(self) -> bool:
-        """Whether the group is trained on."""
+        """Whether the group has no drop reason."""
         return self.drop_reason is None
 
     @property
     def learns_from_shaping_alone(self) -> bool:
-        """Whether the group, whose completions are all wrong, is trained on only because other parts of rewards "
-        "differ."""
+        """Whether a group of wrong completions is trained on only because other parts of its rewards differ."""
         rewards = {reward for reward in self.rewards.rewards if reward is not None}
         return self.is_trained and self.correct_share == 0 and self.verdicts_differ is False and len(rewards) > 1
 
@@ -116,8 +114,7 @@ def num_counted_tokens(completion: Completion) -> int:
 def token_rewards(
     prompt: Prompt, completion: Completion, score: Score, text_of: Callable[[list[int]], str]
 ) -> tuple[TokenReward, ...]:
-    """Returns the scores of the steps, multiplied by the weights of their verifiers, at the tokens that complete the
-    steps.
+    """Returns the weighted scores of the steps, at the tokens that complete the steps.
 
     `text_of` decodes tokens to the text that verifiers see, which for an episode is its last turn. A step beyond the
     text ends with the last token.
@@ -145,10 +142,7 @@ def turn_rewards(completion: Completion) -> tuple[TokenReward, ...]:
 
 
 def _last_token(token_ids: list[int], end_char: int, text_of: Callable[[list[int]], str]) -> int:
-    """Bisects for the first token up to which the text is long enough.
-
-    The characters of a token are only known after decoding, so each halving decodes once.
-    """
+    """Bisects for the first token up to which the text is long enough; each halving decodes once."""
     low, high = 0, len(token_ids) - 1
     while low < high:
         middle = (low + high) // 2

@@ -1,5 +1,4 @@
-"""The order in which prompts are issued: the data's order, without learned prompts and prompts that cannot be "
-"scored."""
+"""The order in which prompts are issued: the data's order, without learned prompts and those that cannot be scored."""
 
 from collections.abc import Iterable, Set
 
@@ -14,17 +13,12 @@ from shoal.rollout import Prompt
 class PromptOrder:
     """Assigns each group, in the order of issue, the next prompt of the data's endless order that is not excluded.
 
-    The ledger has the assigned prompts. A resumed run assigns the same prompts to the groups that were in flight, also
-    prompts that have been excluded since.
+    A resumed run assigns the groups that were in flight their earlier prompts, which the ledger has, also prompts that
+    have been excluded since.
     """
 
     def __init__(
-        self,
-        prompts: PromptSet,
-        issued: IssueState,
-        *,
-        easy_rate: float | None = None,
-        unusable: Iterable[str] = (),
+        self, prompts: PromptSet, issued: IssueState, *, easy_rate: float | None = None, unusable: Iterable[str] = ()
     ) -> None:
         """Continues after the issued prompts. `unusable` has the ids of prompts that cannot be scored."""
         self._prompts = prompts
@@ -49,10 +43,7 @@ class PromptOrder:
         return order_number in self._assigned or not self.are_learned
 
     def next(self, order_number: int) -> tuple[int, Prompt]:
-        """Returns the position and the prompt of the next group.
-
-        Raises `FailedPrecondition` if no prompt is left.
-        """
+        """Returns position and prompt of the next group. Raises `FailedPrecondition` if no prompt is left."""
         if (position := self._assigned.pop(order_number, None)) is not None:
             return position, self._prompts.at(position)
         for position in range(self._next_position, self._next_position + 2 * len(self._prompts)):
@@ -72,15 +63,12 @@ class PromptOrder:
         return all(one.prompt_id in prompt_ids or one.prompt_id in left_out for one in self._prompts.prompts)
 
     def exclude_learned(self, groups: Iterable[JudgedGroup]) -> list[tuple[int, str]]:
-        """Excludes the prompts of groups with a share of correct completions of at least `grpo.easy_rate`.
-
-        Returns their order numbers and ids, for the ledger.
-        """
+        """Excludes the prompts of groups that are learned; returns their order numbers and ids, for the ledger."""
         learned = [(group.order_number, group.settled.prompt.prompt_id) for group in groups if self.is_learned(group)]
         self._excluded.update(prompt_id for _, prompt_id in learned)
         return learned
 
     def is_learned(self, group: JudgedGroup) -> bool:
-        """Returns whether the policy has learned the prompt of a group."""
+        """Returns whether the share of correct completions in a group is at least `grpo.easy_rate`."""
         share = group.correct_share
         return self._easy_rate is not None and share is not None and share >= self._easy_rate

@@ -35,10 +35,7 @@ class TurnRounds:
         self._asking: dict[Episode, asyncio.Future[Seat]] = {}
         self._num_rounds = 0
         self.played: dict[Episode, tuple[Completion, dict[str, None]]] = {}
-        """The episodes, and the generators that sampled the episodes.
-
-        If scoring fails later, no episode is played again.
-        """
+        """The episodes and their generators, so that no episode is played again if scoring fails later."""
 
     async def seat(self, episode: Episode) -> Seat:
         """Returns the seat of an episode's next turn, once all running episodes have asked for a seat."""
@@ -132,21 +129,14 @@ class Rounds:
             self._turns |= turn_rounds_of(seats, lambda group: 1 if group[1] else self._config.grpo.group_size)
 
     def enter(self, order_number: int, *, plays_episodes: bool) -> None:
-        """Declares whether a group of a round is played as episodes.
-
-        Other groups then wait only for its episodes, or only for its completions.
-        """
-        for is_greedy in (False, True):
-            group = (order_number, is_greedy)
-            if not plays_episodes:
-                if (turns := self._turns.pop(group, None)) is not None:
-                    turns.leave_group(group)
-            elif (seat := self._seats.pop(group, None)) is not None:
-                seat.leave()
+        """Declares that a group of a round is played as episodes or not: others wait only for what it has then."""
+        if plays_episodes:
+            self._leave_seats(order_number)
+        else:
+            self._leave_turns(order_number)
 
     def turns(self, order_number: int, *, is_greedy: bool) -> TurnRounds | None:
-        """Returns the rounds in which the episodes of a group, or of its greedy sample, take their turns, if it needs
-        any."""
+        """Returns the rounds in which the episodes of a group, or of its greedy sample, take turns, if any."""
         return self._turns.get((order_number, is_greedy))
 
     def seat(self, order_number: int, *, is_greedy: bool) -> Seat | None:
@@ -155,9 +145,16 @@ class Rounds:
 
     def end(self, order_number: int) -> None:
         """Frees the seats of a group that is sampled, or dropped."""
+        self._leave_seats(order_number)
+        self._leave_turns(order_number)
+
+    def _leave_seats(self, order_number: int) -> None:
+        for is_greedy in (False, True):
+            if (seat := self._seats.pop((order_number, is_greedy), None)) is not None:
+                seat.leave()
+
+    def _leave_turns(self, order_number: int) -> None:
         for is_greedy in (False, True):
             group = (order_number, is_greedy)
-            if (seat := self._seats.pop(group, None)) is not None:
-                seat.leave()
             if (turns := self._turns.pop(group, None)) is not None:
                 turns.leave_group(group)

@@ -73,7 +73,7 @@ class Sampler:
         """Order numbers of groups whose episodes are played again after an outage."""
 
     def begin_round(self, order_numbers: Sequence[int]) -> None:
-        """Announces groups that are issued together. In a deterministic run they are sampled together."""
+        """Announces groups that a deterministic run issues, and so samples, together."""
         self._rounds.begin(order_numbers)
 
     async def run_group(self, order_number: int, position: int, prompt: Prompt) -> SettledGroup:
@@ -182,7 +182,7 @@ class Sampler:
                 self._rounds.seat(group.order_number, is_greedy=False),
                 self._rounds.turns(group.order_number, is_greedy=False),
             )
-            sampling, scoring = self._start(tasks, request, lost, is_recorded=True)
+            sampling, scoring = self._start(tasks, request, lost)
             samplings = [sampling]
             if self._parts.config().advantage.baseline == "greedy":
                 # ReMax's baseline: an additional sample, which is scored but not trained on.
@@ -219,38 +219,24 @@ class Sampler:
         )
 
     def _start(
-        self,
-        tasks: asyncio.TaskGroup,
-        request: GroupRequest,
-        lost: LostWork,
-        *,
-        is_recorded: bool = False,
+        self, tasks: asyncio.TaskGroup, request: GroupRequest, lost: LostWork
     ) -> "tuple[asyncio.Task[Any], asyncio.Task[Sequence[Score]]]":
         """Starts the sampling, and the scoring of completions as they arrive; returns both tasks."""
-        sampled = request.sampled
-        task = tasks.create_task(self._sample(request, is_recorded))
+        task = tasks.create_task(self._sample(request))
         # The group is complete even if sampling failed: a stream to a reward service must not wait forever.
-        task.add_done_callback(lambda _: sampled.complete())
+        task.add_done_callback(lambda _: request.sampled.complete())
         return task, tasks.create_task(self._score(request, lost))
 
-    async def _sample(self, request: GroupRequest, is_recorded: bool) -> None:
-        """Adds the missing completions of the group as they arrive.
-
-        Then, with `is_recorded`, records all completions in the ledger.
-        """
+    async def _sample(self, request: GroupRequest) -> None:
+        """Adds the missing completions of a group as they arrive, and records them, except greedy ones, at the end."""
         if request.group.prompt.environment is None:
             await self._parts.completions.sample(request)
         else:
             await self._parts.episodes.sample(request, self._parts.completions.await_completions)
         request.sampled.complete()
-        if is_recorded:
-            progress = request.progress
-            await self._ledger.sampled(
-                request.group.order_number,
-                progress.in_order,
-                self._version.policy_version,
-                ", ".join(progress.generators),
-            )
+        if not request.is_greedy:
+            order_number, progress, version = request.group.order_number, request.progress, self._version.policy_version
+            await self._ledger.sampled(order_number, progress.in_order, version, ", ".join(progress.generators))
 
     async def _score(self, request: GroupRequest, lost: LostWork) -> Sequence[Score]:
         """Scores completions as they arrive, except completions with a known score."""

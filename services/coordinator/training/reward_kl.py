@@ -39,8 +39,7 @@ class RewardKl:
 class RewardKlController:
     """Measures the KL divergence from the reference, and adapts its coefficient after each step.
 
-    The policy's log-probabilities are those that the engine reported, since the tokens were drawn from that
-    distribution.
+    Uses the log-probabilities that the engine reported, since the tokens were drawn from them.
     """
 
     def __init__(self, config: LiveConfig, learner: LearnerClient) -> None:

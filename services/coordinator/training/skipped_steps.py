@@ -8,10 +8,8 @@ By default a run ends that will not train on anything. `grpo.max_skipped_steps` 
     groups that failed: not scored, lost, ...   3 steps, once every prompt was asked in vain
     groups with rewards, and no signal          3 steps with 100 groups
 
-The run fails then, but for groups without a signal whose completions are all right: a policy that was trained has
-learned its prompts, and the run finishes (`num_learned_groups`).
-Groups whose prompt is learned (`grpo.easy_rate`) are none of these: it is not asked again, and once all are learned
-the run finishes.
+The run fails then. But if the completions of all groups without a signal are right, a trained policy has learned its
+prompts, and the run finishes (`num_learned_groups`). Groups whose prompt is learned (`grpo.easy_rate`) do not count.
 """
 
 from collections import Counter
@@ -26,17 +24,14 @@ from shoal.quantities import counted
 from shoal.rollout import FinishReason
 
 MAX_REFUSED_STEPS = 3
-"""Steps in a row that the learner may refuse where `grpo.max_skipped_steps` is unset: unlike prompts without a signal,
-numbers that are not finite do not get better by themselves."""
+"""Steps in a row that the learner may refuse: numbers that are not finite do not get better by themselves."""
 
 MIN_FAILED_STEPS = 3
-"""Minimum number of skipped steps in a row before failed prompts end a run, since one step may ask all of a few
-prompts."""
+"""Minimum of skipped steps in a row before failed prompts end a run, since one step may ask all of a few prompts."""
 
 MIN_GROUPS_WITHOUT_SIGNAL = 100
 """Groups in a row, of at least three steps, that end a run if nothing can be learned from any of them. By the rule of
-three, fewer than 3 of 100 groups of its prompts have a signal then, with 95 % confidence: the run pays for samples and
-learns nothing. A few hard steps at the beginning do not end it."""
+three, fewer than 3 of 100 groups have a signal then, with 95 % confidence. A few hard first steps do not end a run."""
 
 _LIMIT = "grpo.max_skipped_steps lets a run go on for that many such steps"
 _CURES = {
@@ -188,10 +183,7 @@ class SilentGroups:
                 self._num_cut_off += reasons.count(FinishReason.LENGTH)
 
     def advice(self, look: str) -> str:
-        """Returns what the groups have in common and what would help, the most frequent first.
-
-        `look` is the command that lists the run's groups.
-        """
+        """Returns what the groups have in common and what would help, the most frequent first. `look` lists groups."""
         parts = [f"in {count} the completions are {kind}" for kind, count in self._by_kind.most_common()]
         if 2 * self._num_cut_off > self._num_completions:
             parts.append(

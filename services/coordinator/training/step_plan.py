@@ -41,8 +41,7 @@ class _Sample:
         return self.group.settled.completions[self.index]
 
     def rollout(self) -> Rollout:
-        """Returns the completion with an advantage for each token if these differ; their mean is then the advantage of
-        the completion."""
+        """Returns the completion with its advantage: the mean over its tokens, and each of these if they differ."""
         rollout = Rollout(self.completion, self.advantage, self.weight, self.group.rewards.rewards[self.index])
         if self.advantages_T is None:
             return rollout
@@ -186,8 +185,7 @@ def _set_advantages(config: RunConfig, samples: Sequence[_Sample]) -> None:
 
 
 def _order_in_time(completion: Completion) -> npt.NDArray[np.int64]:
-    """Returns [T]: the tokens in the order in which the policy sampled them. Those of segments may have been sampled in
-    turns; tokens that it did not sample come first."""
+    """Returns [T]: the tokens in the order in which the policy sampled them, after tokens that it did not sample."""
     numbers_T = np.zeros(completion.num_tokens, np.int64)
     turns = () if completion.episode is None else completion.episode.turns
     for turn in turns:
