@@ -87,8 +87,7 @@ def _parser() -> argparse.ArgumentParser:
         "--name",
         default=os.environ.get("SHOAL_COORDINATOR_NAME") or "",
         help="name among coordinators that share a data folder: each coordinator continues its own runs (default: "
-        "none) "
-        "[SHOAL_COORDINATOR_NAME]",
+        "none) [SHOAL_COORDINATOR_NAME]",
     )
     parser.add_argument("--log-file", type=Path, help="write logs to this file instead of standard error")
     parser.add_argument(
@@ -112,7 +111,7 @@ def _parser() -> argparse.ArgumentParser:
 
 async def _serve(arguments: argparse.Namespace) -> None:
     registry = WorkerRegistry()
-    runs = Runs(arguments.data_dir, registry, name=arguments.name, learner_data_dir=arguments.learner_data_dir or None)
+    runs = Runs(arguments.data_dir, registry, name=arguments.name, learner_data_dir=arguments.learner_data_dir)
     check_folder(arguments.data_dir)
     server = RpcServer(
         listen=arguments.listen,

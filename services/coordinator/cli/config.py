@@ -174,8 +174,7 @@ def _why_not(blocking: "Sequence[Refusal]") -> str:
     if others:
         parts.append(
             f"the configuration is not translated because of {others}: change the source, set the fields with --set, "
-            "or leave them out "
-            "with --skip NAME (or --skip all)"
+            "or leave them out with --skip NAME (or --skip all)"
         )
     if needed:
         parts.append(f"no configuration is possible without {needed}: set it with --set; --skip cannot leave it out")

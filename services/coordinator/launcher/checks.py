@@ -35,16 +35,14 @@ def reserve_port(port: int, field: str, host: str) -> socket.socket:
 
 
 def check_ports(config: RunConfig) -> None:
-    """Raises `FailedPrecondition` for a fixed port that is in use, and `InvalidArgument` for a port that is set "
-    "twice."""
+    """Raises `FailedPrecondition` for a fixed port in use, and `InvalidArgument` for a port that is set twice."""
     coordinator_port, store_port = config.launch.coordinator_port, config.weights.store_port
     check_port(coordinator_port, "launch.coordinator_port")
     check_port(store_port, "weights.store_port", host="")
     if coordinator_port and coordinator_port == store_port:
         raise InvalidArgument(
             f"weights.store_port: port {store_port} is also launch.coordinator_port; on one machine the two ports "
-            "must differ: "
-            "choose another port, or 0 for any free port"
+            "must differ: choose another port, or 0 for any free port"
         )
 
 

@@ -105,8 +105,7 @@ def prepare_local_run(
 
 
 def _reloading(config: RunConfig) -> RunConfig:
-    """Turns on `reload` for files of custom verifiers if the field is unset, since files can be edited on this "
-    "machine."""
+    """Turns on an unset `reload` for files of custom verifiers, which can be edited on this machine."""
     custom = {
         name: table.model_copy(update={"reload": True}) if table.file and table.reload is None else table
         for name, table in config.reward.custom.items()
@@ -121,8 +120,7 @@ def _config_of_run(data_dir: Path, run_id: str) -> RunConfig:
     newest = f"; the newest one is {known[-1].name}" if known else ""
     raise NotFound(
         f"--resume: there is no run {run_id!r} in {data_dir}{newest}; a run that has a mirror can be fetched from "
-        "the mirror "
-        "with --set checkpoint.mirror=URL"
+        "the mirror with --set checkpoint.mirror=URL"
     )
 
 

@@ -40,15 +40,11 @@ from shoal.quantities import counted
 _log = logging.getLogger(__name__)
 
 MAX_PAUSE_S = 30.0
-"""Maximum pause before a restart.
-
-The first restart after a new step has no pause, the second 1 s, and each further pause is twice as long.
-"""
+"""Maximum pause before a restart. The first restart has none, the second 1 s, and each further pause is doubled."""
 
 
 def count_restart(record: RunRecord, max_restarts: int, reason: str) -> float:
-    """Counts a restart since the last new step in the run's record, and returns the pause before the restart in
-    seconds.
+    """Counts a restart since the last new step in the run's record, and returns the pause before it in seconds.
 
     Raises `FailedPrecondition` with the reasons of all restarts if there were too many.
     """
@@ -78,13 +74,8 @@ class ActiveRun:
         restart_reason: str = "",
         learner_folder: Path | None = None,
     ) -> None:
-        """If `inputs` are left out, they are loaded when the run is driven.
-
-        `learner_folder` has the learner's part of the checkpoints, if it is not the run's folder.
-
-        `restart_reason` is given for a run that continues automatically: the next attempt of this run counts as a
-        restart.
-        """
+        """Without `inputs`, they are loaded when the run is driven. With a `restart_reason`, the next attempt counts as
+        a restart. `learner_folder` has the learner's part of the checkpoints, if it is not the run's folder."""
         controls, live_config = RunControls(), LiveConfig(config)
         report = Report(record, events, live_config)
         self.record = record
@@ -206,10 +197,7 @@ class ActiveRun:
         self.record.inputs_read(inputs.digests)
 
     async def _begin_restart(self) -> bool:
-        """Waits for the time of the next attempt, and counts the attempt.
-
-        Returns False if the run is to stop instead.
-        """
+        """Counts the next attempt, and waits for its time. Returns False if the run is to stop instead."""
         pause_s = count_restart(self.record, self._max_restarts, self._restart_reason)
         self.parts.report.restarting(self._restart_reason, pause_s, self._max_restarts)
         if not await self.parts.controls.unless_stopped(asyncio.sleep(pause_s, True), by=tuple(StopMode)):

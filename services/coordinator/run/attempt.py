@@ -1,7 +1,6 @@
 """An attempt of a run: the connection of its parts, and its phases from the first worker to the exported model.
 
-Each attempt has its own ledger, sampler and weight versions. Workers, requests and events belong to the run
-(active_run.py), so generators and reward services stay loaded from one attempt to the next.
+Each attempt has its own ledger, sampler and weight versions; active_run.py has what attempts share.
 """
 
 import asyncio
@@ -84,10 +83,8 @@ class Attempt:
         self._exports = Exports(run, self._policy.learner, self.evaluations, self._full_disk)
 
     async def run(self) -> RunState:
-        """Drives the attempt; returns the run's final state.
-
-        Raises `FailedPrecondition` (LEARNER_LOST) if the learner is lost. Another attempt may recover from this loss.
-        """
+        """Drives the attempt; returns the run's final state. Raises `FailedPrecondition` (LEARNER_LOST) if the learner
+        is lost, from which another attempt may recover."""
         try:
             async with first_error(asyncio.TaskGroup()) as tasks:
                 beside = [
@@ -113,8 +110,7 @@ class Attempt:
                 await self._ledger.close()
 
     async def _wake_when_learner_leaves(self) -> None:
-        """Wakes the loop once the learner is about to leave, so that the loop first saves a checkpoint at a step
-        boundary."""
+        """Wakes the loop, which saves a checkpoint at a step boundary before the learner leaves."""
         await self._run.fleet.until_learner_leaves()
         self._run.controls.changed.notify()
 
@@ -147,8 +143,7 @@ class Attempt:
         self._run.record.save()
 
     async def _prepare(self) -> RunLoop:
-        """Waits for workers, recovers the run's state, publishes the policy version, and builds the loop that continues
-        from it."""
+        """Waits for workers, recovers the run's state, publishes its policy, and builds the loop that continues it."""
         await self._full_disk.written(self._save_record)  # No later attempt has the same number.
         async with first_error(asyncio.TaskGroup()) as tasks:
             tasks.create_task(self._run.fleet.wait_until_ready())
@@ -162,17 +157,13 @@ class Attempt:
         if held_out.lacks_questions:
             self._run.events.add("questions_left_out", str(held_out), left_out=dict(held_out.left_out))
         self.evaluations.held_out = held_out
-        unusable = checking.result() | too_long
-        loop = await self._recovered_loop(unusable)
+        loop = await self._recovered_loop(checking.result() | too_long)
         await self._policy.publish()
         await self._run.commands.follow_pause()
         return loop
 
     async def _recovered(self) -> Progress:
-        """Recovers the ledger and the learner, and returns their progress.
-
-        Starts the check of files that training does not need.
-        """
+        """Recovers ledger and learner; returns their progress. Starts the check of files that training does not use."""
         progress, manifest = await recover(
             self._run, self._policy, self._checkpoints, self._ledger, self._mirroring, self._full_disk
         )
@@ -188,13 +179,9 @@ class Attempt:
     async def _recovered_loop(self, unusable: frozenset[str]) -> RunLoop:
         """Recovers ledger and learner, and builds the loop that continues from their state."""
         progress = await self._recovered()
-        run, version = self._run, self._policy.version
-        prompt_order = PromptOrder(
-            self._inputs.prompts,
-            await self._ledger.issue_state(),
-            easy_rate=run.config().grpo.easy_rate,
-            unusable=unusable,
-        )
+        run, version, grpo = self._run, self._policy.version, self._run.config().grpo
+        issued = await self._ledger.issue_state()
+        prompt_order = PromptOrder(self._inputs.prompts, issued, easy_rate=grpo.easy_rate, unusable=unusable)
         breaker = CircuitBreaker(
             run.config().reward, run.events, run.commands.pause, resume_command=run.record.command("run resume")
         )
@@ -207,7 +194,6 @@ class Attempt:
             ledger=self._ledger,
             events=run.events,
         )
-        grpo = run.config().grpo
         buffer: PacingBuffer[JudgedGroup] = PacingBuffer(
             capacity=grpo.max_groups_in_flight,
             groups_per_step=grpo.groups_per_step,

@@ -101,10 +101,8 @@ class Checkpoints:
         """Captures ledger and learner at a step boundary with this progress; both may continue afterward.
 
         The commit deletes older checkpoints, except the last `keep_last` (including this one) and the checkpoint of
-        `best_step`. Returns None if the last checkpoint is of this boundary. If only skipped steps came after the last
-        checkpoint, the learner is unchanged, and its files are kept.
-
-        Raises `ResourceExhausted` if a disk is full; then nothing is captured.
+        `best_step`. Returns None if the last checkpoint is of this boundary. After skipped steps alone the learner is
+        unchanged, and its files are kept. Raises `ResourceExhausted` if a disk is full; then nothing is captured.
         """
         checkpoint_id = step_name(progress.policy_version)
         best = {step_name(best_step)} if best_step is not None else set()
@@ -242,8 +240,7 @@ class Checkpoints:
                 pass
 
     def _kept(self, keep_last: int, best: Collection[str]) -> list[str]:
-        """Returns the committed checkpoints to keep: the last ones, the best, and checkpoints that are being "
-        "mirrored."""
+        """Returns the committed checkpoints to keep: the last, the best, and those that are being mirrored."""
         held = self._mirroring.held if self._mirroring is not None else set()
         return kept_of(self.committed(), keep_last, {*best, *held})
 
@@ -260,7 +257,7 @@ class Checkpoints:
 def check_num_steps(before: RunConfig, config: RunConfig, checkpoints: Checkpoints) -> None:
     """Raises `InvalidArgument` if a change ends the run before the step from which it is resumed.
 
-    A number of steps of 0 means that the number is not yet known: it is computed from the number of prompts.
+    0 steps mean that the number is not yet known.
     """
     manifests = checkpoints.manifests()
     if not manifests or config.run.num_steps in (0, before.run.num_steps):

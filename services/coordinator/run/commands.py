@@ -13,7 +13,6 @@ class RunCommands:
     """Carries out commands: sets the controls, reports the state, pauses and resumes the generators."""
 
     def __init__(self, controls: RunControls, record: RunRecord, report: Report) -> None:
-        """The reason of the pause; if an earlier coordinator left the run paused, the run's record has the reason."""
         self._controls = controls
         self._record = record
         self._report = report
@@ -25,6 +24,7 @@ class RunCommands:
         """Whether the coordinator ends, so that the run continues at the coordinator's next start."""
         self._working: tuple[RunState, str] = (RunState.STARTING, "resumed")
         """State and message of the run when it is neither paused nor stopping."""
+        # If an earlier coordinator left the run paused, the record has the reason.
         self._pause_reason = (record.message if record.state is RunState.PAUSED else "paused").removesuffix(_WAITING)
 
     def attempt_begins(self, publisher: Publisher, rewards: RewardPool) -> None:
@@ -108,31 +108,22 @@ class RunCommands:
             await self._resume_generators()
 
     def interrupt(self) -> None:
-        """Requests the end of the attempt at the next step boundary, from which the coordinator's next start continues.
-
-        The reported state stays unchanged, since the next start begins with this state.
-        """
+        """Requests the end of the attempt at the next step boundary, from which the coordinator's next start continues
+        in the reported state."""
         self.is_interrupted = self._controls.stop is None
         self._controls.request_stop(StopMode.NOW)
 
     async def save_checkpoint(self) -> str:
-        """Requests a checkpoint at the next step boundary, waits until it is written, and returns the checkpoint's
-        name."""
+        """Waits until a checkpoint is written at the next step boundary, and returns its name."""
         return await self._controls.request_checkpoint()
 
     async def stay_paused(self) -> None:
-        """Pauses the generators again after a publish if the run was paused meanwhile.
-
-        A publish lets the generators sample.
-        """
+        """Pauses the generators of a paused run again after a publish, which lets them sample."""
         if self._controls.stands_still:
             await self._pause_generators()
 
     async def follow_pause(self) -> None:
-        """Pauses the generators if the run is paused, else resumes them.
-
-        Generators that join may come from a paused attempt.
-        """
+        """Pauses the generators if the run is paused; else resumes them, since some may come from a paused attempt."""
         await (self._pause_generators() if self._controls.stands_still else self._resume_generators())
 
     async def begin_evaluation(self) -> None:

@@ -46,10 +46,7 @@ class ConfigUpdates:
     stored: RunConfig = field(init=False)
     """The configuration with all changes, including changes that wait for the next step."""
     left: Mapping[str, str] = field(default_factory=dict)
-    """Changes that waited when the coordinator ended, in the form of `changed_fields`.
-
-    All parts have these changes from the start.
-    """
+    """Changes that waited when the coordinator ended, in the form of `changed_fields`. All parts start with them."""
 
     def __post_init__(self) -> None:
         self.stored = self.config()
@@ -105,8 +102,6 @@ class ConfigUpdates:
     @property
     def waiting(self) -> RunConfig | None:
         """The configuration of the next step, if it differs from the configuration of the last step."""
-        if self.stored == self.config():
-            return None
         return self.stored if changed_fields(self.config(), self.stored) else None
 
     def apply(self, waiting: RunConfig, policy_version: int) -> Mapping[str, str]:
@@ -120,16 +115,14 @@ class ConfigUpdates:
 
     @property
     def trained(self) -> Mapping[str, Any]:
-        """The configuration of the next step in the form that the ledger keeps: without fields that do not alter
-        training."""
+        """The configuration of the next step as the ledger keeps it: without fields that do not alter training."""
         return dump_config(without_at_once(self.config()))
 
     def restored(self, policy_version: int, before: Mapping[str, Any] | None) -> Mapping[str, str]:
         """Reports, after a restore of the run, the changes that waited when the coordinator ended.
 
         `before` is the configuration of the steps in the ledger; None if the ledger has none. Returns the fields that
-        have changed since then, in the form of `changed_fields`. These include changes that were applied after the
-        checkpoint, and changes that a resume brought.
+        have changed since then, by a change or a resume, in the form of `changed_fields`.
         """
         left, self.left = self.left, {}
         if left:
@@ -146,10 +139,8 @@ class ConfigUpdates:
 
 
 async def left_waiting(events: Path) -> dict[str, str]:
-    """Returns the requested changes that have neither been applied nor overridden, in the form of `changed_fields`.
-
-    Reads the run's events. Raises the errors of `read_events`.
-    """
+    """Reads from a run's events the changes that were neither applied nor overridden, in the form of `changed_fields`.
+    Raises the errors of `read_events`."""
     left: dict[str, str] = {}
     async for event in follow_events(events, lambda: False, kinds=("config_changed", "config_applied")):
         attributes = json_format.MessageToDict(event.attributes)

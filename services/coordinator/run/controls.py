@@ -22,10 +22,7 @@ class StopMode(StrEnum):
 
 
 class RunControls(Pause):
-    """Pauses a run, and keeps the requests to the run.
-
-    The run's loops read the requests at points where they can be fulfilled.
-    """
+    """Pauses a run, and keeps the requests to the run until its loops can fulfill them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -36,10 +33,7 @@ class RunControls(Pause):
         """Requests for evaluations. Each request receives the result of an evaluation that began after the request."""
 
     def request_stop(self, mode: StopMode) -> None:
-        """Requests the end of the run.
-
-        NOW overrides DRAIN, not the reverse. Ends a pause, since a paused run cannot drain.
-        """
+        """Requests the end of the run. NOW overrides DRAIN, not the reverse. Ends a pause, in which nothing drains."""
         if self.stop is not StopMode.NOW:
             self.stop = mode
         self.resume()
@@ -90,10 +84,7 @@ class RunControls(Pause):
     async def unless_stopped(
         self, work: Coroutine[Any, Any, ResultT], *, by: Collection[StopMode] = (StopMode.NOW,)
     ) -> ResultT | None:
-        """Returns the result of the work. If the run is to stop in a mode of `by`, cancels the work and returns None.
-
-        When this function returns, the work has ended.
-        """
+        """Returns the result of the work. If the run is to stop in a mode of `by`, ends the work and returns None."""
         task = asyncio.create_task(work)
         try:
             while not task.done():

@@ -40,10 +40,7 @@ class Evaluations:
         """Unfinished evaluations. At most one evaluation is being sampled; the other evaluations are being scored."""
         self._num_rounds = 0
         self._begun: set[int] = set()
-        """Steps whose policy is already evaluated, or whose answers are being scored.
-
-        A skipped step does not change the policy.
-        """
+        """Steps whose policy is evaluated already, or whose answers are being scored."""
         self.blocked_s = 0.0
         """Total time for which the training loop has waited for evaluations, without pauses."""
 
@@ -61,15 +58,13 @@ class Evaluations:
         return await self._run.controls.request_evaluation()
 
     async def run_if_due(self) -> None:
-        """Evaluates the policy if the configuration asks for an evaluation at this step that has not been done; see
-        `run`."""
+        """Evaluates the policy, unless no evaluation is due at this step or it has been done; see `run`."""
         is_due = self._run.config().evaluation.is_due(self._version.policy_version, self._run.config().run.num_steps)
         if is_due and self._run.controls.stop is None:
             await self._run_once()
 
     async def run_last(self) -> None:
-        """Evaluates the final policy of a stopped run if there are questions, unless this policy is already "
-        "evaluated."""
+        """Evaluates the final policy of a stopped run if there are questions, unless it is evaluated already."""
         if self.held_out.prompts:
             await self._run_once()
 
@@ -79,10 +74,7 @@ class Evaluations:
             await self.run()
 
     async def run(self) -> None:
-        """Evaluates the weights that the generators hold; returns once every answer is sampled.
-
-        Cancels the evaluation when the run must stop now.
-        """
+        """Evaluates the generators' weights until every answer is sampled, or cancels when the run must stop now."""
         controls = self._run.controls
         if controls.evaluation_requests:
             await self._run.commands.begin_evaluation()

@@ -23,11 +23,8 @@ class GroupFlow:
 def last_order_number(
     config: LiveConfig, controls: RunControls, version: CurrentVersion, buffer: PacingBuffer[JudgedGroup]
 ) -> int:
-    """Returns the last group that a run needs, as far as is known now.
-
-    It is the last group of the remaining steps. If the run drains, it is the last group that was in flight when the
-    drain began.
-    """
+    """Returns the last group that a run needs, as far as is known now: the last group of the remaining steps, or in a
+    drain the last group that was in flight when the drain began."""
     if controls.stop is StopMode.DRAIN and buffer.window_is_issued:
         return buffer.window_end - 1
     if controls.stop is not None:

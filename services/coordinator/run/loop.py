@@ -46,10 +46,8 @@ class RunLoop:
     evaluations: Evaluations
 
     async def drive(self) -> None:
-        """Runs the three loops until the last step is taken, or a stop is requested.
-
-        An error in one of them ends the others. Then a checkpoint is written first, if the learner can.
-        """
+        """Runs the three loops until the last step is taken, or a stop is requested. After an error in one of them,
+        writes a checkpoint if the learner can."""
         try:
             async with first_error(asyncio.TaskGroup()) as tasks:
                 beside = {tasks.create_task(self._catch_up())}
@@ -103,8 +101,7 @@ class RunLoop:
         await self.groups.buffer.settle(order_number, group, has_signal=group.is_trained)
 
     async def _train(self) -> None:
-        """Until the last step: takes the next groups in order, trains, publishes, releases slots, saves and "
-        "evaluates."""
+        """Takes the next groups in order, trains, publishes, releases slots, saves and evaluates, to the last step."""
         self.steps.metrics.begin_training()
         await self.exports.write_if_due()
         await self.evaluations.run_if_due()
@@ -119,8 +116,7 @@ class RunLoop:
             if groups is None:
                 break
             timer.groups_taken(evaluated_s=self.evaluations.blocked_s - evaluated_s)
-            is_applied = await self.steps.take(groups, timer)
-            if is_applied:
+            if await self.steps.take(groups, timer):
                 await self._save_if_due()
             await self.exports.write_if_due()
             await self.evaluations.run_if_due()
@@ -136,10 +132,7 @@ class RunLoop:
         return not self.steps.updates.is_closed
 
     async def _save_if_due(self) -> None:
-        """Writes a checkpoint of the last step if one is due.
-
-        The checkpoint of a run's final step precedes its evaluation.
-        """
+        """Writes a checkpoint if one is due, as it is after a run's final step, before its evaluation."""
         if self.policy.step == self.run.config().run.num_steps:
             await self.saving.save()
         else:
@@ -147,10 +140,10 @@ class RunLoop:
 
     def _describe_groups(self) -> str:
         """Describes how many groups of the next step have settled. Returns nothing during a pause."""
-        num_groups = self.groups.buffer.window_end - self.groups.buffer.next_to_take
-        num_settled = num_groups - len(self.groups.buffer.waiting_for())
         if self.run.controls.stands_still:
             return ""
+        num_groups = self.groups.buffer.window_end - self.groups.buffer.next_to_take
+        num_settled = num_groups - len(self.groups.buffer.waiting_for())
         settled = f"{num_settled} of {num_groups} are sampled and scored"
         return "; ".join(filter(None, [settled, self.run.fleet.describe_gap()]))
 

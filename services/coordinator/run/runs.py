@@ -44,10 +44,7 @@ from shoal.wire import invalid
 _log = logging.getLogger(__name__)
 
 MAX_WAITING = 500
-"""Maximum number of runs that may wait for the active run.
-
-Each waiting run holds the lock of its folder, an open file.
-"""
+"""Maximum number of waiting runs, since each holds the lock of its folder: an open file."""
 
 
 @dataclass(frozen=True)
@@ -85,10 +82,7 @@ class Runs:
         self._starting = asyncio.Lock()
 
     async def start(self, config: RunConfig, run_id: str, *, queue: bool = False) -> RunRecord:
-        """Starts a new run, after checking data and model, so that bad input is refused here.
-
-        With `queue`, it waits if another run is active.
-        """
+        """Starts a new run after checks of data and model. With `queue`, the run waits if another run is active."""
         run_id = run_id or new_run_id(config.run.name)
         if not RUN_NAME.fullmatch(run_id):
             raise invalid("run_id", f"use 1 to 63 characters of a-z, 0-9, '.', '_' and '-' (given: {run_id!r})")
@@ -142,9 +136,7 @@ class Runs:
 
     def take_up(self) -> None:
         """Continues the run that this coordinator drove before its last end, if there is one, and the waiting runs.
-
-        Call this function before the first rpc is served, so that clients that follow the run find it active.
-        """
+        Comes before the first rpc, so that clients that follow the run find it active."""
         found, damaged = self.folders.left()
         for folder, error in damaged:
             _log.error(
@@ -185,8 +177,7 @@ class Runs:
 
     def withdraw(self, run_id: str) -> RunRecord | None:
         """Ends a waiting run with the state STOPPED. Returns None if no run of that name waits."""
-        waiting = self._waiting(run_id)
-        if waiting is None:
+        if (waiting := self._waiting(run_id)) is None:
             return None
         self._queue.remove(waiting)
         record = waiting.record
@@ -302,10 +293,9 @@ class Runs:
         return self.folders.find(run_id) if waiting is None else waiting.record
 
     def config_of(self, record: RunRecord) -> RunConfig | None:
-        """Returns the configuration of a run that `find` returned, if this coordinator has it in memory.
+        """Returns the configuration of the active, the last or a waiting run, and None for other runs.
 
-        In memory are the configurations of the active or the last run, and of the waiting runs. So these runs can be
-        described although their folders may be gone.
+        Such a run can be described although its folder may be gone.
         """
         if self._active is not None and record is self._active.record:
             return self._active.stored_config

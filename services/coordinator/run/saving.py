@@ -71,10 +71,7 @@ class Saving:
         return await self.full_disk.written(self.save_now)
 
     async def save_now(self) -> str:
-        """Writes, commits and reports a checkpoint, unless the last checkpoint is of this boundary.
-
-        Returns the name.
-        """
+        """Writes, commits and reports a checkpoint, unless the last one is of this boundary. Returns its name."""
         await self.settle()
         self.raise_failure()
         save = await self._write()
@@ -96,6 +93,8 @@ class Saving:
         try:
             save = await self._write()
         except ResourceExhausted as error:
+            if not is_full(error):
+                raise
             self._no_room(step, error)
         else:
             if save is not None:
@@ -126,10 +125,9 @@ class Saving:
 
     async def abandon(self) -> None:
         """Abandons a checkpoint that waits for the learner. Waits for a checkpoint that is being committed."""
-        if self._finishing is not None:
-            if not self._is_committing:
-                self._finishing.cancel()
-            await asyncio.gather(self._finishing, return_exceptions=True)
+        if self._finishing is not None and not self._is_committing:
+            self._finishing.cancel()
+        await self.settle()
 
     async def _write(self) -> _Save | None:
         """Captures the present ledger and learner. Returns None if the last checkpoint is of this boundary."""
@@ -182,19 +180,15 @@ class Saving:
         try:
             await self._finish(save)
             self.num_failed, self.retry_step = 0, None
-        except ResourceExhausted as error:
-            try:
-                self._no_room(save.written.version.policy_version, error)
-            except ResourceExhausted as other:
-                self._failure = other
         except Exception as error:
-            self._failure = error
+            if isinstance(error, ResourceExhausted) and is_full(error):
+                self._no_room(save.written.version.policy_version, error)
+            else:
+                self._failure = error
         self.run.controls.changed.notify()
 
     def _no_room(self, step: int, error: ResourceExhausted) -> None:
-        """Reports a full disk, and plans the next try. Raises any other error."""
-        if not is_full(error):
-            raise error
+        """Reports a full disk, and plans the next try."""
         self.retry_step = self.policy.step + 2**self.num_failed
         self.num_failed += 1
         self.run.report.checkpoint_failed(step, error.message)

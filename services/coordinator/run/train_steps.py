@@ -19,12 +19,10 @@ from services.coordinator.run.saving import StepBoundary
 from services.coordinator.store import long_work
 from services.coordinator.store.ledger import Ledger
 from services.coordinator.store.progress import Progress
-from services.coordinator.store.rows import TrainedGroup
 from services.coordinator.training.reward_kl import RewardKl, RewardKlController
 from services.coordinator.training.skipped_steps import SkippedSteps, empty_reason
 from services.coordinator.training.step_plan import StepPlan, plan_step
 from services.coordinator.workers.weights.publisher import PublishReport
-from shoal.grpo.moments import Moments
 from shoal.quantities import counted
 
 _log = logging.getLogger(__name__)
@@ -49,8 +47,7 @@ class TrainSteps:
         self.updates = updates
         self.metrics = metrics
         self.num_learned_groups = 0
-        """Number of groups that ended the run, since all their completions are right; 0 before the end, and in other
-        runs."""
+        """Number of groups that ended the run because all their completions are right; else 0."""
         self._run = run
         self._policy = policy
         self._groups = groups
@@ -88,8 +85,7 @@ class TrainSteps:
         """Applies changes of the configuration that wait for the next step; first writes a checkpoint.
 
         So a restore never goes back to a step before a change. Groups that were judged before the change are judged
-        again, so that the training data of a step depends only on its configuration. The same is true after a restore,
-        which samples such groups again.
+        again, so that the training data of a step depends only on its configuration, as after a restore.
         """
         while (waiting := self.updates.waiting) is not None:  # Others may be requested meanwhile.
             if self._policy.step > 0:
@@ -109,8 +105,7 @@ class TrainSteps:
     async def _may_publish(self, step: FinishedStep) -> bool:
         """Waits while the run is paused, and until the gate is clear; returns False when the run must stop now.
 
-        Before a checkpoint that is requested meanwhile, reports the last step, since a restore would not repeat that
-        step.
+        Reports the step before a checkpoint that is requested meanwhile, since a restore would not repeat the step.
         """
         controls, gate = self._run.controls, self._policy.gate
         async with self._run.report.shown_alive(
@@ -162,7 +157,7 @@ class TrainSteps:
         self._skipped.end_row()
         timer.trained()
         trainer_metrics = self._reward_kl.adapt(kl) | learner_metrics
-        await self._write(groups, plan.trained, plan.dropped, plan.moments)
+        await self._write(groups, plan)
         self._run.record.step_taken(self._policy.step)
         return FinishedStep(
             groups=groups,
@@ -208,7 +203,7 @@ class TrainSteps:
         """Drops the groups of a step that was not applied. The policy version stays unchanged."""
         self._skipped.add(groups)
         wasted = [(group.order_number, DropReason.SKIPPED_STEP) for group in plan.trained]
-        await self._write(groups, (), [*plan.dropped, *wasted], plan.moments)
+        await self._write(groups, replace(plan, trained=(), dropped=(*plan.dropped, *wasted)))
         await self._groups.buffer.release()
         unscored = unscored_of(groups)
         num_in_a_row = self._skipped.num_in_a_row
@@ -219,19 +214,13 @@ class TrainSteps:
         if not self.num_learned_groups:
             self._skipped.raise_if_too_many(reason, str(unscored or ""))
 
-    async def _write(
-        self,
-        groups: Sequence[JudgedGroup],
-        trained: Sequence[TrainedGroup],
-        dropped: Sequence[tuple[int, DropReason]],
-        moments: Moments,
-    ) -> None:
+    async def _write(self, groups: Sequence[JudgedGroup], plan: StepPlan) -> None:
         self._progress = Progress(
             policy_version=self._policy.step,
             next_order_number=self._groups.buffer.next_to_take,
             num_episodes=self._progress.num_episodes + sum(len(group.settled.completions) for group in groups),
             kl_coef=self._reward_kl.coef,
-            reward_moments=moments,
+            reward_moments=plan.moments,
         )
         excluded = self._groups.prompt_order.exclude_learned(groups)
-        await self._ledger.step_done(self._progress, trained=trained, dropped=dropped, excluded=excluded)
+        await self._ledger.step_done(self._progress, trained=plan.trained, dropped=plan.dropped, excluded=excluded)

@@ -176,8 +176,7 @@ def _link(source: str, target: str) -> None:
 
 
 def _hide_folders(staging: Path) -> None:
-    """Removes the name of a base model that is not on the hub from files, since other machines lack the local "
-    "folder."""
+    """Removes the name of a base model that is not on the hub from files, since other machines lack this folder."""
     for name, keys in _ORIGINS.items():
         file = staging / name
         values = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}

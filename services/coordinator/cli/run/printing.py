@@ -57,8 +57,7 @@ def has_ended(run: "pb.Run") -> bool:
 
 
 def print_group(group: "pb.RolloutGroup") -> None:
-    """Writes a group: its state, its prompt, and each completion with its reward, or why the completion has no "
-    "reward."""
+    """Writes a group: its state, its prompt, and each completion with its reward, or why it has none."""
     from shoal.data.rows import row_name
 
     fate = f"TRAINED in step {group.train_step}" if group.train_step else group.state

@@ -1,8 +1,7 @@
-"""The check of environments at the start of a run: whether the reward service has the environments, and whether the
-prompts fit with the tools.
+"""The check of environments at the start of a run: whether a reward service has them, and the prompts fit with tools.
 
-The tools of an environment are known only from its code, which a reward service has. So prompts are rendered with the
-tools once a service is connected.
+Only an environment's code, which a reward service has, tells its tools. So prompts are rendered with tools once a
+service is connected.
 """
 
 from collections.abc import Mapping, Sequence
@@ -114,11 +113,10 @@ def _stage_of(prompt: Prompt, stages: Stages) -> Stage | None:
 
 
 async def _note_another_rendering(name: str, stages: Stages, prompt: Prompt, events: EventLog) -> None:
-    """Tries two turns.
+    """Notes if the tokens of two trial turns differ from the tokens of the whole conversation.
 
-    Adds a note if the tokens of the turns differ from the tokens of the whole conversation. Such a difference is not a
-    fault: training uses the tokens of the turns. Raises `InvalidArgument` for a chat template that cannot render such
-    turns.
+    This is no fault: training uses the tokens of the turns. Raises `InvalidArgument` for a chat template that cannot
+    render such turns.
     """
     stage = stages[name]
     try:
@@ -132,10 +130,7 @@ async def _note_another_rendering(name: str, stages: Stages, prompt: Prompt, eve
 
 
 async def _check_room(table: str, limit: int, prompts: Sequence[Prompt], stages: Stages) -> None:
-    """Raises `InvalidArgument` if no episode has room for a turn and the turn's beginning.
-
-    An agent's turn has no beginning.
-    """
+    """Raises `InvalidArgument` if no episode has room for a turn after the turn's beginning, which agents lack."""
     named = {one.environment.environment: one for one in prompts if one.environment}
     for name, prompt in named.items():
         renderer = stages[name].renderer

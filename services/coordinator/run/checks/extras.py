@@ -1,7 +1,4 @@
-"""The optional packages that each part needs beyond the base install.
-
-The module looks for a package without importing it.
-"""
+"""The optional packages that each part needs beyond the base install, found without an import."""
 
 import importlib.util
 from collections.abc import Sequence

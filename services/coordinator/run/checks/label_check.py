@@ -1,7 +1,4 @@
-"""The check at the start of a run for labels that their verifier cannot use.
-
-Only the verifier knows which labels it can use, so a reward service is asked about each distinct label.
-"""
+"""The check at the start of a run for labels that their verifier cannot use, by a question to a reward service."""
 
 import asyncio
 import hashlib
@@ -88,8 +85,7 @@ async def unusable_prompts(
 def left_out(
     data: DataConfig, malformed: Sequence[MalformedLabel], prompts: Sequence[Prompt], questions: Sequence[Prompt]
 ) -> list[tuple[str, int]]:
-    """Returns a message and a count for the prompts that are left out, and for the held-out questions that are left
-    out.
+    """Returns the message and the number of the prompts, and of the held-out questions, that are left out.
 
     Raises `InvalidArgument` if `data.malformed_labels` refuses malformed labels, and if no prompt or question is left.
     """

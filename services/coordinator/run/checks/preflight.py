@@ -45,7 +45,6 @@ class PreparedInputs:
     tokenizer: Any
     """A tokenizer of the package `transformers`."""
     prompts: PromptSet
-    """The prompts to train on."""
     held_out: HeldOut
     """Held-out questions, none of which is in `prompts`. Empty without `evaluation.sources`."""
     stop_token_ids: tuple[int, ...]
@@ -53,7 +52,6 @@ class PreparedInputs:
     time_s: float | None = None
     """The time that the chat template gets, in seconds since 1970; None for the current time."""
     digests: Digests = field(default_factory=dict)
-    """The digests of data, held-out questions, and model."""
     notes: tuple[str, ...] = ()
     """Notes on settings that may be unintended."""
     verifiers_to_ask_for: tuple[str, ...] = ()
@@ -68,9 +66,8 @@ class PreparedInputs:
 def preflight(config: RunConfig, time_s: float | None = None) -> PreparedInputs:
     """Loads the tokenizer and the data, and checks that both fit each other and the model.
 
-    `time_s` is the time of the run's start, which the chat template gets. Loads no weights and needs no torch, but
-    reads some weights for digests. Refuses a verifier that no reward service has, except where only the reward service
-    can ask for it, at a server of `reward.servers`.
+    `time_s` is the time of the run's start, which the chat template gets. Needs no torch, and reads only some weights,
+    for digests. Refuses a verifier that no reward service has, unless a server of `reward.servers` may have it.
 
     Raises `InvalidArgument`, with the field at fault, for a missing model, a tokenizer of another model, no prompt, no
     prompt that is short enough, no evaluation question that is not trained on, a verifier of `reward.correct` that no
@@ -173,16 +170,15 @@ def _check_judges(config: RunConfig, prompts: Sequence[Prompt]) -> None:
             if truth.verifier in MODEL_VERIFIERS and not config.reward.model.is_given:
                 raise InvalidArgument(
                     "reward.model.path: both reward.model.path and reward.model.base_url are unset, and "
-                    f"{row_name(prompt.prompt_id)} has "
-                    f"the label {truth.verifier!r}, which a reward model scores; set one of the two: a sequence "
-                    "classification model, or the address of a server that has one"
+                    f"{row_name(prompt.prompt_id)} has the label {truth.verifier!r}, which a reward model scores; set "
+                    "one of the two: a sequence classification model, or the address of a server that has one"
                 )
             if truth.verifier in JUDGE_VERIFIERS and not config.reward.judge.base_url:
                 raise InvalidArgument(
                     f"reward.judge.base_url: the field is unset, and {row_name(prompt.prompt_id)} has the label "
                     f"{truth.verifier!r}, which a language model judges; set reward.judge.base_url to an "
-                    "OpenAI-compatible endpoint, as "
-                    'in "http://127.0.0.1:8000/v1", and reward.judge.model to the model\'s name there'
+                    'OpenAI-compatible endpoint, as in "http://127.0.0.1:8000/v1", and reward.judge.model to the '
+                    "model's name there"
                 )
 
 
@@ -245,17 +241,10 @@ def notes_on_prompts(
 ) -> tuple[str, ...]:
     """Returns notes on prompts without the token with which the tokenizer begins any text, on a template that writes
     the time, and on ignored fields of messages."""
-    notes = (_missing_bos(tokenizer, prompts), _clock(model, tokenizer, prompts[0]), _fields(left_out))
+    ignored = "messages in the data have fields that the chat template does not read, so prompts lack these fields: "
+    fields = ignored + ", ".join(sorted(left_out)) if left_out else ""
+    notes = (_missing_bos(tokenizer, prompts), _clock(model, tokenizer, prompts[0]), fields)
     return tuple(filter(None, notes))
-
-
-def _fields(left_out: Collection[str]) -> str:
-    if not left_out:
-        return ""
-    names = ", ".join(sorted(left_out))
-    return (
-        f"messages in the data have fields that the chat template does not read, so prompts lack these fields: {names}"
-    )
 
 
 def _missing_bos(tokenizer: Any, prompts: Sequence[Prompt]) -> str:
@@ -267,10 +256,8 @@ def _missing_bos(tokenizer: Any, prompts: Sequence[Prompt]) -> str:
         return ""
     return (
         f"{without} of {len(prompts)} prompts do not begin with {tokenizer.bos_token}, with which the tokenizer "
-        "begins any text, "
-        "and most models of such tokenizers answer badly without this token: let the chat template "
-        "(model.chat_template, else the "
-        "tokenizer's own) begin with {{ bos_token }}"
+        "begins any text, and most models of such tokenizers answer badly without this token: let the chat template "
+        "(model.chat_template, else the tokenizer's own) begin with {{ bos_token }}"
     )
 
 
