@@ -1,7 +1,4 @@
-"""The events of a log in pages.
-
-The newest pages are in memory; older pages are read again for watchers that begin there.
-"""
+"""The events of a log in pages: the newest in memory, older ones read again for watchers that begin there."""
 
 import asyncio
 from collections import deque
@@ -44,10 +41,8 @@ class EventPage:
         return _EVENT_TAG + self.events[index][1:]
 
     def batch(self, start: int) -> tuple[bytes, int]:
-        """Returns a `WatchRunResponse` with the events from `start` on in `events`, and the index behind them.
-
-        The response has as many events as fit into 64 KiB, but at least one.
-        """
+        """Returns a `WatchRunResponse` with the `events` from `start` on that fit into 64 KiB, at least one, and the
+        index behind them."""
         end, num_bytes = start + 1, len(self.events[start])
         while end < len(self.events) and (num_bytes := num_bytes + len(self.events[end])) <= PAGE_BYTES:
             end += 1

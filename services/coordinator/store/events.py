@@ -35,16 +35,10 @@ _TURN_S = 0.0005
 
 
 class EventLog:
-    """Appends events to `events.jsonl` and delivers them to watchers.
-
-    A restore removes nothing: the events of abandoned attempts stay.
-    """
+    """Appends events to `events.jsonl`, where those of abandoned attempts stay, and delivers them to watchers."""
 
     def __init__(self, path: Path, *, is_past: bool = False) -> None:
-        """Opens or creates a log; a log that `is_past` gets no more events, and does not change the file.
-
-        Raises as `read_events` does, and `OSError`.
-        """
+        """Opens or creates a log; if it `is_past`, leaves the file alone. Raises as `read_events`, and `OSError`."""
         self._file = LineFile(path)
         self._run_id = path.parent.name
         if not is_past:
@@ -108,10 +102,7 @@ class EventLog:
             await changed.wait()
 
     def close(self, *, goes_on: bool = False) -> None:
-        """Ends the log: watchers receive the remaining events, then the end.
-
-        If the run `goes_on` at the coordinator's next start, watchers ask that coordinator for the later events.
-        """
+        """Ends the log: watchers receive the remaining events, then the end, or `Unavailable` if the run `goes_on`."""
         self._closed, self._goes_on = True, goes_on
         self._changed.notify()
 
@@ -119,9 +110,8 @@ class EventLog:
 class _Turns:
     """Lets one watcher after the other continue, in the order of their requests.
 
-    Between two watchers the event loop does everything else that is ready. So a thousand watchers of one event delay
-    the run's own work only by the time of one watcher. All watchers together get at most 2,000 turns a second; a
-    watcher that is alone waits for nothing.
+    So a thousand watchers of one event delay the run's own work only by the time of one watcher. All watchers together
+    get at most 2,000 turns a second; a watcher that is alone waits for nothing.
     """
 
     def __init__(self) -> None:
@@ -203,7 +193,7 @@ def read_events_from(
     """Reads the whole lines from a position in the file on; returns their events, and the position behind them.
 
     With `num_bytes` these are the lines that begin within so many bytes. Leaves out events up to `after_sequence`, and
-    those of other `kinds`, if any are given.
+    events of other `kinds`.
     """
     if not path.exists():
         return [], position

@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 
 from services.coordinator.store.files.disk_errors import write_error
 from services.coordinator.store.progress import IssueState, Progress, read_issue_state, read_progress, write_progress
+from services.coordinator.store.reading import damaged
 from services.coordinator.store.rows import GroupState, TrainedGroup, sampled_row, scored_row, trained_row
 from services.coordinator.store.segments import records
 from services.coordinator.store.segments.records import PayloadKind
@@ -36,8 +37,6 @@ from services.coordinator.store.tables.payloads import (
     write_payload,
 )
 from services.coordinator.store.tables.schema import create_tables
-from shoal.error_reasons import ErrorReason
-from shoal.errors import DataLoss
 from shoal.rollout import Completion, Prompt
 from shoal.scores import Score, ScoreOutcome
 
@@ -53,10 +52,9 @@ class Ledger:
         attempt: int,
         written: Callable[[Callable[[], Awaitable[None]]], Awaitable[None]] = lambda write: write(),
     ) -> None:
-        """Names the database; `open` opens or creates it.
+        """Names the database, and the attempt of its transitions; `open` opens or creates it.
 
-        Transitions are stamped with `attempt`. `written` awaits each write, and may repeat a write that raises that the
-        disk is full.
+        `written` awaits each write, and may repeat one that raises that the disk is full.
         """
         self.path = path
         self._attempt = attempt
@@ -66,10 +64,8 @@ class Ledger:
         self._segments = SegmentWriter(path.parent / SEGMENTS)
 
     async def open(self) -> Progress:
-        """Opens the database; returns the progress of the run.
-
-        Raises `FailedPrecondition` for a database of another version of Shoal, and `DataLoss` for a damaged database.
-        """
+        """Opens the database; returns the progress of the run. Raises `FailedPrecondition` for a database of another
+        version of Shoal, and `DataLoss` for a damaged one."""
         return await self._run(self._open)
 
     def _open(self, _: object) -> Progress:
@@ -181,7 +177,6 @@ class Ledger:
 
     async def dropped(self, order_number: int, reason: str, policy_version: int) -> None:
         """Records that a group is not trained on, regardless of the result of the next step."""
-
         await self._write(lambda connection: self._drop(connection, order_number, reason, policy_version + 1))
 
     async def step_done(
@@ -263,9 +258,8 @@ class Ledger:
         """Deletes the segments of tokens that neither the last snapshot needs nor `keep` names."""
 
         def delete(connection: sqlite3.Connection) -> None:
-            self._segments.delete_tokens(
-                {*keep, *(digest.name for digest in name_segments(connection, self._segments))}
-            )
+            needed = {digest.name for digest in name_segments(connection, self._segments)}
+            self._segments.delete_tokens({*keep, *needed})
 
         await self._run(delete)
 
@@ -328,13 +322,7 @@ class Ledger:
             return work()
         except (sqlite3.OperationalError, OSError) as error:
             if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_ERROR:
-                raise self._damaged(error) from error  # Its tables are not those that were made.
+                raise damaged(self.path, error) from error  # Its tables are not those that were made.
             raise write_error(error, path) from error
         except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
-            raise self._damaged(error) from error
-
-    def _damaged(self, error: Exception) -> DataLoss:
-        return DataLoss(
-            f"the ledger {self.path} is damaged ({error}); resume the run to restore the last checkpoint's",
-            reason=ErrorReason.LEDGER_DAMAGED,
-        )
+            raise damaged(self.path, error) from error

@@ -41,22 +41,20 @@ def reading(path: Path) -> Iterator[sqlite3.Connection | None]:
             reason=ErrorReason.FOLDER,
         ) from error
     except sqlite3.DatabaseError as error:
-        raise _damaged(path, error) from error
+        raise damaged(path, error) from error
 
 
 @contextmanager
 def interpreting(path: Path) -> Iterator[None]:
-    """Surrounds code that only converts a ledger's rows to values. Raises `DataLoss` if a row cannot be converted.
-
-    SQLite itself finds only some damage: SQLite returns any bytes that a row has.
-    """
+    """Surrounds code that only converts a ledger's rows. Raises `DataLoss` for a row with damage that SQLite missed."""
     try:
         yield
     except (ValueError, TypeError, LookupError, OverflowError) as error:
-        raise _damaged(path, error) from error
+        raise damaged(path, error) from error
 
 
-def _damaged(path: Path, error: Exception) -> DataLoss:
+def damaged(path: Path, error: Exception) -> DataLoss:
+    """Makes the error for a damaged ledger."""
     return DataLoss(
         f"the ledger {path} is damaged ({error}); resume the run to restore the last checkpoint's",
         reason=ErrorReason.LEDGER_DAMAGED,

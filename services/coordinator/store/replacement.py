@@ -13,14 +13,13 @@ from shoal.error_reasons import ErrorReason
 from shoal.errors import FailedPrecondition, ResourceExhausted, ShoalError
 
 NUM_SET_ASIDE = 3
-"""Number of ledgers of earlier attempts that are kept, since a run that restarts automatically may have many attempts.
-"""
+"""Number of ledgers of earlier attempts that are kept, since a run may have many attempts."""
 
 
 def set_aside(ledger: Path, attempt: int) -> None:
-    """Copies the ledger of the attempt before `attempt` to a file beside it, for later inspection.
+    """Copies the ledger of the attempt before `attempt` to a file beside it, and deletes older copies.
 
-    Deletes older copies. Raises the errors of `replace_ledger`.
+    Raises the errors of `replace_ledger`.
     """
     if not ledger.exists():
         return
@@ -40,10 +39,10 @@ def set_aside(ledger: Path, attempt: int) -> None:
 
 
 def replace_ledger(ledger: Path, snapshot: Path | None) -> None:
-    """Replaces the contents of a ledger by the contents of a snapshot.
+    """Replaces the contents of a ledger by the contents of a snapshot, or by nothing.
 
-    Without a snapshot, deletes the contents. Raises `ResourceExhausted` when the disk is full or fails, and
-    `FailedPrecondition` when a file cannot be opened; the ledger then has its former contents.
+    Raises `ResourceExhausted` when the disk is full or fails, and `FailedPrecondition` when a file cannot be opened;
+    the ledger then has its former contents.
     """
     _copy(":memory:" if snapshot is None else str(snapshot), ledger)
 

@@ -15,7 +15,6 @@ def best_of(steps: Sequence[int], values: Mapping[int, float], *, is_lowest: boo
 
 
 def kept_of(written: Sequence[T], keep_last: int, others: Collection[T | None] = ()) -> list[T]:
-    """Returns the written steps that are kept, oldest first: the last `keep_last`, and `others`; all if `keep_last` is
-    0."""
+    """Returns the kept of the `written`, oldest first: the last `keep_last` (all of them if 0), and `others`."""
     last = written[-keep_last:]
     return [each for each in written if each in last or each in others]

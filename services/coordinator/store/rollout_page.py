@@ -6,13 +6,9 @@ from shoal.v1 import rollout_pb2
 
 MAX_PAGE_BYTES = MAX_MESSAGE_BYTES * 3 // 4
 MAX_TEXT_BYTES = 1 << 20
-"""Maximum size of a text in bytes.
-
-Longer texts are cut, so that a rollout with the prompt of its group fits into a message.
-"""
+"""Size in bytes to which texts are cut, so that a rollout with the prompt of its group fits into a message."""
 _MAX_DETAIL_CHARS = 1000
-"""Maximum length of one verifier's detail in characters if the details of a rollout together exceed the maximum size of
-a text."""
+"""Length to which each verifier's detail is cut if a rollout's details together exceed the size of a text."""
 
 
 class Page:
@@ -23,10 +19,8 @@ class Page:
         self._num_bytes = 0
 
     def add(self, group: pb.RolloutGroup, num_listed: int) -> int | None:
-        """Adds a group, without its first rollouts that earlier pages list.
-
-        Returns None if the group is whole now, else the number of its rollouts that are listed.
-        """
+        """Adds a group without the first rollouts, which earlier pages list. Returns the number of its rollouts that
+        are listed now; None for all."""
         group.num_rollouts = len(group.rollouts)
         _shorten(group)
         rest = list(group.rollouts)[num_listed:]

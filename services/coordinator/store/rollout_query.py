@@ -39,9 +39,8 @@ class OrderRange:
 class RolloutQuery:
     """A request of `ListRollouts`, which is evaluated on each part of a ledger in turn.
 
-    The token of a page has the facts on which the place of the page depends in addition to the request: the order
-    number and mean reward of the first group, and how many rollouts of that group were on earlier pages. The token also
-    has the limits that `last` meant when the first page was listed.
+    The token of a page has the order number and mean reward of its first group, how many rollouts of that group were on
+    earlier pages, and the limits that `last` meant when the first page was listed.
     """
 
     def __init__(self, ledger: WholeLedger, request: pb.ListRolloutsRequest) -> None:
@@ -104,11 +103,8 @@ class RolloutQuery:
 
     def _parse(self, token: str) -> tuple[ListingPlace, int, OrderRange | None]:
         match = _TOKEN.fullmatch(token)
-        if (
-            match is None
-            or bool(match["reward"]) != self._is_by_reward
-            or bool(match["first"]) != bool(self._request.last)
-        ):
+        found = match and (bool(match["reward"]), bool(match["first"]))
+        if match is None or found != (self._is_by_reward, bool(self._request.last)):
             raise bad_token(token)
         try:
             place = ListingPlace(int(match["order"]), float(match["reward"]) if match["reward"] else None)

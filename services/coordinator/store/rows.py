@@ -24,8 +24,7 @@ class TrainedGroup:
 
     order_number: int
     staleness: int
-    """Number of train steps between the oldest weights that sampled a token of the group and the weights that were
-    trained."""
+    """Number of train steps between the oldest weights that sampled a token and the weights that were trained."""
     rollouts: tuple[Rollout, ...]
     """The completions that were trained on, with the rewards, advantages and weights that the learner received."""
 

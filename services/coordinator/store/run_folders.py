@@ -38,10 +38,7 @@ class RunFolders:
         return _newest_first([*records, *starmap(_stand_in, damaged)])
 
     def left(self) -> tuple[list[RunRecord], list[tuple[Path, DataLoss]]]:
-        """Returns the runs that have not ended and that no coordinator drives, newest first.
-
-        Also returns the folders of damaged runs, each with a description of the damage.
-        """
+        """Returns the runs that have not ended and that nobody drives, newest first, and each damaged run's folder."""
         records, damaged = self._read(_load_left)
         return _newest_first([record for record in records if record is not None]), damaged
 
@@ -60,8 +57,7 @@ class RunFolders:
     def make_way(self, run_id: str) -> str:
         """Renames a run that FAILED before its first step, so that a new run can have the name.
 
-        Returns the changed name. Returns an empty name for a run that took a step or may continue, since such a run
-        keeps its name.
+        Returns the changed name, which is empty for a run that took a step or may continue: it keeps its name.
         """
         try:
             record = RunRecord.load_as_left(self.data_dir / run_id)
@@ -102,9 +98,7 @@ class RunFolders:
 def locate_run(run: str, data_dir: Path) -> tuple[Path, str]:
     """Returns the data folder and the name of a run, which is given by its name or by the path of its folder.
 
-    A name that no run in `data_dir` has may be a folder here. An empty name, or a name that no run has, is returned
-    with `data_dir`.
-
+    A name that no run in `data_dir` has may be a folder here; else it is returned with `data_dir`, as is an empty name.
     Raises `NotFound` for a path that is not the folder of a run, and `InvalidArgument` for a folder whose name no run
     can have.
     """

@@ -13,21 +13,17 @@ from shoal.paths import why_unread
 LOCK = "lock"
 TRAIN_LOCK = "train.lock"
 DISK_LOCK = "full-disk.lock"
-"""The lock that is taken while the run waits for room on a disk.
-
-The record of the run cannot be written then, and a lock needs no room.
-"""
+"""The lock while the run waits for room on a disk, which its record would need."""
 _LOCK_ATTEMPTS = 5
 _LOCK_PAUSE_S = 0.02
 """Number of tries to take a lock: a process that asks whether a run is driven has the lock for microseconds."""
 
 
 class RunLock:
-    """Marks a run as driven by a coordinator.
+    """Marks a run as driven by a coordinator, until the process ends for any reason.
 
-    The kernel releases the lock when the process ends for any reason. Several coordinators may share a data folder,
-    each with its own run. `shoal train` has a separate lock, since the command writes into the run's folder before its
-    coordinator does.
+    Several coordinators may share a data folder, each with its own run. `shoal train` has a separate lock, since it
+    writes into the run's folder before its coordinator does.
     """
 
     def __init__(
@@ -50,10 +46,7 @@ class RunLock:
 
 
 def is_driven(folder: Path) -> bool:
-    """Whether a coordinator drives the run in a folder.
-
-    Writes nothing. Raises `DataLoss` if the lock cannot be opened.
-    """
+    """Whether a coordinator drives the run in a folder. Raises `DataLoss` if the lock cannot be opened."""
     return is_held(folder / LOCK)
 
 

@@ -121,11 +121,7 @@ class RunRecord:
             self.save()
 
     def _save_soon(self) -> None:
-        """Writes `run.json`.
-
-        If the disk is full, leaves the file to a later save. Raises `FailedPrecondition` when the folder is lost or
-        read-only.
-        """
+        """Writes `run.json`, on a full disk later. Raises `FailedPrecondition` for a lost or read-only folder."""
         try:
             self.save()
         except ResourceExhausted as error:
@@ -214,21 +210,15 @@ class RunRecord:
         return self.folder_command("train --resume") if is_of_train else self.command("run resume")
 
     def next_weight_epoch(self) -> int:
-        """Returns an epoch that no broadcast group of this run has had.
-
-        Saves it first, since workers may outlive a coordinator.
-        """
+        """Returns an epoch that no broadcast group has had; saves it first, since workers may outlive a coordinator."""
         self.weight_epoch += 1
         self.save()
         return self.weight_epoch
 
     @classmethod
     def load(cls, folder: Path) -> "RunRecord":
-        """Reads `run.json`. A run that has not ended and that nobody drives is shown as FAILED. A run that waits for
-        room on a disk is shown as PAUSED.
-
-        Raises `DataLoss` when the file cannot be read.
-        """
+        """Reads `run.json`. A run that has not ended and that nobody drives is shown as FAILED, and a run that waits
+        for room on a disk as PAUSED. Raises `DataLoss` when the file cannot be read."""
         record = cls.load_as_left(folder)
         is_left = not record.state.has_ended and not is_driven(folder)
         if not is_left and record.state in (RunState.STARTING, RunState.RUNNING) and is_held(folder / DISK_LOCK):
@@ -238,11 +228,8 @@ class RunRecord:
             )
         if is_left:
             record.state = RunState.FAILED
-            returns = (
-                ""
-                if record.coordinator.startswith(TRAIN_NAME)
-                else "the run continues at the next start of that coordinator, or "
-            )
+            is_of_train = record.coordinator.startswith(TRAIN_NAME)
+            returns = "" if is_of_train else "the run continues at the next start of that coordinator, or "
             record.message = (
                 f"the coordinator ended at step {record.policy_version}; {returns}resume with: "
                 f"{record.folder_command('train --resume')}"

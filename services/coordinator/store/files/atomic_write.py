@@ -7,11 +7,7 @@ from services.coordinator.store.files.disk_errors import writing
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Replaces the text of a file.
-
-    After a crash the file has either the old text or the new text. Raises `ResourceExhausted` when the disk is full,
-    and `FailedPrecondition` when it cannot be written otherwise.
-    """
+    """Replaces the text of a file, which has either the old or the new text after a crash. Raises as `writing`."""
     temporary = path.with_name(path.name + ".tmp")
     with writing(path):
         try:

@@ -20,8 +20,7 @@ def is_full(error: Exception) -> bool:
 
 
 def write_error(error: OSError | sqlite3.Error, path: Path) -> ShoalError:
-    """Makes the error for a file that cannot be written: `ResourceExhausted` for a full disk, else
-    `FailedPrecondition`."""
+    """Makes the error of a write: `ResourceExhausted` for a full disk, else `FailedPrecondition`."""
     if is_full(error):
         return ResourceExhausted(
             f"the disk of {path.parent} is full: {path.name} cannot be written; free some space there",

@@ -1,7 +1,4 @@
-"""A file to which lines are only appended.
-
-A full disk neither leaves an incomplete line in the file nor loses a line.
-"""
+"""A file to which lines are only appended. A full disk leaves no incomplete line, and loses none."""
 
 import logging
 import os
@@ -25,8 +22,7 @@ class LineFile:
             file.seek(-1, os.SEEK_END)
             if file.read() == b"\n":
                 return
-        whole = self.path.read_bytes().rfind(b"\n") + 1
-        os.truncate(self.path, whole)
+        os.truncate(self.path, self.path.read_bytes().rfind(b"\n") + 1)
 
     @property
     def is_behind(self) -> bool:
@@ -34,10 +30,7 @@ class LineFile:
         return bool(self._waiting)
 
     def add(self, line: str) -> None:
-        """Appends a line.
-
-        A line that cannot be written waits for the next line, so that no run ends because of its reports.
-        """
+        """Appends a line, or lets it wait for the next line, so that no run ends because of its reports."""
         was_behind = self.is_behind
         self._waiting.append(line + "\n")
         try:

@@ -20,10 +20,7 @@ MANIFEST = "manifest.json"
 DISCARDED = "manifest.damaged.json"
 """The new name of a damaged checkpoint's manifest. The rename makes the folder no longer a checkpoint."""
 SNAPSHOT, OTHER_SNAPSHOT = "ledger.sqlite", "ledger-2.sqlite"
-"""The names of the ledger's snapshot.
-
-Two names exist because one snapshot may replace another; the manifest names the valid one.
-"""
+"""The names of the ledger's snapshot: one may replace the other, and the manifest names the valid one."""
 
 
 @dataclass(frozen=True)

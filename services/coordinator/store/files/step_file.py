@@ -11,10 +11,7 @@ from shoal.parsing import parse_json
 
 
 class StepFile:
-    """A file with one JSON object per line.
-
-    Each object has its step, and lines are in the order of the final lineage's steps.
-    """
+    """A file with one JSON object per line, each with its step, in the order of the final lineage's steps."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

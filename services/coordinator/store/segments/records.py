@@ -1,7 +1,4 @@
-"""The payloads of a group, which grow with its tokens, as records.
-
-A record has messages of the contract, each after its length.
-"""
+"""The payloads of a group, which grow with its tokens, as records: messages of the contract, each after its length."""
 
 import io
 from collections.abc import Iterable, Sequence

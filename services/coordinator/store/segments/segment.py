@@ -50,10 +50,7 @@ class Mark:
 
 
 class Segment:
-    """A segment that is being written.
-
-    Its digest is updated with each record, so that nothing is read again for hashing.
-    """
+    """A segment that is being written, whose digest is updated with each record."""
 
     def __init__(self, path: Path) -> None:
         """Creates the file. Raises `OSError`, which is `FileExistsError` for an existing file."""

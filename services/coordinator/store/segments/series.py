@@ -60,10 +60,7 @@ class SegmentWriter:
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
-        """If the block raises, removes the records that the block has appended, since no ledger will have their places.
-
-        A segment that ended meanwhile keeps such records.
-        """
+        """If the block raises, removes the records that it has appended, except from segments that ended meanwhile."""
         marks = {number: segment.mark() for number, segment in self._open.values()}
         try:
             yield
@@ -90,10 +87,7 @@ class SegmentWriter:
         return [*self._ended.values(), *(segment.digest() for _, segment in self._open.values())]
 
     def sync(self, digests: Collection[SegmentDigest]) -> None:
-        """Syncs the segments of `digests` to disk, on any thread.
-
-        An ended segment is synced only once. Raises `OSError`.
-        """
+        """Syncs the segments of `digests` to disk, ended ones only once, on any thread. Raises `OSError`."""
         names = {digest.name for digest in digests} & self._unsynced
         for path in [*(self._folder / name for name in sorted(names)), *([self._folder] if names else ())]:
             descriptor = os.open(path, os.O_RDONLY)

@@ -20,10 +20,7 @@ class Moment:
         self._reader.execute("SELECT 1 FROM sqlite_master").fetchone()
 
     def copy(self, path: Path) -> None:
-        """Writes a database file without a write-ahead log, so that its digest covers everything.
-
-        Works on any thread.
-        """
+        """Writes a database file without a write-ahead log, so that its digest covers all. Works on any thread."""
         with closing(sqlite3.connect(path)) as target:
             self._reader.backup(target)
             # Without it the copy has the room of the groups that have left. A container may have no other disk.

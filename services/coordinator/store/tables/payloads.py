@@ -68,10 +68,8 @@ def forget_used_tokens(connection: sqlite3.Connection) -> None:
 
 
 def name_segments(connection: sqlite3.Connection, writer: SegmentWriter) -> Sequence[SegmentDigest]:
-    """Writes the present digests of the segments. Returns the digests of all segments that the ledger needs.
-
-    Needed are all segments of text and groups, and the segments of tokens that a group still has.
-    """
+    """Writes the present digests of the segments. Returns the digests of all segments that the ledger needs: all of
+    text and groups, and those of tokens that a group still has."""
     connection.executemany(
         "INSERT OR REPLACE INTO segments VALUES (?, ?, ?)",
         [(digest.name, digest.num_bytes, digest.sha256) for digest in writer.digests()],

@@ -7,21 +7,13 @@ from shoal.error_reasons import ErrorReason
 from shoal.errors import FailedPrecondition
 
 SCHEMA_VERSION = 5
-"""Raised with every change of the tables, or of a column's contents that earlier code cannot read.
-
-Stored in the file as SQLite's `user_version`; 0 in files from before there was a version.
-"""
+"""Raised with every change of the tables, or of a column's contents that earlier code cannot read. It is SQLite's
+`user_version`; 0 in files from before there was a version."""
 PAYLOADS_VERSION = 3
-"""The first version whose payloads are in segments.
-
-A ledger of the version before is read, and gets the new tables when its run is resumed. Its former groups keep their
-texts in the columns that newer groups leave empty.
-"""
+"""The first version whose payloads are in segments. A ledger of the version before is read, and gets the new tables
+when its run is resumed. Its former groups keep their texts in the columns that newer groups leave empty."""
 BLOCKS_VERSION = 4
-"""The first version whose used-up groups are in segments.
-
-Used-up groups of an older ledger move to segments at its next checkpoint.
-"""
+"""The first version whose used-up groups are in segments, as of an older ledger from its next checkpoint on."""
 OLDEST_VERSION = 2
 """The oldest version that is read."""
 
@@ -141,11 +133,8 @@ INDEXES = """
 CREATE INDEX IF NOT EXISTS completions_by_outcome ON completions (order_number, outcome, reward);
 CREATE INDEX IF NOT EXISTS transitions_of_group ON transitions (order_number);
 """
-"""Indexes for the move of groups to a block, and for readers, who would otherwise read whole rows to find an outcome or
-a reward.
-
-Indexes are not part of the version: a ledger without indexes has the same contents, but is slower.
-"""
+"""Indexes for the move of groups to a block, and for readers of outcomes and rewards, who would otherwise read whole
+rows. They are not part of the version: a ledger without indexes has the same contents, but is slower."""
 
 
 def create_tables(connection: sqlite3.Connection, path: Path) -> None:
