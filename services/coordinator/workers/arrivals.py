@@ -1,7 +1,4 @@
-"""The workers that are not yet members of a run: workers that load, that failed to load, or that restart for the run.
-
-shoal/worker/reexec.py describes the restart of a worker for its next run.
-"""
+"""The workers that are not members of a run yet: they load, failed to load, or restart (shoal/worker/reexec.py)."""
 
 import asyncio
 from collections.abc import Callable, Collection
@@ -31,10 +28,7 @@ from shoal.worker.reexec import MAX_END_S
 
 CONFIGURE_TIMEOUT_S = 30.0
 RESTART_TIMEOUT_S = MAX_END_S + 60.0
-"""Maximum wait in seconds for a worker that restarts.
-
-Its program takes seconds to start, or longer on a busy machine.
-"""
+"""Maximum wait in seconds for a worker that restarts, maybe on a busy machine."""
 _NOT_BACK = f"it restarted, and has not registered again within {RESTART_TIMEOUT_S:.0f} s"
 
 
@@ -69,10 +63,7 @@ class Arrivals:
 
     @property
     def are_loading(self) -> bool:
-        """Whether a worker that answers is loading.
-
-        A worker that does not answer does not count. It may be dead before its lease expires.
-        """
+        """Whether a worker that answers is loading. Another one may be dead before its lease expires."""
         return len(self._loading) > sum(member.is_out_of_reach for member in self._members.values())
 
     @property

@@ -1,7 +1,4 @@
-"""Deadlines that the configuration leaves unset.
-
-They follow from the number of tokens, and from the rates measured in the run.
-"""
+"""Deadlines that the configuration leaves unset, from the number of tokens and the rates measured in the run."""
 
 from shoal.config.run import RunConfig
 

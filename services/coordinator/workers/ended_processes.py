@@ -19,10 +19,7 @@ from shoal.rpc.channel import connect
 
 POLL_S = 0.5
 MAX_REFUSALS = 3
-"""Number of refused connections in a row that show the end of a process.
-
-A single refusal may come from a firewall that is reconfigured.
-"""
+"""Refused connections in a row that show the end of a process; one may come from a firewall that is reconfigured."""
 CONNECT_TIMEOUT_S = 2.0
 ENDING_S = 3.0
 """Maximum time from the state FAILED of a worker that ends until the worker refuses calls."""
@@ -40,10 +37,7 @@ async def until_gone(member: Member) -> None:
 
 
 async def is_ending(member: Member) -> bool:
-    """Whether a worker that FAILED ends its process, which is then started again.
-
-    A worker that cannot load keeps running.
-    """
+    """Whether a worker that FAILED ends its process, to be started again, unlike a worker that cannot load."""
     for _ in range(round(ENDING_S / STATUS_POLL_S)):
         await asyncio.sleep(STATUS_POLL_S)
         try:
@@ -70,10 +64,7 @@ async def _refuses(address: str) -> bool:
 
 
 CALL_TIMEOUT_S = 2.0
-"""Timeout of a call to a holder of a lease.
-
-It is below the 5 s within which a worker expects an answer to its registration.
-"""
+"""Timeout of a call to a holder of a lease: below the 5 s in which a worker expects an answer to its registration."""
 
 
 async def check_displaced(registry: WorkerRegistry, worker_id: str, address: str, registering: Holder) -> None:

@@ -19,11 +19,7 @@ _OF_NO_USE = (worker_pb2.WORKER_STATE_FAILED, worker_pb2.WORKER_STATE_IDLE)
 
 
 class Fleet:
-    """The workers of a run.
-
-    A worker becomes a member once it is configured and has loaded its models. Each registration of a worker makes a
-    new member.
-    """
+    """The workers of a run. Each registration of a worker makes a new member, once its models are loaded."""
 
     def __init__(self, config: LiveConfig, run_id: str, registry: WorkerRegistry, events: EventLog) -> None:
         self._config = config

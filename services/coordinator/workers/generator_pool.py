@@ -1,7 +1,4 @@
-"""The pool of a run's generators.
-
-The pool binds a group to a generator with room for it, and samples the group there.
-"""
+"""The pool of a run's generators, which binds a group to a generator with room for it, and samples the group there."""
 
 import asyncio
 import bisect
@@ -85,11 +82,8 @@ class GeneratorPool:
         return self._max_num_seqs * len(self._fleet.generators)
 
     def take_kv_cache_use(self) -> float | None:
-        """Returns the share of the key-value caches in use, as a mean over the generators and the time since the last
-        call.
-
-        None before a generator has reported its share.
-        """
+        """Returns the used share of the key-value caches, as a mean over the generators and the time since the last
+        call; None before a generator has reported its share."""
         shares = [member.record.kv_cache_use.take() for member in self._fleet.generators]
         known = [share for share in shares if share is not None]
         return sum(known) / len(known) if known else None

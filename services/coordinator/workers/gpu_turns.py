@@ -1,5 +1,4 @@
-"""Turns on a GPU that the generator and the learner share (`launch.single_gpu`): they load and train one after the
-other."""
+"""Turns of generator and learner on a GPU that they share (`launch.single_gpu`): they load and train in turn."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -16,8 +15,7 @@ class GpuTurns:
     """Makes a generator load after the learner, and never while the learner trains.
 
     vLLM refuses to start unless its share of the memory is free, and a learner takes more of it in a train step than
-    between two. A generator that restarts during the run waits in the same way. If each worker has its own GPU, none
-    waits.
+    between two. If each worker has its own GPU, none waits.
     """
 
     def __init__(self, config: RunConfig, *, learner_is_loaded: Callable[[], bool], changed: Signal) -> None:

@@ -1,5 +1,4 @@
-"""The progress of one group at generators and reward services, so that no work is done twice, and the group's
-completions."""
+"""The progress of one group at generators and reward services, so that no work is done twice."""
 
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import replace
@@ -14,10 +13,7 @@ from shoal.token_run import NO_TOKENS, TokenRun, joined, run_of
 _MAX_PREFIX_BYTES = 2 << 20
 """Size of all prefixes of one request: half of the largest message."""
 _MAX_STEPS = 64
-"""Maximum number of tokens that are discarded to find a place from which to continue.
-
-Without a place, sampling starts over.
-"""
+"""Tokens that are discarded at most to find a place from which to continue; else sampling starts over."""
 _CONTEXT_TOKENS = 64
 """Tokens before a place that are decoded to know the text there."""
 
@@ -94,8 +90,7 @@ class GroupProgress:
             runs.append(run.part(known - start, run.num_tokens))
 
     def whole(self, rest: Completion, num_prefix_tokens: int) -> Completion:
-        """Returns a completion with its seed in the group, and `num_prefix_tokens` of its prefix before the tokens that
-        the call has sampled."""
+        """Returns a completion with its seed, and `num_prefix_tokens` of its prefix before the call's own tokens."""
         index = rest.sample_index
         prefix = self._prefixes.get(index, NO_TOKENS).part(0, num_prefix_tokens)
         run = joined([prefix, run_of(rest)])

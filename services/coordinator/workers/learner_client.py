@@ -35,8 +35,7 @@ MAX_CALLS = 5
 PAUSE_S = 1.0
 
 NUM_TOKENS_A_CALL = 2**18
-"""Tokens of sequences and supports in one call for log-probabilities: 1 MiB each way, and seconds between two
-heartbeats."""
+"""Tokens of sequences and supports in one call for log-probabilities: 1 MiB each way, and seconds of work."""
 
 
 @dataclass(frozen=True)
@@ -223,10 +222,9 @@ class LearnerClient:
 
 @dataclass(frozen=True)
 class _Piece:
-    """A request for one sequence in one call."""
+    """A request for one sequence, by its index, in one call."""
 
     index: int
-    """The index of the sequence."""
     token_ids: Int32Array
     support: Support | None
 
@@ -260,10 +258,7 @@ def _parts(sequences: Sequence[Int32Array], supports: Sequence[Support]) -> Iter
 
 
 def _pieces(sequences: Sequence[Int32Array], supports: Sequence[Support]) -> Iterator[_Piece]:
-    """Yields each sequence, or, where its support is too much for one call, its beginnings.
-
-    Each beginning ends with the tokens that it asks for.
-    """
+    """Yields each sequence, or, if its support is too much for one call, its beginnings up to the tokens asked for."""
     if not supports:
         yield from (_Piece(index, sequence, None) for index, sequence in enumerate(sequences))
         return

@@ -61,10 +61,10 @@ class LostWork:
         return self._num_tries - 1
 
     def count(self, error: WorkFailed, progress: int = 0) -> bool:
-        """Counts a failure if it is a loss.
+        """Counts a failure if it is a loss; returns whether the work is to be abandoned.
 
-        Returns whether the work is to be abandoned. `progress` is how far the work had come, in any unit. A loss at a
-        later point than all earlier losses counts as the first again, since a kill from outside may come at any point.
+        `progress` is how far the work had come, in any unit. A loss at a later point than all earlier losses counts as
+        the first again, since a kill from outside may come at any point.
         """
         if error.is_loss:
             if progress > self._furthest:

@@ -33,22 +33,15 @@ FIRST_PAUSE_S, MAX_PAUSE_S = 5.0, 300.0
 
 @dataclass
 class Standing:
-    """The loads that a generator has failed in a row.
-
-    Times are those of the event loop's clock, in seconds.
-    """
+    """The loads that a generator has failed in a row. Times are of the event loop's clock, in seconds."""
 
     num_failures: int = 0
     retry_at: float = 0.0
     """Time before which no weights are published to the generator."""
     is_quarantined: bool = False
-    """Whether the generator gets no weights anymore.
-
-    Only another registration ends this, since it makes a new member.
-    """
+    """Whether the generator gets no weights anymore, until it registers again as a new member."""
     is_in_doubt: bool = False
-    """Whether it must load weights again before it serves, even if it has the current weights: the canary then shows
-    whether its engine works."""
+    """Whether it must load even current weights again before it serves, so that the canary tests its engine."""
 
     def load_failed(self, now: float, *, max_failures: int) -> float:
         """Counts a failed load. Returns the seconds until the next try; infinite if there is none."""
@@ -77,8 +70,8 @@ class Member:
     channel: grpc.aio.Channel
     stub: Any
     outstanding: int = 0
-    """Work that it has been sent and has not delivered, by which calls are routed: completions of a generator, groups
-    of a reward service."""
+    """Work that it has not delivered, by which calls are routed: completions of a generator, groups of a reward
+    service."""
     serving: bool = False
     """Whether the worker may be called. A generator without the current weights may not be called."""
     notice: str = ""
@@ -86,19 +79,12 @@ class Member:
     version: WeightVersion | None = None
     """The last weights that passed all checks on a generator; None before its first load."""
     standing: Standing = field(default_factory=Standing)
-    """The failed loads of a generator."""
     is_leaving: bool = False
     """Whether the worker's process was told to end."""
     is_out_of_reach: bool = False
-    """Whether the worker did not answer, although its lease is valid.
-
-    The worker serves nothing until it answers again.
-    """
+    """Whether a worker with a valid lease did not answer. It serves nothing until it answers again."""
     lost: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set once the worker is lost.
-
-    A group that it samples then continues elsewhere, and does not wait for the call to end.
-    """
+    """Set once the worker is lost, so that a group that it samples does not wait for the call to end."""
     watching: "asyncio.Task[None] | None" = None
     """Waits for the end of its process."""
 

@@ -83,9 +83,9 @@ class RewardPool:
                     )
 
     async def ask(self, call: Callable[[Member], Awaitable[AnswerT]]) -> tuple[Member, AnswerT]:
-        """Makes a call to any service, and to another service if the first is lost or does not answer.
+        """Makes a call to one service after the other until one answers; returns that service, and its answer.
 
-        Returns the service that answered, and its answer. Raises the errors of the call, and of `choose`.
+        Raises the errors of the call, and of `choose`.
         """
         while True:
             member = await self.choose()
@@ -113,10 +113,8 @@ class RewardPool:
                 tasks.create_task(reload(member))
 
     async def label_problems(self, truths: Sequence[GroundTruth]) -> list[str]:
-        """Returns what is wrong with each label; an empty text for a usable one.
-
-        Raises `FailedPrecondition` with the reason UNIMPLEMENTED if the service does not check labels.
-        """
+        """Returns what is wrong with each label; an empty text for a usable one. Raises `FailedPrecondition` with the
+        reason UNIMPLEMENTED if the service does not check labels."""
         problems = [""] * len(truths)
         free = asyncio.Semaphore(_MAX_LABEL_REQUESTS)
         async with first_error(asyncio.TaskGroup()) as tasks:
@@ -202,10 +200,8 @@ class RewardPool:
         )
 
     async def choose(self) -> Member:
-        """Returns the service with the least work.
-
-        Raises `FailedPrecondition` when no service is there within coordinator.worker_timeout_s.
-        """
+        """Returns the service with the least work. Raises `FailedPrecondition` when none is there within
+        coordinator.worker_timeout_s."""
         deadline = asyncio.get_running_loop().time() + self._wait_timeout_s
         while not (members := [member for member in self._fleet.rewards if member.serving]):
             remaining = deadline - asyncio.get_running_loop().time()
@@ -255,10 +251,7 @@ class RewardPool:
 
 
 def _label_requests(truths: Sequence[GroundTruth]) -> Iterator[tuple[int, reward_pb2.CheckLabelsRequest]]:
-    """Yields all labels in order, as requests with the index of their first label.
-
-    A request stays well below gRPC's limit, unless a single label does not.
-    """
+    """Yields all labels in order, as requests well below gRPC's limit, with the index of their first label."""
     request, first, num_bytes = reward_pb2.CheckLabelsRequest(), 0, 0
     for index, truth in enumerate(truths):
         message = ground_truth_to_wire(truth)

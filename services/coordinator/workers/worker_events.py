@@ -47,16 +47,12 @@ class WorkerEvents:
 
 
 def missing_message(kinds: Sequence[Kind], timeout_s: float, gap: str) -> str:
-    """Describes that no worker of some kinds joined in time, and what to do.
-
-    `gap` describes loading and missing workers.
-    """
+    """Describes that no worker of some kinds joined in time, the `gap` in their place, and what to do."""
     *others, last = (f"no {NAMES[kind]}" for kind in kinds)
     names = f"{', '.join(others)} and {last}" if others else last
     return (
         f"{names} registered and loaded within coordinator.worker_timeout_s ({timeout_s:.0f} s)"
         f"{f': {gap}' if gap else ''}. See the log of a worker that is loading, and raise that limit if the worker "
         "needs longer; start a worker that is not registered with --coordinator set to this coordinator's address, "
-        "and see the log "
-        "of the worker if it is running"
+        "and see the log of the worker if it is running"
     )

@@ -2,9 +2,8 @@
 
 The hashes of a publish prove what arrived, and the canary what the engine computes with it. The difference that correct
 weights cause depends on the number types of engine and learner, and for types of low precision also on the model. So a
-reading has three limits. The first is on the difference itself. The second is on the growth of the difference by the
-first load, whose weights equal those of the engine's files or are close to them. The third demands that the engine's
-log-probabilities change when those of the learner change.
+reading has three limits: on the difference itself; on its growth by the first load, whose weights are close to those of
+the engine's files; and the engine's log-probabilities must change when those of the learner change.
 """
 
 from dataclasses import dataclass

@@ -57,10 +57,7 @@ async def silent(members: Sequence[Member]) -> Failures:
 
 async def unless_silent(waiting: Coroutine[Any, Any, Any], members: Sequence[Member], period_s: float) -> Failures:
     """Waits, and asks members for their status every `period_s`. Returns those that do not answer, as soon as there
-    are some; none, if the wait ends before.
-
-    A stalled member would hold the others until `weights.timeout_s`.
-    """
+    are some; none, if the wait ends before. A stalled member would hold the others until `weights.timeout_s`."""
 
     async def first_silent() -> Failures:
         while True:

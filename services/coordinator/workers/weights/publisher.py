@@ -94,9 +94,9 @@ class Publisher:
         """Taken during a publish, and by everything else that pauses or resumes generators."""
 
     async def publish(self, version: WeightVersion) -> PublishReport:
-        """Brings the generators to the learner's weights. Those that fail become STALE and serve nothing.
+        """Brings the generators to the learner's weights, except those that failed before: `catch_up` tries these.
 
-        Leaves out those that failed before: `catch_up` tries them.
+        Those that fail become STALE and serve nothing.
         """
         async with self.lock:
             report = await self._publish(
@@ -121,10 +121,7 @@ class Publisher:
         ]
 
     async def catch_up(self, version: WeightVersion) -> None:
-        """Brings the generators that missed the version to it, while the others go on sampling.
-
-        Those that failed before are tried alone.
-        """
+        """Brings the generators that missed the version to it, those that failed before alone. The others sample on."""
         async with self.lock:
             stale = self._late()
             late = [member for member in stale if not await self._has(member, version)]
@@ -190,10 +187,7 @@ class Publisher:
         )
 
     async def _pass(self, version: WeightVersion, members: list[Member], report: PublishReport) -> Failures:
-        """Makes one pass over some generators, and leaves out the generators that are at fault.
-
-        Returns the ones left out.
-        """
+        """Makes one pass over some generators; leaves out those at fault, and returns them."""
         failures: Failures = {}
         if self._group is None or members != self._group.members:
             failures = await self._form_group(members)
@@ -219,10 +213,7 @@ class Publisher:
         return failures
 
     async def _transfer(self, version: WeightVersion, group: WeightGroup, report: PublishReport) -> Failures:
-        """Transfers the weights over a group, and puts the members that loaded them into service.
-
-        Returns the members that did not load them.
-        """
+        """Transfers the weights over a group. Puts members that loaded them into service, and returns the others."""
         await asyncio.gather(*map(self._read_first, group.members))
         transfer = Transfer(
             self._learner,
@@ -251,10 +242,8 @@ class Publisher:
         return result.failures
 
     async def _read_first(self, member: Member) -> None:
-        """Reads the canary's log-probabilities under the weights that an engine started with, unless it loaded others.
-
-        Ignores a failure: a generator that does not answer soon has no such reading.
-        """
+        """Reads the canary's log-probabilities under the weights that an engine started with, unless it loaded others,
+        or does not answer soon."""
         worker_id = member.record.worker_id
         if worker_id in self._first or worker_id in self._readings:
             return

@@ -24,8 +24,7 @@ from shoal.weights.manifest import num_bytes_of
 from shoal.wire import version_to_wire
 
 _GRACE_S = 2.0
-"""Extra seconds after a deadline that a generator or the learner observes itself, in which it can report why it failed.
-"""
+"""Extra seconds in which a worker that observes a deadline itself can report why it failed."""
 _MUCH_SLOWER = 10.0
 """A pass may take this many times as long as the last pass."""
 
@@ -40,10 +39,7 @@ class CheckedLoad:
 
 @dataclass(frozen=True)
 class TransferResult:
-    """The outcome of a transfer.
-
-    A member in neither table did not fail, and did not load either, because others failed.
-    """
+    """The outcome of a transfer. A member in neither table did not load because others failed."""
 
     failures: Failures
     loaded: dict[str, CheckedLoad] = field(default_factory=dict)
