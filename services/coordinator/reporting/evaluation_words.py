@@ -17,10 +17,8 @@ def describe_evaluation(
     Example: "the policy of step 8 answers 32.0% of 200 held-out questions correctly (95% interval: 25.9% to 38.8%;
     reward 0.35, 0.28 to 0.42)"
     """
-    policy, questions = (
-        f"the policy of step {result.version.policy_version}",
-        counted(len(result.answered), "held-out question"),
-    )
+    policy = f"the policy of step {result.version.policy_version}"
+    questions = counted(len(result.answered), "held-out question")
     details = list(_reward_details(reward, metrics))
     if result.correct:
         low, high = result.correct_rate_interval

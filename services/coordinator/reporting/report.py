@@ -48,10 +48,7 @@ class Report:
         self._effective = EffectiveTime()
 
     async def look_back(self) -> None:
-        """Processes the past events of a run that continues, outside the event loop.
-
-        Raises the errors of `read_events`.
-        """
+        """Processes the past events of a run that continues. Raises the errors of `read_events`."""
         effective = EffectiveTime()
         past = follow_events(self._record.folder / EVENTS, lambda: False, kinds=EffectiveTime.KINDS)
         async for event in past:
@@ -121,11 +118,8 @@ class Report:
         self._metrics_file.add(step, metrics)
         self._trackers.log(step, metrics)
         correct_rate = metrics.get("objective/verifiable_correct_rate")
-        words = (
-            f"reward {metrics.get('objective/scores', 0.0):.2f}"
-            if correct_rate is None
-            else f"{correct_rate:.1%} correct"
-        )
+        reward = f"reward {metrics.get('objective/scores', 0.0):.2f}"
+        words = reward if correct_rate is None else f"{correct_rate:.1%} correct"
         export_step(step, metrics)
         self._events.add(
             "step",
@@ -157,10 +151,7 @@ class Report:
     def skipped_step(
         self, policy_version: int, reason: str, num_in_a_row: int, unscored: Unscored | None = None, *, num_groups: int
     ) -> None:
-        """Reports a step that was not applied, and its completions without a reward.
-
-        The policy version stays unchanged, and all groups of the step are dropped.
-        """
+        """Reports a step that was not applied, and its completions without a reward. All its groups are dropped."""
         export_dropped_groups(num_groups)
         count = f" ({num_in_a_row} in a row)" if num_in_a_row > 1 else ""
         self._events.add(
@@ -181,10 +172,7 @@ class Report:
         num_bytes: int,
         best_step: int | None = None,
     ) -> None:
-        """Reports a checkpoint that was committed, and the step of the best checkpoint, if the run chooses one.
-
-        Training waited for the checkpoint for `pause_s` of `duration_s`.
-        """
+        """Reports a committed checkpoint, for which training waited `pause_s`, and the step of the best, if known."""
         self._events.add(
             "checkpoint",
             f"checkpoint {checkpoint_id} is written: {format_bytes(num_bytes)} in {duration_s:.1f} s"
@@ -208,10 +196,7 @@ class Report:
         )
 
     def checkpoint_damaged(self, checkpoint_id: str, why: str) -> None:
-        """Reports a checkpoint that cannot be restored.
-
-        The checkpoint of the mirror, or the previous one, is tried next.
-        """
+        """Reports a checkpoint that cannot be restored. That of the mirror, or the previous one, is tried next."""
         self._events.add(
             "checkpoint_damaged",
             f"checkpoint {checkpoint_id} is damaged: {why}; another one is tried",
@@ -221,11 +206,8 @@ class Report:
 
     def segment_damaged(self, name: str, why: str, source: str) -> None:
         """Reports a damaged segment, and the mirror from which the segment was restored, if a mirror had it."""
-        cure = (
-            f"the segment was taken from {source}"
-            if source
-            else "its data of used-up groups are lost, and the run continues"
-        )
+        lost = "its data of used-up groups are lost, and the run continues"
+        cure = f"the segment was taken from {source}" if source else lost
         self._events.add(
             "segment_damaged", f"segment {name} is damaged: {why}; {cure}", segment=name, reason=why, taken_from=source
         )
@@ -273,10 +255,7 @@ class Report:
         )
 
     def values_of(self, metric: str) -> dict[int, float]:
-        """Returns the values of a metric by step, in the present lineage of the run.
-
-        Leaves out evaluations whose questions differ from the present ones.
-        """
+        """Returns the values of a metric by step, in the present lineage and, for evaluations, of present questions."""
         values = {row["step"]: row[metric] for row in self._metrics_file.read() if metric in row}
         if not metric.startswith("eval/"):
             return values

@@ -134,8 +134,7 @@ def _scores(reward: RewardConfig, scores: Sequence[Score]) -> dict[str, float]:
 
 
 def _verifiers(parts: Iterable[VerifierScore]) -> dict[str, float]:
-    """Computes the durations and failures of each verifier, over all completions that the verifier was asked to "
-    "judge."""
+    """Computes the durations and failures of each verifier, over all completions that it was asked to judge."""
     by_verifier: dict[str, list[VerifierScore]] = {}
     for part in parts:
         by_verifier.setdefault(part.verifier, []).append(part)

@@ -1,8 +1,8 @@
 """Charts over the steps of a run, as SVG shapes.
 
-The shapes are made here and not by a library. The base install has no library for charts: matplotlib alone is as large
-as the rest of the base install. A library would also fix the colors and the text size of the chart. These shapes have
-only class names, so the page's style sheet gives them light and dark colors, and larger text on a phone.
+No library makes the shapes: matplotlib alone is as large as the rest of the base install, and would fix colors and text
+size. These shapes have only class names, so the page's style sheet gives them light and dark colors, and larger text on
+a phone.
 """
 
 import json
@@ -62,8 +62,7 @@ class Steps:
     resumed: Sequence[int]
     """The steps that the run was resumed from."""
     breaks: Collection[int] = ()
-    """Indices of points to which no line leads, because such a point and the previous points measure different things.
-    """
+    """Indices of points to which no line leads, since they measure something else than the points before."""
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,7 @@ from services.coordinator.reporting.page.chart import Chart, Curve, Steps, Style
 from services.coordinator.reporting.reward_parts import part_metrics
 
 MAX_POINTS = 300
-"""Maximum number of points of a chart.
-
-For a longer run each point represents several steps, so the page stays small.
-"""
+"""Maximum number of points of a chart. In a longer run each point represents several steps."""
 MAX_PARTS = 4
 MIN_TREND_POINTS = 30
 TREND_SHARE = 0.1
@@ -169,8 +166,6 @@ def draw_evaluations(
     rows: Sequence[Row], last_step: int, attempts: Mapping[int, str], changes: Collection[int] = ()
 ) -> list[Chart]:
     """Draws the correct rate and mean reward of held-out questions, with intervals, and the parts of the reward.
-
-    Draws nothing without a scored evaluation.
 
     No line leads to the steps of `changes`, whose questions differ from the previous questions.
     """

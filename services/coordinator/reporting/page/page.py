@@ -1,8 +1,8 @@
 """The report of a run, one HTML page made only from the run's folder.
 
 The page loads nothing: it contains its style and script, and its Content-Security-Policy allows nothing else.
-Completions are treated as hostile text. Jinja2 escapes completions; if the escaping failed, the Content-Security-Policy
-would still keep a browser from running them as code.
+Completions are treated as hostile text: Jinja2 escapes them, and the Content-Security-Policy keeps a browser from
+running them as code.
 """
 
 import base64

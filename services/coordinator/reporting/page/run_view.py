@@ -26,7 +26,7 @@ class RunView:
 
     record: RunRecord
     config: RunConfig | None
-    """The configuration; None if the configuration cannot be read."""
+    """None if it cannot be read."""
     rows: Sequence[Row]
     """The metrics of each train step and evaluation."""
     attempts: Mapping[int, str]
@@ -42,8 +42,7 @@ class RunView:
 
 
 def view_run(record: RunRecord) -> RunView:
-    """Reads a run's folder. Raises `FailedPrecondition` for files of another version of Shoal, and `DataLoss` for
-    damaged files."""
+    """Reads a run's folder. Raises `FailedPrecondition` for another version of Shoal, `DataLoss` for damaged files."""
     config = None
     with contextlib.suppress(ShoalError):  # Of another version of Shoal, for example.
         config = record.load_config()

@@ -138,9 +138,8 @@ def verdict(evaluations: Sequence[Row]) -> str:
 
 def fate_of_groups(num_groups: Mapping[str, int], num_dropped: Mapping[str, int], *, has_ended: bool) -> str:
     """Describes the outcomes of a run's groups, from their numbers by state and drop reason; empty without groups."""
-    num_under_way = sum(
-        num_groups.get(state, 0) for state in (GroupState.ISSUED, GroupState.SAMPLED, GroupState.SCORED)
-    )
+    under_way = (GroupState.ISSUED, GroupState.SAMPLED, GroupState.SCORED)
+    num_under_way = sum(num_groups.get(state, 0) for state in under_way)
     parts = [f"{counted(num_groups.get(GroupState.TRAINED, 0), 'group', ',')} trained on"]
     if num_dropped:
         reasons = sorted(num_dropped.items(), key=lambda item: -item[1])

@@ -64,10 +64,7 @@ class CallTree:
         return sum(len(segment.prompt_ids) for segment in self.segments)
 
     def behind_messages(self, digests: Sequence[bytes]) -> tuple[Node | None, int]:
-        """Returns the turn that a conversation continues, and the number of known messages.
-
-        `digests` has the digest of the conversation up to each of its messages.
-        """
+        """Returns the turn that a conversation continues, and the number of known messages, by `digests_of` it."""
         found: Node | None = None
         num_messages = 0
         for number, digest in enumerate(digests, start=1):
@@ -105,10 +102,7 @@ def digests_of(tools: Sequence[ToolDefinition], messages: Sequence[ChatMessage])
 
 
 def _canonical(message: ChatMessage) -> list[Any]:
-    """Returns the parts that identify a message.
-
-    Clients trim the policy's text, rewrite arguments, and change ids of calls.
-    """
+    """Returns the parts that identify a message: clients trim text, rewrite arguments, and change ids of calls."""
     if message.role != "assistant":
         return [message.role, message.content, message.name]
     calls = [[call.name, _value(call.arguments_json or "{}")] for call in message.tool_calls]
@@ -170,10 +164,7 @@ def place_of(stages: Stages, call: PolicyCall, node: Node | None, num_known: int
 def sampling_of(
     own: SamplingParams, tool_parser: str, call: PolicyCall, place: CallPlace, num_left: int
 ) -> SamplingParams:
-    """Returns the settings of a turn: the run's `own` settings, regardless of the agent's settings.
-
-    Raises `InvalidArgument`.
-    """
+    """Returns the settings of a turn: the run's `own`, regardless of the agent's. Raises `InvalidArgument`."""
     unknown = [text for text in call.stop_strings if text not in own.stop_strings]
     if unknown:
         raise InvalidArgument(f"stop: {unknown[0]!r:.60} is not among the run's sampling.stop_strings")
@@ -186,10 +177,7 @@ def sampling_of(
 
 
 def readable(message: ChatMessage) -> ChatMessage:
-    """Returns the form of an answer for the agent's client, with the calls that have a name and arguments.
-
-    Other calls stay text.
-    """
+    """Returns an answer for the agent's client, with the calls that have a name and arguments; others stay text."""
     calls = tuple(call for call in message.tool_calls if _is_readable(call))
     if len(calls) == len(message.tool_calls):
         return message

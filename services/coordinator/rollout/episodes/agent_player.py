@@ -48,10 +48,7 @@ _HOLD_S = 30.0
 _RETRY_S = 1.0
 """Seconds after which to call again in a longer pause."""
 _MAX_PROMPT_TOKENS = 1 << 19
-"""Most tokens in the prompts of all segments.
-
-A learner gets these tokens in one message, of which the tokens may fill half.
-"""
+"""Most tokens in the prompts of all segments, which fill half of the learner's message."""
 _MAX_REFUSED = 256
 """Number of refused calls after which an episode ends as if the episode had reached a limit."""
 
@@ -273,13 +270,13 @@ class AgentPlayer(Player):
         self, call: PolicyCall, place: CallPlace, run: TokenRun, number: int, finish_reason: FinishReason, seed: int
     ) -> _Said:
         """Returns the sampled answer. Runs outside the event loop."""
+        renderer, parse = place.renderer, self._stage.parse
         if not call.tools:
-            message = ChatMessage("assistant", place.renderer.sampled_text(run.token_ids.tolist()))
+            message = ChatMessage("assistant", renderer.sampled_text(run.token_ids.tolist()))
         else:
-            renderer, parse = place.renderer, self._stage.parse
             message = turn_message(renderer, parse, call.tools, number, before=place.context, sampled=run.token_ids)
         *_, digest = digests_of(call.tools, (*call.messages, readable(message)))
-        thought = opened_by(place.renderer, place.context)
+        thought = opened_by(renderer, place.context)
         return _Said(run, message, finish_reason, seed, digest if call.messages else None, thought)
 
     def _record(self, call: PolicyCall, place: CallPlace, continued: Node | None, said: _Said) -> None:

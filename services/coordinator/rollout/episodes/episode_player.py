@@ -60,9 +60,9 @@ class EpisodePlayer(Player):
 
     async def _take(self, observation: Observation) -> None:
         """Records the environment's answer and its tokens, unless the episode ends here."""
-        if self._stop is not None or self._transcript.is_observed:  # It was, before the environment was lost.
-            return
         transcript = self._transcript
+        if self._stop is not None or transcript.is_observed:  # It was, before the environment was lost.
+            return
         transcript.observed(observation)
         if observation.is_done:
             self._stop = StopReason.DONE
@@ -86,9 +86,7 @@ class EpisodePlayer(Player):
     @property
     def _is_last(self) -> bool:
         """Whether a limit was reached before the last turn of the policy."""
-        transcript = self._transcript
-        before = transcript.turns[:-1]
-        return self._limits.reached(len(before), transcript.num_calls) is not None
+        return self._limits.reached(len(self._transcript.turns) - 1, self._transcript.num_calls) is not None
 
     def _suffix(self, observation: Observation) -> list[int]:
         transcript, renderer = self._transcript, self._stage.renderer

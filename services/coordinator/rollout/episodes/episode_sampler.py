@@ -27,8 +27,7 @@ class EpisodeSampler:
     async def sample(self, request: GroupRequest, awaits: Callable[[int], None]) -> None:
         """Adds the completions that a group lacks to `progress` and `sampled` of its request as they arrive.
 
-        Tells `awaits` how many more completions are awaited from generators. Episodes have their own deadlines, so the
-        group has none. Raises the errors of `Player.play`.
+        Episodes have their own deadlines, so the group has none. Raises the errors of `Player.play`.
         """
         async with first_error(asyncio.TaskGroup()) as tasks:
             for index in request.progress.missing:
@@ -36,7 +35,8 @@ class EpisodeSampler:
         request.sampled.complete()
 
     async def _add(self, request: GroupRequest, index: int, awaits: Callable[[int], None]) -> None:
-        group = request.group
+        group, rounds = request.group, request.turns
+        turns = None if rounds is None else EpisodeTurns(rounds, ((group.order_number, request.is_greedy), index))
         episode = EpisodeRequest(
             f"{request.request_id}/{index}",
             group.prompt,
@@ -45,9 +45,7 @@ class EpisodeSampler:
             environment_seed=environment_seed(self._parts.config().run.seed, group.order_number),
             sampling=request.sampling,
             priority=group.order_number,
-            turns=None
-            if request.turns is None
-            else EpisodeTurns(request.turns, ((group.order_number, request.is_greedy), index)),
+            turns=turns,
         )
         awaits(1)
         try:
@@ -67,10 +65,10 @@ class EpisodeSampler:
 
     async def _play(self, episode: EpisodeRequest) -> tuple[Completion, dict[str, None]]:
         """Returns the completion, and the generators that sampled it."""
-        if episode.turns is not None and (before := episode.turns.played) is not None:
+        rounds = episode.turns
+        if rounds is not None and (before := rounds.played) is not None:
             return before
         clock = EpisodeClock(self._parts.config().episodes.timeout_s, self._parts.pause.running_s)
-        rounds = episode.turns
         async with (
             TurnSampler(self._parts, clock, episode)
             if rounds is None
@@ -78,8 +76,8 @@ class EpisodeSampler:
         ) as turns:
             completion = await self._player(episode)(self._parts, episode, turns, clock).play()
         assert completion.episode is not None
-        if episode.turns is not None and completion.episode.outcome is not ScoreOutcome.FAILED:
-            episode.turns.keep(completion, turns.worker_ids)
+        if rounds is not None and completion.episode.outcome is not ScoreOutcome.FAILED:
+            rounds.keep(completion, turns.worker_ids)
         return completion, turns.worker_ids
 
     def _player(self, episode: EpisodeRequest) -> type[Player]:

@@ -40,10 +40,7 @@ class EpisodeStart:
     call_timeout_s: float
     max_context_tokens: int = 0
     num_sharing: int = 1
-    """Maximum number of episodes that may share a process of the environment.
-
-    In a process, blocking calls run one after the other.
-    """
+    """Most episodes that share a process of the environment, in which blocking calls run one after the other."""
 
 
 @dataclass(frozen=True)
@@ -127,8 +124,7 @@ def observation_from_wire(message: pb.Observation) -> Observation:
 
 
 def result_from_wire(message: pb.EpisodeResult) -> EpisodeResult:
-    """Converts a result. Raises `BrokenEpisode` if it has no outcome, a reward that is too large or not finite, too
-    many metrics, or a metric without a mean."""
+    """Converts a result. Raises `BrokenEpisode` for no outcome, an impossible reward, and too many or large metrics."""
     try:
         outcome = outcome_from_wire(message.outcome, "result.outcome")
     except InvalidArgument as error:

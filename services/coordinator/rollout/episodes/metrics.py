@@ -69,8 +69,7 @@ def episode_metrics(played: Sequence[Played]) -> dict[str, float]:
 
 
 def _prompt_tokens_again(episode: Episode) -> int:
-    """Counts the prompt tokens of segments after the first. The learner computes a changed context again, and so does
-    the engine from the first difference on."""
+    """Counts the prompt tokens of segments after the first, which learner and engine compute again."""
     return sum(len(segment.prompt_token_ids) for segment in episode.segments[1:])
 
 

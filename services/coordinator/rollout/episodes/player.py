@@ -1,7 +1,4 @@
-"""The common part of all episodes.
-
-An episode is played to its end, is repeated after a loss, and never exceeds its time limit.
-"""
+"""The common part of all episodes: each is played to its end or time limit, and repeated after a loss."""
 
 import asyncio
 import contextlib
@@ -82,10 +79,10 @@ class Player(ABC):
         return False
 
     async def play(self) -> Completion:
-        """Plays the episode to its end.
+        """Plays the episode to its end, FAILED after a failure.
 
-        After a failure the outcome is FAILED. Raises `InvalidArgument` for a task that the environment refuses, and
-        `FailedPrecondition` if no worker is connected within coordinator.worker_timeout_s.
+        Raises `InvalidArgument` for a task that the environment refuses, and `FailedPrecondition` if no worker is
+        connected within coordinator.worker_timeout_s.
         """
         try:
             async with self._clock.limit():

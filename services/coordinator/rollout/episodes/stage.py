@@ -69,8 +69,7 @@ class Stages:
         return self._stages[name]
 
     async def open(self, infos: Sequence[EnvironmentInfo]) -> None:
-        """Prepares environments. Raises `InvalidArgument` for a chat template that cannot render their episodes, and
-        for tools that cannot be offered."""
+        """Prepares environments. Raises `InvalidArgument` for a chat template or tools that cannot be used."""
         self._stages = await self.beside(lambda: {info.name: self._stage(info) for info in infos})
 
     def of(self, task: EnvironmentTask) -> Stage:
@@ -110,10 +109,7 @@ class Stages:
         )
 
     def renderer_for(self, tools: tuple[ToolDefinition, ...]) -> TurnRenderer:
-        """Returns a renderer for the tools that an agent offers to the policy.
-
-        Call it in `beside`. Raises `InvalidArgument` for tools that cannot be offered.
-        """
+        """Returns a renderer for an agent's tools. Call it in `beside`. Raises `InvalidArgument` for unusable tools."""
         key = json.dumps([asdict(tool) for tool in tools], sort_keys=True)
         if key not in self._renderers:
             check_tools(tools)

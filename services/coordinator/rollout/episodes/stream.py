@@ -1,5 +1,4 @@
-"""The environments of a run at its reward services, the streams of episodes to them, and the meaning of a stream's "
-"end."""
+"""The environments of a run at its reward services, and the streams of episodes to them."""
 
 import asyncio
 import contextlib
@@ -36,8 +35,7 @@ from shoal.v1 import environment_pb2_grpc
 from shoal.wire.conversations import tool_from_wire
 
 GRACE_S = 30.0
-"""Seconds that an answer may take in addition to the calls into the environment's process, for example for its start.
-"""
+"""Seconds that an answer may take beside the calls into the environment's process, for example for its start."""
 _LAST_WORDS_S = 1.0
 """Seconds within which a stream may still report why it ends, after its service is lost."""
 _NOT_THE_EPISODES = frozenset({ErrorReason.NOT_READY, ErrorReason.SHUTTING_DOWN})

@@ -101,10 +101,7 @@ class TurnSampler:
 
     @property
     def _report_every_tokens(self) -> int:
-        """The number of tokens between two reports.
-
-        It is 0 (no reports) if the turn must be sampled whole, and in evaluations.
-        """
+        """The number of tokens between reports; 0 for none if a turn must be sampled whole, and in evaluations."""
         is_whole = self._parts.config().run.deterministic or self._version is not None
         return 0 if is_whole else self._parts.config().generator.report_every_tokens
 

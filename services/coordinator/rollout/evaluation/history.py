@@ -143,10 +143,7 @@ def steps_with_other_questions(path: Path) -> list[int]:
 
 
 def _data_of(rows: Sequence[Mapping[str, Any]]) -> dict[int, Mapping[str, str]]:
-    """Returns the digests of the data of each evaluation, by its step.
-
-    A line without digests gets the digests of the next line that has digests.
-    """
+    """Returns the digests of the data of each evaluation, by its step; those of a later line for a line without any."""
     data: Mapping[str, str] = {}
     return {row["step"]: (data := row.get(_DATA) or data) for row in reversed(rows)}
 

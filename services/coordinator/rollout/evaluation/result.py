@@ -113,8 +113,7 @@ class EvaluationResult:
 
     @cached_property
     def mean_reward_interval(self) -> Interval | None:
-        """The 95 % confidence interval of the mean of the questions' mean rewards; None if all mean rewards are "
-        "equal."""
+        """The 95 % confidence interval of the mean of the questions' mean rewards; None if all are equal."""
         return reward_interval(
             [fmean(score.reward for score in question.scored) for question in self.answered if question.scored]
         )
@@ -213,10 +212,7 @@ def _mean(values: Iterable[float]) -> float:
 
 
 def mean_parts(prefix: str, scored: Sequence[Score]) -> dict[str, float]:
-    """Returns the mean of each part of the rewards of scored completions, as metrics whose names begin with `prefix`.
-
-    A part that a completion lacks counts as 0.
-    """
+    """Returns the mean of each part of the rewards, 0 for a part that a completion lacks, as metrics with `prefix`."""
     by_part: dict[str, list[float]] = {}
     for score in scored:
         for share in score.parts:

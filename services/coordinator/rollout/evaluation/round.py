@@ -116,10 +116,7 @@ class EvaluationRound:
         return seats_of(chosen, name=f"{self.name}/{kind}", num_completions=num_samples, config=self.parts.config())
 
     def _slots(self) -> AbstractAsyncContextManager[None]:
-        """Returns the slot of a question in sampling.
-
-        Questions of a batch need no slot, since all must be sampled together.
-        """
+        """Returns the slot of a question in sampling, which questions of a batch do not need."""
         if self.parts.config().run.deterministic:
             return contextlib.nullcontext()
         # As many as the generators decode at the same time: more would only delay training's groups in their queues.
@@ -127,10 +124,7 @@ class EvaluationRound:
         return asyncio.Semaphore(max(1, num_at_once // self.parts.config().evaluation.samples_per_prompt))
 
     async def _sample(self, question: _Question, lost: LostWork) -> tuple[Completion, ...]:
-        """Samples the answers to one question, all with the evaluated version.
-
-        Returns no answers after two timeouts, or too many losses.
-        """
+        """Samples the answers to one question with the evaluated version; none after two timeouts, or many losses."""
         pause, num_timeouts = self.parts.pause, 0
         once = self._sample_once if question.prompt.environment is None else self._play
         async for number in lost:
