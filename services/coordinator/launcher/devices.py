@@ -1,7 +1,4 @@
-"""The GPUs of this machine and their shares.
-
-The module asks the driver's own tool, since torch must not be imported here.
-"""
+"""The GPUs of this machine and their shares, by the driver's own tool, since torch must not be imported here."""
 
 import importlib.metadata
 import os
@@ -42,10 +39,7 @@ def visible_gpus() -> list[str]:
 
 
 def usable_gpus() -> list[str]:
-    """Returns the visible GPUs that the installed torch can use.
-
-    With the CPU build of torch everything runs on the CPU. Raises the errors of `visible_gpus`.
-    """
+    """Returns the visible GPUs that the installed build of torch can use. Raises the errors of `visible_gpus`."""
     try:
         build = importlib.metadata.version("torch")
     except importlib.metadata.PackageNotFoundError:
@@ -58,9 +52,8 @@ def share_out(config: RunConfig, gpus: Sequence[str]) -> Mapping[str, tuple[str,
 
     If there are enough GPUs, learner and generators get separate GPUs. Otherwise all processes share the first GPUs.
     With `launch.single_gpu`, learner and generator share the first GPU. Raises `InvalidArgument` if a process needs
-    more GPUs than there are, and if `launch.single_gpu` finds no GPU. Also raises `InvalidArgument` if processes share
-    a GPU and `weights.backend` is NCCL, which refuses two members on one GPU, or if they share a GPU and the size of
-    the engine's cache is not set.
+    more GPUs than there are, and if processes would share a GPU with `weights.backend` NCCL, which refuses this, or
+    without a size of the engine's cache.
     """
     if config.launch.single_gpu:
         if not gpus:

@@ -31,7 +31,6 @@ class LocalRun:
 
     config: RunConfig
     request: pb.StartRunRequest
-    """The request, which names the run."""
     data_dir: Path
     model_folder: Path
     gpus: Sequence[str]
@@ -52,10 +51,7 @@ class LocalRun:
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """Locks the run's folder against another `shoal train`.
-
-        Raises `FailedPrecondition` if the folder is already locked.
-        """
+        """Locks the run's folder against another `shoal train`. Raises `FailedPrecondition` if it is locked."""
         self.folder.mkdir(parents=True, exist_ok=True)
         cure = "stop it there" if self.request.resume else "stop that process, or choose another name with --name"
         lock = RunLock(self.folder, TRAIN_LOCK, holder="another `shoal train`", cure=cure)
@@ -75,8 +71,8 @@ def prepare_local_run(
 ) -> LocalRun:
     """Checks everything that can be checked before a process starts. Names a new run.
 
-    `check_code` checks custom verifiers and environments with the reward service's code. Raises a `ShoalError`, whose
-    message names the field, option, or package at fault.
+    `check_code` checks custom verifiers and environments. Raises a `ShoalError`, which names the field, option, or
+    package at fault.
     """
     if request.resume:
         _check_not_driven(data_dir, request.run_id)

@@ -120,10 +120,7 @@ def kill_descendants() -> None:
 
 
 def best_line(lines: list[str]) -> str:
-    """Returns the last line that reports an error, else the last line.
-
-    Of a line of a JSON log, returns only the message.
-    """
+    """Returns the last line that reports an error, else the last line; only the message of a line of a JSON log."""
     for line in reversed(lines):
         if record := _json_record(line):
             if record.get("level") in ("ERROR", "CRITICAL"):

@@ -21,9 +21,9 @@ class ProcessPlan:
     """The command and environment of one process."""
 
     name: str
-    """The name of the process, which is unique in a run and is also the name of the log."""
+    """A name that is unique in a run, and also the name of the log."""
     kind: str
-    """The kind of the process: coordinator, learner, generator or reward."""
+    """coordinator, learner, generator or reward."""
     command: tuple[str, ...]
     environment: Mapping[str, str]
     """Environment variables that are added to those of this process, or replace them."""
@@ -35,9 +35,7 @@ def plan_coordinator(address: str, *, name: str, data_dir: Path, port_file: Path
     """Plans the coordinator. No other coordinator has its `name`.
 
     With `port_file`, plans the first start, after which the other processes read the coordinator's address from that
-    file. In this case the coordinator is not restarted: the cause of a death before the first run is accepted would
-    still exist after a restart. Later the coordinator restarts at the address that the workers know, and continues its
-    run.
+    file. It is not restarted then, since the cause of a death before the first run is accepted would remain.
     """
     command = _python(
         "coordinator",
@@ -82,10 +80,7 @@ def plan_workers(config: RunConfig, *, coordinator: str, data_dir: Path, gpus: S
 
 
 def _allowed(config: RunConfig) -> tuple[str, ...]:
-    """Returns options that allow the reward services everything that the configuration asks for.
-
-    The same user starts the run and the services.
-    """
+    """Returns options that allow the reward services, of the same user, everything that the configuration asks for."""
     reward, allowed = config.reward, list[str]()
     for table in reward.custom.values():
         if table.file:

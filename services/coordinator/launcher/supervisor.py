@@ -1,8 +1,4 @@
-"""Supervision of a run's processes: start, restart after a failure, end.
-
-A worker that restarts its program for another run keeps its process, so the supervisor does nothing (see
-shoal/worker/reexec.py).
-"""
+"""Supervision of a run's processes: start, restart after a failure, end."""
 
 import asyncio
 import time
@@ -31,10 +27,7 @@ ANSWER_S = 10.0
 """Longest time for the answer of a process that may hang."""
 ASK_EVERY_S = 5.0
 NUM_ASKED = 3
-"""Number of unanswered questions in a row after which the coordinator is killed.
-
-The coordinator has no lease that would expire.
-"""
+"""Unanswered questions in a row after which the coordinator, which has no lease, is killed."""
 # Exit codes after which a restart would end the same way: bad options, a missing package.
 _FINAL_EXIT_CODES = (2, 3)
 
@@ -94,10 +87,8 @@ class Supervisor:
                 process.num_restarts = 0
 
     async def end_hanging(self, address: str) -> None:
-        """Kills the process at the address of a lost worker if the process does not answer.
-
-        `watch` restarts the process. A process that answers has only missed its heartbeats, and registers again.
-        """
+        """Kills the process at the address of a lost worker unless it answers, and then registers again. `watch`
+        restarts the process."""
         await self._end_silent(address, "its lease has expired, and the process does not answer", num_asked=1)
 
     async def keep_answering(self, address: str) -> None:
@@ -122,11 +113,8 @@ class Supervisor:
                 child.kill()
 
     async def watch(self) -> None:
-        """Restarts processes that die, until a necessary process dies for good.
-
-        Raises `ProcessDied` for that process, which may not restart, or is the last of its kind and has no restarts
-        left.
-        """
+        """Restarts processes that die. Raises `ProcessDied` for a process that may not restart, or that is the last of
+        its kind and has no restarts left."""
         while True:
             for name in list(self._processes):
                 self._check(self._processes[name])

@@ -37,12 +37,8 @@ _CURVES = {
 }
 _MAX_ROWS = 12
 _SERVE_ON_CPU = "VLLM_CPU_KVCACHE_SPACE=1 python -m vllm.entrypoints.openai.api_server --enforce-eager --model"
-"""The command that serves a model on a CPU.
-
-The command `vllm` of the package `vllm-cpu` does not start, because it looks for a package named `vllm`. Without a
-cache size the server would take 92% of the machine's memory. Without `--enforce-eager` the server would first compile
-the model.
-"""
+"""The command that serves a model on a CPU, since the command `vllm` of the package `vllm-cpu` does not start. Without
+a cache size it would take 92% of the machine's memory, and without `--enforce-eager` it would first compile."""
 _REWARD_TITLES = ("Verifier", "Function", "Weight", "Decides correctness")
 _RATE = "eval/verifiable_correct_rate"
 _RATE_OF_MANY = re.compile(r"eval/(?:pass|maj)_at_[0-9]+")
@@ -101,9 +97,8 @@ def _public_name(path: str) -> str:
 def _loading(config: RunConfig, repo: str, step: int, base: str) -> str:
     """Returns instructions to load a model, or, with `base`, to load an adapter onto that model."""
     name, revision = (repo, f', revision="step-{step}"') if repo else ("FOLDER", "")
-    trust, trust_flag = (
-        (", trust_remote_code=True", " --trust-remote-code") if config.model.trust_remote_code else ("", "")
-    )
+    is_trusted = config.model.trust_remote_code
+    trust, trust_flag = (", trust_remote_code=True", " --trust-remote-code") if is_trusted else ("", "")
     if base:
         place = base if is_hub_name(base) else f"FOLDER OF {base}"
         hint = "" if is_hub_name(base) else f", {base}, which is not on the hub: name the folder where you have it"
@@ -145,10 +140,7 @@ def _source(source: SourceConfig) -> str:
 
 
 def _reward_rows(config: RunConfig, steps: Sequence[Mapping[str, float]]) -> list[tuple[str, str, str, str]]:
-    """Returns a row for each verifier that judged in `steps`, and a row for each environment.
-
-    The row of a verifier has its function, its weight, and whether it decides correctness.
-    """
+    """Returns a row for each verifier that judged in `steps`, and a row for each environment."""
     measured = {name: 0.0 for row in steps for name in row}
     rows = [
         (name, _function(config, name), _weight(config, name), "yes" if config.reward.says_correct(name) else "no")
@@ -170,14 +162,10 @@ def _function(config: RunConfig, verifier: str) -> str:
         custom = reward.custom[verifier]
         return custom.entry_point or f"{Path(custom.file).name}: {custom.function}"
     if verifier in JUDGE_VERIFIERS:
-        return f"a judge, {_last(reward.judge.model)}"
+        return f"a judge, {Path(reward.judge.model).name}"
     if verifier in MODEL_VERIFIERS:
-        return f"a reward model, {_last(reward.model.path)}" if reward.model.path else "a reward model"
+        return f"a reward model, {Path(reward.model.path).name}" if reward.model.path else "a reward model"
     return "Shoal" if verifier in BUILT_IN_VERIFIERS else "another package or server"
-
-
-def _last(path: str) -> str:
-    return Path(path).name
 
 
 def _weight(config: RunConfig, verifier: str) -> str:

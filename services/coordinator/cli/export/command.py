@@ -104,10 +104,7 @@ class _Place:
             file_system(self.to, "--to")
 
     def obstacles(self, record: "RunRecord", step: int, *, is_adapter: bool) -> list[ShoalError]:
-        """Returns the error that would stop the delivery.
-
-        Call it before the model is written, which may take minutes.
-        """
+        """Returns the errors that would stop the delivery. Comes before the model is written, which takes minutes."""
         from services.coordinator.cli.export import hub
         from services.coordinator.cli.export.card import card_title
         from services.coordinator.cli.export.files import check_destination

@@ -93,8 +93,7 @@ def _another_model(destination: str) -> AlreadyExists:
 def _other_files(destination: str, names: Collection[str]) -> AlreadyExists:
     return AlreadyExists(
         f"{destination} has files that do not belong to this model ({', '.join(sorted(names)[:3])}): name an empty "
-        "place "
-        "with --to"
+        "place with --to"
     )
 
 

@@ -59,10 +59,7 @@ def push(folder: Path, repo: str, step: int, *, run_id: str, public: bool) -> No
 
 
 def check_repository(repo: str, step: int, *, public: bool) -> None:
-    """Refuses a push that cannot work. Call it before the model is written, which may take minutes.
-
-    Raises the errors of `push`.
-    """
+    """Raises the errors of `push` for one that cannot work, before the model is written, which may take minutes."""
     with _explaining(repo, step):
         _exists(_api(), repo, step, public=public)
 
@@ -112,10 +109,7 @@ def _reason(error: Exception) -> str:
 
 
 def _exists(api: Any, repo: str, step: int, *, public: bool) -> bool:
-    """Returns whether a repository exists.
-
-    Raises if the repository already has the revision, or has another visibility.
-    """
+    """Returns whether a repository exists. Raises if it has the revision already, or another visibility."""
     from huggingface_hub.errors import RepositoryNotFoundError
 
     try:

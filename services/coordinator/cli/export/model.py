@@ -50,8 +50,7 @@ class StepModel:
 def find_model(record: RunRecord, learner_folder: Path, step: int | None) -> StepModel:
     """Finds the model of a step, or the newest model: an export, the trained model, or a checkpoint.
 
-    `learner_folder` is the run's folder on the learner's storage. Raises `NotFound`, whose message names the available
-    steps.
+    `learner_folder` is the run's folder on the learner's storage. Raises `NotFound`, which names the available steps.
     """
     found = {model.step: model for model in _models(record, learner_folder)}
     if not found:
@@ -98,12 +97,9 @@ def _trained_step(record: RunRecord) -> int | None:
 
 @contextmanager
 def staged(model: StepModel, record: RunRecord, learner_folder: Path, *, adapter: bool = False) -> Iterator[Path]:
-    """Yields a temporary folder with the files of a model, or of its adapter.
+    """Yields a temporary folder with the files of a model, or of its adapter, which the run cannot delete meanwhile.
 
-    The run cannot delete the files meanwhile.
-
-    Raises `NotFound` if there is no adapter. If a checkpoint cannot be read, the learner's code prints the reason, and
-    this function exits.
+    Raises `NotFound` if there is no adapter. Exits if the learner's code cannot read a checkpoint, and prints why.
     """
     is_there = (model.folder / _ADAPTER).is_dir() or (model.checkpoint_id and record.load_config().learner.lora.is_on)
     if adapter and not is_there:
@@ -176,7 +172,7 @@ def _link(source: str, target: str) -> None:
 
 
 def _hide_folders(staging: Path) -> None:
-    """Removes the name of a base model that is not on the hub from files, since other machines lack this folder."""
+    """Removes the name of a base model that is not on the hub from files, since other machines lack its folder."""
     for name, keys in _ORIGINS.items():
         file = staging / name
         values = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}

@@ -16,10 +16,7 @@ _MAX_OBSERVATION_CHARS = 600
 
 
 def print_run(run: "pb.Run", output: Output, *, with_metrics: bool = False) -> None:
-    """Writes a run.
-
-    `with_metrics` adds the metrics of the last step, about a hundred lines. JSON always has the metrics.
-    """
+    """Writes a run; as text `with_metrics` of the last step, about a hundred lines, which JSON always has."""
     if output is Output.JSON:
         print_message(run)
         return
@@ -112,8 +109,7 @@ def _failures(rollout: "pb.Rollout") -> list[str]:
 
 
 def _episode(rollout: "pb.Rollout") -> "Iterable[str]":
-    """Yields the messages of an episode, one per line. Of a long message of the environment, such as a web page, only
-    the beginning and the end are shown."""
+    """Yields the messages of an episode, one per line; only both ends of a long message of the environment."""
     from services.coordinator.reporting.episode_words import words_of
 
     if not rollout.HasField("episode"):

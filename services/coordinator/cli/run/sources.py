@@ -124,10 +124,7 @@ class _Driver:
         self._is_gone = False
 
     def is_expected(self) -> bool:
-        """Whether the run has not ended and a coordinator drives it, or did so within the last three minutes.
-
-        Reports on standard error when the coordinator is gone.
-        """
+        """Whether the run has not ended and a coordinator drives it, or did so within the last three minutes."""
         from services.coordinator.client import RECONNECT_S
         from services.coordinator.store.run_lock import is_driven
         from services.coordinator.store.run_record import RunRecord
@@ -144,11 +141,11 @@ class _Driver:
 
 
 def source_of(context: typer.Context, coordinator: str, data_dir: Path, run: str = "") -> tuple[Source, str]:
-    """Chooses the source that the options and the run name.
+    """Returns the source that the options and the run name, and the run's name there.
 
-    Returns the source, and the run's name there. The command line has precedence over environment variables. Without a
-    coordinator, the source is a folder: the folder of `run` if `run` is a path, else `data_dir`. Raises
-    `InvalidArgument` when the command line names both, and `NotFound` for a path that is not the folder of a run.
+    The command line has precedence over environment variables. Without a coordinator, the source is a folder: the
+    folder of `run` if `run` is a path, else `data_dir`. Raises `InvalidArgument` when the command line names both, and
+    `NotFound` for a path that is not the folder of a run.
     """
     from services.coordinator.store.run_folders import locate_run
 

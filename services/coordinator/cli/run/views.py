@@ -101,9 +101,9 @@ def watch(
 def watch_run(
     source: Source, run_id: str, after_sequence: int, output: Output, *, with_report: bool = False
 ) -> ExitCode:
-    """Shows a run's events until the run ends. Returns FAILED if the run failed.
+    """Shows a run's events until it ends, and then writes its report or names the machine that can, if `with_report`.
 
-    With `with_report`, also writes the run's report, or names the machine that can write the report.
+    Returns FAILED if the run failed.
     """
     from services.coordinator.cli.shared.progress import ProgressView
     from shoal.v1 import coordinator_pb2 as pb

@@ -98,9 +98,8 @@ _OF_GROUPS = frozenset({"group_reissued", "group_dropped", "scoring_repeated", "
 def step_line(step: int, num_steps: int, metrics: Mapping[str, float]) -> str:
     """Formats a train step as one readable line, without the metrics that were not measured.
 
-    A reward of several parts is followed by their means: "reward 0.31 (gsm8k 0.33, overlong -0.02)".
-
-    Example: "step  3/20  reward 0.31  correct 31%  loss +0.0123  entropy 0.42  grad 1.31  stale 1  6.3 s"
+    Example: "step  3/20  reward 0.31 (gsm8k 0.33, overlong -0.02)  correct 31%  loss +0.0123  stale 1  6.3 s", with the
+    means of a reward's parts.
     """
     if "val/num_step_tokens" in metrics and metrics.get("time/step", 0) > 0:
         metrics = {**metrics, TOKENS_PER_SECOND: metrics["val/num_step_tokens"] / metrics["time/step"]}
@@ -134,8 +133,8 @@ class ProgressView:
     def __init__(self, began_s: float | None = None, *, outlives_output: bool = False) -> None:
         """Counts time from `began_s`, in seconds since the epoch, or from now.
 
-        With `outlives_output` a line that cannot be written is skipped without an OSError. The terminal may be closed,
-        the same Ctrl-C may have ended `tee`, or the disk of a log may be full.
+        With `outlives_output` a line that cannot be written is skipped: the terminal may be closed, the same Ctrl-C may
+        have ended `tee`, or the disk of a log may be full.
         """
         self._outlives_output = outlives_output
         self._began_s = time.time() if began_s is None else began_s
@@ -211,10 +210,7 @@ class ProgressView:
             self.write(event.message, event.kind, self._last_event_s, style=_style_of(event))
 
     def _is_told_of_groups(self, event: pb.RunEvent) -> bool:
-        """Whether the same event of another group or episode was shown since the last step.
-
-        The death of a process resets this.
-        """
+        """Whether the same event of another group or episode was shown since the last step."""
         if event.kind not in _OF_GROUPS:
             return False
         attributes = json_format.MessageToDict(event.attributes)

@@ -39,8 +39,7 @@ def write_report(record: "RunRecord", output: Path | None = None) -> Path:
 
 
 def show_report(folder: Path, view: "ProgressView") -> None:
-    """Ends the output of a run with the path of its report, however the run ended. A run without a record was never
-    accepted, and gets no report."""
+    """Ends the output of a run with the path of its report; without a record, the run was never accepted."""
     from services.coordinator.store.run_record import RECORD, RunRecord
 
     if not (folder / RECORD).exists():
