@@ -79,16 +79,15 @@ def share_out(config: RunConfig, gpus: Sequence[str]) -> Mapping[str, tuple[str,
     ):
         if wanted > len(gpus):
             raise InvalidArgument(
-                f"{field}: {wanted} is more than the {len(gpus)} GPUs of this machine, and each needs a separate one; "
-                f"set it to at most {len(gpus)}"
+                f"{field}: {wanted} processes need a GPU each, but this machine has {len(gpus)} GPUs; lower the "
+                f"value to at most {len(gpus)}"
             )
     if config.weights.backend != "gloo" or config.generator.gpu_kv_cache_gib is None:
         raise InvalidArgument(
             f"weights.backend: this machine has {len(gpus)} GPUs and the run needs {needed} (launch.num_learner_ranks "
-            f"{num_learner} + launch.num_generators {len(generators)} x {num_generator}). Processes would share a GPU, "
-            "which NCCL refuses, and where vLLM cannot measure its memory: set launch.single_gpu=true, or "
-            "weights.backend=gloo and generator.gpu_kv_cache_gib, and generator.gpu_memory_utilization low enough that "
-            "all fit"
+            f"{num_learner} + launch.num_generators {len(generators)} x {num_generator}). NCCL refuses processes that "
+            "share a GPU, and vLLM cannot measure its memory there: set launch.single_gpu=true; or set "
+            "weights.backend=gloo, generator.gpu_kv_cache_gib, and a low enough generator.gpu_memory_utilization"
         )
     return {
         "learner": tuple(gpus[:num_learner]),

@@ -92,7 +92,7 @@ def _extra(extra: Extra) -> Finding:
         return Finding(name, "ok", f"{extra.needed_for}: {', '.join(extra.modules)}")
     # Without the other extras, runs with other data and models are still possible.
     status = "missing" if extra in (REWARD, GENERATOR, LEARNER) else "warning"
-    return Finding(name, status, f"{', '.join(missing)} not installed, for {extra.needed_for}", extra.install)
+    return Finding(name, status, f"{extra.needed_for}: {', '.join(missing)} not installed", extra.install)
 
 
 def _probe_torch() -> Mapping[str, Any] | None:
@@ -135,7 +135,7 @@ def _conflicting_packages(torch: Mapping[str, Any] | None) -> list[Finding]:
     if torch is not None and not torch.get("cuda_build"):
         for name in FATAL_BESIDE_CPU_TORCH:
             if _version(name) is not None:
-                detail = "its build needs CUDA libraries, and vLLM imports this package if it is installed"
+                detail = "vLLM imports this package if it is installed, but the package needs CUDA libraries"
                 findings.append(Finding(name, "missing", detail, f"pip uninstall {name}"))
     for name in ("grpcio-admin", "grpcio-csds", "xds-protos"):
         if _version(name) is not None:

@@ -44,7 +44,7 @@ def why_refused(error: Exception) -> str:
     """Returns what must be changed before a place can be used; empty if a repeated try may work."""
     if isinstance(error, PermissionError) or type(error).__name__ in _NO_CREDENTIALS:
         return (
-            "set the credentials that the package of the file system reads, such as AWS_ACCESS_KEY_ID and "
-            "AWS_SECRET_ACCESS_KEY, to those of a user who may write there"
+            "set the credentials of a user who may write there, in the form that the package of the file system "
+            "reads, such as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
         )
     return "there is no such bucket" if isinstance(error, FileNotFoundError) else ""

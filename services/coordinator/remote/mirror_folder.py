@@ -182,7 +182,7 @@ class MirrorFolder:
             for each in checkpoint.files:
                 if (each.path, each.num_bytes, each.sha256) == (file.path, file.num_bytes, file.sha256):
                     return self._get(checkpoint, each, target)
-        raise DataLoss(f"no checkpoint of {self._root} has the {file.num_bytes} bytes of {file.path}")
+        raise DataLoss(f"no checkpoint in {self._root} has the same {file.path} of {file.num_bytes} bytes")
 
     def _get(self, checkpoint: MirroredCheckpoint, file: MirroredFile, target: Path) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -199,14 +199,14 @@ class Report:
         """Reports a checkpoint that cannot be restored. That of the mirror, or the previous one, is tried next."""
         self._events.add(
             "checkpoint_damaged",
-            f"checkpoint {checkpoint_id} is damaged: {why}; another one is tried",
+            f"checkpoint {checkpoint_id} is damaged: {why}; trying another checkpoint",
             checkpoint_id=checkpoint_id,
             reason=why,
         )
 
     def segment_damaged(self, name: str, why: str, source: str) -> None:
         """Reports a damaged segment, and the mirror from which the segment was restored, if a mirror had it."""
-        lost = "its data of used-up groups are lost, and the run continues"
+        lost = "the data of its groups are lost, and the run continues"
         cure = f"the segment was taken from {source}" if source else lost
         self._events.add(
             "segment_damaged", f"segment {name} is damaged: {why}; {cure}", segment=name, reason=why, taken_from=source

@@ -48,7 +48,7 @@ def correct_by(reward: RewardConfig, metrics: Mapping[str, float]) -> list[str]:
 def meaning_of_correct(verifiers: Sequence[str]) -> str:
     """Describes what makes a completion correct, from the result of `correct_by`; empty without verifiers."""
     if len(verifiers) > 1:
-        return f"correct: at least 1 from all of {', '.join(verifiers)} that the prompt names"
+        return f"correct: at least 1 from each verifier that the prompt names, among {', '.join(verifiers)}"
     return f"correct: at least 1 from {verifiers[0]}" if verifiers else ""
 
 

@@ -52,8 +52,8 @@ class PromptOrder:
                 self._next_position = position + 1
                 return position, prompt
         raise FailedPrecondition(
-            f"all {len(self._prompts)} prompts are left out for their labels ({len(self._unusable)}) or learned to "
-            "grpo.easy_rate: correct the labels, or add prompts",
+            f"no prompt is left: of {len(self._prompts)} prompts, {len(self._unusable)} have labels that their "
+            "verifiers cannot use, and the others are learned (grpo.easy_rate): correct the labels, or add prompts",
             reason=ErrorReason.PROMPTS_EXHAUSTED,
         )
 

@@ -124,7 +124,7 @@ class Sampler:
                     if lost.count(error, delivered.furthest):
                         return await self._drop(group, DropReason.LOST, detail)
                 except (TimeoutError, DeadlineExceeded):
-                    detail = f"not done within coordinator.sampling_timeout_s ({timeout_s:g} s)"
+                    detail = f"the group did not end within coordinator.sampling_timeout_s ({timeout_s:g} s)"
                     if num_pauses == self._parts.pause.num_pauses:
                         num_timeouts += 1
                     if num_timeouts == MAX_TIMEOUTS:

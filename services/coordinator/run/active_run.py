@@ -191,8 +191,8 @@ class ActiveRun:
         elif not before and self.record.attempt > 0:
             self.events.add(
                 "notice",
-                "the run was started by a version of Shoal that kept no digests of data and model: changes "
-                "since then are unknown; later changes will be known",
+                "the run was started by a version of Shoal that kept no digests of data and model: earlier "
+                "changes cannot be found; later changes will be found",
             )
         self.record.inputs_read(inputs.digests)
 

@@ -167,5 +167,5 @@ def rate_note(before: RunConfig, config: RunConfig, policy_version: int) -> str:
     return (
         f"run.num_steps: {before.run.num_steps} -> {config.run.num_steps}: the schedule {config.learner.lr_scheduler} "
         f"follows the length of the run, so the learning rate goes from {last:.3g} (step {policy_version}) to "
-        f"{now:.3g} (step {policy_version + 1}); for another, set learner.learning_rate or learner.lr_scheduler"
+        f"{now:.3g} (step {policy_version + 1}); to change the rate, set learner.learning_rate or learner.lr_scheduler"
     )

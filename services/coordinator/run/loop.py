@@ -77,7 +77,7 @@ class RunLoop:
         if self.groups.prompt_order.are_learned:
             return f"the policy has learned every prompt to grpo.easy_rate ({self.run.config().grpo.easy_rate:g})"
         if num_groups := self.steps.num_learned_groups:
-            return f"the completions of the last {num_groups} groups are all right, and harder questions are needed"
+            return f"all completions of the last {num_groups} groups are correct; harder questions are needed"
         return ""
 
     async def _admitted(self) -> Sequence[int]:

@@ -45,8 +45,8 @@ async def recover(
     progress = await written(ledger.open)
     if version.weights != WeightVersion(attempt, progress.policy_version):
         raise FailedPrecondition(
-            f"the learner is at version {version.weights}, the ledger at {attempt}.{progress.policy_version}: restart"
-            " the learner and resume the run"
+            f"the learner has version {version.weights}, but the ledger has {attempt}.{progress.policy_version}: "
+            "restart the learner and resume the run"
         )
     return progress, manifest
 

@@ -98,7 +98,7 @@ class Runs:
             config = with_counted_steps(config, len(inputs.prompts))
             if len(self._queue) >= MAX_WAITING:
                 raise ResourceExhausted(
-                    f"{MAX_WAITING} runs wait here, the maximum: start {run_id} when one of them has ended",
+                    f"the queue is full with {MAX_WAITING} runs: start {run_id} after the end of another run",
                     reason=ErrorReason.QUEUE_FULL,
                 )
             # The active one may have ended in this turn of the loop, before the first that waits begins.

@@ -86,8 +86,8 @@ def _explaining(repo: str, step: int) -> Iterator[None]:
             ) from error
         if isinstance(error, HfHubHTTPError) and error.response.status_code == _CONFLICT:
             raise FailedPrecondition(
-                f"the hub refuses the push to {repo} ({_CONFLICT}): the repository exists, but this token may not see "
-                "it, or somebody else is changing the repository just now"
+                f"the hub refuses the push to {repo} ({_CONFLICT}): the repository exists; use a token that may see "
+                "the repository, or, if somebody else is changing the repository just now, repeat the command"
             ) from error
         raise Unavailable(
             f"the push to {repo} failed: {_reason(error)}. The repository has no revision {_tag(step)} yet; repeat the "
@@ -117,7 +117,7 @@ def _exists(api: Any, repo: str, step: int, *, public: bool) -> bool:
     except RepositoryNotFoundError:
         return False
     if public == is_private:
-        here, cure = ("private", "leave out --public") if is_private else ("public", "say so with --public")
+        here, cure = ("private", "leave out --public") if is_private else ("public", "add --public")
         raise FailedPrecondition(f"{repo} exists and is {here}: {cure}, or name another repository")
     if _tag(step) in {ref.name for ref in api.list_repo_refs(repo).tags}:
         raise AlreadyExists(f"{repo} has a revision {_tag(step)} already: delete that tag, or name another repository")

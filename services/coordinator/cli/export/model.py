@@ -62,7 +62,7 @@ def find_model(record: RunRecord, learner_folder: Path, step: int | None) -> Ste
     wanted = max(found) if step is None else step
     if wanted not in found:
         raise NotFound(
-            f"run {record.run_id} has neither an export nor a checkpoint of step {wanted}; these steps have one: "
+            f"run {record.run_id} has neither an export nor a checkpoint of step {wanted}; choose one of the steps "
             f"{', '.join(map(str, sorted(found)))}",
             reason=ErrorReason.NO_SUCH_CHECKPOINT,
         )
@@ -156,8 +156,8 @@ def _link_files(folder: Path, staging: Path) -> None:
             raise FileNotFoundError(folder)
     except (FileNotFoundError, shutil.Error):
         raise NotFound(
-            f"{folder} cannot be read whole; the run may have deleted or replaced it just now "
-            "(checkpoint.export_keep_last)",
+            f"{folder} changed while it was read: the run may have deleted or replaced the folder "
+            "(checkpoint.export_keep_last); repeat the command",
             reason=ErrorReason.NO_SUCH_CHECKPOINT,
         ) from None
 

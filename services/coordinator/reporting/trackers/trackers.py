@@ -77,7 +77,7 @@ class TrackerThread:
         """Blocks until an ending tracker has written the remaining data, for at most `timeout_s`."""
         self._thread.join(timeout_s)
         if self._thread.is_alive():
-            _log.error("%s has not written everything in time: the run ends without it", self.name)
+            _log.error("%s did not write everything in time; the run ends without the rest", self.name)
 
     def _put(self, call: Callable[[Tracker], None] | None) -> None:
         if self._is_left_out:

@@ -120,8 +120,8 @@ class AgentPlayer(Player):
         for call_id, reward in result.turn_rewards.items():
             if call_id not in self._answered:
                 raise BrokenEpisode(
-                    f"the agent's turn_rewards name {call_id!r:.60}, which is no answer of the policy in this episode: "
-                    "the keys are the `id` of answers that are trained on"
+                    f"turn_rewards of the agent: no answer that this episode trains on has the id {call_id!r:.60}: use "
+                    "the `id` of such an answer"
                 )
             node = self._answered[call_id]
             node.segment.pay(node.turn, reward)
@@ -135,7 +135,7 @@ class AgentPlayer(Player):
                 whole.append(part)
                 segments.append(EpisodeSegment(part.prompt_ids, start, whole.num_tokens, part.prompt_messages))
         if not segments and result.outcome is ScoreOutcome.SCORED:
-            detail = "the agent read nothing that the policy said for training"
+            detail = "the agent read no answer of the policy that can be trained on"
             result = replace(result, outcome=ScoreOutcome.UNSCORABLE, detail=detail)
         completion = whole.completion(result, stop, is_truncated=is_truncated)
         assert completion.episode is not None
@@ -250,8 +250,8 @@ class AgentPlayer(Player):
         if in_context < 1:
             return PolicyRefusal(
                 RefusalReason.CONTEXT_FULL,
-                f"the context is {num_context} tokens; the policy takes {in_context + num_context} with its answer: "
-                "shorten it",
+                f"the context has {num_context} tokens, but context and answer may have at most "
+                f"{in_context + num_context}: shorten the context",
             )
         limits = [in_context, *(limit for limit in (call.max_tokens, self._limits.max_turn_tokens) if limit)]
         if not call.is_auxiliary:

@@ -89,7 +89,7 @@ class Player(ABC):
                 result = await self._play_until_it_ends()
         except TimeoutError:
             limit_s = self._parts.config().episodes.timeout_s
-            return self._failed(StopReason.TIMEOUT, f"not over within episodes.timeout_s ({limit_s:g} s)")
+            return self._failed(StopReason.TIMEOUT, f"the episode exceeds episodes.timeout_s ({limit_s:g} s)")
         except DeadlineExceeded as error:
             return self._failed(StopReason.TIMEOUT, error.message)
         except (WorkFailed, BrokenEpisode) as error:

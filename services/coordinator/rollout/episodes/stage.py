@@ -171,6 +171,6 @@ def _check_tools(info: EnvironmentInfo) -> None:
         if not tool.parameters:
             raise InvalidArgument(
                 f"environments.{info.name} cannot be played: tool {tool.name!r}: the JSON schema of its parameters is "
-                'empty: that of a tool without any is {"type": "object", "properties": {}}. Some libraries lose the '
-                "fields of a google.protobuf.Struct that they are given as a plain object"
+                'empty; for a tool without parameters, send {"type": "object", "properties": {}}. Some libraries lose '
+                "the fields of a google.protobuf.Struct that is given as a plain object"
             )

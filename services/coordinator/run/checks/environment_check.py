@@ -82,7 +82,7 @@ def _too_long(kind: str, prompts: Sequence[Prompt], limit: int, events: EventLog
     if too_long:
         message = f"{len(too_long)} of {len(prompts)} {kind} have more than data.max_prompt_tokens ({limit}) tokens"
         if len(too_long) == len({prompt.prompt_id for prompt in prompts}):
-            raise InvalidArgument(f"{message} with the tools of their environment: raise that limit")
+            raise InvalidArgument(f"{message} with the tools of their environment: raise the limit")
         events.add("prompts_left_out", f"left out: {message} with their tools", num_left_out=len(too_long))
     return too_long
 
@@ -157,8 +157,8 @@ def _note_missing_tools(before: Sequence[Prompt], after: Sequence[Prompt], stage
 def missing_tools(environment: str) -> str:
     """Describes an environment whose tools the chat template does not write."""
     return (
-        "the chat template writes no tools, so prompts do not tell the policy how to call those of "
-        f"{environment}: let the data say it, or choose a template that does"
+        f"the chat template writes no tools, so prompts do not tell the policy how to call the tools of {environment}: "
+        "describe the tools in the data, or choose a template that writes tools"
     )
 
 

@@ -80,7 +80,7 @@ def tracking_extras(config: RunConfig) -> list[Extra]:
 def check_extras(extras: Sequence[Extra]) -> None:
     """Raises `FailedPrecondition` (MISSING_EXTRA) with each missing package and the command that installs it."""
     lines = [
-        f"{' and '.join(missing)} not installed here, for {extra.needed_for}: {extra.install}"
+        f"{' and '.join(missing)} must be installed here for {extra.needed_for}: {extra.install}"
         for extra in extras
         if (missing := extra.missing())
     ]

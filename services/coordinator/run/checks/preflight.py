@@ -131,8 +131,8 @@ def _notes_on_publishes(config: RunConfig) -> tuple[str, ...]:
     if given >= needed_s:
         return ()
     return (
-        f"weights.timeout_s: {given:g} s is less than a publish of {num_bytes / 1e9:.2g} GB takes at "
-        f"{_PUBLISHED_BYTES_PER_S / 1e9:g} GB/s, as gloo sends from a GPU ({needed_s:.2g} s): unset it, or raise it",
+        f"weights.timeout_s: {given:g} s is too short: a publish of {num_bytes / 1e9:.2g} GB takes {needed_s:.2g} s "
+        f"at the {_PUBLISHED_BYTES_PER_S / 1e9:g} GB/s that gloo sends from a GPU; raise the field, or unset it",
     )
 
 
@@ -169,9 +169,9 @@ def _check_judges(config: RunConfig, prompts: Sequence[Prompt]) -> None:
         for truth in prompt.ground_truths:
             if truth.verifier in MODEL_VERIFIERS and not config.reward.model.is_given:
                 raise InvalidArgument(
-                    "reward.model.path: both reward.model.path and reward.model.base_url are unset, and "
-                    f"{row_name(prompt.prompt_id)} has the label {truth.verifier!r}, which a reward model scores; set "
-                    "one of the two: a sequence classification model, or the address of a server that has one"
+                    f"reward.model.path: {row_name(prompt.prompt_id)} has the label {truth.verifier!r}, which a reward "
+                    "model scores, but no reward model is configured; set reward.model.path to a sequence "
+                    "classification model, or reward.model.base_url to the address of a server that has one"
                 )
             if truth.verifier in JUDGE_VERIFIERS and not config.reward.judge.base_url:
                 raise InvalidArgument(
@@ -255,9 +255,9 @@ def _missing_bos(tokenizer: Any, prompts: Sequence[Prompt]) -> str:
     if not without:
         return ""
     return (
-        f"{without} of {len(prompts)} prompts do not begin with {tokenizer.bos_token}, with which the tokenizer "
-        "begins any text, and most models of such tokenizers answer badly without this token: let the chat template "
-        "(model.chat_template, else the tokenizer's own) begin with {{ bos_token }}"
+        f"{without} of {len(prompts)} prompts do not begin with {tokenizer.bos_token}, as other texts of this "
+        "tokenizer do, and most models with such a tokenizer answer badly without this token: begin the chat template "
+        "(model.chat_template, else the tokenizer's own) with {{ bos_token }}"
     )
 
 
@@ -266,6 +266,6 @@ def _clock(model: ModelConfig, tokenizer: Any, prompt: Prompt) -> str:
     if not writes_time(tokenizer, model.chat_template_kwargs, dialogue):
         return ""
     return (
-        "the chat template writes the time (strftime_now): all prompts of a run have the time at which it was started, "
-        "also after the run is resumed; prompts in later use of the model have another time"
+        "the chat template writes the time (strftime_now): all prompts of a run have its start time, also after a "
+        "resume; prompts in later use of the model have another time"
     )

@@ -233,7 +233,7 @@ async def test_an_agent_that_read_nothing_is_unscorable() -> None:
 
     played = await play(agent)
     assert (played.episode.outcome, played.episode.turns) == (ScoreOutcome.UNSCORABLE, ())
-    assert "read nothing" in played.episode.detail
+    assert "read no answer" in played.episode.detail
 
 
 async def test_calls_at_once_sample_no_more_than_the_episode_may_have() -> None:
