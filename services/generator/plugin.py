@@ -3,6 +3,7 @@
 import logging
 import multiprocessing
 import os
+from contextlib import suppress
 
 ENGINE_MARK = "SHOAL_ENGINE_ERRORS"
 """An environment variable that a generator sets: the file to which the processes of its engine write errors."""
@@ -43,9 +44,6 @@ class _ErrorLines(logging.Handler):
         if error is None:
             return
         line = " ".join(f"{type(error).__name__}: {error}".split())
-        try:
-            with open(self._path, "a", encoding="utf-8") as file:
-                file.write(line + "\n")
-        except OSError:
-            # The parent has ended and deleted its folder.
-            pass
+        # The parent may have ended and deleted its folder.
+        with suppress(OSError), open(self._path, "a", encoding="utf-8") as file:
+            file.write(line + "\n")

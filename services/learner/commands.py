@@ -69,22 +69,17 @@ class LearnerCommands:
         self._run_dir = data_dir
         self._shares_gpu = False
         self._learner: Learner | None = None
-        self._manifest: Manifest | None = None
+        self.manifest = Manifest(())
+        """The tensors that are broadcast; none before `configure`."""
         self._finisher = CheckpointFinisher(process_group)
 
     @property
     def learner(self) -> Learner:
         """The configured learner. Raises `FailedPrecondition` before `configure`."""
         if self._learner is None:
-            raise _not_configured()
+            reason = ErrorReason.NOT_READY
+            raise FailedPrecondition("the learner is not configured: call Configure first", reason=reason)
         return self._learner
-
-    @property
-    def manifest(self) -> Manifest:
-        """The tensors that are broadcast. Raises `FailedPrecondition` before `configure`."""
-        if self._manifest is None:
-            raise _not_configured()
-        return self._manifest
 
     def configure(
         self, run_id: str, config: RunConfig, progress: Progress = silent, *, zero_stage: int | None = None
@@ -141,7 +136,7 @@ class LearnerCommands:
         elif config.kl.needs_reference:
             reference = PolicyWithoutAdapters(engine, policy.lm)
         self._learner = Learner(config, process_group, engine, reference, lm=policy.lm, model=model)
-        self._manifest = make_manifest(engine, config, model)
+        self.manifest = make_manifest(engine, config, model)
         sizes = {"num_parameters": sum(map(math.prod, engine.shapes.values())), "num_trained": engine.num_trained}
         settled = {"zero_stage": settings.zero_stage, "compute_dtype": settings.compute_dtype}
         _log.info("model loaded", extra={"model": str(folder), **settled, **sizes})
@@ -300,10 +295,6 @@ class LearnerCommands:
         if request.export_name and self.process_group.rank == 0:
             delete_other_exports(exports, {request.export_name, *request.keep_export_names})
         return folder
-
-
-def _not_configured() -> FailedPrecondition:
-    return FailedPrecondition("the learner is not configured: call Configure first", reason=ErrorReason.NOT_READY)
 
 
 def follow(commands: LearnerCommands) -> bool:

@@ -266,7 +266,7 @@ class Learner:
             of_chunk = supports[len(scored) : len(scored) + len(chunk)]
             logprobs_C = model(sequence_row(chunk, of_chunk).to(self.process_group.device), temperature)
             lengths = [len(support.counts) for support in of_chunk] or [len(sequence) - 1 for sequence in chunk]
-            scored += _split(logprobs_C, lengths)
+            scored += [part.numpy() for part in logprobs_C.float().cpu().split(lengths)]
         return scored
 
     def require_reference(self) -> Reference:
@@ -294,7 +294,3 @@ def _chunks(sequences: list[npt.NDArray[np.int32]], max_tokens: int) -> list[lis
         chunks[-1].append(sequence)
         room -= len(sequence)
     return chunks
-
-
-def _split(values: Tensor, lengths: list[int]) -> list[Float32Array]:
-    return [part.numpy() for part in values.float().cpu().split(lengths)]

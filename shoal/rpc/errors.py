@@ -114,11 +114,8 @@ def from_rpc_error(error: grpc.aio.AioRpcError, *, method: str, address: str, ti
     """Returns the error to raise for a status that ended a call of `method` ("/package.Service/Method")."""
     kind = _ERROR_OF_STATUS.get(error.code(), Internal)
     status = _status_of(error)
-    info, bad_request, retry = (
-        error_details_pb2.ErrorInfo(),
-        error_details_pb2.BadRequest(),
-        error_details_pb2.RetryInfo(),
-    )
+    info, bad_request = error_details_pb2.ErrorInfo(), error_details_pb2.BadRequest()
+    retry = error_details_pb2.RetryInfo()
     for detail in status.details:
         # Unpack leaves the message empty when the detail is of another type.
         detail.Unpack(info) or detail.Unpack(bad_request) or detail.Unpack(retry)

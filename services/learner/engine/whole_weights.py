@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from services.learner.engine.deepspeed_settings import deepspeed
 from services.learner.model.weights import Adapter, Weight, merged, values_of, whole_shape
+from shoal.weights.adapter import adapter_name
 
 _GATHER_BYTES = 256 << 20
 """The number of float32 bytes of sharded parameters that are gathered and read at once."""
@@ -55,9 +56,8 @@ def adapter_shapes(weights: Sequence[Weight]) -> dict[str, tuple[int, ...]]:
 
 
 def _peft_names(weight: Weight) -> tuple[str, str]:
-    """Returns the names of a weight's adapter in peft's files."""
-    layer = f"base_model.model.{weight.name.removesuffix('.weight')}"
-    return f"{layer}.lora_A.weight", f"{layer}.lora_B.weight"
+    layer = weight.name.removesuffix(".weight")
+    return adapter_name(layer, "A"), adapter_name(layer, "B")
 
 
 def _matrices(adapter: Adapter | None, *, is_sharded: bool) -> tuple[Tensor, Tensor] | None:

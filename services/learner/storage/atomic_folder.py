@@ -74,10 +74,8 @@ def delete_folder(folder: Path) -> None:
 def discard_folder(folder: Path) -> None:
     """Deletes the partial folder, and its parent if the parent is then empty."""
     shutil.rmtree(partial_of(folder), ignore_errors=True)
-    try:
+    with suppress(OSError):
         folder.parent.rmdir()
-    except OSError:
-        pass
 
 
 def sync(path: Path) -> None:

@@ -181,21 +181,18 @@ def _verified_summary(folder: Path, files: Sequence[FileDigest], name: str) -> d
         )
     of_summary = [file for file in files if file.path == SUMMARY]
     if not of_summary:
-        raise DataLoss(f"checkpoint {name} does not have the file {SUMMARY}", reason=ErrorReason.CHECKPOINT_DAMAGED)
+        raise _damaged(f"checkpoint {name} does not have the file {SUMMARY}")
     verify(folder, of_summary[0])
     try:
         summary = json.loads((folder / SUMMARY).read_text())
     except (OSError, ValueError) as error:
-        raise DataLoss(f"{folder / SUMMARY} cannot be read: {error}", reason=ErrorReason.CHECKPOINT_DAMAGED) from error
+        raise _damaged(f"{folder / SUMMARY} cannot be read: {error}") from error
     assert isinstance(summary, dict)
     return summary
 
 
 def _check_fits(summary: dict[str, Any], learner: LearnerState, name: str) -> None:
-    here = {
-        "zero_stage": learner.engine.zero_stage,
-        "has_reference": moving_reference(learner) is not None,
-    }
+    here = {"zero_stage": learner.engine.zero_stage, "has_reference": moving_reference(learner) is not None}
     for field, value in here.items():
         if summary.get(field, False) != value:
             raise FailedPrecondition(
@@ -210,17 +207,14 @@ def verify(folder: Path, file: FileDigest) -> None:
     """Raises `DataLoss` when a file is missing from a checkpoint's folder, or differs from its digest."""
     path = folder / file.path
     if not path.resolve().is_relative_to(folder.resolve()):
-        raise DataLoss(
-            f"{file.path} lies outside the checkpoint's folder {folder}", reason=ErrorReason.CHECKPOINT_DAMAGED
-        )
+        raise _damaged(f"{file.path} lies outside the checkpoint's folder {folder}")
     try:
         found = sha256_of(path)
     except OSError as error:
-        raise DataLoss(
-            f"{path} is missing or cannot be read: {error.strerror}", reason=ErrorReason.CHECKPOINT_DAMAGED
-        ) from error
+        raise _damaged(f"{path} is missing or cannot be read: {error.strerror}") from error
     if found != file.sha256:
-        raise DataLoss(
-            f"{path} is damaged: its SHA-256 is {found}, but the manifest has {file.sha256}",
-            reason=ErrorReason.CHECKPOINT_DAMAGED,
-        )
+        raise _damaged(f"{path} is damaged: its SHA-256 is {found}, but the manifest has {file.sha256}")
+
+
+def _damaged(message: str) -> DataLoss:
+    return DataLoss(message, reason=ErrorReason.CHECKPOINT_DAMAGED)

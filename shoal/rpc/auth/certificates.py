@@ -21,7 +21,6 @@ class Certificate:
     """The role and name in the certificate's URI; None without such a URI."""
     names: tuple[str, ...]
     """The DNS names and addresses at which clients accept a server with this certificate."""
-    expires_at: datetime.datetime
 
 
 def check_pair(certificate_pem: bytes, key_pem: bytes, ca_pem: bytes) -> Certificate:
@@ -79,10 +78,10 @@ def _facts(certificate: x509.Certificate) -> Certificate:
     try:
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except x509.ExtensionNotFound:
-        return Certificate(None, (), certificate.not_valid_after_utc)
+        return Certificate(None, ())
     callers = [caller_of_uri(uri) for uri in names.get_values_for_type(x509.UniformResourceIdentifier)]
     hosts = (*names.get_values_for_type(x509.DNSName), *map(str, names.get_values_for_type(x509.IPAddress)))
-    return Certificate(callers[0] if len(callers) == 1 else None, hosts, certificate.not_valid_after_utc)
+    return Certificate(callers[0] if len(callers) == 1 else None, hosts)
 
 
 def load(name: str, pem: bytes) -> list[x509.Certificate]:

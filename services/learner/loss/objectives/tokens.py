@@ -69,17 +69,11 @@ def known_baseline(baseline_logprobs_C: Tensor, detached_logprobs_C: Tensor) -> 
     return torch.where(torch.isnan(baseline_logprobs_C), detached_logprobs_C, baseline_logprobs_C)
 
 
-def policy_loss(
-    loss_C: Tensor, *, low_C: Tensor | None = None, high_C: Tensor | None = None, dual_C: Tensor | None = None
-) -> PolicyLoss:
+def policy_loss(loss_C: Tensor, *, low_C: Tensor | None = None, high_C: Tensor | None = None) -> PolicyLoss:
     """Makes a `PolicyLoss` from [C] losses and [C] bool clip masks; None means that nothing was clipped."""
     nowhere_C = torch.zeros_like(loss_C, dtype=torch.bool)
-    return PolicyLoss(
-        loss_C,
-        nowhere_C if low_C is None else low_C,
-        nowhere_C if high_C is None else high_C,
-        nowhere_C if dual_C is None else dual_C,
-    )
+    low_C, high_C = (nowhere_C if clipped_C is None else clipped_C for clipped_C in (low_C, high_C))
+    return PolicyLoss(loss_C, low_C, high_C, nowhere_C)
 
 
 def weighted_logprobs(tokens: PolicyTokens, weights_C: Tensor) -> Tensor:
