@@ -19,15 +19,25 @@ _SENTENCE_BREAK = re.compile(r"(?<!\w\.\w.)(?<![A-Z][a-z]\.)(?<=[.?!])\s")
 _QUANTIFIERS = ("at least", "around", "at most")
 
 
-def _in_quantity(count: int, arguments: Arguments, *, tolerance: int) -> bool:
+def _in_quantity(count: int, arguments: Arguments, *, tolerance: int = 0) -> bool:
+    """Compares a count with `N`. "around" allows a difference of `tolerance`; if 0, of a tenth of `N` or at least 1."""
     wanted, quantifier = arguments.number("N"), arguments.choice("quantifier", _QUANTIFIERS)
     if quantifier == "around":
-        return abs(count - wanted) <= tolerance
+        return abs(count - wanted) <= (tolerance or max(round(wanted * 0.1), 1))
     return count >= wanted if quantifier == "at least" else count <= wanted
 
 
-def _tenth(arguments: Arguments) -> int:
-    return max(round(arguments.number("N") * 0.1), 1)
+def _word_constraint(response: str, arguments: Arguments) -> bool:
+    """Compares the number of words, separated by white space, with `quantifier` and `N`."""
+    return _in_quantity(len(response.split()), arguments)
+
+
+def _sentence_constraint(response: str, arguments: Arguments) -> bool:
+    return _in_quantity(1 + len(_SENTENCE_BREAK.findall(response)), arguments, tolerance=1)
+
+
+def _capital_words(response: str, arguments: Arguments) -> bool:
+    return _in_quantity(len(_CAPITALS.findall(response)), arguments)
 
 
 def _keywords(response: str, arguments: Arguments) -> bool:
@@ -43,26 +53,12 @@ def _keyword_frequency(response: str, arguments: Arguments) -> bool:
 
 
 def _forbidden_words(response: str, arguments: Arguments) -> bool:
-    """Returns whether the response contains none of `forbidden_words`, ignoring case.
-
-    A match inside a word counts; with `strict_wording`, only whole words count.
-    """
+    """Returns whether none of `forbidden_words` occurs in any case: inside words too, unless `strict_wording`."""
     words = arguments.texts("forbidden_words")
     if arguments.strict_wording:
         return not any(arguments.pattern("forbidden_words", word).search(response) for word in words)
     text = response.lower()
     return not any(word.lower() in text for word in words)
-
-
-def _letter_frequency(response: str, arguments: Arguments) -> bool:
-    """Returns whether `letter` occurs exactly `N` times, in its case."""
-    letter, wanted = arguments.letter("letter"), arguments.number("N")
-    return response.count(letter) == wanted
-
-
-def _language(response: str, arguments: Arguments) -> bool:
-    """Returns whether the response is in `language`, a code such as "de"."""
-    return is_language(response, arguments.language("language"), undetectable=False)
 
 
 def _paragraph_count(response: str, arguments: Arguments) -> bool:
@@ -73,29 +69,11 @@ def _paragraph_count(response: str, arguments: Arguments) -> bool:
     return len(found) == wanted and all(part.strip() for part in found)
 
 
-def _word_constraint(response: str, arguments: Arguments) -> bool:
-    """Returns whether the number of words, separated by white space, satisfies `quantifier` and `N`.
-
-    "around" allows a difference of a tenth of `N`, or of one word if that is more.
-    """
-    return _in_quantity(len(response.split()), arguments, tolerance=_tenth(arguments))
-
-
-def _sentence_constraint(response: str, arguments: Arguments) -> bool:
-    """Returns whether the number of sentences satisfies `quantifier` and `N`. "around" allows one more or fewer."""
-    return _in_quantity(1 + sum(1 for _ in _SENTENCE_BREAK.finditer(response)), arguments, tolerance=1)
-
-
 def _paragraphs(response: str, arguments: Arguments) -> bool:
-    """Returns whether there are exactly `N` paragraphs and paragraph `i`, counted from 1, begins with `first_word`.
-
-    Blank lines separate paragraphs.
-    """
-    wanted, nth, first_word = (
-        arguments.number("N", minimum=1),
-        arguments.number("i", minimum=1),
-        arguments.exact_text("first_word"),
-    )
+    """Returns whether there are exactly `N` paragraphs, separated by blank lines, and paragraph `i`, counted from 1,
+    begins with `first_word`."""
+    wanted, nth = arguments.number("N", minimum=1), arguments.number("i", minimum=1)
+    first_word = arguments.exact_text("first_word")
     if nth > wanted:
         raise arguments.invalid("i", f"must be at most N, {wanted}")
     found = response.split("\n\n")
@@ -104,22 +82,13 @@ def _paragraphs(response: str, arguments: Arguments) -> bool:
 
 def _postscript(response: str, arguments: Arguments) -> bool:
     """Returns whether the response contains `postscript_marker`, in its case, with some text after it."""
-    marker = arguments.text("postscript_marker")
-    start = response.find(marker)
-    return start >= 0 and bool(response[start + len(marker) :].strip())
-
-
-def _placeholders(response: str, arguments: Arguments) -> bool:
-    """Returns whether there are at least `N` texts in [brackets], each within a line."""
-    wanted = arguments.number("N")
-    return len(bracketed(response)) >= wanted
+    _, marker, rest = response.partition(arguments.text("postscript_marker"))
+    return bool(marker and rest.strip())
 
 
 def _bullet_points(response: str, arguments: Arguments) -> bool:
-    """Returns whether exactly `N` lines begin with * or -. Emphasis at the start of a line counts too.
-
-    With `strict_wording`, a space must follow the mark.
-    """
+    """Returns whether exactly `N` lines begin with * or -. Emphasis at the start of a line counts too; with
+    `strict_wording`, a space must follow the mark."""
     wanted = arguments.number("N")
     marks = ("* ", "- ") if arguments.strict_wording else ("*", "-")
     return sum(line.strip().startswith(marks) for line in response.split("\n")) == wanted
@@ -136,10 +105,8 @@ def _title(response: str, arguments: Arguments) -> bool:
 
 
 def _choice(response: str, arguments: Arguments) -> bool:
-    """Returns whether the response contains one of `options`, also inside a word, in its case.
-
-    With `strict_wording`, the response must contain nothing else.
-    """
+    """Returns whether the response contains one of `options`, also inside a word, in its case. With `strict_wording`,
+    the response must contain nothing else."""
     options = arguments.texts("options")
     if arguments.strict_wording:
         return response.strip() in [option.strip() for option in options]
@@ -153,86 +120,49 @@ def _highlighted_sections(response: str, arguments: Arguments) -> bool:
 
 
 def _sections(response: str, arguments: Arguments) -> bool:
-    """Returns whether `section_splitter` splits the response into exactly `N` parts.
-
-    The part before the first splitter counts unless it is empty.
-    """
+    """Returns whether `section_splitter` splits the response into exactly `N` parts. The part before the first splitter
+    counts unless it is empty."""
     splitter, wanted = arguments.exact_text("section_splitter"), arguments.number("N")
     found = response.split(splitter)
     before = found[0].strip() if arguments.strict_wording else found[0]
     return len(found) - (not before) == wanted
 
 
-def _json_format(response: str, arguments: Arguments) -> bool:
-    """Returns whether the whole response is JSON."""
-    return is_json(response)
-
-
-def _repeat_prompt(response: str, arguments: Arguments) -> bool:
-    """Returns whether the response begins with `original_prompt`, character for character."""
-    return response.startswith(arguments.exact_text("original_prompt"))
-
-
 def _two_responses(response: str, arguments: Arguments) -> bool:
-    """Returns whether the response is two different texts separated by ******.
-
-    With `strict_wording`, neither may be blank.
-    """
+    """Returns whether the response is two different texts separated by ******; with `strict_wording`, neither blank."""
     parts = [part.strip() for part in response.split("******")]
     return len(parts) == 2 and parts[0] != parts[1] and (all(parts) or not arguments.strict_wording)
 
 
-def _uppercase(response: str, arguments: Arguments) -> bool:
-    """Returns whether the response contains no lowercase letter."""
-    return response == response.upper()
-
-
-def _lowercase(response: str, arguments: Arguments) -> bool:
-    """Returns whether the response contains no uppercase letter."""
-    return response == response.lower()
-
-
-def _capital_words(response: str, arguments: Arguments) -> bool:
-    """Returns whether the number of words in capitals A to Z satisfies `quantifier` and `N`.
-
-    "around" allows a difference of a tenth of `N`, or of one word if that is more.
-    """
-    return _in_quantity(sum(1 for _ in _CAPITALS.finditer(response)), arguments, tolerance=_tenth(arguments))
-
-
-def _end(response: str, arguments: Arguments) -> bool:
-    """Returns whether the response ends with `end_phrase`, character for character."""
-    return response.endswith(arguments.exact_text("end_phrase"))
-
-
-def _quotation(response: str, arguments: Arguments) -> bool:
-    """Returns whether the response begins and ends with a double quote."""
-    return response.startswith('"') and response.endswith('"')
-
-
 FUNCTIONS = {
     "validate_choice": Constraint(_choice, ("options",)),
-    "validate_end": Constraint(_end, ("end_phrase",)),
+    "validate_end": Constraint(lambda text, given: text.endswith(given.exact_text("end_phrase")), ("end_phrase",)),
     "validate_forbidden_words": Constraint(_forbidden_words, ("forbidden_words",)),
     "validate_frequency_capital_words": Constraint(_capital_words, ("N", "quantifier")),
     "validate_highlighted_sections": Constraint(_highlighted_sections, ("N",)),
-    "validate_json_format": Constraint(_json_format),
-    "validate_lowercase": Constraint(_lowercase),
+    "validate_json_format": Constraint(lambda text, _: is_json(text)),
+    "validate_lowercase": Constraint(lambda text, _: text == text.lower()),
     "validate_no_commas": Constraint(lacks(",")),
     "validate_paragraphs": Constraint(_paragraphs, ("N", "first_word", "i")),
-    "validate_placeholders": Constraint(_placeholders, ("N",)),
-    "validate_quotation": Constraint(_quotation),
-    "validate_repeat_prompt": Constraint(_repeat_prompt, ("original_prompt",)),
-    "validate_response_language": Constraint(_language, ("language",)),
+    "validate_placeholders": Constraint(lambda text, given: len(bracketed(text)) >= given.number("N"), ("N",)),
+    "validate_quotation": Constraint(lambda text, _: text.startswith('"') and text.endswith('"')),
+    "validate_repeat_prompt": Constraint(
+        lambda text, given: text.startswith(given.exact_text("original_prompt")), ("original_prompt",)
+    ),
+    "validate_response_language": Constraint(
+        lambda text, given: is_language(text, given.language("language"), undetectable=False), ("language",)
+    ),
     "validate_sections": Constraint(_sections, ("N", "section_splitter")),
     "validate_title": Constraint(_title),
     "validate_two_responses": Constraint(_two_responses),
-    "validate_uppercase": Constraint(_uppercase),
+    "validate_uppercase": Constraint(lambda text, _: text == text.upper()),
     "validate_word_constraint": Constraint(_word_constraint, ("N", "quantifier")),
     "verify_bullet_points": Constraint(_bullet_points, ("N",)),
     "verify_keyword_frequency": Constraint(_keyword_frequency, ("word", "N")),
     "verify_keywords": Constraint(_keywords, ("keyword_list",)),
-    "verify_letter_frequency": Constraint(_letter_frequency, ("letter", "N")),
+    "verify_letter_frequency": Constraint(
+        lambda text, given: text.count(given.letter("letter")) == given.number("N"), ("letter", "N")
+    ),
     "verify_paragraph_count": Constraint(_paragraph_count, ("N",)),
     "verify_postscript": Constraint(_postscript, ("postscript_marker",)),
     "verify_sentence_constraint": Constraint(_sentence_constraint, ("N", "quantifier")),
