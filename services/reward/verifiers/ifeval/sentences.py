@@ -1,8 +1,8 @@
 """Sentence splitting, in the two ways that instruction checkers use.
 
 `punkt_sentences` classifies each period by statistics of English (Punkt, Kiss and Strunk 2006, doi:10.1162/
-coli.2006.32.4.485), with NLTK's model; IFEval counts sentences with it. `ruled_sentences` uses a fixed list of
-abbreviations and sentence starters; the constraints on single sentences use it.
+coli.2006.32.4.485), with NLTK's model; IFEval counts sentences with it. `ruled_sentences`, for the constraints on
+single sentences, uses a fixed list of abbreviations and sentence starters.
 """
 
 import re
@@ -27,14 +27,9 @@ def load() -> None:
     _punkt()
 
 
-def punkt_sentences(text: str) -> list[str]:
+@lru_cache(maxsize=2)  # Several constraints in a row split the same answer.
+def punkt_sentences(text: str) -> tuple[str, ...]:
     """Returns the sentences, without white space between them. Closing quotes and brackets stay with their sentence."""
-    return list(_punkt_sentences(text))
-
-
-@lru_cache(maxsize=2)
-def _punkt_sentences(text: str) -> tuple[str, ...]:
-    """Splits a text. Cached, because several constraints in a row split the same answer."""
     return tuple(text[start:end] for start, end in _realigned(text, list(_spans(text))))
 
 
@@ -55,10 +50,8 @@ def _spans(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _candidates(text: str) -> Iterator[tuple[re.Match[str], int]]:
-    """Yields possible ends of sentences, each with the start of the word before it.
-
-    Only the last mark of a run of marks is a candidate.
-    """
+    """Yields possible ends of sentences, each with the start of the word before it. Only the last mark of a run of
+    marks is a candidate."""
     detector = _punkt()[0]
     last: re.Match[str] | None = None
     word_start = word_end = 0
@@ -73,25 +66,16 @@ def _candidates(text: str) -> Iterator[tuple[re.Match[str], int]]:
 
 
 def _last_space(text: str, start: int, end: int) -> int | None:
-    """Returns the index of the last white space after `start` and before `end`.
-
-    White space at `start` itself belongs to the mark before it.
-    """
-    for index in range(end - 1, start, -1):
-        if text[index] in " \t\n\r\v\f":
-            return index
-    return None
+    """Returns the index of the last white space after `start` and before `end`. White space at `start` itself belongs
+    to the mark before it."""
+    return next((index for index in range(end - 1, start, -1) if text[index] in " \t\n\r\v\f"), None)
 
 
 def _ends_sentence(context: str) -> bool:
-    return _decide_cached(context) if len(context) <= _MAX_CACHED_LENGTH else _decide(context)
+    return _decide(context) if len(context) <= _MAX_CACHED_LENGTH else _decide.__wrapped__(context)
 
 
 @lru_cache(maxsize=1 << 14)
-def _decide_cached(context: str) -> bool:
-    return _decide(context)
-
-
 def _decide(context: str) -> bool:
     import punkt
 

@@ -58,15 +58,11 @@ def treebank_words(text: str) -> list[str]:
 
 
 def _words_of(sentence: str) -> Sequence[str]:
-    return _split_cached(sentence) if len(sentence) <= _MAX_CACHED_LENGTH else _split(sentence)
+    return _split(sentence) if len(sentence) <= _MAX_CACHED_LENGTH else _split.__wrapped__(sentence)
 
 
 @lru_cache(maxsize=1 << 12)
-def _split_cached(sentence: str) -> tuple[str, ...]:
-    return tuple(_split(sentence))
-
-
-def _split(sentence: str) -> list[str]:
+def _split(sentence: str) -> Sequence[str]:
     for pattern, replacement in _OPENING:
         sentence = pattern.sub(replacement, sentence)
     sentence = _split_final_period(sentence)
