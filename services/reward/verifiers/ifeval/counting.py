@@ -3,6 +3,7 @@
 
 import re
 from collections import Counter
+from collections.abc import Callable
 from itertools import takewhile
 
 from services.reward.verifiers.ifeval.arguments import Arguments
@@ -23,35 +24,23 @@ def letter_frequency(response: str, arguments: Arguments) -> bool:
     return holds(response.lower().count(letter.lower()))
 
 
-def letters(response: str, arguments: Arguments) -> bool:
-    """Returns whether the number of letters A to Z satisfies `relation` and `N`."""
-    holds = arguments.holds("relation", "N")
-    return holds(sum(1 for _ in _LETTER.finditer(response)))
+def _counted(count: Callable[[str], int], relation: str, number: str) -> Callable[[str, Arguments], bool]:
+    """Returns the constraint that a count of a response satisfies two kwargs, a relation and a number."""
+    return lambda response, arguments: arguments.holds(relation, number)(count(response))
 
 
-def words(response: str, arguments: Arguments) -> bool:
-    """Returns whether the number of words satisfies `relation` and `num_words`. "It's" counts as two words."""
-    holds = arguments.holds("relation", "num_words")
-    return holds(sum(1 for _ in _WORD.finditer(response)))
-
-
-def sentences(response: str, arguments: Arguments) -> bool:
-    """Returns whether the number of sentences satisfies `relation` and `num_sentences`."""
-    holds = arguments.holds("relation", "num_sentences")
-    return holds(len(punkt_sentences(response)))
-
-
-def capital_words(response: str, arguments: Arguments) -> bool:
-    """Returns whether the number of all-capital words satisfies `capital_relation` and `capital_frequency`."""
-    holds = arguments.holds("capital_relation", "capital_frequency")
-    return holds(sum(word.isupper() for word in treebank_words(response)))
+letters = _counted(lambda text: sum(1 for _ in _LETTER.finditer(text)), "relation", "N")
+words = _counted(lambda text: sum(1 for _ in _WORD.finditer(text)), "relation", "num_words")
+"""Counts "It's" as two words."""
+sentences = _counted(lambda text: len(punkt_sentences(text)), "relation", "num_sentences")
+capital_words = _counted(
+    lambda text: sum(word.isupper() for word in treebank_words(text)), "capital_relation", "capital_frequency"
+)
 
 
 def lowercase_words(response: str, arguments: Arguments) -> bool:
-    """Returns whether there are at most `N` words in lowercase letters a to z.
-
-    With `strict_wording`, each such word may occur at most `N` times instead.
-    """
+    """Returns whether there are at most `N` words in lowercase letters a to z. With `strict_wording`, each such word
+    may occur at most `N` times instead."""
     maximum = arguments.number("N")
     found = Counter(match[0] for match in _LOWERCASE_WORD.finditer(response))
     counts = found.values() if arguments.strict_wording else [found.total()]
@@ -59,10 +48,8 @@ def lowercase_words(response: str, arguments: Arguments) -> bool:
 
 
 def unique_words(response: str, arguments: Arguments) -> bool:
-    """Returns whether no word occurs twice. Case matters, and punctuation marks count as words.
-
-    With `strict_wording`, case is ignored and marks do not count.
-    """
+    """Returns whether no word occurs twice. Case matters, and punctuation marks count as words; not with
+    `strict_wording`."""
     found = treebank_words(response)
     if arguments.strict_wording:
         found = [word.lower() for word in found if _WORD.search(word)]
@@ -71,10 +58,8 @@ def unique_words(response: str, arguments: Arguments) -> bool:
 
 def composition(response: str, arguments: Arguments) -> bool:
     """Returns whether there are three paragraphs, separated by ***, of `n_sent` sentences of `n_words` words each.
-
-    Punctuation marks count as words, and *** at the beginning or the end adds an empty paragraph; with
-    `strict_wording`, neither is the case.
-    """
+    Punctuation marks count as words, and *** at the beginning or the end adds an empty paragraph; not with
+    `strict_wording`."""
     num_sentences, num_words = arguments.number("n_sent", minimum=1), arguments.number("n_words", minimum=1)
     paragraphs = _starred_paragraphs(response) if arguments.strict_wording else _STARS.split(response)
     if paragraphs is None or len(paragraphs) != _NUM_COMPOSED:
@@ -92,14 +77,12 @@ def _num_words(sentence: str, *, strict: bool) -> int:
 
 
 def _starred_paragraphs(text: str) -> list[str] | None:
-    """Returns the texts between ***, without a blank first and last; None if another is blank."""
     return _without_empty(_STARS.split(text))
 
 
 def _without_empty(parts: list[str]) -> list[str] | None:
     """Drops a blank first and last part; returns None if a part in between is blank."""
-    blank = [index for index, part in enumerate(parts) if not part.strip()]
-    if any(0 < index < len(parts) - 1 for index in blank):
+    if not all(part.strip() for part in parts[1:-1]):
         return None
     return [part for part in parts if part.strip()]
 
@@ -122,10 +105,8 @@ def two_spaced(response: str, arguments: Arguments) -> bool:
 
 
 def nth_first_word(response: str, arguments: Arguments) -> bool:
-    """Returns whether there are `num_paragraphs` paragraphs and paragraph `nth_paragraph` begins with `first_word`.
-
-    Blank lines separate paragraphs, which are counted from 1.
-    """
+    """Returns whether there are `num_paragraphs` paragraphs, separated by blank lines, and paragraph `nth_paragraph`,
+    counted from 1, begins with `first_word`."""
     wanted, nth = arguments.number("num_paragraphs", minimum=1), arguments.number("nth_paragraph", minimum=1)
     first_word = arguments.exact_text("first_word").lower()
     if nth > wanted:
