@@ -17,7 +17,7 @@ class Constraint:
     needs: tuple[str, ...] = ()
     """Required kwargs."""
     unused: tuple[str, ...] = ()
-    """Kwargs that datasets also carry and that have no effect: the text from which another kwarg was chosen."""
+    """Kwargs that datasets also have and that have no effect: the text from which another kwarg was chosen."""
 
 
 _PROMPT = ("prompt_to_repeat",)

@@ -9,10 +9,7 @@ _SEPARATOR = "******"
 
 
 def two_responses(response: str, arguments: Arguments) -> bool:
-    """Returns whether the response is two different texts separated by ******.
-
-    A blank part at the very beginning or end does not count as a text.
-    """
+    """Returns whether the response is two different texts separated by ******, and perhaps ****** around them."""
     parts = [part.strip() for part in response.split(_SEPARATOR)]
     if not all(parts[1:-1]):
         return False
@@ -22,8 +19,7 @@ def two_responses(response: str, arguments: Arguments) -> bool:
 
 def repeat_prompt(response: str, arguments: Arguments) -> bool:
     """Returns whether the response begins with `prompt_to_repeat`, ignoring case."""
-    prompt = arguments.text("prompt_to_repeat").lower()
-    return response.strip().lower().startswith(prompt)
+    return response.strip().lower().startswith(arguments.text("prompt_to_repeat").lower())
 
 
 def copy(response: str, arguments: Arguments) -> bool:
@@ -33,11 +29,8 @@ def copy(response: str, arguments: Arguments) -> bool:
 
 def copy_span(response: str, arguments: Arguments) -> bool:
     """Returns whether the response is characters `n_start` up to `n_end` (excluded) of `prompt_to_repeat`, any case."""
-    prompt, start, end = (
-        arguments.exact_text("prompt_to_repeat"),
-        arguments.number("n_start"),
-        arguments.number("n_end"),
-    )
+    prompt = arguments.exact_text("prompt_to_repeat")
+    start, end = arguments.number("n_start"), arguments.number("n_end")
     if start >= end:
         raise arguments.invalid("n_end", f"must be more than n_start, {start}")
     return _same(response, prompt[start:end])
@@ -51,10 +44,8 @@ def copies(response: str, arguments: Arguments) -> bool:
 
 
 def repeat_phrase(response: str, arguments: Arguments) -> bool:
-    """Returns whether `phrase` occurs `small_n` times, each time with exactly one word changed.
-
-    An occurrence starts with the first word of the phrase and ends with its last.
-    """
+    """Returns whether `phrase` occurs `small_n` times, each time from its first word to its last, and with exactly one
+    word changed."""
     phrase, wanted = arguments.text("phrase").split(), arguments.number("small_n")
     first, last = ((re.escape if arguments.strict_wording else str)(phrase[edge]) for edge in (0, -1))
     opening, closing = arguments.expression("phrase", f"(?:{first}) "), arguments.expression("phrase", f" (?:{last})")

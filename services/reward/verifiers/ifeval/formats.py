@@ -21,56 +21,44 @@ _CHOICES = ("My answer is yes.", "My answer is no.", "My answer is maybe.")
 
 
 def placeholders(response: str, arguments: Arguments) -> bool:
-    """Returns whether there are at least `num_placeholders` texts in [brackets], each within a line.
-
-    With `strict_wording`, blank ones do not count.
-    """
+    """Returns whether there are at least `num_placeholders` texts in [brackets], each within a line. With
+    `strict_wording`, blank texts do not count."""
     wanted = arguments.number("num_placeholders")
     found = bracketed(response)
     return len([text for text in found if text.strip()] if arguments.strict_wording else found) >= wanted
 
 
 def postscript(response: str, arguments: Arguments) -> bool:
-    """Returns whether the response contains `postscript_marker`, ignoring case.
-
-    With `strict_wording`, the marker must begin a line.
-    """
+    """Returns whether the response contains `postscript_marker`, ignoring case. With `strict_wording`, the marker must
+    begin a line."""
     marker = arguments.text("postscript_marker")
     expression = _POSTSCRIPTS.get(marker)
     if arguments.strict_wording:
         expression = rf"^[^\S\n]*(?:{expression or re.escape(marker.lower())})"
     elif expression is None:
         expression = marker.lower()
-    return (
-        arguments.expression("postscript_marker", expression, flags=re.MULTILINE).search(response.lower()) is not None
-    )
+    pattern = arguments.expression("postscript_marker", expression, flags=re.MULTILINE)
+    return pattern.search(response.lower()) is not None
 
 
 def bullets(response: str, arguments: Arguments) -> bool:
-    """Returns whether exactly `num_bullets` lines begin with * or -.
-
-    With `strict_wording`, the mark must be followed by white space and some text.
-    """
+    """Returns whether exactly `num_bullets` lines begin with * or -. With `strict_wording`, white space and some text
+    must follow the mark."""
     wanted = arguments.number("num_bullets")
     patterns = [_STRICT_BULLET] if arguments.strict_wording else [_STAR_BULLET, _DASH_BULLET]
     return sum(1 for pattern in patterns for _ in pattern.finditer(response)) == wanted
 
 
 def constrained_response(response: str, arguments: Arguments) -> bool:
-    """Returns whether the response contains "My answer is yes.", "My answer is no." or "My answer is maybe.".
-
-    With `strict_wording`, it must contain nothing else.
-    """
+    """Returns whether the response contains one of the three sentences; with `strict_wording`, and nothing else."""
     if arguments.strict_wording:
         return response.strip() in _CHOICES
     return any(choice in response for choice in _CHOICES)
 
 
 def highlights(response: str, arguments: Arguments) -> bool:
-    """Returns whether at least `num_highlights` texts are marked *like this* or **like this**.
-
-    Each must lie within a line and must not be blank.
-    """
+    """Returns whether at least `num_highlights` texts are marked *like this* or **like this**, each within a line and
+    not blank."""
     wanted = arguments.number("num_highlights")
     single = sum(1 for match in _SINGLE_STARRED.finditer(response) if match[0].strip("*").strip())
     double = sum(1 for match in _DOUBLE_STARRED.finditer(response) if match[1].strip())
@@ -78,10 +66,8 @@ def highlights(response: str, arguments: Arguments) -> bool:
 
 
 def sections(response: str, arguments: Arguments) -> bool:
-    """Returns whether `section_spliter`, followed by a number, occurs at least `num_sections` times.
-
-    With `strict_wording`, it must occur exactly that often.
-    """
+    """Returns whether `section_spliter`, followed by a number, occurs at least `num_sections` times; with
+    `strict_wording`, exactly that often."""
     spliter, wanted = arguments.text("section_spliter"), arguments.number("num_sections")
     if arguments.strict_wording:
         spliter = re.escape(spliter)
@@ -100,15 +86,12 @@ def json_format(response: str, arguments: Arguments) -> bool:
 
 def title(response: str, arguments: Arguments) -> bool:
     """Returns whether a line contains <<a title>> that is not blank."""
-    return any(_titled(line) for line in response.split("\n"))
+    return any(map(_is_titled, response.split("\n")))
 
 
 def sentence_hyphens(response: str, arguments: Arguments) -> bool:
-    """Returns whether the response is its sentences joined by hyphens, with no white space around the hyphens.
-
-    The comparison ends with the shorter of the two lists, parts between hyphens and sentences. With
-    `strict_wording`, both must have the same length.
-    """
+    """Returns whether the response is its sentences joined by hyphens, with no white space around the hyphens. Compares
+    up to the end of the shorter list, parts or sentences; with `strict_wording`, both must have the same length."""
     parts, sentences = response.split("-"), ruled_sentences(response.replace("-", " "))
     same = all(part == sentence for part, sentence in zip(parts, sentences, strict=False))
     return same and (len(parts) == len(sentences) or not arguments.strict_wording)
@@ -120,10 +103,7 @@ def square_brackets(response: str, arguments: Arguments) -> bool:
 
 
 def bigrams(response: str, arguments: Arguments) -> bool:
-    """Returns whether the words come in pairs <<like this>>.
-
-    A single last word is ignored; with `strict_wording`, it makes the result false.
-    """
+    """Returns whether the words come in pairs <<like this>>. Ignores a single last word, unless `strict_wording`."""
     words = response.split()
     if arguments.strict_wording and len(words) % 2:
         return False
@@ -131,7 +111,7 @@ def bigrams(response: str, arguments: Arguments) -> bool:
     return all(first.startswith("<<") and second.endswith(">>") for first, second in pairs)
 
 
-def _titled(line: str) -> bool:
+def _is_titled(line: str) -> bool:
     start, end = line.find("<<"), line.rfind(">>")
     return 0 <= start < end and bool(line[start:end].lstrip("<").rstrip(">").strip())
 
@@ -147,27 +127,19 @@ def bracketed(text: str) -> list[str]:
     return found
 
 
-def english_capitals(response: str, arguments: Arguments) -> bool:
-    """Returns whether the response is all uppercase, and English.
+# Text in no detectable language passes the next three; with `strict_wording`, it does not.
 
-    Text in no detectable language passes as English; with `strict_wording`, it does not.
-    """
+
+def english_capitals(response: str, arguments: Arguments) -> bool:
     return response.isupper() and is_language(response, "en", undetectable=not arguments.strict_wording)
 
 
 def english_lowercase(response: str, arguments: Arguments) -> bool:
-    """Returns whether the response is all lowercase, and English.
-
-    Text in no detectable language passes as English; with `strict_wording`, it does not.
-    """
     return response.islower() and is_language(response, "en", undetectable=not arguments.strict_wording)
 
 
 def response_language(response: str, arguments: Arguments) -> bool:
-    """Returns whether the response is in `language`, a code such as "de".
-
-    Text in no detectable language passes; with `strict_wording`, it does not.
-    """
+    """Returns whether the response is in `language`, a code such as "de"."""
     return is_language(response, arguments.language("language"), undetectable=not arguments.strict_wording)
 
 

@@ -38,18 +38,14 @@ def once_and_twice(response: str, arguments: Arguments) -> bool:
 def forbidden(response: str, arguments: Arguments) -> bool:
     """Returns whether none of `forbidden_words` occurs as a whole word."""
     words = arguments.texts("forbidden_words")
-    if arguments.strict_wording:
-        patterns = [arguments.pattern("forbidden_words", word) for word in words]
-    else:
-        patterns = [arguments.pattern("forbidden_words", rf"\b{word}\b") for word in words]
+    expressions = words if arguments.strict_wording else [rf"\b{word}\b" for word in words]
+    patterns = [arguments.pattern("forbidden_words", expression) for expression in expressions]
     return not any(pattern.search(response) for pattern in patterns)
 
 
 def excluded(response: str, arguments: Arguments) -> bool:
-    """Returns whether `keyword` does not occur between two spaces.
-
-    With `strict_wording`, it must not occur as a whole word in any case.
-    """
+    """Returns whether `keyword` does not occur between two spaces; with `strict_wording`, as a whole word in any
+    case."""
     keyword = arguments.text("keyword")
     if arguments.strict_wording:
         return not arguments.pattern("keyword", keyword).search(response)
@@ -65,10 +61,8 @@ def at_position(response: str, arguments: Arguments) -> bool:
 
 
 def palindrome(response: str, arguments: Arguments) -> bool:
-    """Returns whether the response contains a palindrome: a word that reads the same backward.
-
-    With `strict_wording`, the word must have two characters or more; case and outer marks are ignored.
-    """
+    """Returns whether the response contains a palindrome. With `strict_wording`, this must be a word of two characters
+    or more, and case and outer marks are ignored."""
     words = response.split()
     if arguments.strict_wording:
         words = [word for text in words if len(word := text.strip(_MARKS).lower()) > 1]
@@ -76,10 +70,8 @@ def palindrome(response: str, arguments: Arguments) -> bool:
 
 
 def first_is_last(response: str, arguments: Arguments) -> bool:
-    """Returns whether the last word is the first word, ignoring case.
-
-    A period at the end counts as a word; with `strict_wording`, punctuation marks do not count.
-    """
+    """Returns whether the last word is the first word, ignoring case. A period at the end counts as a word; with
+    `strict_wording`, punctuation marks do not count."""
     words = [word.lower() for word in treebank_words(response)]
     if arguments.strict_wording:
         words = [word for word in words if word.strip(_MARKS)]
@@ -109,46 +101,36 @@ def quotation(response: str, arguments: Arguments) -> bool:
 
 
 def first_word_of_sentences(response: str, arguments: Arguments) -> bool:
-    """Returns whether each sentence begins with `first_word`, ignoring case.
-
-    A punctuation mark that touches the word is part of it; with `strict_wording`, marks are ignored.
-    """
-    return all(_begins(sentence, arguments) for sentence in _sentences(response, arguments, "first_word"))
+    """Returns whether each sentence begins with `first_word`; see `first_word`."""
+    wanted = arguments.text("first_word")
+    return all(_begins(sentence, wanted, arguments) for sentence in ruled_sentences(response))
 
 
 def first_word(response: str, arguments: Arguments) -> bool:
-    """Returns whether the response begins with `first_word`, ignoring case.
-
-    A punctuation mark that touches the word is part of it; with `strict_wording`, marks are ignored.
-    """
-    arguments.text("first_word")
-    return _begins(response, arguments)
+    """Returns whether the response begins with `first_word`, ignoring case. A punctuation mark that touches the word is
+    part of it; with `strict_wording`, marks are ignored."""
+    return _begins(response, arguments.text("first_word"), arguments)
 
 
 def last_word_of_sentences(response: str, arguments: Arguments) -> bool:
     """Returns whether each sentence ends with `last_word`, ignoring case and punctuation marks."""
-    return all(_ends(sentence, arguments) for sentence in _sentences(response, arguments, "last_word"))
+    wanted = arguments.text("last_word")
+    return all(_ends(sentence, wanted) for sentence in ruled_sentences(response))
 
 
 def last_word(response: str, arguments: Arguments) -> bool:
     """Returns whether the response ends with `last_word`, ignoring case and punctuation marks."""
-    arguments.text("last_word")
-    return _ends(response, arguments)
+    return _ends(response, arguments.text("last_word"))
 
 
-def _sentences(response: str, arguments: Arguments, needed: str) -> list[str]:
-    arguments.text(needed)
-    return ruled_sentences(response)
-
-
-def _begins(text: str, arguments: Arguments) -> bool:
+def _begins(text: str, wanted: str, arguments: Arguments) -> bool:
     words = text.split(maxsplit=1)
     if not words:
         return False
-    word, wanted = words[0].lower(), arguments.text("first_word").lower()
+    word, wanted = words[0].lower(), wanted.lower()
     return word == wanted or (arguments.strict_wording and _MARK.sub("", word) == _MARK.sub("", wanted))
 
 
-def _ends(text: str, arguments: Arguments) -> bool:
+def _ends(text: str, wanted: str) -> bool:
     words = text.rsplit(maxsplit=1)
-    return bool(words) and _MARK.sub("", words[-1]).lower() == arguments.text("last_word").lower()
+    return bool(words) and _MARK.sub("", words[-1]).lower() == wanted.lower()

@@ -50,7 +50,7 @@ VERIFIER = Verifier(verify, values="0 to 1", options=InstructionOptions, load=lo
 def follow(completion: str, instructions: list[Instruction], timeout_s: float) -> Verdict:
     """Returns the fraction of the instructions that the answer follows. Raises `Unscorable`."""
     answer = without_tags(completion)
-    # Check all instructions, even on an empty answer: whether a label is scorable must not depend on the completion.
+    # Check all instructions, even on an empty answer: a label must be scorable for every completion or for none.
     broken = within(
         timeout_s,
         "checking the instructions",
