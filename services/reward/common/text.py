@@ -1,12 +1,15 @@
 """Free text: reading, cleaning, comparing, and forms that are the same for equal answers."""
 
+import contextlib
 import json
+import math
 import re
 import string
 from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
-from services.reward.common.verdict import Unscorable, acceptable_texts
+from services.reward.common.verdict import Unscorable, Verdict, acceptable_texts
 
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _TURN = re.compile(
@@ -16,11 +19,16 @@ _PLAIN_NUMBER = re.compile(r"([-+]?)([0-9]*)(?:\.([0-9]*))?")
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 
 
-def same_words(answer: str, wanted: str) -> bool:
-    """Returns whether both are equal after normalization. If nothing is left of them, as of "A" or "+", compares the
-    originals without case and surrounding white space, so that an empty answer never counts."""
-    got = normalized(answer)
-    return got == normalized(wanted) and (bool(got) or answer.strip().lower() == wanted.strip().lower())
+def words_verdict(answer: str, wanted: Iterable[str]) -> Verdict:
+    """Returns the verdict 1 if the answer has the same words as a wanted text, else 0."""
+    form = word_form(answer)
+    return Verdict(float(form in map(word_form, wanted)), answer, form)
+
+
+def word_form(answer: str) -> str:
+    """Returns the normalized words of an answer. If nothing is left of it, as of "A" or "+", returns the answer without
+    case and surrounding white space."""
+    return normalized(answer) or answer.strip().lower()
 
 
 def clean(text: str) -> str:
@@ -29,8 +37,8 @@ def clean(text: str) -> str:
 
 
 def without_turns(text: str) -> str:
-    """Puts a blank into each marker that begins or ends a turn in a chat template, such as <|im_end|>. Servers tokenize
-    the templated text, so a marker in an answer would end the question."""
+    """Puts a blank into each marker of a turn in a chat template, such as <|im_end|>. Servers tokenize the templated
+    text, so a marker in an answer would end the question."""
     return _TURN.sub(r"\g<0> ", text)
 
 
@@ -47,13 +55,17 @@ def without_tags(answer: str) -> str:
 
 
 def last_between(text: str, start: str, end: str) -> str | None:
-    """Returns the text between the last `start` that is followed by an `end`, and the first such `end`.
-
-    Returns None without such a pair. The time is linear in the text.
-    """
+    """Returns the text between the last `start` that is followed by an `end`, and the first such `end`; None without
+    such a pair. The time is linear in the text."""
     last_end = text.rfind(end)
     opened = text.rfind(start, 0, last_end) if last_end >= 0 else -1
     return text[opened + len(start) :].partition(end)[0] if opened >= 0 else None
+
+
+def tagged_or_all(text: str) -> str:
+    """Returns the last <answer>...</answer>, or the whole text if there is none."""
+    answer = last_between(text, "<answer>", "</answer>")
+    return (text if answer is None else answer).strip()
 
 
 def token_f1(answer: str, wanted: str) -> float:
@@ -61,7 +73,7 @@ def token_f1(answer: str, wanted: str) -> float:
     normalizing leaves nothing of `wanted`, as of "A", returns 1 for an equal answer, else 0."""
     got, want = Counter(normalized(answer).split()), Counter(normalized(wanted).split())
     if not want:
-        return float(same_words(answer, wanted))
+        return float(word_form(answer) == word_form(wanted))
     num_common = (got & want).total()
     return 2 * num_common / (got.total() + want.total()) if num_common else 0.0
 
@@ -69,10 +81,8 @@ def token_f1(answer: str, wanted: str) -> float:
 def listed_texts(label: Any) -> list[str]:
     """Returns the `acceptable_texts`; reads a label that is a JSON list written as text."""
     if isinstance(label, str) and label.lstrip().startswith("["):
-        try:
+        with contextlib.suppress(ValueError, RecursionError):
             label = json.loads(label)
-        except (ValueError, RecursionError):
-            pass
     return acceptable_texts(label)
 
 
@@ -81,12 +91,10 @@ def label_number(label: Any, what: str) -> float:
     if isinstance(label, list) and len(label) == 1:
         label = label[0]
     try:
-        if isinstance(label, bool):
-            raise ValueError
-        number = float(label)
+        number = math.nan if isinstance(label, bool) else float(label)
     except (TypeError, ValueError):
-        raise Unscorable(f"the label must be {what} (found: {label!r:.80})") from None
-    if not abs(number) < float("inf"):
+        number = math.nan
+    if not math.isfinite(number):
         raise Unscorable(f"the label must be {what} (found: {label!r:.80})")
     return number
 
@@ -99,8 +107,3 @@ def number_form(number: str) -> str:
     fraction = (found[3] or "").rstrip("0")
     value = (found[2].lstrip("0") or "0") + (f".{fraction}" if fraction else "")
     return value if value == "0" else found[1] + value
-
-
-def word_form(answer: str) -> str:
-    """Returns the normalized words of an answer, as `text.same_words` compares them."""
-    return normalized(answer) or answer.strip().lower()

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from services.reward.common.http_endpoint import EndpointFailed, HttpEndpoint
-from services.reward.common.text import clean, last_between
+from services.reward.common.text import clean, tagged_or_all
 from services.reward.common.verdict import Unscorable
 from services.reward.judge.labels import CRITERION, DEFAULT, JUDGED_LABELS, JudgedLabel, read_rubric, weighted
 from services.reward.judge.reply import Reply, read_grade, read_reply
@@ -45,10 +45,7 @@ class JudgeCounts:
     num_questions: int = 0
     """Number of requested verdicts."""
     num_asked: int = 0
-    """Number of questions sent to the endpoint.
-
-    The other verdicts came from the cache or from an open question that was shared.
-    """
+    """Number of questions sent to the endpoint. The other verdicts came from the cache or from a shared question."""
     num_open: int = 0
     """Number of questions that are now open at the endpoint."""
     most_open: int = 0
@@ -73,10 +70,8 @@ class Judge:
             config, "/chat/completions", section="reward.judge", server="the judge", expected="chat completion"
         )
         custom = Template(config.template or DEFAULT.text, config.min_score, config.max_score)
-        self._labels: Mapping[str, JudgedLabel] = {
-            **JUDGED_LABELS,
-            "llm_judge": replace(JUDGED_LABELS["llm_judge"], template=custom),
-        }
+        configured = {"llm_judge": replace(JUDGED_LABELS["llm_judge"], template=custom)}
+        self._labels: Mapping[str, JudgedLabel] = {**JUDGED_LABELS, **configured}
         self._slots = asyncio.Semaphore(config.max_concurrent)
         self._cache: OrderedDict[bytes, _Graded] = OrderedDict()
         self._open: dict[bytes, asyncio.Task[_Graded]] = {}
@@ -234,12 +229,6 @@ class Judge:
         return f"SCORE {graded.score:g} of {template.lowest:g} to {template.highest:g}; {paid}; {graded.reasoning}"
 
 
-def tagged_or_all(text: str) -> str:
-    """Returns the last <answer>...</answer>, or the whole text if there is none."""
-    answer = last_between(text, "<answer>", "</answer>")
-    return (text if answer is None else answer).strip()
-
-
 def _key(template: Template, values: Mapping[str, str]) -> bytes:
     asked = json.dumps([template.text, template.lowest, template.highest, dict(sorted(values.items()))])
     return hashlib.sha256(asked.encode("ascii")).digest()
@@ -247,7 +236,6 @@ def _key(template: Template, values: Mapping[str, str]) -> bytes:
 
 MISSING = (
     "reward.judge.base_url: the field is unset, and a label needs a judge; set the field to an OpenAI-compatible "
-    "endpoint, "
-    'such as "http://127.0.0.1:8000/v1", and reward.judge.model to the judge\'s name there'
+    'endpoint, such as "http://127.0.0.1:8000/v1", and reward.judge.model to the judge\'s name there'
 )
 """The reason why labels that need a judge cannot be used."""

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from services.reward.common.text import same_words, word_form
+from services.reward.common.text import words_verdict
 from services.reward.common.verdict import Verdict, acceptable_texts
 from services.reward.common.verifier import Verifier
 
@@ -15,9 +15,7 @@ def verify(completion: str, label: Any) -> Verdict:
     Ignores case, ASCII punctuation, articles and white space. Label: a text or number, or a list of accepted ones.
     Value: 1 if they are equal, else 0.
     """
-    answer = completion.rpartition(_MARK)[2].strip()
-    correct = any(same_words(answer, text) for text in acceptable_texts(label))
-    return Verdict(float(correct), answer, word_form(answer))
+    return words_verdict(completion.rpartition(_MARK)[2].strip(), acceptable_texts(label))
 
 
 VERIFIER = Verifier(verify, values="1 or 0", same_answers="the same words")

@@ -13,7 +13,7 @@ from pydantic import Field
 
 from services.reward.common.deadline import within
 from services.reward.common.json_text import NumberTooLarge, exact_json, is_json, json_part
-from services.reward.common.text import last_between
+from services.reward.common.text import tagged_or_all
 from services.reward.common.verdict import Unscorable, Verdict
 from services.reward.common.verifier import Verifier
 from shoal.config.tables.section import Section
@@ -56,7 +56,7 @@ def verify(completion: str, label: Any, options: JsonSchemaOptions = JsonSchemaO
 
 def _validate(completion: str, validator: Any) -> Verdict:
     try:
-        document = exact_json(_json_text(completion))
+        document = exact_json(completion if is_json(completion) else json_part(tagged_or_all(completion)))
     except ValueError as error:
         return Verdict(0.0, f"not JSON: {error}")
     wrong = next(validator.iter_errors(document), None)
@@ -71,13 +71,6 @@ def _multiple_of(validator: Any, factor: Any, number: Any, schema: Any) -> Itera
         raise NumberTooLarge(f"{number!s:.20}")
     if validator.is_type(number, "number") and (Fraction(number) / Fraction(factor)).denominator != 1:
         yield jsonschema.ValidationError(f"{number!r} is not a multiple of {factor!r}")
-
-
-def _json_text(answer: str) -> str:
-    if is_json(answer):
-        return answer
-    tagged = last_between(answer, "<answer>", "</answer>")
-    return json_part(answer if tagged is None else tagged)
 
 
 @lru_cache(maxsize=64)

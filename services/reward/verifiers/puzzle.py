@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from services.reward.common.text import same_words, without_tags, word_form
+from services.reward.common.text import without_tags, words_verdict
 from services.reward.common.verdict import Verdict, acceptable_texts
 from services.reward.common.verifier import Verifier
 
@@ -13,9 +13,7 @@ def verify(completion: str, label: Any) -> Verdict:
     Ignores case, ASCII punctuation, articles, white space and answer tags. Label: a text or number, or a list of
     accepted ones. Value: 1 if they are equal, else 0.
     """
-    answer = without_tags(completion)
-    correct = any(same_words(answer, text) for text in acceptable_texts(label))
-    return Verdict(float(correct), answer, word_form(answer))
+    return words_verdict(without_tags(completion), acceptable_texts(label))
 
 
 VERIFIER = Verifier(verify, values="1 or 0", same_answers="the same words")

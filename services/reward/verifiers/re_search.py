@@ -3,7 +3,7 @@
 import re
 from typing import Any
 
-from services.reward.common.text import listed_texts, same_words, word_form
+from services.reward.common.text import listed_texts, words_verdict
 from services.reward.common.verdict import Verdict
 from services.reward.common.verifier import Verifier
 
@@ -21,8 +21,7 @@ def verify(completion: str, label: Any) -> Verdict:
     end = _END.search(completion, start.end()) if start else None
     if start is None or end is None:
         return Verdict(0.0, "no <finish>...</finish>", answer="")
-    answer = completion[start.end() : end.start()].strip()
-    return Verdict(float(any(same_words(answer, text) for text in wanted)), answer, word_form(answer))
+    return words_verdict(completion[start.end() : end.start()].strip(), wanted)
 
 
 VERIFIER = Verifier(verify, values="1 or 0", same_answers="the same words")

@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import Field
 
 from services.reward.common.deadline import within
-from services.reward.common.text import last_between
+from services.reward.common.text import tagged_or_all
 from services.reward.common.verdict import Unscorable, Verdict
 from services.reward.common.verifier import Verifier
 from shoal.config.tables.section import Section
@@ -32,13 +32,9 @@ def verify(completion: str, label: Any, options: ReasoningGymOptions = Reasoning
     answer in the right form. Unscorable past `timeout_s`.
     """
     task, task_options, entry = _read(label)
-    tagged = last_between(completion, "<answer>", "</answer>")
-    answer = (completion if tagged is None else tagged).strip()
-    value = within(
-        options.timeout_s,
-        f"the scorer of {task}",
-        lambda: _scorer(task, task_options).score_answer(answer, entry),
-    )
+    answer = tagged_or_all(completion)
+    scorer = f"the scorer of {task}"
+    value = within(options.timeout_s, scorer, lambda: _scorer(task, task_options).score_answer(answer, entry))
     return Verdict(float(value), answer)
 
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from services.reward.common.text import last_between, same_words, word_form
+from services.reward.common.text import last_between, words_verdict
 from services.reward.common.verdict import Verdict, acceptable_texts
 from services.reward.common.verifier import Verifier
 
@@ -17,7 +17,7 @@ def verify(completion: str, label: Any) -> Verdict:
     answer = last_between(completion, "<answer>", "</answer>")
     if answer is None:
         return Verdict(0.0, "no <answer>...</answer>", answer="")
-    return Verdict(float(any(same_words(answer, text) for text in wanted)), answer.strip(), word_form(answer))
+    return words_verdict(answer.strip(), wanted)
 
 
 VERIFIER = Verifier(verify, values="1 or 0", same_answers="the same words")
