@@ -1,7 +1,7 @@
 """Rewards of completions, composed from the verifiers' scores by the configuration's `[reward]`.
 
-The order is: the verifiers' values, and the rewards of an environment; the format, which gates these or adds to them;
-style, length and repetition. A completion that did not end by itself gets a penalty instead of all of these.
+First come the verifiers' values and an environment's rewards, then the format, which gates them or adds to them, then
+style, length and repetition. A penalty replaces all of these if the completion did not end by itself.
 """
 
 import math
@@ -33,7 +33,7 @@ class Output:
     text: str
     finish_reason: FinishReason
     token_ids: Sequence[int] = ()
-    """The tokens; needed if length or repetition counts."""
+    """Needed if length or repetition counts."""
     turn_rewards: tuple[float, ...] = ()
     """Rewards of an environment's turns, in order."""
     episode_reward: float | None = None
@@ -45,7 +45,6 @@ class Output:
 
     @property
     def ended(self) -> bool:
-        """Whether the completion ended by itself."""
         return self.finish_reason is FinishReason.STOP
 
 
@@ -75,11 +74,8 @@ class Composer:
     def score(
         self, sample_index: int, truths: Sequence[GroundTruth], parts: Sequence[VerifierScore], output: Output
     ) -> Score:
-        """Returns the reward of one completion, with the worst of the outcomes of its verifiers and environment.
-
-        `parts` are in the order of `truths`. Unless all of them scored, there is no reward: the value 0 is then
-        meaningless.
-        """
+        """Returns the reward of one completion, with the worst outcome of its verifiers and environment. `parts` are in
+        the order of `truths`. Unless all of them scored, there is no reward: the value 0 is then meaningless."""
         outcome = max((output.outcome, *(part.outcome for part in parts)), key=_FROM_BEST_TO_WORST.index)
         if outcome is not ScoreOutcome.SCORED:
             return Score(sample_index, outcome, 0.0, tuple(parts))
@@ -101,14 +97,7 @@ class Composer:
         if config.format.kind != "none":
             before, total = total, self._with_format(total, output)
             shares.append(RewardPart("format", total - before))
-        shaping = _shaping_parts(
-            config,
-            output.text,
-            output.token_ids,
-            correct=correct,
-            length_limit_tokens=self.length_limit_tokens,
-            verifiers=verifiers,
-        )
+        shaping = self._shaping_parts(output, correct=correct, verifiers=verifiers)
         shares += shaping
         total = math.fsum([total, *(share.value for share in shaping)])
         if config.non_stop_penalty is not None:
@@ -152,55 +141,43 @@ class Composer:
             return verifiable if is_found else 0.0
         return verifiable + (settings.value if is_found else 0.0)
 
+    def _shaping_parts(self, output: Output, *, correct: bool, verifiers: Collection[str]) -> list[RewardPart]:
+        """Returns the parts for style, length and repetition that are enabled."""
+        config, limit, text, num_tokens = self.config, self.length_limit_tokens, output.text, len(output.token_ids)
+        overlong, length, cosine, repetition = config.overlong, config.length, config.cosine, config.repetition
+        parts = []
+        if config.style.tags:
+            parts.append(RewardPart("tags", config.style.tags * think_answer_tags(text)))
+        if config.style.steps:
+            parts.append(RewardPart("steps", config.style.steps * reasoning_steps(text)))
+        if overlong.factor:
+            most = overlong.max_length_tokens or limit
+            punishment = soft_overlong_punishment(num_tokens, most, overlong.buffer_tokens)
+            parts.append(RewardPart("overlong", overlong.factor * punishment))
+        if length.coef:
+            share = min(num_tokens / (length.max_length_tokens or limit), 1.0)
+            parts.append(RewardPart("length", -length.coef * share if correct or not length.only_correct else 0.0))
+        if cosine.factor:
+            value = cosine_scaled_length(
+                correct,
+                len(text) if cosine.max_length_characters else num_tokens,
+                max_length=cosine.max_length_characters or cosine.max_length_tokens or limit,
+                correct_range=(cosine.correct_long, cosine.correct_short),
+                wrong_range=(cosine.wrong_short, cosine.wrong_long),
+            )
+            parts.append(RewardPart("cosine", cosine.factor * value))
+        if repetition.max_penalty:
+            applies = not repetition.verifiers or any(name in repetition.verifiers for name in verifiers)
+            units = text.lower().split() if repetition.unit == "words" else output.token_ids
+            penalty = repetition_penalty(units, repetition.ngram_size, repetition.max_penalty)
+            parts.append(RewardPart("repetition", penalty if applies else 0.0))
+        return parts
+
 
 def _has_format(settings: FormatRewardConfig, text: str) -> bool:
     if settings.kind == "think_answer":
         return has_think_answer_format(text, settings.code_language)
     return has_r1_format(text) if settings.kind == "r1" else has_think_format(text)
-
-
-def _shaping_parts(
-    config: RewardConfig,
-    text: str,
-    token_ids: Sequence[int],
-    *,
-    correct: bool,
-    length_limit_tokens: int,
-    verifiers: Collection[str],
-) -> list[RewardPart]:
-    """Returns the parts for style, length and repetition that are enabled.
-
-    `length_limit_tokens` is the limit of parts that set none; `verifiers` have scored the completion.
-    """
-    parts = []
-    if config.style.tags:
-        parts.append(RewardPart("tags", config.style.tags * think_answer_tags(text)))
-    if config.style.steps:
-        parts.append(RewardPart("steps", config.style.steps * reasoning_steps(text)))
-    num_tokens = len(token_ids)
-    overlong, length, cosine, repetition = config.overlong, config.length, config.cosine, config.repetition
-    if overlong.factor:
-        limit = overlong.max_length_tokens or length_limit_tokens
-        punishment = soft_overlong_punishment(num_tokens, limit, overlong.buffer_tokens)
-        parts.append(RewardPart("overlong", overlong.factor * punishment))
-    if length.coef:
-        share = min(num_tokens / (length.max_length_tokens or length_limit_tokens), 1.0)
-        parts.append(RewardPart("length", -length.coef * share if correct or not length.only_correct else 0.0))
-    if cosine.factor:
-        value = cosine_scaled_length(
-            correct,
-            len(text) if cosine.max_length_characters else num_tokens,
-            max_length=cosine.max_length_characters or cosine.max_length_tokens or length_limit_tokens,
-            correct_range=(cosine.correct_long, cosine.correct_short),
-            wrong_range=(cosine.wrong_short, cosine.wrong_long),
-        )
-        parts.append(RewardPart("cosine", cosine.factor * value))
-    if repetition.max_penalty:
-        applies = not repetition.verifiers or any(name in repetition.verifiers for name in verifiers)
-        units = text.lower().split() if repetition.unit == "words" else token_ids
-        penalty = repetition_penalty(units, repetition.ngram_size, repetition.max_penalty)
-        parts.append(RewardPart("repetition", penalty if applies else 0.0))
-    return parts
 
 
 def cosine_scaled_length(
@@ -213,9 +190,8 @@ def cosine_scaled_length(
 ) -> float:
     """Returns a reward that favors short correct answers and long wrong answers (arXiv:2502.03373, section 4).
 
-    A correct answer gets the upper end of `correct_range` at length 0 and its lower end from `max_length` on; a wrong
-    answer gets the lower end of `wrong_range` at length 0 and its upper end from `max_length` on. In between the value
-    follows half a period of the cosine.
+    From length 0 to `max_length`, the reward of a correct answer falls from the upper to the lower end of its range,
+    and the reward of a wrong answer rises from the lower to the upper end, along half a period of the cosine.
     """
     at_start, at_limit = reversed(correct_range) if correct else wrong_range
     share = (1 + math.cos(math.pi * min(length / max_length, 1.0))) / 2
